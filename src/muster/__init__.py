@@ -1,0 +1,26 @@
+"""Muster runs Ray jobs, and plain gangs of processes, on Slurm or on this machine.
+
+>>> import muster
+>>> result = muster.run(muster.JobSpec(nodes=2, backend="local", command=["python", "train.py"]))  # doctest: +SKIP
+>>> result.exit_code  # doctest: +SKIP
+0
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["JobSpec", "RunHandle", "RunResult", "run", "submit"]
+
+if TYPE_CHECKING:
+    from muster.api import JobSpec, RunHandle, RunResult, run, submit
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded on first use: the agent's rooms below this package must not pull in the command line's libraries."""
+    if name in __all__:
+        from muster import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'muster' has no attribute {name!r}")

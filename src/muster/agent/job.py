@@ -1,0 +1,84 @@
+"""What an agent knows of its job: its own identity, and (for the lead) the job file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from muster.board import AttemptPaths, RunPaths
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which node of which attempt this agent is. Role comes from the rank, never from an address."""
+
+    rank: int
+    host: str
+    run: RunPaths
+    attempt: AttemptPaths
+    local: bool  # virtual nodes of one machine: loopback only
+
+    @classmethod
+    def from_environment(cls, run_dir: str, env: Mapping[str, str]) -> Identity:
+        """Slurm numbers the step's tasks; the local launcher sets the same MUSTER_ variables itself."""
+        run = RunPaths(run_dir)
+        return cls(
+            rank=int(env["MUSTER_RANK"]),
+            host=env["MUSTER_HOST"],
+            run=run,
+            attempt=run.attempt(int(env["MUSTER_ATTEMPT"])),
+            local=env.get("MUSTER_BACKEND") == "local",
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """The resolved job, as far as agents act on it. Field names are the job file's."""
+
+    command: Sequence[str]
+    env: Mapping[str, str]
+    workdir: str
+    nodes: int
+    ray: bool
+    dashboard: bool
+    cpus_per_node: int | None
+    gpus_per_node: int | None
+    gather_timeout: float
+    start_timeout: float
+    stop_grace: float
+    signal_grace: float  # how long the driver may take when Slurm, not a person, ends the job
+
+    @classmethod
+    def load(cls, run: RunPaths) -> Job:
+        with open(run.job, encoding="utf-8") as file:
+            values: dict[str, Any] = json.load(file)
+        with open(run.env, encoding="utf-8") as file:
+            values["env"] = json.load(file)
+        return cls(**{name: values[name] for name in cls.__dataclass_fields__})
+
+
+def hosts_by_rank(attempt: AttemptPaths, nodes: int) -> list[str]:
+    """The step's node names as the job script wrote them; ranks stand in where it could not."""
+    try:
+        with open(attempt.hosts, encoding="utf-8") as file:
+            names = file.read().split()
+    except OSError:
+        names = []
+    return names if len(names) == nodes else [f"rank-{rank}" for rank in range(nodes)]
+
+
+def node_tail(attempt: AttemptPaths, rank: int, lines: int = 12) -> list[str]:
+    """The last lines of a node's log: what a person needs to see when that node failed."""
+    return tail_of(attempt.node_log(rank), lines)
+
+
+def tail_of(path: str, lines: int, most_bytes: int = 8192) -> list[str]:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
+            return file.read().decode("utf-8", "replace").splitlines()[-lines:]
+    except OSError:
+        return []

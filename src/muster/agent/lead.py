@@ -1,0 +1,257 @@
+"""The lead: the edge around the protocol. It listens, feeds events in, and carries the commands out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+from muster.agent.addresses import host_addresses
+from muster.agent.channel import Channel, accept, listen
+from muster.agent.driver import Driver, driver_environment
+from muster.agent.job import Identity, Job, hosts_by_rank, node_tail, tail_of
+from muster.agent.publisher import Publisher
+from muster.agent.ray_node import settings
+from muster.agent.steps import StepsLog
+from muster.board import claim, read_json, write_json
+from muster.process import Exit, signal_name
+from muster.rendezvous import messages as m
+from muster.rendezvous.protocol import LEAD_RANK, Plan, Protocol
+from muster.rendezvous.states import NodeState
+
+LOOK_S = 0.25  # how often deadlines, the stop request and the launcher's stderr are looked at
+CYCLE = 0
+
+
+class Lead:
+    """Runs one cycle to its end. `run` returns the exit code of the job."""
+
+    def __init__(self, identity: Identity, job: Job, token: bytes) -> None:
+        self._identity, self._job, self._token = identity, job, token
+        plan = Plan(
+            hosts=hosts_by_rank(identity.attempt, job.nodes),
+            ray=job.ray,
+            gather_timeout=job.gather_timeout,
+            start_timeout=job.start_timeout,
+        )
+        self._protocol = Protocol(plan, time.monotonic())
+        self._publisher = Publisher(identity.attempt, self._protocol, _identity_fields(identity))
+        self._channels: dict[int, Channel] = {}
+        self._ray_address: str | None = None
+        self._driver = Driver(identity.attempt.driver_log)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._concluded = asyncio.Event()
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen, then publish where: an agent that sees the address can connect."""
+        listener = listen(loopback_only=self._identity.local)
+        self.port = listener.getsockname()[1]
+        self._server = await asyncio.start_server(self._accepted, sock=listener)
+        addresses = ["127.0.0.1"] if self._identity.local else host_addresses()
+        record = {
+            "term": 0, "cycle": CYCLE, "host": self._identity.host, "addresses": addresses, "port": self.port,
+        }  # fmt: skip
+        if not claim(self._identity.attempt.lead(), record):
+            raise RuntimeError(f"another lead has claimed {self._identity.attempt.lead()}")
+        start = os.environ.get("MUSTER_JOB_START")
+        self._publisher.mark("job_start", float(start) if start else None)
+        self._publisher.mark("lead_ready")
+        self._publisher.update(now=True)
+        self._background(self._look_around())
+        self._background(self._driver.prepare())
+
+    async def run(self) -> int:
+        """Until the run is concluded; then publish the outcome and let everybody go."""
+        await self._concluded.wait()
+        await self._driver.close()
+        outcome = self._protocol.outcome
+        assert outcome is not None
+        self._publisher.mark("ended")
+        self._publisher.update(now=True)
+        self._publisher.phase(f"exit code {outcome.exit_code}: {outcome.end_reason}")
+        self._publisher.event("end", state=outcome.state, exit_code=outcome.exit_code, reason=outcome.end_reason)
+        write_json(self._identity.attempt.outcome, {"exit_code": outcome.exit_code, "end_reason": outcome.end_reason})
+        for channel in self._channels.values():
+            channel.send("bye")
+        await asyncio.gather(*(channel.flush() for channel in self._channels.values()))
+        self._server.close()
+        return outcome.exit_code
+
+    def stop(self, reason: str, signum: int, patient: bool = False) -> None:
+        """A request from outside. After a signal of Slurm's its SIGKILL is near; a person can wait."""
+        grace = self._job.stop_grace if patient else self._job.signal_grace
+        self._feed(m.StopRequested(reason, signum, grace))
+
+    # -- events in ----------------------------------------------------------------------------------------------
+
+    def _feed(self, event: m.Event) -> None:
+        for command in self._protocol.handle(event, time.monotonic()):
+            self._perform(command)
+        self._publisher.update()
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._background(self._serve(reader, writer))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One agent's connection, from handshake to end."""
+        accepted = await accept(reader, writer, self._token)
+        if accepted is None:
+            return
+        channel, greeting = accepted
+        rank, nodes = greeting["rank"], self._job.nodes
+        if greeting["attempt"] != self._identity.attempt.number or rank not in range(nodes) or rank in self._channels:
+            channel.send("bye")
+            channel.close()
+            return
+        self._channels[rank] = channel
+        self._background(channel.beat())
+        channel.send("welcome", cycle=CYCLE, ray=self._ray_options())
+        self._feed(m.Arrived(rank, greeting["host"]))
+        while (message := await channel.receive()) is not None:
+            self._take(rank, message)
+        channel.close()
+        self._feed(m.NodeLost(rank, self._loss_reason(rank)))
+
+    def _take(self, rank: int, message: dict[str, Any]) -> None:
+        kind = message["type"]
+        if kind == "head_address":
+            self._ray_address = message["address"]
+        elif kind == "alive":
+            self._ray_alive(message["ranks"])
+        elif kind == "failed":
+            self._note_error(rank, message["phase"], message["reason"], message["tail"])
+            self._feed(m.NodeFailed(rank, message["phase"], message["reason"]))
+        elif kind == "signal":
+            host, name = self._protocol.nodes[rank].host, signal_name(message["signal"])
+            self.stop(f"{host} received {name}", message["signal"])
+        elif kind == "gone":
+            self._feed(m.NodeGone(rank))
+
+    def _ray_alive(self, ranks: list[int]) -> None:
+        if LEAD_RANK in ranks and not self._protocol.head_up:
+            self._publisher.mark("ray_head_ready")
+            self._feed(m.HeadUp())
+        for rank in ranks:
+            if self._protocol.nodes[rank].state is NodeState.STARTING:
+                self._feed(m.Ready(rank))
+
+    def _loss_reason(self, rank: int) -> str:
+        """In words, and with what the node's log said last."""
+        host = self._protocol.nodes[rank].host
+        reason = f"the connection to {host}'s agent ended or fell silent"
+        if not self._protocol.outcome:
+            self._note_error(rank, self._protocol.state.value, reason, node_tail(self._identity.attempt, rank))
+        return reason
+
+    async def _look_around(self) -> None:
+        """What no event announces: deadlines, a stop request in the run directory, the launcher's stderr."""
+        steps = StepsLog(self._identity.attempt.steps_log)
+        while True:
+            await asyncio.sleep(LOOK_S)
+            request = read_json(self._identity.attempt.stop_request)
+            if request is not None and self._protocol.outcome is None:
+                self.stop(request["reason"], request["signal"], request.get("patient", False))
+            for end in steps.look():
+                self._task_ended(end.host, end.rank, end.reason)
+            self._feed(m.Tick())
+
+    def _task_ended(self, host: str, rank: int | None, reason: str) -> None:
+        for node in self._protocol.nodes:
+            if node.state is NodeState.EXPECTED and (node.rank == rank if rank is not None else node.host == host):
+                self._note_error(node.rank, "start", reason, node_tail(self._identity.attempt, node.rank))
+                self._feed(m.NodeFailed(node.rank, "start", f"{host}: {reason}"))
+
+    # -- commands out -------------------------------------------------------------------------------------------
+
+    def _perform(self, command: m.Command) -> None:
+        if isinstance(command, m.StartHead):
+            self._channels[LEAD_RANK].send("start_head", address=self._head_address())
+        elif isinstance(command, m.StartWorker):
+            self._channels[command.rank].send("start_worker", head=self._ray_address)
+        elif isinstance(command, m.StartDriver):
+            if self._job.ray:
+                self._publisher.mark("ray_ready")
+            self._background(self._run_driver())
+        elif isinstance(command, m.EndDriver):
+            self._driver.end(command.grace)
+        elif isinstance(command, m.StopNode):
+            self._channels[command.rank].send("stop")
+        else:
+            self._concluded.set()
+
+    async def _run_driver(self) -> None:
+        env = dict(os.environ)
+        if self._job.ray:
+            env = settings.environment(env, self._identity.run.token)
+        env = driver_environment(env, self._job, self._identity, CYCLE, self._ray_address)
+        self._publisher.mark("driver_start")
+        self._publisher.driver = {"state": "running", "exit_code": None}
+        self._publisher.event("driver_start", command=list(self._job.command))
+        self._publisher.update(now=True)
+        exit = await self._driver.run(list(self._job.command), env, self._job.workdir)
+        self._publisher.mark("driver_end")
+        self._publisher.driver = {"state": "ended", "exit_code": exit.shell_code}
+        self._publisher.event("driver_end", exit_code=exit.shell_code)
+        self._driver_ended(exit)
+
+    def _driver_ended(self, exit: Exit) -> None:
+        if exit.shell_code and self._protocol.outcome is None:
+            tail = tail_of(self._identity.attempt.driver_log, 12)
+            self._note_error(LEAD_RANK, "driver", f"the driver {exit}", tail)
+        self._feed(m.DriverEnded(exit.shell_code, str(exit)))
+
+    def _head_address(self) -> str:
+        """The address most agents have proved to reach; the host's first one while none has connected."""
+        if self._identity.local:
+            return "127.0.0.1"
+        proven = Counter(c.local_address for rank, c in self._channels.items() if rank != LEAD_RANK)
+        addresses = [address for address, _ in proven.most_common(1)] + host_addresses()
+        return addresses[0] if addresses else "127.0.0.1"
+
+    def _ray_options(self) -> dict[str, Any] | None:
+        if not self._job.ray:
+            return None
+        return {
+            "cpus": self._job.cpus_per_node, "gpus": self._job.gpus_per_node, "dashboard": self._job.dashboard,
+            "nodes": self._job.nodes, "local": self._identity.local,
+        }  # fmt: skip
+
+    def _note_error(self, rank: int, phase: str, reason: str, tail: list[str]) -> None:
+        """Keep the first error for the status: node, phase, reason, last lines."""
+        if self._publisher.error is None:
+            host = self._protocol.nodes[rank].host
+            self._publisher.phase(f"{host} failed in phase {phase}: {reason}")
+            self._publisher.error = {
+                "rank": rank,
+                "host": host,
+                "phase": phase,
+                "reason": reason,
+                "log_tail": tail,
+            }
+
+    def _background(self, work: Any) -> None:
+        """Run beside everything else; a defect in it must not go unseen."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            print(f"muster: the lead failed: {task.exception()!r}", file=sys.stderr, flush=True)
+            self._feed(m.NodeFailed(LEAD_RANK, self._protocol.state.value, f"the lead failed: {task.exception()!r}"))
+
+
+def _identity_fields(identity: Identity) -> dict[str, Any]:
+    env = os.environ
+    return {
+        "run": identity.run.run_id,
+        "job_id": env.get("SLURM_JOB_ID") if not identity.local else None,
+        "backend": env.get("MUSTER_BACKEND", "slurm"),
+        "attempt": identity.attempt.number,
+        "cycle": CYCLE,
+    }

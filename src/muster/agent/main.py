@@ -1,0 +1,53 @@
+"""The agent's entry point: `python agent.pyz RUN_DIR`, with its rank and attempt in the environment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+from muster.agent.job import Identity, Job
+from muster.agent.lead import Lead
+from muster.agent.node import NodeAgent
+from muster.process import become_subreaper, signal_name, sweep
+from muster.rendezvous.protocol import LEAD_RANK
+
+
+def main(argv: list[str]) -> int:
+    """Run this node's agent to its end; whatever happens, nothing it started outlives it."""
+    identity = Identity.from_environment(argv[0], os.environ)
+    become_subreaper()
+    try:
+        return asyncio.run(_run(identity))
+    finally:
+        sweep()
+
+
+async def _run(identity: Identity) -> int:
+    with open(identity.run.token, "rb") as file:
+        token = file.read().strip()
+    node, lead = NodeAgent(identity, token), None
+    if identity.rank == LEAD_RANK:
+        lead = Lead(identity, Job.load(identity.run), token)
+        await lead.start()
+    _handle_signals(node, lead)
+    working = asyncio.create_task(node.run())
+    if lead is None:
+        return await working
+    code = await lead.run()
+    await working
+    return code
+
+
+def _handle_signals(node: NodeAgent, lead: Lead | None) -> None:
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        if lead is not None:
+            loop.add_signal_handler(signum, lead.stop, f"the job received {signal_name(signum)}", signum)
+        else:
+            loop.add_signal_handler(signum, node.report_signal, signum)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

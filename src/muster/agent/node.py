@@ -1,0 +1,122 @@
+"""What every agent does for its own node: join the lead, carry out its orders, report, leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from typing import Any
+
+from muster.agent.channel import Channel, ChannelError, connect
+from muster.agent.job import Identity, node_tail
+from muster.agent.ray_node import RayNode, settings
+from muster.agent.ray_node.settings import RayOptions
+from muster.board import read_json, write_json
+
+LEAD_LOST = 125
+FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
+
+
+class NodeAgent:
+    """The node's half of the control channel. `run` returns the agent's exit code."""
+
+    def __init__(self, identity: Identity, token: bytes) -> None:
+        self._identity = identity
+        self._token = token
+        self._ray: RayNode | None = None
+        self._gone = False
+        self._stopping = False
+        self._channel: Channel
+
+    async def run(self) -> int:
+        channel = await self._join()
+        if channel is None:
+            return 0  # the run was over before this node came
+        self._channel = channel
+        beats = asyncio.create_task(channel.beat())
+        try:
+            while (message := await channel.receive()) is not None:
+                if message["type"] == "bye":
+                    return 0
+                await self._obey(message)
+            return 0 if self._gone else LEAD_LOST
+        finally:
+            beats.cancel()
+            await self._clean()
+            channel.close()
+
+    def report_signal(self, signum: int) -> None:
+        """Slurm signals all tasks in one instant; only the lead acts on it, so that the driver keeps its cluster."""
+        if hasattr(self, "_channel"):
+            self._channel.send("signal", signal=signum)
+        else:
+            os._exit(128 + signum)
+
+    async def _join(self) -> Channel | None:
+        """Wait for the lead's published address, then connect to whichever of them answers; None if all is over."""
+        identity = self._identity
+        wait, greeting = (
+            FIRST_LOOK_S,
+            {"rank": identity.rank, "host": identity.host, "attempt": identity.attempt.number},
+        )
+        write_json(identity.attempt.node_record(identity.rank), {**greeting, "pid": os.getpid(), "time": time.time()})
+        while True:
+            # Listing, not opening: a network filesystem may remember for half a minute that a file was not there.
+            names = os.listdir(identity.attempt.root)
+            lead = read_json(identity.attempt.lead()) if os.path.basename(identity.attempt.lead()) in names else None
+            if lead is not None:
+                try:
+                    return await connect(lead["addresses"], lead["port"], self._token, greeting)
+                except ChannelError as error:
+                    print(f"muster: {error}; trying again", file=sys.stderr, flush=True)
+            if os.path.basename(identity.attempt.outcome) in names:
+                return None
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, LONGEST_LOOK_S)
+
+    async def _obey(self, message: dict[str, Any]) -> None:
+        kind = message["type"]
+        if kind == "welcome" and message["ray"] is not None:
+            await self._warm(RayOptions(**message["ray"]), message["cycle"])
+        elif kind == "start_head":
+            assert self._ray is not None
+            address = message["address"]
+            self._channel.send("head_address", address=await self._ray.start_head(address))
+        elif kind == "start_worker":
+            assert self._ray is not None
+            await self._ray.start_worker(self._channel.local_address, message["head"])
+        elif kind == "stop":
+            await self._clean()
+            self._gone = True
+            self._channel.send("gone")
+
+    async def _warm(self, options: RayOptions, cycle: int) -> None:
+        identity = self._identity
+        try:
+            temp = settings.temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank)
+            env = settings.environment(os.environ, identity.run.token)
+            self._ray = RayNode(options, identity.rank, identity.host, temp, env)
+            self._ray.on_alive = lambda ranks: self._channel.send("alive", ranks=ranks)
+            self._watcher = asyncio.create_task(self._watch(self._ray))
+            await self._ray.warm()
+        except (OSError, ValueError) as error:
+            self._report_failure("ray", str(error))
+
+    async def _watch(self, ray: RayNode) -> None:
+        failure = await ray.failed
+        if not self._stopping:
+            self._report_failure("ray", str(failure))
+
+    def _report_failure(self, phase: str, reason: str) -> None:
+        print(f"muster: {reason}", file=sys.stderr, flush=True)
+        tail = node_tail(self._identity.attempt, self._identity.rank)
+        self._channel.send("failed", phase=phase, reason=reason, tail=tail)
+
+    async def _clean(self) -> None:
+        """End and remove everything of the run on this node; safe to call again."""
+        self._stopping = True
+        if self._ray is not None:
+            ray, self._ray = self._ray, None
+            archive = os.path.join(self._identity.attempt.ray_logs_dir, f"{self._identity.host}.tar.gz")
+            await ray.stop(archive)

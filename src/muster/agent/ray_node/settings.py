@@ -1,0 +1,108 @@
+"""Every decision about a Ray node's options, environment, ports and directories. Pure but for the probes named so."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from muster.agent.ray_node.starter import RANK_LABEL
+
+# AF_UNIX paths end at 107 bytes, and Ray adds about 62 for its session and socket names.
+LONGEST_TEMP_DIR = 45
+# Below the kernel's usual ephemeral range (32768 and up), so that no outgoing connection sits on the port we chose.
+PORTS = range(20000, 32000)
+
+
+@dataclass(frozen=True)
+class RayOptions:
+    """What the job wants of every Ray node; travels from the lead to the agents."""
+
+    cpus: int | None
+    gpus: int | None
+    dashboard: bool
+    nodes: int
+    local: bool
+
+
+def temp_dir(run_id: str, attempt: int, cycle: int, rank: int, root: str = "/tmp") -> str:
+    """A short private directory, new for each attempt and cycle: Ray refuses to start over an older session."""
+    digest = hashlib.sha256(run_id.encode()).hexdigest()[:8]
+    path = os.path.join(root, f"muster-{digest}", f"{attempt}.{cycle}.{rank}")
+    if len(path) > LONGEST_TEMP_DIR:
+        raise ValueError(f"the temporary directory {path} is too long for Ray's sockets (at most {LONGEST_TEMP_DIR})")
+    return path
+
+
+def environment(base: Mapping[str, str], token_file: str) -> dict[str, str]:
+    """The environment of everything that speaks to this Ray cluster: daemons, workers, driver."""
+    return {
+        **base,
+        # Always explicit: a token file left in a home directory would switch authentication on for some and not others.
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": token_file,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray's own subreaper would end our keepers.
+        "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "false",
+    }
+
+
+def visible_cpus(env: Mapping[str, str]) -> int:
+    """What the step may use: Slurm's figure, else the scheduling affinity; never the whole machine's count."""
+    given = env.get("SLURM_CPUS_ON_NODE", "")
+    return int(given) if given.isdigit() else len(os.sched_getaffinity(0))
+
+
+def probe_free_port(address: str) -> int:
+    """A port that can be bound on the address now, outside the kernel's ephemeral range."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for port in random.sample(PORTS, 200):
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((address, port))
+                return port
+            except OSError:
+                continue
+    raise OSError(f"no free port found on {address} in {PORTS.start}-{PORTS.stop - 1}")
+
+
+def probe_object_store_bytes(options: RayOptions) -> int | None:
+    """On one machine the virtual nodes share its memory; elsewhere Ray's own default stands."""
+    if not options.local:
+        return None
+    shm = os.statvfs("/dev/shm")
+    share = shm.f_bavail * shm.f_frsize * 3 // 10 // options.nodes
+    return max(80 * 1024 * 1024, min(share, 2 * 1024**3))
+
+
+def start_arguments(options: RayOptions, rank: int, host: str, address: str, temp: str, cpus: int) -> list[str]:
+    """What head and worker have in common. Only the GCS port is shared: Ray picks the others, free on each node."""
+    args = [
+        f"--node-ip-address={address}",
+        f"--temp-dir={temp}",
+        f"--num-cpus={cpus}",
+        f"--labels={RANK_LABEL}={rank},muster.io/role={'head' if rank == 0 else 'worker'}",
+        "--min-worker-port=0",
+        "--max-worker-port=0",
+        "--dashboard-agent-listen-port=0",
+        "--disable-usage-stats",
+        "--log-color=false",
+    ]
+    store = probe_object_store_bytes(options)
+    if store is not None:
+        args.append(f"--object-store-memory={store}")
+    if options.gpus is not None:
+        args.append(f"--num-gpus={options.gpus}")
+    return args
+
+
+def head_arguments(options: RayOptions, port: int) -> list[str]:
+    """What only the head takes. The dashboard, when wanted, listens on loopback."""
+    head = ["--head", f"--port={port}"]
+    if not options.dashboard:
+        return [*head, "--include-dashboard=false"]
+    dashboard_port = probe_free_port("127.0.0.1")
+    return [*head, "--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"]

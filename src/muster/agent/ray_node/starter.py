@@ -1,0 +1,123 @@
+"""The starter: imports Ray while the nodes still gather, then runs `ray start` without having to import anything.
+
+Importing Ray is a large part of bringing a node up, so this runs as a process of its own from the first moment, in
+the user's interpreter: `python -c <this source>`. Commands come as JSON lines on stdin, reports go out on stdout:
+
+    in    {"start": [args of ray start], "gcs": [host, port] | null, "nodes": N}
+    out   {"event": "warm", "ray": version} | {"event": "no_ray", "error": ..}
+          {"event": "started", "code": 0}          `ray start` returned
+          {"event": "alive", "ranks": [0, 2]}      on the head: the nodes in Ray's own table, whenever it changes
+
+`ray start` runs in a forked child. On the head the parent reads the node table from the GCS meanwhile: it shows a
+node a second or more before that node's own `ray start` returns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import sys
+import time
+import traceback
+from typing import Any
+
+LOOK_S = 0.05  # how often the node table is read; the GCS answers in about a millisecond
+RANK_LABEL = "muster.io/rank"
+
+
+def report(event: str, **fields: Any) -> None:
+    os.write(REPORTS, json.dumps({"event": event, **fields}).encode() + b"\n")
+
+
+def fork_ray_start(args: list[str]) -> int:
+    """Run `ray start` in a child; returns its pid."""
+    from ray.scripts import scripts
+
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        scripts.start.main(args=args, prog_name="ray start", standalone_mode=False)
+        code = 0
+    except SystemExit as leave:
+        code = leave.code if isinstance(leave.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def exit_code(pid: int) -> int | None:
+    """The child's code; None while it runs."""
+    done, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if done else None
+
+
+def listens(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, timeout=1.0).close()
+        return True
+    except OSError:
+        return False
+
+
+def alive_ranks(client: Any) -> list[int]:
+    """Ranks of the nodes that Ray itself calls alive."""
+    infos = client.get_all_node_info().values()
+    return sorted(int(info.labels[RANK_LABEL]) for info in infos if info.state == 0 and RANK_LABEL in info.labels)
+
+
+def watch(address: tuple[str, int], child: int, nodes: int) -> None:
+    """Report the head's child and the node table until both are complete, or the agent closes our stdin."""
+    from ray._raylet import GcsClient  # type: ignore[attr-defined, unused-ignore]
+
+    client: Any = None
+    seen: list[int] = []
+    code: int | None = None
+    while code is None or len(seen) < nodes:
+        if code is None:
+            code = exit_code(child)
+            if code is not None:
+                report("started", code=code)
+            if code:
+                return
+        if client is None and listens(address):
+            client = GcsClient(address=f"{address[0]}:{address[1]}")
+        if client is not None:
+            ranks = alive_ranks(client)
+            if ranks != seen:
+                seen = ranks
+                report("alive", ranks=ranks)
+        if select.select([0], [], [], LOOK_S)[0]:
+            return
+
+
+def main() -> None:
+    try:
+        import ray
+        import ray._raylet
+        from ray.scripts import scripts  # noqa: F401
+    except ImportError as error:
+        report("no_ray", error=str(error))
+        return
+    report("warm", ray=ray.__version__, python=sys.version.split()[0], time=time.time())
+    line = sys.stdin.readline()
+    if not line:
+        return
+    order = json.loads(line)
+    child = fork_ray_start(order["start"])
+    if order["gcs"]:
+        watch((order["gcs"][0], order["gcs"][1]), child, order["nodes"])
+    else:
+        report("started", code=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+if __name__ == "__main__":
+    REPORTS = os.dup(1)  # Ray's own output goes to the node's log, never between the reports
+    os.dup2(2, 1)
+    main()

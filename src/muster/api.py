@@ -1,0 +1,95 @@
+"""The Python API: the same model and the same runs as the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.backends.choose import choose_place
+from muster.backends.launch import attached, start_detached, submit_batch
+from muster.backends.prepare import Prepared, plan_run
+from muster.board import RunPaths
+from muster.runs.follow import Event, Output, RunResult, follow
+from muster.runs.status import read_status
+from muster.runs.stop import stop_run
+from muster.spec import JobSpec
+
+__all__ = ["JobSpec", "RunHandle", "RunResult", "run", "submit"]
+
+Observer = Callable[[Event | Output], None]
+
+
+@dataclass(frozen=True)
+class RunHandle:
+    """A run that goes on by itself."""
+
+    run: str
+    run_dir: str
+    job_id: str | None
+
+    def status(self) -> dict[str, object]:
+        """As `muster status --json`."""
+        return read_status(RunPaths(self.run_dir))
+
+    def wait(self, observe: Observer = lambda item: None) -> RunResult:
+        """Follow the run to its end."""
+        return _in_own_loop(observed(RunPaths(self.run_dir), observe))
+
+    def stop(self) -> RunResult:
+        """Ask the run to end, and wait until it has."""
+        return stop_run(RunPaths(self.run_dir), "stopped through the Python API")
+
+
+def prepare(spec: JobSpec) -> Prepared:
+    """Everything decided for this spec, here and now; nothing written or started."""
+    return plan_run(spec, choose_place(spec, os.environ), Path.cwd())
+
+
+def submit(spec: JobSpec) -> RunHandle:
+    """Start a run and return at once. Where it has no Slurm job, it goes on in the background of this machine."""
+    return submit_prepared(prepare(spec))
+
+
+def submit_prepared(prepared: Prepared) -> RunHandle:
+    job_id: str | None = None
+    if prepared.place.kind == "sbatch":
+        job_id = submit_batch(prepared)
+    else:
+        start_detached(prepared)
+    return RunHandle(prepared.run.run_id, prepared.run.root, job_id)
+
+
+def run(spec: JobSpec, observe: Observer = lambda item: None) -> RunResult:
+    """Run to the end. A local run, or one inside an allocation, ends with this process, however that ends."""
+    prepared = prepare(spec)
+    if not prepared.place.attached:
+        return submit_prepared(prepared).wait(observe)
+    return _in_own_loop(_run_attached(prepared, observe))
+
+
+async def _run_attached(prepared: Prepared, observe: Observer) -> RunResult:
+    async with attached(prepared):
+        return await observed(prepared.run, observe)
+
+
+async def observed(run: RunPaths, observe: Observer) -> RunResult:
+    """Follow a run, showing each item to the observer; returns the result."""
+    async for item in follow(run):
+        if isinstance(item, RunResult):
+            return item
+        observe(item)
+    raise AssertionError("a followed run ends with its result")
+
+
+def _in_own_loop(work: Callable[..., object] | object) -> RunResult:
+    """Also where a loop runs already (a notebook): then in a thread of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)  # type: ignore[arg-type]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()  # type: ignore[arg-type]

@@ -1,0 +1,95 @@
+"""The agent as one file: read once per node, imported from memory, with bytecode inside.
+
+A plain zipapp of thirty modules is opened more than sixty times and costs a third of a second on a slow filesystem.
+This one holds two members: a bootstrap, and all modules in one blob that the bootstrap reads at once. Where the node's
+Python is not of the version that made the bytecode, the sources (in the same blob) are compiled instead.
+"""
+
+from __future__ import annotations
+
+import io
+import marshal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+AGENT_ROOMS = ("agent", "rendezvous", "board", "process")
+
+BOOTSTRAP = """\
+import marshal, sys
+from _frozen_importlib import ModuleSpec
+from _frozen_importlib_external import MAGIC_NUMBER
+
+ARCHIVE = sys.argv[0]
+MODULES = marshal.loads(__loader__.get_data(ARCHIVE + "/modules"))
+
+class FromMemory:
+    def find_spec(self, name, path=None, target=None):
+        if name not in MODULES:
+            return None
+        package = MODULES[name][0]
+        spec = ModuleSpec(name, self, origin=ARCHIVE + "/" + name, is_package=package)
+        spec.has_location = False
+        return spec
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        package, source, magic, code = MODULES[module.__name__]
+        module.__file__ = ARCHIVE + "/" + module.__name__
+        program = marshal.loads(code) if magic == MAGIC_NUMBER else compile(source, module.__file__, "exec")
+        exec(program, module.__dict__)
+    def get_source(self, name):
+        return MODULES[name][1]
+
+sys.meta_path.insert(0, FromMemory())
+from muster.agent.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+# Run by the node's own interpreter, where the submitting host has it, so that the bytecode fits.
+_COMPILE = """\
+import marshal, sys
+from _frozen_importlib_external import MAGIC_NUMBER
+names = marshal.load(sys.stdin.buffer)
+codes = {name: marshal.dumps(compile(source, "agent/" + name, "exec")) for name, source in names.items()}
+sys.stdout.buffer.write(marshal.dumps((MAGIC_NUMBER, codes), 2))
+"""
+
+
+def agent_sources() -> dict[str, tuple[bool, str]]:
+    """Module name -> (is a package, source) of everything the agent may import. `muster` itself stays empty there."""
+    root = Path(__file__).parent.parent
+    modules = {"muster": (True, "")}
+    for room in AGENT_ROOMS:
+        for path in sorted((root / room).rglob("*.py")):
+            parts = ("muster", *path.relative_to(root).with_suffix("").parts)
+            package = parts[-1] == "__init__"
+            modules[".".join(parts[:-1] if package else parts)] = (package, path.read_text(encoding="utf-8"))
+    return modules
+
+
+def build_archive(python: str) -> bytes:
+    """The contents of agent.pyz, with bytecode for `python` if that can be run here."""
+    sources = agent_sources()
+    magic, codes = _compile({name: source for name, (_, source) in sources.items()}, python)
+    blob = {name: (package, source, magic, codes[name]) for name, (package, source) in sources.items()}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("__main__.py", BOOTSTRAP)
+        archive.writestr("modules", marshal.dumps(blob, 2))
+    return buffer.getvalue()
+
+
+def _compile(sources: dict[str, str], python: str) -> tuple[bytes, dict[str, bytes]]:
+    for interpreter in (python, sys.executable):
+        try:
+            done = subprocess.run(
+                [interpreter, "-I", "-S", "-c", _COMPILE], input=marshal.dumps(sources, 2),
+                capture_output=True, timeout=30, check=True,
+            )  # fmt: skip
+            magic, codes = marshal.loads(done.stdout)
+            return magic, codes
+        except (OSError, subprocess.SubprocessError, ValueError, EOFError):
+            continue  # not to be had on this host: the nodes compile from source
+    return b"", dict.fromkeys(sources, b"")

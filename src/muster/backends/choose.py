@@ -1,0 +1,73 @@
+"""Which backend a job gets, how many nodes, and which interpreter its nodes use."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.backends.errors import BackendError
+from muster.spec import JobSpec
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job is going to run."""
+
+    kind: str  # local | sbatch | allocation
+    nodes: int
+
+    @property
+    def backend(self) -> str:
+        return "local" if self.kind == "local" else "slurm"
+
+    @property
+    def attached(self) -> bool:
+        """Whether the run lives inside `muster run`: then an interrupt stops it instead of detaching."""
+        return self.kind != "sbatch"
+
+
+def choose_place(spec: JobSpec, env: Mapping[str, str]) -> Place:
+    """auto: the allocation we are in, else sbatch where it exists, else this machine."""
+    inside = "SLURM_JOB_ID" in env and shutil.which("srun", path=env.get("PATH")) is not None
+    if spec.backend == "local":
+        return Place("local", spec.nodes)
+    if inside:
+        return Place("allocation", _nodes_in_allocation(spec, env))
+    if shutil.which("sbatch", path=env.get("PATH")):
+        return Place("sbatch", spec.nodes)
+    if spec.backend == "slurm":
+        raise BackendError(
+            "--backend slurm: there is no sbatch on PATH here; use --backend local to try it on this machine"
+        )
+    return Place("local", spec.nodes)
+
+
+def _nodes_in_allocation(spec: JobSpec, env: Mapping[str, str]) -> int:
+    have = int(env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or 1)
+    if not spec.nodes_given:
+        return have
+    if spec.nodes > have:
+        job = env["SLURM_JOB_ID"]
+        raise BackendError(
+            f"the allocation (job {job}) has {have} node{'s' * (have != 1)}, too few for --nodes {spec.nodes}"
+        )
+    return spec.nodes
+
+
+def choose_python(spec: JobSpec, env: Mapping[str, str], cwd: Path) -> str:
+    """The nodes' interpreter: --python, the active environment, ./.venv, else python3 as --setup leaves it."""
+    if spec.python is not None:
+        if os.sep not in spec.python:
+            return spec.python  # a name: looked up on the node, after --setup
+        path = cwd / Path(spec.python).expanduser()
+        if not os.access(path, os.X_OK):
+            raise BackendError(f"--python {spec.python}: no such interpreter")
+        return str(path)
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if (path := Path(env.get(variable, "/nowhere")) / "bin" / "python").exists():
+            return str(path)
+    beside = cwd / ".venv" / "bin" / "python"
+    return str(beside) if beside.exists() else "python3"

@@ -1,0 +1,7 @@
+"""What a backend refuses, in one line that says what to do."""
+
+from __future__ import annotations
+
+
+class BackendError(Exception):
+    """The job cannot be prepared, submitted or ended here."""

@@ -1,0 +1,76 @@
+"""Starting a prepared run: by sbatch, or as a child of this process, or detached from it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from muster.backends.errors import BackendError
+from muster.backends.prepare import Prepared, write_run
+from muster.backends.slurm import client
+from muster.board import write_json
+from muster.process import Owned, Scope
+
+OWNER_LOST_EXTRA_S = 15.0  # beyond the driver's grace, when `muster run` itself is killed
+
+
+def submit_batch(prepared: Prepared) -> str:
+    """sbatch the run; returns the job id. A refused job leaves no run directory."""
+    write_run(prepared)
+    try:
+        job_id = client.submit(prepared.run.script, prepared.spec.sbatch_requests())
+    except BackendError:
+        shutil.rmtree(prepared.run.root, ignore_errors=True)
+        raise
+    _record(prepared, job_id, pid=None)
+    return job_id
+
+
+def start_detached(prepared: Prepared) -> int:
+    """Start the job script in a session of its own; returns its pid."""
+    write_run(prepared)
+    with open(prepared.run.output_file, "ab") as output:
+        process = subprocess.Popen(
+            ["bash", prepared.run.script], cwd=prepared.workdir, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+        )  # fmt: skip
+    process.returncode = 0  # nobody is going to wait for it
+    _record(prepared, os.environ.get("SLURM_JOB_ID") if prepared.place.kind == "allocation" else None, process.pid)
+    return process.pid
+
+
+@asynccontextmanager
+async def attached(prepared: Prepared) -> AsyncIterator[Owned]:
+    """Run the job script until it ends by itself; if this process is killed, its keeper ends the run."""
+    write_run(prepared)
+    grace = prepared.spec.stop_grace + OWNER_LOST_EXTRA_S
+    async with Scope("run", lost_owner_grace=grace) as scope:
+        with open(prepared.run.output_file, "ab") as output:
+            process = await scope.spawn(
+                ["bash", prepared.run.script],
+                cwd=prepared.workdir,
+                stdout=output.fileno(),
+                stderr=output.fileno(),
+            )
+        job_id = os.environ.get("SLURM_JOB_ID") if prepared.place.kind == "allocation" else None
+        _record(prepared, job_id, process.pid)
+        yield process
+        await process.wait()
+
+
+def _record(prepared: Prepared, job_id: str | None, pid: int | None) -> None:
+    submission = {
+        "run": prepared.run.run_id,
+        "backend": prepared.place.backend,
+        "kind": prepared.place.kind,
+        "job_id": job_id,
+        "host": socket.gethostname(),
+        "pid": pid,
+        "time": time.time(),
+    }
+    write_json(prepared.run.submission, submission)

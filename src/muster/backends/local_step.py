@@ -1,0 +1,52 @@
+"""The local launcher: starts one task per virtual node, as srun does one per node, and reports ended tasks like it.
+
+python -m muster.backends.local_step NODES COMMAND...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+from muster.process import Exit, Owned, Scope
+
+RANK_VARIABLE, HOST_VARIABLE = "MUSTER_TASK", "MUSTER_NODE"
+TASK_GRACE_S = 30.0  # if this launcher is killed: agents that leave on their own need their driver's time
+
+
+def host_name(rank: int) -> str:
+    return f"node-{rank}"
+
+
+async def launch(nodes: int, command: list[str]) -> int:
+    """Run the command once per node; returns the highest exit code."""
+    async with Scope("step", lost_owner_grace=TASK_GRACE_S) as scope:
+        tasks = [await _start(scope, rank, command) for rank in range(nodes)]
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, _pass_on, tasks)
+        exits = await asyncio.gather(*(_report(rank, task) for rank, task in enumerate(tasks)))
+    return max(exit.shell_code for exit in exits)
+
+
+def _pass_on(tasks: list[Owned]) -> None:
+    for task in tasks:
+        task.signal(signal.SIGTERM)
+
+
+async def _start(scope: Scope, rank: int, command: list[str]) -> Owned:
+    env = {**os.environ, RANK_VARIABLE: str(rank), HOST_VARIABLE: host_name(rank)}
+    return await scope.spawn(command, env=env, cwd=os.getcwd(), stdout=1, stderr=2)
+
+
+async def _report(rank: int, task: Owned) -> Exit:
+    exit = await task.wait()
+    if exit.shell_code:
+        how = f"Exited with exit code {exit.code}" if exit.code is not None else f"The task {exit}"
+        print(f"step: error: {host_name(rank)}: task {rank}: {how}", file=sys.stderr, flush=True)
+    return exit
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(launch(int(sys.argv[1]), sys.argv[2:])))

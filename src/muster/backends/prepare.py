@@ -1,0 +1,123 @@
+"""Making a run directory: everything the nodes need, written before anything is submitted."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+
+from muster.backends import local_step, script
+from muster.backends.archive import build_archive
+from muster.backends.choose import Place, choose_python
+from muster.backends.errors import BackendError
+from muster.backends.slurm import client, render
+from muster.board import RunPaths, write_atomic, write_json
+from muster.runs.index import remember
+from muster.spec import JobSpec
+
+DEFAULT_RUNS_DIR = "muster-runs"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that has a directory (or would have, for --dry-run) but has not been started."""
+
+    run: RunPaths
+    spec: JobSpec
+    place: Place
+    python: str
+    workdir: str
+    script: str
+
+
+def runs_dir(spec: JobSpec, cwd: Path) -> Path:
+    chosen = spec.runs_dir or os.environ.get("MUSTER_RUNS_DIR") or DEFAULT_RUNS_DIR
+    return (cwd / Path(chosen).expanduser()).resolve()
+
+
+def new_run_id(name: str) -> str:
+    """<name>-<utc>-<4 hex>: sorts by time, safe in paths and shells, known before Slurm answers."""
+    slug = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "run"
+    return f"{slug}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+
+
+def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
+    """Decide everything, write nothing."""
+    python = choose_python(spec, os.environ, cwd)
+    workdir = str((cwd / Path(spec.workdir or ".").expanduser()).resolve())
+    if not os.path.isdir(workdir):
+        raise BackendError(f"--workdir {spec.workdir}: no such directory")
+    run = RunPaths(str(runs_dir(spec, cwd) / new_run_id(spec.name)))
+    spec = spec.model_copy(update={"nodes": place.nodes})
+    text = script.render(
+        run.root,
+        run.run_id,
+        python,
+        spec.setup or "",
+        _launcher(spec, place),
+        _directives(spec, place, run, workdir),
+    )
+    return Prepared(run, spec, place, python, workdir, text)
+
+
+def _launcher(spec: JobSpec, place: Place) -> script.Launcher:
+    if place.kind == "sbatch":
+        return render.step(place.nodes, spec.cpus_per_node)
+    if place.kind == "allocation":
+        return render.step(place.nodes, spec.cpus_per_node, attempt="0")
+    words = [quote(sys.executable), "-m", local_step.__name__, str(place.nodes)]
+    hosts = " ".join(local_step.host_name(rank) for rank in range(place.nodes))
+    prepare = f"printf '%s\\n' {hosts} >\"$attempt/hosts\""
+    return script.Launcher("local", words, local_step.RANK_VARIABLE, local_step.HOST_VARIABLE, prepare)
+
+
+def _directives(spec: JobSpec, place: Place, run: RunPaths, workdir: str) -> list[str]:
+    return render.directives(spec, run.root, workdir) if place.kind == "sbatch" else []
+
+
+def write_run(prepared: Prepared) -> None:
+    """Write the run directory whole, or leave nothing of it."""
+    run, spec = prepared.run, prepared.spec
+    try:
+        os.makedirs(run.output_dir)
+    except OSError as error:
+        raise BackendError(
+            f"the runs directory {os.path.dirname(run.root)} cannot be written: {error.strerror}"
+        ) from error
+    try:
+        write_atomic(run.token, secrets.token_hex(32), mode=0o600)
+        write_atomic(run.env, json.dumps(spec.env), mode=0o600)
+        write_json(run.job, _job_record(prepared))
+        write_atomic(run.script, prepared.script, mode=0o755)
+        Path(run.agent).write_bytes(build_archive(prepared.python))
+    except BaseException:
+        shutil.rmtree(run.root, ignore_errors=True)
+        raise
+    remember(run)
+
+
+def _job_record(prepared: Prepared) -> dict[str, object]:
+    """The resolved job: what agents act on and people look at. Values of --env may be secrets: names only."""
+    spec, place = prepared.spec, prepared.place
+    cpus = spec.cpus_per_node
+    if cpus is None and place.kind == "local":
+        cpus = max(1, len(os.sched_getaffinity(0)) // place.nodes)
+    slurm_gives = client.kill_wait() if place.backend == "slurm" else spec.stop_grace / 0.6
+    return {
+        **spec.model_dump(mode="json"),
+        "env": sorted(spec.env),
+        "run": prepared.run.run_id,
+        "backend": place.backend,
+        "python": prepared.python,
+        "workdir": prepared.workdir,
+        "cpus_per_node": cpus,
+        # Ending the nodes after the driver takes a few seconds too: the driver gets the larger part of the time.
+        "signal_grace": min(spec.stop_grace, 0.6 * slurm_gives),
+    }

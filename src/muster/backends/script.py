@@ -1,0 +1,135 @@
+"""The job script: a pure function of the run. The same script runs under sbatch, inside an allocation and locally.
+
+It stays thin: it makes the attempt's directory and canary, starts ONE launcher step as a child, and exits with the
+outcome that the run recorded. It never signals the launcher while the run is alive: srun would kill the tasks at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from shlex import quote
+
+# Inline in the launcher's command line, not a file: a node that does not see the run directory can still say so.
+# $1 attempt directory, $2 canary, $3 interpreter, $4 set-up, $5 run directory. It becomes the agent by exec, since
+# Slurm under cgroup tracking sends SIGTERM to the task process alone.
+PRELUDE = r"""
+export MUSTER_RANK=${@RANK@} MUSTER_HOST=${@HOST@}
+say() { echo "muster: $MUSTER_HOST: $1" >&3; }
+exec 3>&2
+ls "$1" >/dev/null 2>&1
+if [ "$(cat "$1/canary" 2>/dev/null)" != "$2" ]; then
+  say "cannot see $1: the runs directory must be on a filesystem that every node shares"; exit 121
+fi
+exec >>"$1/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
+if [ -n "$4" ]; then
+  eval "$4" || { say "--setup failed with code $?"; exit 122; }
+fi
+command -v "$3" >/dev/null || { say "no Python interpreter at $3"; exit 127; }
+exec "$3" -I -S "$5/agent.pyz" "$5" 3>&-
+"""
+
+_BODY = r"""
+set -u
+run=@RUN@
+export MUSTER_JOB_START=${EPOCHREALTIME:-$(date +%s.%N)} MUSTER_ATTEMPT=@ATTEMPT@ MUSTER_BACKEND=@BACKEND@
+attempt=$run/attempt-$MUSTER_ATTEMPT
+canary="@RUN_ID@ $MUSTER_ATTEMPT"
+mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
+
+record() { # code, reason: the outcome, unless the run has recorded one
+  [ -s "$attempt/outcome" ] && return
+  printf '{"exit_code": %d, "end_reason": "%s"}\n' "$1" "$(printf %s "$2" | tr -d '"\\' | tr '[:cntrl:]' ' ')" \
+    >"$attempt/outcome.tmp" && mv "$attempt/outcome.tmp" "$attempt/outcome"
+}
+last_words() { grep -v '^srun: \(job\|Job\)' "$attempt/steps.log" | tail -n 1; }
+ask_to_stop() { # signal: the lead looks for this file
+  [ -e "$attempt/stop.json" ] || printf '{"signal": %d, "reason": "the job received %s"}\n' "$1" "$2" \
+    >"$attempt/stop.json.tmp" && mv "$attempt/stop.json.tmp" "$attempt/stop.json" 2>/dev/null
+}
+trap 'ask_to_stop 15 SIGTERM' TERM
+trap 'ask_to_stop 2 SIGINT' INT
+
+touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log"
+printf '%s\n' "$canary" >"$attempt/canary"
+@PREPARE@
+# The launcher gets a session of its own: a signal to this script must not reach it.
+setsid @LAUNCHER@ \
+  bash -c @PRELUDE@ \
+  muster "$attempt" "$canary" @PYTHON@ @SETUP@ "$run" </dev/null >"$attempt/steps.log" 2>&1 &
+launcher=$!
+
+tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
+output=$!
+
+# Two things only this script can notice: that no lead ever came, and tasks that hold the step after the end.
+guard() {
+  trap - TERM INT
+  exec {pause}<> <(:)
+  silent=0
+  until [ -s "$attempt/outcome" ]; do
+    read -rt 1 -u "$pause"
+    [ -e "$attempt/lead-0.json" ] && continue
+    if [ -s "$attempt/stop.json" ]; then record 143 "stopped before the lead was up"
+    elif grep -q 'error:' "$attempt/steps.log"; then
+      silent=$((silent + 1))
+      [ "$silent" -ge 2 ] && record 125 "the lead did not start: $(last_words)"
+    fi
+  done
+  read -rt @LINGER@ -u "$pause"
+  kill -TERM "$launcher"
+}
+guard 2>/dev/null &
+guard=$!
+
+while kill -0 "$launcher" 2>/dev/null; do wait "$launcher"; done
+kill "$guard" 2>/dev/null
+record 125 "the step ended without an outcome: $(last_words)"
+wait "$output"
+exit "$(sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome")"
+"""
+
+LINGER_S = 10  # how long tasks may hold the step once the outcome is known
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """What starts one prelude per node, and how a task learns its number and its node's name from it."""
+
+    backend: str
+    words: Sequence[str]  # shell words, already quoted
+    rank_variable: str
+    host_variable: str
+    prepare: str = ""  # shell lines before the start
+    attempt: str = "0"
+
+
+def render(run_dir: str, run_id: str, python: str, setup: str, launcher: Launcher, directives: Sequence[str]) -> str:
+    """The whole script. Every value from outside is quoted here and nowhere else."""
+    prelude = PRELUDE.replace("@RANK@", launcher.rank_variable).replace("@HOST@", launcher.host_variable)
+    values = {
+        "@RUN@": quote(run_dir),
+        "@RUN_ID@": run_id,
+        "@ATTEMPT@": launcher.attempt,
+        "@BACKEND@": launcher.backend,
+        "@PREPARE@": launcher.prepare,
+        "@LAUNCHER@": " ".join(launcher.words),
+        "@PYTHON@": quote(python),
+        "@SETUP@": quote(setup),
+        "@LINGER@": str(LINGER_S),
+        "@PRELUDE@": quote(prelude),
+    }
+    body = _substitute(_BODY, values)
+    head = [
+        "#!/bin/bash",
+        *directives,
+        f"# Written by Muster for run {run_id}. What it does is explained in docs/architecture.md.",
+    ]
+    return "\n".join(head) + "\n" + body
+
+
+def _substitute(text: str, values: dict[str, str]) -> str:
+    """All at once, so that a value that happens to contain another's mark stays what it is."""
+    pattern = re.compile("|".join(map(re.escape, values)))
+    return pattern.sub(lambda match: values[match[0]], text)

@@ -1,0 +1,1 @@
+"""Slurm: rendering the job script (pure), submitting it, asking about it."""

@@ -1,0 +1,69 @@
+"""Slurm's commands: submit, cancel, ask. Each is one RPC; nothing here is called in a loop shorter than 30 s."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable
+
+from muster.backends.errors import BackendError
+
+ENDED = frozenset(
+    [
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "TIMEOUT",
+    ]
+)
+DEFAULT_KILL_WAIT_S = 30.0
+
+
+def submit(script: str, asked: Iterable[str]) -> str:
+    """sbatch; returns the job id. Variables such as SBATCH_PARTITION give way to what the job itself asks for."""
+    env = dict(os.environ)
+    for name in asked:
+        env.pop("SBATCH_" + name.upper().replace("-", "_"), None)
+    done = _command(["sbatch", "--parsable", script], env)
+    if done.returncode != 0:
+        raise BackendError(f"sbatch refused the job: {_last_line(done.stderr)}")
+    return done.stdout.strip().partition(";")[0]
+
+
+def cancel(job_id: str) -> None:
+    done = _command(["scancel", job_id])
+    if done.returncode != 0:
+        raise BackendError(f"scancel {job_id} failed: {_last_line(done.stderr)}")
+
+
+def job_state(job_id: str) -> str | None:
+    """PENDING, RUNNING, ... ; None when Slurm does not know the job (any more), or does not answer."""
+    done = _command(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T"])
+    return done.stdout.strip().partition("\n")[0] or None if done.returncode == 0 else None
+
+
+def kill_wait() -> float:
+    """Seconds between Slurm's TERM and KILL here; asked once, at submission."""
+    try:
+        match = re.search(r"KillWait\s*=\s*(\d+)", _command(["scontrol", "show", "config"]).stdout)
+    except BackendError:
+        match = None
+    return float(match[1]) if match else DEFAULT_KILL_WAIT_S
+
+
+def _command(argv: list[str], env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, env=env, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BackendError(f"{argv[0]} could not be run: {error}") from error
+
+
+def _last_line(text: str) -> str:
+    lines = [line.removeprefix("sbatch: error: ").strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(lines[-2:]) or "no reason given"

@@ -1,0 +1,70 @@
+"""What Slurm needs to know: the #SBATCH lines and the one srun. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from muster.backends.script import Launcher
+from muster.spec import JobSpec
+from muster.spec.sbatch_options import as_argument
+
+_PLAIN = re.compile(r"[\w@%+=:,./\[\]-]+")
+
+# Inside a step (`srun --pty bash`) these would shrink or block a further step.
+_PREPARE = r"""
+unset ${!SLURM_STEP@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_GTIDS \
+  SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK SLURM_DISTRIBUTION
+scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n @NODES@ >"$attempt/hosts"
+"""
+
+# Without a number srun (22.05 and newer) would give a task one CPU. On unequal nodes: what every node has.
+_FEWEST_CPUS = "\"$(tr ',' '\\n' <<<\"$SLURM_JOB_CPUS_PER_NODE\" | sed 's/(.*//' | sort -n | head -n 1)\""
+
+
+def defaults(spec: JobSpec, run_dir: str) -> dict[str, str | None]:
+    """What Muster asks for unless told otherwise; each can be removed with `--sbatch KEY=`."""
+    chosen: dict[str, str | None] = {
+        # A lost node must not end the job: the agents decide that.
+        "no-kill": None,
+        "open-mode": "append",
+        "output": f"{run_dir.replace('%', '%%')}/slurm-%j.out",
+    }
+    if spec.cpus_per_node is None:
+        chosen["exclusive"] = None  # Ray takes whole nodes; with fewer CPUs asked for, nodes may be shared
+    else:
+        chosen["cpus-per-task"] = str(spec.cpus_per_node)
+    return chosen
+
+
+def directives(spec: JobSpec, run_dir: str, workdir: str) -> list[str]:
+    """The #SBATCH lines: Muster's own, its defaults, then what the job asks for."""
+    options: dict[str, str | None] = {
+        "job-name": spec.name,
+        "nodes": str(spec.nodes),
+        "ntasks-per-node": "1",
+        "chdir": workdir,
+        **defaults(spec, run_dir),
+    }
+    options.update(spec.sbatch_requests())
+    return [f"#SBATCH {_quoted(as_argument(name, value))}" for name, value in options.items() if value != ""]
+
+
+def step(nodes: int, cpus_per_node: int | None, attempt: str = "${SLURM_RESTART_COUNT:-0}") -> Launcher:
+    """The one srun, whatever the number of nodes."""
+    cpus = str(cpus_per_node) if cpus_per_node is not None else _FEWEST_CPUS
+    words = [
+        "srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}",
+        "--cpu-bind=none", "--distribution=block", "--overlap", "--no-kill", "--kill-on-bad-exit=0", "--wait=0",
+        "--input=none", "--export=ALL", "--mpi=none", "--job-name=muster",
+    ]  # fmt: skip
+    prepare = _PREPARE.replace("@NODES@", str(nodes)).strip("\n")
+    return Launcher("slurm", words, "SLURM_PROCID", "SLURMD_NODENAME", prepare, attempt)
+
+
+def _quoted(word: str) -> str:
+    """As sbatch reads its directives: double quotes, in which a backslash protects one character."""
+    if _PLAIN.fullmatch(word):
+        return word
+    name, _, value = word.partition("=")
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{name}="{escaped}"'

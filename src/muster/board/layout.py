@@ -1,0 +1,146 @@
+"""Where everything lies in a run directory. No other module builds these paths.
+
+<runs dir>/<run id>/
+  job.json  env.json  job.sh  job.out  agent.pyz  token  submission.json  output/
+  attempt-0/
+    canary  hosts  steps.log  phases.log  lead-0.json  status-0.json  events-0.jsonl  stop.json  outcome
+    nodes/0003.json
+    logs/driver.log  logs/node-0003.log  logs/ray/<host>.tar.gz
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class AttemptPaths:
+    """One attempt (one Slurm start or requeue) of a run."""
+
+    root: str
+
+    def _at(self, *parts: str) -> str:
+        return os.path.join(self.root, *parts)
+
+    @property
+    def number(self) -> int:
+        return int(self.root.rpartition("-")[2])
+
+    @property
+    def canary(self) -> str:
+        return self._at("canary")
+
+    @property
+    def hosts(self) -> str:
+        """Names of the step's nodes by rank, one a line."""
+        return self._at("hosts")
+
+    @property
+    def steps_log(self) -> str:
+        """The launcher's own stderr: who could not even start."""
+        return self._at("steps.log")
+
+    @property
+    def phases_log(self) -> str:
+        """Phase lines for people; the job script copies them, and the driver's output, to its own."""
+        return self._at("phases.log")
+
+    @property
+    def outcome(self) -> str:
+        """How the attempt ended, one JSON object with `exit_code` first: the batch script reads that with sed."""
+        return self._at("outcome")
+
+    @property
+    def stop_request(self) -> str:
+        return self._at("stop.json")
+
+    @property
+    def driver_log(self) -> str:
+        return self._at("logs", "driver.log")
+
+    @property
+    def nodes_dir(self) -> str:
+        return self._at("nodes")
+
+    @property
+    def ray_logs_dir(self) -> str:
+        return self._at("logs", "ray")
+
+    def lead(self, term: int = 0) -> str:
+        return self._at(f"lead-{term}.json")
+
+    def status(self, term: int = 0) -> str:
+        return self._at(f"status-{term}.json")
+
+    def events(self, term: int = 0) -> str:
+        return self._at(f"events-{term}.jsonl")
+
+    def node_record(self, rank: int) -> str:
+        return self._at("nodes", f"{rank:04d}.json")
+
+    def node_log(self, rank: int) -> str:
+        return self._at("logs", f"node-{rank:04d}.log")
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """A whole run: what outlives attempts, and the attempts."""
+
+    root: str
+
+    def _at(self, *parts: str) -> str:
+        return os.path.join(self.root, *parts)
+
+    @property
+    def run_id(self) -> str:
+        return os.path.basename(self.root)
+
+    @property
+    def job(self) -> str:
+        return self._at("job.json")
+
+    @property
+    def script(self) -> str:
+        return self._at("job.sh")
+
+    @property
+    def output_file(self) -> str:
+        """What the job script printed, where Slurm has no file for it."""
+        return self._at("job.out")
+
+    @property
+    def agent(self) -> str:
+        return self._at("agent.pyz")
+
+    @property
+    def token(self) -> str:
+        return self._at("token")
+
+    @property
+    def env(self) -> str:
+        """Values of --env, 0600: they may be secrets, so job.json holds the names alone."""
+        return self._at("env.json")
+
+    @property
+    def submission(self) -> str:
+        """Backend, job id and time of submission."""
+        return self._at("submission.json")
+
+    @property
+    def output_dir(self) -> str:
+        """MUSTER_OUTPUT_DIR: the driver's own results, outside any attempt."""
+        return self._at("output")
+
+    def attempt(self, number: int) -> AttemptPaths:
+        return AttemptPaths(self._at(f"attempt-{number}"))
+
+    def newest_attempt(self) -> AttemptPaths | None:
+        """The attempt with the highest number; None before the first has begun."""
+        try:
+            names = os.listdir(self.root)
+        except OSError:
+            return None
+        numbers = [int(m.group(1)) for m in (re.fullmatch(r"attempt-(\d+)", name) for name in names) if m]
+        return self.attempt(max(numbers)) if numbers else None

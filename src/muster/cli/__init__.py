@@ -1,0 +1,1 @@
+"""The command line: commands, progress for people, events for programs."""

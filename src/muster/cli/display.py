@@ -1,0 +1,145 @@
+"""What `muster run` shows: a progress line on a terminal, timestamped lines elsewhere, JSON lines for programs.
+
+The driver's output goes to stdout untouched, everything of Muster's to stderr.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from muster.backends.prepare import Prepared
+from muster.runs.follow import Event, Output, RunResult
+
+ARRIVED = ("arrived", "starting", "ready")
+
+
+def make_display(prepared: Prepared, as_json: bool) -> Display:
+    if as_json:
+        return JsonDisplay()
+    kind = LiveDisplay if sys.stderr.isatty() else Display
+    return kind(prepared.place.nodes, prepared.spec.ray)
+
+
+class Display:
+    """Plain timestamped lines: one per phase change, never one per node."""
+
+    def __init__(self, nodes: int, ray: bool) -> None:
+        self._total, self._ray = nodes, ray
+        self._start = time.time()
+        self._nodes: dict[int, str] = {}
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def submitted(self, run: str, job_id: str | None, run_dir: str) -> None:
+        where = f" as Slurm job {job_id}" if job_id else ""
+        self.note(f"run {run}{where}; everything about it is in {run_dir}")
+
+    def note(self, text: str) -> None:
+        self.console.print(Text(f"[{time.time() - self._start:7.1f} s] {printable(text)}"))
+
+    def show(self, item: Event | Output) -> None:
+        if isinstance(item, Output):
+            sys.stdout.buffer.write(item.data)
+            sys.stdout.buffer.flush()
+            return
+        event = item.fields
+        if event["event"] == "node":
+            self._nodes[event["rank"]] = event["state"]
+            if event["state"] in ("failed", "lost"):
+                self.note(f"node {event['host']} (rank {event['rank']}) {event['state']}")
+        elif event["event"] == "run" and event["state"] in PHASES:
+            self.note(PHASES[event["state"]].format(nodes=self._total))
+        elif event["event"] == "driver_start":
+            ready = f"Ray is up on {self._total} nodes; " if self._ray else ""
+            self.note(f"{ready}driver started")
+
+    def ended(self, ended: RunResult) -> None:
+        self.note(f"{ended.state}: {ended.end_reason} (exit code {ended.exit_code})")
+        error = ended.error
+        if error and ended.exit_code and error["phase"] != "driver":
+            who = f"node {error['host']} (rank {error['rank']})" if error["host"] else "the step"
+            self.note(f"{who} failed in phase {error['phase']!r}: {error['reason']}")
+            for line in error["log_tail"]:
+                self.console.print(Text(f"    | {printable(line)}"))
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+PHASES = {
+    "gathering": "waiting for {nodes} nodes",
+    "starting": "all {nodes} nodes arrived",
+    "finishing": "stopping everything on {nodes} nodes",
+}
+
+
+class LiveDisplay(Display):
+    """The same lines, with a line below them that moves until the driver's output begins."""
+
+    def __init__(self, nodes: int, ray: bool) -> None:
+        super().__init__(nodes, ray)
+        self._spinner = Spinner("dots", self._summary())
+        self._live = Live(
+            self._spinner, console=self.console, refresh_per_second=8, transient=True, redirect_stdout=False
+        )
+        self._live.start()
+
+    def show(self, item: Event | Output) -> None:
+        if isinstance(item, Output) or item.fields["event"] == "driver_start":
+            self._live.stop()  # from here on the terminal is the driver's
+        super().show(item)
+        self._spinner.update(text=self._summary())
+
+    def _summary(self) -> Text:
+        states = Counter(self._nodes.values())
+        arrived = sum(states[state] for state in ARRIVED)
+        text = f"{arrived}/{self._total} nodes arrived" if self._nodes else "waiting for the job to start"
+        if self._ray and self._nodes:
+            text += f", Ray up on {states['ready']}/{self._total}"
+        return Text(text)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+class JsonDisplay(Display):
+    """One JSON object a line on stdout: the run's events, the driver's output, the result."""
+
+    def __init__(self) -> None:
+        super().__init__(0, False)
+
+    def submitted(self, run: str, job_id: str | None, run_dir: str) -> None:
+        self._print({"event": "submitted", "run": run, "job_id": job_id, "run_dir": run_dir})
+
+    def note(self, text: str) -> None:
+        self._print({"event": "note", "text": text})
+
+    def show(self, item: Event | Output) -> None:
+        if isinstance(item, Event):
+            self._print(item.fields)
+            return
+        try:
+            self._print({"event": "output", "text": item.data.decode()})
+        except UnicodeDecodeError:
+            self._print({"event": "output", "base64": base64.b64encode(item.data).decode()})
+
+    def ended(self, ended: RunResult) -> None:
+        self._print({"event": "result", **asdict(ended)})
+
+    def _print(self, fields: dict[str, Any]) -> None:
+        print(json.dumps({"time": time.time(), **fields}), flush=True)
+
+
+def printable(text: str) -> str:
+    """Text of foreign origin without control characters: a log line must not move the cursor."""
+    return "".join(char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -1,0 +1,71 @@
+"""How the command line ends: an exit code, and for a mistake of the user's one line that says what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import click
+from click.exceptions import Abort, NoSuchOption, UsageError
+
+from muster.spec.errors import SpecError, on_one_line
+from muster.spec.sbatch_options import DECIDED, KNOWN, NO_VALUE, option_name
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+_PASS_THROUGH = "any other sbatch option: --sbatch KEY=VALUE"
+
+
+def run_command_line(command: click.Command, arguments: Sequence[str] | None = None) -> int:
+    """Run `command` for its exit code: what it returned if that is a number, 2 for bad input, 130 for ^C."""
+    try:
+        outcome = command.main(
+            args=None if arguments is None else list(arguments), prog_name="muster", standalone_mode=False
+        )
+    except SpecError as error:
+        return _say(error.problems)
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # a command group alone; click >= 8.2
+            error.show()
+            return BAD_INPUT
+        return _say([usage_problem(error)])
+    except click.ClickException as error:
+        return _say([error.format_message()], error.exit_code)
+    except Abort:
+        return INTERRUPTED
+    return outcome if isinstance(outcome, int) else 0
+
+
+def usage_problem(error: UsageError) -> str:
+    """What is wrong with the command line, on one line, with the nearest valid spelling."""
+    if isinstance(error, NoSuchOption):
+        return _unknown_option(error)
+    see = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
+    return error.format_message() + see
+
+
+def _unknown_option(error: NoSuchOption) -> str:
+    known = _spellings(error.ctx.command) if error.ctx else []
+    near = difflib.get_close_matches(error.option_name, known, n=3)
+    problem = f"unknown option {error.option_name}"
+    guess = f"; did you mean {', '.join(near)}?" if near else ""
+    if "--sbatch" not in known:
+        return problem + guess
+    name = option_name(error.option_name)
+    if name in DECIDED:
+        return f"{problem}: {DECIDED[name]}"
+    if name in KNOWN:
+        return f"{problem}; it is an sbatch option: --sbatch {name}{'' if name in NO_VALUE else '=VALUE'}"
+    return f"{problem}{guess or ';'} {_PASS_THROUGH}"
+
+
+def _spellings(command: click.Command) -> list[str]:
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    return [spelling for option in options for spelling in (*option.opts, *option.secondary_opts)]
+
+
+def _say(problems: Sequence[str], code: int = BAD_INPUT) -> int:
+    for problem in problems:
+        click.echo(f"muster: error: {on_one_line(problem)}", err=True)
+    return code

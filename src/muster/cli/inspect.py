@@ -1,0 +1,160 @@
+"""`muster status`, `logs`, `stop` and `runs`: all from the run directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from ClusterShell.NodeSet import NodeSet, NodeSetException
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from muster.backends.errors import BackendError
+from muster.board import RunPaths, read_json
+from muster.cli.display import printable
+from muster.runs.follow import Liveness, Tail
+from muster.runs.index import NoSuchRun, all_runs, find_run
+from muster.runs.status import ENDED_STATES, read_status
+from muster.runs.stop import is_live, requester, stop_run
+
+WATCH_S = 0.5
+
+_runs_dir = click.option("--runs-dir", type=click.Path(path_type=Path), help="Look for runs in this directory only.")
+
+
+def _find(name: str | None, runs_dir: Path | None) -> RunPaths:
+    try:
+        return find_run(name, runs_dir)
+    except NoSuchRun as error:
+        raise click.ClickException(str(error)) from error
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("--json", "as_json", is_flag=True, help="The status as one JSON object.")
+@click.option("--watch", is_flag=True, help="Show it again at every change, until the run has ended.")
+@_runs_dir
+def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -> None:
+    """Show what RUN (a run id or job id; default: the newest) is doing, or how it ended."""
+    paths, shown = _find(run, runs_dir), None
+    while True:
+        now = read_status(paths)
+        text = json.dumps(now) if as_json else "\n".join(_status_lines(now))
+        if text != shown:
+            click.echo(text)
+        shown = text
+        if not watch or now["state"] in ENDED_STATES:
+            return
+        time.sleep(WATCH_S)
+
+
+def _status_lines(status: dict[str, Any]) -> list[str]:
+    job = f", Slurm job {status['job_id']}" if status["job_id"] else ""
+    lines = [f"{status['run']}: {status['state']} ({status['backend']}{job})"]
+    by_state: dict[str, list[str]] = {}
+    for node in status["nodes"]:
+        by_state.setdefault(node["state"], []).append(node["host"])
+    lines += [f"  nodes {state}: {len(hosts)} ({_folded(hosts)})" for state, hosts in by_state.items()]
+    driver = status["driver"]
+    code = f", exit code {driver['exit_code']}" if driver["exit_code"] is not None else ""
+    lines.append(f"  driver {driver['state']}{code}")
+    lines.append(f"  {_timing_line(status['timings'])}")
+    if status["end_reason"]:
+        lines.append(f"  ended: {status['end_reason']}")
+    if error := status["error"]:
+        lines.append(f"  error: {error['host'] or 'the step'} in phase {error['phase']}: {error['reason']}")
+        lines += [f"    | {line}" for line in error["log_tail"]]
+    lines.append(f"  directory {status['run_dir']}" if "run_dir" in status else "")
+    return [printable(line) for line in lines if line]
+
+
+def _timing_line(timings: dict[str, float | None]) -> str:
+    start = timings["job_start"]
+    known = [f"{name} {when - start:.1f} s" for name, when in timings.items() if start and when and name != "job_start"]
+    return "since the job's start: " + ", ".join(known) if known else "not started"
+
+
+def _folded(hosts: list[str]) -> str:
+    """n[1-4] for n1 n2 n3 n4."""
+    try:
+        return str(NodeSet.fromlist(hosts))
+    except NodeSetException:
+        return ", ".join(hosts)
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
+@click.option("--node", type=click.IntRange(min=0), metavar="N", help="The log of the node with this rank.")
+@click.option("--driver", is_flag=True, help="The driver's output (the default).")
+@_runs_dir
+def logs(run: str | None, follow: bool, node: int | None, driver: bool, runs_dir: Path | None) -> None:
+    """Print the driver's output, or a node's log, of RUN (default: the newest)."""
+    if driver and node is not None:
+        raise click.UsageError("--node and --driver exclude each other")
+    paths = _find(run, runs_dir)
+    tail: Tail | None = None
+    alive = Liveness(paths)
+    while True:
+        attempt = paths.newest_attempt()
+        ended = not is_live(paths) or alive.gone(attempt) is not None
+        if attempt is not None:
+            path = attempt.driver_log if node is None else attempt.node_log(node)
+            if tail is None or tail.path != path:
+                tail = Tail(path)
+            while data := tail.read():
+                sys.stdout.buffer.write(data)
+                sys.stdout.buffer.flush()
+        if ended or not follow:
+            break
+        time.sleep(WATCH_S / 2)
+    if node is not None and (tail is None or not os.path.exists(tail.path)):
+        raise click.ClickException(f"{paths.run_id} has no log of a node with rank {node}")
+
+
+@click.command()
+@click.argument("run", required=False)
+@_runs_dir
+def stop(run: str | None, runs_dir: Path | None) -> None:
+    """End RUN: its driver gets SIGTERM and its grace, then everything is ended and verified gone."""
+    if run is None:
+        live = [candidate for candidate in all_runs(runs_dir) if is_live(candidate)]
+        if len(live) > 1:
+            names = ", ".join(candidate.run_id for candidate in live)
+            raise click.ClickException(f"several runs are live; name one of {names}")
+        if not live:
+            click.echo("no run is live")
+            return
+        paths = live[0]
+    else:
+        paths = _find(run, runs_dir)
+    try:
+        ended = stop_run(paths, requester())
+    except BackendError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{ended.run}: {ended.state}: {ended.end_reason}")
+
+
+@click.command()
+@_runs_dir
+def runs(runs_dir: Path | None) -> None:
+    """List runs, oldest first."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("run", "state", "nodes", "job", "exit", "began", "command"):
+        table.add_column(column, overflow="fold")
+    for paths in all_runs(runs_dir):
+        status, job = read_status(paths), read_json(paths.job) or {}
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(os.stat(paths.job).st_mtime))
+        code = status.get("exit_code")
+        row = [
+            paths.run_id, status["state"], str(job.get("nodes", "")), status["job_id"] or "-",
+            "-" if code is None else str(code), began, " ".join(job.get("command", []))[:60],
+        ]  # fmt: skip
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    Console().print(table)

@@ -1,0 +1,182 @@
+"""`muster lab`: a real multi-node Slurm on this machine."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from muster.lab import Lab, LabError
+from muster.lab.plan import MAX_NODES, PROCTRACKS
+from muster.lab.status import LabStatus, NodeStatus
+
+_out = Console(highlight=False)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _told(command: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A LabError becomes a message and an exit code, not a traceback."""
+
+    @wraps(command)
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return command(*args, **kwargs)
+        except LabError as error:
+            click.echo(f"muster lab: {error}", err=True)
+            sys.exit(error.exit_code)
+
+    return wrapper
+
+
+@click.group()
+def lab() -> None:
+    """A real multi-node Slurm on this machine, for tests and for trying things out.
+
+    Every node has its own slurmd, network, host name, processes, /tmp and /dev/shm; slurmctld and munged are the
+    lab's own. Needs root and the packages slurm-wlm, munge, iproute2 and tini; touches no configuration of the
+    machine, and `down` leaves nothing behind.
+
+    \b
+    muster lab up --nodes 4
+    muster lab exec -- srun -N4 hostname
+    eval "$(muster lab env)"; sinfo; sbatch job.sh
+    muster lab kill-node n3; muster lab heal n3
+    muster lab down
+    """
+
+
+@lab.command()
+@click.option("--nodes", "-n", type=click.IntRange(1, MAX_NODES), default=4, show_default=True, help="How many nodes.")
+@click.option(
+    "--proctrack",
+    type=click.Choice(PROCTRACKS),
+    default="cgroup",
+    show_default=True,
+    help="How slurmd tracks a step's processes: `cgroup` as production does, `pgid` where there is no cgroup v1.",
+)
+@click.option(
+    "--shared",
+    type=click.Path(exists=True, file_okay=False),
+    multiple=True,
+    help="A directory in /tmp that all nodes shall see (else each has a /tmp of its own). Repeatable.",
+)
+@click.option("--slurmd-timeout", type=int, default=10, show_default=True, help="Seconds until a silent node is DOWN.")
+@click.option("--kill-wait", type=int, default=10, show_default=True, help="Seconds from SIGTERM to SIGKILL.")
+@click.option("--conf", multiple=True, metavar="LINE", help="A further line for slurm.conf. Repeatable.")
+@_told
+def up(
+    nodes: int, proctrack: str, shared: tuple[str, ...], slurmd_timeout: int, kill_wait: int, conf: tuple[str, ...]
+) -> None:
+    """Start a lab and wait until Slurm can use all its nodes."""
+    started = time.monotonic()
+    running = Lab(
+        nodes, proctrack, shared=shared, slurmd_timeout=slurmd_timeout, kill_wait=kill_wait, extra_conf=conf
+    )
+    with Console(stderr=True).status(f"starting {nodes} nodes ..."):
+        running.up()
+    _out.print(
+        f"[green]up[/]: {nodes} nodes (n1 to n{nodes}), partitions lab and long, proctrack/{proctrack}, "
+        f"{time.monotonic() - started:.1f} s"
+    )
+    _out.print(f"shared by all nodes: {running.plan.shared_dir}", soft_wrap=True)
+    _out.print('next: eval "$(muster lab env)"   or   muster lab exec -- srun -N2 hostname', markup=False)
+
+
+@lab.command()
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@_told
+def status(as_json: bool) -> None:
+    """Show the lab's nodes, as they are and as Slurm sees them. Exit code 1 if no lab is up."""
+    found = Lab.attach().status()
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=1))
+    else:
+        _print_status(found)
+
+
+def _print_status(found: LabStatus) -> None:
+    controller = "answers" if found.controller_answers else "[red]does not answer[/]"
+    _out.print(f"lab in {found.state_dir}, proctrack/{found.proctrack}, slurmctld {controller}", soft_wrap=True)
+    table = Table("node", "address", "machine", "slurm", "init pid")
+    for node in found.nodes:
+        table.add_row(node.name, node.address, _condition(node), node.slurm_state, str(node.pid or "-"))
+    _out.print(table)
+
+
+def _condition(node: NodeStatus) -> str:
+    if not node.alive:
+        return "[red]dead[/]"
+    return "[green]up[/]" if node.link_up else "[yellow]partitioned[/]"
+
+
+@lab.command()
+@_told
+def env() -> None:
+    """Print the shell commands that make a shell the lab's login node: eval "$(muster lab env)"."""
+    for name, value in Lab.attach().env_additions().items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+
+
+@lab.command("exec", context_settings={"ignore_unknown_options": True})
+@click.option("--node", metavar="NODE", help="Run it inside this node (default: on the login side, this machine).")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@_told
+def exec_(node: str | None, command: tuple[str, ...]) -> None:
+    """Run COMMAND in the lab; its exit code is passed on. Write `--` before COMMAND."""
+    try:
+        code = Lab.attach().exec(command, node=node).returncode
+    except FileNotFoundError:
+        click.echo(f"muster lab: {command[0]}: command not found", err=True)
+        sys.exit(127)
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+@lab.command("kill-node")
+@click.argument("node")
+@_told
+def kill_node(node: str) -> None:
+    """NODE dies: all its processes at once. Slurm is not told; it notices after SlurmdTimeout."""
+    Lab.attach().kill_node(node)
+    _out.print(f"{node} is dead")
+
+
+@lab.command()
+@click.argument("node")
+@_told
+def partition(node: str) -> None:
+    """Cut NODE's network; its processes live on."""
+    Lab.attach().partition(node)
+    _out.print(f"{node} is cut off")
+
+
+@lab.command()
+@click.argument("node")
+@_told
+def heal(node: str) -> None:
+    """Bring NODE back after kill-node or partition, and wait until Slurm can use it."""
+    started = time.monotonic()
+    Lab.attach().heal(node)
+    _out.print(f"{node} is back, {time.monotonic() - started:.1f} s")
+
+
+@lab.command()
+@_told
+def down() -> None:
+    """End and remove everything of the lab. Fine when nothing is up."""
+    if not Lab.leftovers():
+        _out.print("no lab is up")
+        return
+    Lab.remains().down()
+    left = Lab.leftovers()
+    if left:
+        raise LabError("down left behind: " + "; ".join(left))
+    _out.print("down: nothing left")

@@ -1,0 +1,37 @@
+"""The `muster` command."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+import muster
+from muster.cli.errors import run_command_line
+from muster.cli.inspect import logs, runs, status, stop
+from muster.cli.lab import lab
+from muster.cli.run import run
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(muster.__version__, prog_name="muster")
+def cli() -> None:
+    """Run Ray, and gangs of processes, on Slurm or on this machine.
+
+    \b
+    muster run -N 4 -- python train.py     start a 4-node Ray cluster, run train.py on it, clean up
+    muster status | logs -f | stop         look at, follow, end the newest run
+    muster lab up --nodes 4                a real Slurm of four nodes on this machine, to try things on
+    """
+
+
+for command in (run, status, logs, stop, runs, lab):
+    cli.add_command(command)
+
+
+def main() -> None:
+    sys.exit(run_command_line(cli))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""The flags of `muster run`, made from the job spec: every field its flag, and only those given are told."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from muster.spec.errors import SpecError, show
+from muster.spec.flags import Flag, long_flag
+from muster.spec.model import FLAGS, JobSpec
+
+R = TypeVar("R")
+
+EXAMPLES = """\b
+Examples:
+  muster run -N 4 -- python train.py --lr 3e-4
+  muster run -N 16 -p gpu --gpus-per-node 8 -t 4:00:00 --sbatch mail-type=END -- python train.py
+  muster run -f job.yaml --nodes 2          (flags win over the job file)
+"""
+
+_BARE = {"--exclusive": "true"}
+"""Flags whose value is optional and only taken after `=`, as in sbatch, each with what it means without."""
+
+_REPEATED = ("env", "sbatch")
+
+
+class GroupedOption(click.Option):
+    """An option that knows the heading under which `--help` lists it."""
+
+    def __init__(self, *args: Any, group: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.group = group
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        # An optional value follows its flag without a space: --exclusive[=user].
+        return (record[0].replace(" [=", "[="), record[1]) if record else None
+
+
+class JobCommand(click.Command):
+    """A command that ends in COMMAND: its options stop at the first word that is none, or at `--`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["context_settings"] = {
+            **(kwargs.get("context_settings") or {}),
+            "allow_interspersed_args": False,
+        }
+        kwargs.setdefault("epilog", EXAMPLES)
+        super().__init__(*args, **kwargs)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, spell_out_bare(args, _BARE, _taking_values(self.get_params(ctx))))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        # Options of the command's own that have no group, --help among them, come last.
+        for option in sorted(options, key=lambda option: not isinstance(option, GroupedOption)):
+            record = option.get_help_record(ctx)
+            if record is not None:
+                groups.setdefault(getattr(option, "group", "Other"), []).append(record)
+        for group, records in groups.items():
+            with formatter.section(group):
+                formatter.write_dl(records)
+
+
+def job_options(function: Callable[..., R]) -> Callable[..., R]:
+    """Give a command all flags of the job, as two arguments: `file`, and `flags` with those that were given.
+
+    For a command made with `cls=JobCommand`; pass both on to `load_job`.
+    """
+
+    @functools.wraps(function)
+    def with_job(**params: Any) -> R:
+        context = click.get_current_context()
+        job = {name: params.pop(name) for name in FLAGS}
+        return function(flags=given_flags(context, job), **params)
+
+    for decorate in reversed(list(_parameters())):
+        decorate(with_job)
+    return with_job
+
+
+def given_flags(context: click.Context, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that the user wrote, by field; a flag left at its default must not overrule the job file."""
+    given: dict[str, Any] = {}
+    for name, value in params.items():
+        if context.get_parameter_source(name) in (ParameterSource.DEFAULT, None) or value == ():
+            continue
+        if name in _REPEATED:
+            given[name] = dict(_entry(name, text) for text in value)
+        else:
+            given[name] = list(value) if FLAGS[name].argument else value
+    return given
+
+
+def _entry(field: str, text: str) -> tuple[str, str | None]:
+    """NAME=VALUE taken apart. An sbatch option without `=` is one that takes no value."""
+    key, equals, value = text.partition("=")
+    if equals:
+        return key, value
+    if field == "sbatch":
+        return key, None
+    raise SpecError([f"{long_flag(field)}: {show(text)} is not valid; allowed: {FLAGS[field].allowed}"])
+
+
+def _parameters() -> Iterator[Callable[[Callable[..., R]], Callable[..., R]]]:
+    yield click.option(
+        "file",
+        "-f",
+        "--file",
+        type=click.Path(path_type=Path),
+        metavar="JOB.YAML",
+        help="Job file: the fields of the job, one for each flag here; flags win.",
+        cls=GroupedOption,
+        group="Job",
+    )
+    for name, flag in FLAGS.items():
+        if flag.argument:
+            yield click.argument(name, nargs=-1, type=click.UNPROCESSED, metavar=f"[--] {flag.metavar}...")
+        else:
+            yield _option(name, flag)
+
+
+def _option(name: str, flag: Flag) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    info = JobSpec.model_fields[name]
+    spelt = [flag.short] if flag.short else []
+    spelt += [f"{long_flag(name)}/{long_flag('no-' + name)}"] if info.annotation is bool else [long_flag(name)]
+    spelt += [long_flag(alias) for alias in flag.aliases]
+    shown: dict[str, Any] = {
+        "help": flag.help + _default(info.default),
+        "cls": GroupedOption,
+        "group": flag.group,
+    }
+    if info.annotation is not bool:
+        # Text as it was written: the model alone decides what is valid, and says so in one voice.
+        shown |= {"type": str, "metavar": flag.metavar, "multiple": name in _REPEATED}
+    return click.option(name, *spelt, **shown)
+
+
+def _default(value: object) -> str:
+    if isinstance(value, float):
+        return f"  [default: {value:g}s]"
+    return f"  [default: {value}]" if isinstance(value, (str, int)) and not isinstance(value, bool) else ""
+
+
+def _taking_values(params: Sequence[click.Parameter]) -> set[str]:
+    """The spellings that consume the word after them."""
+    options = [param for param in params if isinstance(param, click.Option)]
+    return {
+        spelling
+        for option in options
+        if not option.is_flag and not option.count
+        for spelling in option.opts
+        if spelling not in _BARE
+    }
+
+
+def spell_out_bare(args: Sequence[str], bare: Mapping[str, str], taking_values: set[str]) -> list[str]:
+    """Write the option `--exclusive` as `--exclusive=true`: click would take the next word for its value."""
+    spelt: list[str] = []
+    rest = iter(args)
+    for word in rest:
+        spelt.append(f"{word}={bare[word]}" if word in bare else word)
+        if word == "--" or not word.startswith("-") or word == "-":
+            break
+        if _wants_next(word, taking_values):
+            spelt.extend([value for value in [next(rest, None)] if value is not None])
+    return [*spelt, *rest]
+
+
+def _wants_next(word: str, taking_values: set[str]) -> bool:
+    """Whether this option's value is the next word: `--nodes` and `-N`, but neither `--nodes=2` nor `-N2`."""
+    if word.startswith("--"):
+        return word in taking_values
+    first = next((at for at, letter in enumerate(word) if at and f"-{letter}" in taking_values), None)
+    return first == len(word) - 1

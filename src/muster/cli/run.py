@@ -1,0 +1,107 @@
+"""`muster run`: submit or start, follow, exit with the driver's code."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from muster.api import observed, prepare, submit_prepared
+from muster.backends.errors import BackendError
+from muster.backends.launch import attached
+from muster.backends.prepare import Prepared
+from muster.board import RunPaths
+from muster.cli.display import Display, make_display
+from muster.cli.options import GroupedOption, JobCommand, job_options
+from muster.process import signal_name
+from muster.runs.follow import RunResult
+from muster.runs.stop import request_stop
+from muster.spec import load_job
+
+INFRASTRUCTURE_FAILED = 125
+DETACHED_BY_INTERRUPT = 130
+
+
+@click.command(cls=JobCommand)
+@job_options
+@click.option("--detach", is_flag=True, cls=GroupedOption, group="Following", help="Print run and job id, and return.")
+@click.option("--dry-run", is_flag=True, cls=GroupedOption, group="Following", help="Print what would be submitted.")
+@click.option("--json", "as_json", is_flag=True, cls=GroupedOption, group="Following", help="Events as JSON lines.")
+def run(file: Path | None, flags: dict[str, Any], detach: bool, dry_run: bool, as_json: bool) -> int:
+    """Run COMMAND on a Ray cluster made for it, and exit with its code.
+
+    \b
+    muster run -N 4 -- python train.py
+    muster run -N 64 -p batch --gres gpu:8 -t 4:00:00 --setup 'module load cuda' -- python train.py --lr 3e-4
+    muster run -f job.yaml --detach
+
+    The exit code is COMMAND's; 128+n when signal n ended it; 125 when Muster or the cluster failed.
+    """
+    spec = load_job(file, flags)
+    try:
+        prepared = prepare(spec)
+        if dry_run:
+            click.echo(prepared.script, nl=False)
+            return 0
+        display = make_display(prepared, as_json)
+        if detach:
+            return _detach(prepared, display)
+        if prepared.place.attached:
+            return asyncio.run(_run_attached(prepared, display))
+        return _submit_and_follow(prepared, display)
+    except BackendError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _detach(prepared: Prepared, display: Display) -> int:
+    handle = submit_prepared(prepared)
+    display.submitted(handle.run, handle.job_id, handle.run_dir)
+    display.close()
+    click.echo(f"{handle.run}\t{handle.job_id or '-'}")
+    return 0
+
+
+def _submit_and_follow(prepared: Prepared, display: Display) -> int:
+    handle = submit_prepared(prepared)
+    display.submitted(handle.run, handle.job_id, handle.run_dir)
+    try:
+        ended = asyncio.run(observed(RunPaths(handle.run_dir), display.show))
+    except KeyboardInterrupt:
+        display.close()
+        click.echo(
+            f"\nDetached; the job goes on. Follow it again: muster logs -f {handle.run}\n"
+            f"See what it does: muster status --watch {handle.run}\nStop it: muster stop {handle.run}", err=True,
+        )  # fmt: skip
+        return DETACHED_BY_INTERRUPT
+    return _finish(ended, display)
+
+
+async def _run_attached(prepared: Prepared, display: Display) -> int:
+    """The run lives in this process: a signal to it is a request to stop the run cleanly."""
+    async with attached(prepared) as script:
+        display.submitted(prepared.run.run_id, None, prepared.run.root)
+        loop = asyncio.get_running_loop()
+
+        def on_signal(signum: int) -> None:
+            display.note(f"received {signal_name(signum)}: stopping the run")
+            attempt = prepared.run.newest_attempt()
+            if attempt is not None:
+                request_stop(attempt, f"muster run received {signal_name(signum)}", signum)
+            else:
+                script.signal(signal.SIGTERM)
+
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(signum, on_signal, signum)
+        ended = await observed(prepared.run, display.show)
+    return _finish(ended, display)
+
+
+def _finish(ended: RunResult, display: Display) -> int:
+    display.ended(ended)
+    display.close()
+    sys.stdout.flush()
+    return ended.exit_code

@@ -1,0 +1,6 @@
+"""A real multi-node Slurm on one machine, for tests and for trying things out (see docs/lab.md)."""
+
+from muster.lab.errors import LabError, LabUnavailable
+from muster.lab.lab import Lab
+
+__all__ = ["Lab", "LabError", "LabUnavailable"]

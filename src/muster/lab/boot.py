@@ -1,0 +1,113 @@
+"""Renders the two shell scripts with which a machine of the lab comes to life (pure).
+
+`launch` enters the machine's cgroup and opens its namespaces; `boot` is the first process inside them. `boot` says
+its pid (as seen from outside), waits on its standard input for the network to be laid, and becomes tini. If whoever
+starts the machine dies before that, the end of its input ends the machine.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from muster.lab.plan import BRIDGE, CONTROLLER, PRIVATE_DIRS, LabPlan
+
+_Lines = Sequence[str]
+
+
+def launch_script(plan: LabPlan, name: str, freezer: Path | None) -> str:
+    """Opens the namespaces; `freezer` is the machine's own cgroup, which its namespace sees as the root."""
+    enter = [f"echo 0 > {_q(freezer / 'cgroup.procs')}"] if freezer else []
+    namespaces = "--net --uts --mount --pid" + (" --cgroup" if freezer else "")
+    boot = plan.boot_dir / f"{name}.boot"
+    return _script([*enter, f"exec unshare {namespaces} --fork -- sh {_q(boot)}"])
+
+
+def boot_script(plan: LabPlan, name: str, visible: Sequence[Path], freezer: Path | None) -> str:
+    """First process of a machine; `visible` directories stay visible below private ones."""
+    return _script(
+        [
+            # /proc is still the outer one, so this is the pid outside.
+            "read pid rest < /proc/self/stat",
+            f"exec 2>> {_q(plan.boot_log(name))}",
+            *_private_mounts(plan, visible),
+            *_own_files(plan),
+            *([f"mount --bind {_q(freezer)} /sys/fs/cgroup/freezer"] if freezer else []),
+            "mount -t proc proc /proc",
+            f"hostname {name}",
+            'echo "$pid"',
+            "read go || exit 1",
+            "exec < /dev/null >&2",
+            "ip link set lo up",
+            *_daemon(plan, name),
+        ]
+    )
+
+
+def _private_mounts(plan: LabPlan, visible: Sequence[Path]) -> list[str]:
+    """A tmpfs for each private directory, built aside with the visible ones bound in, then moved over it."""
+    lines: list[str] = []
+    stage = plan.stage_dir
+    for private in PRIVATE_DIRS:
+        lines.append(f"mount -t tmpfs -o mode=1777 {plan.mark} {_q(stage)}")
+        for path in visible:
+            if private in path.parents:
+                target = _q(stage / path.relative_to(private))
+                lines += [f"mkdir -p {target}", f"mount --rbind {_q(path)} {target}"]
+        lines.append(f"mount --move {_q(stage)} {_q(private)}")
+    return lines
+
+
+def _own_files(plan: LabPlan) -> list[str]:
+    """Commands on a node find the lab's slurm.conf even where a job's environment does not name it."""
+    etc = plan.etc_dir
+    return [
+        f"mount --bind {_q(etc / 'hosts')} /etc/hosts",
+        f"if [ -e /etc/resolv.conf ]; then mount --bind {_q(etc / 'resolv.conf')} /etc/resolv.conf; fi",
+        f"if [ -d /etc/slurm ]; then mount --bind {_q(etc)} /etc/slurm; fi",
+    ]
+
+
+def _daemon(plan: LabPlan, name: str) -> list[str]:
+    conf = _q(plan.slurm_conf)
+    if name != CONTROLLER:
+        return [
+            f"ip addr add {plan.address(name)}/24 dev eth0",
+            "ip link set eth0 up",
+            # Programs ask the default route for "my address"; the controller answers anything beyond with an error.
+            f"ip route add default via {plan.address(CONTROLLER)}",
+            f"exec tini -- slurmd -D -N {name} -f {conf}",
+        ]
+    munge = plan.munge_dir
+    files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+    options = " ".join(f"--{option}={_q(munge / file)}" for option, file in files.items())
+    return [
+        *_kernel_settings(),
+        f"munged --num-threads=4 {options}",
+        f"exec tini -- slurmctld -D -f {conf}",
+    ]
+
+
+def _kernel_settings() -> list[str]:
+    """For the controller's network namespace.
+
+    Forwarding makes it answer packets to the world outside with "unreachable" at once. Quick neighbour discovery makes
+    slurmctld's connections to a dead node fail before Slurm's own TCPTimeout of 2 s, after which it would try ten times
+    more: with it a dead node is DOWN after SlurmdTimeout, without it 15 to 20 s later.
+    """
+    neighbour = f"/proc/sys/net/ipv4/neigh/{BRIDGE}"
+    return [
+        "echo 1 > /proc/sys/net/ipv4/ip_forward",
+        f"echo 1 > {neighbour}/delay_first_probe_time",
+        f"echo 200 > {neighbour}/retrans_time_ms",
+        f"echo 3000 > {neighbour}/base_reachable_time_ms",
+    ]
+
+
+def _script(lines: _Lines) -> str:
+    return "\n".join(["#!/bin/sh", "set -e", *lines]) + "\n"
+
+
+def _q(path: Path) -> str:
+    return shlex.quote(str(path))

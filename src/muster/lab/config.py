@@ -1,0 +1,116 @@
+"""Renders the files Slurm and the nodes read: slurm.conf, gres.conf, cgroup.conf, hosts, resolv.conf (pure)."""
+
+from __future__ import annotations
+
+from muster.lab.plan import CONTROLLER, LOGIN, LabPlan
+
+#: Scheduling at once instead of in batches: tests wait for jobs, not for schedulers.
+SCHEDULER_PARAMETERS = "bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0"
+
+
+def slurm_conf(plan: LabPlan) -> str:
+    """The whole slurm.conf, ended by the plan's extra lines."""
+    sections = (_daemons(plan), _tracking(plan), _timing(plan), _scheduling(), _nodes(plan), plan.extra_conf)
+    return "\n".join(line for section in sections for line in section) + "\n"
+
+
+def _daemons(plan: LabPlan) -> tuple[str, ...]:
+    return (
+        "ClusterName=muster-lab",
+        f"SlurmctldHost={CONTROLLER}({plan.address(CONTROLLER)})",
+        "SlurmUser=root",
+        "SlurmdUser=root",
+        "AuthType=auth/munge",
+        f"AuthInfo=socket={plan.munge_socket}",
+        "CredType=cred/munge",
+        f"StateSaveLocation={plan.spool_dir}/ctl",
+        f"SlurmdSpoolDir={plan.spool_dir}/%n",
+        f"SlurmctldPidFile={plan.spool_dir}/slurmctld.pid",
+        f"SlurmdPidFile={plan.spool_dir}/slurmd-%n.pid",
+        f"SlurmctldLogFile={plan.log_file(CONTROLLER)}",
+        f"SlurmdLogFile={plan.log_dir}/slurmd-%n.log",
+        "SlurmctldDebug=info",
+        "SlurmdDebug=info",
+        "MailProg=/bin/true",
+        "SwitchType=switch/none",
+        "MpiDefault=none",
+    )
+
+
+def _tracking(plan: LabPlan) -> tuple[str, ...]:
+    return (
+        f"ProctrackType=proctrack/{plan.proctrack}",
+        "TaskPlugin=task/none",
+        "JobAcctGatherType=jobacct_gather/none",
+        "JobCompType=jobcomp/none",
+        "AccountingStorageType=accounting_storage/none",
+    )
+
+
+def _timing(plan: LabPlan) -> tuple[str, ...]:
+    return (
+        f"SlurmdTimeout={plan.slurmd_timeout}",
+        f"KillWait={plan.kill_wait}",
+        "InactiveLimit=0",
+        "WaitTime=0",
+        # Ended jobs stay visible to `scontrol show job`.
+        "MinJobAge=3600",
+        "ReturnToService=2",
+        "JobRequeue=1",
+    )
+
+
+def _scheduling() -> tuple[str, ...]:
+    return (
+        "SchedulerType=sched/backfill",
+        f"SchedulerParameters={SCHEDULER_PARAMETERS}",
+        "PriorityType=priority/basic",
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_Core",
+    )
+
+
+def _nodes(plan: LabPlan) -> tuple[str, ...]:
+    span = f"[1-{plan.nodes}]" if plan.nodes > 1 else "1"
+    prefix = plan.address(plan.node_names[0]).rpartition(".")[0]
+    hardware = (
+        f"CPUs={plan.cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={plan.cpus} ThreadsPerCore=1 "
+        f"RealMemory={plan.memory_mb}"
+    )
+    gres = f" Gres=gpu:{plan.gpus}" if plan.gpus else ""
+    return (
+        # Believe what is declared here, whatever the machine has.
+        "SlurmdParameters=config_overrides",
+        "GresTypes=gpu",
+        f"NodeName=n{span} NodeAddr={prefix}.{span} {hardware}{gres} State=UNKNOWN",
+        f"PartitionName=lab Nodes=n{span} Default=YES MaxTime=INFINITE State=UP",
+        f"PartitionName=long Nodes=n{span} MaxTime=INFINITE State=UP",
+    )
+
+
+def gres_conf(plan: LabPlan) -> str:
+    """GPUs by device files; the flag makes Slurm set CUDA_VISIBLE_DEVICES and not AMD's and Intel's like."""
+    return "".join(f"Name=gpu File={path} Flags=nvidia_gpu_env\n" for path in gres_files(plan))
+
+
+def gres_files(plan: LabPlan) -> tuple[str, ...]:
+    return tuple(f"{plan.gres_dir}/gpu{i}" for i in range(plan.gpus))
+
+
+def cgroup_conf() -> str:
+    """Process tracking only, with v1's freezer; nothing is constrained."""
+    return "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
+
+
+def hosts(plan: LabPlan, login_name: str) -> str:
+    """The nodes' /etc/hosts: every machine of the lab by name, this machine among them."""
+    lines = ["127.0.0.1 localhost", f"{plan.address(CONTROLLER)} {CONTROLLER}"]
+    lines += [f"{plan.address(name)} {name}" for name in plan.node_names]
+    login_names = LOGIN if login_name in (*plan.node_names, CONTROLLER, LOGIN) else f"{LOGIN} {login_name}"
+    lines.append(f"{plan.address(LOGIN)} {login_names}")
+    return "\n".join(lines) + "\n"
+
+
+def resolv_conf() -> str:
+    """A nameserver that refuses at once; an unreachable one makes gRPC's lookups of names hang."""
+    return "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"

@@ -1,0 +1,245 @@
+"""The lab: brings a Slurm cluster up on this machine, runs commands in it, breaks and heals it, takes it down."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from muster.lab import cgroup, files, leftovers, machine, network, requirements, slurm, state
+from muster.lab.errors import LabError
+from muster.lab.plan import CONTROLLER, PRIVATE_DIRS, LabPlan, chosen_state_dir
+from muster.lab.process import ProcessId, kill_all
+from muster.lab.status import LabStatus, NodeStatus
+
+CONTROLLER_DEADLINE_S = 30.0
+UP_DEADLINE_S = 90.0
+HEAL_DEADLINE_S = 90.0
+
+
+class Lab:
+    """A Slurm cluster of up to 64 nodes on this machine; a context manager that is up inside the block."""
+
+    def __init__(
+        self,
+        nodes: int = 4,
+        proctrack: str = "cgroup",
+        state_dir: str | os.PathLike[str] | None = None,
+        shared: Iterable[str | os.PathLike[str]] = (),
+        **options: Any,
+    ) -> None:
+        """`shared` directories stay visible on all nodes although they lie in /tmp.
+
+        Further options are the fields of LabPlan: slurmd_timeout, kill_wait, cpus, memory_mb, gpus, extra_conf.
+        """
+        directories = tuple(Path(directory).resolve() for directory in shared)
+        chosen = chosen_state_dir(state_dir)
+        self.plan = LabPlan(nodes=nodes, proctrack=proctrack, state_dir=chosen, shared=directories, **options)
+        self._machines: dict[str, ProcessId] = {}
+
+    @classmethod
+    def attach(cls, state_dir: str | os.PathLike[str] | None = None) -> Lab:
+        """The lab that is up (or half up) in the state directory."""
+        directory = chosen_state_dir(state_dir)
+        found = state.load(directory)
+        if found is None:
+            raise LabError(f"no lab is up in {directory}; `muster lab up` starts one")
+        lab = cls.__new__(cls)
+        lab.plan, lab._machines = found
+        return lab
+
+    @classmethod
+    def remains(cls, state_dir: str | os.PathLike[str] | None = None) -> Lab:
+        """The lab in the state directory even if its state file is lost: enough of it to take it down."""
+        found = state.load(chosen_state_dir(state_dir))
+        return cls.attach(state_dir) if found else cls(nodes=1, state_dir=state_dir)
+
+    @staticmethod
+    def leftovers(state_dir: str | os.PathLike[str] | None = None) -> list[str]:
+        """What a lab has left on this machine, a line for each thing; empty when clean."""
+        return leftovers.find(LabPlan(nodes=1, state_dir=chosen_state_dir(state_dir)))
+
+    def __enter__(self) -> Lab:
+        self.up()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+
+    # up and down
+
+    def up(self) -> None:
+        """Start everything and return when Slurm can use all nodes; on failure, clean up and raise."""
+        requirements.check(self.plan)
+        for directory in self.plan.shared:
+            if not directory.is_dir():
+                raise LabError(f"shared directory {directory} does not exist")
+        state.claim(self.plan)
+        try:
+            network.check_free(self.plan)
+            files.write(self.plan)
+            self._start_controller()
+            self._start_nodes(self.plan.node_names)
+            self._await_usable(self.plan.node_names, UP_DEADLINE_S)
+        except BaseException:
+            self.down()
+            raise
+
+    def down(self) -> None:
+        """End and remove everything of the lab; harmless when nothing is up."""
+        requirements.check_root()
+        kill_all(self._machines.values())
+        # An `up` that was itself killed may have started machines it did not record.
+        kill_all(leftovers.inhabitants(self.plan))
+        network.remove(self.plan)
+        cgroup.remove(cgroup.root(self.plan))
+        self._machines = {}
+        if self.plan.state_file.exists():
+            shutil.rmtree(self.plan.state_dir)
+
+    def _start_controller(self) -> None:
+        def connect(pids: dict[str, int]) -> None:
+            network.lay_bridge(self.plan, pids[CONTROLLER])
+
+        self._start((CONTROLLER,), connect)
+        slurm.await_controller(self.plan, self.env(), self._machines[CONTROLLER], CONTROLLER_DEADLINE_S)
+
+    def _start_nodes(self, names: Sequence[str]) -> None:
+        self._start(names, lambda pids: network.connect(self.plan, self._controller_pid, pids))
+
+    def _start(self, names: Sequence[str], connect: machine.Connect) -> None:
+        self._machines.update(machine.start(self.plan, names, self._visible(), connect))
+        state.save(self.plan, self._machines)
+
+    def _await_usable(self, names: Sequence[str], deadline_s: float) -> None:
+        inits = {name: self._machines[name] for name in names}
+        slurm.await_usable(self.plan, self.env(), inits, deadline_s)
+
+    def _visible(self) -> list[Path]:
+        """Directories in private ones that the nodes must see: shared, our own, and this Python with Muster."""
+        package = Path(__file__).resolve().parents[2]
+        wanted = (self.plan.state_dir, *self.plan.shared, Path(sys.prefix), Path(sys.base_prefix), package)
+        return [path for path in wanted if any(private in path.parents for private in PRIVATE_DIRS)]
+
+    # use
+
+    def env(self) -> dict[str, str]:
+        """The whole environment for commands on the login side, for subprocess."""
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
+        return {**inherited, **self.env_additions()}
+
+    def env_additions(self) -> dict[str, str]:
+        """Only the variables that make a shell a login node of the lab."""
+        path = os.environ.get("PATH", "").split(os.pathsep)
+        python = str(Path(sys.executable).parent)
+        before = [python] if python not in path else []
+        after = [part for part in requirements.SYSTEM_PATH.split(os.pathsep) if part not in path]
+        return {
+            "SLURM_CONF": str(self.plan.slurm_conf),
+            "MUSTER_LAB_DIR": str(self.plan.state_dir),
+            "MUSTER_LAB_SHARED": str(self.plan.shared_dir),
+            "PATH": os.pathsep.join([*before, *path, *after]),
+        }
+
+    def exec(
+        self, argv: Sequence[str], node: str | None = None, **subprocess_kwargs: Any
+    ) -> subprocess.CompletedProcess[Any]:
+        """Run a command on the login side (this machine), or inside a node; like subprocess.run."""
+        return subprocess.run(**self._call(argv, node, subprocess_kwargs))
+
+    def popen(self, argv: Sequence[str], node: str | None = None, **popen_kwargs: Any) -> subprocess.Popen[Any]:
+        """Like exec, without waiting for the command's end."""
+        return subprocess.Popen(**self._call(argv, node, popen_kwargs))
+
+    def _call(self, argv: Sequence[str], node: str | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+        env = {**self.env(), **(kwargs.get("env") or {})}
+        if node is not None:
+            argv = machine.enter_argv(self._living(node), argv, kwargs.get("cwd") or os.getcwd())
+        return {**kwargs, "args": list(argv), "env": env}
+
+    def processes(self, node: str) -> list[int]:
+        """The pids, as seen from this machine, of everything that runs on a node."""
+        return machine.processes(self._living(node))
+
+    def status(self) -> LabStatus:
+        """How the lab's machines are, by this machine's account and by Slurm's."""
+        controller = self._machines.get(CONTROLLER)
+        alive = controller is not None and controller.alive()
+        states = slurm.node_states(self.env()) if alive else None
+        links = network.links_up(self._controller_pid, self.plan.node_names) if alive else {}
+        return LabStatus(
+            state_dir=str(self.plan.state_dir),
+            shared=tuple(str(path) for path in (self.plan.shared_dir, *self.plan.shared)),
+            proctrack=self.plan.proctrack,
+            controller_alive=alive,
+            controller_answers=states is not None,
+            nodes=tuple(self._node_status(name, states or {}, links) for name in self.plan.node_names),
+        )
+
+    def _node_status(self, name: str, states: dict[str, str], links: dict[str, bool]) -> NodeStatus:
+        process = self._machines.get(name)
+        alive = process is not None and process.alive()
+        return NodeStatus(
+            name=name,
+            address=self.plan.address(name),
+            pid=process.pid if process and alive else None,
+            alive=alive,
+            link_up=alive and links.get(name, False),
+            slurm_state=states.get(name, "unknown"),
+        )
+
+    # breaking and healing
+
+    def kill_node(self, name: str) -> None:
+        """The node dies: all its processes at once, with its namespaces; Slurm is told nothing."""
+        process = self._living(name)
+        kill_all([process])
+        network.drop_link(self._controller_pid, name)
+
+    def partition(self, name: str) -> None:
+        """The node's network goes away; its processes live on."""
+        self._living(name)
+        network.set_link(self._controller_pid, name, "down")
+
+    def heal(self, name: str) -> None:
+        """Undo kill_node or partition, and return when Slurm can use the node again."""
+        process = self._machine(name)
+        if process.alive():
+            network.set_link(self._controller_pid, name, "up")
+        else:
+            freezer = cgroup.of_machine(self.plan, name)
+            if freezer:
+                cgroup.remove(freezer)
+            self._start_nodes([name])
+        slurm.resume(self.env(), name)
+        self._await_usable([name], HEAL_DEADLINE_S)
+
+    @property
+    def _controller_pid(self) -> int:
+        return self._living(CONTROLLER).pid
+
+    def _living(self, name: str) -> ProcessId:
+        process = self._machine(name)
+        if not process.alive():
+            raise LabError(f"{name} is dead; `muster lab heal {name}` brings a node back")
+        return process
+
+    def _machine(self, name: str) -> ProcessId:
+        self._reread()
+        process = self._machines.get(name)
+        if process is None:
+            raise LabError(f"no machine {name!r} in the lab, which has {', '.join(self._machines) or 'none'}")
+        return process
+
+    def _reread(self) -> None:
+        """Another process (the command line) may have healed a node since: its init is a new one."""
+        found = state.load(self.plan.state_dir)
+        if found is not None:
+            self._machines.update(found[1])

@@ -1,0 +1,62 @@
+"""What a lab has left on the machine: processes, links, mounts, cgroups, files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from muster.lab import cgroup, network
+from muster.lab.plan import LabPlan
+from muster.lab.process import ProcessId, all_pids
+
+_SLURM_CLIENTS = frozenset({"srun", "salloc", "sbatch"})
+
+
+def find(plan: LabPlan) -> list[str]:
+    """A line for everything that is left of the lab of this state directory; empty when clean."""
+    found = [f"process {one.pid} ({_name(one.pid)}) in a machine of the lab" for one in inhabitants(plan)]
+    found += [f"process {pid} ({_name(pid)}) still talks to the lab" for pid in _clients(plan)]
+    if network.host_link_exists(plan):
+        found.append(f"network link {plan.host_link}")
+    found += [f"mount {mount}" for mount in _mounts(plan)]
+    if cgroup.root(plan).exists():
+        found.append(f"cgroup {cgroup.root(plan)}")
+    if plan.state_file.exists():
+        found.append(f"state directory {plan.state_dir}")
+    return found
+
+
+def inhabitants(plan: LabPlan) -> list[ProcessId]:
+    """The processes in the lab's mount namespaces, told by the mark on the mounts; needs no record of them."""
+    found = []
+    for pid in all_pids():
+        if f" - tmpfs {plan.mark} " in _read(Path(f"/proc/{pid}/mountinfo")):
+            process = ProcessId.find(pid)
+            if process and process.alive():
+                found.append(process)
+    return found
+
+
+def _clients(plan: LabPlan) -> list[int]:
+    """Slurm commands on this machine that were started for the lab and have not ended."""
+    mark = f"SLURM_CONF={plan.slurm_conf}\0"
+    return [
+        pid
+        for pid in all_pids()
+        if _name(pid) in _SLURM_CLIENTS and mark in _read(Path(f"/proc/{pid}/environ")) + "\0"
+    ]
+
+
+def _mounts(plan: LabPlan) -> list[str]:
+    targets = (line.split()[4] for line in _read(Path("/proc/self/mountinfo")).splitlines())
+    return [target for target in targets if Path(target) == plan.state_dir or plan.state_dir in Path(target).parents]
+
+
+def _name(pid: int) -> str:
+    return _read(Path(f"/proc/{pid}/comm")).strip()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

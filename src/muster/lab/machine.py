@@ -1,0 +1,106 @@
+"""Starts the lab's machines (controller and nodes), each in namespaces of its own, and runs commands in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from muster.lab import boot, cgroup
+from muster.lab.errors import LabError
+from muster.lab.plan import LabPlan
+from muster.lab.process import ProcessId, all_pids, namespace_id
+from muster.lab.requirements import SYSTEM_PATH
+
+BOOT_DEADLINE_S = 30.0
+
+Connect = Callable[[dict[str, int]], None]
+
+#: Runs "$@" in directory $1, or in / where the machine has no such directory.
+_IN_DIRECTORY = 'cd "$1" 2>/dev/null || cd /; shift; exec "$@"'
+
+
+@dataclasses.dataclass
+class _Booting:
+    name: str
+    starter: subprocess.Popen[str]
+
+
+def start(
+    plan: LabPlan,
+    names: Sequence[str],
+    visible: Sequence[Path],
+    connect: Connect,
+) -> dict[str, ProcessId]:
+    """Start machines side by side; `connect` lays their network when all namespaces are there.
+
+    Returns the init process of each; killing that is the machine's death.
+    """
+    booting = [_launch(plan, name, visible) for name in names]
+    try:
+        deadline = time.monotonic() + BOOT_DEADLINE_S
+        machines = {one.name: _init_said(plan, one, deadline) for one in booting}
+        connect({name: process.pid for name, process in machines.items()})
+        for one in booting:
+            assert one.starter.stdin is not None
+            one.starter.stdin.write("go\n")
+            one.starter.stdin.flush()
+    except BrokenPipeError:
+        raise LabError(f"a machine ended while it was starting; logs are in {plan.log_dir}") from None
+    finally:
+        for one in booting:
+            for pipe in (one.starter.stdin, one.starter.stdout):
+                assert pipe is not None
+                pipe.close()
+            one.starter.wait()
+    return machines
+
+
+def _launch(plan: LabPlan, name: str, visible: Sequence[Path]) -> _Booting:
+    freezer = cgroup.of_machine(plan, name)
+    if freezer:
+        cgroup.make(freezer)
+    launch = plan.boot_dir / f"{name}.launch"
+    launch.write_text(boot.launch_script(plan, name, freezer))
+    (plan.boot_dir / f"{name}.boot").write_text(boot.boot_script(plan, name, visible, freezer))
+    with plan.boot_log(name).open("a") as log:
+        # The daemons must not be our children: they outlive us, and nobody here would reap them.
+        starter = subprocess.Popen(
+            ["setsid", "--fork", "sh", str(launch)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd="/",
+            env={"PATH": SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": "/root"},
+        )
+    return _Booting(name, starter)
+
+
+def _init_said(plan: LabPlan, one: _Booting, deadline: float) -> ProcessId:
+    """The machine's init process, which the boot script reports when its mounts are done."""
+    assert one.starter.stdout is not None
+    readable, _, _ = select.select([one.starter.stdout], [], [], max(0.0, deadline - time.monotonic()))
+    said = one.starter.stdout.readline().strip() if readable else ""
+    process = ProcessId.find(int(said)) if said.isdecimal() else None
+    if process is None:
+        reason = plan.boot_log(one.name).read_text().strip() or f"nothing heard for {BOOT_DEADLINE_S:.0f} s"
+        raise LabError(f"machine {one.name} did not start: {reason}")
+    return process
+
+
+def enter_argv(init: ProcessId, argv: Sequence[str], directory: str | os.PathLike[str]) -> list[str]:
+    """The command that runs `argv` inside a machine, and that ends it when it is itself killed."""
+    kinds = ["--mount", "--uts", "--net", "--pid", "--cgroup"]
+    inside = ["setpriv", "--pdeathsig", "KILL", "sh", "-c", _IN_DIRECTORY, "sh", os.fspath(directory), *argv]
+    return ["nsenter", f"--target={init.pid}", *kinds, "--", *inside]
+
+
+def processes(init: ProcessId) -> list[int]:
+    """The pids, as seen from this machine, of everything that runs inside a machine of the lab."""
+    inside = namespace_id(init.pid, "pid")
+    return [pid for pid in all_pids() if inside and namespace_id(pid, "pid") == inside]

@@ -1,0 +1,114 @@
+"""The lab's network: a bridge in the controller's namespace, a veth pair for each node and one for this machine.
+
+The bridge is not in the machine's own namespace, so no firewall rule of the machine touches the lab's packets, and the
+links between the nodes vanish with the namespaces. The only link the machine itself gets is `plan.host_link`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import subprocess
+from collections.abc import Iterable, Mapping
+
+from muster.lab.errors import LabError
+from muster.lab.plan import BRIDGE, CONTROLLER, LOGIN, LabPlan
+
+
+def port(name: str) -> str:
+    """The bridge's end of a machine's link, in the controller's namespace."""
+    return f"to-{name}"
+
+
+def check_free(plan: LabPlan) -> None:
+    """Refuse to lay a network over one that exists."""
+    if host_link_exists(plan):
+        raise LabError(f"network link {plan.host_link} exists: a lab is up or left it; see `muster lab down`")
+    wanted = ipaddress.ip_network(plan.subnet)
+    for route in json.loads(_ip(["-json", "-4", "route", "show", "table", "all"]) or "[]"):
+        if route.get("type") not in (None, "unicast") or route["dst"] == "default":
+            continue
+        if wanted.overlaps(ipaddress.ip_network(route["dst"], strict=False)):
+            raise LabError(
+                f"the lab's addresses {plan.subnet} overlap the route to {route['dst']} via {route.get('dev')}; "
+                "set MUSTER_LAB_DIR to another directory (each directory has addresses of its own)"
+            )
+
+
+def lay_bridge(plan: LabPlan, controller_pid: int) -> None:
+    """The bridge with the controller's address, and this machine's link to it."""
+    _ip_batch(
+        [
+            f"link add {plan.host_link} address {plan.mac(LOGIN)} type veth "
+            f"peer name {port(LOGIN)} netns {controller_pid}",
+            f"address add {plan.address(LOGIN)}/24 dev {plan.host_link}",
+            f"link set {plan.host_link} up",
+        ]
+    )
+    _ip_batch(
+        [
+            f"link add {BRIDGE} address {plan.mac(CONTROLLER)} type bridge",
+            f"address add {plan.address(CONTROLLER)}/24 dev {BRIDGE}",
+            f"link set {BRIDGE} up",
+            f"link set {port(LOGIN)} master {BRIDGE} up",
+        ],
+        netns_of=controller_pid,
+    )
+
+
+def connect(plan: LabPlan, controller_pid: int, pids: Mapping[str, int]) -> None:
+    """A link from the bridge into the namespace of each named machine, where it is called eth0."""
+    lines: list[str] = []
+    for name, pid in pids.items():
+        lines.append(f"link add {port(name)} type veth peer name eth0 address {plan.mac(name)} netns {pid}")
+        lines.append(f"link set {port(name)} master {BRIDGE} up")
+    _ip_batch(lines, netns_of=controller_pid)
+
+
+def set_link(controller_pid: int, name: str, state: str) -> None:
+    """Cut (`down`) or restore (`up`) a node's link."""
+    _ip_batch([f"link set {port(name)} {state}"], netns_of=controller_pid)
+
+
+def drop_link(controller_pid: int, name: str) -> None:
+    """Remove a dead node's link at once (the kernel would, some time after the namespace's end)."""
+    if name in links_up(controller_pid, [name]):
+        _ip_batch([f"link delete {port(name)}"], netns_of=controller_pid, tolerant=True)
+
+
+def links_up(controller_pid: int, names: Iterable[str]) -> dict[str, bool]:
+    """For each name that has a link: whether it is up."""
+    output = subprocess.run(
+        [*_in_netns(controller_pid), "ip", "-json", "link", "show"], capture_output=True, text=True, check=False
+    ).stdout
+    flags = {link["ifname"]: link["flags"] for link in json.loads(output or "[]") if link.get("ifname")}
+    return {name: "UP" in flags[port(name)] for name in names if port(name) in flags}
+
+
+def host_link_exists(plan: LabPlan) -> bool:
+    links = json.loads(_ip(["-json", "link", "show"]) or "[]")
+    return any(link.get("ifname") == plan.host_link for link in links)
+
+
+def remove(plan: LabPlan) -> None:
+    """Remove this machine's link; the others end with their namespaces."""
+    if host_link_exists(plan):
+        _ip(["link", "delete", plan.host_link])
+
+
+def _in_netns(pid: int) -> list[str]:
+    return ["nsenter", f"--net=/proc/{pid}/ns/net", "--"]
+
+
+def _ip_batch(lines: Iterable[str], netns_of: int | None = None, tolerant: bool = False) -> None:
+    argv = [*(_in_netns(netns_of) if netns_of else []), "ip", *(["-force"] if tolerant else []), "-batch", "-"]
+    done = subprocess.run(argv, input="\n".join(lines) + "\n", capture_output=True, text=True, check=False)
+    if done.returncode and not tolerant:
+        raise LabError(f"laying the lab's network failed: {done.stderr.strip()}")
+
+
+def _ip(arguments: list[str]) -> str:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LabError(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}")
+    return done.stdout

@@ -1,0 +1,96 @@
+"""Which process is meant, is it alive, and ending it for certain."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable, Iterator
+
+from muster.lab.errors import LabError
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessId:
+    """A pid with its start time, so that a pid used again is never taken for the process recorded."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def find(cls, pid: int) -> ProcessId | None:
+        """The process that has this pid now."""
+        stat = _stat(pid)
+        return cls(pid, stat[1]) if stat else None
+
+    def alive(self) -> bool:
+        """Whether it runs; a zombie does not."""
+        stat = _stat(self.pid)
+        return stat is not None and stat[1] == self.started and stat[0] not in "ZX"
+
+
+def kill_all(processes: Iterable[ProcessId], deadline_s: float = 30.0) -> None:
+    """SIGKILL them all, and return when they are gone (a namespace's init: with everything in there)."""
+    poll = select.poll()
+    waiting: dict[int, ProcessId] = {}
+    try:
+        for process in processes:
+            descriptor = _send_kill(process)
+            if descriptor is not None:
+                waiting[descriptor] = process
+                poll.register(descriptor, select.POLLIN)
+        deadline = time.monotonic() + deadline_s
+        while waiting:
+            ended = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+            if not ended:
+                pids = ", ".join(str(process.pid) for process in waiting.values())
+                raise LabError(f"not ended {deadline_s:.0f} s after SIGKILL: processes {pids}")
+            for descriptor, _ in ended:
+                poll.unregister(descriptor)
+                os.close(descriptor)
+                del waiting[descriptor]
+    finally:
+        for descriptor in waiting:
+            os.close(descriptor)
+
+
+def _send_kill(process: ProcessId) -> int | None:
+    """A descriptor that becomes readable when the process, now killed, is gone; None if it was gone before."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return None
+    try:
+        # The descriptor holds whatever has the pid now; only then look whether that is the one meant.
+        if process.alive():
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            return descriptor
+    except ProcessLookupError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """State letter and start time (clock ticks since boot), or None if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return fields[0], int(fields[19])
+
+
+def all_pids() -> Iterator[int]:
+    """Every process of this machine, as seen from here."""
+    return (int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def namespace_id(pid: int, kind: str) -> str | None:
+    """The identity of a process's namespace of a kind (`pid`, `net`, ...), or None if it is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/{kind}")
+    except OSError:
+        return None

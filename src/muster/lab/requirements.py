@@ -1,0 +1,46 @@
+"""Can this machine run a lab at all?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from muster.lab import cgroup
+from muster.lab.errors import LabUnavailable
+from muster.lab.plan import LabPlan
+
+#: Where the daemons are, also for callers whose PATH lacks the system directories.
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_PACKAGE_OF = {
+    "slurmctld": "slurm-wlm",
+    "slurmd": "slurm-wlm",
+    "srun": "slurm-wlm",
+    "munged": "munge",
+    "ip": "iproute2",
+    "tini": "tini",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "setpriv": "util-linux",
+}
+
+
+def check_root() -> None:
+    """Namespaces, mounts and slurmd all want root."""
+    if os.geteuid() != 0:
+        raise LabUnavailable("a lab needs root (namespaces, mounts, slurmd): run it with sudo or in a container as root")
+
+
+def check(plan: LabPlan) -> None:
+    """Raise LabUnavailable, saying what to install or change, if a lab cannot run here."""
+    check_root()
+    packages = missing_packages()
+    if packages:
+        raise LabUnavailable(f"missing packages: install with `apt-get install {' '.join(packages)}`")
+    if plan.proctrack == "cgroup":
+        cgroup.check_available()
+
+
+def missing_packages() -> list[str]:
+    """Debian's names of the packages whose programs are not found."""
+    return sorted({package for program, package in _PACKAGE_OF.items() if not shutil.which(program, path=SYSTEM_PATH)})

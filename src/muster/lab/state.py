@@ -1,0 +1,48 @@
+"""The lab's state file: its plan and the init process of each machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from muster.lab.errors import LabError
+from muster.lab.plan import LabPlan
+from muster.lab.process import ProcessId
+
+
+def claim(plan: LabPlan) -> None:
+    """Create the state directory and file for a lab about to come up; only one can."""
+    plan.state_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(plan.state_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        raise LabError(f"a lab is already up in {plan.state_dir}; `muster lab down` ends it") from None
+    os.close(descriptor)
+    save(plan, {})
+
+
+def save(plan: LabPlan, machines: Mapping[str, ProcessId]) -> None:
+    """Write the state, all or nothing."""
+    record = {
+        "plan": plan.to_json(),
+        "machines": {name: dataclasses.asdict(process) for name, process in machines.items()},
+    }
+    temporary = plan.state_file.with_suffix(".new")
+    temporary.write_text(json.dumps(record, indent=1) + "\n")
+    temporary.replace(plan.state_file)
+
+
+def load(state_dir: Path) -> tuple[LabPlan, dict[str, ProcessId]] | None:
+    """The plan and machines of the lab in a directory, or None if there is no lab there."""
+    path = state_dir / "lab.json"
+    try:
+        record = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except json.JSONDecodeError as error:
+        raise LabError(f"{path} is not readable as a lab's state: {error}") from None
+    machines = {name: ProcessId(**process) for name, process in record["machines"].items()}
+    return LabPlan.from_json(record["plan"]), machines

@@ -1,0 +1,216 @@
+"""The keeper: a small process that owns every process of one scope and dies last.
+
+It is the parent (and, as a subreaper, the foster parent) of everything started in its scope, so nothing started
+there can escape it: not with setsid, not by double-forking. It watches a socket held by its owner. When the owner
+asks for it, or is gone, the keeper ends the scope: TERM, grace, KILL, again and again until no child is left.
+
+The file is self-contained: it is run as `python -I -S -c <this source> FD GRACE`, in an environment in which Muster
+need not be importable. Messages are JSON with a length in front; file descriptors travel beside the length.
+
+    state      leaves on                       to
+    serving    "close" from the owner, EOF     ending
+    ending     no child left                   (exit)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from typing import Any
+
+LENGTH = struct.Struct("!I")
+PR_SET_CHILD_SUBREAPER = 36
+POLL_S = 0.02  # how often an ending scope is looked at; nothing signals "a grandchild was adopted"
+
+
+def become_subreaper() -> None:
+    """Adopt every orphaned descendant instead of letting it go to init."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def read_parents() -> dict[int, int]:
+    """pid -> parent pid of every process that is not yet dead (zombies are left out)."""
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if fields[0] not in (b"Z", b"X"):
+            parents[int(entry)] = int(fields[1])
+    return parents
+
+
+def descendants(root: int, parents: dict[int, int] | None = None) -> list[int]:
+    """Every live process below root, nearest first."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in (read_parents() if parents is None else parents).items():
+        children.setdefault(parent, []).append(pid)
+    found = list(children.get(root, ()))
+    for pid in found:  # grows while we walk it
+        found.extend(children.get(pid, ()))
+    return found
+
+
+def send_signal(pid: int, signum: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signum)
+
+
+class Keeper:
+    """Serves one owner; see the module's state table."""
+
+    def __init__(self, owner: socket.socket, grace: float) -> None:
+        self.owner: socket.socket | None = owner
+        self.grace = grace  # for the case that the owner dies and cannot name one
+        self.children: dict[int, int] = {}  # pid -> the owner's id for it, of the processes it asked for
+        self.wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        os.set_blocking(self.wake_read, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        # Handlers that do nothing, not SIG_IGN: children would inherit that, and never hear a SIGTERM.
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, lambda *_: None)
+
+    def run(self) -> None:
+        self.serve()
+        self.end()
+
+    # -- serving ------------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Start and report processes until the owner closes the scope or is gone."""
+        while self.owner is not None:
+            ready: list[Any] = select.select([self.owner, self.wake_read], [], [])[0]
+            self.reap()
+            if self.owner in ready and not self.take_request():
+                return
+
+    def take_request(self) -> bool:
+        """Carry out one message; False when the scope is to end."""
+        assert self.owner is not None
+        try:
+            header, fds, _, _ = socket.recv_fds(self.owner, LENGTH.size, 3)
+            body = self.receive(LENGTH.unpack(header)[0]) if len(header) == LENGTH.size else b""
+        except OSError:
+            header = body = b""
+        if not body:
+            self.owner = None
+            return False
+        request = json.loads(body)
+        if request["do"] == "spawn":
+            self.spawn(request, fds)
+        elif request["do"] == "close":
+            self.grace = request["grace"]
+            return False
+        return True
+
+    def receive(self, size: int) -> bytes:
+        assert self.owner is not None
+        body = b""
+        while len(body) < size:
+            part = self.owner.recv(size - len(body))
+            if not part:
+                return b""
+            body += part
+        return body
+
+    def spawn(self, request: dict[str, Any], fds: list[int]) -> None:
+        """Start one process in a session of its own, its standard streams being the three descriptors sent."""
+        try:
+            process = subprocess.Popen(
+                request["argv"], cwd=request["cwd"], env=request["env"],
+                stdin=fds[0], stdout=fds[1], stderr=fds[2], start_new_session=True,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            self.tell(event="refused", id=request["id"], error=str(error))
+        else:
+            process.returncode = 0  # ours to reap, not Popen's: its own waiting would steal the status
+            self.children[process.pid] = request["id"]
+            self.tell(event="spawned", id=request["id"], pid=process.pid)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def reap(self) -> bool:
+        """Collect every ended child and report it; False when no child is left."""
+        try:
+            while os.read(self.wake_read, 4096):
+                pass
+        except BlockingIOError:
+            pass
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            self.tell(event="exited", id=self.children.pop(pid, None), pid=pid, status=status)
+
+    def tell(self, **message: Any) -> None:
+        if self.owner is None:
+            return
+        body = json.dumps(message).encode()
+        try:
+            self.owner.sendall(LENGTH.pack(len(body)) + body)
+        except OSError:
+            self.owner = None
+
+    # -- ending -------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """TERM, grace, KILL, until nothing is left; then say so and exit."""
+        start = time.monotonic()
+        termed: set[int] = set()
+        killed: set[int] = set()
+        while self.reap():
+            if time.monotonic() - start < self.grace:
+                self.ask_to_leave(termed)
+            else:
+                for pid in descendants(os.getpid()):
+                    killed.add(pid)
+                    send_signal(pid, signal.SIGKILL)
+            select.select([self.wake_read], [], [], POLL_S)
+        self.tell(event="closed", killed=len(killed), seconds=time.monotonic() - start)
+
+    def ask_to_leave(self, termed: set[int]) -> None:
+        """TERM once to the group of each process asked for, and once to each orphan as it is adopted."""
+        parents = read_parents()
+        for pid in [pid for pid, parent in parents.items() if parent == os.getpid() and pid not in termed]:
+            termed.add(pid)
+            if pid in self.children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGTERM)
+            else:
+                send_signal(pid, signal.SIGTERM)
+
+
+def main() -> None:
+    """Detach (so that whoever ends the owner's children does not end the keeper), adopt, keep."""
+    owner = socket.socket(fileno=int(sys.argv[1]))
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    become_subreaper()
+    keeper = Keeper(owner, float(sys.argv[2]))
+    keeper.tell(event="keeping", pid=os.getpid())
+    keeper.run()
+
+
+if __name__ == "__main__":
+    main()

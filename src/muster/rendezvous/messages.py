@@ -1,0 +1,126 @@
+"""What flows into the protocol (events) and out of it (commands). Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A node's agent joined."""
+
+    rank: int
+    host: str
+
+
+@dataclass(frozen=True)
+class HeadUp:
+    """The Ray head is alive: workers can join it."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A node's part of Ray is alive in the cluster."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class NodeFailed:
+    """A node said, or the launcher said of it, what went wrong."""
+
+    rank: int
+    phase: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class NodeLost:
+    """A node's connection ended, or it fell silent."""
+
+    rank: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class DriverEnded:
+    """The driver ended; `code` is what a shell would report, `how` says it in words."""
+
+    code: int
+    how: str
+
+
+@dataclass(frozen=True)
+class StopRequested:
+    """Somebody outside wants the run to end: a person, or Slurm with a signal."""
+
+    reason: str
+    signal: int
+    grace: float  # what the driver may take to leave
+
+
+@dataclass(frozen=True)
+class NodeGone:
+    """A node has verified that nothing of the run is left on it."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time passed; deadlines are looked at."""
+
+
+Event = Union[Arrived, HeadUp, Ready, NodeFailed, NodeLost, DriverEnded, StopRequested, NodeGone, Tick]
+
+
+@dataclass(frozen=True)
+class StartHead:
+    """Start the Ray head on the lead's node."""
+
+
+@dataclass(frozen=True)
+class StartWorker:
+    """Start a Ray worker on this node."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class StartDriver:
+    """Every node is ready: start the user's command."""
+
+
+@dataclass(frozen=True)
+class EndDriver:
+    """End the driver: TERM, then KILL after the grace."""
+
+    grace: float
+
+
+@dataclass(frozen=True)
+class StopNode:
+    """End everything of the run on this node, collect its logs, and report gone."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class Conclude:
+    """The run is over; the outcome is in the protocol's `outcome`."""
+
+
+Command = Union[StartHead, StartWorker, StartDriver, EndDriver, StopNode, Conclude]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. The first recorded reason stands."""
+
+    state: str  # succeeded | failed | stopped
+    exit_code: int
+    end_reason: str
+    node: str | None = None
+    rank: int | None = None
+    phase: str | None = None

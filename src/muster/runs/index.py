@@ -1,0 +1,62 @@
+"""Finding runs from any directory: a link per run in the user's state directory, and the runs directories at hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from muster.board import RunPaths, read_json
+
+
+class NoSuchRun(Exception):
+    """The run that was named, or meant, is not there."""
+
+
+def _index_dir() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(state) / "muster" / "runs"
+
+
+def remember(run: RunPaths) -> None:
+    """Make the run findable from any directory. A home that cannot be written only costs that."""
+    try:
+        _index_dir().mkdir(parents=True, exist_ok=True)
+        (_index_dir() / run.run_id).symlink_to(run.root)
+    except OSError:
+        pass
+
+
+def all_runs(runs_dir: Path | None = None) -> list[RunPaths]:
+    """Every known run, oldest first; with `runs_dir`, only those in it."""
+    places = [runs_dir] if runs_dir else [Path("muster-runs"), _index_dir()]
+    if not runs_dir and "MUSTER_RUNS_DIR" in os.environ:
+        places.append(Path(os.environ["MUSTER_RUNS_DIR"]))
+    found: dict[str, str] = {}
+    for place in places:
+        for entry in place.iterdir() if place.is_dir() else ():
+            if (entry / "job.json").exists():
+                found[entry.name] = str(entry.resolve())
+    runs = [RunPaths(path) for path in found.values()]
+    return sorted(runs, key=lambda run: os.stat(run.job).st_mtime)
+
+
+def find_run(name: str | None, runs_dir: Path | None = None) -> RunPaths:
+    """By run id (or a unique beginning of one), by Slurm job id, by path; the newest when none is named."""
+    if name and os.path.exists(os.path.join(name, "job.json")):
+        return RunPaths(os.path.realpath(name))
+    runs = all_runs(runs_dir)
+    if not runs:
+        raise NoSuchRun("no runs found here; name the runs directory with --runs-dir")
+    if name is None:
+        return runs[-1]
+    matching = [run for run in runs if run.run_id == name] or [run for run in runs if _job_id(run) == name]
+    matching = matching or [run for run in runs if run.run_id.startswith(name)]
+    if len(matching) == 1:
+        return matching[0]
+    if not matching:
+        raise NoSuchRun(f"no run or job {name}; `muster runs` lists them")
+    raise NoSuchRun(f"{name} could be {', '.join(run.run_id for run in matching[:5])}")
+
+
+def _job_id(run: RunPaths) -> str | None:
+    return (read_json(run.submission) or {}).get("job_id")

@@ -1,0 +1,64 @@
+"""The status of a run, put together from its directory: live, finished and broken runs alike."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from muster.agent.job import tail_of
+from muster.agent.publisher import TIMINGS
+from muster.agent.steps import StepsLog
+from muster.board import AttemptPaths, RunPaths, read_json
+
+ENDED_STATES = ("succeeded", "failed", "stopped")
+
+
+def read_status(run: RunPaths) -> dict[str, Any]:
+    """What `muster status --json` prints. Readers take the newest attempt and the highest term."""
+    submission = read_json(run.submission) or {}
+    status: dict[str, Any] = {
+        "run": run.run_id,
+        "job_id": submission.get("job_id"),
+        "backend": submission.get("backend"),
+        "state": "pending",
+        "end_reason": None,
+        "attempt": None,
+        "cycle": None,
+        "nodes": [],
+        "driver": {"state": "waiting", "exit_code": None},
+        "timings": dict.fromkeys(TIMINGS),
+        "error": None,
+        "run_dir": run.root,
+    }
+    attempt = run.newest_attempt()
+    if attempt is None:
+        return status
+    status.update(attempt=attempt.number, cycle=0, state="gathering")
+    status.update(newest_published(attempt) or {})
+    outcome = read_json(attempt.outcome)
+    if outcome is not None and status["state"] not in ENDED_STATES:
+        # No lead published an end: the job script recorded it.
+        status.update(state="failed" if outcome["exit_code"] == 125 else "stopped", end_reason=outcome["end_reason"])
+        status["error"] = status["error"] or _early_error(attempt)
+    status["exit_code"] = outcome["exit_code"] if outcome else None
+    return status
+
+
+def newest_published(attempt: AttemptPaths) -> dict[str, Any] | None:
+    """The status of the highest term: a fenced lead's older one never counts."""
+    try:
+        names = os.listdir(attempt.root)
+    except OSError:
+        return None
+    terms = [int(match[1]) for match in (re.fullmatch(r"status-(\d+)\.json", name) for name in names) if match]
+    return read_json(attempt.status(max(terms))) if terms else None
+
+
+def _early_error(attempt: AttemptPaths) -> dict[str, Any] | None:
+    """Who could not even start, from the launcher's own words."""
+    for end in StepsLog(attempt.steps_log).look():
+        tail = tail_of(attempt.node_log(end.rank), 12) if end.rank is not None else []
+        return {"rank": end.rank, "host": end.host, "phase": "start", "reason": end.reason, "log_tail": tail}
+    tail = tail_of(attempt.steps_log, 6)
+    return {"rank": None, "host": None, "phase": "start", "reason": tail[-1], "log_tail": tail} if tail else None

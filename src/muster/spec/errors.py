@@ -1,0 +1,75 @@
+"""How a refused job is explained: where each value came from, what it was, and what is allowed instead."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping, Sequence
+
+from pydantic import ValidationError
+
+from muster.spec.flags import Flag
+
+_shown = reprlib.Repr()
+_shown.maxstring = _shown.maxother = 80
+_shown.maxlevel = 2
+
+
+class SpecError(ValueError):
+    """The job as described cannot be run. The message has one line for each problem, fit to show as it is."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(on_one_line(problem) for problem in problems)
+        super().__init__("\n".join(self.problems))
+
+
+def on_one_line(text: str) -> str:
+    """The text with control characters escaped: a problem may quote a key or a path that has a newline."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+NO_COMMAND = "no command to run: write it after --, as in `muster run -N 2 -- python train.py`"
+
+
+def explain(error: ValidationError, flags: Mapping[str, Flag], origins: Mapping[str, str]) -> list[str]:
+    """One line for each problem the model found; `origins` says where a field or `field.key` came from."""
+    lines = [_line(problem["loc"], problem, flags, origins) for problem in error.errors(include_url=False)]
+    return list(dict.fromkeys(lines))
+
+
+def _line(
+    loc: tuple[int | str, ...],
+    problem: Mapping[str, object],
+    flags: Mapping[str, Flag],
+    origins: Mapping[str, str],
+) -> str:
+    reason = _reason(problem)
+    if not loc:
+        return reason
+    field = str(loc[0])
+    if field == "command" and problem["type"] == "missing":
+        return NO_COMMAND
+    allowed = f"; allowed: {flags[field].allowed}" if field in flags else ""
+    return f"{_origin(loc, origins)}: {show(problem['input'])} {reason}{allowed}"
+
+
+def _reason(problem: Mapping[str, object]) -> str:
+    """The validator's own words where it is ours; where it is pydantic's, `allowed` says it better."""
+    context = problem.get("ctx")
+    if problem["type"] == "value_error" and isinstance(context, Mapping):
+        return str(context["error"])
+    return "is not valid"
+
+
+def _origin(loc: tuple[int | str, ...], origins: Mapping[str, str]) -> str:
+    field = str(loc[0])
+    if len(loc) == 1:
+        return origins.get(field, field)
+    if isinstance(loc[1], int):
+        return f"{origins.get(field, field)}, word {loc[1] + 1}"
+    inner = f"{field}.{loc[1]}"
+    return origins.get(inner, inner)
+
+
+def show(value: object) -> str:
+    """A value as errors quote it: on one line, control characters escaped, long or nested ones cut short."""
+    return "nothing" if value is None else _shown.repr(value)

@@ -1,0 +1,98 @@
+"""Which options sbatch has (Slurm 22.05 to 24.11), and which of them Muster decides itself.
+
+Used to refuse a misspelt `--sbatch KEY=VALUE` before anything is submitted. Sites add options by SPANK
+plugins, so a key that resembles no known option passes through.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+_VALUE = """
+account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint container
+container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency
+distribution error exclude export export-file extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node
+gpus-per-socket gpus-per-task gres gres-flags hint input job-name kill-on-invalid-dep licenses mail-type
+mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile nodelist nodes ntasks
+ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket open-mode output partition power prefer
+priority profile qos reservation segment signal sockets-per-node switches thread-spec threads-per-core
+time time-min tmp tres-bind tres-per-task uid wait-all-nodes wckey wrap
+"""
+_OPTIONAL_VALUE = "exclusive get-user-env nice no-kill oom-kill-step propagate"
+_NO_VALUE = """
+contiguous external help hold ignore-pbs no-requeue overcommit oversubscribe parsable quiet reboot requeue
+spread-job stepmgr test-only usage use-min-nodes verbose version wait
+"""
+
+NO_VALUE = frozenset(_NO_VALUE.split())
+KNOWN = frozenset(_VALUE.split()) | frozenset(_OPTIONAL_VALUE.split()) | NO_VALUE
+
+SHORT = {
+    "A": "account", "B": "extra-node-info", "C": "constraint", "D": "chdir", "F": "nodefile", "G": "gpus",
+    "H": "hold", "J": "job-name", "L": "licenses", "M": "clusters", "N": "nodes", "O": "overcommit",
+    "Q": "quiet", "S": "core-spec", "V": "version", "W": "wait", "a": "array", "b": "begin",
+    "c": "cpus-per-task", "d": "dependency", "e": "error", "h": "help", "i": "input", "k": "no-kill",
+    "m": "distribution", "n": "ntasks", "o": "output", "p": "partition", "q": "qos", "s": "oversubscribe",
+    "t": "time", "v": "verbose", "w": "nodelist", "x": "exclude",
+}  # fmt: skip
+
+_ONE_AGENT = "Muster runs one agent on every node; say how many nodes with --nodes"
+_OWN_ANSWER = "Muster reads sbatch's answer itself"
+
+DECIDED = {
+    "array": "job arrays are not supported yet; run `muster run` once for each element",
+    "chdir": "use --workdir",
+    "cpus-per-node": "use --cpus-per-node",
+    "cpus-per-task": "Muster's one task on a node has all its CPUs; use --cpus-per-node",
+    "help": "it is no option of a job",
+    "job-name": "use --name",
+    "no-kill": "Muster decides what a lost node means",
+    "nodes": "use --nodes",
+    "ntasks": _ONE_AGENT,
+    "ntasks-per-core": _ONE_AGENT,
+    "ntasks-per-gpu": _ONE_AGENT,
+    "ntasks-per-node": _ONE_AGENT,
+    "ntasks-per-socket": _ONE_AGENT,
+    "parsable": _OWN_ANSWER,
+    "quiet": _OWN_ANSWER,
+    "test-only": "use --dry-run",
+    "usage": "it is no option of a job",
+    "version": "it is no option of a job",
+    "wait": "`muster run` waits unless told to --detach",
+    "wrap": "Muster writes the batch script; the command goes after --",
+}
+"""Options that a user may not pass through, each with the reason and what to use instead."""
+
+# Near enough to be a slip of the fingers; pyxis's container-* options stay below it.
+_MISSPELT = 0.85
+
+
+def option_name(key: str) -> str:
+    """The long name meant by `key`: leading dashes do not count, `_` is `-`, one letter is the short form."""
+    bare = key.strip().lstrip("-")
+    return SHORT.get(bare, bare.replace("_", "-"))
+
+
+def refusal(name: str) -> str | None:
+    """Why sbatch option `name` (as `option_name` gives it) may not be passed through; None when it may."""
+    if name in DECIDED:
+        return f"cannot be set here: {DECIDED[name]}"
+    if name in KNOWN:
+        return None
+    if not name or not all(char.isalnum() or char in "-." for char in name):
+        return f"{name!r} is not the name of an sbatch option"
+    near = nearest(name)
+    if near:
+        return f"is not an sbatch option; did you mean {', '.join(near)}?"
+    return None
+
+
+def nearest(name: str) -> list[str]:
+    """Known options that `name` is most likely a misspelling or an abbreviation of, best first."""
+    near = difflib.get_close_matches(name, sorted(KNOWN), n=3, cutoff=_MISSPELT)
+    return near or sorted(option for option in KNOWN if option.startswith(name))[:3]
+
+
+def as_argument(name: str, value: str | None) -> str:
+    """The option as one word of sbatch's command line, not quoted: `--mem=4G`; `--requeue` without value."""
+    return f"--{name}" if value is None else f"--{name}={value}"

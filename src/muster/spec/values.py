@@ -1,0 +1,157 @@
+"""What a single value of the job spec may be: each function takes what was written and returns it checked.
+
+The job file keeps scalars as they were written (see `yaml_file`), so numbers arrive here as text too. A
+refusal is a `ValueError` whose message reads on from the value: "'a/b' contains a slash".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+_DURATION = re.compile(r"(?:(?P<d>[\d.]+)d)?(?:(?P<h>[\d.]+)h)?(?:(?P<m>[\d.]+)m)?(?:(?P<s>[\d.]+)s)?", re.ASCII)
+_UNIT_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+
+# minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS (sbatch(1), --time)
+_SLURM_TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|unlimited|infinite", re.ASCII | re.IGNORECASE)
+_MEMORY = re.compile(r"\d+([KMGTP]B?)?", re.ASCII | re.IGNORECASE)
+
+# Cc: control characters, among them newline and NUL. Zl, Zp: the other ends of line. Cs: half a character,
+# from bytes on the command line that are not UTF-8.
+_UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
+
+
+def whole_number(value: object) -> object:
+    """Refuse booleans where a count is wanted (Python takes them for 0 and 1)."""
+    if isinstance(value, bool):
+        raise ValueError("is not a number")
+    return value
+
+
+def one_line(value: str) -> str:
+    """Text that may stand in a line of the batch script: not empty, no newline, no control character."""
+    if not value.strip():
+        raise ValueError("is empty")
+    return no_control(value)
+
+
+def no_control(value: str) -> str:
+    """Text without newline or control character, so that it cannot start a line of its own in a script."""
+    if any(unicodedata.category(char) in _UNPRINTABLE for char in value):
+        raise ValueError("contains a newline or a control character")
+    return value
+
+
+def no_nul(value: str) -> str:
+    """Text that can be an argument or an environment variable of a process."""
+    if "\0" in value:
+        raise ValueError("contains a NUL byte")
+    return value
+
+
+def script(value: str) -> str:
+    """Shell text: any number of lines, at least one of them not blank."""
+    if not value.strip():
+        raise ValueError("is empty")
+    return no_nul(value)
+
+
+def job_name(value: str) -> str:
+    """A name that can stand in a path and on one line of a listing."""
+    if len(value) > 64:
+        raise ValueError(f"is {len(value)} characters long")
+    if "/" in value:
+        raise ValueError("contains a slash")
+    return one_line(value)
+
+
+def env_name(value: str) -> str:
+    """The name of an environment variable, as every shell accepts it."""
+    if not ENV_NAME.fullmatch(value):
+        raise ValueError("is not the name of an environment variable")
+    return value
+
+
+def command_words(value: object) -> object:
+    """A command written as one text is shell text: it runs as `bash -c TEXT`, whatever it contains."""
+    if isinstance(value, str):
+        return ["bash", "-c", value] if value.strip() else []
+    return list(value) if isinstance(value, tuple) else value
+
+
+def runnable(value: list[str]) -> list[str]:
+    """A command has a first word, and that word names something."""
+    if not value:
+        raise ValueError("is empty")
+    if not value[0].strip():
+        raise ValueError("has an empty first word")
+    return value
+
+
+def seconds(value: object) -> float:
+    """A length of time, as a number of seconds or with units: 90, "90s", "10m", "1h30m"."""
+    number = _number(value)
+    if number is None and isinstance(value, str):
+        number = _with_units(value.strip().lower())
+    if number is None or not math.isfinite(number) or number < 0:
+        raise ValueError("is not a length of time")
+    return number
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _with_units(text: str) -> float | None:
+    match = _DURATION.fullmatch(text)
+    if not match or not text:
+        return None
+    try:
+        return sum(float(count) * _UNIT_SECONDS[unit] for unit, count in match.groupdict().items() if count)
+    except ValueError:  # "1.2.3s"
+        return None
+
+
+def more_than_zero(value: float) -> float:
+    """A deadline of nothing at all would fail every run."""
+    if value <= 0:
+        raise ValueError("is not more than zero")
+    return value
+
+
+def slurm_time(value: object) -> object:
+    """A time limit in one of Slurm's own spellings, kept as written; a bare number is minutes."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(text, str) and not _SLURM_TIME.fullmatch(text):
+        raise ValueError("is not a time limit")
+    return text
+
+
+def memory(value: object) -> object:
+    """An amount of memory as Slurm takes it, kept as written; a bare number is megabytes."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(text, str) and not _MEMORY.fullmatch(text):
+        raise ValueError("is not an amount of memory")
+    return text
+
+
+def exclusive(value: object) -> object:
+    """sbatch's --exclusive: on, off, or exclusive to the user, the MCS label or the topology."""
+    if isinstance(value, str):
+        word = value.lower()
+        if word in ("true", "false"):
+            return word == "true"
+        if word in ("user", "mcs", "topo"):
+            return word
+        raise ValueError("is not a kind of exclusiveness")
+    if value is None or isinstance(value, bool):
+        return value
+    raise ValueError("is not a kind of exclusiveness")

@@ -1,0 +1,81 @@
+"""Reading a job file: YAML in which every scalar stays the text that was written.
+
+YAML 1.1 turns `1:30:00` into 5400, `no` into false, `0.10` into 0.1 and `007` into 7. None of that may happen
+to a time limit, an account or a word of the command, so numbers and booleans are left to the model's types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from muster.spec.errors import SpecError, show
+
+_MOST_BYTES = 1 << 20  # a job file is a page; anything larger is the wrong file
+
+
+class _TextLoader(yaml.SafeLoader):
+    """A safe loader that knows null and `<<`, keeps all other scalars as text, and refuses duplicate keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                line = key.start_mark.line + 1
+                if key.value in seen:
+                    first = seen[key.value]
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"{key.value!r} is given twice, first in line {first}", key.start_mark
+                    )
+                seen[key.value] = line
+        return super().construct_mapping(node, deep)
+
+
+_KEPT_TAGS = ("tag:yaml.org,2002:null", "tag:yaml.org,2002:merge")
+_TextLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag in _KEPT_TAGS]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read_job_file(path: Path) -> dict[str, Any]:
+    """The fields that the job file at `path` holds; `SpecError` names file, line and column of a mistake."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except IsADirectoryError:
+        raise SpecError([f"{path}: is a directory, not a job file"]) from None
+    except OSError as error:
+        raise SpecError([f"{path}: cannot be read: {error.strerror or error}"]) from None
+    except ValueError as error:  # a NUL byte in the name
+        raise SpecError([f"{str(path)!r}: cannot be read: {error}"]) from None
+    if len(content) > _MOST_BYTES:
+        raise SpecError([f"{path}: is larger than 1 MiB and cannot be a job file"])
+    return _mapping(path, _parse(path, content))
+
+
+def _parse(path: Path, content: bytes) -> Any:
+    try:
+        return yaml.load(content, Loader=_TextLoader)
+    except yaml.reader.ReaderError as error:
+        raise SpecError([f"{path}: is not text: {error.reason} at position {error.position}"]) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        raise SpecError([f"{path}{place}: malformed YAML: {what}"]) from None
+    except RecursionError:
+        raise SpecError([f"{path}: is nested too deeply to be a job file"]) from None
+
+
+def _mapping(path: Path, content: Any) -> dict[str, Any]:
+    example = "write fields, as in `nodes: 2`"
+    if content is None:
+        raise SpecError([f"{path}: is empty; {example}"])
+    if not isinstance(content, dict):
+        kind = "a list" if isinstance(content, list) else f"only {show(content)}"
+        raise SpecError([f"{path}: holds {kind} instead of fields; {example}"])
+    return {str(key): value for key, value in content.items()}

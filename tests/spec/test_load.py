@@ -1,0 +1,287 @@
+"""Loading a job from a file and flags: who wins, and how each mistake is told, with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from muster.spec import JobSpec, SpecError, load_job
+
+
+@pytest.fixture
+def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place for a job file that errors name as `job.yaml`."""
+    monkeypatch.chdir(tmp_path)
+    return Path("job.yaml")
+
+
+def load(path: Path, text: str, **flags: Any) -> JobSpec:
+    path.write_text(text)
+    return load_job(path, flags)
+
+
+def problems(path: Path | None, text: str = "", **flags: Any) -> list[str]:
+    if path is not None:
+        path.write_text(text)
+    with pytest.raises(SpecError) as caught:
+        load_job(path, flags)
+    return str(caught.value).splitlines()
+
+
+def problem(path: Path | None, text: str = "", **flags: Any) -> str:
+    """The one line in which this job is refused."""
+    lines = problems(path, text, **flags)
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def test_flags_alone_make_a_job() -> None:
+    spec = load_job(None, {"command": ["python", "x.py"], "nodes": "4", "stop_grace": "1m"})
+
+    assert (spec.command, spec.nodes, spec.stop_grace) == (["python", "x.py"], 4, 60)
+
+
+def test_flags_win_over_the_file_field_by_field(job_file: Path) -> None:
+    spec = load(job_file, "command: [a]\nnodes: 2\npartition: cpu\nray: false", nodes="8", ray=True)
+
+    assert (spec.command, spec.nodes, spec.partition, spec.ray) == (["a"], 8, "cpu", True)
+
+
+def test_a_command_of_the_command_line_replaces_the_one_of_the_file(job_file: Path) -> None:
+    assert load(job_file, "command: python a.py", command=["b"]).command == ["b"]
+
+
+def test_env_and_sbatch_merge_entry_by_entry(job_file: Path) -> None:
+    spec = load(
+        job_file,
+        "command: [a]\nenv: {A: 1, B: 2}\nsbatch: {mail-type: END, wckey: w}",
+        env={"B": "3", "C": "4"},
+        sbatch={"mail_type": "FAIL"},
+    )
+
+    assert spec.env == {"A": "1", "B": "3", "C": "4"}
+    assert spec.sbatch == {"mail-type": "FAIL", "wckey": "w"}
+
+
+def test_either_spelling_of_an_sbatch_option_on_the_command_line_wins_over_either_in_the_file(
+    job_file: Path,
+) -> None:
+    assert load(job_file, "command: a\npartition: cpu", sbatch={"partition": "gpu"}).partition == "gpu"
+    assert load(job_file, "command: a\nsbatch: {partition: cpu}", partition="gpu").partition == "gpu"
+
+
+def test_a_removal_on_the_command_line_overrules_the_file_and_the_other_way_round(job_file: Path) -> None:
+    removed = load(job_file, "command: a\npartition: cpu", sbatch={"partition": ""})
+    restored = load(job_file, "command: a\nsbatch: {output: ''}", output="x.log")
+
+    assert (removed.partition, removed.sbatch) == (None, {"partition": ""})
+    assert (restored.output, restored.sbatch) == ("x.log", {})
+
+
+def test_only_what_was_given_counts_as_given(job_file: Path) -> None:
+    assert not load(job_file, "command: a").nodes_given
+    assert load(job_file, "command: a\nnodes: 1").nodes_given
+
+
+def test_scalars_stay_as_they_were_written(job_file: Path) -> None:
+    spec = load(
+        job_file,
+        """
+        command: [python, train.py, --lr, 0.10, --flag, no, --at, 2024-01-01, --mode, 0o17]
+        name: 007
+        time: 1:30:00
+        account: 1e3
+        env: {VERSION: 1.10, SWITCH: on, EMPTY: ''}
+        """,
+    )
+
+    assert spec.command[3::2] == ["0.10", "no", "2024-01-01", "0o17"]
+    assert (spec.name, spec.time, spec.account) == ("007", "1:30:00", "1e3")
+    assert spec.env == {"VERSION": "1.10", "SWITCH": "on", "EMPTY": ""}
+
+
+def test_numbers_and_booleans_are_read_where_the_field_is_one(job_file: Path) -> None:
+    spec = load(job_file, "command: a\nnodes: '3'\nray: false\nexclusive: true\ngather_timeout: 2.5m\nmem: 0")
+
+    assert (spec.nodes, spec.ray, spec.exclusive, spec.gather_timeout, spec.mem) == (3, False, True, 150, "0")
+
+
+def test_the_file_takes_flag_spellings_aliases_anchors_and_empty_sections(job_file: Path) -> None:
+    spec = load(
+        job_file,
+        "job-name: x\ncpus-per-node: 2\npartition:\nenv:\nsbatch:\n  requeue:\ncommand: |\n  cd a\n  python b.py\n",
+    )
+    merged = load(job_file, "env: {<<: &base {A: x}, B: y}\ncommand: [a]")
+
+    assert (spec.name, spec.cpus_per_node, spec.partition, spec.env) == ("x", 2, None, {})
+    assert spec.sbatch == {"requeue": None}
+    assert spec.command == ["bash", "-c", "cd a\npython b.py\n"]
+    assert merged.env == {"A": "x", "B": "y"}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nodes: [1, 2", r"job.yaml:1:13: malformed YAML"),
+        ("command: a\n\tnodes: 2", r"job.yaml:2:1: malformed YAML"),
+        (
+            "command: a\nnodes: 2\nnodes: 3",
+            r"job.yaml:3:1: malformed YAML: 'nodes' is given twice, first in line 2",
+        ),
+        ("env:\n  A: 1\n  A: 2", r"job.yaml:3:3: malformed YAML: 'A' is given twice, first in line 2"),
+        (
+            "name: !!python/object:os.system x",
+            r"job.yaml:1:7: malformed YAML: could not determine a constructor",
+        ),
+        ("name: a\n---\nname: b", r"job.yaml:2:1: malformed YAML"),
+        ("? [a]\n: b", r"job.yaml:1:3: malformed YAML"),
+        ("*x", r"job.yaml:1:1: malformed YAML: found undefined alias 'x'"),
+        ("", r"job.yaml: is empty"),
+        ("# nothing\n", r"job.yaml: is empty"),
+        ("- a\n- b", r"job.yaml: holds a list instead of fields"),
+        ("nodes 2", r"job.yaml: holds only 'nodes 2' instead of fields"),
+        ("[" * 5000, r"job.yaml: is nested too deeply"),
+        ("# " + "x" * (1 << 20), r"job.yaml: is larger than 1 MiB"),
+    ],
+)
+def test_a_file_that_is_no_job_file_is_told_with_its_place(job_file: Path, text: str, told: str) -> None:
+    assert problem(job_file, text).startswith(told)
+
+
+def test_a_file_that_is_no_text_is_told(job_file: Path) -> None:
+    job_file.write_bytes(b"name: \xff\xfe\x00")
+
+    with pytest.raises(SpecError, match=r"^job.yaml: is not text"):
+        load_job(job_file, {})
+
+
+def test_a_file_that_cannot_be_read_is_told(job_file: Path) -> None:
+    with pytest.raises(SpecError, match=r"^job.yaml: cannot be read: No such file or directory$"):
+        load_job(job_file, {})
+    with pytest.raises(SpecError, match=r"cannot be read"):
+        load_job(Path("a\0b"), {})
+    with pytest.raises(SpecError, match=r"^/proc/self/mem: cannot be read: Input/output error$"):
+        load_job(Path("/proc/self/mem"), {})
+    job_file.mkdir()
+    with pytest.raises(SpecError, match=r"^job.yaml: is a directory, not a job file$"):
+        load_job(job_file, {})
+
+
+def test_an_unknown_field_is_refused_with_the_nearest_and_all_valid_ones(job_file: Path) -> None:
+    told = problem(job_file, "command: a\nnodez: 3")
+
+    assert told.startswith(
+        "job.yaml: unknown field 'nodez'; did you mean nodes, nodelist? valid fields: command, name,"
+    )
+    assert all(name in told for name in JobSpec.model_fields)
+
+
+def test_two_spellings_of_one_field_are_refused(job_file: Path) -> None:
+    told = problem(job_file, "command: a\njob-name: x\nname: y")
+
+    assert told == "job.yaml: job-name and name are the same field; give it once"
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ("nodes: 0", "nodes: '0' is not valid; allowed: a whole number, 1 or more"),
+        ("nodes: -2", "nodes: '-2' is not valid; allowed: a whole number, 1 or more"),
+        ("nodes: many", "nodes: 'many' is not valid; allowed: a whole number, 1 or more"),
+        ("nodes:", "nodes: nothing is not valid; allowed: a whole number, 1 or more"),
+        ("nodes: [1]", "nodes: ['1'] is not valid; allowed: a whole number, 1 or more"),
+        ("backend: pbs", "backend: 'pbs' is not valid; allowed: auto, local or slurm"),
+        ("ray: perhaps", "ray: 'perhaps' is not valid; allowed: true or false"),
+        ('partition: "a\\nb"', "partition: 'a\\nb' contains a newline or a control character; allowed: one"),
+        ("partition: ''", "partition: '' is empty; allowed: one line of text"),
+        ("time: 2h", "time: '2h' is not a time limit; allowed: minutes, MM:SS, HH:MM:SS, D-HH,"),
+        ("stop_grace: 5x", "stop_grace: '5x' is not a length of time; allowed: a length of time: seconds"),
+        ("name: a/b", "name: 'a/b' contains a slash; allowed: 1 to 64 characters on one line, no slash"),
+        ("env: {1A: x}", "env.1A: '1A' is not the name of an environment variable; allowed: NAME=VALUE"),
+        ("env: {A: [x]}", "env.A: ['x'] is not valid; allowed: NAME=VALUE"),
+        ("env: {A: }", "env.A: nothing is not valid; allowed: NAME=VALUE"),
+        ("env: [A=x]", "env: ['A=x'] is not valid; allowed: NAME=VALUE"),
+        ('sbatch: {mail_user: "a\\nb"}', "sbatch.mail_user: 'a\\nb' contains a newline or a control"),
+        ("sbatch: {ntasks: 4}", "sbatch.ntasks: cannot be set here: Muster runs one agent on every node"),
+        ("sbatch: {mail-tpye: END}", "sbatch.mail-tpye: is not an sbatch option; did you mean mail-type?"),
+        ("sbatch: {hold: 3}", "sbatch.hold: takes no value, but has '3'; write hold alone"),
+        ("sbatch: {mem: lots}", "sbatch.mem: 'lots' is not an amount of memory; allowed: a number of"),
+        ("sbatch: {p: a}\npartition: b", "sbatch.p: is 'a', but --partition (field partition) is 'b'"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_is_told_with_field_value_and_what_is_allowed(job_file: Path, field: str, told: str) -> None:
+    assert problem(job_file, f"command: a\n{field}").startswith(f"job.yaml: {told}")
+
+
+def test_a_bad_word_of_the_command_is_told_by_its_place(job_file: Path) -> None:
+    assert problem(job_file, "command: [a, [b]]").startswith("job.yaml: command, word 2: ['b'] is not valid; allowed:")
+    assert problem(None, command=["a", "b\0"]).startswith("COMMAND, word 2: 'b\\x00' contains a NUL byte; allowed:")
+
+
+def test_a_missing_or_empty_command_is_told(job_file: Path) -> None:
+    assert problem(None).startswith("no command to run: write it after --, as in `muster run")
+    assert problem(job_file, "nodes: 2").startswith("no command to run")
+    assert problem(job_file, "command: []").startswith("job.yaml: command: [] is empty; allowed: a list of words")
+
+
+def test_a_bad_flag_is_told_by_its_flag_even_where_the_file_has_the_field(job_file: Path) -> None:
+    told = problem(job_file, "command: a\ncpus_per_node: 2", cpus_per_node="0", sbatch={})
+
+    assert told == "--cpus-per-node: '0' is not valid; allowed: a whole number, 1 or more"
+    assert problem(None, command=["a"], sbatch={"ntasks": "4"}).startswith("--sbatch ntasks: cannot be set here")
+    assert problem(None, command=["a"], env={"1A": "x"}).startswith("--env 1A: '1A' is not the name")
+
+
+def test_a_good_flag_takes_the_place_of_a_bad_value_in_the_file(job_file: Path) -> None:
+    assert load(job_file, "command: a\nnodes: 0", nodes="2").nodes == 2
+
+
+def test_all_problems_are_told_at_once_one_line_each(job_file: Path) -> None:
+    lines = problems(job_file, "nodez: 1\nbackend: pbs\nsbatch: {array: 1-4}", nodes="0")
+
+    assert [line.split(" ")[0] for line in lines] == ["job.yaml:", "job.yaml:", "no", "job.yaml:", "--nodes:"]
+
+
+def test_a_long_or_nested_value_is_cut_short_in_the_message(job_file: Path) -> None:
+    bomb = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
+        f"{new}: &{new} [{', '.join([f'*{old}'] * 8)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+    )
+    text = "command: a\nenv:\n  BOMB:\n" + "".join(f"    {line}\n" for line in bomb.splitlines())
+
+    assert len(problem(job_file, text)) < 1000
+    assert len(problem(job_file, f"command: a\nname: {'x' * 5000}")) < 300
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    words=st.lists(st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1)).map(
+        lambda words: ["run", *words]
+    ),
+    nodes=st.integers(1, 10_000),
+    seconds=st.floats(0.001, 1e6),
+)
+def test_a_job_written_as_yaml_is_loaded_as_it_was(
+    tmp_path: Path, words: list[str], nodes: int, seconds: float
+) -> None:
+    spec = JobSpec(command=words, nodes=nodes, start_timeout=seconds, exclusive=True, sbatch={"requeue": None})
+    path = tmp_path / "job.yaml"
+
+    path.write_text(yaml.safe_dump(spec.model_dump(mode="json", exclude_unset=True)))
+
+    assert load_job(path, {}) == spec
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(text=st.text(alphabet=st.sampled_from("nodes:[]{}-'\"\n\t &*!|>%@#,1a?"), max_size=40))
+def test_any_text_is_either_a_job_or_told_in_words(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+
+    with pytest.raises(SpecError) as caught:
+        load_job(path, {})
+    assert caught.value.problems and all("\n" not in line for line in caught.value.problems)

@@ -1,0 +1,284 @@
+"""The job spec as a model: defaults, what each field accepts, and what it refuses with which words."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from muster.spec import JobSpec
+from muster.spec.flags import flags_of
+from muster.spec.model import FLAGS
+from muster.spec.sbatch_options import DECIDED, KNOWN, NO_VALUE, SHORT, as_argument, option_name, refusal
+
+
+def job(**fields: Any) -> JobSpec:
+    return JobSpec(**{"command": ["true"], **fields})
+
+
+def test_a_command_is_enough_for_a_job() -> None:
+    spec = JobSpec(command=["python", "train.py"])
+
+    assert (spec.name, spec.backend, spec.nodes, spec.ray) == ("muster", "auto", 1, True)
+    assert (spec.gather_timeout, spec.start_timeout, spec.stop_grace) == (600, 300, 30)
+    assert spec.sbatch_requests() == {}
+
+
+def test_every_field_has_a_flag_with_what_help_and_errors_need() -> None:
+    assert list(flags_of(JobSpec)) == list(JobSpec.model_fields)
+    for name, flag in FLAGS.items():
+        assert flag.help and flag.group and flag.allowed, name
+
+
+def test_every_sbatch_field_answers_for_the_sbatch_option_of_its_name() -> None:
+    for name, flag in FLAGS.items():
+        if flag.group == "Slurm" and name != "sbatch":
+            assert flag.sbatch == name.replace("_", "-")
+            assert flag.sbatch in KNOWN and flag.sbatch not in DECIDED
+            assert not flag.short or SHORT[flag.short[1:]] == flag.sbatch
+
+
+def test_a_job_cannot_be_changed_or_given_unknown_fields() -> None:
+    with pytest.raises(ValidationError):
+        job().nodes = 3  # type: ignore[misc]
+    with pytest.raises(ValidationError):
+        job(nodez=3)
+
+
+def test_nodes_given_tells_a_request_for_one_node_from_no_request() -> None:
+    assert job(nodes=1).nodes_given
+    assert not job().nodes_given
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (90, 90),
+        ("90", 90),
+        ("90s", 90),
+        ("10m", 600),
+        ("1h30m", 5400),
+        ("1.5h", 5400),
+        ("1d", 86400),
+        (0.5, 0.5),
+    ],
+)
+def test_durations_are_seconds_or_have_units(text: Any, seconds: float) -> None:
+    assert job(gather_timeout=text).gather_timeout == seconds
+
+
+@pytest.mark.parametrize("text", ["", "ten", "10x", "1m1h", "-1", "-5s", "1.2.3s", "nan", "inf", True, None, [1]])
+def test_what_is_no_duration_is_refused(text: Any) -> None:
+    with pytest.raises(ValidationError):
+        job(stop_grace=text)
+
+
+def test_a_grace_may_be_nothing_but_a_deadline_may_not() -> None:
+    assert job(stop_grace=0).stop_grace == 0
+    for field in ("gather_timeout", "start_timeout"):
+        with pytest.raises(ValidationError):
+            job(**{field: 0})
+
+
+@pytest.mark.parametrize("limit", ["30", "10:00", "1:30:00", "2-12", "2-12:30", "2-12:30:59", "UNLIMITED", "infinite"])
+def test_time_limits_are_kept_as_slurm_spells_them(limit: str) -> None:
+    assert job(time=limit).time == limit
+
+
+def test_a_bare_number_is_minutes_of_time_and_megabytes_of_memory() -> None:
+    assert job(time=90).time == "90"
+    assert job(mem=4096).mem == "4096"
+
+
+@pytest.mark.parametrize("limit", ["1h", "1:2:3:4", "2-", "-5", "", "1:30:00\n", "soon", True, 1.5])
+def test_what_slurm_would_not_take_for_a_time_limit_is_refused(limit: Any) -> None:
+    with pytest.raises(ValidationError):
+        job(time=limit)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [(True, True), ("true", True), ("False", False), ("user", "user"), ("MCS", "mcs"), (None, None)],
+)
+def test_exclusive_is_on_off_or_a_kind(given: Any, kept: Any) -> None:
+    assert job(exclusive=given).exclusive == kept
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("nodes", 0),
+        ("nodes", -3),
+        ("nodes", True),
+        ("nodes", 1.5),
+        ("nodes", "two"),
+        ("nodes", "2-4"),
+        ("cpus_per_node", 0),
+        ("gpus_per_node", -1),
+        ("gpus_per_node", "a100:4"),
+        ("backend", "pbs"),
+        ("ray", "perhaps"),
+        ("name", ""),
+        ("name", " "),
+        ("name", "a/b"),
+        ("name", "x" * 65),
+        ("name", "a\nb"),
+        ("command", []),
+        ("command", ""),
+        ("command", [""]),
+        ("command", ["a\0b"]),
+        ("command", ["python", 3]),
+        ("setup", "module load\0"),
+        ("env", {"1A": "x"}),
+        ("env", {"A-B": "x"}),
+        ("env", {"": "x"}),
+        ("env", {"A": "x\0"}),
+        ("env", ["A=x"]),
+        ("mem", "4 elephants"),
+        ("exclusive", "everyone"),
+        ("exclusive", 3),
+        ("sbatch", "mem=4G"),
+        ("workdir", ""),
+    ],
+)
+def test_odd_values_are_refused(field: str, value: Any) -> None:
+    with pytest.raises(ValidationError):
+        job(**{field: value})
+
+
+@pytest.mark.parametrize("bad", ["a\nb", "a\rb", "a\x1bb", "a\0b", "a\u2028b", "\x85", "\udcff"])
+@pytest.mark.parametrize("field", [name for name, flag in FLAGS.items() if flag.sbatch and name != "gpus_per_node"])
+def test_nothing_that_reaches_the_batch_script_has_a_newline_or_control_character(field: str, bad: str) -> None:
+    with pytest.raises(ValidationError):
+        job(**{field: bad})
+    with pytest.raises(ValidationError):
+        job(sbatch={"mail-user": bad})
+
+
+def test_a_command_may_have_quotes_newlines_and_substitutions() -> None:
+    words = ["python", "-c", "print('a')\nprint(\"$(date)\")", "`x`", "", "--", "ünïcode"]
+
+    assert job(command=words).command == words
+
+
+def test_a_command_written_as_text_is_run_by_bash() -> None:
+    assert job(command="cd x && python a.py > log").command == ["bash", "-c", "cd x && python a.py > log"]
+
+
+def test_sbatch_keys_get_their_long_names() -> None:
+    spec = job(sbatch={"--mail-type": "END", "mem_per_cpu": "2G", "L": "matlab:1"})
+
+    assert spec.sbatch == {"mail-type": "END", "mem-per-cpu": "2G", "licenses": "matlab:1"}
+
+
+def test_an_sbatch_option_with_a_field_moves_into_it() -> None:
+    spec = job(sbatch={"partition": "gpu", "t": "30", "exclusive": None, "gpus-per-node": "4"})
+
+    assert (spec.partition, spec.time, spec.exclusive, spec.gpus_per_node) == ("gpu", "30", True, 4)
+    assert spec.sbatch == {}
+
+
+def test_the_same_option_by_two_ways_must_agree() -> None:
+    assert job(partition="gpu", sbatch={"partition": "gpu"}).partition == "gpu"
+    with pytest.raises(ValidationError, match="give it once"):
+        job(partition="gpu", sbatch={"partition": "cpu"})
+    with pytest.raises(ValidationError, match="given twice"):
+        job(sbatch={"mem-per-cpu": "1G", "mem_per_cpu": "2G"})
+
+
+@pytest.mark.parametrize("key", sorted(DECIDED))
+def test_what_muster_decides_is_refused_with_the_reason(key: str) -> None:
+    with pytest.raises(ValidationError, match="cannot be set here"):
+        job(sbatch={key: "1"})
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"), [("mail-tpye", "mail-type"), ("constriant", "constraint"), ("part", "partition")]
+)
+def test_a_misspelt_sbatch_option_is_refused_with_the_nearest(key: str, meant: str) -> None:
+    with pytest.raises(ValidationError, match=f"did you mean .*{meant}"):
+        job(sbatch={key: "x"})
+
+
+@pytest.mark.parametrize("key", ["container-image", "container-mounts", "no-container-mount-home", "auks", "site.x"])
+def test_options_of_site_plugins_pass_through(key: str) -> None:
+    assert job(sbatch={key: "x"}).sbatch == {key: "x"}
+
+
+@pytest.mark.parametrize("key", ["", "--", "mail type", "a=b", "a\nb", "a;b", "a#b"])
+def test_what_cannot_be_an_option_name_is_refused(key: str) -> None:
+    with pytest.raises(ValidationError):
+        job(sbatch={key: "x"})
+
+
+def test_options_without_a_value_are_told_from_removed_ones() -> None:
+    spec = job(
+        sbatch={
+            "requeue": None,
+            "hold": "true",
+            "contiguous": "false",
+            "output": "",
+            "container-writable": None,
+        }
+    )
+
+    assert spec.sbatch_requests() == {
+        "requeue": None,
+        "hold": None,
+        "contiguous": "",
+        "output": "",
+        "container-writable": None,
+    }
+    with pytest.raises(ValidationError, match="takes no value"):
+        job(sbatch={"requeue": "often"})
+
+
+def test_all_sbatch_options_of_a_job_come_in_one_place() -> None:
+    spec = job(partition="gpu", gpus_per_node=0, exclusive=True, time=30, sbatch={"mail-type": "END"})
+
+    requests = spec.sbatch_requests()
+
+    assert requests == {
+        "partition": "gpu", "gpus-per-node": "0", "exclusive": None, "time": "30", "mail-type": "END"
+    }  # fmt: skip
+    assert [as_argument(*option) for option in requests.items()][2:4] == ["--time=30", "--exclusive"]
+    assert job(exclusive=False).sbatch_requests() == {"exclusive": ""}
+
+
+def test_the_table_of_sbatch_options_agrees_with_itself() -> None:
+    assert set(SHORT.values()) <= KNOWN and NO_VALUE <= KNOWN
+    assert set(DECIDED) - KNOWN == {"cpus-per-node"}
+    assert all(refusal(option_name(name)) is None for name in KNOWN - set(DECIDED))
+
+
+text = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1).filter(str.strip)
+
+
+@given(
+    command=st.lists(st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"))).map(
+        lambda words: ["run", *words]
+    ),
+    env=st.dictionaries(st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]*\Z"), text),
+    comment=st.none() | text,
+    nodes=st.integers(1, 10_000),
+    stop_grace=st.floats(0, 1e6),
+    sbatch=st.dictionaries(st.sampled_from(["mail-user", "wckey", "container-image"]), st.none() | text),
+)
+def test_a_job_survives_its_json_unchanged(**fields: Any) -> None:
+    spec = JobSpec(**fields)
+
+    assert JobSpec.model_validate(json.loads(json.dumps(spec.model_dump(mode="json")))) == spec
+
+
+@given(st.dictionaries(st.sampled_from(list(JobSpec.model_fields)), st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)))  # fmt: skip
+def test_any_input_is_either_a_job_or_a_validation_error(fields: dict[str, Any]) -> None:
+    with contextlib.suppress(ValidationError):
+        JobSpec.model_validate({"command": ["true"], **fields})
