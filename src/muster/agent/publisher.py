@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from muster.board import AttemptPaths, append_line, write_json
-from muster.rendezvous.protocol import Protocol
-from muster.rendezvous.states import NodeState, RunState
+from muster.rendezvous.protocol import Node, Protocol
+from muster.rendezvous.states import RunState
 
 MIN_INTERVAL_S = 0.25
 MAX_INTERVAL_S = 10.0  # a status older than a few of these means that its lead is gone
@@ -25,8 +25,6 @@ class Publisher:
         self._attempt = attempt
         self._protocol = protocol
         self._identity = identity  # run, job_id, backend, attempt, cycle
-        self._nodes: dict[int, NodeState] = {}
-        self._state: RunState | None = None
         self._published = 0.0
         self._dirty = True
         self.timings: dict[str, float | None] = dict.fromkeys(TIMINGS)
@@ -67,25 +65,17 @@ class Publisher:
         return {"attempt": self._identity["attempt"], "cycle": self._identity["cycle"]}
 
     def _changes(self) -> list[dict[str, Any]]:
-        when = time.time()
-        changes: list[dict[str, Any]] = []
-        for node in self._protocol.nodes:
-            if self._nodes.get(node.rank, NodeState.EXPECTED) is not node.state:
-                changes.append(
-                    {
-                        "time": when,
-                        "event": "node",
-                        "rank": node.rank,
-                        "host": node.host,
-                        "state": node.state.value,
-                    }
-                )
-            self._nodes[node.rank] = node.state
-        if self._state is not self._protocol.state:
-            changes.append({"time": when, "event": "run", "state": self._protocol.state.value})
-            self.phase(f"{self._protocol.state.value}: {len(self._protocol.nodes)} nodes")
-            self._state = self._protocol.state
-        return changes
+        """The protocol's moves since the last look, as events."""
+        moves, self._protocol.moves = self._protocol.moves, []
+        return [self._change(move) for move in moves]
+
+    def _change(self, move: Node | RunState) -> dict[str, Any]:
+        if isinstance(move, Node):
+            fields = {"event": "node", "rank": move.rank, "host": move.host, "state": move.state.value}
+        else:
+            self.phase(f"{move.value}: {len(self._protocol.nodes)} nodes")
+            fields = {"event": "run", "state": move.value}
+        return {"time": time.time(), **fields}
 
     def snapshot(self) -> dict[str, Any]:
         """The status as it is published; the documented keys of `muster status --json`."""

@@ -95,7 +95,8 @@ class Keeper:
     def serve(self) -> None:
         """Start and report processes until the owner closes the scope or is gone."""
         while self.owner is not None:
-            ready: list[Any] = select.select([self.owner, self.wake_read], [], [])[0]
+            watched: list[Any] = [self.owner, self.wake_read]
+            ready, _, _ = select.select(watched, [], [])
             self.reap()
             if self.owner in ready and not self.take_request():
                 return

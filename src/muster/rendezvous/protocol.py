@@ -72,6 +72,9 @@ class Protocol:
         self.state = RunState.GATHERING
         self.nodes = [Node(rank, host) for rank, host in enumerate(plan.hosts)]
         self.outcome: Outcome | None = None
+        self.moves: list[Node | RunState] = [
+            RunState.GATHERING
+        ]  # every move made, in order, for whoever publishes them
         self.head_up = False
         self.driver_running = False
         self.deadline: float | None = now + plan.gather_timeout
@@ -237,10 +240,12 @@ class Protocol:
         node = self.nodes[rank]
         if state in NODE_MOVES[node.state]:
             self.nodes[rank] = replace(node, state=state)
+            self.moves.append(self.nodes[rank])
 
     def _move_run(self, state: RunState) -> None:
         assert state in RUN_MOVES[self.state], f"{self.state.value} -> {state.value}"
         self.state = state
+        self.moves.append(state)
 
 
 def _listed(names: Sequence[str], most: int = 8) -> str:

@@ -1,0 +1,79 @@
+"""What every test gets: a private home, a tag on all it starts, and a check that nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.running import MusterCommand
+
+TAG = "MUSTER_TEST_TAG"
+SETTLE_S = 20.0  # what was ended may take a moment to be gone; what is still there then was left
+
+
+def tagged_processes(tag: str) -> dict[int, str]:
+    """Every process, in whatever namespace, that inherited the tag."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if f"{TAG}={tag}\0".encode() in (entry / "environ").read_bytes() + b"\0":
+                found[int(entry.name)] = (
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ")[:150].decode(errors="replace")
+                )
+        except OSError:
+            continue
+    return found
+
+
+def temp_dirs() -> set[str]:
+    return {entry.name for entry in Path("/tmp").iterdir() if entry.name.startswith("muster-")}
+
+
+def network_namespaces() -> set[str]:
+    named = Path("/run/netns")
+    return {entry.name for entry in named.iterdir()} if named.is_dir() else set()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """After any test, including one that killed things: no process, temporary directory or namespace of it is left."""
+    tag = uuid.uuid4().hex
+    monkeypatch.setenv(TAG, tag)
+    dirs, namespaces = temp_dirs(), network_namespaces()
+    yield
+    deadline = time.monotonic() + SETTLE_S
+    while (left := tagged_processes(tag)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left, f"processes left behind: {left}"
+    assert temp_dirs() <= dirs, "temporary directories left behind"
+    assert network_namespaces() <= namespaces, "network namespaces left behind"
+
+
+@pytest.fixture(autouse=True)
+def private_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray writes a token into the home directory, Muster an index of runs: neither may touch the user's own."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "SBATCH_", "XDG_", "MUSTER_")) and name != TAG:
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def muster(tmp_path: Path) -> MusterCommand:
+    """The `muster` command, run in a directory of the test's own."""
+    return MusterCommand(cwd=tmp_path, python=sys.executable)
+
+
+@pytest.fixture(scope="session")
+def has_ray() -> bool:
+    return subprocess.run([sys.executable, "-c", "import ray"], capture_output=True).returncode == 0

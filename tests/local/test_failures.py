@@ -1,0 +1,135 @@
+"""Failing fast, by name: what `muster run` says and does when something breaks, on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+from tests.running import MusterCommand, wait_for
+
+WAITING = ("--", "bash", "-c", "echo ready; sleep 1000")
+
+
+def test_an_agent_that_dies_fails_the_run_by_name(muster: MusterCommand) -> None:
+    process = muster.start(*muster.local_args(*WAITING, nodes=3))
+    muster.wait_for_driver("ready")
+    os.kill(muster.agent_pid(1), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 125
+    assert "node-1" in err and "rank 1" in err
+    assert muster.status()["error"]["host"] == "node-1"
+
+
+def test_an_agent_that_dies_while_others_gather_fails_the_run_by_name(muster: MusterCommand) -> None:
+    wait = 'if [ "$MUSTER_RANK" = 2 ]; then read -t 100 < <(sleep 100); fi'
+    process = muster.start(*muster.local_args("--setup", wait, "--", "true", nodes=3))
+    run = wait_for("the run", muster.run_dirs)[0]
+    wait_for("rank 1 to join", lambda: _state(run / "attempt-0" / "events-0.jsonl", 1) == "ready")
+    os.kill(muster.agent_pid(1), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 125
+    assert "node-1" in err
+
+
+def test_a_lost_lead_ends_the_run(muster: MusterCommand) -> None:
+    process = muster.start(*muster.local_args(*WAITING))
+    muster.wait_for_driver("ready")
+    os.kill(muster.agent_pid(0), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 125
+    assert "node-0" in err
+
+
+def test_a_lost_keeper_fails_the_run_and_leaves_nothing(muster: MusterCommand) -> None:
+    process = muster.start(*muster.local_args(*WAITING))
+    run = muster.wait_for_driver("ready")
+    os.kill(_keeper_of(muster.agent_pid(0)), signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode == 125, (run / "attempt-0" / "outcome").read_text()
+
+
+def test_a_node_that_never_arrives_is_named_at_the_deadline(muster: MusterCommand) -> None:
+    late = 'if [ "$MUSTER_RANK" = 1 ]; then read -t 100 < <(sleep 100); fi'
+    done = muster.local("--setup", late, "--gather-timeout", "1s", "--", "true", nodes=3)
+    assert done.returncode == 125
+    assert "node-1 did not arrive within 1 s" in done.stderr
+
+
+def test_a_failing_setup_is_named(muster: MusterCommand) -> None:
+    done = muster.local("--setup", "echo about to fail; [ $MUSTER_RANK != 1 ]", "--", "true", nodes=2)
+    assert done.returncode == 125
+    assert "node-1" in done.stderr and "--setup failed with code 1" in done.stderr
+    assert "about to fail" in done.stderr
+
+
+def test_an_interpreter_that_is_missing_on_the_nodes_is_named(muster: MusterCommand) -> None:
+    done = muster(
+        "run", "--backend", "local", "--no-ray", "--nodes", "2", "--python", "python-that-is-not", "--", "true"
+    )
+    assert done.returncode == 125
+    assert "no Python interpreter at python-that-is-not" in done.stderr
+
+
+def test_an_interpreter_without_ray_is_named(muster: MusterCommand) -> None:
+    bare = "bare/bin/python"
+    os.system(f"cd {muster.cwd} && python3 -m venv --without-pip bare")
+    done = muster("run", "--backend", "local", "--nodes", "2", "--python", bare, "--", "true")
+    assert done.returncode == 125
+    assert "Ray cannot be imported by" in done.stderr and "No module named 'ray'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--nodes", "0"], "--nodes"),
+        (["--nodes", "-3"], "--nodes"),
+        (["--nodes", "two"], "--nodes"),
+        (["--no-such-flag"], "--sbatch KEY=VALUE"),
+        (["--partitoin", "gpu"], "--partition"),
+        (["--python", "/no/such/python"], "no such interpreter"),
+        (["--workdir", "/no/such/dir"], "no such directory"),
+        (["--runs-dir", "/proc/muster"], "cannot be written"),
+        (["--env", "1BAD=x"], "--env"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_clear_line_and_nothing_is_started(muster: MusterCommand, args: list[str], said: str) -> None:
+    done = muster("run", "--backend", "local", "--no-ray", *args, "--", "true")
+    assert done.returncode != 0
+    assert said in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert not muster.run_dirs()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nodes: [", "job.yaml"),
+        ("nodse: 2\ncommand: [true]", "nodes"),
+        ("nodes: many\ncommand: [true]", "nodes"),
+        ("nodes: 2", "command"),
+        ("- a list", "job.yaml"),
+    ],
+)
+def test_a_bad_job_file_is_one_clear_line(muster: MusterCommand, text: str, said: str) -> None:
+    (muster.cwd / "job.yaml").write_text(text)
+    done = muster("run", "--backend", "local", "-f", "job.yaml")
+    assert done.returncode == 2
+    assert said in done.stderr and "Traceback" not in done.stderr
+    assert not muster.run_dirs()
+
+
+def _state(events: os.PathLike[str], rank: int) -> str | None:
+    """The last state of a node in the events."""
+    try:
+        with open(events) as file:
+            lines = [json.loads(line) for line in file]
+    except OSError:
+        return None
+    return next((e["state"] for e in reversed(lines) if e["event"] == "node" and e["rank"] == rank), None)
+
+
+def _keeper_of(agent: int) -> int:
+    """The agent's only child: the keeper of its driver."""
+    with open(f"/proc/{agent}/task/{agent}/children") as file:
+        return int(file.read().split()[0])
