@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -74,13 +76,18 @@ def lab() -> None:
 @click.option("--conf", multiple=True, metavar="LINE", help="A further line for slurm.conf. Repeatable.")
 @_told
 def up(
-    nodes: int, proctrack: str, shared: tuple[str, ...], slurmd_timeout: int, kill_wait: int, conf: tuple[str, ...]
+    nodes: int,
+    proctrack: str,
+    shared: tuple[str, ...],
+    slurmd_timeout: int,
+    kill_wait: int,
+    conf: tuple[str, ...],
 ) -> None:
     """Start a lab and wait until Slurm can use all its nodes."""
+    # A killed `up` cleans up as an interrupted one does.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     started = time.monotonic()
-    running = Lab(
-        nodes, proctrack, shared=shared, slurmd_timeout=slurmd_timeout, kill_wait=kill_wait, extra_conf=conf
-    )
+    running = Lab(nodes, proctrack, shared=shared, slurmd_timeout=slurmd_timeout, kill_wait=kill_wait, extra_conf=conf)
     with Console(stderr=True).status(f"starting {nodes} nodes ..."):
         running.up()
     _out.print(
@@ -132,12 +139,15 @@ def env() -> None:
 @_told
 def exec_(node: str | None, command: tuple[str, ...]) -> None:
     """Run COMMAND in the lab; its exit code is passed on. Write `--` before COMMAND."""
+    running = Lab.attach()
+    argv = running.command(command, node, os.getcwd())
+    env = running.env()
     try:
-        code = Lab.attach().exec(command, node=node).returncode
+        # Instead of a child: signals, terminal and exit code are the command's own.
+        os.execvpe(argv[0], argv, env)
     except FileNotFoundError:
-        click.echo(f"muster lab: {command[0]}: command not found", err=True)
+        click.echo(f"muster lab: {argv[0]}: command not found", err=True)
         sys.exit(127)
-    sys.exit(code if code >= 0 else 128 - code)
 
 
 @lab.command("kill-node")

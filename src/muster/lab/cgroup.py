@@ -1,11 +1,12 @@
-"""The nodes' cgroups: each node has a directory of its own in the v1 freezer, which it sees as the whole of it.
+"""The nodes' cgroups: each has a directory of its own in the v1 freezer, which it sees as the whole freezer.
 
-Slurm names a step's cgroup by job and step only, so slurmds that shared one hierarchy would put the processes of all
-nodes into the same cgroup, and the end of a step on one node would kill the step on the others.
+Where slurmds share one hierarchy it depends on how Slurm was built whether a step's cgroup is one for all nodes (then
+the end of a step on one node would kill it on the others), and a node that died would leave its cgroups to the next.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -45,7 +46,8 @@ def remove(directory: Path, deadline_s: float = 10.0) -> None:
     while directory.exists():
         # A frozen process cannot even die.
         for state in directory.rglob("freezer.state"):
-            state.write_text("THAWED")
+            with contextlib.suppress(FileNotFoundError):
+                state.write_text("THAWED")
         left = [path for path in _bottom_up(directory) if not _rmdir(path)]
         if left and time.monotonic() > deadline:
             raise LabError(f"cgroup {left[0]} still has processes {(left[0] / 'cgroup.procs').read_text().split()}")

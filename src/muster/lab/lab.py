@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -81,9 +82,10 @@ class Lab:
         for directory in self.plan.shared:
             if not directory.is_dir():
                 raise LabError(f"shared directory {directory} does not exist")
+        state.check_unclaimed(self.plan)
+        network.check_free(self.plan)
         state.claim(self.plan)
         try:
-            network.check_free(self.plan)
             files.write(self.plan)
             self._start_controller()
             self._start_nodes(self.plan.node_names)
@@ -151,7 +153,10 @@ class Lab:
     def exec(
         self, argv: Sequence[str], node: str | None = None, **subprocess_kwargs: Any
     ) -> subprocess.CompletedProcess[Any]:
-        """Run a command on the login side (this machine), or inside a node; like subprocess.run."""
+        """Run a command on the login side (this machine), or inside a node; like subprocess.run.
+
+        An `env` given is added to the lab's.
+        """
         return subprocess.run(**self._call(argv, node, subprocess_kwargs))
 
     def popen(self, argv: Sequence[str], node: str | None = None, **popen_kwargs: Any) -> subprocess.Popen[Any]:
@@ -159,10 +164,13 @@ class Lab:
         return subprocess.Popen(**self._call(argv, node, popen_kwargs))
 
     def _call(self, argv: Sequence[str], node: str | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+        directory = kwargs.get("cwd") or os.getcwd()
         env = {**self.env(), **(kwargs.get("env") or {})}
-        if node is not None:
-            argv = machine.enter_argv(self._living(node), argv, kwargs.get("cwd") or os.getcwd())
-        return {**kwargs, "args": list(argv), "env": env}
+        return {**kwargs, "args": self.command(argv, node, directory), "env": env}
+
+    def command(self, argv: Sequence[str], node: str | None, directory: str | os.PathLike[str]) -> list[str]:
+        """The command line that, run here, runs `argv` where exec would."""
+        return list(argv) if node is None else machine.enter_argv(self._living(node), argv, directory)
 
     def processes(self, node: str) -> list[int]:
         """The pids, as seen from this machine, of everything that runs on a node."""
@@ -210,16 +218,21 @@ class Lab:
 
     def heal(self, name: str) -> None:
         """Undo kill_node or partition, and return when Slurm can use the node again."""
-        process = self._machine(name)
-        if process.alive():
+        if self._machine(name).alive():
             network.set_link(self._controller_pid, name, "up")
         else:
-            freezer = cgroup.of_machine(self.plan, name)
-            if freezer:
-                cgroup.remove(freezer)
-            self._start_nodes([name])
+            self._restart_node(name)
         slurm.resume(self.env(), name)
         self._await_usable([name], HEAL_DEADLINE_S)
+
+    def _restart_node(self, name: str) -> None:
+        network.drop_link(self._controller_pid, name)
+        freezer = cgroup.of_machine(self.plan, name)
+        if freezer:
+            cgroup.remove(freezer)
+        since = time.time()
+        self._start_nodes([name])
+        slurm.await_registered(self.plan, self.env(), name, self._machines[name], since, HEAL_DEADLINE_S)
 
     @property
     def _controller_pid(self) -> int:

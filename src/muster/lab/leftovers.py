@@ -40,9 +40,7 @@ def _clients(plan: LabPlan) -> list[int]:
     """Slurm commands on this machine that were started for the lab and have not ended."""
     mark = f"SLURM_CONF={plan.slurm_conf}\0"
     return [
-        pid
-        for pid in all_pids()
-        if _name(pid) in _SLURM_CLIENTS and mark in _read(Path(f"/proc/{pid}/environ")) + "\0"
+        pid for pid in all_pids() if _name(pid) in _SLURM_CLIENTS and mark in _read(Path(f"/proc/{pid}/environ")) + "\0"
     ]
 
 

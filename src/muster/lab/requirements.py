@@ -28,7 +28,9 @@ _PACKAGE_OF = {
 def check_root() -> None:
     """Namespaces, mounts and slurmd all want root."""
     if os.geteuid() != 0:
-        raise LabUnavailable("a lab needs root (namespaces, mounts, slurmd): run it with sudo or in a container as root")
+        raise LabUnavailable(
+            "a lab needs root (namespaces, mounts, slurmd): run it with sudo or in a container as root"
+        )
 
 
 def check(plan: LabPlan) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from collections.abc import Mapping
+from datetime import datetime
 
 from muster.lab.errors import LabError
 from muster.lab.plan import CONTROLLER, LabPlan
@@ -37,9 +39,7 @@ def await_controller(plan: LabPlan, env: Mapping[str, str], init: ProcessId, dea
         time.sleep(_STEP_S)
 
 
-def await_usable(
-    plan: LabPlan, env: Mapping[str, str], inits: Mapping[str, ProcessId], deadline_s: float
-) -> None:
+def await_usable(plan: LabPlan, env: Mapping[str, str], inits: Mapping[str, ProcessId], deadline_s: float) -> None:
     """Return when Slurm can use these nodes; raise naming those it cannot, with slurmd's log."""
     deadline = time.monotonic() + deadline_s
     while True:
@@ -54,6 +54,27 @@ def await_usable(
             listed = ", ".join(f"{name} ({states.get(name, 'unknown')})" for name in missing)
             raise LabError(f"not usable after {deadline_s:.0f} s: {listed}.\n{log_tail(plan, missing[0])}")
         time.sleep(_STEP_S)
+
+
+def await_registered(
+    plan: LabPlan, env: Mapping[str, str], name: str, init: ProcessId, since: float, deadline_s: float
+) -> None:
+    """Return when slurmctld knows the node's slurmd that was started at `since` (it may not have missed the old)."""
+    deadline = time.monotonic() + deadline_s
+    while _slurmd_start(env, name) < int(since):
+        if not init.alive():
+            raise LabError(f"slurmd has ended on {name}.\n{log_tail(plan, name)}")
+        if time.monotonic() > deadline:
+            raise LabError(f"slurmd on {name} has not registered after {deadline_s:.0f} s.\n{log_tail(plan, name)}")
+        time.sleep(_STEP_S)
+
+
+def _slurmd_start(env: Mapping[str, str], name: str) -> float:
+    """When the slurmd started that last registered for the node; 0 if none has."""
+    argv = ["scontrol", "--oneliner", "show", "node", name]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    found = re.search(r" SlurmdStartTime=(\d\S+)", done.stdout)
+    return datetime.fromisoformat(found[1]).timestamp() if found else 0.0
 
 
 def resume(env: Mapping[str, str], name: str) -> None:

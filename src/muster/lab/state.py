@@ -13,14 +13,25 @@ from muster.lab.plan import LabPlan
 from muster.lab.process import ProcessId
 
 
+def check_unclaimed(plan: LabPlan) -> None:
+    """Refuse a directory that holds a lab, or anything else: `down` removes the whole of it."""
+    found = load(plan.state_dir)
+    if found is None:
+        if plan.state_dir.exists() and (not plan.state_dir.is_dir() or any(plan.state_dir.iterdir())):
+            raise LabError(f"state directory {plan.state_dir} exists and is not empty; a lab needs one of its own")
+    elif any(process.alive() for process in found[1].values()):
+        raise LabError(f"a lab is already up in {plan.state_dir}; `muster lab down` ends it")
+    else:
+        raise LabError(f"a lab that no longer runs has left {plan.state_dir}; `muster lab down` removes it")
+
+
 def claim(plan: LabPlan) -> None:
-    """Create the state directory and file for a lab about to come up; only one can."""
+    """Create the state directory and file for a lab about to come up; of two at once, one can."""
     plan.state_dir.mkdir(parents=True, exist_ok=True)
     try:
-        descriptor = os.open(plan.state_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        os.close(os.open(plan.state_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     except FileExistsError:
-        raise LabError(f"a lab is already up in {plan.state_dir}; `muster lab down` ends it") from None
-    os.close(descriptor)
+        raise LabError(f"another lab is just coming up in {plan.state_dir}") from None
     save(plan, {})
 
 

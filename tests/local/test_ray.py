@@ -1,0 +1,77 @@
+"""Real Ray on this machine: a cluster comes up, fails by name, and goes without a trace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.running import MusterCommand, wait_for
+
+pytestmark = pytest.mark.ray
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "hello_cluster.py"
+
+
+def test_three_nodes_come_up_run_the_driver_and_leave_their_logs(muster: MusterCommand) -> None:
+    done = muster.local("--", "python", str(EXAMPLE), nodes=3, ray=True)
+    assert done.returncode == 0, done.stderr
+    assert f"3 alive nodes in run {muster.run_dir().name}" in done.stdout
+    timings = muster.status()["timings"]
+    order = ["job_start", "lead_ready", "ray_head_ready", "ray_ready", "driver_start", "driver_end", "ended"]
+    assert [timings[name] for name in order] == sorted(timings[name] for name in order)
+    archives = sorted((muster.run_dir() / "attempt-0" / "logs" / "ray").iterdir())
+    assert [path.name for path in archives] == ["node-0.tar.gz", "node-1.tar.gz", "node-2.tar.gz"]
+    for path in archives:
+        with tarfile.open(path) as tar:
+            assert any(name.endswith("raylet.out") for name in tar.getnames())
+
+
+HOLD = """
+import os, time, ray
+ray.init(log_to_driver=False)
+print("ready", os.environ["RAY_ADDRESS"], flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_killed_raylet_fails_the_run_by_name_and_strangers_are_refused(muster: MusterCommand) -> None:
+    process = muster.start(*muster.local_args("--", "python", "-c", HOLD, ray=True))
+    run = muster.wait_for_driver("ready")
+    address = (run / "attempt-0" / "logs" / "driver.log").read_text().partition("ready ")[2].split()[0]
+    stranger = "import ray; ray.init(); print('connected')"
+    env = {**os.environ, "RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled"}
+    refused = subprocess.run([muster.python, "-c", stranger], env=env, capture_output=True, text=True, timeout=120)
+    assert refused.returncode != 0 and "connected" not in refused.stdout
+    os.kill(_raylet_below(muster.agent_pid(1)), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 125
+    assert "node-1" in err and "Ray's raylet was ended by SIGKILL" in err
+
+
+def test_a_ray_start_that_fails_is_named_with_its_last_lines(muster: MusterCommand) -> None:
+    done = muster.local("--cpus-per-node", "1", "--env", "A=b", "--", "true", nodes=2, ray=True)
+    assert done.returncode == 0, done.stderr
+    muster.env["RAY_START_HOOK"] = "no.such.hook"
+    done = muster.local("--", "true", nodes=2, ray=True)
+    assert done.returncode == 125
+    assert "`ray start` exited with 1" in done.stderr
+    assert "| " in done.stderr and "No module named 'no'" in done.stderr
+
+
+def _raylet_below(agent: int) -> int:
+    """The raylet among the agent's descendants."""
+
+    def look() -> int | None:
+        listing = subprocess.run(["ps", "-e", "-o", "pid=,ppid=,comm="], capture_output=True, text=True).stdout
+        rows = [line.split(None, 2) for line in listing.splitlines()]
+        family = {agent}
+        for _ in range(6):
+            family |= {int(pid) for pid, parent, _ in rows if int(parent) in family}
+        return next((int(pid) for pid, _, name in rows if int(pid) in family and name == "raylet"), None)
+
+    return wait_for("a raylet", look)
