@@ -26,23 +26,30 @@ class EarlyEnd:
 
 
 def parse(lines: Iterable[str]) -> list[EarlyEnd]:
-    """Every ended task, with the prelude's reason where it gave one.
+    """Every ended task, with the prelude's reason where it gave one, before or after: the two arrive separately.
 
-    >>> parse(["muster: n3: cannot see /x", "srun: error: n3: task 2: Exited with exit code 121"])
+    >>> parse(["srun: error: n3: task 2: Exited with exit code 121", "muster: n3: cannot see /x"])
     [EarlyEnd(host='n3', rank=2, reason='cannot see /x')]
     """
     reasons: dict[str, str] = {}
-    ends: list[EarlyEnd] = []
+    ends: list[tuple[str, int | None, str]] = []
     for line in lines:
         if match := _PRELUDE.match(line):
             reasons[match["host"]] = match["reason"]
         elif match := _TASK.match(line):
-            host, how = match["host"], match["how"]
-            for rank in _ranks(match["tasks"]):
-                ends.append(EarlyEnd(host, rank, reasons.get(host, f"its agent ended early: {how}")))
+            how = f"its agent ended early: {match['how']}"
+            ends += [(match["host"], rank, how) for rank in _ranks(match["tasks"])]
         elif match := _NODE.match(line):
-            ends.append(EarlyEnd(match["host"], None, "Slurm reports that the node failed"))
-    return ends
+            ends.append((match["host"], None, "Slurm reports that the node failed"))
+    return [EarlyEnd(host, rank, reasons.get(host, how)) for host, rank, how in ends]
+
+
+def read(path: str) -> list[EarlyEnd]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return parse(line.rstrip() for line in file)
+    except OSError:
+        return []
 
 
 def _ranks(text: str) -> list[int]:
@@ -55,23 +62,23 @@ def _ranks(text: str) -> list[int]:
 
 
 class StepsLog:
-    """Follows the file; each look returns the ends that are new since the last."""
+    """Follows the file; a look returns the ends that the look before saw first, by when their reasons are there too."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._size = -1
-        self._known: set[EarlyEnd] = set()
+        self._size = 0
+        self._fresh: set[int | str] = set()
+        self._told: set[int | str] = set()
 
     def look(self) -> list[EarlyEnd]:
         try:
             size = os.stat(self._path).st_size
-            if size == self._size:
-                return []
-            with open(self._path, encoding="utf-8", errors="replace") as file:
-                ends = parse(line.rstrip() for line in file)
         except OSError:
             return []
+        if size == self._size and not self._fresh:
+            return []
         self._size = size
-        new = [end for end in ends if end not in self._known]
-        self._known.update(new)
-        return new
+        ends = {end.host if end.rank is None else end.rank: end for end in read(self._path)}
+        ripe, self._fresh = self._fresh, ends.keys() - self._told - self._fresh
+        self._told |= ripe
+        return [ends[task] for task in ends if task in ripe]

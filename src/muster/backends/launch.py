@@ -21,6 +21,7 @@ OWNER_LOST_EXTRA_S = 15.0  # beyond the driver's grace, when `muster run` itself
 
 def submit_batch(prepared: Prepared) -> str:
     """sbatch the run; returns the job id. A refused job leaves no run directory."""
+    _check_size(prepared)
     write_run(prepared)
     try:
         job_id = client.submit(prepared.run.script, prepared.spec.sbatch_requests())
@@ -29,6 +30,19 @@ def submit_batch(prepared: Prepared) -> str:
         raise
     _record(prepared, job_id, pid=None)
     return job_id
+
+
+def _check_size(prepared: Prepared) -> None:
+    """Slurm takes a job that no partition can ever hold, and lets it wait for good: refuse it here."""
+    spec = prepared.spec
+    if "clusters" in spec.sbatch:
+        return  # another cluster's partitions
+    sizes = client.partition_sizes()
+    names = (spec.partition or "").split(",")
+    known = [sizes[name] for name in names if name in sizes]
+    if len(known) == len(names) and spec.nodes > max(known):
+        where = f"partition {spec.partition}" if spec.partition else "the default partition"
+        raise BackendError(f"--nodes {spec.nodes}: {where} has {max(known)} nodes")
 
 
 def start_detached(prepared: Prepared) -> int:

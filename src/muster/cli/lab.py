@@ -133,7 +133,7 @@ def env() -> None:
         click.echo(f"export {name}={shlex.quote(value)}")
 
 
-@lab.command("exec", context_settings={"ignore_unknown_options": True})
+@lab.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--node", metavar="NODE", help="Run it inside this node (default: on the login side, this machine).")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @_told

@@ -77,14 +77,15 @@ def _daemon(plan: LabPlan, name: str) -> list[str]:
             "ip link set eth0 up",
             # Programs ask the default route for "my address"; the controller answers anything beyond with an error.
             f"ip route add default via {plan.address(CONTROLLER)}",
-            f"exec tini -- slurmd -D -N {name} -f {conf}",
+            f"exec tini -- slurmd -D -b -N {name} -f {conf}",
         ]
     munge = plan.munge_dir
     files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
     options = " ".join(f"--{option}={_q(munge / file)}" for option, file in files.items())
     return [
         *_kernel_settings(),
-        f"munged --num-threads=4 {options}",
+        # Forced, because it would refuse a state directory that only root can enter.
+        f"munged --force --num-threads=4 {options}",
         f"exec tini -- slurmctld -D -f {conf}",
     ]
 

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -100,6 +99,7 @@ class Lab:
         kill_all(self._machines.values())
         # An `up` that was itself killed may have started machines it did not record.
         kill_all(leftovers.inhabitants(self.plan))
+        kill_all(leftovers.clients(self.plan))
         network.remove(self.plan)
         cgroup.remove(cgroup.root(self.plan))
         self._machines = {}
@@ -230,9 +230,9 @@ class Lab:
         freezer = cgroup.of_machine(self.plan, name)
         if freezer:
             cgroup.remove(freezer)
-        since = time.time()
+        slurm.mark_down(self.env(), name)
         self._start_nodes([name])
-        slurm.await_registered(self.plan, self.env(), name, self._machines[name], since, HEAL_DEADLINE_S)
+        slurm.await_returned(self.plan, self.env(), name, self._machines[name], HEAL_DEADLINE_S)
 
     @property
     def _controller_pid(self) -> int:

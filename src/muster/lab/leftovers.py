@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from muster.lab import cgroup, network
@@ -14,7 +15,7 @@ _SLURM_CLIENTS = frozenset({"srun", "salloc", "sbatch"})
 def find(plan: LabPlan) -> list[str]:
     """A line for everything that is left of the lab of this state directory; empty when clean."""
     found = [f"process {one.pid} ({_name(one.pid)}) in a machine of the lab" for one in inhabitants(plan)]
-    found += [f"process {pid} ({_name(pid)}) still talks to the lab" for pid in _clients(plan)]
+    found += [f"process {one.pid} ({_name(one.pid)}) still talks to the lab" for one in clients(plan)]
     if network.host_link_exists(plan):
         found.append(f"network link {plan.host_link}")
     found += [f"mount {mount}" for mount in _mounts(plan)]
@@ -27,21 +28,22 @@ def find(plan: LabPlan) -> list[str]:
 
 def inhabitants(plan: LabPlan) -> list[ProcessId]:
     """The processes in the lab's mount namespaces, told by the mark on the mounts; needs no record of them."""
-    found = []
-    for pid in all_pids():
-        if f" - tmpfs {plan.mark} " in _read(Path(f"/proc/{pid}/mountinfo")):
-            process = ProcessId.find(pid)
-            if process and process.alive():
-                found.append(process)
-    return found
+    return _living(pid for pid in all_pids() if f" - tmpfs {plan.mark} " in _read(Path(f"/proc/{pid}/mountinfo")))
 
 
-def _clients(plan: LabPlan) -> list[int]:
-    """Slurm commands on this machine that were started for the lab and have not ended."""
-    mark = f"SLURM_CONF={plan.slurm_conf}\0"
-    return [
-        pid for pid in all_pids() if _name(pid) in _SLURM_CLIENTS and mark in _read(Path(f"/proc/{pid}/environ")) + "\0"
-    ]
+def clients(plan: LabPlan) -> list[ProcessId]:
+    """The Slurm commands on this machine that were started for the lab: without it they can only hang."""
+    mark = f"\0SLURM_CONF={plan.slurm_conf}\0"
+    return _living(
+        pid
+        for pid in all_pids()
+        if _name(pid) in _SLURM_CLIENTS and mark in f"\0{_read(Path(f'/proc/{pid}/environ'))}\0"
+    )
+
+
+def _living(pids: Iterable[int]) -> list[ProcessId]:
+    found = (ProcessId.find(pid) for pid in pids)
+    return [process for process in found if process and process.alive()]
 
 
 def _mounts(plan: LabPlan) -> list[str]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import time
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
 
 from muster.lab.errors import LabError
 from muster.lab.plan import CONTROLLER, LabPlan
@@ -14,7 +12,7 @@ from muster.lab.process import ProcessId
 
 _STEP_S = 0.1
 #: sinfo appends a mark to the state of a node that does not answer or is in between (`idle*`, `idle~`).
-USABLE = frozenset({"idle", "allocated", "mixed", "completing"})
+USABLE = frozenset({"idle", "allocated", "mixed"})
 
 
 def node_states(env: Mapping[str, str]) -> dict[str, str] | None:
@@ -41,10 +39,20 @@ def await_controller(plan: LabPlan, env: Mapping[str, str], init: ProcessId, dea
 
 def await_usable(plan: LabPlan, env: Mapping[str, str], inits: Mapping[str, ProcessId], deadline_s: float) -> None:
     """Return when Slurm can use these nodes; raise naming those it cannot, with slurmd's log."""
+    _await(plan, env, inits, lambda node_state: node_state in USABLE, deadline_s)
+
+
+def _await(
+    plan: LabPlan,
+    env: Mapping[str, str],
+    inits: Mapping[str, ProcessId],
+    fine: Callable[[str], bool],
+    deadline_s: float,
+) -> None:
     deadline = time.monotonic() + deadline_s
     while True:
         states = node_states(env) or {}
-        missing = [name for name in inits if states.get(name) not in USABLE]
+        missing = [name for name in inits if not fine(states.get(name, "unknown"))]
         if not missing:
             return
         dead = [name for name in missing if not inits[name].alive()]
@@ -56,32 +64,19 @@ def await_usable(plan: LabPlan, env: Mapping[str, str], inits: Mapping[str, Proc
         time.sleep(_STEP_S)
 
 
-def await_registered(
-    plan: LabPlan, env: Mapping[str, str], name: str, init: ProcessId, since: float, deadline_s: float
-) -> None:
-    """Return when slurmctld knows the node's slurmd that was started at `since` (it may not have missed the old)."""
-    deadline = time.monotonic() + deadline_s
-    while _slurmd_start(env, name) < int(since):
-        if not init.alive():
-            raise LabError(f"slurmd has ended on {name}.\n{log_tail(plan, name)}")
-        if time.monotonic() > deadline:
-            raise LabError(f"slurmd on {name} has not registered after {deadline_s:.0f} s.\n{log_tail(plan, name)}")
-        time.sleep(_STEP_S)
-
-
-def _slurmd_start(env: Mapping[str, str], name: str) -> float:
-    """When the slurmd started that last registered for the node; 0 if none has."""
-    argv = ["scontrol", "--oneliner", "show", "node", name]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    found = re.search(r" SlurmdStartTime=(\d\S+)", done.stdout)
-    return datetime.fromisoformat(found[1]).timestamp() if found else 0.0
+def mark_down(env: Mapping[str, str], name: str) -> None:
+    """Let Slurm know of a node's death if it has not noticed; else it would wait a minute for jobs long gone to end."""
+    _update_node(env, name, "down", "reason=died")
 
 
 def resume(env: Mapping[str, str], name: str) -> None:
     """Lift a DOWN or DRAIN that Slurm would not lift by itself; no harm where there is none."""
-    subprocess.run(
-        ["scontrol", "update", f"nodename={name}", "state=resume"], env=env, capture_output=True, check=False
-    )
+    _update_node(env, name, "resume")
+
+
+def _update_node(env: Mapping[str, str], name: str, node_state: str, *more: str) -> None:
+    argv = ["scontrol", "update", f"nodename={name}", f"state={node_state}", *more]
+    subprocess.run(argv, env=env, capture_output=True, check=False)
 
 
 def log_tail(plan: LabPlan, name: str, lines: int = 15) -> str:

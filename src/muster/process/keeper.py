@@ -29,6 +29,7 @@ from typing import Any
 
 LENGTH = struct.Struct("!I")
 PR_SET_CHILD_SUBREAPER = 36
+THREADS = 17  # index of num_threads among the fields of /proc/<pid>/stat that follow the name
 POLL_S = 0.02  # how often an ending scope is looked at; nothing signals "a grandchild was adopted"
 
 
@@ -40,7 +41,10 @@ def become_subreaper() -> None:
 
 
 def read_parents() -> dict[int, int]:
-    """pid -> parent pid of every process that is not yet dead (zombies are left out)."""
+    """pid -> parent pid of every process that is not yet dead (zombies are left out).
+
+    A process whose main thread has ended looks like a zombie while its other threads run: it counts as alive.
+    """
     parents = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -50,7 +54,7 @@ def read_parents() -> dict[int, int]:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
             continue
-        if fields[0] not in (b"Z", b"X"):
+        if fields[0] not in (b"Z", b"X") or int(fields[THREADS]) > 1:
             parents[int(entry)] = int(fields[1])
     return parents
 
@@ -82,13 +86,23 @@ class Keeper:
         os.set_blocking(wake_write, False)
         os.set_blocking(self.wake_read, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self.restore_signals()
         # Handlers that do nothing, not SIG_IGN: children would inherit that, and never hear a SIGTERM.
         for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, lambda *_: None)
 
+    def restore_signals(self) -> None:
+        """Children start as from a login shell, whatever the owner ignores or blocks (bash's `&` ignores two)."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        for signum in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # Python's own, which Popen restores
+            if signal.getsignal(signum) is signal.SIG_IGN:
+                signal.signal(signum, signal.SIG_DFL)
+
     def run(self) -> None:
-        self.serve()
-        self.end()
+        try:
+            self.serve()
+        finally:
+            self.end()  # also after a defect of our own: what we started must not be left
 
     # -- serving ------------------------------------------------------------------------------------------------
 

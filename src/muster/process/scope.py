@@ -76,6 +76,7 @@ class Scope:
         self._running: dict[int, asyncio.Future[Exit]] = {}
         self._closed: asyncio.Future[Closed]
         self._opened: asyncio.Future[int]
+        self._sending: asyncio.Lock  # a request is two writes; those of two tasks must not mix
         self.lost = False  # the keeper itself was ended by somebody
 
     async def __aenter__(self) -> Scope:
@@ -92,7 +93,7 @@ class Scope:
     async def open(self) -> Scope:
         """Start the keeper; returns when it is ready to own."""
         loop = asyncio.get_running_loop()
-        self._closed, self._opened = loop.create_future(), loop.create_future()
+        self._closed, self._opened, self._sending = loop.create_future(), loop.create_future(), asyncio.Lock()
         ours, theirs = socket.socketpair()
         program = source_of(keeper)
         argv = [sys.executable, "-I", "-S", "-c", program, str(theirs.fileno()), str(self._lost_owner_grace)]
@@ -118,21 +119,33 @@ class Scope:
         stderr: int | None = None,
     ) -> Owned:
         """Start a process; descriptors left out are /dev/null. The caller keeps, and closes, its own copies."""
+        if self._closed.done():
+            raise SpawnError(f"the scope {self.name!r} is {'lost' if self.lost else 'closed'}")
         self._next_id += 1
-        number, loop = self._next_id, asyncio.get_running_loop()
-        self._spawning[number], self._running[number] = loop.create_future(), loop.create_future()
         request = {
-            "do": "spawn", "id": number, "argv": list(argv), "cwd": cwd,
+            "do": "spawn", "id": self._next_id, "argv": list(argv), "cwd": cwd,
             "env": dict(os.environ if env is None else env),
         }  # fmt: skip
-        null = os.open(os.devnull, os.O_RDWR)
+        fds = [os.open(os.devnull, os.O_RDWR) if fd is None else os.dup(fd) for fd in (stdin, stdout, stderr)]
+        # Shielded: a request that was begun is finished, or the next one would be read as its rest.
+        return await asyncio.shield(asyncio.ensure_future(self._spawn(self._next_id, request, fds)))
+
+    async def _spawn(self, number: int, request: dict[str, Any], fds: list[int]) -> Owned:
+        loop = asyncio.get_running_loop()
+        started, ended = loop.create_future(), loop.create_future()
+        self._spawning[number], self._running[number] = started, ended
         try:
-            await self._send(request, [null if fd is None else fd for fd in (stdin, stdout, stderr)])
-            pid = await self._spawning[number]
+            await self._send(request, fds)
+        except OSError as error:
+            if not started.done():
+                started.set_exception(SpawnError(f"the keeper of scope {self.name!r} cannot be reached: {error}"))
         finally:
-            os.close(null)
+            for fd in fds:
+                os.close(fd)
+        try:
+            return Owned(await started, ended)
+        finally:
             del self._spawning[number]
-        return Owned(pid, self._running[number])
 
     async def close(self, grace: float) -> Closed:
         """End everything in the scope; returns when all of it is verified gone."""
@@ -145,8 +158,23 @@ class Scope:
 
     async def _send(self, message: dict[str, Any], fds: list[int]) -> None:
         body = json.dumps(message).encode()
-        socket.send_fds(self._socket, [LENGTH.pack(len(body))], fds)
-        await asyncio.get_running_loop().sock_sendall(self._socket, body)
+        async with self._sending:
+            while True:
+                try:
+                    socket.send_fds(self._socket, [LENGTH.pack(len(body))], fds)
+                    break
+                except BlockingIOError:
+                    await self._writable()
+            await asyncio.get_running_loop().sock_sendall(self._socket, body)
+
+    async def _writable(self) -> None:
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        loop.add_writer(self._socket, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_writer(self._socket)
 
     async def _read(self) -> None:
         """Dispatch what the keeper reports, until it is done or lost."""
@@ -182,15 +210,19 @@ class Scope:
         elif event == "exited":
             self._running.pop(message["id"]).set_result(Exit.from_status(message["status"]))
         elif event == "closed":
+            self._refuse_waiting(f"the scope {self.name!r} was closed")
             self._closed.set_result(Closed(message["killed"], message["seconds"]))
+
+    def _refuse_waiting(self, reason: str) -> None:
+        """Nothing more will be started: say so to everybody who waits for it."""
+        for waiting in (self._opened, *self._spawning.values()):
+            if not waiting.done():
+                waiting.set_exception(SpawnError(reason))
 
     def _on_lost(self) -> None:
         """The keeper was killed: its processes are now our children, if we are a subreaper, or init's."""
         self.lost = True
-        error = SpawnError(f"the keeper of scope {self.name!r} was lost")
-        for waiting in (self._opened, *self._spawning.values()):
-            if not waiting.done():
-                waiting.set_exception(error)
+        self._refuse_waiting(f"the keeper of scope {self.name!r} was lost")
         for running in self._running.values():
             if not running.done():
                 running.set_result(Exit())

@@ -6,9 +6,9 @@ import os
 import re
 from typing import Any
 
+from muster.agent import steps
 from muster.agent.job import tail_of
 from muster.agent.publisher import TIMINGS
-from muster.agent.steps import StepsLog
 from muster.board import AttemptPaths, RunPaths, read_json
 
 ENDED_STATES = ("succeeded", "failed", "stopped")
@@ -57,7 +57,7 @@ def newest_published(attempt: AttemptPaths) -> dict[str, Any] | None:
 
 def _early_error(attempt: AttemptPaths) -> dict[str, Any] | None:
     """Who could not even start, from the launcher's own words."""
-    for end in StepsLog(attempt.steps_log).look():
+    for end in steps.read(attempt.steps_log):
         tail = tail_of(attempt.node_log(end.rank), 12) if end.rank is not None else []
         return {"rank": end.rank, "host": end.host, "phase": "start", "reason": end.reason, "log_tail": tail}
     tail = tail_of(attempt.steps_log, 6)

@@ -57,6 +57,16 @@ def kill_wait() -> float:
     return float(match[1]) if match else DEFAULT_KILL_WAIT_S
 
 
+def partition_sizes() -> dict[str, int]:
+    """Nodes of every partition, by name; the default one also under "". Empty when Slurm does not answer."""
+    sizes: dict[str, int] = {}
+    for line in _command(["sinfo", "--noheader", "--format=%P %D"]).stdout.splitlines():
+        name, _, nodes = line.partition(" ")
+        for key in {name.rstrip("*"), "" if name.endswith("*") else name.rstrip("*")}:
+            sizes[key] = sizes.get(key, 0) + int(nodes)  # one line for each state that its nodes are in
+    return sizes
+
+
 def _command(argv: list[str], env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(argv, capture_output=True, text=True, env=env, timeout=120)

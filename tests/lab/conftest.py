@@ -1,0 +1,98 @@
+"""A real Slurm for the tests of this directory, and `muster` on its login side."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.running import MusterCommand, wait_for
+
+from muster.lab import Lab
+
+LAB_DIR = Path("/run/ml-tests")
+
+
+def why_no_lab() -> str | None:
+    if os.geteuid() != 0:
+        return "the lab needs root"
+    missing = [name for name in ("slurmctld", "slurmd", "munged", "ip", "tini") if shutil.which(name) is None]
+    return f"the lab needs {', '.join(missing)}" if missing else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = why_no_lab()
+    for item in items:
+        if "tests/lab/" in str(item.path):
+            item.add_marker(pytest.mark.lab)
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="module")
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A lab of four nodes, or as the module's LAB says."""
+    options = getattr(request.module, "LAB", {"nodes": 4})
+    if LAB_DIR.exists():
+        Lab.remains(LAB_DIR).down()  # a killed test session could not
+    with Lab(state_dir=LAB_DIR, **options) as lab:
+        yield lab
+
+
+@pytest.fixture
+def slurm(lab: Lab, request: pytest.FixtureRequest) -> Iterator[SlurmCommand]:
+    """`muster` on the lab's login side, in a directory that all nodes share. No job outlives the test."""
+    directory = LAB_DIR / "shared" / request.node.name.replace("/", "-")[:40]
+    directory.mkdir()
+    command = SlurmCommand(cwd=directory, python=sys.executable, env=lab.env_additions(), lab=lab)
+    yield command
+    lab.exec(["scancel", "--user=root"], capture_output=True)
+    wait_for("no job in the queue", lambda: not command.slurm("squeue", "--noheader").stdout.strip())
+    left = {name: command.on_node(name, "ls", "/tmp").stdout.split() for name in command.live_nodes()}
+    assert not any(entry.startswith("muster-") for entries in left.values() for entry in entries), left
+
+
+class SlurmCommand(MusterCommand):
+    """`muster` with Slurm around it."""
+
+    def __init__(self, cwd: Path, python: str, env: dict[str, str], lab: Lab) -> None:
+        super().__init__(cwd, python, env)
+        self.lab = lab
+
+    def run(
+        self, *args: str, nodes: int = 4, ray: bool = False, timeout: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        return self(*self.run_args(*args, nodes=nodes, ray=ray), timeout=timeout)
+
+    def run_args(self, *args: str, nodes: int = 4, ray: bool = False) -> list[str]:
+        return ["run", "--nodes", str(nodes), "--python", self.python, *([] if ray else ["--no-ray"]), *args]
+
+    def slurm(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            argv, env={**os.environ, **self.env}, cwd=self.cwd, capture_output=True, text=True, timeout=120
+        )
+
+    def on_node(self, node: str, *argv: str) -> subprocess.CompletedProcess[str]:
+        return self.lab.exec(list(argv), node=node, capture_output=True, text=True)
+
+    def live_nodes(self) -> list[str]:
+        return [node.name for node in self.lab.status().nodes if node.alive]
+
+    def job(self, job_id: str) -> dict[str, str]:
+        """Slurm's own view of a job."""
+        words = self.slurm("scontrol", "show", "job", job_id).stdout.split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def ended_job(self, job_id: str) -> dict[str, str]:
+        wait_for(
+            f"job {job_id} to end", lambda: self.job(job_id).get("JobState") not in ("RUNNING", "COMPLETING", "PENDING")
+        )
+        return self.job(job_id)
+
+    def steps(self, job_id: str) -> list[str]:
+        out = self.slurm("squeue", "--steps", f"--jobs={job_id}", "--noheader", "--format=%i").stdout
+        return [step for step in out.split() if not step.endswith((".batch", ".extern"))]

@@ -1,0 +1,111 @@
+"""For tests that start processes: what children say, line by line, and the proof that none of them is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+DEADLINE_S = 20.0  # for things that take milliseconds; only a defect, or a drowned machine, gets near it
+TAG = "MUSTER_TEST_PROCESS"
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that only waits to be reaped does not."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+def tagged(tag: str) -> list[int]:
+    """Every live process that was started, by whatever detour, from the test with this tag."""
+    wanted, found = f"{TAG}={tag}".encode(), []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/environ", "rb") as file:
+                if wanted in file.read().split(b"\0") and is_alive(int(entry)):
+                    found.append(int(entry))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[int]]]:
+    """Yields what finds the test's live processes; at the end of the test there must be none."""
+    tag = uuid.uuid4().hex
+    monkeypatch.setenv(TAG, tag)
+    yield lambda: tagged(tag)
+    end = time.monotonic() + DEADLINE_S
+    while (left := tagged(tag)) and time.monotonic() < end:
+        time.sleep(0.02)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left, f"processes left behind: {left}"
+
+
+@pytest.fixture
+def live(nothing_is_left: Callable[[], list[int]]) -> Callable[[], list[int]]:
+    """The pids of the test's live processes."""
+    return nothing_is_left
+
+
+@pytest.fixture
+def gone() -> Callable[..., Awaitable[None]]:
+    """Waits until every one of the pids is gone."""
+
+    async def wait(*pids: int) -> None:
+        end = time.monotonic() + DEADLINE_S
+        while left := [pid for pid in pids if is_alive(pid)]:
+            assert time.monotonic() < end, f"still alive: {left}"
+            await asyncio.sleep(0.02)
+
+    return wait
+
+
+class Words:
+    """A pipe: `fd` is a child's stdout, `line` what the child says next, `rest` all that follows until its end."""
+
+    def __init__(self) -> None:
+        read, self.fd = os.pipe()
+        self._file = os.fdopen(read)
+
+    async def line(self) -> str:
+        return (await asyncio.wait_for(asyncio.to_thread(self._file.readline), DEADLINE_S)).rstrip("\n")
+
+    async def pid(self) -> int:
+        return int(await self.line())
+
+    async def rest(self) -> str:
+        self.finish()
+        return await asyncio.wait_for(asyncio.to_thread(self._file.read), DEADLINE_S)
+
+    def finish(self) -> None:
+        if self.fd != -1:
+            os.close(self.fd)
+            self.fd = -1
+
+    def close(self) -> None:
+        self.finish()
+        self._file.close()
+
+
+@pytest.fixture
+def words() -> Iterator[Words]:
+    pipe = Words()
+    yield pipe
+    pipe.close()
+
+
+@pytest.fixture
+def python() -> Callable[[str], list[str]]:
+    """The command line of a child in Python, with Muster importable and nothing else to slow it down."""
+    return lambda source: [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{source}"]

@@ -1,0 +1,143 @@
+"""When the owner or the keeper is killed: nothing survives, nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from muster.process import Exit, Scope, SpawnError, keeper, source_of
+
+if TYPE_CHECKING:
+    from tests.process.conftest import Words
+
+Live = Callable[[], list[int]]
+Python = Callable[[str], list[str]]
+
+# Starts, in a scope, a process that ignores TERM and one that has left its session; says that they run.
+OWNER = """
+import asyncio, os, signal
+from muster.process import Scope, become_subreaper, sweep
+
+async def main():
+    scope = await Scope("owner", lost_owner_grace=0.2).open()
+    read, write = os.pipe()
+    await scope.spawn(["sh", "-c", "trap '' TERM; setsid sleep 1000 & echo 1; while :; do sleep 1; done"], stdout=write)
+    os.read(read, 1)
+    process = await scope.spawn(["sleep", "1000"])
+    await then(scope, process)
+
+async def wait_for_ever(scope, process):
+    print("running", scope.keeper_pid, flush=True)
+    await asyncio.sleep(1000)
+
+async def lose_the_keeper_and_sweep(scope, process):
+    os.kill(scope.keeper_pid, signal.SIGKILL)
+    exit = await process.wait()
+    print(exit, scope.lost, sweep() >= 3, flush=True)
+"""
+
+
+@contextmanager
+def owner(argv: list[str]) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+async def test_when_the_owner_is_killed_everything_it_started_goes(
+    python: Python, live: Live, gone, signum: signal.Signals
+) -> None:
+    with owner(python(OWNER + "then = wait_for_ever\nasyncio.run(main())")) as process:
+        said = await asyncio.to_thread(process.stdout.readline)
+        keeper_pid = int(said.split()[1])
+        started = live()
+        assert len(started) >= 5 and keeper_pid in started  # owner, keeper, and the three below it
+        process.send_signal(signum)
+        await gone(*started)
+
+
+async def test_when_the_keeper_is_killed_a_subreaping_owner_can_sweep_what_it_kept(python: Python, live: Live) -> None:
+    program = OWNER + "then = lose_the_keeper_and_sweep\nbecome_subreaper()\nasyncio.run(main())"
+    with owner(python(program)) as process:
+        assert await asyncio.to_thread(process.stdout.readline) == "was lost True True\n"
+        assert await asyncio.to_thread(process.wait, 20) == 0
+        assert live() == []
+
+
+async def test_when_the_keeper_is_killed_waiters_are_told_and_further_starts_refused() -> None:
+    scope = await Scope("test").open()
+    process = await scope.spawn(["sleep", "1000"])
+    os.kill(scope.keeper_pid, signal.SIGKILL)
+    assert await asyncio.wait_for(process.wait(), 20) == Exit()
+    assert scope.lost
+    with pytest.raises(SpawnError, match="lost"):
+        await scope.spawn(["true"])
+    await scope.close(grace=0)  # returns: there is nothing it could wait for
+    os.kill(process.pid, signal.SIGKILL)  # nobody's any more but ours
+
+
+async def test_a_start_that_waits_while_the_keeper_dies_is_refused() -> None:
+    scope = await Scope("test").open()
+    os.kill(scope.keeper_pid, signal.SIGSTOP)
+    start = asyncio.create_task(scope.spawn(["true"]))
+    await asyncio.sleep(0)
+    os.kill(scope.keeper_pid, signal.SIGKILL)
+    with pytest.raises(SpawnError):
+        await asyncio.wait_for(start, 20)
+    await scope.close(grace=0)
+
+
+async def test_a_keeper_that_meets_its_own_defect_still_ends_what_it_keeps(
+    words: Words, gone, capfd: pytest.CaptureFixture[str]
+) -> None:
+    scope = await Scope("test").open()
+    await scope.spawn(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=words.fd)
+    child = await words.pid()
+    scope._socket.send(keeper.LENGTH.pack(5) + b"?????")  # no owner says this
+    await gone(child, scope.keeper_pid)
+    await scope.close(grace=0)
+    capfd.readouterr()  # the keeper's traceback
+
+
+async def test_children_do_not_inherit_what_their_owner_ignores_or_blocks(words: Words, python: Python) -> None:
+    """Regression: with SIGTERM ignored in the keeper, no child could ever be asked to leave."""
+    ignoring = """
+import asyncio, signal
+from muster.process import Scope
+hidden = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+for signum in hidden: signal.signal(signum, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, hidden)
+async def main():
+    async with Scope("owner") as scope:
+        await (await scope.spawn(["grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"], stdout=1)).wait()
+asyncio.run(main())
+"""
+    with owner(python(ignoring)) as process:
+        said, _ = await asyncio.to_thread(process.communicate, None, 20)
+    masks = dict(line.split(":\t") for line in said.splitlines())
+    assert {name: int(mask, 16) for name, mask in masks.items()} == {"SigIgn": 0, "SigBlk": 0}
+
+
+async def test_the_keeper_outlives_signals_meant_for_its_owner(words: Words) -> None:
+    """A terminal's Ctrl-C, or a hang-up, reaches whole groups: it must not take the keeper first."""
+    async with Scope("test") as scope:
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(scope.keeper_pid, signum)
+        assert (await (await scope.spawn(["true"])).wait()).code == 0
+        assert os.getsid(scope.keeper_pid) == scope.keeper_pid
+
+
+def test_the_keeper_s_source_runs_without_muster() -> None:
+    assert "muster" not in [
+        line.split()[1].partition(".")[0]
+        for line in source_of(keeper).splitlines()
+        if line.startswith(("from", "import"))
+    ]
