@@ -96,3 +96,13 @@ class SlurmCommand(MusterCommand):
     def steps(self, job_id: str) -> list[str]:
         out = self.slurm("squeue", "--steps", f"--jobs={job_id}", "--noheader", "--format=%i").stdout
         return [step for step in out.split() if not step.endswith((".batch", ".extern"))]
+
+
+def agent_on(slurm: SlurmCommand, node: str) -> int:
+    """The agent's pid on this machine: the process of the node's UTS namespace that runs the archive."""
+    (name,) = [n for n in slurm.lab.status().nodes if n.name == node]
+    space = os.readlink(f"/proc/{name.pid}/ns/uts")
+    listing = subprocess.run(["pgrep", "-f", "agent.pyz"], capture_output=True, text=True).stdout.split()
+    here = [pid for pid in listing if os.readlink(f"/proc/{pid}/ns/uts") == space]
+    (pid,) = [int(pid) for pid in here if Path(f"/proc/{pid}/comm").read_text().startswith("python")]
+    return pid

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.lab.conftest import SlurmCommand
+from tests.lab.conftest import SlurmCommand, agent_on
 
 WAITING = ("--", "bash", "-c", "echo ready; sleep 1000")
 
@@ -53,6 +52,16 @@ def test_an_agent_that_dies_fails_the_run_by_name(slurm: SlurmCommand) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 125
     assert "node n2 (rank 1)" in err
+    assert slurm.ended_job(slurm.status()["job_id"])["ExitCode"] == "125:0"
+
+
+def test_a_lead_that_dies_ends_the_job_by_name(slurm: SlurmCommand) -> None:
+    process = slurm.start(*slurm.run_args(*WAITING))
+    slurm.wait_for_driver("ready")
+    os.kill(agent_on(slurm, "n1"), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 125
+    assert "n1" in err
     assert slurm.ended_job(slurm.status()["job_id"])["ExitCode"] == "125:0"
 
 
@@ -98,12 +107,3 @@ def test_a_ray_start_that_fails_on_one_node_is_named(slurm: SlurmCommand) -> Non
     done = slurm.run("--setup", spoil, "--", "true", ray=True)
     assert done.returncode == 125
     assert "node n3 (rank 2) failed in phase 'ray'" in done.stderr and "No module named 'no'" in done.stderr
-
-
-def agent_on(slurm: SlurmCommand, node: str) -> int:
-    """The agent's pid on this machine: the process of the node's UTS namespace that runs the archive."""
-    (name,) = [n for n in slurm.lab.status().nodes if n.name == node]
-    space = os.readlink(f"/proc/{name.pid}/ns/uts")
-    listing = subprocess.run(["pgrep", "-f", "agent.pyz"], capture_output=True, text=True).stdout.split()
-    (pid,) = [int(pid) for pid in listing if os.readlink(f"/proc/{pid}/ns/uts") == space]
-    return pid

@@ -9,7 +9,6 @@ import tarfile
 from pathlib import Path
 
 import pytest
-
 from tests.running import MusterCommand, wait_for
 
 pytestmark = pytest.mark.ray

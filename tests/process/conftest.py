@@ -1,19 +1,17 @@
-"""For tests that start processes: what children say, line by line, and the proof that none of them is left."""
+"""For tests that start processes: what children say, line by line, and which of them live."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
+from tests.conftest import TAG, tagged_processes
 
 DEADLINE_S = 20.0  # for things that take milliseconds; only a defect, or a drowned machine, gets near it
-TAG = "MUSTER_TEST_PROCESS"
 
 
 def is_alive(pid: int) -> bool:
@@ -25,37 +23,10 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def tagged(tag: str) -> list[int]:
-    """Every live process that was started, by whatever detour, from the test with this tag."""
-    wanted, found = f"{TAG}={tag}".encode(), []
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{entry}/environ", "rb") as file:
-                if wanted in file.read().split(b"\0") and is_alive(int(entry)):
-                    found.append(int(entry))
-        except OSError:
-            continue
-    return found
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[int]]]:
-    """Yields what finds the test's live processes; at the end of the test there must be none."""
-    tag = uuid.uuid4().hex
-    monkeypatch.setenv(TAG, tag)
-    yield lambda: tagged(tag)
-    end = time.monotonic() + DEADLINE_S
-    while (left := tagged(tag)) and time.monotonic() < end:
-        time.sleep(0.02)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert not left, f"processes left behind: {left}"
-
-
 @pytest.fixture
-def live(nothing_is_left: Callable[[], list[int]]) -> Callable[[], list[int]]:
-    """The pids of the test's live processes."""
-    return nothing_is_left
+def live() -> Callable[..., list[int]]:
+    """The live processes that were started, by whatever detour, from this test; without those named."""
+    return lambda *besides: [pid for pid in tagged_processes(os.environ[TAG]) if pid not in besides]
 
 
 @pytest.fixture

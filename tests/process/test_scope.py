@@ -102,12 +102,14 @@ async def test_descriptors_left_out_are_dev_null() -> None:
         assert [os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in (0, 1, 2)] == ["/dev/null"] * 3
 
 
-async def test_no_other_descriptor_of_the_owner_reaches_the_child(tmp_path: Path) -> None:
-    with open(tmp_path / "secret", "w") as file, socket.socket() as connection:
+async def test_no_other_descriptor_of_the_owner_reaches_the_child(tmp_path: Path, words: Words) -> None:
+    silence, mouth = os.pipe()
+    with open(tmp_path / "secret", "w") as file, socket.socket() as connection, open(silence), open(mouth, "w"):
         os.set_inheritable(file.fileno(), True)
         os.set_inheritable(connection.fileno(), True)
         async with Scope("test") as scope:
-            process = await scope.spawn(["sleep", "1000"])
+            process = await scope.spawn(["sh", "-c", "echo ready; read x"], stdin=silence, stdout=words.fd)
+            assert await words.line() == "ready"  # its libraries are loaded: whatever is open now was given to it
             assert sorted(os.listdir(f"/proc/{process.pid}/fd")) == ["0", "1", "2"]
 
 
@@ -126,7 +128,7 @@ async def test_the_child_has_a_session_of_its_own_and_the_directory_and_environm
     tmp_path: Path, words: Words
 ) -> None:
     async with Scope("test") as scope:
-        script = 'echo "$(ps -o sid= -p $$ | tr -d " ") $PWD $COLOUR"'
+        script = 'read _ _ _ _ _ session _ </proc/$$/stat; echo "$session $PWD $COLOUR"'
         process = await scope.spawn(
             ["sh", "-c", script], cwd=str(tmp_path), env={**os.environ, "COLOUR": "grün\n"}, stdout=words.fd
         )
@@ -148,7 +150,7 @@ async def test_many_starts_at_once_with_environments_larger_than_a_socket_buffer
 
 
 async def test_a_start_that_is_given_up_leaves_the_scope_working_and_nothing_behind(
-    live: Callable[[], list[int]],
+    live: Callable[..., list[int]],
 ) -> None:
     async with Scope("test") as scope:
         for _ in range(3):
@@ -158,7 +160,7 @@ async def test_a_start_that_is_given_up_leaves_the_scope_working_and_nothing_beh
             with pytest.raises(asyncio.CancelledError):
                 await start
         assert (await (await scope.spawn(["true"])).wait()).code == 0
-    assert live() == []
+    assert live(scope.keeper_pid) == []
 
 
 async def test_giving_up_waiting_does_not_disturb_others_who_wait() -> None:

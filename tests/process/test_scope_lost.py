@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,9 @@ from muster.process import Exit, Scope, SpawnError, keeper, source_of
 if TYPE_CHECKING:
     from tests.process.conftest import Words
 
-Live = Callable[[], list[int]]
+Live = Callable[..., list[int]]
 Python = Callable[[str], list[str]]
+Gone = Callable[..., Awaitable[None]]
 
 # Starts, in a scope, a process that ignores TERM and one that has left its session; says that they run.
 OWNER = """
@@ -47,13 +48,15 @@ async def lose_the_keeper_and_sweep(scope, process):
 @contextmanager
 def owner(argv: list[str]) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
-        yield process
-        process.kill()
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 async def test_when_the_owner_is_killed_everything_it_started_goes(
-    python: Python, live: Live, gone, signum: signal.Signals
+    python: Python, live: Live, gone: Gone, signum: signal.Signals
 ) -> None:
     with owner(python(OWNER + "then = wait_for_ever\nasyncio.run(main())")) as process:
         said = await asyncio.to_thread(process.stdout.readline)
@@ -96,7 +99,7 @@ async def test_a_start_that_waits_while_the_keeper_dies_is_refused() -> None:
 
 
 async def test_a_keeper_that_meets_its_own_defect_still_ends_what_it_keeps(
-    words: Words, gone, capfd: pytest.CaptureFixture[str]
+    words: Words, gone: Gone, capfd: pytest.CaptureFixture[str]
 ) -> None:
     scope = await Scope("test").open()
     await scope.spawn(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=words.fd)

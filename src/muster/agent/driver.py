@@ -4,51 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
-import shutil
-import sys
-from collections.abc import Mapping
 
-from muster.agent.job import Identity, Job
 from muster.process import Exit, Owned, Scope, SpawnError
 
-# Variables that describe the step the agent runs in. A driver that starts steps of its own must not inherit them.
-_STEP_SCOPED = re.compile(
-    r"SLURM_(STEP.*|PROCID|LOCALID|NODEID|GTIDS|TASK_PID|SRUN_.*|LAUNCH_.*|CPU_BIND.*|MEM_BIND.*|DISTRIBUTION"
-    r"|UMASK|TASKS_PER_NODE|NTASKS|NPROCS|CPUS_PER_TASK|OVERLAP|INPUTMODE|EXPORT_ENV)|PMI_.*|PMI2_.*|PMIX_.*"
-)
-NOT_STARTED = 127
-
-
-def driver_environment(
-    base: Mapping[str, str], job: Job, identity: Identity, cycle: int, ray_address: str | None
-) -> dict[str, str]:
-    """The job's environment, without what belongs to the step, and with what tells the driver where it is."""
-    env = {name: value for name, value in base.items() if not _STEP_SCOPED.fullmatch(name)}
-    for name in ("MUSTER_RANK", "MUSTER_HOST", "MUSTER_BACKEND", "MUSTER_JOB_START"):
-        env.pop(name, None)
-    env["PATH"] = path_with_interpreter(env.get("PATH", os.defpath))
-    env.update(job.env)
-    env.update(
-        MUSTER_RUN_ID=identity.run.run_id,
-        MUSTER_ATTEMPT=str(identity.attempt.number),
-        MUSTER_CYCLE=str(cycle),
-        MUSTER_RESUME="1" if identity.attempt.number or cycle else "0",
-        MUSTER_OUTPUT_DIR=identity.run.output_dir,
-        PYTHONUNBUFFERED=env.get("PYTHONUNBUFFERED", "1"),  # so that its output is seen when it is written
-    )
-    if ray_address is None:
-        env.pop("RAY_ADDRESS", None)
-    else:
-        env["RAY_ADDRESS"] = ray_address
-    return env
-
-
-def path_with_interpreter(path: str) -> str:
-    """PATH on which `python` is the interpreter chosen for the job."""
-    if shutil.which("python", path=path) == sys.executable:
-        return path
-    return os.path.dirname(sys.executable) + os.pathsep + path
+NOT_STARTED = 127  # as a shell says it
 
 
 class Driver:

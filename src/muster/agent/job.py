@@ -39,7 +39,6 @@ class Job:
     """The resolved job, as far as agents act on it. Field names are the job file's."""
 
     command: Sequence[str]
-    env: Mapping[str, str]
     workdir: str
     nodes: int
     ray: bool
@@ -55,8 +54,6 @@ class Job:
     def load(cls, run: RunPaths) -> Job:
         with open(run.job, encoding="utf-8") as file:
             values: dict[str, Any] = json.load(file)
-        with open(run.env, encoding="utf-8") as file:
-            values["env"] = json.load(file)
         return cls(**{name: values[name] for name in cls.__dataclass_fields__})
 
 

@@ -7,11 +7,13 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Coroutine
 from typing import Any
 
 from muster.agent.addresses import host_addresses
 from muster.agent.channel import Channel, accept, listen
-from muster.agent.driver import Driver, driver_environment
+from muster.agent.driver import Driver
+from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, Job, hosts_by_rank, node_tail, tail_of
 from muster.agent.publisher import Publisher
 from muster.agent.ray_node import settings
@@ -22,7 +24,8 @@ from muster.rendezvous import messages as m
 from muster.rendezvous.protocol import LEAD_RANK, Plan, Protocol
 from muster.rendezvous.states import NodeState
 
-LOOK_S = 0.25  # how often deadlines, the stop request and the launcher's stderr are looked at
+LOOK_S = 0.5  # how often deadlines, the stop request and the launcher's stderr are looked at
+PUBLISH_S = 0.2
 CYCLE = 0
 
 
@@ -42,7 +45,7 @@ class Lead:
         self._channels: dict[int, Channel] = {}
         self._ray_address: str | None = None
         self._driver = Driver(identity.attempt.driver_log)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._concluded = asyncio.Event()
         self.port = 0
 
@@ -60,7 +63,8 @@ class Lead:
         start = os.environ.get("MUSTER_JOB_START")
         self._publisher.mark("job_start", float(start) if start else None)
         self._publisher.mark("lead_ready")
-        self._publisher.update(now=True)
+        self._publisher.publish()
+        self._background(self._publish_regularly())
         self._background(self._look_around())
         self._background(self._driver.prepare())
 
@@ -71,15 +75,20 @@ class Lead:
         outcome = self._protocol.outcome
         assert outcome is not None
         self._publisher.mark("ended")
-        self._publisher.update(now=True)
         self._publisher.phase(f"exit code {outcome.exit_code}: {outcome.end_reason}")
         self._publisher.event("end", state=outcome.state, exit_code=outcome.exit_code, reason=outcome.end_reason)
+        self._publisher.publish()
         write_json(self._identity.attempt.outcome, {"exit_code": outcome.exit_code, "end_reason": outcome.end_reason})
         for channel in self._channels.values():
             channel.send("bye")
         await asyncio.gather(*(channel.flush() for channel in self._channels.values()))
         self._server.close()
         return outcome.exit_code
+
+    def watch(self, working: asyncio.Future[Any]) -> None:
+        """Keep a task beside everything else; a defect in it must not go unseen: the run fails."""
+        self._tasks.add(working)
+        working.add_done_callback(self._finished)
 
     def stop(self, reason: str, signum: int, patient: bool = False) -> None:
         """A request from outside. After a signal of Slurm's its SIGKILL is near; a person can wait."""
@@ -91,7 +100,7 @@ class Lead:
     def _feed(self, event: m.Event) -> None:
         for command in self._protocol.handle(event, time.monotonic()):
             self._perform(command)
-        self._publisher.update()
+        self._publisher.note_moves()
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._background(self._serve(reader, writer))
@@ -147,17 +156,28 @@ class Lead:
             self._note_error(rank, self._protocol.state.value, reason, node_tail(self._identity.attempt, rank))
         return reason
 
+    async def _publish_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(PUBLISH_S)
+            self._publisher.publish()
+
     async def _look_around(self) -> None:
         """What no event announces: deadlines, a stop request in the run directory, the launcher's stderr."""
         steps = StepsLog(self._identity.attempt.steps_log)
         while True:
             await asyncio.sleep(LOOK_S)
-            request = read_json(self._identity.attempt.stop_request)
-            if request is not None and self._protocol.outcome is None:
-                self.stop(request["reason"], request["signal"], request.get("patient", False))
-            for end in steps.look():
+            self._look_for_stop_request()
+            for end in steps.look() if self._protocol.missing() else ():
                 self._task_ended(end.host, end.rank, end.reason)
             self._feed(m.Tick())
+
+    def _look_for_stop_request(self) -> None:
+        """By listing: a network filesystem may remember for half a minute that a file was not there."""
+        path = self._identity.attempt.stop_request
+        if self._protocol.outcome is None and os.path.basename(path) in os.listdir(self._identity.attempt.root):
+            request = read_json(path)
+            if request is not None:
+                self.stop(request["reason"], request["signal"], request.get("patient", False))
 
     def _task_ended(self, host: str, rank: int | None, reason: str) -> None:
         for node in self._protocol.nodes:
@@ -184,14 +204,12 @@ class Lead:
             self._concluded.set()
 
     async def _run_driver(self) -> None:
-        env = dict(os.environ)
-        if self._job.ray:
-            env = settings.environment(env, self._identity.run.token)
-        env = driver_environment(env, self._job, self._identity, CYCLE, self._ray_address)
+        env = job_environment(os.environ, given_variables(self._identity), self._identity, CYCLE)
+        if self._ray_address is not None:
+            env = {**settings.environment(env, self._identity.run.token), "RAY_ADDRESS": self._ray_address}
         self._publisher.mark("driver_start")
         self._publisher.driver = {"state": "running", "exit_code": None}
         self._publisher.event("driver_start", command=list(self._job.command))
-        self._publisher.update(now=True)
         exit = await self._driver.run(list(self._job.command), env, self._job.workdir)
         self._publisher.mark("driver_end")
         self._publisher.driver = {"state": "ended", "exit_code": exit.shell_code}
@@ -233,13 +251,10 @@ class Lead:
                 "log_tail": tail,
             }
 
-    def _background(self, work: Any) -> None:
-        """Run beside everything else; a defect in it must not go unseen."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+        self.watch(asyncio.ensure_future(work))
 
-    def _finished(self, task: asyncio.Task[Any]) -> None:
+    def _finished(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             print(f"muster: the lead failed: {task.exception()!r}", file=sys.stderr, flush=True)

@@ -35,8 +35,9 @@ async def _run(identity: Identity) -> int:
     working = asyncio.create_task(node.run())
     if lead is None:
         return await working
+    lead.watch(working)
     code = await lead.run()
-    await working
+    await asyncio.wait([working])
     return code
 
 

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from muster.agent.channel import Channel, ChannelError, connect
+from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, node_tail
 from muster.agent.ray_node import RayNode, settings
 from muster.agent.ray_node.settings import RayOptions
@@ -95,7 +96,8 @@ class NodeAgent:
         identity = self._identity
         try:
             temp = settings.temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank)
-            env = settings.environment(os.environ, identity.run.token)
+            env = job_environment(os.environ, given_variables(identity), identity, cycle)
+            env = settings.environment(env, identity.run.token)
             self._ray = RayNode(options, identity.rank, identity.host, temp, env)
             self._ray.on_alive = lambda ranks: self._channel.send("alive", ranks=ranks)
             self._watcher = asyncio.create_task(self._watch(self._ray))

@@ -8,29 +8,27 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from muster.board import AttemptPaths, append_line, write_json
+from muster.board import AttemptPaths, write_json
 from muster.rendezvous.protocol import Node, Protocol
-from muster.rendezvous.states import RunState
 
-MIN_INTERVAL_S = 0.25
-MAX_INTERVAL_S = 10.0  # a status older than a few of these means that its lead is gone
+REFRESH_S = 10.0  # a status older than a few of these means that its lead is gone
 
 TIMINGS = ("job_start", "lead_ready", "ray_head_ready", "ray_ready", "driver_start", "driver_end", "ended")
 
 
 class Publisher:
-    """Compares the protocol with what it published last, and publishes the difference."""
+    """Notes what happens at once, and writes it in batches: a thousand nodes that arrive together are one write."""
 
     def __init__(self, attempt: AttemptPaths, protocol: Protocol, identity: dict[str, Any]) -> None:
         self._attempt = attempt
         self._protocol = protocol
         self._identity = identity  # run, job_id, backend, attempt, cycle
+        self._events: list[dict[str, Any]] = []
+        self._phases: list[str] = []
         self._published = 0.0
-        self._dirty = True
         self.timings: dict[str, float | None] = dict.fromkeys(TIMINGS)
         self.driver: dict[str, Any] = {"state": "waiting", "exit_code": None}
         self.error: dict[str, Any] | None = None
-        self.info: dict[str, Any] = {}
 
     def mark(self, timing: str, when: float | None = None) -> None:
         self.timings[timing] = time.time() if when is None else when
@@ -38,44 +36,37 @@ class Publisher:
     def phase(self, text: str) -> None:
         """One line for people, with the seconds since the job's start."""
         since = time.time() - (self.timings["job_start"] or time.time())
-        with open(self._attempt.phases_log, "a", encoding="utf-8") as file:
-            file.write(f"[muster {since:8.1f} s] {text}\n")
+        self._phases.append(f"[muster {since:8.1f} s] {text}\n")
 
     def event(self, name: str, **fields: Any) -> None:
-        """Append one line to the events; the source of every timeline."""
-        append_line(self._attempt.events(), {"time": time.time(), "event": name, **self._common(), **fields})
+        """One line of the events, the source of every timeline; after the moves that led to it."""
+        self.note_moves()
+        common = {"attempt": self._identity["attempt"], "cycle": self._identity["cycle"]}
+        self._events.append({"time": time.time(), "event": name, **common, **fields})
 
-    def update(self, *, now: bool = False) -> None:
-        """Write events for what changed, and the status if it is time (or `now`)."""
-        changed = self._changes()
-        if changed:
-            self._dirty = True
-            with open(self._attempt.events(), "a", encoding="utf-8") as file:
-                file.write("".join(json.dumps({**self._common(), **change}) + "\n" for change in changed))
-        age = time.monotonic() - self._published
-        if now or age >= MAX_INTERVAL_S or (age >= MIN_INTERVAL_S and self._dirty):
-            self._publish()
-
-    def _publish(self) -> None:
-        self._published = time.monotonic()
-        self._dirty = False
-        write_json(self._attempt.status(), self.snapshot())
-
-    def _common(self) -> dict[str, Any]:
-        return {"attempt": self._identity["attempt"], "cycle": self._identity["cycle"]}
-
-    def _changes(self) -> list[dict[str, Any]]:
-        """The protocol's moves since the last look, as events."""
+    def note_moves(self) -> None:
+        """Take over the protocol's moves since the last time, with the time of now."""
         moves, self._protocol.moves = self._protocol.moves, []
-        return [self._change(move) for move in moves]
+        for move in moves:
+            if isinstance(move, Node):
+                self.event("node", rank=move.rank, host=move.host, state=move.state.value)
+            else:
+                self.phase(f"{move.value}: {len(self._protocol.nodes)} nodes")
+                self.event("run", state=move.value)
 
-    def _change(self, move: Node | RunState) -> dict[str, Any]:
-        if isinstance(move, Node):
-            fields = {"event": "node", "rank": move.rank, "host": move.host, "state": move.state.value}
-        else:
-            self.phase(f"{move.value}: {len(self._protocol.nodes)} nodes")
-            fields = {"event": "run", "state": move.value}
-        return {"time": time.time(), **fields}
+    def publish(self) -> None:
+        """Write what has been noted; and the status, if anything changed or the last one is growing old."""
+        self.note_moves()
+        changed = bool(self._events)
+        if self._events:
+            _append(self._attempt.events(), "".join(json.dumps(event) + "\n" for event in self._events))
+            self._events = []
+        if self._phases:
+            _append(self._attempt.phases_log, "".join(self._phases))
+            self._phases = []
+        if changed or time.monotonic() - self._published >= REFRESH_S:
+            self._published = time.monotonic()
+            write_json(self._attempt.status(), self.snapshot())
 
     def snapshot(self) -> dict[str, Any]:
         """The status as it is published; the documented keys of `muster status --json`."""
@@ -91,7 +82,12 @@ class Publisher:
             "timings": self.timings,
             "error": self.error,
             "outcome": asdict(outcome) if outcome else None,
-            **self.info,
             "updated": time.time(),
             "lead_pid": os.getpid(),
         }
+
+
+def _append(path: str, text: str) -> None:
+    """The lead is the only writer of these files."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(text)

@@ -11,6 +11,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+# The prelude's exit codes. Its words say more, but come over another connection than the code, and perhaps later.
+UNSEEN, SETUP_FAILED, NO_PYTHON = 121, 122, 127
+_MEANING = {
+    UNSEEN: "cannot see the run directory: it must be on a filesystem that every node shares",
+    SETUP_FAILED: "--setup failed",
+    NO_PYTHON: "no Python interpreter at the path chosen for the nodes",
+}
+
 _PRELUDE = re.compile(r"^muster: (?P<host>\S+): (?P<reason>.+)$")
 _TASK = re.compile(r"^(?:srun|step): error: (?P<host>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)$")
 _NODE = re.compile(r"^(?:srun|step): error: Node failure on (?P<host>\S+)")
@@ -37,7 +45,9 @@ def parse(lines: Iterable[str]) -> list[EarlyEnd]:
         if match := _PRELUDE.match(line):
             reasons[match["host"]] = match["reason"]
         elif match := _TASK.match(line):
-            how = f"its agent ended early: {match['how']}"
+            code = re.fullmatch(r"Exited with exit code (\d+)", match["how"])
+            meaning = _MEANING.get(int(code[1])) if code else None
+            how = meaning or f"its agent ended early: {match['how']}"
             ends += [(match["host"], rank, how) for rank in _ranks(match["tasks"])]
         elif match := _NODE.match(line):
             ends.append((match["host"], None, "Slurm reports that the node failed"))

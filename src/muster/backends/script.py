@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
 
+from muster.agent import steps
+
 # Inline in the launcher's command line, not a file: a node that does not see the run directory can still say so.
 # $1 attempt directory, $2 canary, $3 interpreter, $4 set-up, $5 run directory. It becomes the agent by exec, since
 # Slurm under cgroup tracking sends SIGTERM to the task process alone.
@@ -20,13 +22,13 @@ say() { echo "muster: $MUSTER_HOST: $1" >&3; }
 exec 3>&2
 ls "$1" >/dev/null 2>&1
 if [ "$(cat "$1/canary" 2>/dev/null)" != "$2" ]; then
-  say "cannot see $1: the runs directory must be on a filesystem that every node shares"; exit 121
+  say "cannot see $1: the runs directory must be on a filesystem that every node shares"; exit @UNSEEN@
 fi
 exec >>"$1/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
 if [ -n "$4" ]; then
-  eval "$4" || { say "--setup failed with code $?"; exit 122; }
+  eval "$4" || { say "--setup failed with code $?"; exit @SETUP_FAILED@; }
 fi
-command -v "$3" >/dev/null || { say "no Python interpreter at $3"; exit 127; }
+command -v "$3" >/dev/null || { say "no Python interpreter at $3"; exit @NO_PYTHON@; }
 exec "$3" -I -S "$5/agent.pyz" "$5" 3>&-
 """
 
@@ -107,7 +109,16 @@ class Launcher:
 
 def render(run_dir: str, run_id: str, python: str, setup: str, launcher: Launcher, directives: Sequence[str]) -> str:
     """The whole script. Every value from outside is quoted here and nowhere else."""
-    prelude = PRELUDE.replace("@RANK@", launcher.rank_variable).replace("@HOST@", launcher.host_variable)
+    prelude = _substitute(
+        PRELUDE,
+        {
+            "@RANK@": launcher.rank_variable,
+            "@HOST@": launcher.host_variable,
+            "@UNSEEN@": str(steps.UNSEEN),
+            "@SETUP_FAILED@": str(steps.SETUP_FAILED),
+            "@NO_PYTHON@": str(steps.NO_PYTHON),
+        },
+    )
     values = {
         "@RUN@": quote(run_dir),
         "@RUN_ID@": run_id,

@@ -56,12 +56,6 @@ def read_json(path: str) -> Any | None:
         return None
 
 
-def append_line(path: str, value: Any) -> None:
-    """Add one JSON line; each such file has one writer."""
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(value) + "\n")
-
-
 def _forget(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)

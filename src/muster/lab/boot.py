@@ -73,9 +73,9 @@ def _daemon(plan: LabPlan, name: str) -> list[str]:
     conf = _q(plan.slurm_conf)
     if name != CONTROLLER:
         return [
-            f"ip addr add {plan.address(name)}/24 dev eth0",
+            f"ip address add {plan.address(name)}/32 dev eth0",
             "ip link set eth0 up",
-            # Programs ask the default route for "my address"; the controller answers anything beyond with an error.
+            f"ip route add {plan.address(CONTROLLER)}/32 dev eth0",
             f"ip route add default via {plan.address(CONTROLLER)}",
             f"exec tini -- slurmd -D -b -N {name} -f {conf}",
         ]
@@ -91,15 +91,19 @@ def _daemon(plan: LabPlan, name: str) -> list[str]:
 
 
 def _kernel_settings() -> list[str]:
-    """For the controller's network namespace.
+    """Make the controller's network namespace the router of the lab.
 
-    Forwarding makes it answer packets to the world outside with "unreachable" at once. Quick neighbour discovery makes
-    slurmctld's connections to a dead node fail before Slurm's own TCPTimeout of 2 s, after which it would try ten times
-    more: with it a dead node is DOWN after SlurmdTimeout, without it 15 to 20 s later.
+    It answers packets to the world outside with "unreachable" at once. Quick neighbour discovery makes connections to
+    a dead node fail before Slurm's own TCPTimeout of 2 s, after which slurmctld would try ten times more: with it a
+    dead node is DOWN after SlurmdTimeout, without it 15 to 20 s later.
     """
-    neighbour = f"/proc/sys/net/ipv4/neigh/{BRIDGE}"
+    ipv4 = "/proc/sys/net/ipv4"
+    neighbour = f"{ipv4}/neigh/{BRIDGE}"
     return [
-        "echo 1 > /proc/sys/net/ipv4/ip_forward",
+        f"echo 1 > {ipv4}/ip_forward",
+        f"echo 0 > {ipv4}/icmp_ratelimit",
+        f"echo 0 > {ipv4}/conf/all/send_redirects",
+        f"echo 0 > {ipv4}/conf/{BRIDGE}/send_redirects",
         f"echo 1 > {neighbour}/delay_first_probe_time",
         f"echo 200 > {neighbour}/retrans_time_ms",
         f"echo 3000 > {neighbour}/base_reachable_time_ms",

@@ -1,7 +1,10 @@
-"""The lab's network: a bridge in the controller's namespace, a veth pair for each node and one for this machine.
+"""The lab's network: a bridge in the controller's namespace, with a veth pair to each node and one to this machine.
 
 The bridge is not in the machine's own namespace, so no firewall rule of the machine touches the lab's packets, and the
 links between the nodes vanish with the namespaces. The only link the machine itself gets is `plan.host_link`.
+
+The controller is everyone's router, so each machine has one neighbour only. The kernel holds 1024 neighbours for all
+namespaces together (gc_thresh3): 64 nodes that all knew each other would overflow it, for the whole machine.
 """
 
 from __future__ import annotations
@@ -41,8 +44,10 @@ def lay_bridge(plan: LabPlan, controller_pid: int) -> None:
         [
             f"link add {plan.host_link} address {plan.mac(LOGIN)} type veth "
             f"peer name {port(LOGIN)} netns {controller_pid}",
-            f"address add {plan.address(LOGIN)}/24 dev {plan.host_link}",
+            f"address add {plan.address(LOGIN)}/32 dev {plan.host_link}",
             f"link set {plan.host_link} up",
+            f"route add {plan.address(CONTROLLER)}/32 dev {plan.host_link} src {plan.address(LOGIN)}",
+            f"route add {plan.subnet} via {plan.address(CONTROLLER)} src {plan.address(LOGIN)}",
         ]
     )
     _ip_batch(

@@ -37,6 +37,11 @@ def await_controller(plan: LabPlan, env: Mapping[str, str], init: ProcessId, dea
         time.sleep(_STEP_S)
 
 
+def await_returned(plan: LabPlan, env: Mapping[str, str], name: str, init: ProcessId, deadline_s: float) -> None:
+    """Return when a node that was DOWN has registered again, which ends that (ReturnToService=2)."""
+    _await(plan, env, {name: init}, lambda node_state: not node_state.startswith(("down", "unknown")), deadline_s)
+
+
 def await_usable(plan: LabPlan, env: Mapping[str, str], inits: Mapping[str, ProcessId], deadline_s: float) -> None:
     """Return when Slurm can use these nodes; raise naming those it cannot, with slurmd's log."""
     _await(plan, env, inits, lambda node_state: node_state in USABLE, deadline_s)

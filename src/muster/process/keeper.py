@@ -40,12 +40,12 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
-def read_parents() -> dict[int, int]:
-    """pid -> parent pid of every process that is not yet dead (zombies are left out).
+def read_processes() -> dict[int, tuple[int, int]]:
+    """pid -> (parent, process group) of every process that is not yet dead (zombies are left out).
 
     A process whose main thread has ended looks like a zombie while its other threads run: it counts as alive.
     """
-    parents = {}
+    processes = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -55,18 +55,34 @@ def read_parents() -> dict[int, int]:
         except OSError:
             continue
         if fields[0] not in (b"Z", b"X") or int(fields[THREADS]) > 1:
-            parents[int(entry)] = int(fields[1])
-    return parents
+            processes[int(entry)] = int(fields[1]), int(fields[2])
+    return processes
 
 
-def descendants(root: int, parents: dict[int, int] | None = None) -> list[int]:
+def descendants(root: int, processes: dict[int, tuple[int, int]] | None = None) -> list[int]:
     """Every live process below root, nearest first."""
     children: dict[int, list[int]] = {}
-    for pid, parent in (read_parents() if parents is None else parents).items():
+    for pid, (parent, _) in (read_processes() if processes is None else processes).items():
         children.setdefault(parent, []).append(pid)
     found = list(children.get(root, ()))
     for pid in found:  # grows while we walk it
         found.extend(children.get(pid, ()))
+    return found
+
+
+def kill_descendants() -> list[int]:
+    """KILL every live process below this one, once; returns their pids. Call it until none is left.
+
+    Their groups too: the kernel kills a group in one step, while a process that forks and leaves, again and again,
+    is never there any more when a list of pids has been read.
+    """
+    processes = read_processes()
+    found = descendants(os.getpid(), processes)
+    for pid in found:
+        send_signal(pid, signal.SIGKILL)
+    for group in {processes[pid][1] for pid in found} - {os.getpgrp()}:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
     return found
 
 
@@ -197,16 +213,14 @@ class Keeper:
             if time.monotonic() - start < self.grace:
                 self.ask_to_leave(termed)
             else:
-                for pid in descendants(os.getpid()):
-                    killed.add(pid)
-                    send_signal(pid, signal.SIGKILL)
+                killed.update(kill_descendants())
             select.select([self.wake_read], [], [], POLL_S)
         self.tell(event="closed", killed=len(killed), seconds=time.monotonic() - start)
 
     def ask_to_leave(self, termed: set[int]) -> None:
         """TERM once to the group of each process asked for, and once to each orphan as it is adopted."""
-        parents = read_parents()
-        for pid in [pid for pid, parent in parents.items() if parent == os.getpid() and pid not in termed]:
+        ours = [pid for pid, (parent, _) in read_processes().items() if parent == os.getpid()]
+        for pid in [pid for pid in ours if pid not in termed]:
             termed.add(pid)
             if pid in self.children:
                 with contextlib.suppress(ProcessLookupError):

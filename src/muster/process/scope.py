@@ -2,7 +2,7 @@
 
 The owner's side of a keeper (see keeper.py), for asyncio:
 
-    async with Scope("ray", grace=2) as scope:
+    async with Scope("ray", lost_owner_grace=2) as scope:
         process = await scope.spawn(["raylet", ...], stdout=log_fd)
         exit = await process.wait()
 """
@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from typing import Any, Callable
 
 from muster.process import keeper
 from muster.process.exit import Exit
-from muster.process.keeper import LENGTH, POLL_S, descendants, send_signal
+from muster.process.keeper import LENGTH, POLL_S, kill_descendants
 
 LOST_OWNER_GRACE_S = 2.0
 
@@ -70,6 +69,7 @@ class Scope:
     def __init__(self, name: str, *, lost_owner_grace: float = LOST_OWNER_GRACE_S) -> None:
         self.name = name
         self.on_orphan_exit: Callable[[int, Exit], None] = lambda pid, exit: None
+        self.on_lost: Callable[[], None] = lambda: None
         self._lost_owner_grace = lost_owner_grace
         self._next_id = 0
         self._spawning: dict[int, asyncio.Future[int]] = {}
@@ -228,6 +228,7 @@ class Scope:
                 running.set_result(Exit())
         if not self._closed.done():
             self._closed.set_result(Closed(0, 0.0))
+        self.on_lost()
 
 
 def source_of(module: ModuleType) -> str:
@@ -241,9 +242,7 @@ def sweep() -> int:
     """KILL every descendant of this process until none is left: the last resort at an owner's own end."""
     killed: set[int] = set()
     while True:
-        for pid in descendants(os.getpid()):
-            killed.add(pid)
-            send_signal(pid, signal.SIGKILL)
+        killed.update(kill_descendants())
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

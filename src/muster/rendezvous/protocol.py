@@ -88,11 +88,9 @@ class Protocol:
         if isinstance(event, Arrived):
             return self._arrived(event, now)
         if isinstance(event, HeadUp):
-            self.head_up = True
-            return self._start_workers()
+            return self._head_is_up()
         if isinstance(event, Ready):
-            self._move_node(event.rank, NodeState.READY)
-            return self._maybe_start_driver(now)
+            return self._ready(event, now)
         if isinstance(event, NodeFailed):
             return self._failed(event, now)
         if isinstance(event, NodeLost):
@@ -124,6 +122,18 @@ class Protocol:
         elif self.head_up:
             commands += self._start_workers()
         return commands + self._close_gathering(now) + self._maybe_start_driver(now)
+
+    def _head_is_up(self) -> list[Command]:
+        if self.nodes[LEAD_RANK].state is not NodeState.STARTING:
+            return []
+        self.head_up = True
+        return self._start_workers()
+
+    def _ready(self, event: Ready, now: float) -> list[Command]:
+        if self.nodes[event.rank].state is not NodeState.STARTING:
+            return []
+        self._move_node(event.rank, NodeState.READY)
+        return self._maybe_start_driver(now)
 
     def _close_gathering(self, now: float) -> list[Command]:
         if self.state is RunState.GATHERING and not self.missing():
@@ -168,6 +178,8 @@ class Protocol:
         return self._finish(self._failure(node, phase, event.reason), now, FAILURE_GRACE_S)
 
     def _driver_ended(self, event: DriverEnded, now: float) -> list[Command]:
+        if not self.driver_running:
+            return []
         self.driver_running = False
         if self.outcome is not None and self.outcome.state == "stopped":
             self.outcome = replace(self.outcome, exit_code=event.code)
@@ -220,9 +232,8 @@ class Protocol:
             return self._finish(self._failure(late[0], "starting", reason), now, 0.0)
         assert self.outcome is not None
         held = [node.host for node in self.nodes if node.state is NodeState.STOPPING]
-        self.outcome = replace(
-            self.outcome, end_reason=f"{self.outcome.end_reason}; {_listed(held)} did not confirm to be clean"
-        )
+        late = "the driver did not end" if self.driver_running else f"{_listed(held)} did not confirm to be clean"
+        self.outcome = replace(self.outcome, end_reason=f"{self.outcome.end_reason}; {late}")
         return self._conclude()
 
     # -- small questions ----------------------------------------------------------------------------------------

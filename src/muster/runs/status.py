@@ -56,9 +56,12 @@ def newest_published(attempt: AttemptPaths) -> dict[str, Any] | None:
 
 
 def _early_error(attempt: AttemptPaths) -> dict[str, Any] | None:
-    """Who could not even start, from the launcher's own words."""
-    for end in steps.read(attempt.steps_log):
+    """Who ended without a word over the channel, from the launcher's own words."""
+    led = os.path.exists(attempt.lead())
+    phase = (newest_published(attempt) or {}).get("state", "start")
+    # Where a lead had come up, the others' ends only follow from its own.
+    for end in sorted(steps.read(attempt.steps_log), key=lambda end: end.rank != 0 or not led):
         tail = tail_of(attempt.node_log(end.rank), 12) if end.rank is not None else []
-        return {"rank": end.rank, "host": end.host, "phase": "start", "reason": end.reason, "log_tail": tail}
+        return {"rank": end.rank, "host": end.host, "phase": phase, "reason": end.reason, "log_tail": tail}
     tail = tail_of(attempt.steps_log, 6)
     return {"rank": None, "host": None, "phase": "start", "reason": tail[-1], "log_tail": tail} if tail else None

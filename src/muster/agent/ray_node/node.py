@@ -13,7 +13,7 @@ from typing import Any, Callable
 
 from muster.agent.ray_node import settings, starter
 from muster.agent.ray_node.settings import RayOptions
-from muster.process import Exit, Scope, source_of
+from muster.process import Exit, Scope, source_of, sweep
 from muster.process.keeper import descendants
 
 STOP_GRACE_S = 1.0  # Ray's daemons have nothing to save at the end of a run; their logs are written as they go
@@ -31,6 +31,7 @@ class RayNode:
         self._options, self._rank, self._host, self._temp, self._env = options, rank, host, temp, env
         self._scope = Scope("ray")
         self._scope.on_orphan_exit = self._orphan_exited
+        self._scope.on_lost = lambda: self._fail("the keeper of Ray's processes was killed")
         self._daemons: dict[int, str] = {}
         self._commands = -1
         self.on_alive: Callable[[list[int]], None] = lambda ranks: None
@@ -80,7 +81,8 @@ class RayNode:
             if report["event"] == "warm":
                 self.version = report["ray"]
             elif report["event"] == "no_ray":
-                self._fail(f"Ray cannot be imported by {sys.executable}: {report['error']}")
+                error = report["error"]
+                self._fail(f"Ray cannot be imported by {sys.executable}: {error} (--python chooses another)")
             elif report["event"] == "alive":
                 self.on_alive(report["ranks"])
             elif report["code"] == 0:
@@ -120,6 +122,8 @@ class RayNode:
             os.close(self._commands)
             self._commands = -1
             await self._scope.close(STOP_GRACE_S)
+            if self._scope.lost:
+                sweep()  # they are this agent's own children now
             await asyncio.gather(self._reports, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(None, self._collect, archive)
 

@@ -1,0 +1,53 @@
+"""The environment of the job's processes: Ray's daemons (and through them its workers) and the driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+
+from muster.agent.job import Identity
+
+# Variables that describe the step the agent runs in. A process that starts steps of its own must not inherit them.
+_STEP_SCOPED = re.compile(
+    r"SLURM_(STEP.*|PROCID|LOCALID|NODEID|GTIDS|TASK_PID|SRUN_.*|LAUNCH_.*|CPU_BIND.*|MEM_BIND.*|DISTRIBUTION"
+    r"|UMASK|TASKS_PER_NODE|NTASKS|NPROCS|CPUS_PER_TASK|OVERLAP|INPUTMODE|EXPORT_ENV)|PMI_.*|PMI2_.*|PMIX_.*"
+)
+_AGENTS_OWN = ("MUSTER_RANK", "MUSTER_HOST", "MUSTER_BACKEND", "MUSTER_JOB_START", "RAY_ADDRESS")
+
+
+def given_variables(identity: Identity) -> dict[str, str]:
+    """What the user gave with --env; in a file of mode 0600, since it may be secret."""
+    with open(identity.run.env, encoding="utf-8") as file:
+        values: dict[str, str] = json.load(file)
+    return values
+
+
+def job_environment(
+    base: Mapping[str, str], given: Mapping[str, str], identity: Identity, cycle: int
+) -> dict[str, str]:
+    """The job's variables without those of the step, the user's own, and what tells a process where it is."""
+    env = {name: value for name, value in base.items() if not _STEP_SCOPED.fullmatch(name)}
+    for name in _AGENTS_OWN:
+        env.pop(name, None)
+    env["PATH"] = path_with_interpreter(env.get("PATH", os.defpath))
+    env.setdefault("PYTHONUNBUFFERED", "1")  # so that output is seen when it is written
+    env.update(given)
+    env.update(
+        MUSTER_RUN_ID=identity.run.run_id,
+        MUSTER_ATTEMPT=str(identity.attempt.number),
+        MUSTER_CYCLE=str(cycle),
+        MUSTER_RESUME="1" if identity.attempt.number or cycle else "0",
+        MUSTER_OUTPUT_DIR=identity.run.output_dir,
+    )
+    return env
+
+
+def path_with_interpreter(path: str) -> str:
+    """PATH on which `python` is the interpreter chosen for the job."""
+    if shutil.which("python", path=path) == sys.executable:
+        return path
+    return os.path.dirname(sys.executable) + os.pathsep + path
