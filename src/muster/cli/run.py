@@ -34,11 +34,6 @@ DETACHED_BY_INTERRUPT = 130
 def run(file: Path | None, flags: dict[str, Any], detach: bool, dry_run: bool, as_json: bool) -> int:
     """Run COMMAND on a Ray cluster made for it, and exit with its code.
 
-    \b
-    muster run -N 4 -- python train.py
-    muster run -N 64 -p batch --gres gpu:8 -t 4:00:00 --setup 'module load cuda' -- python train.py --lr 3e-4
-    muster run -f job.yaml --detach
-
     The exit code is COMMAND's; 128+n when signal n ended it; 125 when Muster or the cluster failed.
     """
     spec = load_job(file, flags)
@@ -54,7 +49,9 @@ def run(file: Path | None, flags: dict[str, Any], detach: bool, dry_run: bool, a
             return asyncio.run(_run_attached(prepared, display))
         return _submit_and_follow(prepared, display)
     except BackendError as error:
-        raise click.ClickException(str(error)) from error
+        failure = click.ClickException(str(error))
+        failure.exit_code = INFRASTRUCTURE_FAILED
+        raise failure from error
 
 
 def _detach(prepared: Prepared, display: Display) -> int:
