@@ -27,8 +27,9 @@ lint: .venv/.ready-for-tests ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/.ready-for-tests ## Measure bring-up side by side on the lab (root); writes bench/results
+bench: .venv/.ready-for-tests ## Measure agents, and bring-up side by side on the lab (root); writes bench/results
 	@.ci/system-packages
+	$(BIN)/python bench/agent.py
 	$(BIN)/python bench/bringup.py $(BENCH_ARGS)
 
 soak: .venv/.ready-for-tests ## Run the long tests

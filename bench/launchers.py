@@ -1,8 +1,9 @@
 """The launchers that are compared: how each is submitted, and what its job says of itself afterwards.
 
 All get the same environment (a home of the round's own, Ray's authentication mode explicit), the same interpreter, the
-same driver and whole nodes. `by_hand` and `symmetric_run` have no authentication and the dashboard, as is Ray's default;
-`muster` has a token and no dashboard, as is Muster's. `by_hand_no_dashboard` tells how much of the difference that is.
+same driver, whole nodes and as many CPUs in Ray. By default Ray has no authentication and a dashboard, and so have
+`by_hand` and `symmetric_run`; Muster has a token and no dashboard. `by_hand_no_dashboard` tells how much of the
+difference comes from that.
 """
 
 from __future__ import annotations
@@ -128,7 +129,8 @@ class Muster:
         def look() -> str | None:
             if follower.poll() is not None:
                 raise LaunchFailed("`muster run` ended before its job was submitted")
-            return next((read_json(str(path))["job_id"] for path in directory.glob("*/submission.json")), None)
+            records = (read_json(str(path)) for path in directory.glob("*/submission.json"))
+            return next((record["job_id"] for record in records if record), None)
 
         return wait_for("the job's submission", look, SUBMITTED_S)
 

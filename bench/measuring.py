@@ -5,9 +5,9 @@
     driver end     the driver's last line
     job end        the end of the batch script's process
 
-The first three are written inside the job. The last is seen from outside by a pidfd on the batch script's process, which
-tells it to the millisecond, for every launcher alike and without a word in anybody's script: Slurm's own EndTime has
-whole seconds, and `sbatch --wait` and `muster run` learn of the end later.
+The first three are written inside the job. The last is seen from outside, by a pidfd on the batch script's process: it
+tells the end to the millisecond, for every launcher alike and without a word in anybody's script. Slurm's own EndTime
+has whole seconds, and `sbatch --wait` and `muster run` learn of the end later.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from muster.lab.plan import CONTROLLER, LOGIN, LabPlan
 
 
 def settings(plan: LabPlan) -> dict[str, str]:
-    return dict(line.split("=", 1) for line in config.slurm_conf(plan).splitlines())
+    return dict(line.split("=", 1) for line in config.slurm_conf(plan, "myhost").splitlines())
 
 
 def test_slurm_conf_of_four_nodes() -> None:
-    conf = config.slurm_conf(LabPlan(nodes=4))
+    conf = config.slurm_conf(LabPlan(nodes=4), "myhost")
     assert (
         "NodeName=n[1-4] NodeAddr=10.77.0.[1-4] CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 "
         "RealMemory=65536 Gres=gpu:4 State=UNKNOWN\n"
@@ -23,6 +23,8 @@ def test_slurm_conf_of_four_nodes() -> None:
     assert "PartitionName=lab Nodes=n[1-4] Default=YES MaxTime=INFINITE State=UP\n" in conf
     assert "PartitionName=long Nodes=n[1-4] MaxTime=INFINITE State=UP\n" in conf
     assert "SlurmctldHost=labctl(10.77.0.253)\n" in conf
+    assert conf.endswith("NodeName=myhost NodeAddr=10.77.0.254 State=FUTURE\n")
+    assert "FUTURE" not in config.slurm_conf(LabPlan(nodes=4), "n2")
 
 
 def test_slurm_conf_is_prompt_and_remembers() -> None:
@@ -38,12 +40,12 @@ def test_options_reach_slurm_conf() -> None:
     conf = settings(plan)
     assert conf["ProctrackType"] == "proctrack/pgid"
     assert (conf["SlurmdTimeout"], conf["KillWait"], conf["MaxArraySize"]) == ("7", "3", "5")
-    assert "Gres=" not in config.slurm_conf(plan) and config.gres_conf(plan) == ""
+    assert "Gres=" not in config.slurm_conf(plan, "myhost") and config.gres_conf(plan) == ""
 
 
 def test_everything_lies_in_the_state_directory() -> None:
     plan = LabPlan(nodes=2, state_dir=Path("/run/elsewhere"))
-    paths = [word.split("=")[-1] for word in config.slurm_conf(plan).split() if "=/" in word]
+    paths = [word.split("=")[-1] for word in config.slurm_conf(plan, "myhost").split() if "=/" in word]
     assert paths and all(path.startswith("/run/elsewhere/") or path == "/bin/true" for path in paths)
 
 

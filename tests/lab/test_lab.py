@@ -176,6 +176,9 @@ def test_each_node_tracks_a_step_in_a_cgroup_of_its_own(lab: Lab) -> None:
 
 
 def test_death_and_partition_are_noticed_and_healed(lab: Lab) -> None:
+    spared = ["--no-kill", "--kill-on-bad-exit=0", "--wait=0"]
+    step = lab.popen(["srun", "-N3", "-w", "n3", "-x", "n2", *spared, "sleep", "12"], stderr=subprocess.PIPE, text=True)
+    eventually("the step runs", lambda: any(line.endswith("sleep 12") for line in commands_on(lab, "n3").values()))
     lab.kill_node("n3")
     lab.partition("n2")
     status = {node.name: node for node in lab.status().nodes}
@@ -184,6 +187,8 @@ def test_death_and_partition_are_noticed_and_healed(lab: Lab) -> None:
     assert output(lab, "hostname", node="n2").strip() == "n2"
     for node in ("n3", "n2"):
         eventually(f"Slurm notices {node}", partial(is_down, lab, node), NOTICE_DEADLINE_S)
+    told = step.communicate(timeout=30)[1]
+    assert "Node failure on n3" in told and step.returncode == 0, "srun on the login side is not told of the failure"
     for node in ("n3", "n2"):
         lab.heal(node)
         assert output(lab, "srun", "-w", node, "hostname").strip() == node
@@ -227,8 +232,9 @@ def test_the_command_line_attaches_and_passes_exit_codes(lab: Lab) -> None:
     assert command("exec", "--", "sh", "-c", "exit 7").returncode == 7
     inside = command("exec", "--node", "n2", "--", "sh", "-c", "hostname; exit 8")
     assert (inside.stdout.strip(), inside.returncode) == ("n2", 8)
-    refused = command("kill-node", "n9")
-    assert refused.returncode == 1 and "n9" in refused.stderr
+    for stranger in ("n9", "labctl"):
+        refused = command("kill-node", stranger)
+        assert refused.returncode == 1 and stranger in refused.stderr and "n1, n2, n3, n4" in refused.stderr
 
 
 @pytest.fixture

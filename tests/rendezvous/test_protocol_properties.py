@@ -84,7 +84,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.unanswered: set[int] = set()  # ranks told to stop that have not reported since
 
     def feed(self, event: Event) -> None:
-        before, state = self.protocol.outcome, self.protocol.state
+        before, state, driving = self.protocol.outcome, self.protocol.state, self.protocol.driver_running
         commands = self.protocol.handle(event, self.now)
         if isinstance(event, (NodeGone, NodeLost)):
             self.unanswered.discard(event.rank)
@@ -92,10 +92,12 @@ class AnyOrder(RuleBasedStateMachine):
             self.joined.add(event.rank)
         if before is not None:
             assert self.protocol.outcome is not None and same_but_for_refinements(before, self.protocol.outcome)
-        if state in ENDED:
+        if state in ENDED or (isinstance(event, DriverEnded) and not driving):
             assert commands == [] and self.protocol.outcome == before
         if state is RunState.FINISHING:
             assert not any(isinstance(c, (StartDriver, StartHead, StartWorker, EndDriver)) for c in commands)
+        if any(isinstance(command, StopNode) for command in commands):
+            assert not self.protocol.driver_running  # a driver is ended before the nodes under it
         for command in commands:
             self.commands[command if isinstance(command, (StopNode, StartWorker)) else type(command)] += 1
             if isinstance(command, StopNode):

@@ -3,9 +3,11 @@
     lead -> agent   {"nonce": a}
     agent -> lead   {"nonce": b, "proof": hmac(token, "agent" a b), "rank": ..}
     lead -> agent   {"proof": hmac(token, "lead" a b)}          or the connection ends
+    agent -> lead   {"chosen": true}                            on one connection; it ends the others
 
 The token itself never travels. The agent checks the lead too: with several addresses tried at once, one of them may
-be another host's listener on the same port.
+be another host's listener on the same port. Several may be the lead's: the agent chooses, since only one side may, and
+the two need not see the handshakes complete in the same order.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ HANDSHAKE_S = 5.0
 BEAT_S = 3.0  # each side speaks at least this often
 SILENCE_S = 12.0  # and is taken for lost when it has not been heard for this long
 LINE_LIMIT = 1 << 20
+
+# What a handshake with a stranger may end in. RecursionError: JSON nested ten thousand deep.
+_HANDSHAKE_ERRORS = (OSError, ValueError, KeyError, TypeError, RecursionError, asyncio.TimeoutError)
 
 
 class ChannelError(Exception):
@@ -88,7 +93,8 @@ async def accept(
         if not hmac.compare_digest(str(greeting["proof"]), _proof(token, "agent", ours, greeting["nonce"])):
             raise ChannelError("wrong token")
         await _say(writer, {"proof": _proof(token, "lead", ours, greeting["nonce"])})
-    except (OSError, ValueError, KeyError, TypeError, ChannelError, asyncio.TimeoutError):
+        await _hear(reader)
+    except (ChannelError, *_HANDSHAKE_ERRORS):
         writer.close()
         return None
     return Channel(reader, writer), greeting
@@ -97,16 +103,20 @@ async def accept(
 async def connect(addresses: Sequence[str], port: int, token: bytes, greeting: dict[str, Any]) -> Channel:
     """Try every address at once; the first that proves to be our lead wins."""
     tries = [asyncio.ensure_future(_try(address, port, token, greeting)) for address in addresses]
-    errors = []
+    chosen, errors = None, []
     try:
         for done in asyncio.as_completed(tries):
             try:
-                return await done
-            except (OSError, ValueError, KeyError, TypeError, ChannelError, asyncio.TimeoutError) as error:
+                chosen = await done
+                await _say(chosen._writer, {"chosen": True})
+                return chosen
+            except (ChannelError, *_HANDSHAKE_ERRORS) as error:
+                chosen = None
                 errors.append(str(error) or type(error).__name__)
     finally:
         for task in tries:
-            task.cancel()
+            if not task.cancel() and not task.cancelled() and task.exception() is None and task.result() is not chosen:
+                task.result().close()
     raise ChannelError(f"the lead answered at none of {', '.join(addresses)} port {port}: {'; '.join(errors)}")
 
 

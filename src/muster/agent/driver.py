@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 
 from muster.process import Exit, Owned, Scope, SpawnError
 
@@ -29,6 +30,8 @@ class Driver:
         try:
             self._process = await self._scope.spawn(command, env=env, cwd=cwd, stdout=log, stderr=log)
         except SpawnError as error:
+            if self._ending is not None or self._scope.lost:  # not the command's fault
+                return Exit(signal=signal.SIGTERM) if self._ending is not None else Exit()
             os.write(log, f"muster: the driver could not be started: {error}\n".encode())
             await self._scope.close(0)
             return Exit(code=NOT_STARTED)

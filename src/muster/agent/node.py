@@ -17,6 +17,7 @@ from muster.board import read_json, write_json
 
 LEAD_LOST = 125
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
+JOIN_S = 900.0  # no lead for this long: nobody is going to come
 
 
 class NodeAgent:
@@ -62,6 +63,7 @@ class NodeAgent:
             {"rank": identity.rank, "host": identity.host, "attempt": identity.attempt.number},
         )
         write_json(identity.attempt.node_record(identity.rank), {**greeting, "pid": os.getpid(), "time": time.time()})
+        deadline = time.monotonic() + JOIN_S
         while True:
             # Listing, not opening: a network filesystem may remember for half a minute that a file was not there.
             names = os.listdir(identity.attempt.root)
@@ -73,6 +75,8 @@ class NodeAgent:
                     print(f"muster: {error}; trying again", file=sys.stderr, flush=True)
             if os.path.basename(identity.attempt.outcome) in names:
                 return None
+            if time.monotonic() > deadline:
+                raise ChannelError(f"no lead for {JOIN_S:g} s")
             await asyncio.sleep(wait)
             wait = min(wait * 2, LONGEST_LOOK_S)
 
@@ -97,8 +101,7 @@ class NodeAgent:
         try:
             temp = settings.temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank)
             env = job_environment(os.environ, given_variables(identity), identity, cycle)
-            env = settings.environment(env, identity.run.token)
-            self._ray = RayNode(options, identity.rank, identity.host, temp, env)
+            self._ray = RayNode(options, identity.rank, identity.host, temp, env, self._token)
             self._ray.on_alive = lambda ranks: self._channel.send("alive", ranks=ranks)
             self._watcher = asyncio.create_task(self._watch(self._ray))
             await self._ray.warm()

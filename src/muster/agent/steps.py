@@ -22,6 +22,7 @@ _MEANING = {
 _PRELUDE = re.compile(r"^muster: (?P<host>\S+): (?P<reason>.+)$")
 _TASK = re.compile(r"^(?:srun|step): error: (?P<host>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)$")
 _NODE = re.compile(r"^(?:srun|step): error: Node failure on (?P<host>\S+)")
+_LAUNCH = re.compile(r"^srun: error: Task launch for \S+ failed on node (?P<host>\S+): (?P<how>.+)$")
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,12 @@ def parse(lines: Iterable[str]) -> list[EarlyEnd]:
             code = re.fullmatch(r"Exited with exit code (\d+)", match["how"])
             meaning = _MEANING.get(int(code[1])) if code else None
             how = meaning or f"its agent ended early: {match['how']}"
-            ends += [(match["host"], rank, how) for rank in _ranks(match["tasks"])]
+            ends += [(host, rank, how) for host, rank in _tasks(match["host"], match["tasks"])]
         elif match := _NODE.match(line):
-            ends.append((match["host"], None, "Slurm reports that the node failed"))
+            ends += [(host, None, "Slurm reports that the node failed") for host in _hosts(match["host"])]
+        elif match := _LAUNCH.match(line):
+            how = f"Slurm could not start its agent: {match['how']}"
+            ends += [(host, None, how) for host in _hosts(match["host"])]
     return [EarlyEnd(host, rank, reasons.get(host, how)) for host, rank, how in ends]
 
 
@@ -60,6 +64,28 @@ def read(path: str) -> list[EarlyEnd]:
             return parse(line.rstrip() for line in file)
     except OSError:
         return []
+
+
+def _tasks(hosts: str, tasks: str) -> list[tuple[str, int]]:
+    """(host, rank) of each task: srun folds what ended alike into one line, with hosts and ranks both in order."""
+    names, ranks = _hosts(hosts), _ranks(tasks)
+    return list(zip(names, ranks)) if len(names) == len(ranks) else [(hosts, rank) for rank in ranks]
+
+
+def _hosts(text: str) -> list[str]:
+    """'n[08-10,12],x' -> ['n08', 'n09', 'n10', 'n12', 'x']"""
+    hosts: list[str] = []
+    for name in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+        match = re.fullmatch(r"([^\[]*)\[([\d,-]+)\](.*)", name)
+        if match is None:
+            hosts.append(name)
+            continue
+        for part in match[2].split(","):
+            width = len(part.partition("-")[0])
+            hosts += [
+                f"{match[1]}{number:0{width}d}{rest}" for number in _ranks(part) for rest in _hosts(match[3]) or [""]
+            ]
+    return hosts
 
 
 def _ranks(text: str) -> list[int]:

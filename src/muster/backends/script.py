@@ -65,19 +65,20 @@ launcher=$!
 tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
 output=$!
 
-# Two things only this script can notice: that no lead ever came, and tasks that hold the step after the end.
+# What only this script can notice: that no lead ever came, or that it went before anybody had joined it; and tasks
+# that hold the step after the end.
 guard() {
   trap - TERM INT
   exec {pause}<> <(:)
   silent=0
   until [ -s "$attempt/outcome" ]; do
     read -rt 1 -u "$pause"
-    [ -e "$attempt/lead-0.json" ] && continue
-    if [ -s "$attempt/stop.json" ]; then record 143 "stopped before the lead was up"
-    elif grep -q 'error:' "$attempt/steps.log"; then
-      silent=$((silent + 1))
-      [ "$silent" -ge 2 ] && record 125 "the lead did not start: $(last_words)"
+    if grep -Eq 'error: [^ ]*: tasks? 0[-,:]' "$attempt/steps.log"; then silent=$((silent + 1))
+    elif [ -e "$attempt/lead-0.json" ]; then continue
+    elif [ -s "$attempt/stop.json" ]; then record 143 "stopped before the lead was up"
+    elif grep -q 'error:' "$attempt/steps.log"; then silent=$((silent + 1))
     fi
+    [ "$silent" -ge 2 ] && record 125 "the lead is gone: $(last_words)"
   done
   read -rt @LINGER@ -u "$pause"
   kill -TERM "$launcher"

@@ -17,13 +17,18 @@ from muster.backends.prepare import Prepared
 from muster.board import RunPaths
 from muster.cli.display import Display, make_display
 from muster.cli.options import GroupedOption, JobCommand, job_options
-from muster.process import signal_name
+from muster.process import SpawnError, become_subreaper, signal_name, sweep
 from muster.runs.follow import RunResult
 from muster.runs.stop import request_stop
 from muster.spec import load_job
 
-INFRASTRUCTURE_FAILED = 125
 DETACHED_BY_INTERRUPT = 130
+
+
+class InfrastructureFailed(click.ClickException):
+    """The job could not be started, for a reason that is not COMMAND's."""
+
+    exit_code = 125
 
 
 @click.command(cls=JobCommand)
@@ -46,12 +51,14 @@ def run(file: Path | None, flags: dict[str, Any], detach: bool, dry_run: bool, a
         if detach:
             return _detach(prepared, display)
         if prepared.place.attached:
-            return asyncio.run(_run_attached(prepared, display))
+            become_subreaper()  # should our keeper be killed, what it owned falls to us
+            try:
+                return asyncio.run(_run_attached(prepared, display))
+            finally:
+                sweep()
         return _submit_and_follow(prepared, display)
-    except BackendError as error:
-        failure = click.ClickException(str(error))
-        failure.exit_code = INFRASTRUCTURE_FAILED
-        raise failure from error
+    except (BackendError, SpawnError) as error:
+        raise InfrastructureFailed(str(error)) from error
 
 
 def _detach(prepared: Prepared, display: Display) -> int:

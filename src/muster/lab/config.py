@@ -8,9 +8,10 @@ from muster.lab.plan import CONTROLLER, LOGIN, LabPlan
 SCHEDULER_PARAMETERS = "bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0"
 
 
-def slurm_conf(plan: LabPlan) -> str:
-    """The whole slurm.conf, ended by the plan's extra lines."""
-    sections = (_daemons(plan), _tracking(plan), _timing(plan), _scheduling(), _nodes(plan), plan.extra_conf)
+def slurm_conf(plan: LabPlan, login_name: str) -> str:
+    """The whole slurm.conf, ended by the plan's extra lines; `login_name` is this machine's short host name."""
+    cluster = (*_nodes(plan), *_login(plan, login_name))
+    sections = (_daemons(plan), _tracking(plan), _timing(plan), _scheduling(), cluster, plan.extra_conf)
     return "\n".join(line for section in sections for line in section) + "\n"
 
 
@@ -88,6 +89,20 @@ def _nodes(plan: LabPlan) -> tuple[str, ...]:
     )
 
 
+def _login(plan: LabPlan, login_name: str) -> tuple[str, ...]:
+    """Lets slurmctld find an srun on this machine, to tell it of a node's failure; else such an srun never ends.
+
+    Slurm 22.05 takes the address of a step's srun from the node table alone. A FUTURE node is in there and nowhere else.
+    """
+    if login_name in _names(plan):
+        return ()
+    return (f"NodeName={login_name} NodeAddr={plan.address(LOGIN)} State=FUTURE",)
+
+
+def _names(plan: LabPlan) -> tuple[str, ...]:
+    return (*plan.node_names, CONTROLLER, LOGIN)
+
+
 def gres_conf(plan: LabPlan) -> str:
     """GPUs by device files; the flag makes Slurm set CUDA_VISIBLE_DEVICES and not AMD's and Intel's like."""
     return "".join(f"Name=gpu File={path} Flags=nvidia_gpu_env\n" for path in gres_files(plan))
@@ -106,7 +121,7 @@ def hosts(plan: LabPlan, login_name: str) -> str:
     """The nodes' /etc/hosts: every machine of the lab by name, this machine among them."""
     lines = ["127.0.0.1 localhost", f"{plan.address(CONTROLLER)} {CONTROLLER}"]
     lines += [f"{plan.address(name)} {name}" for name in plan.node_names]
-    login_names = LOGIN if login_name in (*plan.node_names, CONTROLLER, LOGIN) else f"{LOGIN} {login_name}"
+    login_names = LOGIN if login_name in _names(plan) else f"{LOGIN} {login_name}"
     lines.append(f"{plan.address(LOGIN)} {login_names}")
     return "\n".join(lines) + "\n"
 

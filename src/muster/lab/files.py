@@ -36,10 +36,11 @@ def _make_device(path: Path) -> None:
 
 
 def _write_config(plan: LabPlan) -> None:
+    login_name = socket.gethostname().partition(".")[0]
     contents = {
-        "slurm.conf": config.slurm_conf(plan),
+        "slurm.conf": config.slurm_conf(plan, login_name),
         "gres.conf": config.gres_conf(plan),
-        "hosts": config.hosts(plan, socket.gethostname()),
+        "hosts": config.hosts(plan, login_name),
         "resolv.conf": config.resolv_conf(),
     }
     if plan.proctrack == "cgroup":

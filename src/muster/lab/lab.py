@@ -178,6 +178,7 @@ class Lab:
 
     def status(self) -> LabStatus:
         """How the lab's machines are, by this machine's account and by Slurm's."""
+        self._reread()
         controller = self._machines.get(CONTROLLER)
         alive = controller is not None and controller.alive()
         states = slurm.node_states(self.env()) if alive else None
@@ -207,17 +208,19 @@ class Lab:
 
     def kill_node(self, name: str) -> None:
         """The node dies: all its processes at once, with its namespaces; Slurm is told nothing."""
-        process = self._living(name)
-        kill_all([process])
+        self._check_node(name)
+        kill_all([self._living(name)])
         network.drop_link(self._controller_pid, name)
 
     def partition(self, name: str) -> None:
         """The node's network goes away; its processes live on."""
+        self._check_node(name)
         self._living(name)
         network.set_link(self._controller_pid, name, "down")
 
     def heal(self, name: str) -> None:
         """Undo kill_node or partition, and return when Slurm can use the node again."""
+        self._check_node(name)
         if self._machine(name).alive():
             network.set_link(self._controller_pid, name, "up")
         else:
@@ -234,6 +237,10 @@ class Lab:
         self._start_nodes([name])
         slurm.await_returned(self.plan, self.env(), name, self._machines[name], HEAL_DEADLINE_S)
 
+    def _check_node(self, name: str) -> None:
+        if name not in self.plan.node_names:
+            raise LabError(f"no node {name!r} in the lab; its nodes are {', '.join(self.plan.node_names)}")
+
     @property
     def _controller_pid(self) -> int:
         return self._living(CONTROLLER).pid
@@ -241,14 +248,16 @@ class Lab:
     def _living(self, name: str) -> ProcessId:
         process = self._machine(name)
         if not process.alive():
-            raise LabError(f"{name} is dead; `muster lab heal {name}` brings a node back")
+            remedy = f"`muster lab heal {name}` brings it back" if name != CONTROLLER else "`muster lab down`, then up"
+            raise LabError(f"{name} is dead; {remedy}")
         return process
 
     def _machine(self, name: str) -> ProcessId:
         self._reread()
         process = self._machines.get(name)
         if process is None:
-            raise LabError(f"no machine {name!r} in the lab, which has {', '.join(self._machines) or 'none'}")
+            running = ", ".join(self._machines) or "none (is it up?)"
+            raise LabError(f"no machine {name!r} in the lab; its machines are {running}")
         return process
 
     def _reread(self) -> None:

@@ -13,9 +13,11 @@ import ipaddress
 import json
 import subprocess
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from muster.lab.errors import LabError
 from muster.lab.plan import BRIDGE, CONTROLLER, LOGIN, LabPlan
+from muster.lab.requirements import SYSTEM_PATH
 
 
 def port(name: str) -> str:
@@ -28,7 +30,7 @@ def check_free(plan: LabPlan) -> None:
     if host_link_exists(plan):
         raise LabError(f"network link {plan.host_link} exists: a lab is up or left it; see `muster lab down`")
     wanted = ipaddress.ip_network(plan.subnet)
-    for route in json.loads(_ip(["-json", "-4", "route", "show", "table", "all"]) or "[]"):
+    for route in json.loads(_run(["ip", "-json", "-4", "route", "show", "table", "all"]).stdout or "[]"):
         if route.get("type") not in (None, "unicast") or route["dst"] == "default":
             continue
         if wanted.overlaps(ipaddress.ip_network(route["dst"], strict=False)):
@@ -77,31 +79,26 @@ def set_link(controller_pid: int, name: str, state: str) -> None:
 
 def drop_link(controller_pid: int, name: str) -> None:
     """Remove a dead node's link at once (the kernel would, some time after the namespace's end)."""
-    argv = [*_in_netns(controller_pid), "ip", "link", "delete", port(name)]
-    subprocess.run(argv, capture_output=True, check=False)
+    _run([*_in_netns(controller_pid), "ip", "link", "delete", port(name)])
 
 
 def links_up(controller_pid: int, names: Iterable[str]) -> dict[str, bool]:
     """For each name that has a link: whether it is up."""
-    output = subprocess.run(
-        [*_in_netns(controller_pid), "ip", "-json", "link", "show"],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout
+    output = _run([*_in_netns(controller_pid), "ip", "-json", "link", "show"]).stdout
     flags = {link["ifname"]: link["flags"] for link in json.loads(output or "[]") if link.get("ifname")}
     return {name: "UP" in flags[port(name)] for name in names if port(name) in flags}
 
 
 def host_link_exists(plan: LabPlan) -> bool:
-    links = json.loads(_ip(["-json", "link", "show"]) or "[]")
-    return any(link.get("ifname") == plan.host_link for link in links)
+    return Path("/sys/class/net", plan.host_link).exists()
 
 
 def remove(plan: LabPlan) -> None:
     """Remove this machine's link; the others end with their namespaces."""
-    if host_link_exists(plan):
-        _ip(["link", "delete", plan.host_link])
+    done = _run(["ip", "link", "delete", plan.host_link]) if host_link_exists(plan) else None
+    # The kernel may have been quicker: the link's other end has gone with the controller's namespace.
+    if done and done.returncode and host_link_exists(plan):
+        raise LabError(f"network link {plan.host_link} could not be removed: {done.stderr.strip()}")
 
 
 def _in_netns(pid: int) -> list[str]:
@@ -110,13 +107,11 @@ def _in_netns(pid: int) -> list[str]:
 
 def _ip_batch(lines: Iterable[str], netns_of: int | None = None) -> None:
     argv = [*(_in_netns(netns_of) if netns_of else []), "ip", "-batch", "-"]
-    done = subprocess.run(argv, input="\n".join(lines) + "\n", capture_output=True, text=True, check=False)
+    done = _run(argv, "\n".join(lines) + "\n")
     if done.returncode:
         raise LabError(f"laying the lab's network failed: {done.stderr.strip()}")
 
 
-def _ip(arguments: list[str]) -> str:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise LabError(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}")
-    return done.stdout
+def _run(argv: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
+    env = {"PATH": SYSTEM_PATH}
+    return subprocess.run(argv, input=stdin, env=env, capture_output=True, text=True, check=False)

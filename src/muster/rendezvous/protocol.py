@@ -232,8 +232,8 @@ class Protocol:
             return self._finish(self._failure(late[0], "starting", reason), now, 0.0)
         assert self.outcome is not None
         held = [node.host for node in self.nodes if node.state is NodeState.STOPPING]
-        late = "the driver did not end" if self.driver_running else f"{_listed(held)} did not confirm to be clean"
-        self.outcome = replace(self.outcome, end_reason=f"{self.outcome.end_reason}; {late}")
+        unclean = "the driver did not end" if self.driver_running else f"{_listed(held)} did not confirm to be clean"
+        self.outcome = replace(self.outcome, end_reason=f"{self.outcome.end_reason}; {unclean}")
         return self._conclude()
 
     # -- small questions ----------------------------------------------------------------------------------------

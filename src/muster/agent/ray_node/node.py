@@ -27,8 +27,10 @@ class RayFailure(Exception):
 class RayNode:
     """Owns everything of Ray on this node, in a scope of its own."""
 
-    def __init__(self, options: RayOptions, rank: int, host: str, temp: str, env: dict[str, str]) -> None:
-        self._options, self._rank, self._host, self._temp, self._env = options, rank, host, temp, env
+    def __init__(self, options: RayOptions, rank: int, host: str, temp: str, env: dict[str, str], token: bytes) -> None:
+        self._options, self._rank, self._host, self._temp, self._token = options, rank, host, temp, token
+        self._token_file = os.path.join(temp, "token")
+        self._env = settings.environment(env, self._token_file)
         self._scope = Scope("ray")
         self._scope.on_orphan_exit = self._orphan_exited
         self._scope.on_lost = lambda: self._fail("the keeper of Ray's processes was killed")
@@ -42,6 +44,9 @@ class RayNode:
         """Begin importing Ray; returns as soon as the starter runs, not when it is done."""
         os.makedirs(os.path.dirname(self._temp), mode=0o700, exist_ok=True)
         os.mkdir(self._temp, mode=0o700)
+        # A copy on the node's own disk: Ray's processes read it again and again, and the run's is on a shared filesystem.
+        with open(os.open(self._token_file, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(self._token)
         await self._scope.open()
         commands, self._commands = os.pipe()
         reports, reports_write = os.pipe()

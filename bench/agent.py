@@ -1,0 +1,173 @@
+"""What an agent costs its node: import time, resident memory, operations on the shared filesystem.
+
+import     fresh processes of the built archive, as the nodes run it (`python -I -S agent.pyz`), which import everything
+           in it and leave; beside as many of a bare `import asyncio`, in turn with them. The whole process is timed,
+           from its start to its end: interpreter, bootstrap, imports.
+memory     VmRSS of the agents of a run without Ray, while its driver runs, lead and worker; their keepers beside.
+files      operations under the run directory of one node that is not the lead, from its prelude's first line to the
+           start of the driver, counted in a trace (tracing.py says what counts), without and with Ray.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from local_run import RunFailed, held_run, private_place
+from report import Goal, goals_table, machine, save, table
+from tracing import count
+
+from muster.backends.archive import build_archive
+from muster.process.keeper import descendants
+
+NODES, WORKER = 4, 1
+GOAL_IMPORT_MS, GOAL_MEMORY_MB, GOAL_OPERATIONS = 100.0, 30.0, 20
+_RUN = "sys.exit(main(sys.argv[1:]))"
+_IMPORT_ALL = "import importlib\nfor name in MODULES: importlib.import_module(name)"
+
+
+def main() -> int:
+    options = _options()
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGHUP, _leave)
+    try:
+        with private_place() as place:
+            results = {"machine": machine(), **asyncio.run(measure(place, sys.executable, options.repeat))}
+    except RunFailed as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    wanted = goals(results)
+    results["goals"] = [goal.to_json() for goal in wanted]
+    path = save("agent.json", results)
+    print(json.dumps(results, indent=2) if options.json_only else _page(results, wanted, path))
+    return 0
+
+
+async def measure(place: Path, python: str, repeat: int) -> dict[str, Any]:
+    results: dict[str, Any] = {"import": import_times(place, python, repeat)}
+    results["memory"] = await memory(place, python)
+    if shutil.which("strace"):
+        results["files"] = {
+            "without_ray": await operations(place, python, ray=False),
+            "with_ray": await operations(place, python, ray=True),
+        }
+    return results
+
+
+def import_times(place: Path, python: str, repeat: int) -> dict[str, float]:
+    """Medians in milliseconds; the two kinds of process take turns, so that a busy moment meets both."""
+    archive = place / "agent.pyz"
+    archive.write_bytes(build_archive(python))
+    _import_and_leave(archive)
+    commands = {"agent": [str(archive)], "bare_asyncio": ["-c", "import asyncio"], "bare_python": ["-c", "pass"]}
+    times: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(repeat + 1):
+        for name, words in commands.items():
+            times[name].append(_wall_ms([python, "-I", "-S", *words]))
+    return {f"{name}_ms": round(statistics.median(found[1:]), 1) for name, found in times.items()}  # the first warms up
+
+
+def _import_and_leave(archive: Path) -> None:
+    """Rewrite the bootstrap's last line: instead of running the agent, import what it has not imported yet."""
+    with zipfile.ZipFile(archive) as before:
+        members = {name: before.read(name) for name in before.namelist()}
+    bootstrap = members["__main__.py"].decode()
+    assert bootstrap.count(_RUN) == 1, "the bootstrap's last line has changed"
+    members["__main__.py"] = bootstrap.replace(_RUN, _IMPORT_ALL).encode()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as after:
+        for name, data in members.items():
+            after.writestr(name, data)
+
+
+def _wall_ms(argv: list[str]) -> float:
+    start = time.perf_counter()
+    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
+    return (time.perf_counter() - start) * 1000
+
+
+async def memory(place: Path, python: str) -> dict[str, float]:
+    """Megabytes resident: each agent, and what the keepers beside it add."""
+    async with held_run(place, python, NODES, ray=False) as held:
+        found = {}
+        for name, rank in (("lead", 0), ("worker", WORKER)):
+            pid = held.agent_pid(rank)
+            found[f"{name}_mb"] = _resident_mb(pid)
+            own = [child for child in descendants(pid) if _is_keeper(child)]
+            found[f"{name}_keepers_mb"] = round(sum(map(_resident_mb, own)), 1)
+        return found
+
+
+def _resident_mb(pid: int) -> float:
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return round(int(fields["VmRSS"].split()[0]) / 1024, 1)
+
+
+def _is_keeper(pid: int) -> bool:
+    return b"-I\0-S\0-c\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+async def operations(place: Path, python: str, *, ray: bool) -> dict[str, Any]:
+    """Of rank 1, up to the driver's start; with Ray its own processes, which read the token, are told apart."""
+    trace = place / f"trace-{ray}"
+    async with held_run(place, python, NODES, ray=ray, traced=WORKER, trace=trace) as held:
+        root, until = held.run.root, held.driver_start
+    with trace.open(encoding="utf-8", errors="replace") as lines:
+        found = count(lines, root, until)
+    return {
+        "total": found.total, "by_program": dict(found.by_program), "by_call": dict(found.by_call),
+        "operations": found.listing,
+    }  # fmt: skip
+
+
+def goals(results: dict[str, Any]) -> list[Goal]:
+    wanted = [
+        Goal("import of the whole agent", results["import"]["agent_ms"], GOAL_IMPORT_MS, " ms"),
+        Goal("resident memory, lead", results["memory"]["lead_mb"], GOAL_MEMORY_MB, " MB"),
+        Goal("resident memory, worker", results["memory"]["worker_mb"], GOAL_MEMORY_MB, " MB"),
+    ]
+    if "files" in results:
+        kinds = (("without_ray", "without Ray"), ("with_ray", "with Ray"))
+        wanted += [
+            Goal(f"operations on files, {text}", results["files"][kind]["total"], GOAL_OPERATIONS)
+            for kind, text in kinds
+        ]
+    return wanted
+
+
+def _page(results: dict[str, Any], wanted: list[Goal], path: Path) -> str:
+    times, sizes = results["import"], results["memory"]
+    rows = [["for comparison", ""], *([name, f"{value:g}"] for name, value in {**times, **sizes}.items())]
+    for kind, found in results.get("files", {}).items():
+        rows.append([f"operations {kind}", ", ".join(f"{who} {n}" for who, n in found["by_program"].items())])
+    skipped = [] if "files" in results else ["", "strace is not installed: operations on files were not counted"]
+    return "\n".join([goals_table(wanted), "", table(rows), *skipped, "", f"written to {path}"])
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="What an agent costs its node: import time, memory, file operations.")
+    parser.add_argument("--repeat", type=int, default=20, metavar="N", help="processes for import times (default: 20)")
+    parser.add_argument("--json-only", action="store_true", help="print the results as JSON and nothing else")
+    return parser.parse_args()
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    """Leave through every `with` and `finally`, so that runs and directories go too."""
+    sys.exit(128 + signum)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,103 @@
+"""A listener that does the lead's half of the handshake, and a wire in between that hears everything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from muster.agent.channel import Channel, accept
+
+DEADLINE_S = 20.0
+TOKEN = b"the-run's-own-secret"
+
+
+class Listener:
+    """Serves like the lead; what `accept` returned (or raised) for each connection is kept in order."""
+
+    def __init__(self, token: bytes = TOKEN) -> None:
+        self.token = token
+        self._answers: asyncio.Queue[tuple[Channel, dict[str, Any]] | BaseException | None] = asyncio.Queue()
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def start(self, host: str | None = "127.0.0.1", port: int = 0, **listening: Any) -> Listener:
+        at = {} if "sock" in listening else {"host": host, "port": port}
+        self._server = await asyncio.start_server(self._serve, **at, **listening)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        try:
+            self._answers.put_nowait(await accept(reader, writer, self.token))
+        except BaseException as error:
+            self._answers.put_nowait(error)
+
+    async def answer(self) -> tuple[Channel, dict[str, Any]] | None:
+        """What became of the next connection; a defect of the acceptor is raised here."""
+        answer = await asyncio.wait_for(self._answers.get(), DEADLINE_S)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    async def channel(self) -> Channel:
+        answer = await self.answer()
+        assert answer is not None, "the connection was refused"
+        return answer[0]
+
+    async def close(self) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+
+
+class Wire:
+    """Forwards each line to the lead and back, and keeps it. `hold` may delay a line on its way."""
+
+    def __init__(self, host: str, port: int, lead_port: int, hold: Callable[[str, bytes], Awaitable[None]]) -> None:
+        self.host, self.port, self._lead_port, self._hold = host, port, lead_port, hold
+        self.heard: list[tuple[str, bytes]] = []
+
+    async def start(self) -> Wire:
+        self._server = await asyncio.start_server(self._serve, self.host, self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lead_reader, lead_writer = await asyncio.open_connection("127.0.0.1", self._lead_port)
+        await asyncio.gather(self._forward("agent", reader, lead_writer), self._forward("lead", lead_reader, writer))
+
+    async def _forward(self, side: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while line := await reader.readline():
+                self.heard.append((side, line))
+                await self._hold(side, line)
+                writer.write(line)
+        writer.close()
+
+    def close(self) -> None:
+        self._server.close()
+
+
+@pytest.fixture
+async def lead() -> AsyncIterator[Listener]:
+    listener = await Listener().start()
+    yield listener
+    await listener.close()
+
+
+@pytest.fixture
+async def wire(lead: Listener) -> AsyncIterator[Callable[..., Awaitable[Wire]]]:
+    """Makes a wire to the lead, on an address of its own."""
+    wires: list[Wire] = []
+
+    async def make(host: str = "127.0.0.1", port: int = 0, hold: Any = lambda side, line: asyncio.sleep(0)) -> Wire:
+        wires.append(await Wire(host, port, lead.port, hold).start())
+        return wires[-1]
+
+    yield make
+    for each in wires:
+        each.close()

@@ -1,0 +1,114 @@
+"""The environment of the driver and of Ray's processes: the job's, not the step's, and with where they are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from muster.agent.environment import given_variables, job_environment, path_with_interpreter
+from muster.agent.job import Identity
+from muster.board import RunPaths, write_atomic
+
+RUN = RunPaths("/lustre/muster-runs/train-20260101T000000-ab12")
+IDENTITY = Identity(rank=0, host="n0", run=RUN, attempt=RUN.attempt(0), local=False)
+
+
+def environment(
+    base: dict[str, str], given: dict[str, str] | None = None, attempt: int = 0, cycle: int = 0
+) -> dict[str, str]:
+    return job_environment(base, given or {}, replace(IDENTITY, attempt=RUN.attempt(attempt)), cycle)
+
+
+def test_the_driver_is_told_which_run_and_attempt_it_belongs_to() -> None:
+    env = environment({}, attempt=2, cycle=1)
+    assert env["MUSTER_RUN_ID"] == "train-20260101T000000-ab12"
+    assert (env["MUSTER_ATTEMPT"], env["MUSTER_CYCLE"]) == ("2", "1")
+    assert env["MUSTER_OUTPUT_DIR"] == f"{RUN.root}/output"
+
+
+@pytest.mark.parametrize(("attempt", "cycle", "resume"), [(0, 0, "0"), (1, 0, "1"), (0, 1, "1"), (3, 2, "1")])
+def test_only_the_very_first_start_is_no_resumption(attempt: int, cycle: int, resume: str) -> None:
+    assert environment({}, attempt=attempt, cycle=cycle)["MUSTER_RESUME"] == resume
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID",
+        "SLURM_GTIDS", "SLURM_TASK_PID", "SLURM_SRUN_COMM_HOST", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_CPU_BIND",
+        "SLURM_CPU_BIND_TYPE", "SLURM_MEM_BIND", "SLURM_DISTRIBUTION", "SLURM_UMASK", "SLURM_TASKS_PER_NODE",
+        "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_CPUS_PER_TASK", "SLURM_OVERLAP", "PMI_RANK", "PMIX_RANK", "PMI2_SIZE",
+    ],
+)  # fmt: skip
+def test_what_describes_the_agent_s_step_is_taken_out(name: str) -> None:
+    assert name not in environment({name: "1"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SLURM_JOB_ID",
+        "SLURM_JOB_NODELIST",
+        "SLURM_NNODES",
+        "SLURM_CPUS_ON_NODE",
+        "SLURM_CONF",
+        "CUDA_VISIBLE_DEVICES",
+        "LANG",
+    ],
+)
+def test_what_describes_the_job_stays(name: str) -> None:
+    assert environment({name: "kept"})[name] == "kept"
+
+
+@pytest.mark.parametrize("name", ["MUSTER_RANK", "MUSTER_HOST", "MUSTER_BACKEND", "MUSTER_JOB_START", "RAY_ADDRESS"])
+def test_what_is_the_agent_s_own_affair_is_taken_out(name: str) -> None:
+    """RAY_ADDRESS among it: a cluster that the submitting shell spoke to is not this run's."""
+    assert name not in environment({name: "1"})
+
+
+def test_what_the_user_gave_wins_over_what_was_there_but_not_over_where_the_run_is() -> None:
+    env = environment({"LANG": "C"}, {"LANG": "de_DE", "SEED": "7", "MUSTER_RUN_ID": "forged"})
+    assert (env["LANG"], env["SEED"]) == ("de_DE", "7")
+    assert env["MUSTER_RUN_ID"] == RUN.run_id
+
+
+def test_a_variable_of_the_step_s_kind_that_the_user_gave_is_kept() -> None:
+    assert environment({"SLURM_NTASKS": "4"}, {"SLURM_NTASKS": "8"})["SLURM_NTASKS"] == "8"
+
+
+def test_python_s_output_is_not_buffered_unless_somebody_wants_it_so() -> None:
+    assert environment({})["PYTHONUNBUFFERED"] == "1"
+    assert environment({"PYTHONUNBUFFERED": ""})["PYTHONUNBUFFERED"] == ""
+    assert environment({}, {"PYTHONUNBUFFERED": "0"})["PYTHONUNBUFFERED"] == "0"
+
+
+def test_the_base_is_left_as_it_was() -> None:
+    base = {"SLURM_PROCID": "0", "PATH": "/usr/bin"}
+    environment(base, {"SEED": "7"})
+    assert base == {"SLURM_PROCID": "0", "PATH": "/usr/bin"}
+
+
+@pytest.mark.parametrize("path", ["/usr/bin:/bin", "", "/no/such/directory"])
+def test_python_on_the_path_is_the_interpreter_of_the_job(path: str) -> None:
+    assert shutil.which("python", path=path_with_interpreter(path)) == os.path.join(
+        os.path.dirname(sys.executable), "python"
+    )
+
+
+def test_a_path_on_which_it_already_is_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert path_with_interpreter(f"{tmp_path}:/usr/bin") == f"{tmp_path}:/usr/bin"
+
+
+def test_what_the_user_gave_is_read_from_the_run(tmp_path: Path) -> None:
+    run = RunPaths(str(tmp_path))
+    write_atomic(run.env, '{"KEY": "sécret\\n"}', mode=0o600)
+    assert given_variables(replace(IDENTITY, run=run)) == {"KEY": "sécret\n"}

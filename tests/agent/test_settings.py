@@ -1,0 +1,172 @@
+"""What a Ray node is started with: directory, ports, arguments, environment."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.agent.ray_node import settings
+from muster.agent.ray_node.settings import LONGEST_TEMP_DIR, PORTS, RayOptions
+
+OPTIONS = RayOptions(cpus=None, gpus=None, dashboard=False, nodes=4, local=False)
+LONGEST_OF_RAY = "/session_2026-12-31_23-59-59_999999_4194304/sockets/plasma_store"
+SOCKET_PATH_LIMIT = 107
+
+
+def flags(arguments: list[str]) -> dict[str, str]:
+    """Arguments by name; those without a value are empty."""
+    return {name: value for name, _, value in (argument.partition("=") for argument in arguments)}
+
+
+def common(options: RayOptions = OPTIONS, rank: int = 1) -> dict[str, str]:
+    return flags(settings.start_arguments(options, rank, "n1", "10.0.0.1", "/tmp/muster-x/0.0.1", 8))
+
+
+# -- the temporary directory ------------------------------------------------------------------------------------
+
+
+@given(
+    run_id=st.text(min_size=1, max_size=200),
+    attempt=st.integers(0, 999),
+    cycle=st.integers(0, 99),
+    rank=st.integers(0, 99_999),
+)
+def test_ray_s_sockets_fit_whatever_the_run_is_called(run_id: str, attempt: int, cycle: int, rank: int) -> None:
+    path = settings.temp_dir(run_id, attempt, cycle, rank)
+    assert len(path) <= LONGEST_TEMP_DIR
+    assert len(path + LONGEST_OF_RAY) <= SOCKET_PATH_LIMIT
+
+
+def test_the_directory_is_another_for_every_run_attempt_cycle_and_rank() -> None:
+    places = [
+        ("a", 0, 0, 0),
+        ("b", 0, 0, 0),
+        ("a", 1, 0, 0),
+        ("a", 0, 1, 0),
+        ("a", 0, 0, 1),
+        ("a", 1, 1, 1),
+        ("a", 11, 1, 1),
+    ]
+    assert len({settings.temp_dir(*place) for place in places}) == len(places)
+    assert settings.temp_dir("a", 0, 0, 0) == settings.temp_dir("a", 0, 0, 0)
+
+
+def test_a_root_that_makes_it_too_long_is_refused_with_the_limit() -> None:
+    with pytest.raises(ValueError, match=f"too long .*{LONGEST_TEMP_DIR}"):
+        settings.temp_dir("a", 0, 0, 0, root="/scratch/users/alice/some/deep/place")
+
+
+# -- ports ------------------------------------------------------------------------------------------------------
+
+
+def test_ports_lie_outside_the_kernel_s_ephemeral_range() -> None:
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        low, high = map(int, file.read().split())
+    assert not set(PORTS) & set(range(low, high + 1))
+    assert PORTS.start > 1024
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2"])
+def test_a_probed_port_can_be_bound(address: str) -> None:
+    port = settings.probe_free_port(address)
+    assert port in PORTS
+    socket.create_server((address, port)).close()
+
+
+def test_a_port_that_is_taken_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(settings.random, "sample", lambda ports, count: [port, 20001])
+        assert settings.probe_free_port("127.0.0.1") == 20001
+
+
+def test_when_no_port_is_free_the_address_and_the_range_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OSError, match=r"192\.0\.2\.1 in 20000-31999"):
+        settings.probe_free_port("192.0.2.1")  # an address no host has
+
+
+# -- arguments --------------------------------------------------------------------------------------------------
+
+
+def test_every_node_says_its_address_directory_cpus_and_rank() -> None:
+    arguments = common(rank=3)
+    assert arguments["--node-ip-address"] == "10.0.0.1"
+    assert arguments["--temp-dir"] == "/tmp/muster-x/0.0.1"
+    assert arguments["--num-cpus"] == "8"
+    assert "muster.io/rank=3" in arguments["--labels"].split(",")
+
+
+@pytest.mark.parametrize(("rank", "role"), [(0, "head"), (1, "worker"), (63, "worker")])
+def test_the_role_label_follows_the_rank(rank: int, role: str) -> None:
+    assert f"muster.io/role={role}" in common(rank=rank)["--labels"].split(",")
+
+
+def test_only_the_head_is_told_to_be_one() -> None:
+    assert not {"--head", "--port", "--address"} & common().keys()
+    head = flags(settings.head_arguments(OPTIONS, 23456))
+    assert head == {"--head": "", "--port": "23456", "--include-dashboard": "false"}
+
+
+def test_the_dashboard_when_wanted_listens_on_loopback_on_a_port_of_its_own() -> None:
+    head = flags(settings.head_arguments(replace(OPTIONS, dashboard=True), 23456))
+    assert (head["--include-dashboard"], head["--dashboard-host"]) == ("true", "127.0.0.1")
+    assert int(head["--dashboard-port"]) in PORTS
+
+
+def test_ports_that_need_not_agree_between_nodes_are_left_to_ray() -> None:
+    arguments = common()
+    assert all(
+        arguments[name] == "0" for name in ("--min-worker-port", "--max-worker-port", "--dashboard-agent-listen-port")
+    )
+
+
+@pytest.mark.parametrize(("gpus", "said"), [(None, None), (0, "0"), (8, "8")])
+def test_gpus_are_told_only_when_the_job_said_how_many(gpus: int | None, said: str | None) -> None:
+    assert common(replace(OPTIONS, gpus=gpus)).get("--num-gpus") == said
+
+
+def test_on_one_machine_the_object_stores_share_its_memory() -> None:
+    assert "--object-store-memory" not in common()
+    shm = os.statvfs("/dev/shm")
+    for nodes in (1, 3, 64):
+        store = int(common(replace(OPTIONS, local=True, nodes=nodes))["--object-store-memory"])
+        assert 80 * 1024**2 <= store <= max(80 * 1024**2, shm.f_blocks * shm.f_frsize // nodes)
+
+
+@pytest.mark.parametrize(
+    ("env", "cpus"), [({"SLURM_CPUS_ON_NODE": "48"}, 48), ({"SLURM_CPUS_ON_NODE": ""}, None), ({}, None)]
+)
+def test_the_cpus_are_slurm_s_figure_or_those_this_process_may_use(env: Mapping[str, str], cpus: int | None) -> None:
+    assert settings.visible_cpus(env) == (cpus or len(os.sched_getaffinity(0)))
+
+
+# -- the environment --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "base", [{}, {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN_PATH": "/home/alice/.ray/auth_token"}]
+)
+def test_token_authentication_is_always_explicit(base: dict[str, str]) -> None:
+    env = settings.environment(base, "/runs/r/token")
+    assert (env["RAY_AUTH_MODE"], env["RAY_AUTH_TOKEN_PATH"]) == ("token", "/runs/r/token")
+
+
+@pytest.mark.xfail(strict=True, reason="a RAY_AUTH_TOKEN of the submitting shell goes before the run's token file")
+def test_a_token_of_the_submitting_shell_does_not_take_the_place_of_the_run_s() -> None:
+    assert "RAY_AUTH_TOKEN" not in settings.environment({"RAY_AUTH_TOKEN": "another cluster's"}, "/runs/r/token")
+
+
+def test_ray_s_own_subreaper_is_off_and_nothing_is_sent_home() -> None:
+    name = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"
+    env = settings.environment({name: "true", "RAY_USAGE_STATS_ENABLED": "1"}, "/runs/r/token")
+    assert (env[name], env["RAY_USAGE_STATS_ENABLED"]) == ("false", "0")
+
+
+def test_everything_else_stays() -> None:
+    assert settings.environment({"LANG": "C"}, "/runs/r/token")["LANG"] == "C"

@@ -1,0 +1,153 @@
+"""What runs on a node imports the standard library alone, is valid on Python 3.9, and works from one file."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import muster
+from muster.backends import archive
+from muster.backends.archive import AGENT_ROOMS, agent_sources, build_archive
+
+ROOT = Path(muster.__file__).parent
+MODULES = sorted(path for room in ("agent", "rendezvous", "board", "process") for path in (ROOT / room).rglob("*.py"))
+RAY_IS_ALLOWED_IN = ROOT / "agent" / "ray_node" / "starter.py"
+
+# Runs the archive as a node does, up to the point where the agent misses its arguments; then tells what is loaded.
+PROBE = """
+import json, runpy, sys
+sys.argv = [sys.argv[1]]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+except IndexError:  # no run directory given
+    pass
+main = sys.modules["muster.agent.main"]
+print(json.dumps({"modules": sorted(sys.modules), "main": main.main.__code__.co_filename}))
+"""
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Every module imported anywhere in it, inside functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute here"
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def is_allowed(name: str, path: Path) -> bool:
+    first, _, rest = name.partition(".")
+    if first == "muster":
+        return rest.partition(".")[0] in AGENT_ROOMS
+    return first in sys.stdlib_module_names or (first == "ray" and path == RAY_IS_ALLOWED_IN)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_of_the_node_imports_the_standard_library_and_its_own_rooms_alone(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))  # and is valid on Python 3.9
+    assert [name for name in imports(tree) if not is_allowed(name, path)] == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_annotations_are_not_evaluated_where_python_3_9_would_not_understand_them(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    if any(
+        isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.AnnAssign)) for node in ast.walk(ast.parse(source))
+    ):
+        assert "from __future__ import annotations\n" in source
+
+
+def test_a_lazy_import_would_be_found() -> None:
+    tree = ast.parse("def f():\n    import pydantic\n    from muster.spec import JobSpec")
+    assert [name for name in imports(tree) if not is_allowed(name, ROOT)] == ["pydantic", "muster.spec.JobSpec"]
+
+
+def test_the_archive_holds_every_module_of_the_node_and_no_other() -> None:
+    named = {
+        ".".join(("muster", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+        for path in MODULES
+    }
+    assert set(agent_sources()) == named | {"muster"}
+
+
+# -- the archive, run as a node runs it -------------------------------------------------------------------------
+
+
+def probe(contents: bytes, directory: Path, python: str = sys.executable) -> dict[str, list[str] | str]:
+    """Load the agent from the archive alone: no site-packages, no source tree, another directory."""
+    (directory / "agent.pyz").write_bytes(contents)
+    done = subprocess.run(
+        [python, "-I", "-S", "-c", PROBE, str(directory / "agent.pyz")],
+        cwd="/", env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def contents() -> bytes:
+    return build_archive(sys.executable)
+
+
+def test_the_agent_loaded_from_its_archive_pulls_in_nothing_but_the_standard_library(
+    contents: bytes, tmp_path: Path
+) -> None:
+    loaded = probe(contents, tmp_path)
+    foreign = [name for name in loaded["modules"] if name.partition(".")[0] not in {*sys.stdlib_module_names, "muster"}]
+    assert foreign == ["__main__"]
+    assert "muster.agent.lead" in loaded["modules"] and "muster.spec" not in loaded["modules"]
+
+
+def test_with_fitting_bytecode_nothing_is_compiled_on_the_node(contents: bytes, tmp_path: Path) -> None:
+    assert probe(contents, tmp_path)["main"] == "agent/muster.agent.main"  # the name given when it was compiled
+
+
+def test_where_the_bytecode_is_another_version_s_the_sources_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = list(agent_sources())
+    monkeypatch.setattr(
+        archive, "_compile", lambda sources, python: (b"\x00\x00\r\n", dict.fromkeys(names, b"no bytecode"))
+    )
+    loaded = probe(build_archive(sys.executable), tmp_path)
+    assert loaded["main"] == f"{tmp_path}/agent.pyz/muster.agent.main"
+
+
+def test_where_the_node_s_interpreter_cannot_be_run_here_the_archive_still_works(tmp_path: Path) -> None:
+    probe(build_archive("/no/such/python"), tmp_path)
+
+
+def test_where_no_interpreter_can_be_run_here_the_archive_holds_sources_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(archive.sys, "executable", "/no/such/python")
+        contents = build_archive("/no/such/python")
+    assert probe(contents, tmp_path)["main"] == f"{tmp_path}/agent.pyz/muster.agent.main"
+
+
+def test_the_archive_is_two_members_that_need_no_unpacking(contents: bytes, tmp_path: Path) -> None:
+    (tmp_path / "agent.pyz").write_bytes(contents)
+    members = zipfile.ZipFile(tmp_path / "agent.pyz").infolist()
+    assert [member.filename for member in members] == ["__main__.py", "modules"]
+    assert all(member.compress_type == zipfile.ZIP_STORED for member in members)
+
+
+def test_a_loaded_module_can_tell_its_source(contents: bytes, tmp_path: Path) -> None:
+    """The keeper and Ray's starter are run by `python -c` from it."""
+    (tmp_path / "agent.pyz").write_bytes(contents)
+    program = PROBE + "from muster.process import keeper, source_of\nprint(len(source_of(keeper)))"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, str(tmp_path / "agent.pyz")],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert int(done.stdout.splitlines()[-1]) == len((ROOT / "process" / "keeper.py").read_text())
