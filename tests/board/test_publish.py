@@ -102,6 +102,11 @@ def test_reading_what_is_not_there_or_not_whole_gives_none(tmp_path: Path) -> No
         assert read_json(str(tmp_path / "partial")) is None
 
 
+def test_bytes_that_are_no_text_do_not_hide_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "outcome").write_bytes(b'{"exit_code": 125, "end_reason": "gr\xfcn"}')
+    assert read_json(str(tmp_path / "outcome")) == {"exit_code": 125, "end_reason": "gr\ufffdn"}
+
+
 def test_the_first_claim_stands(tmp_path: Path) -> None:
     path = str(tmp_path / "lead-0.json")
     assert claim(path, {"host": "n0"})
@@ -119,7 +124,8 @@ print(*(int(claim(f"{sys.argv[1]}/{number}", sys.argv[2])) for number in range(2
 """
     claimants = [
         subprocess.Popen(
-            [sys.executable, "-c", program, str(tmp_path), str(me)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", program, str(tmp_path), str(me)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )
         for me in range(5)
     ]  # fmt: skip

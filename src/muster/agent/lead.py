@@ -66,7 +66,6 @@ class Lead:
         self._publisher.publish()
         self._background(self._publish_regularly())
         self._background(self._look_around())
-        self._background(self._driver.prepare())
 
     async def run(self) -> int:
         """Until the run is concluded; then publish the outcome and let everybody go."""

@@ -48,9 +48,12 @@ def claim(path: str, value: Any) -> bool:
 
 
 def read_json(path: str) -> Any | None:
-    """The published value; None when it is not there (yet) or is not whole."""
+    """The published value; None when it is not there (yet) or is not whole.
+
+    Bytes that are no text are replaced: a job script may have recorded them from a launcher's last words.
+    """
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return json.load(file)
     except (OSError, ValueError):
         return None

@@ -92,7 +92,7 @@ def _nodes(plan: LabPlan) -> tuple[str, ...]:
 def _login(plan: LabPlan, login_name: str) -> tuple[str, ...]:
     """Lets slurmctld find an srun on this machine, to tell it of a node's failure; else such an srun never ends.
 
-    Slurm 22.05 takes the address of a step's srun from the node table alone. A FUTURE node is in there and nowhere else.
+    Slurm 22.05 takes the address of an srun from its node table alone. A FUTURE node is in that and nowhere else.
     """
     if login_name in _names(plan):
         return ()

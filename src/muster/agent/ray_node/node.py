@@ -44,7 +44,7 @@ class RayNode:
         """Begin importing Ray; returns as soon as the starter runs, not when it is done."""
         os.makedirs(os.path.dirname(self._temp), mode=0o700, exist_ok=True)
         os.mkdir(self._temp, mode=0o700)
-        # A copy on the node's own disk: Ray's processes read it again and again, and the run's is on a shared filesystem.
+        # A copy on the node's own disk: Ray's processes read it again and again, the run's is on a shared filesystem.
         with open(os.open(self._token_file, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             file.write(self._token)
         await self._scope.open()
