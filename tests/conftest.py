@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -35,7 +36,7 @@ def tagged_processes(tag: str) -> dict[int, str]:
 
 
 def temp_dirs() -> set[str]:
-    return {entry.name for entry in Path("/tmp").iterdir() if entry.name.startswith("muster-")}
+    return {entry.name for entry in Path("/tmp").iterdir() if re.fullmatch("muster-[0-9a-f]{8}", entry.name)}
 
 
 def network_namespaces() -> set[str]:

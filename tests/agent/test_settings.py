@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -12,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.agent.ray_node import settings
-from muster.agent.ray_node.settings import LONGEST_TEMP_DIR, PORTS, RayOptions
+from muster.agent.ray_node.ports import PortBlock
+from muster.agent.ray_node.settings import LONGEST_TEMP_DIR, RayOptions
 
 OPTIONS = RayOptions(cpus=None, gpus=None, dashboard=False, nodes=4, local=False)
+BLOCK = PortBlock(23000, 1000)
 LONGEST_OF_RAY = "/session_2026-12-31_23-59-59_999999_4194304/sockets/plasma_store"
 SOCKET_PATH_LIMIT = 107
 
@@ -25,7 +26,7 @@ def flags(arguments: list[str]) -> dict[str, str]:
 
 
 def common(options: RayOptions = OPTIONS, rank: int = 1) -> dict[str, str]:
-    return flags(settings.start_arguments(options, rank, "n1", "10.0.0.1", "/tmp/muster-x/0.0.1", 8))
+    return flags(settings.start_arguments(options, rank, "10.0.0.1", "/tmp/muster-x/0.0.1", 8))
 
 
 # -- the temporary directory ------------------------------------------------------------------------------------
@@ -62,35 +63,6 @@ def test_a_root_that_makes_it_too_long_is_refused_with_the_limit() -> None:
         settings.temp_dir("a", 0, 0, 0, root="/scratch/users/alice/some/deep/place")
 
 
-# -- ports ------------------------------------------------------------------------------------------------------
-
-
-def test_ports_lie_outside_the_kernel_s_ephemeral_range() -> None:
-    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
-        low, high = map(int, file.read().split())
-    assert not set(PORTS) & set(range(low, high + 1))
-    assert PORTS.start > 1024
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2"])
-def test_a_probed_port_can_be_bound(address: str) -> None:
-    port = settings.probe_free_port(address)
-    assert port in PORTS
-    socket.create_server((address, port)).close()
-
-
-def test_a_port_that_is_taken_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        monkeypatch.setattr(settings.random, "sample", lambda ports, count: [port, 20001])
-        assert settings.probe_free_port("127.0.0.1") == 20001
-
-
-def test_when_no_port_is_free_the_address_and_the_range_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(OSError, match=r"192\.0\.2\.1 in 20000-31999"):
-        settings.probe_free_port("192.0.2.1")  # an address no host has
-
-
 # -- arguments --------------------------------------------------------------------------------------------------
 
 
@@ -109,21 +81,14 @@ def test_the_role_label_follows_the_rank(rank: int, role: str) -> None:
 
 def test_only_the_head_is_told_to_be_one() -> None:
     assert not {"--head", "--port", "--address"} & common().keys()
-    head = flags(settings.head_arguments(OPTIONS, 23456))
-    assert head == {"--head": "", "--port": "23456", "--include-dashboard": "false"}
+    head = flags(settings.head_arguments(OPTIONS, BLOCK))
+    assert head == {"--head": "", "--port": "23000", "--include-dashboard": "false"}
 
 
 def test_the_dashboard_when_wanted_listens_on_loopback_on_a_port_of_its_own() -> None:
-    head = flags(settings.head_arguments(replace(OPTIONS, dashboard=True), 23456))
+    head = flags(settings.head_arguments(replace(OPTIONS, dashboard=True), BLOCK))
     assert (head["--include-dashboard"], head["--dashboard-host"]) == ("true", "127.0.0.1")
-    assert int(head["--dashboard-port"]) in PORTS
-
-
-def test_ports_that_need_not_agree_between_nodes_are_left_to_ray() -> None:
-    arguments = common()
-    assert all(
-        arguments[name] == "0" for name in ("--min-worker-port", "--max-worker-port", "--dashboard-agent-listen-port")
-    )
+    assert int(head["--dashboard-port"]) in BLOCK.ports()
 
 
 @pytest.mark.parametrize(("gpus", "said"), [(None, None), (0, "0"), (8, "8")])

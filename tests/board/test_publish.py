@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.board import claim, read_json, write_atomic, write_json
+from muster.board import claim, read_json, read_record, write_atomic, write_json
 
 SIZE = 200_000  # many pages: a plain write of it can be seen half done
 
@@ -100,6 +100,12 @@ def test_reading_what_is_not_there_or_not_whole_gives_none(tmp_path: Path) -> No
     for contents in (b"", whole[:-1], b"\xff\xfe\x00", b"{]"):
         (tmp_path / "partial").write_bytes(contents)
         assert read_json(str(tmp_path / "partial")) is None
+
+
+@pytest.mark.parametrize("contents", ["", "{", "[]", "3", "null", '"text"'])
+def test_what_is_no_object_is_no_record(tmp_path: Path, contents: str) -> None:
+    (tmp_path / "record").write_text(contents)
+    assert read_record(str(tmp_path / "record")) == {}
 
 
 def test_bytes_that_are_no_text_do_not_hide_the_rest(tmp_path: Path) -> None:

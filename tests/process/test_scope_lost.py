@@ -76,11 +76,14 @@ async def test_when_the_keeper_is_killed_a_subreaping_owner_can_sweep_what_it_ke
 
 
 async def test_when_the_keeper_is_killed_waiters_are_told_and_further_starts_refused() -> None:
+    told = asyncio.Event()
     scope = await Scope("test").open()
+    scope.on_lost = told.set
     process = await scope.spawn(["sleep", "1000"])
     os.kill(scope.keeper_pid, signal.SIGKILL)
     assert await asyncio.wait_for(process.wait(), 20) == Exit()
     assert scope.lost
+    await asyncio.wait_for(told.wait(), 20)
     with pytest.raises(SpawnError, match="lost"):
         await scope.spawn(["true"])
     await scope.close(grace=0)  # returns: there is nothing it could wait for

@@ -130,6 +130,10 @@ class Lead:
             self._ray_address = message["address"]
         elif kind == "alive":
             self._ray_alive(message["ranks"])
+        elif kind == "retry":
+            host = self._protocol.nodes[rank].host
+            self._publisher.phase(f"{host}: {message['reason']}")
+            self._publisher.event("retry", rank=rank, host=host, reason=message["reason"])
         elif kind == "failed":
             self._note_error(rank, message["phase"], message["reason"], message["tail"])
             self._feed(m.NodeFailed(rank, message["phase"], message["reason"]))
@@ -188,9 +192,9 @@ class Lead:
 
     def _perform(self, command: m.Command) -> None:
         if isinstance(command, m.StartHead):
-            self._channels[LEAD_RANK].send("start_head", address=self._head_address())
+            self._channels[LEAD_RANK].send("start_ray", address=self._head_address(), head=None)
         elif isinstance(command, m.StartWorker):
-            self._channels[command.rank].send("start_worker", head=self._ray_address)
+            self._channels[command.rank].send("start_ray", address=None, head=self._ray_address)
         elif isinstance(command, m.StartDriver):
             if self._job.ray:
                 self._publisher.mark("ray_ready")

@@ -11,9 +11,10 @@ from typing import Any
 from muster.agent.channel import Channel, ChannelError, connect
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, node_tail
-from muster.agent.ray_node import RayNode, settings
+from muster.agent.ray_node import Order, RayNode, RayPaths, settings
 from muster.agent.ray_node.settings import RayOptions
 from muster.board import read_json, write_json
+from muster.process import SpawnError
 
 LEAD_LOST = 125
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
@@ -28,7 +29,6 @@ class NodeAgent:
         self._token = token
         self._ray: RayNode | None = None
         self._gone = False
-        self._stopping = False
         self._channel: Channel
 
     async def run(self) -> int:
@@ -84,34 +84,28 @@ class NodeAgent:
         kind = message["type"]
         if kind == "welcome" and message["ray"] is not None:
             await self._warm(RayOptions(**message["ray"]), message["cycle"])
-        elif kind == "start_head":
-            assert self._ray is not None
-            address = message["address"]
-            self._channel.send("head_address", address=await self._ray.start_head(address))
-        elif kind == "start_worker":
-            assert self._ray is not None
-            await self._ray.start_worker(self._channel.local_address, message["head"])
+        elif kind == "start_ray" and self._ray is not None:
+            self._ray.start(Order(message["address"] or self._channel.local_address, message["head"]))
         elif kind == "stop":
             await self._clean()
             self._gone = True
             self._channel.send("gone")
 
     async def _warm(self, options: RayOptions, cycle: int) -> None:
-        identity = self._identity
+        """Begin with Ray at once: importing it is most of the way, and needs nobody else."""
+        identity, channel = self._identity, self._channel
         try:
             temp = settings.temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank)
             env = job_environment(os.environ, given_variables(identity), identity, cycle)
-            self._ray = RayNode(options, identity.rank, identity.host, temp, env, self._token)
-            self._ray.on_alive = lambda ranks: self._channel.send("alive", ranks=ranks)
-            self._watcher = asyncio.create_task(self._watch(self._ray))
+            paths = RayPaths(temp, os.path.join(identity.attempt.ray_logs_dir, identity.host))
+            self._ray = RayNode(options, identity.rank, paths, env, self._token)
+            self._ray.on_head = lambda address: channel.send("head_address", address=address)
+            self._ray.on_alive = lambda ranks: channel.send("alive", ranks=ranks)
+            self._ray.on_retry = lambda reason: channel.send("retry", reason=reason)
+            self._ray.on_failure = lambda reason: self._report_failure("ray", reason)
             await self._ray.warm()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SpawnError) as error:
             self._report_failure("ray", str(error))
-
-    async def _watch(self, ray: RayNode) -> None:
-        failure = await ray.failed
-        if not self._stopping:
-            self._report_failure("ray", str(failure))
 
     def _report_failure(self, phase: str, reason: str) -> None:
         print(f"muster: {reason}", file=sys.stderr, flush=True)
@@ -120,8 +114,6 @@ class NodeAgent:
 
     async def _clean(self) -> None:
         """End and remove everything of the run on this node; safe to call again."""
-        self._stopping = True
         if self._ray is not None:
             ray, self._ray = self._ray, None
-            archive = os.path.join(self._identity.attempt.ray_logs_dir, f"{self._identity.host}.tar.gz")
-            await ray.stop(archive)
+            await ray.stop()

@@ -59,6 +59,12 @@ def read_json(path: str) -> Any | None:
         return None
 
 
+def read_record(path: str) -> dict[str, Any]:
+    """The published object; empty when it is not there (yet), is not whole, or is something else."""
+    value = read_json(path)
+    return value if isinstance(value, dict) else {}
+
+
 def _forget(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)

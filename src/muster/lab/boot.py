@@ -85,7 +85,7 @@ def _daemon(plan: LabPlan, name: str) -> list[str]:
     return [
         *_kernel_settings(),
         # Forced, because it would refuse a state directory that only root can enter.
-        f"munged --force --num-threads=4 {options}",
+        f"munged --force --num-threads=10 {options}",
         f"exec tini -- slurmctld -D -f {conf}",
     ]
 

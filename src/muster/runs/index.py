@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from muster.board import RunPaths, read_json
+from muster.board import RunPaths, read_record
 
 
 class NoSuchRun(Exception):
@@ -37,7 +37,14 @@ def all_runs(runs_dir: Path | None = None) -> list[RunPaths]:
             if (entry / "job.json").exists():
                 found[entry.name] = str(entry.resolve())
     runs = [RunPaths(path) for path in found.values()]
-    return sorted(runs, key=lambda run: os.stat(run.job).st_mtime)
+    return sorted(runs, key=_prepared_at)
+
+
+def _prepared_at(run: RunPaths) -> float:
+    try:
+        return os.stat(run.job).st_mtime
+    except OSError:  # somebody is just removing it
+        return 0.0
 
 
 def find_run(name: str | None, runs_dir: Path | None = None) -> RunPaths:
@@ -59,4 +66,4 @@ def find_run(name: str | None, runs_dir: Path | None = None) -> RunPaths:
 
 
 def _job_id(run: RunPaths) -> str | None:
-    return (read_json(run.submission) or {}).get("job_id")
+    return read_record(run.submission).get("job_id")

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from typing import Any
 
 from muster.agent import steps
 from muster.agent.job import tail_of
 from muster.agent.publisher import TIMINGS
-from muster.board import AttemptPaths, RunPaths, read_json
+from muster.board import AttemptPaths, RunPaths, read_record
 
 ENDED_STATES = ("succeeded", "failed", "stopped")
 
 
 def read_status(run: RunPaths) -> dict[str, Any]:
     """What `muster status --json` prints. Readers take the newest attempt and the highest term."""
-    submission = read_json(run.submission) or {}
+    submission = read_record(run.submission)
     status: dict[str, Any] = {
         "run": run.run_id,
         "job_id": submission.get("job_id"),
@@ -34,15 +35,25 @@ def read_status(run: RunPaths) -> dict[str, Any]:
     attempt = run.newest_attempt()
     if attempt is None:
         return status
-    status.update(attempt=attempt.number, cycle=0, state="gathering")
+    status.update(attempt=attempt.number, cycle=0, state="gathering", exit_code=None)
     status.update(newest_published(attempt) or {})
-    outcome = read_json(attempt.outcome)
-    if outcome is not None and status["state"] not in ENDED_STATES:
-        # No lead published an end: the job script recorded it.
-        status.update(state="failed" if outcome["exit_code"] == 125 else "stopped", end_reason=outcome["end_reason"])
+    outcome = read_record(attempt.outcome)
+    code = outcome.get("exit_code")
+    if not isinstance(code, int):
+        return status
+    status["exit_code"] = code
+    if status["state"] not in ENDED_STATES:
+        # No lead published an end, or it is not to be seen yet: the outcome says less, but says it.
+        status.update(state=state_of(code), end_reason=outcome.get("end_reason"))
         status["error"] = status["error"] or _early_error(attempt)
-    status["exit_code"] = outcome["exit_code"] if outcome else None
     return status
+
+
+def state_of(code: int) -> str:
+    """What an exit code alone tells: 128+n for the signals by which a run is asked to stop."""
+    if code == 0:
+        return "succeeded"
+    return "stopped" if code - 128 in (signal.SIGINT, signal.SIGTERM) else "failed"
 
 
 def newest_published(attempt: AttemptPaths) -> dict[str, Any] | None:
@@ -52,7 +63,7 @@ def newest_published(attempt: AttemptPaths) -> dict[str, Any] | None:
     except OSError:
         return None
     terms = [int(match[1]) for match in (re.fullmatch(r"status-(\d+)\.json", name) for name in names) if match]
-    return read_json(attempt.status(max(terms))) if terms else None
+    return (read_record(attempt.status(max(terms))) or None) if terms else None
 
 
 def _early_error(attempt: AttemptPaths) -> dict[str, Any] | None:

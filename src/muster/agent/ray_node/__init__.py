@@ -1,5 +1,5 @@
 """How a Ray head or worker is started, watched and ended on one node. Standard library only."""
 
-from muster.agent.ray_node.node import RayFailure, RayNode
+from muster.agent.ray_node.node import Order, RayNode, RayPaths
 
-__all__ = ["RayFailure", "RayNode"]
+__all__ = ["Order", "RayNode", "RayPaths"]

@@ -1,147 +1,114 @@
-"""One Ray node in the agent's hands: warm, start, watch its daemons, end it, keep its logs."""
+"""This node's part of Ray in the agent's hands: warmed at once, started on order, tried again with fresh state."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
-import shutil
-import sys
-import tarfile
-from typing import Any, Callable
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from muster.agent.ray_node import settings, starter
+from muster.agent.ray_node import settings
+from muster.agent.ray_node.ports import take_block
 from muster.agent.ray_node.settings import RayOptions
-from muster.process import Exit, Scope, source_of, sweep
-from muster.process.keeper import descendants
+from muster.agent.ray_node.trial import Trial
+from muster.process import SpawnError
 
-STOP_GRACE_S = 1.0  # Ray's daemons have nothing to save at the end of a run; their logs are written as they go
-DAEMONS = ("raylet", "gcs_server")  # the node lives and dies with these, by their names in /proc/<pid>/comm
+TRIES = 3
+BACKOFF_S = 0.5  # doubled after each try
 
 
-class RayFailure(Exception):
-    """This node's part of Ray could not be started, or died."""
+@dataclass(frozen=True)
+class Order:
+    """Be the head on this address, or join the head from it."""
+
+    address: str
+    head: str | None
+
+
+@dataclass(frozen=True)
+class RayPaths:
+    """Where Ray's files lie while it runs, and its logs afterwards (without their ending)."""
+
+    temp: str
+    archive: str
 
 
 class RayNode:
-    """Owns everything of Ray on this node, in a scope of its own."""
+    """Owns everything of Ray on this node."""
 
-    def __init__(self, options: RayOptions, rank: int, host: str, temp: str, env: dict[str, str], token: bytes) -> None:
-        self._options, self._rank, self._host, self._temp, self._token = options, rank, host, temp, token
-        self._token_file = os.path.join(temp, "token")
-        self._env = settings.environment(env, self._token_file)
-        self._scope = Scope("ray")
-        self._scope.on_orphan_exit = self._orphan_exited
-        self._scope.on_lost = lambda: self._fail("the keeper of Ray's processes was killed")
-        self._daemons: dict[int, str] = {}
-        self._commands = -1
+    def __init__(self, options: RayOptions, rank: int, paths: RayPaths, env: dict[str, str], token: bytes) -> None:
+        self._options, self._rank, self._env, self._token = options, rank, env, token
+        self._temp, self._archive = paths.temp, paths.archive
+        self._trial: Trial | None = None
+        self._order: asyncio.Future[Order] = asyncio.get_running_loop().create_future()
+        self._work: asyncio.Task[None] | None = None
         self.on_alive: Callable[[list[int]], None] = lambda ranks: None
-        self.failed: asyncio.Future[RayFailure] = asyncio.get_running_loop().create_future()
-        self.version: str | None = None
+        self.on_head: Callable[[str], None] = lambda address: None
+        self.on_retry: Callable[[str], None] = lambda reason: None
+        self.on_failure: Callable[[str], None] = lambda reason: None
 
     async def warm(self) -> None:
-        """Begin importing Ray; returns as soon as the starter runs, not when it is done."""
-        os.makedirs(os.path.dirname(self._temp), mode=0o700, exist_ok=True)
-        os.mkdir(self._temp, mode=0o700)
-        # A copy on the node's own disk: Ray's processes read it again and again, the run's is on a shared filesystem.
-        with open(os.open(self._token_file, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-            file.write(self._token)
-        await self._scope.open()
-        commands, self._commands = os.pipe()
-        reports, reports_write = os.pipe()
+        """Take ports and begin importing Ray; OSError where the node has no place for either."""
+        self._trial = await self._new_trial(0)
+        self._work = asyncio.create_task(self._try_until_up(self._trial))
+
+    def start(self, order: Order) -> None:
+        self._order.set_result(order)
+
+    async def _new_trial(self, number: int) -> Trial:
+        temp = f"{self._temp}.{number}"
+        size = settings.block_size(self._options)
+        held = take_block(self._temp, size, self._options.port_base)
+        trial = Trial(temp, self._token, settings.environment(self._env, Trial.token_file(temp)), held)
+        trial.on_alive = lambda ranks: self.on_alive(ranks)
         try:
-            self._starter = await self._scope.spawn(
-                [sys.executable, "-u", "-c", source_of(starter)],
-                env=self._env, stdin=commands, stdout=reports_write, stderr=2,
-            )  # fmt: skip
-        finally:
-            os.close(commands)
-            os.close(reports_write)
-        self._reports = asyncio.create_task(self._read_reports(reports))
+            await trial.warm()
+        except BaseException:
+            await trial.stop(f"{self._archive}.tar.gz")
+            raise
+        return trial
 
-    async def start_head(self, address: str) -> str:
-        """Start the head on this address; returns the cluster's address at once, `on_alive` tells when it is up."""
-        port = settings.probe_free_port(address)
-        self._start(address, settings.head_arguments(self._options, port), [address, port])
-        return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-    async def start_worker(self, address: str, head: str) -> None:
-        """Join the cluster at `head` from this address."""
-        self._start(address, [f"--address={head}"], None)
-
-    def _start(self, address: str, extra: list[str], gcs: list[Any] | None) -> None:
-        cpus = self._options.cpus or settings.visible_cpus(self._env)
-        args = settings.start_arguments(self._options, self._rank, self._host, address, self._temp, cpus)
-        order = {"start": extra + args, "gcs": gcs, "nodes": self._options.nodes}
-        os.write(self._commands, json.dumps(order).encode() + b"\n")
-
-    async def _read_reports(self, fd: int) -> None:
-        """Take the starter's reports until it ends; an end before `ray start` succeeded is a failure."""
-        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
-        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb"))
-        started = False
-        while line := await reader.readline():
-            report = json.loads(line)
-            if report["event"] == "warm":
-                self.version = report["ray"]
-            elif report["event"] == "no_ray":
-                error = report["error"]
-                self._fail(f"Ray cannot be imported by {sys.executable}: {error} (--python chooses another)")
-            elif report["event"] == "alive":
-                self.on_alive(report["ranks"])
-            elif report["code"] == 0:
-                started = True
-                self._find_daemons()
-            else:
-                self._fail(f"`ray start` exited with {report['code']}")
-        transport.close()
-        if not started:
-            self._fail(f"the process that starts Ray {await self._starter.wait()}")
-
-    def _find_daemons(self) -> None:
-        """Remember the daemons' pids, so that the end of one is known the moment it happens."""
-        for pid in descendants(self._scope.keeper_pid):
+    async def _try_until_up(self, trial: Trial) -> None:
+        """Start Ray, again with everything fresh where that may help; then watch it until it fails or is stopped."""
+        reasons: list[str] = []
+        while True:
+            waiting: list[asyncio.Future[Any]] = [self._order, trial.failed]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not trial.failed.done():
+                self._start(trial, self._order.result())
+            failure = await trial.failed
+            reasons.append(failure.reason)
+            if trial.started.done() or failure.final or len(reasons) == TRIES:
+                break
+            self.on_retry(f"{failure.reason}; try {len(reasons) + 1} of {TRIES} follows")
+            await trial.stop(f"{self._archive}.try{len(reasons)}.tar.gz")
+            await asyncio.sleep(BACKOFF_S * 2 ** (len(reasons) - 1))
             try:
-                with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
-                    name = file.read().strip()
-            except OSError:
-                continue
-            if name in DAEMONS:
-                self._daemons[pid] = name
-        if "raylet" not in self._daemons.values():
-            self._fail("the raylet was gone right after `ray start`")
+                self._trial = trial = await self._new_trial(len(reasons))
+            except (OSError, SpawnError) as error:
+                reasons.append(str(error))
+                break
+        self.on_failure(reasons[-1] if len(reasons) == 1 else f"{reasons[-1]} (try {len(reasons)} of {TRIES})")
 
-    def _orphan_exited(self, pid: int, exit: Exit) -> None:
-        if pid in self._daemons:
-            self._fail(f"Ray's {self._daemons[pid]} {exit}")
+    def _start(self, trial: Trial, order: Order) -> None:
+        cpus = self._options.cpus or settings.visible_cpus(self._env)
+        args = settings.start_arguments(self._options, self._rank, order.address, trial.temp, cpus)
+        args += trial.ports.arguments()
+        if order.head is None:
+            gcs: list[Any] = [order.address, trial.ports.gcs]
+            trial.start(settings.head_arguments(self._options, trial.ports) + args, gcs, self._options.nodes)
+            self.on_head(settings.join_address(order.address, trial.ports.gcs))
+        else:
+            trial.start([f"--address={order.head}", *args], None, self._options.nodes)
 
-    def _fail(self, reason: str) -> None:
-        if not self.failed.done():
-            self.failed.set_result(RayFailure(reason))
-
-    async def stop(self, archive: str) -> None:
-        """End every process of Ray here, keep its logs as one archive, remove its directory."""
-        self._fail("stopped")  # from here on an ending daemon is no news
-        if self._commands != -1:
-            os.close(self._commands)
-            self._commands = -1
-            await self._scope.close(STOP_GRACE_S)
-            if self._scope.lost:
-                sweep()  # they are this agent's own children now
-            await asyncio.gather(self._reports, return_exceptions=True)
-        await asyncio.get_running_loop().run_in_executor(None, self._collect, archive)
-
-    def _collect(self, archive: str) -> None:
-        logs = os.path.join(self._temp, "session_latest", "logs")
-        try:
-            if os.path.isdir(logs):
-                os.makedirs(os.path.dirname(archive), exist_ok=True)
-                with tarfile.open(archive + ".tmp", "w:gz", compresslevel=1) as tar:
-                    tar.add(os.path.realpath(logs), arcname=os.path.basename(archive).rpartition(".tar")[0])
-                os.rename(archive + ".tmp", archive)
-        except OSError as error:
-            print(f"muster: Ray's logs could not be collected: {error}", file=sys.stderr, flush=True)
-        shutil.rmtree(self._temp, ignore_errors=True)
-        with contextlib.suppress(OSError):  # another virtual node of this machine still uses it
+    async def stop(self) -> None:
+        """End everything of Ray here; nothing is left of it but its logs."""
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+        if self._trial is not None:
+            await self._trial.stop(f"{self._archive}.tar.gz")
+        with contextlib.suppress(OSError):  # another virtual node of this machine may still use it
             os.rmdir(os.path.dirname(self._temp))

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from muster.agent.ray_node.ports import BLOCK_SIZE, LOCAL_BLOCK_SIZE, PortBlock
 from muster.agent.ray_node.starter import RANK_LABEL
 
 # AF_UNIX paths end at 107 bytes, and Ray adds about 62 for its session and socket names.
 LONGEST_TEMP_DIR = 45
-# Below the kernel's usual ephemeral range (32768 and up), so that no outgoing connection sits on the port we chose.
-PORTS = range(20000, 32000)
 
 
 @dataclass(frozen=True)
@@ -26,13 +23,14 @@ class RayOptions:
     dashboard: bool
     nodes: int
     local: bool
+    port_base: int | None = None  # pinned by the user; else each node takes a free block
 
 
 def temp_dir(run_id: str, attempt: int, cycle: int, rank: int, root: str = "/tmp") -> str:
     """A short private directory, new for each attempt and cycle: Ray refuses to start over an older session."""
     digest = hashlib.sha256(run_id.encode()).hexdigest()[:8]
     path = os.path.join(root, f"muster-{digest}", f"{attempt}.{cycle}.{rank}")
-    if len(path) > LONGEST_TEMP_DIR:
+    if len(path) + len(".0") > LONGEST_TEMP_DIR:
         raise ValueError(f"the temporary directory {path} is too long for Ray's sockets (at most {LONGEST_TEMP_DIR})")
     return path
 
@@ -56,19 +54,6 @@ def visible_cpus(env: Mapping[str, str]) -> int:
     return int(given) if given.isdigit() else len(os.sched_getaffinity(0))
 
 
-def probe_free_port(address: str) -> int:
-    """A port that can be bound on the address now, outside the kernel's ephemeral range."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    for port in random.sample(PORTS, 200):
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            try:
-                probe.bind((address, port))
-                return port
-            except OSError:
-                continue
-    raise OSError(f"no free port found on {address} in {PORTS.start}-{PORTS.stop - 1}")
-
-
 def probe_object_store_bytes(options: RayOptions) -> int | None:
     """On one machine the virtual nodes share its memory; elsewhere Ray's own default stands."""
     if not options.local:
@@ -78,16 +63,21 @@ def probe_object_store_bytes(options: RayOptions) -> int | None:
     return max(80 * 1024 * 1024, min(share, 2 * 1024**3))
 
 
-def start_arguments(options: RayOptions, rank: int, host: str, address: str, temp: str, cpus: int) -> list[str]:
-    """What head and worker have in common. Only the GCS port is shared: Ray picks the others, free on each node."""
+def block_size(options: RayOptions) -> int:
+    return LOCAL_BLOCK_SIZE if options.local else BLOCK_SIZE
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def start_arguments(options: RayOptions, rank: int, address: str, temp: str, cpus: int) -> list[str]:
+    """What head and worker have in common, but for their ports."""
     args = [
         f"--node-ip-address={address}",
         f"--temp-dir={temp}",
         f"--num-cpus={cpus}",
         f"--labels={RANK_LABEL}={rank},muster.io/role={'head' if rank == 0 else 'worker'}",
-        "--min-worker-port=0",
-        "--max-worker-port=0",
-        "--dashboard-agent-listen-port=0",
         "--disable-usage-stats",
         "--log-color=false",
     ]
@@ -99,10 +89,9 @@ def start_arguments(options: RayOptions, rank: int, host: str, address: str, tem
     return args
 
 
-def head_arguments(options: RayOptions, port: int) -> list[str]:
+def head_arguments(options: RayOptions, ports: PortBlock) -> list[str]:
     """What only the head takes. The dashboard, when wanted, listens on loopback."""
-    head = ["--head", f"--port={port}"]
+    head = ["--head", f"--port={ports.gcs}"]
     if not options.dashboard:
         return [*head, "--include-dashboard=false"]
-    dashboard_port = probe_free_port("127.0.0.1")
-    return [*head, "--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"]
+    return [*head, "--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={ports.dashboard}"]

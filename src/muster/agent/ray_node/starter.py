@@ -3,7 +3,7 @@
 Importing Ray is a large part of bringing a node up, so this runs as a process of its own from the first moment, in
 the user's interpreter: `python -c <this source>`. Commands come as JSON lines on stdin, reports go out on stdout:
 
-    in    {"start": [args of ray start], "gcs": [host, port] | null, "nodes": N}
+    in    {"start": [args of ray start], "gcs": [host, port] | null, "nodes": N, "client_port": P}
     out   {"event": "warm", "ray": version} | {"event": "no_ray", "error": ..}
           {"event": "started", "code": 0}          `ray start` returned
           {"event": "alive", "ranks": [0, 2]}      on the head: the nodes in Ray's own table, whenever it changes
@@ -50,6 +50,14 @@ def fork_ray_start(args: list[str]) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def client_arguments(order: dict[str, Any]) -> list[str]:
+    """A head starts a Ray client server on port 10001 wherever Ray's client is installed: into the block with it."""
+    from ray.scripts import scripts
+
+    lacks = getattr(scripts, "get_ray_client_dependency_error", lambda: "unknown")
+    return [f"--ray-client-server-port={order['client_port']}"] if order["gcs"] and lacks() is None else []
 
 
 def exit_code(pid: int) -> int | None:
@@ -110,7 +118,7 @@ def main() -> None:
     if not line:
         return
     order = json.loads(line)
-    child = fork_ray_start(order["start"])
+    child = fork_ray_start(order["start"] + client_arguments(order))
     if order["gcs"]:
         watch((order["gcs"][0], order["gcs"][1]), child, order["nodes"])
     else:

@@ -1,0 +1,140 @@
+"""One try at starting this node's part of Ray, with everything fresh: scope, starter, temporary directory, ports."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from muster.agent.ray_node import starter
+from muster.agent.ray_node.ports import HeldBlock
+from muster.process import Exit, Scope, source_of, sweep
+from muster.process.keeper import descendants
+
+STOP_GRACE_S = 1.0  # Ray's daemons have nothing to save at the end of a run; their logs are written as they go
+DAEMONS = ("raylet", "gcs_server")  # the node lives and dies with these, by their names in /proc/<pid>/comm
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a try came to nothing; `final` when another one would too."""
+
+    reason: str
+    final: bool = False
+
+
+class Trial:
+    """Warm, start, watch, stop: each once."""
+
+    def __init__(self, temp: str, token: bytes, env: dict[str, str], held: HeldBlock) -> None:
+        loop = asyncio.get_running_loop()
+        self.temp, self.ports = temp, held.block
+        self._token, self._env, self._held = token, env, held
+        self._scope = Scope("ray")
+        self._scope.on_orphan_exit = self._orphan_exited
+        self._scope.on_lost = lambda: self._fail("the keeper of Ray's processes was killed", final=True)
+        self._daemons: dict[int, str] = {}
+        self._commands = -1
+        self.on_alive: Callable[[list[int]], None] = lambda ranks: None
+        self.started: asyncio.Future[None] = loop.create_future()
+        self.failed: asyncio.Future[Failure] = loop.create_future()
+
+    @staticmethod
+    def token_file(temp: str) -> str:
+        """A copy on the node's own disk: Ray's processes read it again and again, the run's is on a shared one."""
+        return os.path.join(temp, "token")
+
+    async def warm(self) -> None:
+        """Begin importing Ray; returns as soon as the starter runs, not when it is done."""
+        os.makedirs(os.path.dirname(self.temp), mode=0o700, exist_ok=True)
+        os.mkdir(self.temp, mode=0o700)
+        with open(os.open(self.token_file(self.temp), os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(self._token)
+        await self._scope.open()
+        commands, self._commands = os.pipe()
+        reports, reports_write = os.pipe()
+        try:
+            self._starter = await self._scope.spawn(
+                [sys.executable, "-u", "-c", source_of(starter)],
+                env=self._env, stdin=commands, stdout=reports_write, stderr=2,
+            )  # fmt: skip
+        finally:
+            os.close(commands)
+            os.close(reports_write)
+        self._reports = asyncio.create_task(self._read_reports(reports))
+
+    def start(self, args: list[str], gcs: list[Any] | None, nodes: int) -> None:
+        """Run `ray start`; with `gcs` (the head's address) the nodes in Ray's table are reported as they come."""
+        order = {"start": args, "gcs": gcs, "nodes": nodes, "client_port": self.ports.client_server}
+        os.write(self._commands, json.dumps(order).encode() + b"\n")
+
+    async def _read_reports(self, fd: int) -> None:
+        """Take the starter's reports until it ends; an end before `ray start` succeeded is a failure."""
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb"))
+        while line := await reader.readline():
+            report = json.loads(line)
+            if report["event"] == "no_ray":
+                why = f"Ray cannot be imported by {sys.executable}: {report['error']} (--python chooses another)"
+                self._fail(why, final=True)
+            elif report["event"] == "alive":
+                self.on_alive(report["ranks"])
+            elif report["event"] == "started" and report["code"] == 0:
+                self._find_daemons()
+                self.started.set_result(None)
+            elif report["event"] == "started":
+                self._fail(f"`ray start` exited with {report['code']}")
+        transport.close()
+        if not self.started.done():
+            self._fail(f"the process that starts Ray {await self._starter.wait()}")
+
+    def _find_daemons(self) -> None:
+        """Remember the daemons' pids, so that the end of one is known the moment it happens."""
+        for pid in descendants(self._scope.keeper_pid):
+            try:
+                with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+                    name = file.read().strip()
+            except OSError:
+                continue
+            if name in DAEMONS:
+                self._daemons[pid] = name
+        if "raylet" not in self._daemons.values():
+            self._fail("the raylet was gone right after `ray start`")
+
+    def _orphan_exited(self, pid: int, exit: Exit) -> None:
+        if pid in self._daemons:
+            self._fail(f"Ray's {self._daemons[pid]} {exit}")
+
+    def _fail(self, reason: str, final: bool = False) -> None:
+        if not self.failed.done():
+            self.failed.set_result(Failure(reason, final))
+
+    async def stop(self, archive: str) -> None:
+        """End every process of this try, keep Ray's logs as one archive, remove the directory, free the ports."""
+        self._fail("stopped")  # from here on an ending daemon is no news
+        if self._commands != -1:
+            os.close(self._commands)
+            await self._scope.close(STOP_GRACE_S)
+            if self._scope.lost:
+                sweep()  # they are this agent's own children now
+            await asyncio.gather(self._reports, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._collect, archive)
+        self._held.release()
+
+    def _collect(self, archive: str) -> None:
+        logs = os.path.join(self.temp, "session_latest", "logs")
+        try:
+            if os.path.isdir(logs):
+                os.makedirs(os.path.dirname(archive), exist_ok=True)
+                with tarfile.open(archive + ".tmp", "w:gz", compresslevel=1) as tar:
+                    tar.add(os.path.realpath(logs), arcname=os.path.basename(archive).rpartition(".tar")[0])
+                os.rename(archive + ".tmp", archive)
+        except OSError as error:
+            print(f"muster: Ray's logs could not be collected: {error}", file=sys.stderr, flush=True)
+        shutil.rmtree(self.temp, ignore_errors=True)
