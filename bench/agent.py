@@ -21,7 +21,6 @@ import sys
 import time
 import zipfile
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from local_run import RunFailed, held_run, private_place
@@ -33,20 +32,25 @@ from muster.process.keeper import descendants
 
 NODES, WORKER = 4, 1
 GOAL_IMPORT_MS, GOAL_MEMORY_MB, GOAL_OPERATIONS = 100.0, 30.0, 20
+INTERRUPTED = 130
 _RUN = "sys.exit(main(sys.argv[1:]))"
 _IMPORT_ALL = "import importlib\nfor name in MODULES: importlib.import_module(name)"
 
 
 def main() -> int:
     options = _options()
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGHUP, _leave)
     try:
         with private_place() as place:
-            results = {"machine": machine(), **asyncio.run(measure(place, sys.executable, options.repeat))}
+            results: dict[str, Any] = {
+                "machine": machine(),
+                "import": import_times(place, sys.executable, options.repeat),
+            }
+            results |= asyncio.run(of_runs(place, sys.executable))
     except RunFailed as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
+    except asyncio.CancelledError:
+        return INTERRUPTED
     wanted = goals(results)
     results["goals"] = [goal.to_json() for goal in wanted]
     path = save("agent.json", results)
@@ -54,9 +58,13 @@ def main() -> int:
     return 0
 
 
-async def measure(place: Path, python: str, repeat: int) -> dict[str, Any]:
-    results: dict[str, Any] = {"import": import_times(place, python, repeat)}
-    results["memory"] = await memory(place, python)
+async def of_runs(place: Path, python: str) -> dict[str, Any]:
+    """What is seen of agents in real runs. A signal cancels this, so that the run at hand is ended and awaited."""
+    task = asyncio.current_task()
+    assert task is not None
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(signum, task.cancel)
+    results: dict[str, Any] = {"memory": await memory(place, python)}
     if shutil.which("strace"):
         results["files"] = {
             "without_ray": await operations(place, python, ray=False),
@@ -161,13 +169,8 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _leave(signum: int, frame: FrameType | None) -> None:
-    """Leave through every `with` and `finally`, so that runs and directories go too."""
-    sys.exit(128 + signum)
-
-
 if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)

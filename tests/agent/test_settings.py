@@ -122,7 +122,6 @@ def test_token_authentication_is_always_explicit(base: dict[str, str]) -> None:
     assert (env["RAY_AUTH_MODE"], env["RAY_AUTH_TOKEN_PATH"]) == ("token", "/runs/r/token")
 
 
-@pytest.mark.xfail(strict=True, reason="a RAY_AUTH_TOKEN of the submitting shell goes before the run's token file")
 def test_a_token_of_the_submitting_shell_does_not_take_the_place_of_the_run_s() -> None:
     assert "RAY_AUTH_TOKEN" not in settings.environment({"RAY_AUTH_TOKEN": "another cluster's"}, "/runs/r/token")
 

@@ -131,7 +131,6 @@ def test_a_path_with_no_interpreter_is_refused_as_it_was_written(tmp_path: Path,
         choose_python(job(python=written), {}, tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason="an empty variable reads as the directory the command was started in")
 def test_an_empty_variable_is_no_active_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_program(tmp_path / "bin" / "python")
     monkeypatch.chdir(tmp_path)

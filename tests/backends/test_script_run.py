@@ -94,7 +94,6 @@ def test_setup_runs_on_the_node_before_the_agent_and_its_output_goes_to_the_node
     assert Path(run.attempt(0).node_log(0)).read_text() == "modules loaded\n"
 
 
-@pytest.mark.xfail(strict=True, reason="a sourced set-up sees the prelude's arguments as its own and may replace them")
 @pytest.mark.parametrize("setup", ["[ $# = 0 ]", "set -- replaced"])
 def test_setup_neither_sees_nor_disturbs_the_prelude_s_arguments(run: RunPaths, setup: str) -> None:
     assert on_one_node(run, setup=setup).returncode == 7

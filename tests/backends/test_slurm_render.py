@@ -157,12 +157,6 @@ def test_any_directory_is_one_word_on_one_line(run_dir: str, workdir: str) -> No
     assert (options["output"] or "").replace("%%", "%") == f"{run_dir}/slurm-%j.out"
 
 
-@pytest.mark.xfail(strict=True, reason="a line break in the working directory's name ends the #SBATCH line")
-def test_a_directory_with_a_line_break_in_its_name_does_not_become_a_line_of_the_script() -> None:
-    lines = directives(JobSpec(command=["true"]), "/runs/r", "/home/alice\ntouch pwned #")
-    assert all(line.startswith("#SBATCH ") for text in lines for line in text.splitlines())
-
-
 # -- the one srun -----------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import tarfile
 from pathlib import Path
@@ -53,13 +54,38 @@ def test_a_killed_raylet_fails_the_run_by_name_and_strangers_are_refused(muster:
 
 
 def test_a_ray_start_that_fails_is_named_with_its_last_lines(muster: MusterCommand) -> None:
-    done = muster.local("--cpus-per-node", "1", "--env", "A=b", "--", "true", nodes=2, ray=True)
-    assert done.returncode == 0, done.stderr
     muster.env["RAY_START_HOOK"] = "no.such.hook"
     done = muster.local("--", "true", nodes=2, ray=True)
     assert done.returncode == 125
     assert "`ray start` exited with 1" in done.stderr
     assert "| " in done.stderr and "No module named 'no'" in done.stderr
+
+
+FAILS_ONCE = """
+import os
+def hook(ray_params, head):
+    if not head and not os.path.exists("failed-once"):
+        open("failed-once", "w").close()
+        raise RuntimeError("as on a bad day")
+"""
+
+
+def test_a_ray_start_that_fails_once_is_tried_again_with_its_reason_kept(muster: MusterCommand) -> None:
+    (muster.cwd / "badday.py").write_text(FAILS_ONCE)
+    muster.env.update(RAY_START_HOOK="badday.hook", PYTHONPATH=str(muster.cwd))
+    done = muster.local("--", "true", nodes=2, ray=True)
+    assert done.returncode == 0, done.stderr
+    events = (muster.run_dir() / "attempt-0" / "events-0.jsonl").read_text()
+    assert "`ray start` exited with 1; try 2 of 3 follows" in events
+    assert "as on a bad day" in (muster.run_dir() / "attempt-0" / "logs" / "node-0001.log").read_text()
+
+
+def test_pinned_ports_that_are_taken_are_named(muster: MusterCommand) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = muster.local("--port-base", str(port), "--", "true", nodes=1, ray=True)
+    assert done.returncode == 125
+    assert f"no free ports for Ray: something listens in {port}-{port + 99}" in done.stderr
 
 
 def _raylet_below(agent: int) -> int:

@@ -43,6 +43,7 @@ class Job:
     nodes: int
     ray: bool
     dashboard: bool
+    port_base: int | None
     cpus_per_node: int | None
     gpus_per_node: int | None
     gather_timeout: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import time
@@ -11,7 +12,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from muster.agent.addresses import host_addresses
-from muster.agent.channel import Channel, accept, listen
+from muster.agent.channel import LINE_LIMIT, Channel, accept, listen
 from muster.agent.driver import Driver
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, Job, hosts_by_rank, node_tail, tail_of
@@ -26,6 +27,7 @@ from muster.rendezvous.states import NodeState
 
 LOOK_S = 0.5  # how often deadlines, the stop request and the launcher's stderr are looked at
 PUBLISH_S = 0.2
+UNKILLABLE_S = 5.0
 CYCLE = 0
 
 
@@ -53,7 +55,7 @@ class Lead:
         """Listen, then publish where: an agent that sees the address can connect."""
         listener = listen(loopback_only=self._identity.local)
         self.port = listener.getsockname()[1]
-        self._server = await asyncio.start_server(self._accepted, sock=listener)
+        self._server = await asyncio.start_server(self._accepted, sock=listener, limit=LINE_LIMIT)
         addresses = ["127.0.0.1"] if self._identity.local else host_addresses()
         record = {
             "term": 0, "cycle": CYCLE, "host": self._identity.host, "addresses": addresses, "port": self.port,
@@ -70,7 +72,8 @@ class Lead:
     async def run(self) -> int:
         """Until the run is concluded; then publish the outcome and let everybody go."""
         await self._concluded.wait()
-        await self._driver.close()
+        with contextlib.suppress(asyncio.TimeoutError):  # an unkillable driver must not hold the outcome back
+            await asyncio.wait_for(self._driver.close(), UNKILLABLE_S)
         outcome = self._protocol.outcome
         assert outcome is not None
         self._publisher.mark("ended")
@@ -110,8 +113,9 @@ class Lead:
         if accepted is None:
             return
         channel, greeting = accepted
-        rank, nodes = greeting["rank"], self._job.nodes
-        if greeting["attempt"] != self._identity.attempt.number or rank not in range(nodes) or rank in self._channels:
+        rank, ours = greeting.get("rank"), range(self._job.nodes)
+        stale = greeting.get("attempt") != self._identity.attempt.number
+        if stale or rank not in ours or rank in self._channels or "host" not in greeting:
             channel.send("bye")
             channel.close()
             return
@@ -238,7 +242,7 @@ class Lead:
             return None
         return {
             "cpus": self._job.cpus_per_node, "gpus": self._job.gpus_per_node, "dashboard": self._job.dashboard,
-            "nodes": self._job.nodes, "local": self._identity.local,
+            "nodes": self._job.nodes, "local": self._identity.local, "port_base": self._job.port_base,
         }  # fmt: skip
 
     def _note_error(self, rank: int, phase: str, reason: str, tail: list[str]) -> None:

@@ -67,7 +67,7 @@ def choose_python(spec: JobSpec, env: Mapping[str, str], cwd: Path) -> str:
             raise BackendError(f"--python {spec.python}: no such interpreter")
         return str(path)
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        if (path := Path(env.get(variable, "/nowhere")) / "bin" / "python").exists():
+        if (prefix := env.get(variable)) and (path := Path(prefix) / "bin" / "python").exists():
             return str(path)
     beside = cwd / ".venv" / "bin" / "python"
     return str(beside) if beside.exists() else "python3"

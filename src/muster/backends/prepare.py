@@ -52,6 +52,9 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
     """Decide everything, write nothing."""
     python = choose_python(spec, os.environ, cwd)
     workdir = str((cwd / Path(spec.workdir or ".").expanduser()).resolve())
+    for what, path in (("working", workdir), ("runs", str(runs_dir(spec, cwd)))):
+        if not path.isprintable():
+            raise BackendError(f"the {what} directory has a control character in its name: {path!r}")
     if not os.path.isdir(workdir):
         raise BackendError(f"--workdir {spec.workdir}: no such directory")
     run = RunPaths(str(runs_dir(spec, cwd) / new_run_id(spec.name)))

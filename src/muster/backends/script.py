@@ -14,38 +14,42 @@ from shlex import quote
 from muster.agent import steps
 
 # Inline in the launcher's command line, not a file: a node that does not see the run directory can still say so.
-# $1 attempt directory, $2 canary, $3 interpreter, $4 set-up, $5 run directory. It becomes the agent by exec, since
-# Slurm under cgroup tracking sends SIGTERM to the task process alone.
+# It becomes the agent by exec, since Slurm under cgroup tracking sends SIGTERM to the task process alone. The set-up
+# is the user's: it must not see these arguments as its own, nor be able to disturb them by a variable of the same name.
 PRELUDE = r"""
+muster_attempt=$1 muster_canary=$2 muster_python=$3 muster_setup=$4 muster_run=$5
+set --
 export MUSTER_RANK=${@RANK@} MUSTER_HOST=${@HOST@}
-say() { echo "muster: $MUSTER_HOST: $1" >&3; }
+muster_say() { echo "muster: $MUSTER_HOST: $1" >&3; }
 exec 3>&2
-ls "$1" >/dev/null 2>&1
-if [ "$(cat "$1/canary" 2>/dev/null)" != "$2" ]; then
-  say "cannot see $1: the runs directory must be on a filesystem that every node shares"; exit @UNSEEN@
+ls "$muster_attempt" >/dev/null 2>&1
+if [ "$(cat "$muster_attempt/canary" 2>/dev/null)" != "$muster_canary" ]; then
+  muster_say "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
+  exit @UNSEEN@
 fi
-exec >>"$1/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
-if [ -n "$4" ]; then
-  eval "$4" || { say "--setup failed with code $?"; exit @SETUP_FAILED@; }
+exec >>"$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
+if [ -n "$muster_setup" ]; then
+  eval "$muster_setup" || { muster_say "--setup failed with code $?"; exit @SETUP_FAILED@; }
 fi
-command -v "$3" >/dev/null || { say "no Python interpreter at $3"; exit @NO_PYTHON@; }
-exec "$3" -I -S "$5/agent.pyz" "$5" 3>&-
+command -v "$muster_python" >/dev/null || { muster_say "no Python interpreter at $muster_python"; exit @NO_PYTHON@; }
+exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
 """
 
 _BODY = r"""
 set -u
 run=@RUN@
-export MUSTER_JOB_START=${EPOCHREALTIME:-$(date +%s.%N)} MUSTER_ATTEMPT=@ATTEMPT@ MUSTER_BACKEND=@BACKEND@
+start=${EPOCHREALTIME:-$(date +%s.%N)}
+export MUSTER_JOB_START=${start/,/.} MUSTER_ATTEMPT=@ATTEMPT@ MUSTER_BACKEND=@BACKEND@
 attempt=$run/attempt-$MUSTER_ATTEMPT
 canary="@RUN_ID@ $MUSTER_ATTEMPT"
 mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
 
 record() { # code, reason: the outcome, unless the run has recorded one
   [ -s "$attempt/outcome" ] && return
-  printf '{"exit_code": %d, "end_reason": "%s"}\n' "$1" "$(printf %s "$2" | tr -d '"\\' | tr '[:cntrl:]' ' ')" \
+  printf '{"exit_code": %d, "end_reason": "%s"}\n' "$1" "$(printf %s "$2" | LC_ALL=C tr -cd '[:print:]' | tr -d '"\\')" \
     >"$attempt/outcome.tmp" && mv "$attempt/outcome.tmp" "$attempt/outcome"
 }
-last_words() { grep -v '^srun: \(job\|Job\)' "$attempt/steps.log" | tail -n 1; }
+last_words() { grep -av '^srun: \(job\|Job\)' "$attempt/steps.log" | tail -n 1; }
 ask_to_stop() { # signal: the lead looks for this file
   [ -e "$attempt/stop.json" ] || printf '{"signal": %d, "reason": "the job received %s"}\n' "$1" "$2" \
     >"$attempt/stop.json.tmp" && mv "$attempt/stop.json.tmp" "$attempt/stop.json" 2>/dev/null
@@ -73,10 +77,10 @@ guard() {
   silent=0
   until [ -s "$attempt/outcome" ]; do
     read -rt 1 -u "$pause"
-    if grep -Eq 'error: [^ ]*: tasks? 0[-,:]' "$attempt/steps.log"; then silent=$((silent + 1))
+    if grep -aEq 'error: [^ ]*: tasks? 0[-,:]' "$attempt/steps.log"; then silent=$((silent + 1))
     elif [ -e "$attempt/lead-0.json" ]; then continue
     elif [ -s "$attempt/stop.json" ]; then record 143 "stopped before the lead was up"
-    elif grep -q 'error:' "$attempt/steps.log"; then silent=$((silent + 1))
+    elif grep -aq 'error:' "$attempt/steps.log"; then silent=$((silent + 1))
     fi
     [ "$silent" -ge 2 ] && record 125 "the lead is gone: $(last_words)"
   done
@@ -90,7 +94,7 @@ while kill -0 "$launcher" 2>/dev/null; do wait "$launcher"; done
 kill "$guard" 2>/dev/null
 record 125 "the step ended without an outcome: $(last_words)"
 wait "$output"
-exit "$(sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome")"
+exit "$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome")"
 """
 
 LINGER_S = 10  # how long tasks may hold the step once the outcome is known

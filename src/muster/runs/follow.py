@@ -75,7 +75,7 @@ class AttemptTail:
 
     def read(self) -> Iterator[Event | Output]:
         # Output first: an event that tells of the driver's end must come after what it wrote.
-        events = self._events.read()
+        events = b"".join(iter(self._events.read, b""))
         while data := self._driver.read():
             yield Output(data)
         *lines, self._rest = (self._rest + events).split(b"\n")
@@ -90,6 +90,8 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
     while True:
         attempt = run.newest_attempt()
         if attempt is not None and (tail is None or tail.attempt != attempt):
+            for item in tail.read() if tail is not None else ():  # its last words
+                yield item
             tail = AttemptTail(attempt)
         ended = attempt is not None and os.path.exists(attempt.outcome)
         if tail is not None:

@@ -110,6 +110,15 @@ class JobSpec(BaseModel):
         bool,
         Flag("Start Ray's dashboard, on the head's loopback.", group="Job", allowed="true or false"),
     ] = False
+    port_base: Annotated[
+        Annotated[int, BeforeValidator(values.whole_number), Field(ge=1024, le=64536)] | None,
+        Flag(
+            "First port of the block that Ray uses on every node. Default: a free one, outside the ephemeral range.",
+            group="Job",
+            allowed="a whole number from 1024 to 64536",
+            metavar="PORT",
+        ),
+    ] = None
 
     python: Annotated[
         Line | None,

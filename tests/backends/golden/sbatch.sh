@@ -13,17 +13,18 @@
 
 set -u
 run=/shared/runs/train-20260101T000000-ab12
-export MUSTER_JOB_START=${EPOCHREALTIME:-$(date +%s.%N)} MUSTER_ATTEMPT=${SLURM_RESTART_COUNT:-0} MUSTER_BACKEND=slurm
+start=${EPOCHREALTIME:-$(date +%s.%N)}
+export MUSTER_JOB_START=${start/,/.} MUSTER_ATTEMPT=${SLURM_RESTART_COUNT:-0} MUSTER_BACKEND=slurm
 attempt=$run/attempt-$MUSTER_ATTEMPT
 canary="train-20260101T000000-ab12 $MUSTER_ATTEMPT"
 mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
 
 record() { # code, reason: the outcome, unless the run has recorded one
   [ -s "$attempt/outcome" ] && return
-  printf '{"exit_code": %d, "end_reason": "%s"}\n' "$1" "$(printf %s "$2" | tr -d '"\\' | tr '[:cntrl:]' ' ')" \
+  printf '{"exit_code": %d, "end_reason": "%s"}\n' "$1" "$(printf %s "$2" | LC_ALL=C tr -cd '[:print:]' | tr -d '"\\')" \
     >"$attempt/outcome.tmp" && mv "$attempt/outcome.tmp" "$attempt/outcome"
 }
-last_words() { grep -v '^srun: \(job\|Job\)' "$attempt/steps.log" | tail -n 1; }
+last_words() { grep -av '^srun: \(job\|Job\)' "$attempt/steps.log" | tail -n 1; }
 ask_to_stop() { # signal: the lead looks for this file
   [ -e "$attempt/stop.json" ] || printf '{"signal": %d, "reason": "the job received %s"}\n' "$1" "$2" \
     >"$attempt/stop.json.tmp" && mv "$attempt/stop.json.tmp" "$attempt/stop.json" 2>/dev/null
@@ -34,24 +35,28 @@ trap 'ask_to_stop 2 SIGINT' INT
 touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log"
 printf '%s\n' "$canary" >"$attempt/canary"
 unset ${!SLURM_STEP@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_GTIDS \
-  SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK SLURM_DISTRIBUTION
+  SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK SLURM_DISTRIBUTION \
+  SLURM_LABELIO SLURM_STDOUTMODE SLURM_STDERRMODE SLURM_SRUN_REDUCE_TASK_EXIT_MSG
 scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 4 >"$attempt/hosts"
 # The launcher gets a session of its own: a signal to this script must not reach it.
 setsid srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task="$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | sed 's/(.*//' | sort -n | head -n 1)" --cpu-bind=none --distribution=block --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster \
   bash -c '
+muster_attempt=$1 muster_canary=$2 muster_python=$3 muster_setup=$4 muster_run=$5
+set --
 export MUSTER_RANK=${SLURM_PROCID} MUSTER_HOST=${SLURMD_NODENAME}
-say() { echo "muster: $MUSTER_HOST: $1" >&3; }
+muster_say() { echo "muster: $MUSTER_HOST: $1" >&3; }
 exec 3>&2
-ls "$1" >/dev/null 2>&1
-if [ "$(cat "$1/canary" 2>/dev/null)" != "$2" ]; then
-  say "cannot see $1: the runs directory must be on a filesystem that every node shares"; exit 121
+ls "$muster_attempt" >/dev/null 2>&1
+if [ "$(cat "$muster_attempt/canary" 2>/dev/null)" != "$muster_canary" ]; then
+  muster_say "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
+  exit 121
 fi
-exec >>"$1/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
-if [ -n "$4" ]; then
-  eval "$4" || { say "--setup failed with code $?"; exit 122; }
+exec >>"$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
+if [ -n "$muster_setup" ]; then
+  eval "$muster_setup" || { muster_say "--setup failed with code $?"; exit 122; }
 fi
-command -v "$3" >/dev/null || { say "no Python interpreter at $3"; exit 127; }
-exec "$3" -I -S "$5/agent.pyz" "$5" 3>&-
+command -v "$muster_python" >/dev/null || { muster_say "no Python interpreter at $muster_python"; exit 127; }
+exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
 ' \
   muster "$attempt" "$canary" python3 'module load cuda; source "env.sh"' "$run" </dev/null >"$attempt/steps.log" 2>&1 &
 launcher=$!
@@ -67,10 +72,10 @@ guard() {
   silent=0
   until [ -s "$attempt/outcome" ]; do
     read -rt 1 -u "$pause"
-    if grep -Eq 'error: [^ ]*: tasks? 0[-,:]' "$attempt/steps.log"; then silent=$((silent + 1))
+    if grep -aEq 'error: [^ ]*: tasks? 0[-,:]' "$attempt/steps.log"; then silent=$((silent + 1))
     elif [ -e "$attempt/lead-0.json" ]; then continue
     elif [ -s "$attempt/stop.json" ]; then record 143 "stopped before the lead was up"
-    elif grep -q 'error:' "$attempt/steps.log"; then silent=$((silent + 1))
+    elif grep -aq 'error:' "$attempt/steps.log"; then silent=$((silent + 1))
     fi
     [ "$silent" -ge 2 ] && record 125 "the lead is gone: $(last_words)"
   done
@@ -84,4 +89,4 @@ while kill -0 "$launcher" 2>/dev/null; do wait "$launcher"; done
 kill "$guard" 2>/dev/null
 record 125 "the step ended without an outcome: $(last_words)"
 wait "$output"
-exit "$(sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome")"
+exit "$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome")"

@@ -60,7 +60,7 @@ class RayNode:
     async def _new_trial(self, number: int) -> Trial:
         temp = f"{self._temp}.{number}"
         size = settings.block_size(self._options)
-        held = take_block(self._temp, size, self._options.port_base)
+        held = take_block(self._temp, size, settings.pinned_base(self._options, self._rank))
         trial = Trial(temp, self._token, settings.environment(self._env, Trial.token_file(temp)), held)
         trial.on_alive = lambda ranks: self.on_alive(ranks)
         try:

@@ -38,7 +38,7 @@ def temp_dir(run_id: str, attempt: int, cycle: int, rank: int, root: str = "/tmp
 def environment(base: Mapping[str, str], token_file: str) -> dict[str, str]:
     """The environment of everything that speaks to this Ray cluster: daemons, workers, driver."""
     return {
-        **base,
+        **{name: value for name, value in base.items() if name != "RAY_AUTH_TOKEN"},  # it would go before the file
         # Always explicit: a token file left in a home directory would switch authentication on for some and not others.
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": token_file,
@@ -65,6 +65,13 @@ def probe_object_store_bytes(options: RayOptions) -> int | None:
 
 def block_size(options: RayOptions) -> int:
     return LOCAL_BLOCK_SIZE if options.local else BLOCK_SIZE
+
+
+def pinned_base(options: RayOptions, rank: int) -> int | None:
+    """The same on every node; on one machine its virtual nodes follow each other."""
+    if options.port_base is None:
+        return None
+    return options.port_base + (rank * LOCAL_BLOCK_SIZE if options.local else 0)
 
 
 def join_address(host: str, port: int) -> str:

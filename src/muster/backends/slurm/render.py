@@ -10,10 +10,11 @@ from muster.spec.sbatch_options import as_argument
 
 _PLAIN = re.compile(r"[\w@%+=:,./\[\]-]+")
 
-# Inside a step (`srun --pty bash`) these would shrink or block a further step.
+# Inside a step (`srun --pty bash`) these would shrink or block a further step, or change how srun says what it says.
 _PREPARE = r"""
 unset ${!SLURM_STEP@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_GTIDS \
-  SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK SLURM_DISTRIBUTION
+  SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK SLURM_DISTRIBUTION \
+  SLURM_LABELIO SLURM_STDOUTMODE SLURM_STDERRMODE SLURM_SRUN_REDUCE_TASK_EXIT_MSG
 scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n @NODES@ >"$attempt/hosts"
 """
 
