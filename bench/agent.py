@@ -23,6 +23,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from interrupts import INTERRUPTED, leave_on_signals
 from local_run import RunFailed, held_run, private_place
 from report import Goal, goals_table, machine, save, table
 from tracing import count
@@ -32,13 +33,13 @@ from muster.process.keeper import descendants
 
 NODES, WORKER = 4, 1
 GOAL_IMPORT_MS, GOAL_MEMORY_MB, GOAL_OPERATIONS = 100.0, 30.0, 20
-INTERRUPTED = 130
 _RUN = "sys.exit(main(sys.argv[1:]))"
 _IMPORT_ALL = "import importlib\nfor name in MODULES: importlib.import_module(name)"
 
 
 def main() -> int:
     options = _options()
+    leave_on_signals()
     try:
         with private_place() as place:
             results: dict[str, Any] = {

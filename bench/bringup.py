@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import statistics
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
+from interrupts import INTERRUPTED, leave_on_signals
 from launchers import COMPARED, JOBS, LAUNCHERS, Launcher, LaunchFailed, Site
 from measuring import Round, measure
 from report import Goal, goals_table, machine, save, table
@@ -30,8 +29,7 @@ Rounds = dict[str, list[Round]]
 def main() -> int:
     options = _options()
     say: Say = (lambda text: None) if options.json_only else (lambda text: print(text, flush=True))
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGHUP, _leave)
+    leave_on_signals()
     try:
         with Lab(nodes=options.nodes, state_dir=options.lab_dir, shared=[JOBS]) as lab:
             site = Site(lab, options.nodes, sys.executable)
@@ -164,13 +162,8 @@ def _launchers(text: str) -> list[str]:
     return names
 
 
-def _leave(signum: int, frame: FrameType | None) -> None:
-    """Leave through every `with` and `finally`, so that the lab goes too."""
-    sys.exit(128 + signum)
-
-
 if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)

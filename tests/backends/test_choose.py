@@ -9,6 +9,7 @@ import pytest
 
 from muster.backends.choose import Place, choose_place, choose_python
 from muster.backends.errors import BackendError
+from muster.backends.prepare import plan_run
 from muster.spec import JobSpec
 
 IN_ALLOCATION = {"SLURM_JOB_ID": "42", "SLURM_JOB_NUM_NODES": "4"}
@@ -135,3 +136,13 @@ def test_an_empty_variable_is_no_active_environment(tmp_path: Path, monkeypatch:
     make_program(tmp_path / "bin" / "python")
     monkeypatch.chdir(tmp_path)
     assert choose_python(job(), {"VIRTUAL_ENV": "", "CONDA_PREFIX": ""}, tmp_path) == "python3"
+
+
+# -- names of directories ---------------------------------------------------------------------------------------
+
+
+def test_a_directory_with_a_line_break_in_its_name_is_refused(tmp_path: Path) -> None:
+    odd = tmp_path / "a\ntouch pwned #"
+    odd.mkdir()
+    with pytest.raises(BackendError, match="control character"):
+        plan_run(job(), Place("sbatch", 1), odd)

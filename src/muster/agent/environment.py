@@ -38,9 +38,8 @@ def job_environment(
     base: Mapping[str, str], given: Mapping[str, str], identity: Identity, cycle: int
 ) -> dict[str, str]:
     """The job's variables without those of the step, the user's own, and what tells a process where it is."""
-    env = {name: value for name, value in base.items() if not _STEP_SCOPED.fullmatch(name)}
-    for name in _AGENTS_OWN:
-        env.pop(name, None)
+    kept = (name for name in base if not (name in _AGENTS_OWN or _STEP_SCOPED.fullmatch(name)))
+    env = {name: base[name] for name in kept}
     env["PATH"] = path_with_interpreter(env.get("PATH", os.defpath))
     env.setdefault("PYTHONUNBUFFERED", "1")  # so that output is seen when it is written
     env.update(given)

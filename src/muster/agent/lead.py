@@ -113,9 +113,9 @@ class Lead:
         if accepted is None:
             return
         channel, greeting = accepted
-        rank, ours = greeting.get("rank"), range(self._job.nodes)
+        rank: int = greeting.get("rank", -1)
         stale = greeting.get("attempt") != self._identity.attempt.number
-        if stale or rank not in ours or rank in self._channels or "host" not in greeting:
+        if stale or rank not in range(self._job.nodes) or rank in self._channels or "host" not in greeting:
             channel.send("bye")
             channel.close()
             return
