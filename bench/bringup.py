@@ -38,9 +38,11 @@ def main() -> int:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     results = summarize(options.nodes, rounds, failures)
-    path = save("bringup.json", results)
     print(json.dumps(results, indent=2) if options.json_only else _page(results, rounds))
-    say(f"\nwritten to {path}")
+    if set(COMPARED) <= set(options.launchers):
+        say(f"\nwritten to {save('bringup.json', results)}")
+    else:
+        say("\nnot written: only the whole comparison is kept")
     return 1 if failures else 0
 
 
@@ -52,7 +54,9 @@ def run_rounds(
     measured: Rounds = {name: [] for name in names}
     failures: list[dict[str, Any]] = []
     say("warming up: one run by hand, not counted")
-    _try(LAUNCHERS["by_hand"], site, directory / "warm-up", timeout_s)
+    warm_up = _try(LAUNCHERS["by_hand"], site, directory / "warm-up", timeout_s)
+    if isinstance(warm_up, str):
+        say(f"the warm-up FAILED: {warm_up}")
     for number, name in _turns(names, rounds):
         found = _try(LAUNCHERS[name], site, directory / f"{number}-{name}", timeout_s)
         if isinstance(found, Round):

@@ -48,7 +48,8 @@ record() { # code, reason: the outcome, unless the run has recorded one
   [ -s "$attempt/outcome" ] && return
   local reason
   reason=$(printf %s "$2" | LC_ALL=C tr -cd '[:print:]' | tr -d '"\\')
-  printf '{"exit_code": %d, "end_reason": "%s"}\n' "$1" "$reason" >"$attempt/outcome.tmp" && mv "$attempt/outcome.tmp" "$attempt/outcome"
+  printf '{"exit_code": %d, "end_reason": "%s"}\n' "$1" "$reason" >"$attempt/outcome.tmp"
+  mv "$attempt/outcome.tmp" "$attempt/outcome"
 }
 last_words() { grep -av '^srun: \(job\|Job\)' "$attempt/steps.log" | tail -n 1; }
 ask_to_stop() { # signal: the lead looks for this file
