@@ -134,6 +134,25 @@ def test_scancel_gives_the_driver_its_grace_and_leaves_nothing(slurm: SlurmComma
     assert slurm.status()["state"] == "stopped"
 
 
+def test_a_requeued_job_is_another_attempt_of_the_same_run(slurm: SlurmCommand) -> None:
+    script = """
+        echo attempt $MUSTER_ATTEMPT resume $MUSTER_RESUME run $MUSTER_RUN_ID
+        [ $MUSTER_ATTEMPT = 1 ] && exit 5
+        trap 'echo saving; exit 0' TERM; while :; do read -t 0.1 < <(:); done
+    """
+    process = slurm.start(*slurm.run_args("--", "bash", "-c", script, nodes=2))
+    run = slurm.wait_for_driver("attempt 0 resume 0")
+    job_id = slurm.status()["job_id"]
+    slurm.slurm("scontrol", "requeue", job_id)
+    wait_for("the job to be pending again", lambda: slurm.job(job_id)["JobState"] == "PENDING")
+    slurm.slurm("scontrol", "update", f"jobid={job_id}", "starttime=now")  # Slurm would wait two minutes
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 5, err
+    assert out == f"attempt 0 resume 0 run {run.name}\nsaving\nattempt 1 resume 1 run {run.name}\n"
+    assert slurm.status()["attempt"] == 1
+    assert (run / "attempt-0" / "logs" / "driver.log").read_text().startswith("attempt 0")
+
+
 def test_options_reach_sbatch_whatever_they_contain(slurm: SlurmCommand) -> None:
     comment = """it's "odd" # not a comment \\ $(id) %j"""
     done = slurm.run("--comment", comment, "-J", "a b'c", "-t", "5", "-p", "long", "--", "true", nodes=1)

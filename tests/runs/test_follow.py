@@ -14,6 +14,7 @@ import pytest
 from tests.runs.conftest import FakeRun
 
 from muster.runs import follow as following
+from muster.runs import liveness
 from muster.runs.follow import Event, Output, RunResult, follow
 
 DEADLINE_S = 20.0
@@ -191,8 +192,8 @@ async def test_an_outcome_goes_before_the_end_of_the_job_script(run: FakeRun) ->
 async def test_a_silent_run_whose_job_slurm_knows_as_ended_ends_as_failed(
     run: FakeRun, state: str | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "ASK_SLURM_S", 0.0)
-    monkeypatch.setattr(following.client, "job_state", lambda job_id: state)
+    monkeypatch.setattr(liveness, "ASK_SLURM_S", 0.0)
+    monkeypatch.setattr(liveness.client, "job_state", lambda job_id: state)
     result = (await all_of(run.submitted(job_id="4711")))[-1]
     assert (result.state, result.exit_code, result.end_reason) == ("failed", 125, said)
 
@@ -203,7 +204,7 @@ async def test_while_a_run_speaks_slurm_is_not_asked(
     def asked(job_id: str) -> None:
         raise AssertionError("Slurm was asked about a run that speaks")
 
-    monkeypatch.setattr(following.client, "job_state", asked)
+    monkeypatch.setattr(liveness.client, "job_state", asked)
     run.submitted(job_id="4711").begins()
     for number in range(20):
         run.publishes("running", updated=number).tells("node")

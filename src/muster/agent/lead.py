@@ -49,6 +49,7 @@ class Lead:
         self._driver = Driver(identity.attempt.driver_log)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._concluded = asyncio.Event()
+        self._signalled = False
         self.port = 0
 
     async def start(self) -> None:
@@ -80,7 +81,8 @@ class Lead:
         self._publisher.phase(f"exit code {outcome.exit_code}: {outcome.end_reason}")
         self._publisher.event("end", state=outcome.state, exit_code=outcome.exit_code, reason=outcome.end_reason)
         self._publisher.publish()
-        write_json(self._identity.attempt.outcome, {"exit_code": outcome.exit_code, "end_reason": outcome.end_reason})
+        record = {"exit_code": outcome.exit_code, "end_reason": outcome.end_reason, "signalled": self._signalled}
+        write_json(self._identity.attempt.outcome, record)
         for channel in self._channels.values():
             channel.send("bye")
         await asyncio.gather(*(channel.flush() for channel in self._channels.values()))
@@ -94,6 +96,7 @@ class Lead:
 
     def stop(self, reason: str, signum: int, patient: bool = False) -> None:
         """A request from outside. After a signal of Slurm's its SIGKILL is near; a person can wait."""
+        self._signalled = self._signalled or not patient  # by Slurm, perhaps to begin again
         grace = self._job.stop_grace if patient else self._job.signal_grace
         self._feed(m.StopRequested(reason, signum, grace))
 

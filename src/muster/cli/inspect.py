@@ -18,8 +18,9 @@ from rich.text import Text
 from muster.backends.errors import BackendError
 from muster.board import RunPaths, read_json
 from muster.cli.display import printable
-from muster.runs.follow import Liveness, Tail
+from muster.runs.follow import Tail
 from muster.runs.index import NoSuchRun, all_runs, find_run
+from muster.runs.liveness import Liveness
 from muster.runs.status import ENDED_STATES, read_status
 from muster.runs.stop import is_live, requester, stop_run
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from muster.backends.errors import BackendError
-from muster.backends.slurm import client
-from muster.board import AttemptPaths, RunPaths, read_json
-from muster.runs.status import newest_published, read_status
+from muster.board import AttemptPaths, RunPaths
+from muster.runs.liveness import Liveness
+from muster.runs.status import read_status
 
 LOOK_S = 0.1
-ASK_SLURM_S = 30.0  # only while nothing is heard of the run
 
 
 @dataclass(frozen=True)
@@ -86,21 +83,23 @@ class AttemptTail:
 async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
     """Yields what happens; the last item is the result."""
     tail: AttemptTail | None = None
-    watch = Liveness(run)
+    watch, loop = Liveness(run), asyncio.get_running_loop()
     while True:
         attempt = run.newest_attempt()
         if attempt is not None and (tail is None or tail.attempt != attempt):
             for item in tail.read() if tail is not None else ():  # its last words
                 yield item
             tail = AttemptTail(attempt)
-        ended = attempt is not None and os.path.exists(attempt.outcome)
+        ended = attempt if attempt is not None and os.path.exists(attempt.outcome) else None
         if tail is not None:
             for item in tail.read():
                 yield item
-        if ended:
+        if ended is not None and not await loop.run_in_executor(None, watch.goes_on, ended):
+            if run.newest_attempt() != ended:
+                continue  # the next one began meanwhile
             yield result(run)
             return
-        gone = await asyncio.get_running_loop().run_in_executor(None, watch.gone, attempt)
+        gone = await loop.run_in_executor(None, watch.gone, attempt)
         if gone is not None and not (attempt and os.path.exists(attempt.outcome)):
             yield result(run, gone)
             return
@@ -120,52 +119,3 @@ def result(run: RunPaths, gone: str | None = None) -> RunResult:
         end_reason=status["end_reason"] or gone or "ended",
         error=status["error"],
     )
-
-
-class Liveness:
-    """Notices that a run ended without saying so: its job script is gone, or Slurm knows the job as ended."""
-
-    def __init__(self, run: RunPaths) -> None:
-        self._submission = read_json(run.submission) or {}
-        self._heard = time.monotonic()
-        self._updated: Any = None
-        self._asked = time.monotonic()
-
-    def gone(self, attempt: AttemptPaths | None) -> str | None:
-        """Why nothing more will come; None while something may."""
-        pid = self._submission.get("pid")
-        if pid is not None:
-            return (
-                None if self._submission["host"] != os.uname().nodename or _exists(pid) else "its job script was killed"
-            )
-        now = time.monotonic()
-        if now - self._heard < ASK_SLURM_S or now - self._asked < ASK_SLURM_S:
-            return None
-        updated = (newest_published(attempt) or {}).get("updated") if attempt else None
-        if updated != self._updated:
-            self._updated, self._heard = updated, now
-            return None
-        self._asked = now
-        return self._ask_slurm()
-
-    def _ask_slurm(self) -> str | None:
-        job_id = self._submission.get("job_id")
-        if job_id is None:
-            return None
-        try:
-            state = client.job_state(job_id)
-        except BackendError:
-            return None
-        return (
-            f"Slurm job {job_id} is {state or 'unknown to Slurm'}" if state is None or state in client.ENDED else None
-        )
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

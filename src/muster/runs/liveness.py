@@ -1,0 +1,78 @@
+"""Whether more will come of a run: it may have ended without a word, or be about to begin again.
+
+The only place that asks Slurm about a submitted run: after 30 s without a word from it, and when Slurm's own signal
+ended an attempt, which may be a requeue.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from muster.backends.errors import BackendError
+from muster.backends.slurm import client
+from muster.board import AttemptPaths, RunPaths, read_json
+from muster.runs.status import newest_published
+
+ASK_SLURM_S = 30.0
+REQUEUE_S = 30.0  # how long a job may take to leave the nodes before Slurm shows it pending again
+REQUEUE_LOOK_S = 2.0
+
+
+class Liveness:
+    """What the run's directory alone does not tell."""
+
+    def __init__(self, run: RunPaths) -> None:
+        self._submission = read_json(run.submission) or {}
+        self._heard = self._asked = time.monotonic()
+        self._updated: Any = None
+        self._requeued: AttemptPaths | None = None
+
+    def gone(self, attempt: AttemptPaths | None) -> str | None:
+        """Why nothing more will come; None while something may."""
+        pid = self._submission.get("pid")
+        if pid is not None:
+            elsewhere = self._submission["host"] != os.uname().nodename
+            return None if elsewhere or _exists(pid) else "its job script was killed"
+        now = time.monotonic()
+        if now - self._heard < ASK_SLURM_S or now - self._asked < ASK_SLURM_S:
+            return None
+        updated = (newest_published(attempt) or {}).get("updated") if attempt else None
+        if updated != self._updated:
+            self._updated, self._heard = updated, now
+            return None
+        self._asked = now
+        job_id, state = self._submission.get("job_id"), self._job_state()
+        return f"Slurm job {job_id} is {state}" if state in client.ENDED or state == "unknown to Slurm" else None
+
+    def goes_on(self, attempt: AttemptPaths) -> bool:
+        """Whether an attempt that has an outcome is followed by another: its job was requeued."""
+        if self._requeued == attempt:
+            return True
+        outcome = read_json(attempt.outcome) or {}
+        if self._submission.get("kind") != "sbatch" or not outcome.get("signalled"):
+            return False
+        deadline = time.monotonic() + REQUEUE_S
+        while (state := self._job_state()) in ("RUNNING", "COMPLETING") and time.monotonic() < deadline:
+            time.sleep(REQUEUE_LOOK_S)
+        if state in ("PENDING", "REQUEUED", "CONFIGURING"):
+            self._requeued = attempt
+        return self._requeued == attempt
+
+    def _job_state(self) -> str:
+        job_id = self._submission.get("job_id")
+        try:
+            return (client.job_state(job_id) if job_id else None) or "unknown to Slurm"
+        except BackendError:
+            return "not to be had"
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
