@@ -15,6 +15,7 @@ from tests.running import MusterCommand, wait_for
 from muster.lab import Lab
 
 LAB_DIR = Path("/run/ml-tests")
+REPOSITORY = Path(__file__).parents[2]  # may be a clone in /tmp, which the nodes have of their own
 
 
 def why_no_lab() -> str | None:
@@ -39,7 +40,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     options = getattr(request.module, "LAB", {"nodes": 4})
     if LAB_DIR.exists():
         Lab.remains(LAB_DIR).down()  # a killed test session could not
-    with Lab(state_dir=LAB_DIR, **options) as lab:
+    with Lab(state_dir=LAB_DIR, shared=[REPOSITORY], **options) as lab:
         yield lab
 
 

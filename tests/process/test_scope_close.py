@@ -206,3 +206,13 @@ async def test_a_start_while_the_scope_closes_is_refused_instead_of_waiting_for_
         await asyncio.wait_for(scope.spawn(["sleep", "1000"]), 20)
     await closing
     assert live(scope.keeper_pid) == []
+
+
+async def test_a_second_close_with_less_grace_cuts_the_first_one_short() -> None:
+    scope = await Scope("impatient").open()
+    stubborn = await scope.spawn(["bash", "-c", "trap '' TERM; while :; do sleep 0.1; done"])
+    first = asyncio.create_task(scope.close(grace=600))
+    await asyncio.sleep(0)  # the first request is on its way
+    await asyncio.wait_for(scope.close(grace=0), 20)
+    await first
+    assert (await stubborn.wait()).signal == signal.SIGKILL

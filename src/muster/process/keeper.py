@@ -4,8 +4,8 @@ It is the parent (and, as a subreaper, the foster parent) of everything started 
 there can escape it: not with setsid, not by double-forking. It watches a socket held by its owner. When the owner
 asks for it, or is gone, the keeper ends the scope: TERM, grace, KILL, again and again until no child is left.
 
-The file is self-contained: it is run as `python -I -S -c <this source> FD GRACE`, in an environment in which Muster
-need not be importable. Messages are JSON with a length in front; file descriptors travel beside the length.
+The file is self-contained: it is run as `python -I -S -c <this source> FD GRACE DIRECTORY...`, in an environment in
+which Muster need not be importable. Messages are JSON with a length in front; descriptors travel beside the length.
 
     state      leaves on                       to
     serving    "close" from the owner, EOF     ending
@@ -19,6 +19,7 @@ import ctypes
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -70,33 +71,40 @@ def descendants(root: int, processes: dict[int, tuple[int, int]] | None = None) 
     return found
 
 
-def kill_descendants() -> list[int]:
-    """KILL every live process below this one, once; returns their pids. Call it until none is left.
+def kill_descendants() -> tuple[list[int], list[int]]:
+    """KILL everything below this process, once; returns whom it reached, and who is not ours to signal.
 
     Their groups too: the kernel kills a group in one step, while a process that forks and leaves, again and again,
     is never there any more when a list of pids has been read.
     """
     processes = read_processes()
     found = descendants(os.getpid(), processes)
-    for pid in found:
-        send_signal(pid, signal.SIGKILL)
+    foreign = [pid for pid in found if not send_signal(pid, signal.SIGKILL)]
     for group in {processes[pid][1] for pid in found} - {os.getpgrp()}:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
-    return found
+    return [pid for pid in found if pid not in foreign], foreign
 
 
-def send_signal(pid: int, signum: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
+def send_signal(pid: int, signum: int) -> bool:
+    """False when it is not ours to signal: a set-user-id program has become another user."""
+    try:
         os.kill(pid, signum)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        return False
+    return True
 
 
 class Keeper:
     """Serves one owner; see the module's state table."""
 
-    def __init__(self, owner: socket.socket, grace: float) -> None:
+    def __init__(self, owner: socket.socket, grace: float, directories: list[str]) -> None:
         self.owner: socket.socket | None = owner
         self.grace = grace  # for the case that the owner dies and cannot name one
+        self.ending = False
+        self.directories = directories  # in that case nobody else removes them
         self.children: dict[int, int] = {}  # pid -> the owner's id for it, of the processes it asked for
         self.wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
@@ -143,7 +151,9 @@ class Keeper:
             self.owner = None
             return False
         request = json.loads(body)
-        if request["do"] == "spawn":
+        if request["do"] == "spawn" and self.ending:
+            self.tell(event="refused", id=request["id"], error="the scope was closed")
+        elif request["do"] == "spawn":
             self.spawn(request, fds)
         elif request["do"] == "close":
             self.grace = request["grace"]
@@ -206,6 +216,7 @@ class Keeper:
 
     def end(self) -> None:
         """TERM, grace, KILL, until nothing is left; then say so and exit."""
+        self.ending = True
         start = time.monotonic()
         termed: set[int] = set()
         killed: set[int] = set()
@@ -213,9 +224,22 @@ class Keeper:
             if time.monotonic() - start < self.grace:
                 self.ask_to_leave(termed)
             else:
-                killed.update(kill_descendants())
-            select.select([self.wake_read], [], [], POLL_S)
+                reached, foreign = kill_descendants()
+                killed.update(reached)
+                if foreign and not reached:
+                    break  # only programs that have become another user are left: we may not end them
+            self.wait_while_ending()
         self.tell(event="closed", killed=len(killed), seconds=time.monotonic() - start)
+        for directory in self.directories if self.owner is None else ():
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def wait_while_ending(self) -> None:
+        """A moment, or until a child ends, or the owner loses its patience: a further "close" with less grace."""
+        watched: list[Any] = [self.wake_read] if self.owner is None else [self.wake_read, self.owner]
+        if self.owner in select.select(watched, [], [], POLL_S)[0]:
+            grace = self.grace
+            self.take_request()
+            self.grace = min(grace, self.grace)
 
     def ask_to_leave(self, termed: set[int]) -> None:
         """TERM once to the group of each process asked for, and once to each orphan as it is adopted."""
@@ -223,7 +247,7 @@ class Keeper:
         for pid in [pid for pid in ours if pid not in termed]:
             termed.add(pid)
             if pid in self.children:
-                with contextlib.suppress(ProcessLookupError):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGTERM)
             else:
                 send_signal(pid, signal.SIGTERM)
@@ -236,7 +260,7 @@ def main() -> None:
         os._exit(0)
     os.setsid()
     become_subreaper()
-    keeper = Keeper(owner, float(sys.argv[2]))
+    keeper = Keeper(owner, float(sys.argv[2]), sys.argv[3:])
     keeper.tell(event="keeping", pid=os.getpid())
     keeper.run()
 

@@ -59,15 +59,19 @@ class Owned:
     def signal(self, signum: int) -> None:
         """Signal its whole group; nothing happens when it has ended."""
         if self.exit is None:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signum)
 
 
 class Scope:
     """Owns processes through a keeper of its own."""
 
-    def __init__(self, name: str, *, lost_owner_grace: float = LOST_OWNER_GRACE_S) -> None:
+    def __init__(
+        self, name: str, *, lost_owner_grace: float = LOST_OWNER_GRACE_S, directories: Sequence[str] = ()
+    ) -> None:
+        """`directories` are removed at the end if the owner is not there any more to do it."""
         self.name = name
+        self._directories = directories
         self.on_orphan_exit: Callable[[int, Exit], None] = lambda pid, exit: None
         self.on_lost: Callable[[], None] = lambda: None
         self._lost_owner_grace = lost_owner_grace
@@ -97,6 +101,7 @@ class Scope:
         ours, theirs = socket.socketpair()
         program = source_of(keeper)
         argv = [sys.executable, "-I", "-S", "-c", program, str(theirs.fileno()), str(self._lost_owner_grace)]
+        argv += self._directories
         with theirs:
             first = subprocess.Popen(
                 argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
@@ -242,7 +247,10 @@ def sweep() -> int:
     """KILL every descendant of this process until none is left: the last resort at an owner's own end."""
     killed: set[int] = set()
     while True:
-        killed.update(kill_descendants())
+        reached, foreign = kill_descendants()
+        killed.update(reached)
+        if foreign and not reached:
+            return len(killed)  # only programs that have become another user are left
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
