@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.backends.choose import choose_place
-from muster.backends.launch import attached, start_detached, submit_batch
+from muster.backends.launch import attached, job_id_here, start_detached, submit_batch
 from muster.backends.prepare import Prepared, plan_run
 from muster.board import RunPaths
 from muster.runs.follow import Event, Output, RunResult, follow
@@ -60,6 +60,7 @@ def submit_prepared(prepared: Prepared) -> RunHandle:
         job_id = submit_batch(prepared)
     else:
         start_detached(prepared)
+        job_id = job_id_here(prepared)
     return RunHandle(prepared.run.run_id, prepared.run.root, job_id)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 
-from muster.process import Exit, Scope, SpawnError
+from muster.process import Exit, Owned, Scope, SpawnError
 
 NOT_STARTED = 127  # as a shell says it
 LEFTOVER_GRACE_S = 0.5  # for what the driver left behind when it ended
@@ -20,6 +20,7 @@ class Driver:
         self._log = log
         self._scope = Scope("driver")
         self._opening = asyncio.ensure_future(self._scope.open())
+        self._process: Owned | None = None
         self._ending: asyncio.Future[None] | None = None
 
     async def run(self, command: list[str], env: dict[str, str], cwd: str) -> Exit:
@@ -28,6 +29,7 @@ class Driver:
         try:
             await self._opening
             process = await self._scope.spawn(command, env=env, cwd=cwd, stdout=log, stderr=log)
+            self._process = process
         except SpawnError as error:
             if self._scope.lost:
                 return Exit()
@@ -40,6 +42,11 @@ class Driver:
         exit = await process.wait()
         await self._scope.close(grace=LEFTOVER_GRACE_S)
         return exit
+
+    def signal(self, signum: int) -> None:
+        """To the command's whole group; nothing before it has begun or after it has ended."""
+        if self._process is not None:
+            self._process.signal(signum)
 
     def end(self, grace: float) -> None:
         """TERM now, KILL after the grace; `run` then returns."""

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from muster.agent.addresses import host_addresses
@@ -18,7 +18,7 @@ from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, Job, hosts_by_rank, node_tail, tail_of
 from muster.agent.publisher import Publisher
 from muster.agent.ray_node import settings
-from muster.agent.steps import StepsLog
+from muster.agent.steps import EarlyEnd, StepsLog
 from muster.board import claim, read_json, write_json
 from muster.process import Exit, signal_name
 from muster.rendezvous import messages as m
@@ -28,6 +28,7 @@ from muster.rendezvous.states import NodeState
 LOOK_S = 0.5  # how often deadlines, the stop request and the launcher's stderr are looked at
 PUBLISH_S = 0.2
 UNKILLABLE_S = 5.0
+COMPANY_S = 1.0  # importing Ray takes about as long, so waiting for another node costs nothing
 CYCLE = 0
 
 
@@ -49,7 +50,10 @@ class Lead:
         self._driver = Driver(identity.attempt.driver_log)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._concluded = asyncio.Event()
+        self._addresses = [*([] if identity.local else host_addresses()), "127.0.0.1"]
         self._signalled = False
+        self._steps = StepsLog(identity.attempt.steps_log)
+        self._company = asyncio.Event()  # an agent of another node has connected
         self.port = 0
 
     async def start(self) -> None:
@@ -57,16 +61,14 @@ class Lead:
         listener = listen(loopback_only=self._identity.local)
         self.port = listener.getsockname()[1]
         self._server = await asyncio.start_server(self._accepted, sock=listener, limit=LINE_LIMIT)
-        addresses = ["127.0.0.1"] if self._identity.local else host_addresses()
         record = {
-            "term": 0, "cycle": CYCLE, "host": self._identity.host, "addresses": addresses, "port": self.port,
+            "term": 0, "cycle": CYCLE, "host": self._identity.host, "addresses": self._addresses, "port": self.port,
         }  # fmt: skip
         if not claim(self._identity.attempt.lead(), record):
             raise RuntimeError(f"another lead has claimed {self._identity.attempt.lead()}")
         start = os.environ.get("MUSTER_JOB_START")
         self._publisher.mark("job_start", float(start) if start else None)
         self._publisher.mark("lead_ready")
-        self._publisher.publish()
         self._background(self._publish_regularly())
         self._background(self._look_around())
 
@@ -80,19 +82,35 @@ class Lead:
         self._publisher.mark("ended")
         self._publisher.phase(f"exit code {outcome.exit_code}: {outcome.end_reason}")
         self._publisher.event("end", state=outcome.state, exit_code=outcome.exit_code, reason=outcome.end_reason)
-        self._publisher.publish()
-        record = {"exit_code": outcome.exit_code, "end_reason": outcome.end_reason, "signalled": self._signalled}
-        write_json(self._identity.attempt.outcome, record)
+        await self._write_outcome(outcome)
         for channel in self._channels.values():
             channel.send("bye")
         await asyncio.gather(*(channel.flush() for channel in self._channels.values()))
         self._server.close()
         return outcome.exit_code
 
+    async def _write_outcome(self, outcome: m.Outcome) -> None:
+        """The status first: whoever sees the outcome finds the rest complete. The outcome whatever became of that."""
+        record = {"exit_code": outcome.exit_code, "end_reason": outcome.end_reason, "signalled": self._signalled}
+        await self._off_loop(self._publisher.write, self._publisher.batch())
+        try:
+            await self._off_loop(write_json, self._identity.attempt.outcome, record)
+        except OSError as error:
+            print(f"muster: the outcome could not be written: {error}", file=sys.stderr, flush=True)
+
+    async def _off_loop(self, work: Callable[..., Any], *args: Any) -> Any:
+        """File operations, on a thread: the filesystem may pause for longer than our agents wait for a heartbeat."""
+        return await asyncio.get_running_loop().run_in_executor(None, work, *args)
+
     def watch(self, working: asyncio.Future[Any]) -> None:
         """Keep a task beside everything else; a defect in it must not go unseen: the run fails."""
         self._tasks.add(working)
         working.add_done_callback(self._finished)
+
+    def pass_on(self, signum: int) -> None:
+        """Slurm's --signal: the driver's business."""
+        self._publisher.phase(f"{signal_name(signum)} is passed on to the driver")
+        self._driver.signal(signum)
 
     def stop(self, reason: str, signum: int, patient: bool = False) -> None:
         """A request from outside. After a signal of Slurm's its SIGKILL is near; a person can wait."""
@@ -123,6 +141,8 @@ class Lead:
             channel.close()
             return
         self._channels[rank] = channel
+        if rank != LEAD_RANK:
+            self._company.set()
         self._background(channel.beat())
         channel.send("welcome", cycle=CYCLE, ray=self._ray_options())
         self._feed(m.Arrived(rank, greeting["host"]))
@@ -167,27 +187,29 @@ class Lead:
         return reason
 
     async def _publish_regularly(self) -> None:
-        while True:
+        while not self._concluded.is_set():
+            await self._off_loop(self._publisher.write, self._publisher.batch())
             await asyncio.sleep(PUBLISH_S)
-            self._publisher.publish()
 
     async def _look_around(self) -> None:
         """What no event announces: deadlines, a stop request in the run directory, the launcher's stderr."""
-        steps = StepsLog(self._identity.attempt.steps_log)
         while True:
             await asyncio.sleep(LOOK_S)
-            self._look_for_stop_request()
-            for end in steps.look() if self._protocol.missing() else ():
+            request, ends = await self._off_loop(self._look_at_files)
+            if request is not None and self._protocol.outcome is None:
+                self.stop(request["reason"], request["signal"], request.get("patient", False))
+            for end in ends:
                 self._task_ended(end.host, end.rank, end.reason)
             self._feed(m.Tick())
 
-    def _look_for_stop_request(self) -> None:
-        """By listing: a network filesystem may remember for half a minute that a file was not there."""
+    def _look_at_files(self) -> tuple[dict[str, Any] | None, list[EarlyEnd]]:
+        """By listing first: a network filesystem may remember for half a minute that a file was not there."""
         path = self._identity.attempt.stop_request
-        if self._protocol.outcome is None and os.path.basename(path) in os.listdir(self._identity.attempt.root):
-            request = read_json(path)
-            if request is not None:
-                self.stop(request["reason"], request["signal"], request.get("patient", False))
+        try:
+            asked = os.path.basename(path) in os.listdir(self._identity.attempt.root)
+        except OSError:
+            asked = False
+        return read_json(path) if asked else None, self._steps.look()
 
     def _task_ended(self, host: str, rank: int | None, reason: str) -> None:
         for node in self._protocol.nodes:
@@ -199,7 +221,7 @@ class Lead:
 
     def _perform(self, command: m.Command) -> None:
         if isinstance(command, m.StartHead):
-            self._channels[LEAD_RANK].send("start_ray", address=self._head_address(), head=None)
+            self._background(self._start_head())
         elif isinstance(command, m.StartWorker):
             self._channels[command.rank].send("start_ray", address=None, head=self._ray_address)
         elif isinstance(command, m.StartDriver):
@@ -232,13 +254,19 @@ class Lead:
             self._note_error(LEAD_RANK, "driver", f"the driver {exit}", tail)
         self._feed(m.DriverEnded(exit.shell_code, str(exit)))
 
+    async def _start_head(self) -> None:
+        """On an address that another node has reached, if one comes soon: only they can tell which of ours it is."""
+        if self._job.nodes > 1:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._company.wait(), COMPANY_S)
+        self._channels[LEAD_RANK].send("start_ray", address=self._head_address(), head=None)
+
     def _head_address(self) -> str:
         """The address most agents have proved to reach; the host's first one while none has connected."""
         if self._identity.local:
             return "127.0.0.1"
         proven = Counter(c.local_address for rank, c in self._channels.items() if rank != LEAD_RANK)
-        addresses = [address for address, _ in proven.most_common(1)] + host_addresses()
-        return addresses[0] if addresses else "127.0.0.1"
+        return [*(address for address, _ in proven.most_common(1)), *self._addresses][0]
 
     def _ray_options(self) -> dict[str, Any] | None:
         if not self._job.ray:

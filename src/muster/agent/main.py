@@ -48,6 +48,12 @@ def _handle_signals(node: NodeAgent, lead: Lead | None) -> None:
             loop.add_signal_handler(signum, lead.stop, f"the job received {signal_name(signum)}", signum)
         else:
             loop.add_signal_handler(signum, node.report_signal, signum)
+    for signum in (signal.SIGUSR1, signal.SIGUSR2):  # a checkpoint signal of Slurm's comes to every task
+        loop.add_signal_handler(signum, *([lead.pass_on, signum] if lead is not None else [_nothing]))
+
+
+def _nothing() -> None:
+    """The lead passes it on."""
 
 
 if __name__ == "__main__":

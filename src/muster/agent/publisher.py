@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from dataclasses import asdict
 from typing import Any
 
-from muster.board import AttemptPaths, write_json
+from muster.board import AttemptPaths, write_atomic
 from muster.rendezvous.protocol import Node, Protocol
 
 REFRESH_S = 10.0  # a status older than a few of these means that its lead is gone
@@ -54,19 +55,30 @@ class Publisher:
                 self.phase(f"{move.value}: {len(self._protocol.nodes)} nodes")
                 self.event("run", state=move.value)
 
-    def publish(self) -> None:
-        """Write what has been noted; and the status, if anything changed or the last one is growing old."""
+    def batch(self) -> dict[str, str]:
+        """What there is to write, by file: events and phases to add, and the status if it changed or grew old."""
         self.note_moves()
-        changed = bool(self._events)
-        if self._events:
-            _append(self._attempt.events(), "".join(json.dumps(event) + "\n" for event in self._events))
-            self._events = []
-        if self._phases:
-            _append(self._attempt.phases_log, "".join(self._phases))
-            self._phases = []
-        if changed or time.monotonic() - self._published >= REFRESH_S:
+        texts: dict[str, str] = {}
+        if self._events or time.monotonic() - self._published >= REFRESH_S:
             self._published = time.monotonic()
-            write_json(self._attempt.status(), self.snapshot())
+            texts[self._attempt.status()] = json.dumps(self.snapshot()) + "\n"
+        if self._events:
+            texts[self._attempt.events()] = "".join(json.dumps(event) + "\n" for event in self._events)
+        if self._phases:
+            texts[self._attempt.phases_log] = "".join(self._phases)
+        self._events, self._phases = [], []
+        return texts
+
+    def write(self, texts: dict[str, str]) -> None:
+        """Write a batch. Called off the event loop: a filesystem that pauses must not stop the heartbeats."""
+        for path, text in texts.items():
+            try:
+                if path == self._attempt.status():
+                    write_atomic(path, text)
+                else:
+                    _append(path, text)
+            except OSError as error:  # a full or stale filesystem costs the view, not the run
+                print(f"muster: {path} could not be written: {error}", file=sys.stderr, flush=True)
 
     def snapshot(self) -> dict[str, Any]:
         """The status as it is published; the documented keys of `muster status --json`."""

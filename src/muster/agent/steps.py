@@ -108,7 +108,8 @@ class StepsLog:
 
     def look(self) -> list[EarlyEnd]:
         try:
-            size = os.stat(self._path).st_size
+            with open(self._path, "rb") as file:  # opened, not just looked at: that asks a network filesystem anew
+                size = os.fstat(file.fileno()).st_size
         except OSError:
             return []
         if size == self._size and not self._fresh:

@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class BackendError(Exception):
     """The job cannot be prepared, submitted or ended here."""
+
+
+class SubmissionRefused(BackendError):
+    """Slurm said no: there is no job."""

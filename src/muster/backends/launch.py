@@ -10,11 +10,12 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from muster.backends.errors import BackendError
+from muster.backends.errors import BackendError, SubmissionRefused
 from muster.backends.prepare import Prepared, write_run
-from muster.backends.slurm import client
+from muster.backends.slurm import client, render
 from muster.board import write_json
 from muster.process import Owned, Scope
+from muster.runs.index import remember
 
 OWNER_LOST_EXTRA_S = 15.0  # beyond the driver's grace, when `muster run` itself is killed
 
@@ -24,8 +25,9 @@ def submit_batch(prepared: Prepared) -> str:
     _check_size(prepared)
     write_run(prepared)
     try:
-        job_id = client.submit(prepared.run.script, prepared.spec.sbatch_requests())
-    except BackendError:
+        written = render.options(prepared.spec, prepared.run.root, prepared.workdir)
+        job_id = client.submit(prepared.run.script, written)
+    except SubmissionRefused:
         shutil.rmtree(prepared.run.root, ignore_errors=True)
         raise
     _record(prepared, job_id, pid=None)
@@ -54,7 +56,7 @@ def start_detached(prepared: Prepared) -> int:
             stdin=subprocess.DEVNULL, stdout=output, stderr=output,
         )  # fmt: skip
     process.returncode = 0  # nobody is going to wait for it
-    _record(prepared, os.environ.get("SLURM_JOB_ID") if prepared.place.kind == "allocation" else None, process.pid)
+    _record(prepared, job_id_here(prepared), process.pid)
     return process.pid
 
 
@@ -71,10 +73,14 @@ async def attached(prepared: Prepared) -> AsyncIterator[Owned]:
                 stdout=output.fileno(),
                 stderr=output.fileno(),
             )
-        job_id = os.environ.get("SLURM_JOB_ID") if prepared.place.kind == "allocation" else None
-        _record(prepared, job_id, process.pid)
+        _record(prepared, job_id_here(prepared), process.pid)
         yield process
         await process.wait()
+
+
+def job_id_here(prepared: Prepared) -> str | None:
+    """The allocation that a run without a job of its own is in."""
+    return os.environ.get("SLURM_JOB_ID") if prepared.place.kind == "allocation" else None
 
 
 def _record(prepared: Prepared, job_id: str | None, pid: int | None) -> None:
@@ -88,3 +94,4 @@ def _record(prepared: Prepared, job_id: str | None, pid: int | None) -> None:
         "time": time.time(),
     }
     write_json(prepared.run.submission, submission)
+    remember(prepared.run)

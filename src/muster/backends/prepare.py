@@ -19,7 +19,6 @@ from muster.backends.choose import Place, choose_python
 from muster.backends.errors import BackendError
 from muster.backends.slurm import client, render
 from muster.board import RunPaths, write_atomic, write_json
-from muster.runs.index import remember
 from muster.spec import JobSpec
 
 DEFAULT_RUNS_DIR = "muster-runs"
@@ -103,7 +102,6 @@ def write_run(prepared: Prepared) -> None:
     except BaseException:
         shutil.rmtree(run.root, ignore_errors=True)
         raise
-    remember(run)
 
 
 def _job_record(prepared: Prepared) -> dict[str, object]:

@@ -44,6 +44,10 @@ class Display:
         where = f" as Slurm job {job_id}" if job_id else ""
         self.note(f"run {run}{where}; everything about it is in {run_dir}")
 
+    def detached(self, run: str, job_id: str | None) -> None:
+        """For scripts: both ids on one line of stdout."""
+        print(f"{run}\t{job_id or '-'}", flush=True)
+
     def note(self, text: str) -> None:
         self.console.print(Text(f"[{time.time() - self._start:7.1f} s] {printable(text)}"))
 
@@ -120,6 +124,9 @@ class JsonDisplay(Display):
 
     def submitted(self, run: str, job_id: str | None, run_dir: str) -> None:
         self._print({"event": "submitted", "run": run, "job_id": job_id, "run_dir": run_dir})
+
+    def detached(self, run: str, job_id: str | None) -> None:
+        """The line about the submission says it all."""
 
     def note(self, text: str) -> None:
         self._print({"event": "note", "text": text})

@@ -20,7 +20,7 @@ from muster.board import RunPaths, read_json
 from muster.cli.display import printable
 from muster.runs.follow import Tail
 from muster.runs.index import NoSuchRun, all_runs, find_run
-from muster.runs.liveness import Liveness
+from muster.runs.liveness import Liveness, settle
 from muster.runs.status import ENDED_STATES, read_status
 from muster.runs.stop import is_live, requester, stop_run
 
@@ -45,6 +45,7 @@ def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -
     """Show what RUN (a run id or job id; default: the newest) is doing, or how it ended."""
     paths, shown = _find(run, runs_dir), None
     while True:
+        settle(paths)
         now = read_status(paths)
         text = json.dumps(now) if as_json else "\n".join(_status_lines(now))
         if text != shown:

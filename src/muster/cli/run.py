@@ -48,25 +48,27 @@ def run(file: Path | None, flags: dict[str, Any], detach: bool, dry_run: bool, a
             click.echo(prepared.script, nl=False)
             return 0
         display = make_display(prepared, as_json)
-        if detach:
-            return _detach(prepared, display)
-        if prepared.place.attached:
-            become_subreaper()  # should our keeper be killed, what it owned falls to us
-            try:
-                return asyncio.run(_run_attached(prepared, display))
-            finally:
-                sweep()
-        return _submit_and_follow(prepared, display)
+        try:
+            return _start(prepared, display, detach)
+        finally:
+            display.close()
     except (BackendError, SpawnError) as error:
         raise InfrastructureFailed(str(error)) from error
 
 
-def _detach(prepared: Prepared, display: Display) -> int:
-    handle = submit_prepared(prepared)
-    display.submitted(handle.run, handle.job_id, handle.run_dir)
-    display.close()
-    click.echo(f"{handle.run}\t{handle.job_id or '-'}")
-    return 0
+def _start(prepared: Prepared, display: Display, detach: bool) -> int:
+    if detach:
+        handle = submit_prepared(prepared)
+        display.submitted(handle.run, handle.job_id, handle.run_dir)
+        display.detached(handle.run, handle.job_id)
+        return 0
+    if not prepared.place.attached:
+        return _submit_and_follow(prepared, display)
+    become_subreaper()  # should our keeper be killed, what it owned falls to us
+    try:
+        return asyncio.run(_run_attached(prepared, display))
+    finally:
+        sweep()
 
 
 def _submit_and_follow(prepared: Prepared, display: Display) -> int:
@@ -106,6 +108,5 @@ async def _run_attached(prepared: Prepared, display: Display) -> int:
 
 def _finish(ended: RunResult, display: Display) -> int:
     display.ended(ended)
-    display.close()
     sys.stdout.flush()
     return ended.exit_code

@@ -153,6 +153,8 @@ class Keeper:
         request = json.loads(body)
         if request["do"] == "spawn" and self.ending:
             self.tell(event="refused", id=request["id"], error="the scope was closed")
+            for fd in fds:
+                os.close(fd)
         elif request["do"] == "spawn":
             self.spawn(request, fds)
         elif request["do"] == "close":

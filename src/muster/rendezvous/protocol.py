@@ -190,13 +190,18 @@ class Protocol:
         """Record the outcome, unless there is one; end the driver first, then the nodes under it."""
         if self.outcome is None:
             self.outcome = outcome
-        if self.state is not RunState.FINISHING:
+        first = self.state is not RunState.FINISHING
+        if first:
             self._move_run(RunState.FINISHING)
-            self.deadline = now + grace + FINISH_TIMEOUT_S
-            if self.driver_running:
+        if self.driver_running:
+            # A later reason may leave less time than the first, never more.
+            ends = now + grace + FINISH_TIMEOUT_S
+            if first or (self.deadline is not None and ends < self.deadline):
+                self.deadline = ends
                 return [EndDriver(grace)]
-        elif self.driver_running:
             return []
+        if first:
+            self.deadline = now + FINISH_TIMEOUT_S
         stops = [stop for node in self.nodes for stop in self._stop_node(node.rank)]
         return stops + self._maybe_conclude()
 

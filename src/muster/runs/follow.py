@@ -51,8 +51,6 @@ class Tail:
 
     def read(self, most: int = 1 << 20) -> bytes:
         try:
-            if os.stat(self.path).st_size <= self._offset:
-                return b""
             with open(self.path, "rb") as file:
                 file.seek(self._offset)
                 data = file.read(most)
@@ -90,7 +88,7 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
             for item in tail.read() if tail is not None else ():  # its last words
                 yield item
             tail = AttemptTail(attempt)
-        ended = attempt if attempt is not None and os.path.exists(attempt.outcome) else None
+        ended = attempt if attempt is not None and _has_outcome(attempt) else None
         if tail is not None:
             for item in tail.read():
                 yield item
@@ -100,10 +98,18 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
             yield result(run)
             return
         gone = await loop.run_in_executor(None, watch.gone, attempt)
-        if gone is not None and not (attempt and os.path.exists(attempt.outcome)):
+        if gone is not None and not (attempt and _has_outcome(attempt)):
             yield result(run, gone)
             return
         await asyncio.sleep(LOOK_S)
+
+
+def _has_outcome(attempt: AttemptPaths) -> bool:
+    """By listing: a network filesystem may remember for half a minute that a file was not there."""
+    try:
+        return os.path.basename(attempt.outcome) in os.listdir(attempt.root)
+    except OSError:
+        return False
 
 
 def result(run: RunPaths, gone: str | None = None) -> RunResult:
@@ -116,6 +122,6 @@ def result(run: RunPaths, gone: str | None = None) -> RunResult:
         job_id=status["job_id"],
         state=status["state"] if recorded is not None else "failed",
         exit_code=125 if recorded is None else recorded,
-        end_reason=status["end_reason"] or gone or "ended",
+        end_reason=status["end_reason"] or gone or f"no readable outcome in {run.root}: is its disk full?",
         error=status["error"],
     )

@@ -12,12 +12,13 @@ from typing import Any
 
 from muster.backends.errors import BackendError
 from muster.backends.slurm import client
-from muster.board import AttemptPaths, RunPaths, read_json
+from muster.board import AttemptPaths, RunPaths, read_json, write_json
 from muster.runs.status import newest_published
 
 ASK_SLURM_S = 30.0
 REQUEUE_S = 30.0  # how long a job may take to leave the nodes before Slurm shows it pending again
 REQUEUE_LOOK_S = 2.0
+SILENT_S = 40.0  # a live lead publishes every 10 s
 
 
 class Liveness:
@@ -28,6 +29,7 @@ class Liveness:
         self._heard = self._asked = time.monotonic()
         self._updated: Any = None
         self._requeued: AttemptPaths | None = None
+        self._impatient = False
 
     def gone(self, attempt: AttemptPaths | None) -> str | None:
         """Why nothing more will come; None while something may."""
@@ -39,12 +41,17 @@ class Liveness:
         if now - self._heard < ASK_SLURM_S or now - self._asked < ASK_SLURM_S:
             return None
         updated = (newest_published(attempt) or {}).get("updated") if attempt else None
-        if updated != self._updated:
+        if updated != self._updated and not self._impatient:
             self._updated, self._heard = updated, now
             return None
         self._asked = now
         job_id, state = self._submission.get("job_id"), self._job_state()
         return f"Slurm job {job_id} is {state}" if state in client.ENDED or state == "unknown to Slurm" else None
+
+    def impatient(self) -> None:
+        """Ask at once."""
+        self._impatient = True
+        self._heard = self._asked = time.monotonic() - ASK_SLURM_S
 
     def goes_on(self, attempt: AttemptPaths) -> bool:
         """Whether an attempt that has an outcome is followed by another: its job was requeued."""
@@ -66,6 +73,28 @@ class Liveness:
             return (client.job_state(job_id) if job_id else None) or "unknown to Slurm"
         except BackendError:
             return "not to be had"
+
+
+def settle(run: RunPaths) -> None:
+    """Record the end of a run that ended without a word, so that nobody takes it for live; asks Slurm at most once."""
+    attempt, submission = run.newest_attempt(), read_json(run.submission) or {}
+    if attempt is not None and os.path.exists(attempt.outcome):
+        return
+    updated = (newest_published(attempt) or {}).get("updated", 0.0) if attempt else 0.0
+    if time.time() - max(updated, submission.get("time", 0.0)) < SILENT_S:
+        return
+    watch = Liveness(run)
+    watch.impatient()
+    reason = watch.gone(attempt)
+    if reason is not None:
+        record_end(run, 125, reason)
+
+
+def record_end(run: RunPaths, exit_code: int, reason: str) -> None:
+    """An outcome in the place of the run's own."""
+    attempt = run.newest_attempt() or run.attempt(0)
+    os.makedirs(attempt.root, exist_ok=True)
+    write_json(attempt.outcome, {"exit_code": exit_code, "end_reason": reason})
 
 
 def _exists(pid: int) -> bool:

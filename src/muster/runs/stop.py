@@ -6,12 +6,12 @@ import asyncio
 import getpass
 import os
 import socket
-import time
 
 from muster.backends.errors import BackendError
 from muster.backends.slurm import client
 from muster.board import AttemptPaths, RunPaths, read_json, write_json
 from muster.runs.follow import RunResult, follow, result
+from muster.runs.liveness import record_end, settle
 from muster.runs.status import ENDED_STATES, read_status
 
 BEYOND_GRACE_S = 25.0  # what the nodes may take to end after the driver
@@ -33,12 +33,13 @@ def requester() -> str:
 
 def stop_run(run: RunPaths, reason: str, signum: int = 15) -> RunResult:
     """Ask, wait, and if nobody listens end the Slurm job itself. Returns how the run ended."""
+    settle(run)
     if not is_live(run):
         return result(run)
     submission = read_json(run.submission) or {}
     batch_job = submission.get("job_id") if submission.get("kind") == "sbatch" else None
     attempt = run.newest_attempt()
-    if attempt is not None:
+    if attempt is not None and not os.path.exists(attempt.outcome):
         request_stop(attempt, reason, signum)
     elif batch_job:
         client.cancel(batch_job)
@@ -54,18 +55,21 @@ def stop_run(run: RunPaths, reason: str, signum: int = 15) -> RunResult:
 
 
 async def _wait(run: RunPaths, seconds: float) -> RunResult | None:
-    deadline = time.monotonic() + seconds
-    async for item in follow(run):
-        if isinstance(item, RunResult):
-            return item
-        if time.monotonic() > deadline:
-            return None
-    return None
+    """The result, if the run ends in this time."""
+
+    async def last() -> RunResult | None:
+        async for item in follow(run):
+            if isinstance(item, RunResult):
+                return item
+        return None
+
+    try:
+        return await asyncio.wait_for(last(), seconds)
+    except asyncio.TimeoutError:
+        return None
 
 
 def _cancelled(run: RunPaths, job_id: str) -> RunResult:
     """A job that never began leaves no outcome: record it where readers look."""
-    attempt = run.attempt(0)
-    os.makedirs(attempt.root, exist_ok=True)
-    write_json(attempt.outcome, {"exit_code": 143, "end_reason": f"job {job_id} was cancelled before it began"})
+    record_end(run, 143, f"job {job_id} was cancelled before it began")
     return result(run)

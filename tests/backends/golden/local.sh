@@ -9,13 +9,18 @@ attempt=$run/attempt-$MUSTER_ATTEMPT
 canary="train-20260101T000000-ab12 $MUSTER_ATTEMPT"
 mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
 
+has() { # file: listing first, since a network filesystem may remember for long that a file was not there
+  ls "$attempt" >/dev/null 2>&1
+  [ -s "$attempt/$1" ]
+}
 record() { # code, reason: the outcome, unless the run has recorded one
-  [ -s "$attempt/outcome" ] && return
+  has outcome && return
   local reason
   reason=$(printf %s "$2" | LC_ALL=C tr -cd '[:print:]' | tr -d '"\\')
   printf '{"exit_code": %d, "end_reason": "%s"}\n' "$1" "$reason" >"$attempt/outcome.tmp"
   mv "$attempt/outcome.tmp" "$attempt/outcome"
 }
+signal_asked() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
 last_words() { grep -av '^srun: \(job\|Job\)' "$attempt/steps.log" | tail -n 1; }
 ask_to_stop() { # signal: the lead looks for this file
   [ -e "$attempt/stop.json" ] || printf '{"signal": %d, "reason": "the job received %s"}\n' "$1" "$2" \
@@ -23,6 +28,7 @@ ask_to_stop() { # signal: the lead looks for this file
 }
 trap 'ask_to_stop 15 SIGTERM' TERM
 trap 'ask_to_stop 2 SIGINT' INT
+trap : USR1 USR2 # the agents hear it too, and the lead passes it on
 
 touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log"
 printf '%s\n' "$canary" >"$attempt/canary"
@@ -42,7 +48,14 @@ if [ "$(cat "$muster_attempt/canary" 2>/dev/null)" != "$muster_canary" ]; then
 fi
 exec >>"$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
 if [ -n "$muster_setup" ]; then
-  eval "$muster_setup" || { muster_say "--setup failed with code $?"; exit 122; }
+  trap '"'"'muster_say "--setup ended the shell"; exit 122'"'"' EXIT
+  eval "$muster_setup" || {
+    muster_code=$?
+    trap - EXIT
+    muster_say "--setup failed with code $muster_code"
+    exit 122
+  }
+  trap - EXIT
 fi
 command -v "$muster_python" >/dev/null || { muster_say "no Python interpreter at $muster_python"; exit 127; }
 exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
@@ -56,17 +69,17 @@ output=$!
 # What only this script can notice: that no lead ever came, or that it went before anybody had joined it; and tasks
 # that hold the step after the end.
 guard() {
-  trap - TERM INT
+  trap - TERM INT USR1 USR2
   exec {pause}<> <(:)
   silent=0
-  until [ -s "$attempt/outcome" ]; do
+  until has outcome; do
     read -rt 1 -u "$pause"
     if grep -aEq 'error: [^ ]*: tasks? 0[-,:]' "$attempt/steps.log"; then silent=$((silent + 1))
-    elif [ -e "$attempt/lead-0.json" ]; then continue
-    elif [ -s "$attempt/stop.json" ]; then record 143 "stopped before the lead was up"
-    elif grep -aq 'error:' "$attempt/steps.log"; then silent=$((silent + 1))
+    elif has lead-0.json; then continue
+    elif has stop.json; then record $((128 + $(signal_asked))) "stopped before the lead was up"
+    elif grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"; then silent=$((silent + 1))
     fi
-    [ "$silent" -ge 2 ] && record 125 "the lead is gone: $(last_words)"
+    [ "$silent" -ge 2 ] && record 125 "a task ended before the lead was up, or the lead itself: $(last_words)"
   done
   read -rt 10 -u "$pause"
   kill -TERM "$launcher"
@@ -74,8 +87,16 @@ guard() {
 guard 2>/dev/null &
 guard=$!
 
-while kill -0 "$launcher" 2>/dev/null; do wait "$launcher"; done
+code=125
+while kill -0 "$launcher" 2>/dev/null; do wait "$launcher" && has lead-0.json && code=0; done
 kill "$guard" 2>/dev/null
-record 125 "the step ended without an outcome: $(last_words)"
+# The lead leaves with the driver's code. Where its last words could not be written (a full disk), or are not to be
+# seen yet, a success of all tasks, after there was a lead, is a success.
+for _ in 1 2 3 4 5; do
+  if has outcome || [ "$code" = 0 ]; then break; fi
+  read -rt 1 <> <(:)
+done
+record "$code" "the step ended without an outcome: $(last_words)"
 wait "$output"
-exit "$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome")"
+recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
+exit "${recorded:-$code}"

@@ -7,7 +7,7 @@ import re
 import subprocess
 from collections.abc import Iterable
 
-from muster.backends.errors import BackendError
+from muster.backends.errors import BackendError, SubmissionRefused
 
 ENDED = frozenset(
     [
@@ -25,14 +25,23 @@ ENDED = frozenset(
 DEFAULT_KILL_WAIT_S = 30.0
 
 
-def submit(script: str, asked: Iterable[str]) -> str:
-    """sbatch; returns the job id. Variables such as SBATCH_PARTITION give way to what the job itself asks for."""
+# Where a variable is not named after its option.
+_VARIABLES = {
+    "array": "SBATCH_ARRAY_INX",
+    "mem": "SBATCH_MEM_PER_NODE",
+    "switches": "SBATCH_REQ_SWITCH",
+    "time": "SBATCH_TIMELIMIT",
+}
+
+
+def submit(script: str, written: Iterable[str]) -> str:
+    """sbatch; returns the job id. sbatch would let SBATCH_ variables win over the options written in the script."""
     env = dict(os.environ)
-    for name in asked:
-        env.pop("SBATCH_" + name.upper().replace("-", "_"), None)
+    for name in (*written, "array"):
+        env.pop(_VARIABLES.get(name, "SBATCH_" + name.upper().replace("-", "_")), None)
     done = _command(["sbatch", "--parsable", script], env)
     if done.returncode != 0:
-        raise BackendError(f"sbatch refused the job: {_last_line(done.stderr)}")
+        raise SubmissionRefused(f"sbatch refused the job: {_last_line(done.stderr)}")
     return done.stdout.strip().partition(";")[0]
 
 
@@ -43,9 +52,11 @@ def cancel(job_id: str) -> None:
 
 
 def job_state(job_id: str) -> str | None:
-    """PENDING, RUNNING, ... ; None when Slurm does not know the job (any more), or does not answer."""
+    """PENDING, RUNNING, ... ; None when Slurm does not know the job (any more)."""
     done = _command(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T"])
-    return done.stdout.strip().partition("\n")[0] or None if done.returncode == 0 else None
+    if done.returncode != 0 and "Invalid job id" not in done.stderr:
+        raise BackendError(f"squeue failed: {_last_line(done.stderr)}")
+    return done.stdout.strip().partition("\n")[0] or None
 
 
 def kill_wait() -> float:
@@ -60,8 +71,8 @@ def kill_wait() -> float:
 def partition_sizes() -> dict[str, int]:
     """Nodes of every partition, by name; the default one also under "". Empty when Slurm does not answer."""
     sizes: dict[str, int] = {}
-    for line in _command(["sinfo", "--noheader", "--format=%P %D"]).stdout.splitlines():
-        name, _, nodes = line.partition(" ")
+    for line in _command(["sinfo", "--noheader", "--noconvert", "--format=%P %D"]).stdout.splitlines():
+        name, _, nodes = line.strip().partition(" ")
         for key in {name.rstrip("*"), "" if name.endswith("*") else name.rstrip("*")}:
             sizes[key] = sizes.get(key, 0) + int(nodes)  # one line for each state that its nodes are in
     return sizes

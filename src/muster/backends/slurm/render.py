@@ -37,17 +37,22 @@ def defaults(spec: JobSpec, run_dir: str) -> dict[str, str | None]:
     return chosen
 
 
-def directives(spec: JobSpec, run_dir: str, workdir: str) -> list[str]:
-    """The #SBATCH lines: Muster's own, its defaults, then what the job asks for."""
-    options: dict[str, str | None] = {
+def options(spec: JobSpec, run_dir: str, workdir: str) -> dict[str, str | None]:
+    """Every option of the job by its long name: Muster's own, its defaults, then what the job asks for."""
+    chosen: dict[str, str | None] = {
         "job-name": spec.name,
         "nodes": str(spec.nodes),
         "ntasks-per-node": "1",
         "chdir": workdir,
         **defaults(spec, run_dir),
     }
-    options.update(spec.sbatch_requests())
-    return [f"#SBATCH {_quoted(as_argument(name, value))}" for name, value in options.items() if value != ""]
+    chosen.update(spec.sbatch_requests())
+    return {name: value for name, value in chosen.items() if value != ""}
+
+
+def directives(spec: JobSpec, run_dir: str, workdir: str) -> list[str]:
+    """The #SBATCH lines."""
+    return [f"#SBATCH {_quoted(as_argument(*option))}" for option in options(spec, run_dir, workdir).items()]
 
 
 def step(nodes: int, cpus_per_node: int | None, attempt: str = "${SLURM_RESTART_COUNT:-0}") -> Launcher:
