@@ -27,6 +27,9 @@ _AGENTS_OWN = (
 )
 
 
+SYSTEM_DIRECTORIES = ("/usr/local/bin", "/usr/bin", "/bin")
+
+
 def given_variables(identity: Identity) -> dict[str, str]:
     """What the user gave with --env; in a file of mode 0600, since it may be secret."""
     with open(identity.run.env, encoding="utf-8") as file:
@@ -54,7 +57,11 @@ def job_environment(
 
 
 def path_with_interpreter(path: str) -> str:
-    """PATH on which `python` is the interpreter chosen for the job."""
-    if shutil.which("python", path=path) == sys.executable:
+    """PATH on which `python` is the interpreter chosen for the job, as activating its environment would make it.
+
+    A system directory is never moved to the front: that would hide what modules put before it.
+    """
+    directory = os.path.dirname(sys.executable)
+    if directory in SYSTEM_DIRECTORIES or shutil.which("python", path=path) == sys.executable:
         return path
-    return os.path.dirname(sys.executable) + os.pathsep + path
+    return directory + os.pathsep + path

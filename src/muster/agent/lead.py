@@ -157,10 +157,10 @@ class Lead:
             self._ray_address = message["address"]
         elif kind == "alive":
             self._ray_alive(message["ranks"])
-        elif kind == "retry":
+        elif kind == "note":
             host = self._protocol.nodes[rank].host
-            self._publisher.phase(f"{host}: {message['reason']}")
-            self._publisher.event("retry", rank=rank, host=host, reason=message["reason"])
+            self._publisher.phase(f"{host}: {message['text']}")
+            self._publisher.event("note", rank=rank, host=host, text=message["text"])
         elif kind == "failed":
             self._note_error(rank, message["phase"], message["reason"], message["tail"])
             self._feed(m.NodeFailed(rank, message["phase"], message["reason"]))
@@ -238,7 +238,7 @@ class Lead:
     async def _run_driver(self) -> None:
         env = job_environment(os.environ, given_variables(self._identity), self._identity, CYCLE)
         if self._ray_address is not None:
-            env = {**settings.environment(env, self._identity.run.token), "RAY_ADDRESS": self._ray_address}
+            env = {**settings.environment(env, self._identity.run.ray_token), "RAY_ADDRESS": self._ray_address}
         self._publisher.mark("driver_start")
         self._publisher.driver = {"state": "running", "exit_code": None}
         self._publisher.event("driver_start", command=list(self._job.command))

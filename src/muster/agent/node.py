@@ -101,7 +101,7 @@ class NodeAgent:
             self._ray = RayNode(options, identity.rank, paths, env, self._token)
             self._ray.on_head = lambda address: channel.send("head_address", address=address)
             self._ray.on_alive = lambda ranks: channel.send("alive", ranks=ranks)
-            self._ray.on_retry = lambda reason: channel.send("retry", reason=reason)
+            self._ray.on_note = lambda text: channel.send("note", text=text)
             self._ray.on_failure = lambda reason: self._report_failure("ray", reason)
             await self._ray.warm()
         except (OSError, ValueError, SpawnError) as error:

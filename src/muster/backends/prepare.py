@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
+from muster.agent.ray_node.settings import ray_token
 from muster.backends import local_step, script
 from muster.backends.archive import build_archive
 from muster.backends.choose import Place, choose_python
@@ -74,7 +75,7 @@ def _launcher(spec: JobSpec, place: Place) -> script.Launcher:
         return render.step(place.nodes, spec.cpus_per_node)
     if place.kind == "allocation":
         return render.step(place.nodes, spec.cpus_per_node, attempt="0")
-    words = [quote(sys.executable), "-m", local_step.__name__, str(place.nodes)]
+    words = [quote(sys.executable), quote(local_step.__file__), str(place.nodes)]
     hosts = " ".join(local_step.host_name(rank) for rank in range(place.nodes))
     prepare = f"printf '%s\\n' {hosts} >\"$attempt/hosts\""
     return script.Launcher("local", words, local_step.RANK_VARIABLE, local_step.HOST_VARIABLE, prepare)
@@ -94,7 +95,9 @@ def write_run(prepared: Prepared) -> None:
             f"the runs directory {os.path.dirname(run.root)} cannot be written: {error.strerror}"
         ) from error
     try:
-        write_atomic(run.token, secrets.token_hex(32), mode=0o600)
+        token = secrets.token_hex(32)
+        write_atomic(run.token, token, mode=0o600)
+        write_atomic(run.ray_token, ray_token(token.encode()).decode(), mode=0o600)
         write_atomic(run.env, json.dumps(spec.env), mode=0o600)
         write_json(run.job, _job_record(prepared))
         write_atomic(run.script, prepared.script, mode=0o755)
@@ -104,13 +107,17 @@ def write_run(prepared: Prepared) -> None:
         raise
 
 
+def _signal_grace(spec: JobSpec, place: Place) -> float:
+    """What the driver may take when Slurm ends the job: the larger part of KillWait, the nodes need the rest."""
+    return min(spec.stop_grace, 0.6 * client.kill_wait()) if place.backend == "slurm" else spec.stop_grace
+
+
 def _job_record(prepared: Prepared) -> dict[str, object]:
     """The resolved job: what agents act on and people look at. Values of --env may be secrets: names only."""
     spec, place = prepared.spec, prepared.place
     cpus = spec.cpus_per_node
     if cpus is None and place.kind == "local":
         cpus = max(1, len(os.sched_getaffinity(0)) // place.nodes)
-    slurm_gives = client.kill_wait() if place.backend == "slurm" else spec.stop_grace / 0.6
     return {
         **spec.model_dump(mode="json"),
         "env": sorted(spec.env),
@@ -119,6 +126,5 @@ def _job_record(prepared: Prepared) -> dict[str, object]:
         "python": prepared.python,
         "workdir": prepared.workdir,
         "cpus_per_node": cpus,
-        # Ending the nodes after the driver takes a few seconds too: the driver gets the larger part of the time.
-        "signal_grace": min(spec.stop_grace, 0.6 * slurm_gives),
+        "signal_grace": _signal_grace(spec, place),
     }

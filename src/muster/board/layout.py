@@ -1,7 +1,7 @@
 """Where everything lies in a run directory. No other module builds these paths.
 
 <runs dir>/<run id>/
-  job.json  env.json  job.sh  job.out  agent.pyz  token  submission.json  output/
+  job.json  env.json  job.sh  job.out  agent.pyz  token  ray-token  submission.json  output/
   attempt-0/
     canary  hosts  steps.log  phases.log  lead-0.json  status-0.json  events-0.jsonl  stop.json  outcome
     nodes/0003.json
@@ -117,6 +117,11 @@ class RunPaths:
     @property
     def token(self) -> str:
         return self._at("token")
+
+    @property
+    def ray_token(self) -> str:
+        """For whatever speaks to the Ray cluster, on any node; 0600."""
+        return self._at("ray-token")
 
     @property
     def env(self) -> str:

@@ -76,6 +76,7 @@ class Scope:
         self.on_lost: Callable[[], None] = lambda: None
         self._lost_owner_grace = lost_owner_grace
         self._next_id = 0
+        self._buffer = b""  # what the keeper has said and nobody has taken yet
         self._spawning: dict[int, asyncio.Future[int]] = {}
         self._running: dict[int, asyncio.Future[Exit]] = {}
         self._closed: asyncio.Future[Closed]
@@ -157,6 +158,8 @@ class Scope:
         if not self._closed.done():
             with contextlib.suppress(OSError):  # the reader sees the same loss and says so
                 await self._send({"do": "close", "grace": grace}, [])
+        if self._reader.done() and not self._closed.done():
+            self._reader = asyncio.create_task(self._read())  # it was cancelled: the loop is being shut down around us
         closed = await asyncio.shield(self._closed)
         self._socket.close()
         return closed
@@ -184,7 +187,6 @@ class Scope:
     async def _read(self) -> None:
         """Dispatch what the keeper reports, until it is done or lost."""
         loop = asyncio.get_running_loop()
-        buffer = b""
         while not self._closed.done():
             try:
                 data = await loop.sock_recv(self._socket, 65536)
@@ -193,13 +195,13 @@ class Scope:
             if not data:
                 self._on_lost()
                 return
-            buffer += data
-            while len(buffer) >= LENGTH.size:
-                end = LENGTH.size + LENGTH.unpack_from(buffer)[0]
-                if len(buffer) < end:
+            self._buffer += data
+            while len(self._buffer) >= LENGTH.size:
+                end = LENGTH.size + LENGTH.unpack_from(self._buffer)[0]
+                if len(self._buffer) < end:
                     break
-                self._on_message(json.loads(buffer[LENGTH.size : end]))
-                buffer = buffer[end:]
+                message, self._buffer = json.loads(self._buffer[LENGTH.size : end]), self._buffer[end:]
+                self._on_message(message)
 
     def _on_message(self, message: dict[str, Any]) -> None:
         event, number = message["event"], message.get("id")

@@ -16,6 +16,7 @@ from muster.agent.ray_node.trial import Trial
 from muster.process import SpawnError
 
 TRIES = 3
+TOKENS_SINCE = (2, 52)  # releases of Ray
 BACKOFF_S = 0.5  # doubled after each try
 
 
@@ -46,13 +47,23 @@ class RayNode:
         self._work: asyncio.Task[None] | None = None
         self.on_alive: Callable[[list[int]], None] = lambda ranks: None
         self.on_head: Callable[[str], None] = lambda address: None
-        self.on_retry: Callable[[str], None] = lambda reason: None
+        self.on_note: Callable[[str], None] = lambda text: None
         self.on_failure: Callable[[str], None] = lambda reason: None
 
     async def warm(self) -> None:
         """Take ports and begin importing Ray; OSError where the node has no place for either."""
         self._trial = await self._new_trial(0)
         self._work = asyncio.create_task(self._try_until_up(self._trial))
+        self._work.add_done_callback(self._ended)
+
+    def _ended(self, work: asyncio.Task[None]) -> None:
+        """A defect must not end in a silent wait for the deadline."""
+        if not work.cancelled() and work.exception() is not None:
+            self.on_failure(f"starting Ray failed: {work.exception()!r}")
+
+    def _check_version(self, version: str) -> None:
+        if tuple(map(int, version.split(".")[:2])) < TOKENS_SINCE:
+            self.on_note(f"Ray {version} knows no tokens: this cluster is open to everybody who can reach it")
 
     def start(self, order: Order) -> None:
         self._order.set_result(order)
@@ -63,6 +74,7 @@ class RayNode:
         held = take_block(self._temp, size, settings.pinned_base(self._options, self._rank))
         trial = Trial(temp, self._token, settings.environment(self._env, Trial.token_file(temp)), held)
         trial.on_alive = lambda ranks: self.on_alive(ranks)
+        trial.on_version = self._check_version
         try:
             await trial.warm()
         except BaseException:
@@ -82,7 +94,7 @@ class RayNode:
             reasons.append(failure.reason)
             if trial.started.done() or failure.final or len(reasons) == TRIES:
                 break
-            self.on_retry(f"{failure.reason}; try {len(reasons) + 1} of {TRIES} follows")
+            self.on_note(f"{failure.reason}; try {len(reasons) + 1} of {TRIES} follows")
             await trial.stop(f"{self._archive}.try{len(reasons)}.tar.gz")
             await asyncio.sleep(BACKOFF_S * 2 ** (len(reasons) - 1))
             try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +37,11 @@ def temp_dir(run_id: str, attempt: int, cycle: int, rank: int, root: str = "/tmp
     return path
 
 
+def ray_token(token: bytes) -> bytes:
+    """Ray's own token, made from the run's: Ray sends it over the network, the run's never travels."""
+    return hmac.new(token, b"ray", hashlib.sha256).hexdigest().encode()
+
+
 def environment(base: Mapping[str, str], token_file: str) -> dict[str, str]:
     """The environment of everything that speaks to this Ray cluster: daemons, workers, driver."""
     return {
@@ -43,6 +50,9 @@ def environment(base: Mapping[str, str], token_file: str) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": token_file,
         "RAY_USAGE_STATS_ENABLED": "0",
+        # A raylet that loses the race for its own object store's socket would sleep a whole second: try again sooner.
+        "RAY_raylet_client_connect_timeout_milliseconds": "20",
+        "RAY_raylet_client_num_connect_attempts": "1500",
         # Ray's own subreaper would end our keepers.
         "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "false",
     }
@@ -64,14 +74,16 @@ def probe_object_store_bytes(options: RayOptions) -> int | None:
 
 
 def block_size(options: RayOptions) -> int:
-    return LOCAL_BLOCK_SIZE if options.local else BLOCK_SIZE
+    """Room for several worker processes for each CPU; smaller where many virtual nodes share one machine."""
+    smallest = LOCAL_BLOCK_SIZE if options.local else BLOCK_SIZE
+    return max(smallest, math.ceil(4 * (options.cpus or 0) / 100) * 100)
 
 
 def pinned_base(options: RayOptions, rank: int) -> int | None:
     """The same on every node; on one machine its virtual nodes follow each other."""
     if options.port_base is None:
         return None
-    return options.port_base + (rank * LOCAL_BLOCK_SIZE if options.local else 0)
+    return options.port_base + (rank * block_size(options) if options.local else 0)
 
 
 def join_address(host: str, port: int) -> str:

@@ -74,9 +74,18 @@ def listens(address: tuple[str, int]) -> bool:
         return False
 
 
-def alive_ranks(client: Any) -> list[int]:
-    """Ranks of the nodes that Ray itself calls alive."""
-    infos = client.get_all_node_info().values()
+def join(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def alive_ranks(client: Any) -> list[int] | None:
+    """Ranks of the nodes that Ray itself calls alive; None when it does not answer."""
+    try:
+        infos = client.get_all_node_info().values()
+    except Exception as error:  # of whatever class: Ray's differ between releases
+        print(f"muster: Ray's node table could not be read: {error}", file=sys.stderr, flush=True)
+        return None
     return sorted(int(info.labels[RANK_LABEL]) for info in infos if info.state == 0 and RANK_LABEL in info.labels)
 
 
@@ -95,17 +104,19 @@ def watch(address: tuple[str, int], child: int, nodes: int) -> None:
             if code:
                 return
         if client is None and listens(address):
-            client = GcsClient(address=f"{address[0]}:{address[1]}")
-        if client is not None:
-            ranks = alive_ranks(client)
-            if ranks != seen:
-                seen = ranks
-                report("alive", ranks=ranks)
+            client = GcsClient(address=join(address))
+        ranks = seen if client is None else alive_ranks(client)
+        if ranks is None:
+            client = None  # it did not answer: connect anew
+        elif ranks != seen:
+            seen = ranks
+            report("alive", ranks=ranks)
         if select.select([0], [], [], LOOK_S)[0]:
             return
 
 
 def main() -> None:
+    sys.path[:] = [entry for entry in sys.path if entry]  # a ray.py in the user's directory is not Ray
     try:
         import ray
         import ray._raylet

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import stat
 import sys
 import tarfile
 from collections.abc import Callable
@@ -14,10 +15,11 @@ from typing import Any
 
 from muster.agent.ray_node import starter
 from muster.agent.ray_node.ports import HeldBlock
+from muster.agent.ray_node.settings import ray_token
 from muster.process import Exit, Scope, source_of, sweep
 from muster.process.keeper import descendants
 
-STOP_GRACE_S = 1.0  # Ray's daemons have nothing to save at the end of a run; their logs are written as they go
+STOP_GRACE_S = 0.3  # Ray's daemons have nothing to save at the end of a run; their logs are written as they go
 DAEMONS = ("raylet", "gcs_server")  # the node lives and dies with these, by their names in /proc/<pid>/comm
 
 
@@ -36,11 +38,14 @@ class Trial:
         loop = asyncio.get_running_loop()
         self.temp, self.ports = temp, held.block
         self._token, self._env, self._held = token, env, held
-        self._scope = Scope("ray")
+        self._scope = Scope("ray", directories=[temp])
         self._scope.on_orphan_exit = self._orphan_exited
         self._scope.on_lost = lambda: self._fail("the keeper of Ray's processes was killed", final=True)
         self._daemons: dict[int, str] = {}
         self._commands = -1
+        self._reports: asyncio.Task[None] | None = None
+        self._nodes, self._complete = 0, True  # whether the node table is still to be watched
+        self.on_version: Callable[[str], None] = lambda version: None
         self.on_alive: Callable[[list[int]], None] = lambda ranks: None
         self.started: asyncio.Future[None] = loop.create_future()
         self.failed: asyncio.Future[Failure] = loop.create_future()
@@ -52,10 +57,11 @@ class Trial:
 
     async def warm(self) -> None:
         """Begin importing Ray; returns as soon as the starter runs, not when it is done."""
-        os.makedirs(os.path.dirname(self.temp), mode=0o700, exist_ok=True)
+        _make_private(os.path.dirname(self.temp))
         os.mkdir(self.temp, mode=0o700)
-        with open(os.open(self.token_file(self.temp), os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-            file.write(self._token)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with open(os.open(self.token_file(self.temp), flags, 0o600), "wb") as file:
+            file.write(ray_token(self._token))
         await self._scope.open()
         commands, self._commands = os.pipe()
         reports, reports_write = os.pipe()
@@ -71,6 +77,7 @@ class Trial:
 
     def start(self, args: list[str], gcs: list[Any] | None, nodes: int) -> None:
         """Run `ray start`; with `gcs` (the head's address) the nodes in Ray's table are reported as they come."""
+        self._nodes, self._complete = nodes, gcs is None
         order = {"start": args, "gcs": gcs, "nodes": nodes, "client_port": self.ports.client_server}
         os.write(self._commands, json.dumps(order).encode() + b"\n")
 
@@ -80,10 +87,13 @@ class Trial:
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb"))
         while line := await reader.readline():
             report = json.loads(line)
-            if report["event"] == "no_ray":
+            if report["event"] == "warm":
+                self.on_version(report["ray"])
+            elif report["event"] == "no_ray":
                 why = f"Ray cannot be imported by {sys.executable}: {report['error']} (--python chooses another)"
                 self._fail(why, final=True)
             elif report["event"] == "alive":
+                self._complete = len(report["ranks"]) == self._nodes
                 self.on_alive(report["ranks"])
             elif report["event"] == "started" and report["code"] == 0:
                 self._find_daemons()
@@ -91,8 +101,8 @@ class Trial:
             elif report["event"] == "started":
                 self._fail(f"`ray start` exited with {report['code']}")
         transport.close()
-        if not self.started.done():
-            self._fail(f"the process that starts Ray {await self._starter.wait()}")
+        if not self.started.done() or not self._complete:
+            self._fail(f"the process that starts Ray, and watches it come up, {await self._starter.wait()}")
 
     def _find_daemons(self) -> None:
         """Remember the daemons' pids, so that the end of one is known the moment it happens."""
@@ -123,7 +133,8 @@ class Trial:
             await self._scope.close(STOP_GRACE_S)
             if self._scope.lost:
                 sweep()  # they are this agent's own children now
-            await asyncio.gather(self._reports, return_exceptions=True)
+            if self._reports is not None:
+                await asyncio.gather(self._reports, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(None, self._collect, archive)
         self._held.release()
 
@@ -138,3 +149,11 @@ class Trial:
         except OSError as error:
             print(f"muster: Ray's logs could not be collected: {error}", file=sys.stderr, flush=True)
         shutil.rmtree(self.temp, ignore_errors=True)
+
+
+def _make_private(path: str) -> None:
+    """In a directory open to all, somebody may have made this one before us, to see what we put there."""
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{path} is not a private directory of ours: remove it")
