@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.running import MusterCommand
+
+# Started in the background of a shell, we would ignore interrupts, and so would every command that a test interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TAG = "MUSTER_TEST_TAG"
 SETTLE_S = 20.0  # what was ended may take a moment to be gone; what is still there then was left

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.backends.choose import choose_place
+from muster.backends.errors import BackendError
 from muster.backends.launch import attached, job_id_here, start_detached, submit_batch
 from muster.backends.prepare import Prepared, plan_run
 from muster.board import RunPaths
 from muster.runs.follow import Event, Output, RunResult, follow
 from muster.runs.status import read_status
 from muster.runs.stop import stop_run
-from muster.spec import JobSpec
+from muster.spec import JobSpec, SpecError
 
-__all__ = ["JobSpec", "RunHandle", "RunResult", "run", "submit"]
+__all__ = ["BackendError", "JobSpec", "RunHandle", "RunResult", "SpecError", "run", "submit"]
 
 Observer = Callable[[Event | Output], None]
 

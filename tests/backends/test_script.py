@@ -117,7 +117,7 @@ def test_every_value_arrives_at_the_launcher_as_it_was_given(
         assert words[:2] == ["bash", "-c"]
         assert words[3:] == ["muster", attempt, f"{run_id} 0", python, setup, run_dir]
         assert os.listdir(scratch) == [directory]  # nothing was executed on the way
-        assert sorted(os.listdir(attempt)) == ["canary", "logs", "nodes", "phases.log", "steps.log"]
+        assert sorted(os.listdir(attempt)) == ["canary", "logs", "nodes", "phases.log", "reserve", "steps.log"]
 
 
 @given(name=HOSTILE)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 
 import pytest
 from tests.running import MusterCommand, wait_for
+
+from muster.backends.errors import BackendError
+from muster.board import RunPaths
+from muster.runs import stop as stopping
 
 WAITING = ("--", "bash", "-c", "echo ready; sleep 1000")
 
@@ -62,6 +67,39 @@ def test_a_failing_setup_is_named(muster: MusterCommand) -> None:
     assert done.returncode == 125
     assert "node-1" in done.stderr and "--setup failed with code 1" in done.stderr
     assert "about to fail" in done.stderr
+
+
+def test_a_setup_that_leaves_the_shell_is_named(muster: MusterCommand) -> None:
+    done = muster.local("--setup", "[ $MUSTER_RANK != 1 ] || exit 0", "--", "true", nodes=2)
+    assert done.returncode == 125
+    assert "node-1" in done.stderr and "--setup ended the shell" in done.stderr
+
+
+def test_a_stopped_lead_does_not_keep_stop_waiting(muster: MusterCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    muster.local("--detach", "--stop-grace", "1s", *WAITING)
+    run = muster.wait_for_driver("ready")
+    lead = muster.agent_pid(0)
+    os.kill(lead, signal.SIGSTOP)
+    try:
+        monkeypatch.setattr(stopping, "BEYOND_GRACE_S", 1.0)
+        with pytest.raises(BackendError, match="did not end within 2 s"):
+            stopping.stop_run(RunPaths(str(run)), "a test")
+    finally:
+        os.kill(lead, signal.SIGCONT)
+    wait_for("the outcome", (run / "attempt-0" / "outcome").exists)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small filesystem needs root")
+def test_a_full_disk_does_not_turn_success_into_failure(muster: MusterCommand) -> None:
+    runs = muster.cwd / "muster-runs"
+    runs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "small", str(runs)], check=True)
+    try:
+        fill = "cat /dev/zero >$MUSTER_OUTPUT_DIR/fill 2>/dev/null; exit 0"
+        done = muster.local("--", "bash", "-c", fill, nodes=2)
+        assert done.returncode == 0, done.stderr
+    finally:
+        subprocess.run(["umount", str(runs)], check=True)
 
 
 def test_an_interpreter_that_is_missing_on_the_nodes_is_named(muster: MusterCommand) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -111,6 +112,16 @@ def test_an_interrupt_stops_a_local_run_cleanly(muster: MusterCommand, signum: i
     assert "saving" in out and "stopping the run" in err
     assert muster.status()["state"] == "stopped"
     assert process.returncode == 0  # the driver's own code stands: it left by itself
+
+
+def test_a_checkpoint_signal_of_slurm_s_reaches_the_driver(muster: MusterCommand) -> None:
+    trap = "trap 'echo checkpoint; exit 3' USR2; echo ready; while :; do read -t 0.1 < <(:); done"
+    process = muster.start(*muster.local_args("--", "bash", "-c", trap))
+    muster.wait_for_driver("ready")
+    for rank in (1, 0):  # Slurm signals every task
+        os.kill(muster.agent_pid(rank), signal.SIGUSR2)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (3, "ready\ncheckpoint\n"), err
 
 
 def test_a_driver_that_ignores_the_request_is_killed_after_its_grace(muster: MusterCommand) -> None:

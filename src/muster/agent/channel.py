@@ -41,6 +41,7 @@ class Channel:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self.fell_silent = False  # how it was lost: no word for too long, or an ended connection
 
     @property
     def local_address(self) -> str:
@@ -56,7 +57,10 @@ class Channel:
         try:
             line = await asyncio.wait_for(self._reader.readline(), SILENCE_S)
             return json.loads(line) if line.endswith(b"\n") else None
-        except (OSError, ValueError, asyncio.TimeoutError):
+        except asyncio.TimeoutError:
+            self.fell_silent = True
+            return None
+        except (OSError, ValueError):
             return None
 
     async def beat(self) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from muster.agent.addresses import host_addresses
-from muster.agent.channel import LINE_LIMIT, Channel, accept, listen
+from muster.agent.channel import LINE_LIMIT, SILENCE_S, Channel, accept, listen
 from muster.agent.driver import Driver
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, Job, hosts_by_rank, node_tail, tail_of
+from muster.agent.log import say
 from muster.agent.publisher import Publisher
 from muster.agent.ray_node import settings
 from muster.agent.steps import EarlyEnd, StepsLog
@@ -93,10 +93,12 @@ class Lead:
         """The status first: whoever sees the outcome finds the rest complete. The outcome whatever became of that."""
         record = {"exit_code": outcome.exit_code, "end_reason": outcome.end_reason, "signalled": self._signalled}
         await self._off_loop(self._publisher.write, self._publisher.batch())
+        with contextlib.suppress(OSError):
+            await self._off_loop(os.unlink, self._identity.attempt.reserve)
         try:
             await self._off_loop(write_json, self._identity.attempt.outcome, record)
         except OSError as error:
-            print(f"muster: the outcome could not be written: {error}", file=sys.stderr, flush=True)
+            say(f"the outcome could not be written: {error}")
 
     async def _off_loop(self, work: Callable[..., Any], *args: Any) -> Any:
         """File operations, on a thread: the filesystem may pause for longer than our agents wait for a heartbeat."""
@@ -181,7 +183,9 @@ class Lead:
     def _loss_reason(self, rank: int) -> str:
         """In words, and with what the node's log said last."""
         host = self._protocol.nodes[rank].host
-        reason = f"the connection to {host}'s agent ended or fell silent"
+        silent = self._channels[rank].fell_silent
+        how = f"fell silent: no heartbeat for {SILENCE_S:g} s" if silent else "is gone: its connection ended"
+        reason = f"the agent of {host} {how}"
         if not self._protocol.outcome:
             self._note_error(rank, self._protocol.state.value, reason, node_tail(self._identity.attempt, rank))
         return reason
@@ -295,7 +299,7 @@ class Lead:
     def _finished(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            print(f"muster: the lead failed: {task.exception()!r}", file=sys.stderr, flush=True)
+            say(f"the lead failed: {task.exception()!r}")
             self._feed(m.NodeFailed(LEAD_RANK, self._protocol.state.value, f"the lead failed: {task.exception()!r}"))
 
 

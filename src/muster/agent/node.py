@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from typing import Any
 
 from muster.agent.channel import Channel, ChannelError, connect
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, node_tail
+from muster.agent.log import say
 from muster.agent.ray_node import Order, RayNode, RayPaths, settings
 from muster.agent.ray_node.settings import RayOptions
 from muster.board import read_json, write_json
@@ -72,7 +72,7 @@ class NodeAgent:
                 try:
                     return await connect(lead["addresses"], lead["port"], self._token, greeting)
                 except ChannelError as error:
-                    print(f"muster: {error}; trying again", file=sys.stderr, flush=True)
+                    say(f"{error}; trying again")
             if os.path.basename(identity.attempt.outcome) in names:
                 return None
             if time.monotonic() > deadline:
@@ -108,7 +108,7 @@ class NodeAgent:
             self._report_failure("ray", str(error))
 
     def _report_failure(self, phase: str, reason: str) -> None:
-        print(f"muster: {reason}", file=sys.stderr, flush=True)
+        say(f"{reason}")
         tail = node_tail(self._identity.attempt, self._identity.rank)
         self._channel.send("failed", phase=phase, reason=reason, tail=tail)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from dataclasses import asdict
 from typing import Any
 
+from muster.agent.log import say
 from muster.board import AttemptPaths, write_atomic
 from muster.rendezvous.protocol import Node, Protocol
 
@@ -78,7 +78,7 @@ class Publisher:
                 else:
                     _append(path, text)
             except OSError as error:  # a full or stale filesystem costs the view, not the run
-                print(f"muster: {path} could not be written: {error}", file=sys.stderr, flush=True)
+                say(f"{path} could not be written: {error}")
 
     def snapshot(self) -> dict[str, Any]:
         """The status as it is published; the documented keys of `muster status --json`."""

@@ -14,10 +14,15 @@ import sys
 import zipfile
 from pathlib import Path
 
+from muster.agent import steps
+
 AGENT_ROOMS = ("agent", "rendezvous", "board", "process")
 
 BOOTSTRAP = """\
 import marshal, sys
+if sys.version_info < (3, 9):
+    sys.stderr.write("muster: the agent needs Python 3.9 or newer, this is " + sys.version.split()[0] + "\\n")
+    sys.exit(@OLD_PYTHON@)
 from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import MAGIC_NUMBER
 
@@ -76,7 +81,7 @@ def build_archive(python: str) -> bytes:
     blob = {name: (package, source, magic, codes[name]) for name, (package, source) in sources.items()}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("__main__.py", BOOTSTRAP)
+        archive.writestr("__main__.py", BOOTSTRAP.replace("@OLD_PYTHON@", str(steps.OLD_PYTHON)))
         archive.writestr("modules", marshal.dumps(blob, 2))
     return buffer.getvalue()
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.backends.errors import BackendError
+from muster.backends.errors import Mistake
 from muster.spec import JobSpec
 
 
@@ -39,9 +39,7 @@ def choose_place(spec: JobSpec, env: Mapping[str, str]) -> Place:
     if shutil.which("sbatch", path=env.get("PATH")):
         return Place("sbatch", spec.nodes)
     if spec.backend == "slurm":
-        raise BackendError(
-            "--backend slurm: there is no sbatch on PATH here; use --backend local to try it on this machine"
-        )
+        raise Mistake("--backend slurm: there is no sbatch on PATH here; use --backend local to try it on this machine")
     return Place("local", spec.nodes)
 
 
@@ -51,7 +49,7 @@ def _nodes_in_allocation(spec: JobSpec, env: Mapping[str, str]) -> int:
         return have
     if spec.nodes > have:
         job = env["SLURM_JOB_ID"]
-        raise BackendError(
+        raise Mistake(
             f"the allocation (job {job}) has {have} node{'s' * (have != 1)}, too few for --nodes {spec.nodes}"
         )
     return spec.nodes
@@ -64,7 +62,7 @@ def choose_python(spec: JobSpec, env: Mapping[str, str], cwd: Path) -> str:
             return spec.python  # a name: looked up on the node, after --setup
         path = cwd / Path(spec.python).expanduser()
         if not os.access(path, os.X_OK):
-            raise BackendError(f"--python {spec.python}: no such interpreter")
+            raise Mistake(f"--python {spec.python}: no such interpreter")
         return str(path)
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if (prefix := env.get(variable)) and (path := Path(prefix) / "bin" / "python").exists():

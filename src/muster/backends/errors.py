@@ -9,3 +9,7 @@ class BackendError(Exception):
 
 class SubmissionRefused(BackendError):
     """Slurm said no: there is no job."""
+
+
+class Mistake(BackendError):
+    """What the user asked for cannot be: a path that is not there, more nodes than the allocation has."""

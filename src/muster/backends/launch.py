@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from muster.backends.errors import BackendError, SubmissionRefused
+from muster.backends.errors import Mistake, SubmissionRefused
 from muster.backends.prepare import Prepared, write_run
 from muster.backends.slurm import client, render
 from muster.board import write_json
@@ -44,7 +44,7 @@ def _check_size(prepared: Prepared) -> None:
     known = [sizes[name] for name in names if name in sizes]
     if len(known) == len(names) and spec.nodes > max(known):
         where = f"partition {spec.partition}" if spec.partition else "the default partition"
-        raise BackendError(f"--nodes {spec.nodes}: {where} has {max(known)} nodes")
+        raise Mistake(f"--nodes {spec.nodes}: {where} has {max(known)} nodes")
 
 
 def start_detached(prepared: Prepared) -> int:

@@ -17,7 +17,7 @@ from muster.agent.ray_node.settings import ray_token
 from muster.backends import local_step, script
 from muster.backends.archive import build_archive
 from muster.backends.choose import Place, choose_python
-from muster.backends.errors import BackendError
+from muster.backends.errors import BackendError, Mistake
 from muster.backends.slurm import client, render
 from muster.board import RunPaths, write_atomic, write_json
 from muster.spec import JobSpec
@@ -54,9 +54,9 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
     workdir = str((cwd / Path(spec.workdir or ".").expanduser()).resolve())
     for what, path in (("working", workdir), ("runs", str(runs_dir(spec, cwd)))):
         if not path.isprintable():
-            raise BackendError(f"the {what} directory has a control character in its name: {path!r}")
+            raise Mistake(f"the {what} directory has a control character in its name: {path!r}")
     if not os.path.isdir(workdir):
-        raise BackendError(f"--workdir {spec.workdir}: no such directory")
+        raise Mistake(f"--workdir {spec.workdir}: no such directory")
     run = RunPaths(str(runs_dir(spec, cwd) / new_run_id(spec.name)))
     spec = spec.model_copy(update={"nodes": place.nodes})
     text = script.render(

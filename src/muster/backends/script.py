@@ -57,6 +57,7 @@ has() { # file: listing first, since a network filesystem may remember for long 
 }
 record() { # code, reason: the outcome, unless the run has recorded one
   has outcome && return
+  rm -f "$attempt/reserve"
   local reason
   reason=$(printf %s "$2" | LC_ALL=C tr -cd '[:print:]' | tr -d '"\\')
   printf '{"exit_code": %d, "end_reason": "%s"}\n' "$1" "$reason" >"$attempt/outcome.tmp"
@@ -74,6 +75,7 @@ trap : USR1 USR2 # the agents hear it too, and the lead passes it on
 
 touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log"
 printf '%s\n' "$canary" >"$attempt/canary"
+head -c 65536 /dev/zero >"$attempt/reserve" # so that a full disk cannot prevent the outcome from being written
 @PREPARE@
 # The launcher gets a session of its own: a signal to this script must not reach it.
 setsid @LAUNCHER@ \
@@ -111,7 +113,7 @@ kill "$guard" 2>/dev/null
 # The lead leaves with the driver's code. Where its last words could not be written (a full disk), or are not to be
 # seen yet, a success of all tasks, after there was a lead, is a success.
 for _ in 1 2 3 4 5; do
-  if has outcome || [ "$code" = 0 ]; then break; fi
+  if has outcome || [ "$code" = 0 ] || ! has lead-0.json; then break; fi
   read -rt 1 <> <(:)
 done
 record "$code" "the step ended without an outcome: $(last_words)"

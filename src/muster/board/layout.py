@@ -3,7 +3,7 @@
 <runs dir>/<run id>/
   job.json  env.json  job.sh  job.out  agent.pyz  token  ray-token  submission.json  output/
   attempt-0/
-    canary  hosts  steps.log  phases.log  lead-0.json  status-0.json  events-0.jsonl  stop.json  outcome
+    canary  hosts  steps.log  phases.log  lead-0.json  status-0.json  events-0.jsonl  stop.json  reserve  outcome
     nodes/0003.json
     logs/driver.log  logs/node-0003.log  logs/ray/<host>.tar.gz
 """
@@ -51,6 +51,11 @@ class AttemptPaths:
     def outcome(self) -> str:
         """How the attempt ended, one JSON object with `exit_code` first: the batch script reads that with sed."""
         return self._at("outcome")
+
+    @property
+    def reserve(self) -> str:
+        """Space held for the outcome: removed just before it is written, which a full disk must not prevent."""
+        return self._at("reserve")
 
     @property
     def stop_request(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from muster.api import observed, prepare, submit_prepared
-from muster.backends.errors import BackendError
+from muster.backends.errors import BackendError, Mistake
 from muster.backends.launch import attached
 from muster.backends.prepare import Prepared
 from muster.board import RunPaths
@@ -52,6 +52,8 @@ def run(file: Path | None, flags: dict[str, Any], detach: bool, dry_run: bool, a
             return _start(prepared, display, detach)
         finally:
             display.close()
+    except Mistake as error:
+        raise click.UsageError(str(error)) from error
     except (BackendError, SpawnError) as error:
         raise InfrastructureFailed(str(error)) from error
 

@@ -29,7 +29,7 @@ from muster.rendezvous.messages import (
     StopRequested,
     Tick,
 )
-from muster.rendezvous.states import CONNECTED, DEPARTED, NODE_MOVES, RUN_MOVES, NodeState, RunState
+from muster.rendezvous.states import CONNECTED, DEPARTED, ENDED, NODE_MOVES, RUN_MOVES, NodeState, RunState
 
 LEAD_RANK = 0
 INFRASTRUCTURE_FAILED = 125  # the exit code for Muster's or the cluster's own failures
@@ -81,7 +81,7 @@ class Protocol:
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take one event; return what is to be done because of it."""
-        if self.state in (RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED):
+        if self.state in ENDED:
             return []
         if isinstance(event, Tick):
             return self._check_deadline(now)
@@ -121,7 +121,7 @@ class Protocol:
             commands.append(StartHead())
         elif self.head_up:
             commands += self._start_workers()
-        return commands + self._close_gathering(now) + self._maybe_start_driver(now)
+        return commands + self._close_gathering(now) + self._maybe_start_driver()
 
     def _head_is_up(self) -> list[Command]:
         if self.nodes[LEAD_RANK].state is not NodeState.STARTING:
@@ -133,7 +133,7 @@ class Protocol:
         if self.nodes[event.rank].state is not NodeState.STARTING:
             return []
         self._move_node(event.rank, NodeState.READY)
-        return self._maybe_start_driver(now)
+        return self._maybe_start_driver()
 
     def _close_gathering(self, now: float) -> list[Command]:
         if self.state is RunState.GATHERING and not self.missing():
@@ -149,7 +149,7 @@ class Protocol:
             self._move_node(rank, NodeState.STARTING)
         return [StartWorker(rank) for rank in arrived]
 
-    def _maybe_start_driver(self, now: float) -> list[Command]:
+    def _maybe_start_driver(self) -> list[Command]:
         if self.state is not RunState.STARTING or not self._all(NodeState.READY):
             return []
         self._move_run(RunState.RUNNING)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from muster.agent.log import say
 from muster.agent.ray_node import starter
 from muster.agent.ray_node.ports import HeldBlock
 from muster.agent.ray_node.settings import ray_token
@@ -147,7 +148,7 @@ class Trial:
                     tar.add(os.path.realpath(logs), arcname=os.path.basename(archive).rpartition(".tar")[0])
                 os.rename(archive + ".tmp", archive)
         except OSError as error:
-            print(f"muster: Ray's logs could not be collected: {error}", file=sys.stderr, flush=True)
+            say(f"Ray's logs could not be collected: {error}")
         shutil.rmtree(self.temp, ignore_errors=True)
 
 

@@ -23,7 +23,7 @@ _FEWEST_CPUS = "\"$(tr ',' '\\n' <<<\"$SLURM_JOB_CPUS_PER_NODE\" | sed 's/(.*//'
 
 
 def defaults(spec: JobSpec, run_dir: str) -> dict[str, str | None]:
-    """What Muster asks for unless told otherwise; each can be removed with `--sbatch KEY=`."""
+    """What Muster asks for unless told otherwise; all but no-kill can be removed with `--sbatch KEY=`."""
     chosen: dict[str, str | None] = {
         # A lost node must not end the job: the agents decide that.
         "no-kill": None,
