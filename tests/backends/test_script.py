@@ -49,6 +49,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The script of each place, for a job whose every detail is fixed."""
     monkeypatch.setattr(prepare, "new_run_id", lambda name: f"{name}-20260101T000000-ab12")
     monkeypatch.setattr(sys, "executable", "/opt/muster/bin/python")
+    monkeypatch.setattr(prepare.local_step, "__file__", "/opt/muster/lib/local_step.py")
     return {kind: plan_run(SPEC, place, Path("/")).script for kind, place in PLACES.items()}
 
 

@@ -36,7 +36,7 @@ printf '%s\n' "$canary" >"$attempt/canary"
 head -c 65536 /dev/zero >"$attempt/reserve" # so that a full disk cannot prevent the outcome from being written
 printf '%s\n' node-0 node-1 node-2 >"$attempt/hosts"
 # The launcher gets a session of its own: a signal to this script must not reach it.
-setsid /opt/muster/bin/python /work/main/src/muster/backends/local_step.py 3 \
+setsid /opt/muster/bin/python /opt/muster/lib/local_step.py 3 \
   bash -c '
 muster_attempt=$1 muster_canary=$2 muster_python=$3 muster_setup=$4 muster_run=$5
 set --
