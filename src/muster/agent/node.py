@@ -97,7 +97,7 @@ class NodeAgent:
         try:
             temp = settings.temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank)
             env = job_environment(os.environ, given_variables(identity), identity, cycle)
-            paths = RayPaths(temp, os.path.join(identity.attempt.ray_logs_dir, identity.host))
+            paths = RayPaths(temp, os.path.join(identity.attempt.ray_logs_dir, settings.file_name(identity.host)))
             self._ray = RayNode(options, identity.rank, paths, env, self._token)
             self._ray.on_head = lambda address: channel.send("head_address", address=address)
             self._ray.on_alive = lambda ranks: channel.send("alive", ranks=ranks)
