@@ -8,6 +8,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from muster.agent.addresses import host_addresses
@@ -16,10 +17,10 @@ from muster.agent.driver import Driver
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, Job, hosts_by_rank, node_tail, tail_of
 from muster.agent.log import say
+from muster.agent.outside import Outside
 from muster.agent.publisher import Publisher
 from muster.agent.ray_node import settings
-from muster.agent.steps import EarlyEnd, StepsLog
-from muster.board import claim, read_json, write_json
+from muster.board import claim, write_json
 from muster.process import Exit, signal_name
 from muster.rendezvous import messages as m
 from muster.rendezvous.protocol import LEAD_RANK, Plan, Protocol
@@ -52,7 +53,8 @@ class Lead:
         self._concluded = asyncio.Event()
         self._addresses = [*([] if identity.local else host_addresses()), "127.0.0.1"]
         self._signalled = False
-        self._steps = StepsLog(identity.attempt.steps_log)
+        self._outside = Outside(identity.attempt)
+        self._files = ThreadPoolExecutor(1)  # one thread, so that an older status never overtakes the last one
         self._company = asyncio.Event()  # an agent of another node has connected
         self.port = 0
 
@@ -71,6 +73,7 @@ class Lead:
         self._publisher.mark("lead_ready")
         self._background(self._publish_regularly())
         self._background(self._look_around())
+        self._background(self._tick())
 
     async def run(self) -> int:
         """Until the run is concluded; then publish the outcome and let everybody go."""
@@ -102,7 +105,7 @@ class Lead:
 
     async def _off_loop(self, work: Callable[..., Any], *args: Any) -> Any:
         """File operations, on a thread: the filesystem may pause for longer than our agents wait for a heartbeat."""
-        return await asyncio.get_running_loop().run_in_executor(None, work, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._files, work, *args)
 
     def watch(self, working: asyncio.Future[Any]) -> None:
         """Keep a task beside everything else; a defect in it must not go unseen: the run fails."""
@@ -195,25 +198,21 @@ class Lead:
             await self._off_loop(self._publisher.write, self._publisher.batch())
             await asyncio.sleep(PUBLISH_S)
 
-    async def _look_around(self) -> None:
-        """What no event announces: deadlines, a stop request in the run directory, the launcher's stderr."""
+    async def _tick(self) -> None:
+        """Deadlines; apart from all that waits for files, which may pause."""
         while True:
             await asyncio.sleep(LOOK_S)
-            request, ends = await self._off_loop(self._look_at_files)
+            self._feed(m.Tick())
+
+    async def _look_around(self) -> None:
+        """What no event announces: a stop request in the run directory, the launcher's stderr."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            request, ends = await self._off_loop(self._outside.look)
             if request is not None and self._protocol.outcome is None:
                 self.stop(request["reason"], request["signal"], request.get("patient", False))
             for end in ends:
                 self._task_ended(end.host, end.rank, end.reason)
-            self._feed(m.Tick())
-
-    def _look_at_files(self) -> tuple[dict[str, Any] | None, list[EarlyEnd]]:
-        """By listing first: a network filesystem may remember for half a minute that a file was not there."""
-        path = self._identity.attempt.stop_request
-        try:
-            asked = os.path.basename(path) in os.listdir(self._identity.attempt.root)
-        except OSError:
-            asked = False
-        return read_json(path) if asked else None, self._steps.look()
 
     def _task_ended(self, host: str, rank: int | None, reason: str) -> None:
         for node in self._protocol.nodes:
@@ -285,13 +284,8 @@ class Lead:
         if self._publisher.error is None:
             host = self._protocol.nodes[rank].host
             self._publisher.phase(f"{host} failed in phase {phase}: {reason}")
-            self._publisher.error = {
-                "rank": rank,
-                "host": host,
-                "phase": phase,
-                "reason": reason,
-                "log_tail": tail,
-            }
+            error = {"rank": rank, "host": host, "phase": phase, "reason": reason, "log_tail": tail}
+            self._publisher.error = error
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         self.watch(asyncio.ensure_future(work))
