@@ -15,8 +15,8 @@ from muster.agent.ray_node import Order, RayNode, RayPaths, settings
 from muster.agent.ray_node.settings import RayOptions
 from muster.board import read_json, write_json
 from muster.process import SpawnError
+from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
 
-LEAD_LOST = 125
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
 JOIN_S = 900.0  # no lead for this long: nobody is going to come
 
@@ -42,7 +42,7 @@ class NodeAgent:
                 if message["type"] == "bye":
                     return 0
                 await self._obey(message)
-            return 0 if self._gone else LEAD_LOST
+            return 0 if self._gone else INFRASTRUCTURE_FAILED
         finally:
             beats.cancel()
             await self._clean()

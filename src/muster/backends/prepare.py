@@ -20,9 +20,8 @@ from muster.backends.choose import Place, choose_python
 from muster.backends.errors import BackendError, Mistake
 from muster.backends.slurm import client, render
 from muster.board import RunPaths, write_atomic, write_json
+from muster.runs.index import DEFAULT_RUNS_DIR
 from muster.spec import JobSpec
-
-DEFAULT_RUNS_DIR = "muster-runs"
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,6 @@ class AttemptPaths:
         return int(self.root.rpartition("-")[2])
 
     @property
-    def canary(self) -> str:
-        return self._at("canary")
-
-    @property
     def hosts(self) -> str:
         """Names of the step's nodes by rank, one a line."""
         return self._at("hosts")
@@ -64,10 +60,6 @@ class AttemptPaths:
     @property
     def driver_log(self) -> str:
         return self._at("logs", "driver.log")
-
-    @property
-    def nodes_dir(self) -> str:
-        return self._at("nodes")
 
     @property
     def ray_logs_dir(self) -> str:

@@ -18,9 +18,10 @@ from rich.text import Text
 from muster.backends.errors import BackendError
 from muster.board import RunPaths, read_json
 from muster.cli.display import printable
+from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
 from muster.runs.follow import Tail
 from muster.runs.index import NoSuchRun, all_runs, find_run
-from muster.runs.liveness import Liveness, settle
+from muster.runs.liveness import Liveness, record_end, settle
 from muster.runs.status import ENDED_STATES, read_status
 from muster.runs.stop import is_live, requester, stop_run
 
@@ -44,8 +45,9 @@ def _find(name: str | None, runs_dir: Path | None) -> RunPaths:
 def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -> None:
     """Show what RUN (a run id or job id; default: the newest) is doing, or how it ended."""
     paths, shown = _find(run, runs_dir), None
+    settle(paths)
+    alive = Liveness(paths)
     while True:
-        settle(paths)
         now = read_status(paths)
         text = json.dumps(now) if as_json else "\n".join(_status_lines(now))
         if text != shown:
@@ -54,6 +56,8 @@ def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -
         if not watch or now["state"] in ENDED_STATES:
             return
         time.sleep(WATCH_S)
+        if (reason := alive.gone(paths.newest_attempt())) and is_live(paths):
+            record_end(paths, INFRASTRUCTURE_FAILED, reason)
 
 
 def _status_lines(status: dict[str, Any]) -> list[str]:

@@ -18,6 +18,7 @@ from muster.board import RunPaths
 from muster.cli.display import Display, make_display
 from muster.cli.options import GroupedOption, JobCommand, job_options
 from muster.process import SpawnError, become_subreaper, signal_name, sweep
+from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
 from muster.runs.follow import RunResult
 from muster.runs.stop import request_stop
 from muster.spec import load_job
@@ -28,7 +29,7 @@ DETACHED_BY_INTERRUPT = 130
 class InfrastructureFailed(click.ClickException):
     """The job could not be started, for a reason that is not COMMAND's."""
 
-    exit_code = 125
+    exit_code = INFRASTRUCTURE_FAILED
 
 
 @click.command(cls=JobCommand)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.board import AttemptPaths, RunPaths
+from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
 from muster.runs.liveness import Liveness
 from muster.runs.status import read_status
 
@@ -121,7 +122,7 @@ def result(run: RunPaths, gone: str | None = None) -> RunResult:
         run_dir=run.root,
         job_id=status["job_id"],
         state=status["state"] if recorded is not None else "failed",
-        exit_code=125 if recorded is None else recorded,
+        exit_code=INFRASTRUCTURE_FAILED if recorded is None else recorded,
         end_reason=status["end_reason"] or gone or f"no readable outcome in {run.root}: is its disk full?",
         error=status["error"],
     )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from muster.board import RunPaths, read_record
 
+DEFAULT_RUNS_DIR = "muster-runs"
+
 
 class NoSuchRun(Exception):
     """The run that was named, or meant, is not there."""
@@ -28,7 +30,7 @@ def remember(run: RunPaths) -> None:
 
 def all_runs(runs_dir: Path | None = None) -> list[RunPaths]:
     """Every known run, oldest first; with `runs_dir`, only those in it."""
-    places = [runs_dir] if runs_dir else [Path("muster-runs"), _index_dir()]
+    places = [runs_dir] if runs_dir else [Path(DEFAULT_RUNS_DIR), _index_dir()]
     if not runs_dir and "MUSTER_RUNS_DIR" in os.environ:
         places.append(Path(os.environ["MUSTER_RUNS_DIR"]))
     found: dict[str, str] = {}

@@ -13,6 +13,7 @@ from typing import Any
 from muster.backends.errors import BackendError
 from muster.backends.slurm import client
 from muster.board import AttemptPaths, RunPaths, read_json, write_json
+from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
 from muster.runs.status import newest_published
 
 ASK_SLURM_S = 30.0
@@ -29,29 +30,33 @@ class Liveness:
         self._heard = self._asked = time.monotonic()
         self._updated: Any = None
         self._requeued: AttemptPaths | None = None
-        self._impatient = False
 
     def gone(self, attempt: AttemptPaths | None) -> str | None:
-        """Why nothing more will come; None while something may."""
+        """Why nothing more will come; None while something may. May be called often: Slurm is asked rarely."""
+        if self._submission.get("pid") is None and not self._time_to_ask(attempt):
+            return None
+        return self.ended()
+
+    def ended(self) -> str | None:
+        """How the run is known to have ended, by its process here or by Slurm, which is asked now; else None."""
         pid = self._submission.get("pid")
         if pid is not None:
             elsewhere = self._submission["host"] != os.uname().nodename
             return None if elsewhere or _exists(pid) else "its job script was killed"
-        now = time.monotonic()
-        if now - self._heard < ASK_SLURM_S or now - self._asked < ASK_SLURM_S:
-            return None
-        updated = (newest_published(attempt) or {}).get("updated") if attempt else None
-        if updated != self._updated and not self._impatient:
-            self._updated, self._heard = updated, now
-            return None
-        self._asked = now
         job_id, state = self._submission.get("job_id"), self._job_state()
         return f"Slurm job {job_id} is {state}" if state in client.ENDED or state == "unknown to Slurm" else None
 
-    def impatient(self) -> None:
-        """Ask at once."""
-        self._impatient = True
-        self._heard = self._asked = time.monotonic() - ASK_SLURM_S
+    def _time_to_ask(self, attempt: AttemptPaths | None) -> bool:
+        """After a while without a word from the run, and not again for a while."""
+        now = time.monotonic()
+        if now - self._heard < ASK_SLURM_S or now - self._asked < ASK_SLURM_S:
+            return False
+        updated = (newest_published(attempt) or {}).get("updated") if attempt else None
+        if updated != self._updated:
+            self._updated, self._heard = updated, now
+            return False
+        self._asked = now
+        return True
 
     def goes_on(self, attempt: AttemptPaths) -> bool:
         """Whether an attempt that has an outcome is followed by another: its job was requeued."""
@@ -83,11 +88,9 @@ def settle(run: RunPaths) -> None:
     updated = (newest_published(attempt) or {}).get("updated", 0.0) if attempt else 0.0
     if time.time() - max(updated, submission.get("time", 0.0)) < SILENT_S:
         return
-    watch = Liveness(run)
-    watch.impatient()
-    reason = watch.gone(attempt)
+    reason = Liveness(run).ended()
     if reason is not None:
-        record_end(run, 125, reason)
+        record_end(run, INFRASTRUCTURE_FAILED, reason)
 
 
 def record_end(run: RunPaths, exit_code: int, reason: str) -> None:

@@ -76,15 +76,18 @@ output=$!
 guard() {
   trap - TERM INT USR1 USR2
   exec {pause}<> <(:)
-  silent=0
+  before=
   until has outcome; do
     read -rt 1 -u "$pause"
-    if grep -aEq 'error: [^ ]*: tasks? 0[-,:]' "$attempt/steps.log"; then silent=$((silent + 1))
+    why=
+    if grep -aEq 'error: [^ ]*: tasks? 0[-,:]' "$attempt/steps.log"; then why="the lead is gone"
     elif has lead-0.json; then continue
     elif has stop.json; then record $((128 + $(signal_asked))) "stopped before the lead was up"
-    elif grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"; then silent=$((silent + 1))
+    elif grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"; then why="a task ended before the lead was up"
     fi
-    [ "$silent" -ge 2 ] && record 125 "a task ended before the lead was up, or the lead itself: $(last_words)"
+    # Seen twice: the lead itself knows more, and gets a moment to say it.
+    [ -n "$why" ] && [ "$why" = "$before" ] && record 125 "$why: $(last_words)"
+    before=$why
   done
   read -rt 10 -u "$pause"
   kill -TERM "$launcher"
