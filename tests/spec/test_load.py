@@ -242,7 +242,7 @@ def test_a_good_flag_takes_the_place_of_a_bad_value_in_the_file(job_file: Path) 
 
 
 def test_all_problems_are_told_at_once_one_line_each(job_file: Path) -> None:
-    lines = problems(job_file, "nodez: 1\nbackend: pbs\nsbatch: {array: 1-4}", nodes="0")
+    lines = problems(job_file, "nodez: 1\nbackend: pbs\nsbatch: {wrap: x}", nodes="0")
 
     assert [line.split(" ")[0] for line in lines] == ["job.yaml:", "job.yaml:", "no", "job.yaml:", "--nodes:"]
 

@@ -78,7 +78,7 @@ def job_options(function: Callable[..., R]) -> Callable[..., R]:
     @functools.wraps(function)
     def with_job(**params: Any) -> R:
         context = click.get_current_context()
-        job = {name: params.pop(name) for name in FLAGS}
+        job = {name: params.pop(name) for name, flag in FLAGS.items() if not flag.file_only}
         return function(flags=given_flags(context, job), **params)
 
     for decorate in reversed(list(_parameters())):
@@ -121,6 +121,8 @@ def _parameters() -> Iterator[Callable[[Callable[..., R]], Callable[..., R]]]:
         group="Job",
     )
     for name, flag in FLAGS.items():
+        if flag.file_only:
+            continue
         if flag.argument:
             yield click.argument(name, nargs=-1, type=click.UNPROCESSED, metavar=f"[--] {flag.metavar}...")
         else:

@@ -22,6 +22,8 @@ class Flag:
     metavar: str = ""
     sbatch: str = ""
     """The long sbatch option that this field answers for, if there is one."""
+    file_only: bool = False
+    """True for what is too large for a flag: it is written in the job file."""
     argument: bool = False
     """True for COMMAND alone, which is written after the options instead of behind a flag."""
 

@@ -40,7 +40,6 @@ _ONE_AGENT = "Muster runs one agent on every node; say how many nodes with --nod
 _OWN_ANSWER = "Muster reads sbatch's answer itself"
 
 DECIDED = {
-    "array": "job arrays are not supported yet; run `muster run` once for each element",
     "chdir": "use --workdir",
     "cpus-per-node": "use --cpus-per-node",
     "cpus-per-task": "Muster's one task on a node has all its CPUs; use --cpus-per-node",

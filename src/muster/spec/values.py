@@ -155,3 +155,41 @@ def exclusive(value: object) -> object:
     if value is None or isinstance(value, bool):
         return value
     raise ValueError("is not a kind of exclusiveness")
+
+
+def size(value: object) -> object:
+    """A number of bytes, with or without a unit: 1024, "512M", "64G"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)i?B?", str(value), re.ASCII | re.IGNORECASE)
+    if isinstance(value, bool) or match is None:
+        raise ValueError("is not a number of bytes")
+    return int(float(match[1]) * 1024 ** " KMGTP".index(match[2].upper() or " "))
+
+
+def slurm_signal(value: str) -> str:
+    """sbatch's --signal with the time it wants: the driver gets it, through the agents."""
+    if value.upper().startswith(("B:", "RB:", "BR:")):
+        raise ValueError("would signal the batch script alone, and never reach the driver; leave B: out")
+    if not re.fullmatch(r"(R:)?(SIG)?[A-Z0-9]+@\d+", value, re.ASCII | re.IGNORECASE):
+        raise ValueError("is not a signal with a time")
+    return value
+
+
+def comma_list(value: object) -> object:
+    """Words written as a list, or as one text with commas."""
+    if isinstance(value, str):
+        return [word.strip() for word in value.split(",") if word.strip()]
+    return [] if value is None else value
+
+
+def requeue_cause(value: str) -> str:
+    """An end after which a job may begin again."""
+    if value not in ("timeout", "preempt", "node-fail") and not re.fullmatch(r"exit=\d{1,3}", value, re.ASCII):
+        raise ValueError("is not an end of a job")
+    return value
+
+
+def label(value: str) -> str:
+    """A name that Ray takes as a label's value and a shell as a word."""
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", value, re.ASCII):
+        raise ValueError("is not a name of letters, digits, _, . and -")
+    return value
