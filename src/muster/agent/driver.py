@@ -21,6 +21,7 @@ class Driver:
         self._scope = Scope("driver")
         self._opening = asyncio.ensure_future(self._scope.open())
         self._process: Owned | None = None
+        self._held: list[int] | None = None  # signals that came while the command was being started
         self._ending: asyncio.Future[None] | None = None
 
     async def run(self, command: list[str], env: dict[str, str], cwd: str) -> Exit:
@@ -28,8 +29,11 @@ class Driver:
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             await self._opening
+            self._held = []
             process = await self._scope.spawn(command, env=env, cwd=cwd, stdout=log, stderr=log)
             self._process = process
+            for signum in self._held:
+                process.signal(signum)
         except SpawnError as error:
             if self._scope.lost:
                 return Exit()
@@ -47,6 +51,8 @@ class Driver:
         """To the command's whole group; nothing before it has begun or after it has ended."""
         if self._process is not None:
             self._process.signal(signum)
+        elif self._held is not None:  # it may run already: the keeper's word of it is on its way
+            self._held.append(signum)
 
     def end(self, grace: float) -> None:
         """TERM now, KILL after the grace; `run` then returns."""
