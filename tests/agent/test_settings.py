@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.agent.ray_node import settings
+from muster.agent.ray_node.labels import NodeFacts
 from muster.agent.ray_node.ports import PortBlock
+from muster.agent.ray_node.resources import Share
 from muster.agent.ray_node.settings import LONGEST_TEMP_DIR, RayOptions
 
 OPTIONS = RayOptions(cpus=None, gpus=None, dashboard=False, nodes=4, local=False)
+SHARE = Share(cpus=8, gpus=None, store=1 << 30, memory=None)
 BLOCK = PortBlock(23000, 1000)
 LONGEST_OF_RAY = "/session_2026-12-31_23-59-59_999999_4194304/sockets/plasma_store"
 SOCKET_PATH_LIMIT = 107
@@ -25,8 +27,9 @@ def flags(arguments: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in (argument.partition("=") for argument in arguments)}
 
 
-def common(options: RayOptions = OPTIONS, rank: int = 1) -> dict[str, str]:
-    return flags(settings.start_arguments(options, rank, "10.0.0.1", "/tmp/muster-x/0.0.1", 8))
+def common(rank: int = 1, share: Share = SHARE, works: bool = True) -> dict[str, str]:
+    facts = NodeFacts(rank, f"n{rank}")
+    return flags(settings.start_arguments(facts, share, works, "10.0.0.1", "/tmp/muster-x/0.0.1"))
 
 
 # -- the temporary directory ------------------------------------------------------------------------------------
@@ -107,22 +110,21 @@ def test_the_dashboard_when_wanted_listens_on_loopback_on_a_port_of_its_own() ->
 
 @pytest.mark.parametrize(("gpus", "said"), [(None, None), (0, "0"), (8, "8")])
 def test_gpus_are_told_only_when_the_job_said_how_many(gpus: int | None, said: str | None) -> None:
-    assert common(replace(OPTIONS, gpus=gpus)).get("--num-gpus") == said
+    assert common(share=replace(SHARE, gpus=gpus)).get("--num-gpus") == said
 
 
-def test_on_one_machine_the_object_stores_share_its_memory() -> None:
-    assert "--object-store-memory" not in common()
-    shm = os.statvfs("/dev/shm")
-    for nodes in (1, 3, 64):
-        store = int(common(replace(OPTIONS, local=True, nodes=nodes))["--object-store-memory"])
-        assert 80 * 1024**2 <= store <= max(80 * 1024**2, shm.f_blocks * shm.f_frsize // nodes)
+def test_memory_is_told_only_where_the_step_has_less_than_the_machine() -> None:
+    assert common()["--object-store-memory"] == str(1 << 30)
+    assert "--memory" not in common()
+    assert common(share=replace(SHARE, memory=5 << 30))["--memory"] == str(5 << 30)
 
 
-@pytest.mark.parametrize(
-    ("env", "cpus"), [({"SLURM_CPUS_ON_NODE": "48"}, 48), ({"SLURM_CPUS_ON_NODE": ""}, None), ({}, None)]
-)
-def test_the_cpus_are_slurm_s_figure_or_those_this_process_may_use(env: Mapping[str, str], cpus: int | None) -> None:
-    assert settings.visible_cpus(env) == (cpus or len(os.sched_getaffinity(0)))
+def test_a_dedicated_head_has_nothing_that_a_task_could_ask_for() -> None:
+    options = replace(OPTIONS, dedicated_head=True)
+    assert (options.works(0), options.works(1)) == (False, True)
+    head = common(0, replace(SHARE, gpus=4), works=False)
+    assert (head["--num-cpus"], head["--num-gpus"]) == ("0", "0")
+    assert "worker_units" not in json.loads(head["--resources"])
 
 
 # -- the environment --------------------------------------------------------------------------------------------
@@ -132,19 +134,25 @@ def test_the_cpus_are_slurm_s_figure_or_those_this_process_may_use(env: Mapping[
     "base", [{}, {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN_PATH": "/home/alice/.ray/auth_token"}]
 )
 def test_token_authentication_is_always_explicit(base: dict[str, str]) -> None:
-    env = settings.environment(base, "/runs/r/token")
+    env = settings.environment(base, "/runs/r/token", {})
     assert (env["RAY_AUTH_MODE"], env["RAY_AUTH_TOKEN_PATH"]) == ("token", "/runs/r/token")
 
 
 def test_a_token_of_the_submitting_shell_does_not_take_the_place_of_the_run_s() -> None:
-    assert "RAY_AUTH_TOKEN" not in settings.environment({"RAY_AUTH_TOKEN": "another cluster's"}, "/runs/r/token")
+    assert "RAY_AUTH_TOKEN" not in settings.environment({"RAY_AUTH_TOKEN": "another cluster's"}, "/runs/r/token", {})
 
 
 def test_ray_s_own_subreaper_is_off_and_nothing_is_sent_home() -> None:
     name = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"
-    env = settings.environment({name: "true", "RAY_USAGE_STATS_ENABLED": "1"}, "/runs/r/token")
+    env = settings.environment({name: "true", "RAY_USAGE_STATS_ENABLED": "1"}, "/runs/r/token", {})
     assert (env[name], env["RAY_USAGE_STATS_ENABLED"]) == ("false", "0")
 
 
 def test_everything_else_stays() -> None:
-    assert settings.environment({"LANG": "C"}, "/runs/r/token")["LANG"] == "C"
+    assert settings.environment({"LANG": "C"}, "/runs/r/token", {})["LANG"] == "C"
+
+
+def test_what_the_user_sets_wins_over_muster_s_tuning() -> None:
+    tuning = {"RAY_a": "1", "RAY_b": "2"}
+    env = settings.environment({"RAY_b": "mine"}, "/runs/r/token", tuning)
+    assert (env["RAY_a"], env["RAY_b"]) == ("1", "mine")

@@ -44,8 +44,12 @@ class Job:
     ray: bool
     dashboard: bool
     port_base: int | None
+    dedicated_head: bool
+    object_store_memory: int | None
+    large_from: int
     cpus_per_node: int | None
     gpus_per_node: int | None
+    gres: str | None
     gather_timeout: float
     start_timeout: float
     stop_grace: float

@@ -13,13 +13,13 @@ from typing import Any
 
 from muster.agent.addresses import host_addresses
 from muster.agent.channel import LINE_LIMIT, SILENCE_S, Channel, accept, listen
+from muster.agent.cluster import Cluster
 from muster.agent.driver import Driver
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, Job, hosts_by_rank, node_tail, tail_of
 from muster.agent.log import say
 from muster.agent.outside import Outside
 from muster.agent.publisher import Publisher
-from muster.agent.ray_node import settings
 from muster.board import claim, write_json
 from muster.process import Exit, signal_name
 from muster.rendezvous import messages as m
@@ -47,7 +47,7 @@ class Lead:
         self._protocol = Protocol(plan, time.monotonic())
         self._publisher = Publisher(identity.attempt, self._protocol, _identity_fields(identity))
         self._channels: dict[int, Channel] = {}
-        self._ray_address: str | None = None
+        self._cluster = Cluster(identity, job)
         self._driver = Driver(identity.attempt.driver_log)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._concluded = asyncio.Event()
@@ -149,7 +149,7 @@ class Lead:
         if rank != LEAD_RANK:
             self._company.set()
         self._background(channel.beat())
-        channel.send("welcome", cycle=CYCLE, ray=self._ray_options())
+        channel.send("welcome", cycle=CYCLE, ray=self._cluster.options())
         self._feed(m.Arrived(rank, greeting["host"]))
         while (message := await channel.receive()) is not None:
             self._take(rank, message)
@@ -159,7 +159,7 @@ class Lead:
     def _take(self, rank: int, message: dict[str, Any]) -> None:
         kind = message["type"]
         if kind == "head_address":
-            self._ray_address = message["address"]
+            self._head_has_address(message["address"], message["dashboard"])
         elif kind == "alive":
             self._ray_alive(message["ranks"])
         elif kind == "note":
@@ -226,7 +226,7 @@ class Lead:
         if isinstance(command, m.StartHead):
             self._background(self._start_head())
         elif isinstance(command, m.StartWorker):
-            self._channels[command.rank].send("start_ray", address=None, head=self._ray_address)
+            self._channels[command.rank].send("start_ray", address=None, head=self._cluster.address)
         elif isinstance(command, m.StartDriver):
             if self._job.ray:
                 self._publisher.mark("ray_ready")
@@ -239,9 +239,7 @@ class Lead:
             self._concluded.set()
 
     async def _run_driver(self) -> None:
-        env = job_environment(os.environ, given_variables(self._identity), self._identity, CYCLE)
-        if self._ray_address is not None:
-            env = {**settings.environment(env, self._identity.run.ray_token), "RAY_ADDRESS": self._ray_address}
+        env = self._cluster.environment(self._job_environment())
         self._publisher.mark("driver_start")
         self._publisher.driver = {"state": "running", "exit_code": None}
         self._publisher.event("driver_start", command=list(self._job.command))
@@ -250,6 +248,17 @@ class Lead:
         self._publisher.driver = {"state": "ended", "exit_code": exit.shell_code}
         self._publisher.event("driver_end", exit_code=exit.shell_code)
         self._driver_ended(exit)
+
+    def _job_environment(self) -> dict[str, str]:
+        return job_environment(os.environ, given_variables(self._identity), self._identity, CYCLE)
+
+    def _head_has_address(self, address: str, dashboard: int | None) -> None:
+        self._cluster.address, self._cluster.dashboard = address, dashboard
+        self._publisher.ray = self._cluster.published(self._job_environment())
+        line = self._cluster.dashboard_line()
+        if line is not None:
+            self._publisher.phase(line)
+            self._publisher.event("dashboard", **self._publisher.ray["dashboard"])
 
     def _driver_ended(self, exit: Exit) -> None:
         if exit.shell_code and self._protocol.outcome is None:
@@ -270,14 +279,6 @@ class Lead:
             return "127.0.0.1"
         proven = Counter(c.local_address for rank, c in self._channels.items() if rank != LEAD_RANK)
         return [*(address for address, _ in proven.most_common(1)), *self._addresses][0]
-
-    def _ray_options(self) -> dict[str, Any] | None:
-        if not self._job.ray:
-            return None
-        return {
-            "cpus": self._job.cpus_per_node, "gpus": self._job.gpus_per_node, "dashboard": self._job.dashboard,
-            "nodes": self._job.nodes, "local": self._identity.local, "port_base": self._job.port_base,
-        }  # fmt: skip
 
     def _note_error(self, rank: int, phase: str, reason: str, tail: list[str]) -> None:
         """Keep the first error for the status: node, phase, reason, last lines."""

@@ -9,6 +9,7 @@ import sys
 
 from muster.agent.job import Identity, Job
 from muster.agent.lead import Lead
+from muster.agent.limits import raise_limits
 from muster.agent.node import NodeAgent
 from muster.process import become_subreaper, signal_name, sweep
 from muster.rendezvous.protocol import LEAD_RANK
@@ -18,6 +19,7 @@ def main(argv: list[str]) -> int:
     """Run this node's agent to its end; whatever happens, nothing it started outlives it."""
     identity = Identity.from_environment(argv[0], os.environ)
     become_subreaper()
+    raise_limits()
     try:
         return asyncio.run(_run(identity))
     finally:

@@ -12,6 +12,8 @@ from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, node_tail
 from muster.agent.log import say
 from muster.agent.ray_node import Order, RayNode, RayPaths, settings
+from muster.agent.ray_node.labels import NodeFacts
+from muster.agent.ray_node.resources import Mismatch
 from muster.agent.ray_node.settings import RayOptions
 from muster.board import read_json, write_json
 from muster.process import SpawnError
@@ -98,12 +100,15 @@ class NodeAgent:
             temp = settings.temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank)
             env = job_environment(os.environ, given_variables(identity), identity, cycle)
             paths = RayPaths(temp, os.path.join(identity.attempt.ray_logs_dir, settings.file_name(identity.host)))
-            self._ray = RayNode(options, identity.rank, paths, env, self._token)
-            self._ray.on_head = lambda address: channel.send("head_address", address=address)
+            facts = NodeFacts(identity.rank, identity.host, os.environ.get("SLURM_TOPOLOGY_ADDR", ""))
+            self._ray = RayNode(options, facts, paths, env, self._token)
+            self._ray.on_head = lambda address, port: channel.send("head_address", address=address, dashboard=port)
             self._ray.on_alive = lambda ranks: channel.send("alive", ranks=ranks)
             self._ray.on_note = lambda text: channel.send("note", text=text)
             self._ray.on_failure = lambda reason: self._report_failure("ray", reason)
             await self._ray.warm()
+        except Mismatch as error:
+            self._report_failure("resources", f"{identity.host}: {error}")
         except (OSError, ValueError, SpawnError) as error:
             self._report_failure("ray", str(error))
 

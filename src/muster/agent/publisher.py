@@ -30,6 +30,7 @@ class Publisher:
         self.timings: dict[str, float | None] = dict.fromkeys(TIMINGS)
         self.driver: dict[str, Any] = {"state": "waiting", "exit_code": None}
         self.error: dict[str, Any] | None = None
+        self.ray: dict[str, Any] | None = None  # address, dashboard, settings in force
 
     def mark(self, timing: str, when: float | None = None) -> None:
         self.timings[timing] = time.time() if when is None else when
@@ -91,6 +92,7 @@ class Publisher:
                 {"rank": n.rank, "host": n.host, "role": n.role, "state": n.state.value} for n in self._protocol.nodes
             ],
             "driver": self.driver,
+            "ray": self.ray,
             "timings": self.timings,
             "error": self.error,
             "outcome": asdict(outcome) if outcome else None,

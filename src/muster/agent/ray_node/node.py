@@ -6,13 +6,17 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from muster.agent.ray_node import settings
+from muster.agent.limits import warnings
+from muster.agent.ray_node import resources, settings
+from muster.agent.ray_node.labels import NODE_TYPE_VARIABLE, NodeFacts, node_type, probe_nvlink_domain
 from muster.agent.ray_node.ports import take_block
+from muster.agent.ray_node.resources import Share
 from muster.agent.ray_node.settings import RayOptions
 from muster.agent.ray_node.trial import Trial
+from muster.agent.ray_node.tuning import defaults
 from muster.process import SpawnError
 
 TRIES = 3
@@ -39,22 +43,41 @@ class RayPaths:
 class RayNode:
     """Owns everything of Ray on this node."""
 
-    def __init__(self, options: RayOptions, rank: int, paths: RayPaths, env: dict[str, str], token: bytes) -> None:
-        self._options, self._rank, self._env, self._token = options, rank, env, token
+    def __init__(
+        self, options: RayOptions, facts: NodeFacts, paths: RayPaths, env: dict[str, str], token: bytes
+    ) -> None:
+        self._options, self._facts, self._token = options, facts, token
+        self._env = {**env, NODE_TYPE_VARIABLE: node_type(facts)}
         self._temp, self._archive = paths.temp, paths.archive
         self._trial: Trial | None = None
         self._order: asyncio.Future[Order] = asyncio.get_running_loop().create_future()
         self._work: asyncio.Task[None] | None = None
+        self._share: Share
+        self._domain: asyncio.Future[str | None]
         self.on_alive: Callable[[list[int]], None] = lambda ranks: None
-        self.on_head: Callable[[str], None] = lambda address: None
+        self.on_head: Callable[[str, int | None], None] = lambda address, dashboard: None
         self.on_note: Callable[[str], None] = lambda text: None
         self.on_failure: Callable[[str], None] = lambda reason: None
 
     async def warm(self) -> None:
-        """Take ports and begin importing Ray; OSError where the node has no place for either."""
+        """Count what is here (Mismatch where it is too little), take ports, begin importing Ray."""
+        self._share = self._count()
+        self._domain = asyncio.get_running_loop().run_in_executor(None, probe_nvlink_domain, self._env)
         self._trial = await self._new_trial(0)
         self._work = asyncio.create_task(self._try_until_up(self._trial))
         self._work.add_done_callback(self._ended)
+
+    def _count(self) -> Share:
+        """This node's part of what the step has. On one machine GPUs are declared, and CPUs divided beforehand."""
+        options, found = self._options, resources.probe(os.environ)
+        if options.local:
+            found = replace(found, gpus=None, confined=False)
+        parts = options.nodes if options.local else 1
+        share = resources.share(found, options.cpus, options.gpus, options.store, parts)
+        for complaint in [*warnings(share.cpus), resources.complaint(found, share)]:
+            if complaint is not None:
+                self.on_note(complaint)
+        return share
 
     def _ended(self, work: asyncio.Task[None]) -> None:
         """A defect must not end in a silent wait for the deadline."""
@@ -71,8 +94,10 @@ class RayNode:
     async def _new_trial(self, number: int) -> Trial:
         temp = f"{self._temp}.{number}"
         size = settings.block_size(self._options)
-        held = take_block(self._temp, size, settings.pinned_base(self._options, self._rank))
-        trial = Trial(temp, self._token, settings.environment(self._env, Trial.token_file(temp)), held)
+        held = take_block(self._temp, size, settings.pinned_base(self._options, self._facts.rank))
+        tuning = defaults(self._options.nodes, self._options.large_from)
+        env = settings.environment(self._env, Trial.token_file(temp), tuning)
+        trial = Trial(temp, self._token, env, held)
         trial.on_alive = lambda ranks: self.on_alive(ranks)
         trial.on_version = self._check_version
         try:
@@ -89,7 +114,8 @@ class RayNode:
             waiting: list[asyncio.Future[Any]] = [self._order, trial.failed]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if not trial.failed.done():
-                self._start(trial, self._order.result())
+                facts = replace(self._facts, nvlink_domain=await self._domain)
+                self._start(trial, self._order.result(), facts)
             failure = await trial.failed
             reasons.append(failure.reason)
             if trial.started.done() or failure.final or len(reasons) == TRIES:
@@ -104,14 +130,15 @@ class RayNode:
                 break
         self.on_failure(reasons[-1] if len(reasons) == 1 else f"{reasons[-1]} (try {len(reasons)} of {TRIES})")
 
-    def _start(self, trial: Trial, order: Order) -> None:
-        cpus = self._options.cpus or settings.visible_cpus(self._env)
-        args = settings.start_arguments(self._options, self._rank, order.address, trial.temp, cpus)
+    def _start(self, trial: Trial, order: Order, facts: NodeFacts) -> None:
+        works = self._options.works(facts.rank)
+        args = settings.start_arguments(facts, self._share, works, order.address, trial.temp)
         args += trial.ports.arguments()
         if order.head is None:
             gcs: list[Any] = [order.address, trial.ports.gcs]
             trial.start(settings.head_arguments(self._options, trial.ports) + args, gcs, self._options.nodes)
-            self.on_head(settings.join_address(order.address, trial.ports.gcs))
+            dashboard = trial.ports.dashboard if self._options.dashboard else None
+            self.on_head(settings.join_address(order.address, trial.ports.gcs), dashboard)
         else:
             trial.start([f"--address={order.head}", *args], None, self._options.nodes)
 

@@ -1,17 +1,20 @@
-"""Every decision about a Ray node's options, environment, ports and directories. Pure but for the probes named so."""
+"""Every decision about a Ray node's options, environment, ports and directories. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from muster.agent.ray_node import labels
+from muster.agent.ray_node.labels import NodeFacts
 from muster.agent.ray_node.ports import BLOCK_SIZE, LOCAL_BLOCK_SIZE, PortBlock
-from muster.agent.ray_node.starter import RANK_LABEL
+from muster.agent.ray_node.resources import Share
 
 # AF_UNIX paths end at 107 bytes, and Ray adds about 62 for its session and socket names.
 LONGEST_TEMP_DIR = 45
@@ -27,6 +30,13 @@ class RayOptions:
     nodes: int
     local: bool
     port_base: int | None = None  # pinned by the user; else each node takes a free block
+    dedicated_head: bool = False
+    store: int | None = None  # bytes of the object store; else from what the node has
+    large_from: int = 64
+
+    def works(self, rank: int) -> bool:
+        """Whether tasks run on this node: on all but a head of its own."""
+        return rank != 0 or not self.dedicated_head
 
 
 def temp_dir(run_id: str, attempt: int, cycle: int, rank: int, root: str = "/tmp") -> str:
@@ -48,35 +58,18 @@ def ray_token(token: bytes) -> bytes:
     return hmac.new(token, b"ray", hashlib.sha256).hexdigest().encode()
 
 
-def environment(base: Mapping[str, str], token_file: str) -> dict[str, str]:
+def environment(base: Mapping[str, str], token_file: str, tuning: Mapping[str, str]) -> dict[str, str]:
     """The environment of everything that speaks to this Ray cluster: daemons, workers, driver."""
     return {
+        **tuning,
         **{name: value for name, value in base.items() if name != "RAY_AUTH_TOKEN"},  # it would go before the file
         # Always explicit: a token file left in a home directory would switch authentication on for some and not others.
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": token_file,
         "RAY_USAGE_STATS_ENABLED": "0",
-        # A raylet that loses the race for its own object store's socket would sleep a whole second: try again sooner.
-        "RAY_raylet_client_connect_timeout_milliseconds": "20",
-        "RAY_raylet_client_num_connect_attempts": "1500",
         # Ray's own subreaper would end our keepers.
         "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "false",
     }
-
-
-def visible_cpus(env: Mapping[str, str]) -> int:
-    """What the step may use: Slurm's figure, else the scheduling affinity; never the whole machine's count."""
-    given = env.get("SLURM_CPUS_ON_NODE", "")
-    return int(given) if given.isdigit() else len(os.sched_getaffinity(0))
-
-
-def probe_object_store_bytes(options: RayOptions) -> int | None:
-    """On one machine the virtual nodes share its memory; elsewhere Ray's own default stands."""
-    if not options.local:
-        return None
-    shm = os.statvfs("/dev/shm")
-    share = shm.f_bavail * shm.f_frsize * 3 // 10 // options.nodes
-    return max(80 * 1024 * 1024, min(share, 2 * 1024**3))
 
 
 def block_size(options: RayOptions) -> int:
@@ -96,21 +89,23 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def start_arguments(options: RayOptions, rank: int, address: str, temp: str, cpus: int) -> list[str]:
+def start_arguments(facts: NodeFacts, share: Share, works: bool, address: str, temp: str) -> list[str]:
     """What head and worker have in common, but for their ports."""
+    named = labels.labels(facts)
     args = [
         f"--node-ip-address={address}",
         f"--temp-dir={temp}",
-        f"--num-cpus={cpus}",
-        f"--labels={RANK_LABEL}={rank},muster.io/role={'head' if rank == 0 else 'worker'}",
+        f"--num-cpus={share.cpus if works else 0}",
+        f"--object-store-memory={share.store}",
+        f"--labels={','.join(f'{key}={value}' for key, value in named.items())}",
+        f"--resources={json.dumps(labels.resources(facts, share.gpus, works))}",
         "--disable-usage-stats",
         "--log-color=false",
     ]
-    store = probe_object_store_bytes(options)
-    if store is not None:
-        args.append(f"--object-store-memory={store}")
-    if options.gpus is not None:
-        args.append(f"--num-gpus={options.gpus}")
+    if share.memory is not None:
+        args.append(f"--memory={share.memory}")
+    if share.gpus is not None or not works:
+        args.append(f"--num-gpus={(share.gpus or 0) if works else 0}")
     return args
 
 

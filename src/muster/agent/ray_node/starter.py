@@ -5,6 +5,7 @@ the user's interpreter: `python -c <this source>`. Commands come as JSON lines o
 
     in    {"start": [args of ray start], "gcs": [host, port] | null, "nodes": N, "client_port": P}
     out   {"event": "warm", "ray": version} | {"event": "no_ray", "error": ..}
+          {"event": "no_dashboard", "error": ..}   it was asked for, and cannot be
           {"event": "started", "code": 0}          `ray start` returned
           {"event": "alive", "ranks": [0, 2]}      on the head: the nodes in Ray's own table, whenever it changes
 
@@ -58,6 +59,17 @@ def client_arguments(order: dict[str, Any]) -> list[str]:
 
     lacks = getattr(scripts, "get_ray_client_dependency_error", lambda: "unknown")
     return [f"--ray-client-server-port={order['client_port']}"] if order["gcs"] and lacks() is None else []
+
+
+def dashboard_error(args: list[str]) -> str | None:
+    """Why the dashboard that these arguments ask for cannot be; None if it can, or was not asked for."""
+    if "--include-dashboard=true" not in args:
+        return None
+    try:
+        import ray.dashboard.optional_deps  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    return None
 
 
 def exit_code(pid: int) -> int | None:
@@ -121,14 +133,18 @@ def main() -> None:
         import ray
         import ray._raylet
         from ray.scripts import scripts  # noqa: F401
-    except ImportError as error:
-        report("no_ray", error=str(error))
+    except ImportError as missing:
+        report("no_ray", error=str(missing))
         return
     report("warm", ray=ray.__version__, python=sys.version.split()[0], time=time.time())
     line = sys.stdin.readline()
     if not line:
         return
     order = json.loads(line)
+    error = dashboard_error(order["start"])
+    if error is not None:
+        report("no_dashboard", error=error)
+        return
     child = fork_ray_start(order["start"] + client_arguments(order))
     if order["gcs"]:
         watch((order["gcs"][0], order["gcs"][1]), child, order["nodes"])

@@ -1,0 +1,60 @@
+"""What the lead knows of the Ray cluster: which options every node gets, where it is, and how the driver finds it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from muster.agent.job import Identity, Job
+from muster.agent.ray_node import settings
+from muster.agent.ray_node.resources import probe, requested_gpus
+from muster.agent.ray_node.tuning import defaults, in_force
+
+DASHBOARD_HERE = 8265  # the port at the user's end of the tunnel: Ray's own, which people know
+
+
+class Cluster:
+    """Empty until the head has an address."""
+
+    def __init__(self, identity: Identity, job: Job) -> None:
+        self._identity, self._job = identity, job
+        self.address: str | None = None
+        self.dashboard: int | None = None
+
+    def options(self) -> dict[str, Any] | None:
+        """For every node's agent; None in a run without Ray."""
+        job = self._job
+        if not job.ray:
+            return None
+        return {
+            "cpus": job.cpus_per_node, "gpus": requested_gpus(job.gpus_per_node, job.gres), "nodes": job.nodes,
+            "local": self._identity.local, "dashboard": job.dashboard, "port_base": job.port_base,
+            "dedicated_head": job.dedicated_head, "store": job.object_store_memory, "large_from": job.large_from,
+        }  # fmt: skip
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """The driver's, on top of the job's own. Ray itself sets OMP_NUM_THREADS for tasks, by their CPUs."""
+        cpus = self._job.cpus_per_node or probe(os.environ).cpus
+        base = {"OMP_NUM_THREADS": str(cpus), **base}
+        if self.address is None:
+            return base
+        tuning = defaults(self._job.nodes, self._job.large_from)
+        return {**settings.environment(base, self._identity.run.ray_token, tuning), "RAY_ADDRESS": self.address}
+
+    def published(self, base: Mapping[str, str]) -> dict[str, Any]:
+        """For the status: where it is, and the settings in force."""
+        tuning = in_force(base, self._job.nodes, self._job.large_from)
+        board = {"host": self._identity.host, "port": self.dashboard} if self.dashboard is not None else None
+        return {"address": self.address, "dashboard": board, "tuning": tuning}
+
+    def dashboard_line(self) -> str | None:
+        """What to type on one's own machine to see the dashboard, which listens on the head's loopback alone."""
+        if self.dashboard is None:
+            return None
+        if self._identity.local:
+            return f"dashboard: http://127.0.0.1:{self.dashboard}"
+        login = os.environ.get("SLURM_SUBMIT_HOST")
+        jump = f"-J {login} " if login and login != self._identity.host else ""
+        tunnel = f"ssh -N {jump}-L {DASHBOARD_HERE}:127.0.0.1:{self.dashboard} {self._identity.host}"
+        return f"dashboard: {tunnel}   then http://localhost:{DASHBOARD_HERE}"
