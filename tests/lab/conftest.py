@@ -51,7 +51,7 @@ def slurm(lab: Lab, request: pytest.FixtureRequest) -> Iterator[SlurmCommand]:
     directory.mkdir()
     command = SlurmCommand(cwd=directory, python=sys.executable, env=lab.env_additions(), lab=lab)
     yield command
-    lab.exec(["scancel", "--user=root"], capture_output=True)
+    lab.exec(["sh", "-c", "scancel $(squeue --noheader --format=%A)"], capture_output=True)
     wait_for("no job in the queue", lambda: not command.slurm("squeue", "--noheader").stdout.strip())
     left = {name: command.on_node(name, "ls", "/tmp").stdout.split() for name in command.live_nodes()}
     assert not any(entry.startswith("muster-") for entries in left.values() for entry in entries), left
