@@ -52,4 +52,5 @@ $(BIN)/python:
 .venv/.ready-for-tests: pyproject.toml | $(BIN)/python
 	@echo "Installing Muster, Ray and the tools for tests into .venv (a minute or two the first time) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ray,dev]'
+	@.ci/ray-extras $(BIN)/python .venv/ray-extras
 	@touch $@ .venv/.ready-for-demo

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 DEADLINE_S = 60.0
+RAY_EXTRAS = Path(sys.prefix) / "ray-extras"  # what ray[default] has beyond ray: the dashboard's packages, py-spy
 Found = TypeVar("Found")
 
 

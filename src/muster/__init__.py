@@ -11,14 +11,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["BackendError", "JobSpec", "RunHandle", "RunResult", "SpecError", "run", "submit"]
+__all__ = ["BackendError", "JobSpec", "RunHandle", "RunResult", "SpecError", "beat", "run", "submit"]
 
 if TYPE_CHECKING:
     from muster.api import BackendError, JobSpec, RunHandle, RunResult, SpecError, run, submit
+    from muster.progress import beat
 
 
 def __getattr__(name: str) -> Any:
     """Loaded on first use: the agent's rooms below this package must not pull in the command line's libraries."""
+    if name == "beat":  # for drivers, and so without the command line's libraries
+        from muster.progress import beat
+
+        return beat
     if name in __all__:
         from muster import api
 

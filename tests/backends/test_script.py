@@ -107,16 +107,16 @@ LISTING = Launcher("local", ["printf", quote(r"%s\0")], "MUSTER_TASK", "MUSTER_N
 
 
 @settings(max_examples=60, deadline=None)
-@given(name=HOSTILE, directory=FILE_NAME, python=HOSTILE, setup=HOSTILE)
+@given(name=HOSTILE, directory=FILE_NAME, python=HOSTILE, setup=HOSTILE, check=HOSTILE)
 def test_every_value_arrives_at_the_launcher_as_it_was_given(
-    name: str, directory: str, python: str, setup: str
+    name: str, directory: str, python: str, setup: str, check: str
 ) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         run_dir, run_id = f"{scratch}/{directory}", new_run_id(name)
-        words = launched(render(run_dir, run_id, python, setup, LISTING, []), scratch)
+        words = launched(render(run_dir, run_id, python, setup, LISTING, [], check), scratch)
         attempt = f"{run_dir}/attempt-0"
         assert words[:2] == ["bash", "-c"]
-        assert words[3:] == ["muster", attempt, f"{run_id} 0", python, setup, run_dir]
+        assert words[3:] == ["muster", attempt, f"{run_id} 0", python, setup, run_dir, check]
         assert os.listdir(scratch) == [directory]  # nothing was executed on the way
         assert sorted(os.listdir(attempt)) == ["canary", "logs", "nodes", "phases.log", "reserve", "steps.log"]
 

@@ -45,6 +45,7 @@ def job_environment(
     env = {name: base[name] for name in kept}
     env["PATH"] = path_with_interpreter(env.get("PATH", os.defpath))
     env.setdefault("PYTHONUNBUFFERED", "1")  # so that output is seen when it is written
+    env.setdefault("PYTHONFAULTHANDLER", "1")  # so that a crash, or the abort of a stalled driver, shows where it was
     env.update(given)
     env.update(
         MUSTER_RUN_ID=identity.run.run_id,
@@ -52,6 +53,7 @@ def job_environment(
         MUSTER_CYCLE=str(cycle),
         MUSTER_RESUME="1" if identity.attempt.number or cycle else "0",
         MUSTER_OUTPUT_DIR=identity.run.output_dir,
+        MUSTER_BEAT_FILE=identity.attempt.beat,
     )
     return env
 

@@ -53,6 +53,7 @@ class Job:
     gather_timeout: float
     start_timeout: float
     stop_grace: float
+    stall_timeout: float | None
     signal_grace: float  # how long the driver may take when Slurm, not a person, ends the job
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -20,6 +21,7 @@ from muster.agent.job import Identity, Job, hosts_by_rank, node_tail, tail_of
 from muster.agent.log import say
 from muster.agent.outside import Outside
 from muster.agent.publisher import Publisher
+from muster.agent.stall import Stall
 from muster.board import claim, write_json
 from muster.process import Exit, signal_name
 from muster.rendezvous import messages as m
@@ -29,6 +31,7 @@ from muster.rendezvous.states import NodeState
 LOOK_S = 0.5  # how often deadlines, the stop request and the launcher's stderr are looked at
 PUBLISH_S = 0.2
 UNKILLABLE_S = 5.0
+STACKS_S = 45.0  # for all nodes to write their stacks
 COMPANY_S = 1.0  # importing Ray takes about as long, so waiting for another node costs nothing
 CYCLE = 0
 
@@ -53,6 +56,8 @@ class Lead:
         self._concluded = asyncio.Event()
         self._addresses = [*([] if identity.local else host_addresses()), "127.0.0.1"]
         self._signalled = False
+        self._stall: Stall | None = None  # while the driver runs, if it may not be silent for long
+        self._stacks: dict[int, asyncio.Future[bool]] = {}
         self._outside = Outside(identity.attempt)
         self._files = ThreadPoolExecutor(1)  # one thread, so that an older status never overtakes the last one
         self._company = asyncio.Event()  # an agent of another node has connected
@@ -172,6 +177,8 @@ class Lead:
         elif kind == "signal":
             host, name = self._protocol.nodes[rank].host, signal_name(message["signal"])
             self.stop(f"{host} received {name}", message["signal"])
+        elif kind == "stacks":
+            self._stacks[rank].set_result(message["python"])
         elif kind == "gone":
             self._feed(m.NodeGone(rank))
 
@@ -213,6 +220,22 @@ class Lead:
                 self.stop(request["reason"], request["signal"], request.get("patient", False))
             for end in ends:
                 self._task_ended(end.host, end.rank, end.reason)
+            if self._stall is not None and await self._off_loop(self._stall.look, time.monotonic()):
+                self._background(self._stalled(self._stall.timeout))
+                self._stall = None
+
+    async def _stalled(self, timeout: float) -> None:
+        """What every process is doing is kept before anything is ended."""
+        reason = f"the driver stalled: no output and no muster.beat() for {timeout:g} s; see logs/stacks-*.txt"
+        self._publisher.phase(reason)
+        self._publisher.event("stalled", seconds=timeout)
+        self._stacks = {rank: asyncio.get_running_loop().create_future() for rank in self._channels}
+        for rank in self._stacks:
+            self._channels[rank].send("stacks")
+        done, _ = await asyncio.wait(self._stacks.values(), timeout=STACKS_S)
+        self._feed(m.DriverStalled(reason))
+        if not any(answer.result() for answer in done):
+            self._driver.signal(signal.SIGABRT)  # Python's own fault handler then prints where the driver is
 
     def _task_ended(self, host: str, rank: int | None, reason: str) -> None:
         for node in self._protocol.nodes:
@@ -240,10 +263,14 @@ class Lead:
 
     async def _run_driver(self) -> None:
         env = self._cluster.environment(self._job_environment())
+        if self._job.stall_timeout is not None:
+            attempt = self._identity.attempt
+            self._stall = Stall(self._job.stall_timeout, attempt.driver_log, attempt.beat)
         self._publisher.mark("driver_start")
         self._publisher.driver = {"state": "running", "exit_code": None}
         self._publisher.event("driver_start", command=list(self._job.command))
         exit = await self._driver.run(list(self._job.command), env, self._job.workdir)
+        self._stall = None
         self._publisher.mark("driver_end")
         self._publisher.driver = {"state": "ended", "exit_code": exit.shell_code}
         self._publisher.event("driver_end", exit_code=exit.shell_code)

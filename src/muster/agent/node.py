@@ -7,6 +7,7 @@ import os
 import time
 from typing import Any
 
+from muster.agent import stacks
 from muster.agent.channel import Channel, ChannelError, connect
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, node_tail
@@ -88,6 +89,8 @@ class NodeAgent:
             await self._warm(RayOptions(**message["ray"]), message["cycle"])
         elif kind == "start_ray" and self._ray is not None:
             self._ray.start(Order(message["address"] or self._channel.local_address, message["head"]))
+        elif kind == "stacks":
+            self._dumping = asyncio.create_task(self._dump_stacks())
         elif kind == "stop":
             await self._clean()
             self._gone = True
@@ -111,6 +114,17 @@ class NodeAgent:
             self._report_failure("resources", f"{identity.host}: {error}")
         except (OSError, ValueError, SpawnError) as error:
             self._report_failure("ray", str(error))
+
+    async def _dump_stacks(self) -> None:
+        """Beside everything else: a stop may come meanwhile."""
+        identity, loop = self._identity, asyncio.get_running_loop()
+        env = job_environment(os.environ, given_variables(identity), identity, 0)
+        try:
+            seen = await loop.run_in_executor(None, stacks.dump, identity.attempt.stacks(identity.rank), env)
+        except OSError as error:
+            say(f"stacks could not be written: {error}")
+            seen = False
+        self._channel.send("stacks", python=seen)
 
     def _report_failure(self, phase: str, reason: str) -> None:
         say(f"{reason}")

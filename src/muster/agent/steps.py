@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 # Exit codes of the prelude and of the archive's first lines. The prelude's words say more, but they come over another
 # connection than the code, and perhaps later.
-UNSEEN, SETUP_FAILED, OLD_PYTHON, NO_PYTHON = 121, 122, 123, 127
+UNSEEN, SETUP_FAILED, OLD_PYTHON, UNHEALTHY, NO_PYTHON = 121, 122, 123, 124, 127
 _MEANING = {
     UNSEEN: "cannot see the run directory: it must be on a filesystem that every node shares",
     SETUP_FAILED: "--setup failed",
+    UNHEALTHY: "--health-check failed",
     OLD_PYTHON: "its Python is older than 3.9, which the agent needs",
     NO_PYTHON: "no Python interpreter at the path chosen for the nodes",
 }

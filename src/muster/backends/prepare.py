@@ -56,6 +56,8 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
             raise Mistake(f"the {what} directory has a control character in its name: {path!r}")
     if not os.path.isdir(workdir):
         raise Mistake(f"--workdir {spec.workdir}: no such directory")
+    if spec.dedicated_head and place.nodes < 2:
+        raise Mistake("--dedicated-head: with one node there would be none for the work; use --nodes 2 or more")
     run = RunPaths(str(runs_dir(spec, cwd) / new_run_id(spec.name)))
     spec = spec.model_copy(update={"nodes": place.nodes})
     text = script.render(
@@ -65,6 +67,7 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
         spec.setup or "",
         _launcher(spec, place),
         _directives(spec, place, run, workdir),
+        spec.health_check or "",
     )
     return Prepared(run, spec, place, python, workdir, text)
 

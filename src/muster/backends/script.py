@@ -17,7 +17,7 @@ from muster.agent import steps
 # It becomes the agent by exec, since Slurm under cgroup tracking sends SIGTERM to the task process alone. The set-up
 # is the user's: it must not see these arguments as its own, nor be able to disturb them by a variable of the same name.
 PRELUDE = r"""
-muster_attempt=$1 muster_canary=$2 muster_python=$3 muster_setup=$4 muster_run=$5
+muster_attempt=$1 muster_canary=$2 muster_python=$3 muster_setup=$4 muster_run=$5 muster_check=$6
 set --
 export MUSTER_RANK=${@RANK@} MUSTER_HOST=${@HOST@}
 muster_say() { echo "muster: $MUSTER_HOST: $1" >&3; }
@@ -37,6 +37,10 @@ if [ -n "$muster_setup" ]; then
     exit @SETUP_FAILED@
   }
   trap - EXIT
+fi
+if [ -n "$muster_check" ] && ! (eval "$muster_check"); then
+  muster_say "--health-check failed: $(tail -n 1 "$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log")"
+  exit @UNHEALTHY@
 fi
 command -v "$muster_python" >/dev/null || { muster_say "no Python interpreter at $muster_python"; exit @NO_PYTHON@; }
 exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
@@ -80,7 +84,7 @@ head -c 65536 /dev/zero >"$attempt/reserve" # so that a full disk cannot prevent
 # The launcher gets a session of its own: a signal to this script must not reach it.
 setsid @LAUNCHER@ \
   bash -c @PRELUDE@ \
-  muster "$attempt" "$canary" @PYTHON@ @SETUP@ "$run" </dev/null >"$attempt/steps.log" 2>&1 &
+  muster "$attempt" "$canary" @PYTHON@ @SETUP@ "$run" @CHECK@ </dev/null >"$attempt/steps.log" 2>&1 &
 launcher=$!
 
 tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
@@ -140,7 +144,9 @@ class Launcher:
     attempt: str = "0"
 
 
-def render(run_dir: str, run_id: str, python: str, setup: str, launcher: Launcher, directives: Sequence[str]) -> str:
+def render(
+    run_dir: str, run_id: str, python: str, setup: str, launcher: Launcher, directives: Sequence[str], check: str = ""
+) -> str:
     """The whole script. Every value from outside is quoted here and nowhere else."""
     prelude = _substitute(
         PRELUDE,
@@ -149,6 +155,7 @@ def render(run_dir: str, run_id: str, python: str, setup: str, launcher: Launche
             "@HOST@": launcher.host_variable,
             "@UNSEEN@": str(steps.UNSEEN),
             "@SETUP_FAILED@": str(steps.SETUP_FAILED),
+            "@UNHEALTHY@": str(steps.UNHEALTHY),
             "@NO_PYTHON@": str(steps.NO_PYTHON),
         },
     )
@@ -161,6 +168,7 @@ def render(run_dir: str, run_id: str, python: str, setup: str, launcher: Launche
         "@LAUNCHER@": " ".join(launcher.words),
         "@PYTHON@": quote(python),
         "@SETUP@": quote(setup),
+        "@CHECK@": quote(check),
         "@LINGER@": str(LINGER_S),
         "@PRELUDE@": quote(prelude),
     }

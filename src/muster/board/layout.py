@@ -3,9 +3,9 @@
 <runs dir>/<run id>/
   job.json  env.json  job.sh  job.out  agent.pyz  token  ray-token  submission.json  output/
   attempt-0/
-    canary  hosts  steps.log  phases.log  lead-0.json  status-0.json  events-0.jsonl  stop.json  reserve  outcome
+    canary  hosts  steps.log  phases.log  lead-0.json  status-0.json  events-0.jsonl  stop.json  beat  reserve  outcome
     nodes/0003.json
-    logs/driver.log  logs/node-0003.log  logs/ray/<host>.tar.gz
+    logs/driver.log  logs/node-0003.log  logs/stacks-0003.txt  logs/ray/<host>.tar.gz
 """
 
 from __future__ import annotations
@@ -58,6 +58,11 @@ class AttemptPaths:
         return self._at("stop.json")
 
     @property
+    def beat(self) -> str:
+        """Touched by `muster.beat()`."""
+        return self._at("beat")
+
+    @property
     def driver_log(self) -> str:
         return self._at("logs", "driver.log")
 
@@ -76,6 +81,10 @@ class AttemptPaths:
 
     def node_record(self, rank: int) -> str:
         return self._at("nodes", f"{rank:04d}.json")
+
+    def stacks(self, rank: int) -> str:
+        """What a node's processes were doing when the driver had stalled."""
+        return self._at("logs", f"stacks-{rank:04d}.txt")
 
     def node_log(self, rank: int) -> str:
         return self._at("logs", f"node-{rank:04d}.log")

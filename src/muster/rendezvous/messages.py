@@ -52,6 +52,13 @@ class DriverEnded:
 
 
 @dataclass(frozen=True)
+class DriverStalled:
+    """The driver lives, and has shown no progress for longer than it may."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class StopRequested:
     """Somebody outside wants the run to end: a person, or Slurm with a signal."""
 
@@ -72,7 +79,7 @@ class Tick:
     """Time passed; deadlines are looked at."""
 
 
-Event = Union[Arrived, HeadUp, Ready, NodeFailed, NodeLost, DriverEnded, StopRequested, NodeGone, Tick]
+Event = Union[Arrived, HeadUp, Ready, NodeFailed, NodeLost, DriverEnded, DriverStalled, StopRequested, NodeGone, Tick]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from muster.rendezvous.messages import (
     Command,
     Conclude,
     DriverEnded,
+    DriverStalled,
     EndDriver,
     Event,
     HeadUp,
@@ -97,6 +98,8 @@ class Protocol:
             return self._lost(event, now)
         if isinstance(event, DriverEnded):
             return self._driver_ended(event, now)
+        if isinstance(event, DriverStalled):
+            return self._stalled(event, now)
         if isinstance(event, StopRequested):
             ended = Outcome("stopped", 128 + event.signal, event.reason)
             return self._finish(ended, now, event.grace)
@@ -185,6 +188,12 @@ class Protocol:
             self.outcome = replace(self.outcome, exit_code=event.code)
         state = "succeeded" if event.code == 0 else "failed"
         return self._finish(Outcome(state, event.code, f"the driver {event.how}"), now, 0.0)
+
+    def _stalled(self, event: DriverStalled, now: float) -> list[Command]:
+        if not self.driver_running:
+            return []
+        ended = Outcome("failed", INFRASTRUCTURE_FAILED, event.reason, phase="stalled")
+        return self._finish(ended, now, FAILURE_GRACE_S)
 
     def _finish(self, outcome: Outcome, now: float, grace: float) -> list[Command]:
         """Record the outcome, unless there is one; end the driver first, then the nodes under it."""

@@ -38,7 +38,7 @@ printf '%s\n' node-0 node-1 node-2 >"$attempt/hosts"
 # The launcher gets a session of its own: a signal to this script must not reach it.
 setsid /opt/muster/bin/python /opt/muster/lib/local_step.py 3 \
   bash -c '
-muster_attempt=$1 muster_canary=$2 muster_python=$3 muster_setup=$4 muster_run=$5
+muster_attempt=$1 muster_canary=$2 muster_python=$3 muster_setup=$4 muster_run=$5 muster_check=$6
 set --
 export MUSTER_RANK=${MUSTER_TASK} MUSTER_HOST=${MUSTER_NODE}
 muster_say() { echo "muster: $MUSTER_HOST: $1" >&3; }
@@ -59,10 +59,14 @@ if [ -n "$muster_setup" ]; then
   }
   trap - EXIT
 fi
+if [ -n "$muster_check" ] && ! (eval "$muster_check"); then
+  muster_say "--health-check failed: $(tail -n 1 "$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log")"
+  exit 124
+fi
 command -v "$muster_python" >/dev/null || { muster_say "no Python interpreter at $muster_python"; exit 127; }
 exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
 ' \
-  muster "$attempt" "$canary" python3 'module load cuda; source "env.sh"' "$run" </dev/null >"$attempt/steps.log" 2>&1 &
+  muster "$attempt" "$canary" python3 'module load cuda; source "env.sh"' "$run" '' </dev/null >"$attempt/steps.log" 2>&1 &
 launcher=$!
 
 tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
