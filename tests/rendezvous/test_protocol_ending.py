@@ -11,6 +11,7 @@ from tests.rendezvous.conftest import PLAN, Run, arrived
 from muster.rendezvous.messages import (
     Conclude,
     DriverEnded,
+    DriverStalled,
     EndDriver,
     Event,
     HeadUp,
@@ -38,6 +39,16 @@ def test_the_driver_s_exit_code_is_the_outcome(running: Run, code: int, state: s
     assert running.feed(*ALL_GONE) == [Conclude()]
     assert running.outcome == Outcome(state, code, f"the driver exited with {code}")
     assert running.state is RunState(state)
+
+
+def test_a_stalled_driver_is_ended_as_after_a_failure(running: Run) -> None:
+    assert running.feed(DriverStalled("no output for 60 s")) == [EndDriver(FAILURE_GRACE_S)]
+    assert running.feed(DriverEnded(134, "was killed by SIGABRT"), *ALL_GONE)[-1] == Conclude()
+    assert running.outcome == Outcome("failed", 125, "no output for 60 s", phase="stalled")
+
+
+def test_a_driver_that_does_not_run_cannot_stall() -> None:
+    assert starting().feed(DriverStalled("no output for 60 s")) == []
 
 
 def test_the_run_is_over_only_when_the_last_node_is_gone(running: Run) -> None:

@@ -14,6 +14,7 @@ from muster.rendezvous.messages import (
     Arrived,
     Conclude,
     DriverEnded,
+    DriverStalled,
     EndDriver,
     Event,
     HeadUp,
@@ -149,6 +150,10 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(code=st.sampled_from([0, 1, 143]))
     def the_driver_ends(self, code: int) -> None:
         self.feed(DriverEnded(code, f"exited with {code}"))
+
+    @rule()
+    def the_driver_stalls(self) -> None:
+        self.feed(DriverStalled("no output for 60 s"))
 
     @rule(signum=st.sampled_from([2, 15]), grace=st.floats(0, LONGEST_GRACE_S))
     def somebody_asks_to_stop(self, signum: int, grace: float) -> None:

@@ -70,6 +70,7 @@ def _status_lines(status: dict[str, Any]) -> list[str]:
     driver = status["driver"]
     code = f", exit code {driver['exit_code']}" if driver["exit_code"] is not None else ""
     lines.append(f"  driver {driver['state']}{code}")
+    lines += _ray_lines(status.get("ray"), len(status["nodes"]))
     lines.append(f"  {_timing_line(status['timings'])}")
     if status["end_reason"]:
         lines.append(f"  ended: {status['end_reason']}")
@@ -78,6 +79,16 @@ def _status_lines(status: dict[str, Any]) -> list[str]:
         lines += [f"    | {line}" for line in error["log_tail"]]
     lines.append(f"  directory {status['run_dir']}" if "run_dir" in status else "")
     return [printable(line) for line in lines if line]
+
+
+def _ray_lines(ray: dict[str, Any] | None, nodes: int) -> list[str]:
+    if ray is None:
+        return []
+    board = ray["dashboard"]
+    lines = [f"  ray at {ray['address']}" + (f", dashboard on {board['host']}:{board['port']}" if board else "")]
+    if nodes > 1:
+        lines += [f"    {name.removeprefix('RAY_')} = {value}" for name, value in sorted(ray["tuning"].items())]
+    return lines
 
 
 def _timing_line(timings: dict[str, float | None]) -> str:
