@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,8 +49,8 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 @pytest.fixture
 def slurm(lab: Lab, request: pytest.FixtureRequest) -> Iterator[SlurmCommand]:
     """`muster` on the lab's login side, in a directory that all nodes share. No job outlives the test."""
-    directory = LAB_DIR / "shared" / request.node.name.replace("/", "-")[:40]
-    directory.mkdir()
+    directory = Path(tempfile.mkdtemp(prefix=re.sub(r"\W+", "-", request.node.name)[:40] + "-", dir=LAB_DIR / "shared"))
+    directory.chmod(0o755)
     command = SlurmCommand(cwd=directory, python=sys.executable, env=lab.env_additions(), lab=lab)
     yield command
     lab.exec(["sh", "-c", "scancel $(squeue --noheader --format=%A)"], capture_output=True)
@@ -100,10 +102,28 @@ class SlurmCommand(MusterCommand):
 
 
 def agent_on(slurm: SlurmCommand, node: str) -> int:
-    """The agent's pid on this machine: the process of the node's UTS namespace that runs the archive."""
-    (name,) = [n for n in slurm.lab.status().nodes if n.name == node]
-    space = os.readlink(f"/proc/{name.pid}/ns/uts")
-    listing = subprocess.run(["pgrep", "-f", "agent.pyz"], capture_output=True, text=True).stdout.split()
-    here = [pid for pid in listing if os.readlink(f"/proc/{pid}/ns/uts") == space]
-    (pid,) = [int(pid) for pid in here if Path(f"/proc/{pid}/comm").read_text().startswith("python")]
-    return pid
+    """The agent's pid on this machine."""
+    return next(
+        pid for pid in _processes(slurm, node, "python") if b"agent.pyz" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+
+
+def process_on(slurm: SlurmCommand, node: str, name: str) -> int:
+    """The pid, on this machine, of the node's process of that name that was started last."""
+    return max(_processes(slurm, node, name))
+
+
+def _processes(slurm: SlurmCommand, node: str, name: str) -> list[int]:
+    """By their UTS namespace, which is the node's own."""
+    (found,) = [entry for entry in slurm.lab.status().nodes if entry.name == node]
+    space = os.readlink(f"/proc/{found.pid}/ns/uts")
+    return [
+        pid for pid in slurm.lab.processes(node) if _named(pid, name) and os.readlink(f"/proc/{pid}/ns/uts") == space
+    ]
+
+
+def _named(pid: int, name: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().startswith(name)
+    except OSError:
+        return False

@@ -82,7 +82,7 @@ guard() {
   exec {pause}<> <(:)
   before=
   until has outcome; do
-    read -rt 1 -u "$pause"
+    read -rt 0.5 -u "$pause"
     why=
     if grep -aEq 'error: [^ ]*: tasks? 0[-,:]' "$attempt/steps.log"; then why="the lead is gone"
     elif has lead-0.json; then continue
@@ -103,9 +103,9 @@ code=125
 while kill -0 "$launcher" 2>/dev/null; do wait "$launcher" && has lead-0.json && code=0; done
 kill "$guard" 2>/dev/null
 # The lead leaves with the driver's code. Where its last words could not be written (a full disk), or are not to be
-# seen yet, a success of all tasks, after there was a lead, is a success.
+# seen yet, a success of all tasks, after there was a lead, is a success. A lead that was killed left no words.
 for _ in 1 2 3 4 5; do
-  if has outcome || [ "$code" = 0 ] || ! has lead-0.json; then break; fi
+  if has outcome || ! grep -aEq 'error: [^ ]*: tasks? 0[-,:].*Exited with' "$attempt/steps.log"; then break; fi
   read -rt 1 <> <(:)
 done
 record "$code" "the step ended without an outcome: $(last_words)"
