@@ -13,6 +13,7 @@ from muster.agent.job import Identity, node_tail
 from muster.agent.log import say
 from muster.agent.ray_node import Order, RayNode, RayPaths, settings
 from muster.agent.ray_node.settings import RayOptions
+from muster.agent.turns import Ending, leaderless
 from muster.board import read_json, write_json
 from muster.process import SpawnError
 from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
@@ -45,7 +46,7 @@ class NodeAgent:
             return 0 if self._gone else INFRASTRUCTURE_FAILED
         finally:
             beats.cancel()
-            await self._clean()
+            await self._clean(leaderless(self._identity.rank))
             channel.close()
 
     def report_signal(self, signum: int) -> None:
@@ -87,7 +88,7 @@ class NodeAgent:
         elif kind == "start_ray" and self._ray is not None:
             self._ray.start(Order(message["address"] or self._channel.local_address, message["head"]))
         elif kind == "stop":
-            await self._clean()
+            await self._clean(Ending(message["failed"], message["after"], message["seconds"]))
             self._gone = True
             self._channel.send("gone")
 
@@ -112,8 +113,8 @@ class NodeAgent:
         tail = node_tail(self._identity.attempt, self._identity.rank)
         self._channel.send("failed", phase=phase, reason=reason, tail=tail)
 
-    async def _clean(self) -> None:
+    async def _clean(self, ending: Ending) -> None:
         """End and remove everything of the run on this node; safe to call again."""
         if self._ray is not None:
             ray, self._ray = self._ray, None
-            await ray.stop()
+            await ray.stop(ending)

@@ -27,6 +27,8 @@ class RayOptions:
     nodes: int
     local: bool
     port_base: int | None = None  # pinned by the user; else each node takes a free block
+    logs: str = "on-failure"  # when Ray's logs are kept: always, on-failure, never
+    logs_max: int = 64 * 1024**2
 
 
 def temp_dir(run_id: str, attempt: int, cycle: int, rank: int, root: str = "/tmp") -> str:
