@@ -107,3 +107,5 @@ def test_a_ray_start_that_fails_on_one_node_is_named(slurm: SlurmCommand) -> Non
     done = slurm.run("--setup", spoil, "--", "true", ray=True)
     assert done.returncode == 125
     assert "node n3 (rank 2) failed in phase 'ray'" in done.stderr and "No module named 'no'" in done.stderr
+    kept = {path.name for path in slurm.run_dir().glob("attempt-0/logs/ray/*")}
+    assert "n1.tar.gz" in kept and not any(name.endswith(".tmp") for name in kept)

@@ -82,7 +82,8 @@ def _found(directory: str) -> list[tuple[str, int]]:
 def _write(directory: str, chosen: Sequence[tuple[str, int]], path: str, until: float) -> None:
     """Whole or not at all."""
     temporary, name = f"{path}{ENDING}.tmp", os.path.basename(path)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(os.path.dirname(path))
     try:
         with (
             _open_private(temporary) as file,
