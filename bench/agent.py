@@ -140,7 +140,8 @@ async def operations(place: Path, python: str, *, ray: bool) -> dict[str, Any]:
         lines.seek(0)
         whole = count(lines, root, math.inf)
     return {
-        "total": found.total, "to_the_end": whole.total, "by_program": dict(found.by_program), "by_call": dict(found.by_call),
+        "total": found.total, "to_the_end": whole.total,
+        "by_program": dict(found.by_program), "by_call": dict(found.by_call),
         "operations": found.listing,
     }  # fmt: skip
 

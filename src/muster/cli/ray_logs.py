@@ -16,6 +16,7 @@ from muster.agent.ray_node.archive import ENDING
 from muster.agent.ray_node.settings import file_name
 from muster.board import AttemptPaths, RunPaths, read_record
 from muster.cli.display import printable
+from muster.runs.stop import is_live
 
 
 def show(run: RunPaths, node: str | None, pattern: str | None) -> None:
@@ -79,7 +80,9 @@ def _node_name(attempt: AttemptPaths, node: str, nodes: int) -> str:
 def _why_none(run: RunPaths) -> str:
     job = read_record(run.job)
     if not job.get("ray", True):
-        return f"{run.run_id} ran without Ray"
+        return f"{run.run_id} has no Ray"
+    if is_live(run):
+        return f"{run.run_id} has not ended: Ray's logs are kept when it does"
     policy = job.get("ray_logs", "on-failure")
     hint = "; `--ray-logs always` keeps them after a success, too" if policy == "on-failure" else ""
     return f"{run.run_id} has no archives of Ray's logs: it ran with --ray-logs {policy}{hint}"

@@ -1,4 +1,4 @@
-"""`muster du` and `muster clean`: what is said, asked and done."""
+"""`muster du`, `muster clean` and `muster logs --ray`: what is said, asked and done."""
 
 from __future__ import annotations
 
@@ -111,3 +111,22 @@ def test_an_age_without_a_unit_or_sense_is_refused(
     assert muster("clean", "--older-than", age, "--yes") == 2
     assert "such as 30d or 12h" in capsys.readouterr().err
     assert (runs_dir / "old").exists()
+
+
+@pytest.mark.parametrize(
+    ("job", "state", "said"),
+    [
+        ({"ray": False}, "succeeded", "has no Ray"),
+        ({"ray_logs": "on-failure"}, "running", "has not ended"),
+        ({"ray_logs": "on-failure"}, "succeeded", "`--ray-logs always` keeps them after a success, too"),
+    ],
+)
+def test_logs_of_rays_that_are_not_there_are_explained(
+    runs_dir: Path, capsys: pytest.CaptureFixture[str], job: dict[str, object], state: str, said: str
+) -> None:
+    run = FakeRun(str(runs_dir / "young")).publishes(state)
+    write_json(run.job, {"nodes": 1, **job})
+    if state == "running":
+        os.unlink(run.attempt(0).outcome)
+    assert muster("logs", "young", "--ray") == 1
+    assert said in capsys.readouterr().err
