@@ -5,7 +5,8 @@ import     fresh processes of the built archive, as the nodes run it (`python -I
            from its start to its end: interpreter, bootstrap, imports.
 memory     VmRSS of the agents of a run without Ray, while its driver runs, lead and worker; their keepers beside.
 files      operations under the run directory of one node that is not the lead, from its prelude's first line to the
-           start of the driver, counted in a trace (tracing.py says what counts), without and with Ray.
+           start of the driver, counted in a trace (tracing.py says what counts), without and with Ray; and, beside,
+           to its end.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import shutil
 import signal
 import statistics
@@ -135,8 +137,11 @@ async def operations(place: Path, python: str, *, ray: bool) -> dict[str, Any]:
         root, until = held.run.root, held.driver_start
     with trace.open(encoding="utf-8", errors="replace") as lines:
         found = count(lines, root, until)
+        lines.seek(0)
+        whole = count(lines, root, math.inf)
     return {
-        "total": found.total, "by_program": dict(found.by_program), "by_call": dict(found.by_call),
+        "total": found.total, "to_the_end": whole.total,
+        "by_program": dict(found.by_program), "by_call": dict(found.by_call),
         "operations": found.listing,
     }  # fmt: skip
 
@@ -160,7 +165,8 @@ def _page(results: dict[str, Any], wanted: list[Goal], path: Path) -> str:
     times, sizes = results["import"], results["memory"]
     rows = [["for comparison", ""], *([name, f"{value:g}"] for name, value in {**times, **sizes}.items())]
     for kind, found in results.get("files", {}).items():
-        rows.append([f"operations {kind}", ", ".join(f"{who} {n}" for who, n in found["by_program"].items())])
+        programs = ", ".join(f"{who} {n}" for who, n in found["by_program"].items())
+        rows.append([f"operations {kind}", f"{programs}; to the end of the run {found['to_the_end']}"])
     skipped = [] if "files" in results else ["", "strace is not installed: operations on files were not counted"]
     return "\n".join([goals_table(wanted), "", table(rows), *skipped, "", f"written to {path}"])
 

@@ -114,12 +114,15 @@ def test_an_interrupt_detaches_and_says_how_to_go_on(slurm: SlurmCommand) -> Non
     assert slurm("stop").returncode == 0
 
 
-def test_a_pending_job_is_stopped_by_cancelling_it(slurm: SlurmCommand) -> None:
+def test_a_pending_job_is_stopped_by_cancelling_it_and_cleaned_away_only_then(slurm: SlurmCommand) -> None:
     done = slurm.run("--detach", "--sbatch", "hold", "--", "true")
     job_id = done.stdout.split()[1]
     assert slurm.status()["state"] == "pending"
+    clean = ("clean", "--older-than", "0s", "--yes")
+    assert f"is in Slurm's queue as job {job_id}" in slurm(*clean).stderr
     assert "cancelled before it began" in slurm("stop").stdout
     assert slurm.ended_job(job_id)["JobState"] == "CANCELLED"
+    assert "removed 1 run:" in slurm(*clean).stdout and not slurm.run_dirs()
 
 
 def test_scancel_gives_the_driver_its_grace_and_leaves_nothing(slurm: SlurmCommand) -> None:

@@ -17,18 +17,23 @@ pytestmark = pytest.mark.ray
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hello_cluster.py"
 
 
-def test_three_nodes_come_up_run_the_driver_and_leave_their_logs(muster: MusterCommand) -> None:
+def test_three_nodes_come_up_run_the_driver_and_leave_no_logs_of_rays(muster: MusterCommand) -> None:
     done = muster.local("--", "python", str(EXAMPLE), nodes=3, ray=True)
     assert done.returncode == 0, done.stderr
     assert f"3 alive nodes in run {muster.run_dir().name}" in done.stdout
     timings = muster.status()["timings"]
     order = ["job_start", "lead_ready", "ray_head_ready", "ray_ready", "driver_start", "driver_end", "ended"]
     assert [timings[name] for name in order] == sorted(timings[name] for name in order)
-    archives = sorted((muster.run_dir() / "attempt-0" / "logs" / "ray").iterdir())
-    assert [path.name for path in archives] == ["node-0.tar.gz", "node-1.tar.gz", "node-2.tar.gz"]
-    for path in archives:
+    assert not archives(muster)
+
+
+def archives(muster: MusterCommand) -> dict[str, list[str]]:
+    """The archives of Ray's logs, and what is in them."""
+    found = {}
+    for path in sorted(muster.run_dir().glob("attempt-0/logs/ray/*")):
         with tarfile.open(path) as tar:
-            assert any(name.endswith("raylet.out") for name in tar.getnames())
+            found[path.name] = tar.getnames()
+    return found
 
 
 HOLD = """
@@ -40,7 +45,7 @@ time.sleep(1000)
 
 
 def test_a_killed_raylet_fails_the_run_by_name_and_strangers_are_refused(muster: MusterCommand) -> None:
-    process = muster.start(*muster.local_args("--", "python", "-c", HOLD, ray=True))
+    process = muster.start(*muster.local_args("--ray-logs-max", "64K", "--", "python", "-c", HOLD, ray=True))
     run = muster.wait_for_driver("ready")
     address = (run / "attempt-0" / "logs" / "driver.log").read_text().partition("ready ")[2].split()[0]
     stranger = "import ray; ray.init(); print('connected')"
@@ -51,6 +56,22 @@ def test_a_killed_raylet_fails_the_run_by_name_and_strangers_are_refused(muster:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 125
     assert "node-1" in err and "Ray's raylet was ended by SIGKILL" in err
+    kept = archives(muster)
+    assert list(kept) == ["node-0.tar.gz", "node-1.tar.gz"]
+    assert {"node-0/gcs_server.out", "node-0/raylet.out"} <= set(kept["node-0.tar.gz"])
+    assert "node-1/raylet.out" in kept["node-1.tar.gz"]
+    assert all(path.stat().st_size <= 64 * 1024 for path in run.glob("attempt-0/logs/ray/*"))
+    listed = muster("logs", "--ray", "--node", "node-1")
+    assert "node-1/raylet.out" in listed.stdout and "node-0" not in listed.stdout
+    assert "Raylet" in muster("logs", "--ray", "--node", "1", "--file", "raylet.out").stdout
+
+
+def test_with_ray_logs_never_a_failed_run_leaves_none(muster: MusterCommand) -> None:
+    done = muster.local("--ray-logs", "never", "--", "false", nodes=1, ray=True)
+    assert done.returncode == 1, done.stderr
+    assert not archives(muster)
+    refused = muster("logs", "--ray")
+    assert refused.returncode == 1 and "--ray-logs never" in refused.stderr
 
 
 def test_a_ray_start_that_fails_is_named_with_its_last_lines(muster: MusterCommand) -> None:
@@ -66,15 +87,23 @@ import os
 def hook(ray_params, head):
     if not head and not os.path.exists("failed-once"):
         open("failed-once", "w").close()
+        logs = os.path.join(ray_params.temp_dir, "session_latest", "logs")  # as if it had failed later
+        os.makedirs(logs)
+        with open(os.path.join(logs, "raylet.out"), "w") as file:
+            file.write("of the first try")
         raise RuntimeError("as on a bad day")
 """
 
 
-def test_a_ray_start_that_fails_once_is_tried_again_with_its_reason_kept(muster: MusterCommand) -> None:
+def test_a_ray_start_that_fails_once_is_tried_again_with_its_reason_and_logs_kept(muster: MusterCommand) -> None:
     (muster.cwd / "badday.py").write_text(FAILS_ONCE)
-    muster.env.update(RAY_START_HOOK="badday.hook", PYTHONPATH=str(muster.cwd))
-    done = muster.local("--", "true", nodes=2, ray=True)
+    path = os.pathsep.join([str(muster.cwd), os.environ.get("PYTHONPATH", "")])
+    muster.env.update(RAY_START_HOOK="badday.hook", PYTHONPATH=path)
+    done = muster.local("--ray-logs", "always", "--", "true", nodes=2, ray=True)
     assert done.returncode == 0, done.stderr
+    kept = archives(muster)
+    assert list(kept) == ["node-0.tar.gz", "node-1.tar.gz", "node-1.try1.tar.gz"]
+    assert kept["node-1.try1.tar.gz"] == ["node-1.try1/raylet.out"]
     events = (muster.run_dir() / "attempt-0" / "events-0.jsonl").read_text()
     assert "`ray start` exited with 1; try 2 of 3 follows" in events
     assert "as on a bad day" in (muster.run_dir() / "attempt-0" / "logs" / "node-0001.log").read_text()

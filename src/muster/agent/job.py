@@ -55,6 +55,9 @@ class Job:
     stop_grace: float
     stall_timeout: float | None
     signal_grace: float  # how long the driver may take when Slurm, not a person, ends the job
+    kill_wait: float | None  # from Slurm's first signal to its SIGKILL
+    ray_logs: str
+    ray_logs_max: int
 
     @classmethod
     def load(cls, run: RunPaths) -> Job:

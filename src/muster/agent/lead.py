@@ -22,6 +22,7 @@ from muster.agent.log import say
 from muster.agent.outside import Outside
 from muster.agent.publisher import Publisher
 from muster.agent.stall import Stall
+from muster.agent.turns import ending
 from muster.board import claim, write_json
 from muster.process import Exit, signal_name
 from muster.rendezvous import messages as m
@@ -58,6 +59,7 @@ class Lead:
         self._signalled = False
         self._stall: Stall | None = None  # while the driver runs, if it may not be silent for long
         self._stacks: dict[int, asyncio.Future[bool]] = {}
+        self._killed_at: float | None = None  # when Slurm's SIGKILL will come
         self._outside = Outside(identity.attempt)
         self._files = ThreadPoolExecutor(1)  # one thread, so that an older status never overtakes the last one
         self._company = asyncio.Event()  # an agent of another node has connected
@@ -125,6 +127,8 @@ class Lead:
     def stop(self, reason: str, signum: int, patient: bool = False) -> None:
         """A request from outside. After a signal of Slurm's its SIGKILL is near; a person can wait."""
         self._signalled = self._signalled or not patient  # by Slurm, perhaps to begin again
+        if not patient and self._job.kill_wait is not None and self._killed_at is None:
+            self._killed_at = time.monotonic() + self._job.kill_wait
         grace = self._job.stop_grace if patient else self._job.signal_grace
         self._feed(m.StopRequested(reason, signum, grace))
 
@@ -257,9 +261,17 @@ class Lead:
         elif isinstance(command, m.EndDriver):
             self._driver.end(command.grace)
         elif isinstance(command, m.StopNode):
-            self._channels[command.rank].send("stop")
+            self._stop_node(command.rank)
         else:
             self._concluded.set()
+
+    def _stop_node(self, rank: int) -> None:
+        """With what the node must know to decide about Ray's logs: how the run ended, and how long there is."""
+        assert self._protocol.outcome is not None
+        now = time.monotonic()
+        ends = [when for when in (self._protocol.deadline, self._killed_at) if when is not None]
+        told = ending(rank, self._protocol.outcome, min(ends, default=now) - now)
+        self._channels[rank].send("stop", failed=told.failed, after=told.after, seconds=told.seconds)
 
     async def _run_driver(self) -> None:
         env = self._cluster.environment(self._job_environment())

@@ -16,6 +16,7 @@ from muster.agent.ray_node import Order, RayNode, RayPaths, settings
 from muster.agent.ray_node.labels import NodeFacts
 from muster.agent.ray_node.resources import Mismatch
 from muster.agent.ray_node.settings import RayOptions
+from muster.agent.turns import Ending, leaderless
 from muster.board import read_json, write_json
 from muster.process import SpawnError
 from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
@@ -48,7 +49,7 @@ class NodeAgent:
             return 0 if self._gone else INFRASTRUCTURE_FAILED
         finally:
             beats.cancel()
-            await self._clean()
+            await self._clean(leaderless(self._identity.rank))
             channel.close()
 
     def report_signal(self, signum: int) -> None:
@@ -92,7 +93,7 @@ class NodeAgent:
         elif kind == "stacks":
             self._dumping = asyncio.create_task(self._dump_stacks())
         elif kind == "stop":
-            await self._clean()
+            await self._clean(Ending(message["failed"], message["after"], message["seconds"]))
             self._gone = True
             self._channel.send("gone")
 
@@ -131,8 +132,8 @@ class NodeAgent:
         tail = node_tail(self._identity.attempt, self._identity.rank)
         self._channel.send("failed", phase=phase, reason=reason, tail=tail)
 
-    async def _clean(self) -> None:
+    async def _clean(self, ending: Ending) -> None:
         """End and remove everything of the run on this node; safe to call again."""
         if self._ray is not None:
             ray, self._ray = self._ray, None
-            await ray.stop()
+            await ray.stop(ending)

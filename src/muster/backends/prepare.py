@@ -109,9 +109,12 @@ def write_run(prepared: Prepared) -> None:
         raise
 
 
-def _signal_grace(spec: JobSpec, place: Place) -> float:
+def _signal_times(spec: JobSpec, place: Place) -> dict[str, float | None]:
     """What the driver may take when Slurm ends the job: the larger part of KillWait, the nodes need the rest."""
-    return min(spec.stop_grace, 0.6 * client.kill_wait()) if place.backend == "slurm" else spec.stop_grace
+    if place.backend != "slurm":
+        return {"signal_grace": spec.stop_grace, "kill_wait": None}
+    kill_wait = client.kill_wait()
+    return {"signal_grace": min(spec.stop_grace, 0.6 * kill_wait), "kill_wait": kill_wait}
 
 
 def _job_record(prepared: Prepared) -> dict[str, object]:
@@ -128,5 +131,5 @@ def _job_record(prepared: Prepared) -> dict[str, object]:
         "python": prepared.python,
         "workdir": prepared.workdir,
         "cpus_per_node": cpus,
-        "signal_grace": _signal_grace(spec, place),
+        **_signal_times(spec, place),
     }

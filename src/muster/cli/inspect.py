@@ -17,6 +17,7 @@ from rich.text import Text
 
 from muster.backends.errors import BackendError
 from muster.board import RunPaths, read_json
+from muster.cli import ray_logs
 from muster.cli.display import printable
 from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
 from muster.runs.follow import Tail
@@ -108,13 +109,27 @@ def _folded(hosts: list[str]) -> str:
 @click.command()
 @click.argument("run", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
-@click.option("--node", type=click.IntRange(min=0), metavar="N", help="The log of the node with this rank.")
+@click.option("--node", "node_name", metavar="N", help="The log of the node with this rank; with --ray also a host.")
 @click.option("--driver", is_flag=True, help="The driver's output (the default).")
+@click.option("--ray", is_flag=True, help="List what the nodes' archives of Ray's logs hold; see --file.")
+@click.option("--file", "pattern", metavar="NAME", help="With --ray: print this file, or all that match, as worker-*.")
 @_runs_dir
-def logs(run: str | None, follow: bool, node: int | None, driver: bool, runs_dir: Path | None) -> None:
-    """Print the driver's output, or a node's log, of RUN (default: the newest)."""
-    if driver and node is not None:
-        raise click.UsageError("--node and --driver exclude each other")
+def logs(
+    run: str | None, follow: bool, node_name: str | None, driver: bool, ray: bool, pattern: str | None,
+    runs_dir: Path | None,
+) -> None:  # fmt: skip
+    """Print the driver's output, a node's log, or Ray's logs, of RUN (default: the newest)."""
+    if driver and (node_name is not None or ray):
+        raise click.UsageError("--driver excludes --node and --ray")
+    if ray and follow:
+        raise click.UsageError("--ray has nothing to follow: Ray's logs are kept when the run ends")
+    if pattern is not None and not ray:
+        raise click.UsageError("--file names a file of Ray's: give --ray, too")
+    if ray:
+        return ray_logs.show(_find(run, runs_dir), node_name, pattern)
+    if node_name is not None and not node_name.isdigit():
+        raise click.UsageError(f"--node {node_name}: give the node's rank, a whole number, 0 or more")
+    node = None if node_name is None else int(node_name)
     paths = _find(run, runs_dir)
     tail: Tail | None = None
     alive = Liveness(paths)

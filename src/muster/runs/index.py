@@ -28,6 +28,16 @@ def remember(run: RunPaths) -> None:
         pass
 
 
+def forget(run: RunPaths) -> None:
+    """A run that was removed; a link of the same name to another one stays."""
+    link = _index_dir() / run.run_id
+    try:
+        if os.readlink(link) == run.root:
+            link.unlink()
+    except OSError:
+        pass
+
+
 def all_runs(runs_dir: Path | None = None) -> list[RunPaths]:
     """Every known run, oldest first; with `runs_dir`, only those in it."""
     places = [runs_dir] if runs_dir else [Path(DEFAULT_RUNS_DIR), _index_dir()]

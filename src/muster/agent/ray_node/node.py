@@ -11,17 +11,20 @@ from typing import Any
 
 from muster.agent.limits import warnings
 from muster.agent.ray_node import resources, settings
+from muster.agent.ray_node.archive import Keep, wanted
 from muster.agent.ray_node.labels import NODE_TYPE_VARIABLE, NodeFacts, node_type, probe_nvlink_domain
 from muster.agent.ray_node.ports import take_block
 from muster.agent.ray_node.resources import Share
 from muster.agent.ray_node.settings import RayOptions
 from muster.agent.ray_node.trial import Trial
 from muster.agent.ray_node.tuning import defaults
+from muster.agent.turns import Ending, turn
 from muster.process import SpawnError
 
 TRIES = 3
 TOKENS_SINCE = (2, 52)  # releases of Ray
 BACKOFF_S = 0.5  # doubled after each try
+TRY_LOGS_S = 10.0  # to keep the logs of a failed try
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class RayNode:
         try:
             await trial.warm()
         except BaseException:
-            await trial.stop(f"{self._archive}.tar.gz")
+            await trial.stop(None)
             raise
         return trial
 
@@ -121,7 +124,7 @@ class RayNode:
             if trial.started.done() or failure.final or len(reasons) == TRIES:
                 break
             self.on_note(f"{failure.reason}; try {len(reasons) + 1} of {TRIES} follows")
-            await trial.stop(f"{self._archive}.try{len(reasons)}.tar.gz")
+            await trial.stop(self._keep(f".try{len(reasons)}", Ending(True, turn(self._facts.rank), TRY_LOGS_S)))
             await asyncio.sleep(BACKOFF_S * 2 ** (len(reasons) - 1))
             try:
                 self._trial = trial = await self._new_trial(len(reasons))
@@ -142,12 +145,18 @@ class RayNode:
         else:
             trial.start([f"--address={order.head}", *args], None, self._options.nodes)
 
-    async def stop(self) -> None:
-        """End everything of Ray here; nothing is left of it but its logs."""
+    def _keep(self, suffix: str, ending: Ending) -> Keep | None:
+        """A failed try's logs are kept even if the run succeeds later: they say why it took so long."""
+        if ending.seconds <= 0 or not wanted(self._options.logs, ending.failed):
+            return None
+        return Keep(self._archive + suffix, self._options.logs_max, ending.after, ending.seconds)
+
+    async def stop(self, ending: Ending) -> None:
+        """End everything of Ray here; nothing is left of it but its logs, where they are wanted."""
         if self._work is not None:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
         if self._trial is not None:
-            await self._trial.stop(f"{self._archive}.tar.gz")
+            await self._trial.stop(self._keep("", ending))
         with contextlib.suppress(OSError):  # another virtual node of this machine may still use it
             os.rmdir(os.path.dirname(self._temp))

@@ -33,6 +33,8 @@ class RayOptions:
     dedicated_head: bool = False
     store: int | None = None  # bytes of the object store; else from what the node has
     large_from: int = 64
+    logs: str = "on-failure"  # when Ray's logs are kept: always, on-failure, never
+    logs_max: int = 64 * 1024**2
 
     def works(self, rank: int) -> bool:
         """Whether tasks run on this node: on all but a head of its own."""

@@ -8,13 +8,12 @@ import os
 import shutil
 import stat
 import sys
-import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from muster.agent.log import say
 from muster.agent.ray_node import starter
+from muster.agent.ray_node.archive import Keep, collect
 from muster.agent.ray_node.ports import HeldBlock
 from muster.agent.ray_node.settings import ray_token
 from muster.process import Exit, Scope, source_of, sweep
@@ -128,8 +127,8 @@ class Trial:
         if not self.failed.done():
             self.failed.set_result(Failure(reason, final))
 
-    async def stop(self, archive: str) -> None:
-        """End every process of this try, keep Ray's logs as one archive, remove the directory, free the ports."""
+    async def stop(self, keep: Keep | None) -> None:
+        """End every process of this try, keep Ray's logs if wanted, remove the directory, free the ports."""
         self._fail("stopped")  # from here on an ending daemon is no news
         if self._commands != -1:
             os.close(self._commands)
@@ -138,20 +137,13 @@ class Trial:
                 sweep()  # they are this agent's own children now
             if self._reports is not None:
                 await asyncio.gather(self._reports, return_exceptions=True)
-        await asyncio.get_running_loop().run_in_executor(None, self._collect, archive)
+        loop = asyncio.get_running_loop()
+        if keep is not None:
+            await asyncio.sleep(keep.after)
+            logs = os.path.join(self.temp, "session_latest", "logs")
+            await loop.run_in_executor(None, collect, os.path.realpath(logs), keep)
+        await loop.run_in_executor(None, lambda: shutil.rmtree(self.temp, ignore_errors=True))
         self._held.release()
-
-    def _collect(self, archive: str) -> None:
-        logs = os.path.join(self.temp, "session_latest", "logs")
-        try:
-            if os.path.isdir(logs):
-                os.makedirs(os.path.dirname(archive), exist_ok=True)
-                with tarfile.open(archive + ".tmp", "w:gz", compresslevel=1) as tar:
-                    tar.add(os.path.realpath(logs), arcname=os.path.basename(archive).rpartition(".tar")[0])
-                os.rename(archive + ".tmp", archive)
-        except OSError as error:
-            say(f"Ray's logs could not be collected: {error}")
-        shutil.rmtree(self.temp, ignore_errors=True)
 
 
 def _make_private(path: str) -> None:

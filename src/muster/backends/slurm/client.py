@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from muster.backends.errors import BackendError, SubmissionRefused
 
@@ -57,6 +58,26 @@ def job_state(job_id: str) -> str | None:
     if done.returncode != 0 and "Invalid job id" not in done.stderr:
         raise BackendError(f"squeue failed: {_last_line(done.stderr)}")
     return done.stdout.strip().partition("\n")[0] or None
+
+
+@dataclass(frozen=True)
+class Queue:
+    """The user's jobs that are not over: their ids, those of their arrays, and the scripts they run."""
+
+    ids: frozenset[str]
+    scripts: frozenset[str]
+
+    def has(self, job_id: str, script: str) -> bool:
+        return job_id.partition("_")[0] in self.ids or script in self.scripts
+
+
+def queue() -> Queue:
+    """Everything that is pending, running or completing, in one RPC."""
+    done = _command(["squeue", "--noheader", f"--user={os.geteuid()}", "--format=%A|%F|%o"])
+    if done.returncode != 0:
+        raise BackendError(f"squeue failed: {_last_line(done.stderr)}")
+    rows = [line.split("|", 2) for line in done.stdout.splitlines() if line.count("|") >= 2]
+    return Queue(frozenset(word for row in rows for word in row[:2]), frozenset(row[2] for row in rows))
 
 
 def kill_wait() -> float:
