@@ -164,7 +164,7 @@ def _pyxis_flags(container: Container) -> list[str]:
 def _runtime_words(container: Container) -> list[str]:
     """The runtime's command line up to the image; the command inside follows."""
     if container.runtime == "apptainer":
-        binds = [word for mount in container.mounts for word in ("--bind", str(mount).replace("+", ","))]
+        binds = [word for mount in container.mounts for word in ("--bind", str(mount))]
         return [container.program, "exec", *binds, "--pwd", container.workdir, *container.args, container.image]
     binds = [f"--bind={mount.source}:{mount.target}" for mount in container.mounts]
     words = [container.program, *binds, f"--cd={container.workdir}", *_CHARLIECLOUD_ENV]
