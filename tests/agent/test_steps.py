@@ -169,3 +169,25 @@ def test_later_ends_are_told_later(path: Path) -> None:
 def test_bytes_that_are_no_text_do_not_hide_an_end(path: Path) -> None:
     path.write_bytes(b"\xff\xfe garbage\nsrun: error: n3: task 2: Killed\n")
     assert [end.rank for end in read(str(path))] == [2]
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (["ch-run[71]: error: can't stat: /x: No such file"], "can't stat: /x: No such file"),
+        (["FATAL:   could not open image /x.sif: no such file"], "could not open image /x.sif: no such file"),
+        (
+            [
+                "slurmstepd: error: pyxis: failed to import docker image",
+                "slurmstepd: error: pyxis:     [INFO] Querying registry",
+                "slurmstepd: error: pyxis:     [ERROR] URL https://registry returned error code: 404",
+                "slurmstepd: error: pyxis: couldn't start container",
+            ],
+            "[ERROR] URL https://registry returned error code: 404",
+        ),
+    ],
+)
+def test_a_container_that_does_not_start_is_told_in_its_runtime_s_words(said: list[str], reason: str) -> None:
+    end = "srun: error: n3: task 2: Exited with exit code 1"
+    told = f"its container did not start: {reason}: Exited with exit code 1"
+    assert parse([*said, end]) == parse([end, *said]) == [EarlyEnd("n3", 2, told)]

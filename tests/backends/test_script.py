@@ -44,12 +44,17 @@ HOSTILE = st.lists(TEXT | MARKS, max_size=4).map("".join)
 FILE_NAME = HOSTILE.map(lambda name: "d" + name.replace("/", "_")[:50])
 
 
-@pytest.fixture
-def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The script of each place, for a job whose every detail is fixed."""
+def fix_details(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What differs from run to run and from machine to machine stays the same."""
     monkeypatch.setattr(prepare, "new_run_id", lambda name: f"{name}-20260101T000000-ab12")
     monkeypatch.setattr(sys, "executable", "/opt/muster/bin/python")
     monkeypatch.setattr(prepare.local_step, "__file__", "/opt/muster/lib/local_step.py")
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The script of each place, for a job whose every detail is fixed."""
+    fix_details(monkeypatch)
     return {kind: plan_run(SPEC, place, Path("/")).script for kind, place in PLACES.items()}
 
 

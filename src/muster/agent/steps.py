@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 # Exit codes of the prelude and of the archive's first lines. The prelude's words say more, but they come over another
 # connection than the code, and perhaps later.
-UNSEEN, SETUP_FAILED, OLD_PYTHON, UNHEALTHY, NO_PYTHON = 121, 122, 123, 124, 127
+NO_CONTAINER, UNSEEN, SETUP_FAILED, OLD_PYTHON, UNHEALTHY, NO_PYTHON = 120, 121, 122, 123, 124, 127
 _MEANING = {
+    NO_CONTAINER: "its container could not be started: no such runtime, or no such image",
     UNSEEN: "cannot see the run directory: it must be on a filesystem that every node shares",
     SETUP_FAILED: "--setup failed",
     UNHEALTHY: "--health-check failed",
@@ -25,6 +26,8 @@ _MEANING = {
 _PRELUDE = re.compile(r"^muster: (?P<host>\S+): (?P<reason>.+)$")
 _TASK = re.compile(r"^(?:srun|step): error: (?P<host>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)$")
 _NODE = re.compile(r"^(?:srun|step): error: Node failure on (?P<host>\S+)")
+# In pyxis's, Apptainer's and Charliecloud's own words.
+_CONTAINER = re.compile(r"^(?:slurmstepd: error: pyxis: +|FATAL: +|ch-run\[\d+\]: error: )(?P<words>.+)$")
 _LAUNCH = re.compile(r"^srun: error: Task launch for \S+ failed on node (?P<host>\S+): (?P<how>.+)$")
 
 
@@ -43,6 +46,8 @@ def parse(lines: Iterable[str]) -> list[EarlyEnd]:
     >>> parse(["srun: error: n3: task 2: Exited with exit code 121", "muster: n3: cannot see /x"])
     [EarlyEnd(host='n3', rank=2, reason='cannot see /x')]
     """
+    lines = list(lines)
+    early = "its container did not start: " + words if (words := _runtime_words(lines)) else "its agent ended early"
     reasons: dict[str, str] = {}
     ends: list[tuple[str, int | None, str]] = []
     for line in lines:
@@ -51,7 +56,7 @@ def parse(lines: Iterable[str]) -> list[EarlyEnd]:
         elif match := _TASK.match(line):
             code = re.fullmatch(r"Exited with exit code (\d+)", match["how"])
             meaning = _MEANING.get(int(code[1])) if code else None
-            how = meaning or f"its agent ended early: {match['how']}"
+            how = meaning or f"{early}: {match['how']}"
             ends += [(host, rank, how) for host, rank in _tasks(match["host"], match["tasks"])]
         elif match := _NODE.match(line):
             ends += [(host, None, "Slurm reports that the node failed") for host in _hosts(match["host"])]
@@ -59,6 +64,13 @@ def parse(lines: Iterable[str]) -> list[EarlyEnd]:
             how = f"Slurm could not start its agent: {match['how']}"
             ends += [(host, None, how) for host in _hosts(match["host"])]
     return [EarlyEnd(host, rank, reasons.get(host, how)) for host, rank, how in ends]
+
+
+def _runtime_words(lines: Iterable[str]) -> str | None:
+    """What a container runtime gave as its reason. It does not say on which node; on several it is mostly the same."""
+    said = [match["words"] for match in map(_CONTAINER.match, lines) if match]
+    errors = [words for words in said if words.startswith("[ERROR]")]  # of enroot's, within pyxis's longer story
+    return (errors or said or [None])[0]
 
 
 def read(path: str) -> list[EarlyEnd]:

@@ -56,7 +56,12 @@ def _nodes_in_allocation(spec: JobSpec, env: Mapping[str, str]) -> int:
 
 
 def choose_python(spec: JobSpec, env: Mapping[str, str], cwd: Path) -> str:
-    """The nodes' interpreter: --python, the active environment, ./.venv, else python3 as --setup leaves it."""
+    """The nodes' interpreter: --python, the active environment, ./.venv, else python3 as --setup leaves it.
+
+    In a container it is the image's own: nothing of this machine says what there is in it.
+    """
+    if spec.container_image is not None:
+        return spec.python or "python3"
     if spec.python is not None:
         if os.sep not in spec.python:
             return spec.python  # a name: looked up on the node, after --setup

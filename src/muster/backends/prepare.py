@@ -9,14 +9,16 @@ import secrets
 import shutil
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
 from muster.agent.ray_node.settings import ray_token
-from muster.backends import local_step, script
+from muster.backends import container, local_step, script
 from muster.backends.archive import build_archive
 from muster.backends.choose import Place, choose_python
+from muster.backends.container import Container
+from muster.backends.container_here import container_of
 from muster.backends.errors import BackendError, Mistake
 from muster.backends.slurm import client, render
 from muster.board import RunPaths, write_atomic, write_json
@@ -34,6 +36,13 @@ class Prepared:
     python: str
     workdir: str
     script: str
+    container: Container | None = None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is worth saying before the run begins, although it can begin."""
+        warning = container.registry_warning(self.container, self.place.nodes) if self.container else None
+        return [warning] if warning else []
 
 
 def runs_dir(spec: JobSpec, cwd: Path) -> Path:
@@ -60,16 +69,17 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
         raise Mistake("--dedicated-head: with one node there would be none for the work; use --nodes 2 or more")
     run = RunPaths(str(runs_dir(spec, cwd) / new_run_id(spec.name)))
     spec = spec.model_copy(update={"nodes": place.nodes})
+    inside = container_of(spec, place, workdir, str(runs_dir(spec, cwd)), cwd)
     text = script.render(
         run.root,
         run.run_id,
         python,
         spec.setup or "",
-        _launcher(spec, place),
+        _contained(_launcher(spec, place), inside, run.run_id, place.nodes),
         _directives(spec, place, run, workdir),
         spec.health_check or "",
     )
-    return Prepared(run, spec, place, python, workdir, text)
+    return Prepared(run, spec, place, python, workdir, text, inside)
 
 
 def _launcher(spec: JobSpec, place: Place) -> script.Launcher:
@@ -81,6 +91,20 @@ def _launcher(spec: JobSpec, place: Place) -> script.Launcher:
     hosts = " ".join(local_step.host_name(rank) for rank in range(place.nodes))
     prepare = f"printf '%s\\n' {hosts} >\"$attempt/hosts\""
     return script.Launcher("local", words, local_step.RANK_VARIABLE, local_step.HOST_VARIABLE, prepare)
+
+
+def _contained(launcher: script.Launcher, inside: Container | None, run_id: str, nodes: int) -> script.Launcher:
+    """The same launcher, its tasks in the container."""
+    if inside is None:
+        return launcher
+    added = container.wrap(inside, run_id, launcher.host_variable, nodes)
+    return replace(
+        launcher,
+        words=[*launcher.words, *added.srun_flags, *added.prefix],
+        shell=[quote(word) for word in container.SHELL],
+        prepare="\n".join(filter(None, [launcher.prepare, added.prepare])),
+        finish="\n".join(filter(None, [added.finish, launcher.finish])),
+    )
 
 
 def _directives(spec: JobSpec, place: Place, run: RunPaths, workdir: str) -> list[str]:
@@ -103,7 +127,7 @@ def write_run(prepared: Prepared) -> None:
         write_atomic(run.env, json.dumps(spec.env), mode=0o600)
         write_json(run.job, _job_record(prepared))
         write_atomic(run.script, prepared.script, mode=0o755)
-        Path(run.agent).write_bytes(build_archive(prepared.python))
+        Path(run.agent).write_bytes(build_archive(sys.executable if prepared.container else prepared.python))
     except BaseException:
         shutil.rmtree(run.root, ignore_errors=True)
         raise
@@ -129,7 +153,8 @@ def _job_record(prepared: Prepared) -> dict[str, object]:
         "run": prepared.run.run_id,
         "backend": place.backend,
         "python": prepared.python,
-        "workdir": prepared.workdir,
+        "workdir": prepared.container.workdir if prepared.container else prepared.workdir,
+        "container": prepared.container.record() if prepared.container else None,
         "cpus_per_node": cpus,
         **_signal_times(spec, place),
     }

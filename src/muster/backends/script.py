@@ -68,7 +68,12 @@ record() { # code, reason: the outcome, unless the run has recorded one
   mv "$attempt/outcome.tmp" "$attempt/outcome"
 }
 signal_asked() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
-last_words() { grep -av '^srun: \(job\|Job\)' "$attempt/steps.log" | tail -n 1; }
+last_words() { # what says why, if anything does: a node's own words, a container runtime's; else the last line
+  for words in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do
+    grep -aE "$words" "$attempt/steps.log" | tail -n 1 | grep -a . && return
+  done
+  grep -av '^srun: \(job\|Job\)' "$attempt/steps.log" | tail -n 1
+}
 ask_to_stop() { # signal: the lead looks for this file
   [ -e "$attempt/stop.json" ] || printf '{"signal": %d, "reason": "the job received %s"}\n' "$1" "$2" \
     >"$attempt/stop.json.tmp" && mv "$attempt/stop.json.tmp" "$attempt/stop.json" 2>/dev/null
@@ -83,7 +88,7 @@ head -c 65536 /dev/zero >"$attempt/reserve" # so that a full disk cannot prevent
 @PREPARE@
 # The launcher gets a session of its own: a signal to this script must not reach it.
 setsid @LAUNCHER@ \
-  bash -c @PRELUDE@ \
+  @SHELL@ @PRELUDE@ \
   muster "$attempt" "$canary" @PYTHON@ @SETUP@ "$run" @CHECK@ </dev/null >"$attempt/steps.log" 2>&1 &
 launcher=$!
 
@@ -124,7 +129,7 @@ for _ in 1 2 3 4 5; do
   read -rt 1 <> <(:)
 done
 record "$code" "the step ended without an outcome: $(last_words)"
-wait "$output"
+wait "$output"@FINISH@
 recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
 exit "${recorded:-$code}"
 """
@@ -142,6 +147,8 @@ class Launcher:
     host_variable: str
     prepare: str = ""  # shell lines before the start
     attempt: str = "0"
+    finish: str = ""  # shell lines after the end
+    shell: Sequence[str] = ("bash", "-c")  # what takes the prelude; words like those above
 
 
 def render(
@@ -166,6 +173,8 @@ def render(
         "@BACKEND@": launcher.backend,
         "@PREPARE@": launcher.prepare,
         "@LAUNCHER@": " ".join(launcher.words),
+        "@SHELL@": " ".join(launcher.shell),
+        "@FINISH@": "\n" + launcher.finish if launcher.finish else "",
         "@PYTHON@": quote(python),
         "@SETUP@": quote(setup),
         "@CHECK@": quote(check),

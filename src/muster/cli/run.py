@@ -45,6 +45,8 @@ def run(file: Path | None, flags: dict[str, Any], detach: bool, dry_run: bool, a
     spec = load_job(file, flags)
     try:
         prepared = prepare(spec)
+        for warning in prepared.warnings:
+            click.echo(f"muster: warning: {warning}", err=True)
         if dry_run:
             click.echo(prepared.script, nl=False)
             return 0

@@ -100,7 +100,7 @@ class EnvironmentFields(BaseModel):
     python: Annotated[
         Line | None,
         Flag(
-            "Python of the nodes. Default: active virtualenv or conda, ./.venv, else python3 after --setup.",
+            "Python of the nodes. Default: active virtualenv or conda, ./.venv, else python3; an image's own python3.",
             group="Environment",
             allowed="the path or name of an interpreter",
             metavar="PATH",
@@ -187,7 +187,7 @@ class ContainerFields(BaseModel):
     container_runtime: Annotated[
         Literal["auto", "pyxis", "apptainer", "charliecloud"],
         Flag(
-            "What runs the image. auto: pyxis where srun has it, else Apptainer.",
+            "What runs the image. auto: pyxis where srun has it, else Apptainer, else Charliecloud.",
             group="Container",
             allowed="auto, pyxis, apptainer or charliecloud",
             metavar="NAME",

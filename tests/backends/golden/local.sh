@@ -22,7 +22,12 @@ record() { # code, reason: the outcome, unless the run has recorded one
   mv "$attempt/outcome.tmp" "$attempt/outcome"
 }
 signal_asked() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
-last_words() { grep -av '^srun: \(job\|Job\)' "$attempt/steps.log" | tail -n 1; }
+last_words() { # what says why, if anything does: a node's own words, a container runtime's; else the last line
+  for words in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do
+    grep -aE "$words" "$attempt/steps.log" | tail -n 1 | grep -a . && return
+  done
+  grep -av '^srun: \(job\|Job\)' "$attempt/steps.log" | tail -n 1
+}
 ask_to_stop() { # signal: the lead looks for this file
   [ -e "$attempt/stop.json" ] || printf '{"signal": %d, "reason": "the job received %s"}\n' "$1" "$2" \
     >"$attempt/stop.json.tmp" && mv "$attempt/stop.json.tmp" "$attempt/stop.json" 2>/dev/null
