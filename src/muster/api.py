@@ -8,7 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from muster import spec as job
 from muster.backends.choose import choose_place
 from muster.backends.errors import BackendError
 from muster.backends.launch import attached, job_id_here, start_detached, submit_batch
@@ -19,7 +21,7 @@ from muster.runs.status import read_status
 from muster.runs.stop import stop_run
 from muster.spec import JobSpec, SpecError
 
-__all__ = ["BackendError", "JobSpec", "RunHandle", "RunResult", "SpecError", "run", "submit"]
+__all__ = ["BackendError", "JobSpec", "RunHandle", "RunResult", "SpecError", "load_job", "run", "submit"]
 
 Observer = Callable[[Event | Output], None]
 
@@ -43,6 +45,15 @@ class RunHandle:
     def stop(self) -> RunResult:
         """Ask the run to end, and wait until it has."""
         return stop_run(RunPaths(self.run_dir), "stopped through the Python API")
+
+
+def load_job(file: str | Path | None = None, profile: str | None = None, **fields: Any) -> JobSpec:
+    """The job as `muster run` would read it: settings of site, user, profile and environment, `file`, then `fields`.
+
+    `JobSpec(...)` itself knows nothing of settings.
+    """
+    chosen = {} if profile is None else {"profile": profile}
+    return job.load_job(None if file is None else Path(file), {**chosen, **fields})
 
 
 def prepare(spec: JobSpec) -> Prepared:
