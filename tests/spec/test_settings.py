@@ -216,3 +216,10 @@ def test_the_python_api_loads_with_the_layers_and_a_spec_alone_without(
 def test_an_error_does_not_quote_a_secret() -> None:
     told = problems(env={"API_KEY": "very\0secret", "URL": "https://ann:verysecret@host\0", "1A": "x"})
     assert len(told) == 3 and "secret" not in "".join(told)
+
+
+@pytest.mark.parametrize("profile", [{}, {"profile": "gpu"}, {"profile": "debug"}])
+def test_the_example_of_a_site_s_settings_is_valid(profile: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_SITE_CONFIG", str(Path(__file__).parents[2] / "examples" / "site-config.yaml"))
+    monkeypatch.setenv("USER", "ann")
+    assert load_job(None, {**COMMAND, **profile}).runs_dir == "/scratch/ann/muster-runs"

@@ -21,6 +21,7 @@ from muster.agent.outside import Outside
 from muster.agent.publisher import Publisher
 from muster.agent.ray_node import settings
 from muster.board import claim, write_json
+from muster.board.secrets import redact_words, secret_values
 from muster.process import Exit, signal_name
 from muster.rendezvous import messages as m
 from muster.rendezvous.protocol import LEAD_RANK, Plan, Protocol
@@ -45,7 +46,8 @@ class Lead:
             start_timeout=job.start_timeout,
         )
         self._protocol = Protocol(plan, time.monotonic())
-        self._publisher = Publisher(identity.attempt, self._protocol, _identity_fields(identity))
+        secrets = secret_values({**os.environ, **given_variables(identity)})
+        self._publisher = Publisher(identity.attempt, self._protocol, _identity_fields(identity), secrets)
         self._channels: dict[int, Channel] = {}
         self._ray_address: str | None = None
         self._driver = Driver(identity.attempt.driver_log)
@@ -94,7 +96,8 @@ class Lead:
 
     async def _write_outcome(self, outcome: m.Outcome) -> None:
         """The status first: whoever sees the outcome finds the rest complete. The outcome whatever became of that."""
-        record = {"exit_code": outcome.exit_code, "end_reason": outcome.end_reason, "signalled": self._signalled}
+        reason = self._publisher.shown(outcome.end_reason)
+        record = {"exit_code": outcome.exit_code, "end_reason": reason, "signalled": self._signalled}
         await self._off_loop(self._publisher.write, self._publisher.batch())
         with contextlib.suppress(OSError):
             await self._off_loop(os.unlink, self._identity.attempt.reserve)
@@ -244,7 +247,7 @@ class Lead:
             env = {**settings.environment(env, self._identity.run.ray_token), "RAY_ADDRESS": self._ray_address}
         self._publisher.mark("driver_start")
         self._publisher.driver = {"state": "running", "exit_code": None}
-        self._publisher.event("driver_start", command=list(self._job.command))
+        self._publisher.event("driver_start", command=redact_words(self._job.command))
         exit = await self._driver.run(list(self._job.command), env, self._job.workdir)
         self._publisher.mark("driver_end")
         self._publisher.driver = {"state": "ended", "exit_code": exit.shell_code}
@@ -277,6 +280,7 @@ class Lead:
         return {
             "cpus": self._job.cpus_per_node, "gpus": self._job.gpus_per_node, "dashboard": self._job.dashboard,
             "nodes": self._job.nodes, "local": self._identity.local, "port_base": self._job.port_base,
+            "require_auth": self._job.require_auth,
         }  # fmt: skip
 
     def _note_error(self, rank: int, phase: str, reason: str, tail: list[str]) -> None:

@@ -18,8 +18,10 @@ from muster.backends import local_step, script
 from muster.backends.archive import build_archive
 from muster.backends.choose import Place, choose_python
 from muster.backends.errors import BackendError, Mistake
+from muster.backends.exposure import refuse_exposed
 from muster.backends.slurm import client, render
-from muster.board import RunPaths, write_atomic, write_json
+from muster.board import RunPaths, write_atomic
+from muster.board.secrets import redact_words
 from muster.runs.index import DEFAULT_RUNS_DIR
 from muster.spec import JobSpec
 
@@ -58,6 +60,7 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
         raise Mistake(f"--workdir {spec.workdir}: no such directory")
     run = RunPaths(str(runs_dir(spec, cwd) / new_run_id(spec.name)))
     spec = spec.model_copy(update={"nodes": place.nodes})
+    refuse_exposed(spec)
     text = script.render(
         run.root,
         run.run_id,
@@ -98,7 +101,8 @@ def write_run(prepared: Prepared) -> None:
         write_atomic(run.token, token, mode=0o600)
         write_atomic(run.ray_token, ray_token(token.encode()).decode(), mode=0o600)
         write_atomic(run.env, json.dumps(spec.env), mode=0o600)
-        write_json(run.job, _job_record(prepared))
+        hides = redact_words(spec.command) != spec.command
+        write_atomic(run.job, json.dumps(_job_record(prepared)) + "\n", mode=0o600 if hides else 0o644)
         write_atomic(run.script, prepared.script, mode=0o755)
         Path(run.agent).write_bytes(build_archive(prepared.python))
     except BaseException:

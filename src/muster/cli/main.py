@@ -11,6 +11,7 @@ from muster.cli.config import config
 from muster.cli.errors import run_command_line
 from muster.cli.inspect import logs, runs, status, stop
 from muster.cli.lab import lab
+from muster.cli.process_list import hide_secrets
 from muster.cli.run import run
 
 
@@ -32,6 +33,7 @@ for command in (run, status, logs, stop, runs, config, lab):
 
 
 def main() -> None:
+    hide_secrets()
     sys.exit(run_command_line(cli))
 
 

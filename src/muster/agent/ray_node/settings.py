@@ -27,6 +27,7 @@ class RayOptions:
     nodes: int
     local: bool
     port_base: int | None = None  # pinned by the user; else each node takes a free block
+    require_auth: bool = False  # refuse a Ray without tokens
 
 
 def temp_dir(run_id: str, attempt: int, cycle: int, rank: int, root: str = "/tmp") -> str:
