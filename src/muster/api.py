@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from muster import spec as job
 from muster.backends.choose import choose_place
 from muster.backends.errors import BackendError
 from muster.backends.launch import attached, job_id_here, start_detached, submit_batch
@@ -20,6 +19,7 @@ from muster.runs.follow import Event, Output, RunResult, follow
 from muster.runs.status import read_status
 from muster.runs.stop import stop_run
 from muster.spec import JobSpec, SpecError
+from muster.spec import load_job as read_job
 
 __all__ = ["BackendError", "JobSpec", "RunHandle", "RunResult", "SpecError", "load_job", "run", "submit"]
 
@@ -53,7 +53,7 @@ def load_job(file: str | Path | None = None, profile: str | None = None, **field
     `JobSpec(...)` itself knows nothing of settings.
     """
     chosen = {} if profile is None else {"profile": profile}
-    return job.load_job(None if file is None else Path(file), {**chosen, **fields})
+    return read_job(None if file is None else Path(file), {**chosen, **fields})
 
 
 def prepare(spec: JobSpec) -> Prepared:

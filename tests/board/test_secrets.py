@@ -39,6 +39,8 @@ def test_innocent_names_are_left_alone(name: str) -> None:
         ("export HF_TOKEN=abc; run", "export HF_TOKEN=*** run"),
         ("export=ALL,HF_TOKEN=abc", "export=ALL,HF_TOKEN=***"),
         ("git clone https://ann:pw1@host/x.git", "git clone https://***@host/x.git"),
+        ("https://ann:p@ss@host:443/x", "https://***@host:443/x"),
+        ("export PASSWORD='$x' DB_PASSWORD=1234", "export PASSWORD=*** DB_PASSWORD=***"),
         ("key is sk-proj-abcdefghijk1234567890", "key is ***"),
         ("hf_abcdefghijklmnopqrstuv and ghp_0123456789abcdefghij", "*** and ***"),
         ("AKIAIOSFODNN7EXAMPLE", "***"),
@@ -62,11 +64,11 @@ def test_a_secret_in_a_text_is_hidden_and_the_rest_is_not(text: str, shown: str)
 )  # fmt: skip
 def test_a_text_without_secrets_stays_as_it_is(text: str) -> None:
     assert redacted(text) == text
-    assert redact_words(text.split()) == text.split()
+    assert redact_words(["bash", "-c", text]) == ["bash", "-c", text]
 
 
 def test_words_of_a_command_may_hold_secrets_with_blanks_and_quotes() -> None:
-    words = ["run", "--env", "PASSWORD=my 'pass' phrase", "--env=API_KEY=a b", "--token", "x y", "--quiet", "--token"]
+    words = ["run", "--env", "PASSWORD=my 'pass' phrase", "--env=API_KEY=$a b", "--token", "$x y", "--quiet", "--token"]
     hidden = ["run", "--env", "PASSWORD=***", "--env=API_KEY=***", "--token", "***", "--quiet", "--token"]
     assert redact_words(words) == hidden
     assert redact_words(["bash", "-c", "HF=1; curl --password pw x"]) == ["bash", "-c", "HF=1; curl --password *** x"]

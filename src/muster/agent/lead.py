@@ -96,13 +96,12 @@ class Lead:
 
     async def _write_outcome(self, outcome: m.Outcome) -> None:
         """The status first: whoever sees the outcome finds the rest complete. The outcome whatever became of that."""
-        reason = self._publisher.shown(outcome.end_reason)
-        record = {"exit_code": outcome.exit_code, "end_reason": reason, "signalled": self._signalled}
+        record = {"exit_code": outcome.exit_code, "end_reason": outcome.end_reason, "signalled": self._signalled}
         await self._off_loop(self._publisher.write, self._publisher.batch())
         with contextlib.suppress(OSError):
             await self._off_loop(os.unlink, self._identity.attempt.reserve)
         try:
-            await self._off_loop(write_json, self._identity.attempt.outcome, record)
+            await self._off_loop(write_json, self._identity.attempt.outcome, self._publisher.shown(record))
         except OSError as error:
             say(f"the outcome could not be written: {error}")
 

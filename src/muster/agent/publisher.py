@@ -16,6 +16,7 @@ from muster.rendezvous.protocol import Node, Protocol
 
 REFRESH_S = 10.0  # a status older than a few of these means that its lead is gone
 
+OUR_NAMES = ("host", "phase", "state")  # compared by readers: never touched
 TIMINGS = ("job_start", "lead_ready", "ray_head_ready", "ray_ready", "driver_start", "driver_end", "ended")
 
 
@@ -40,14 +41,14 @@ class Publisher:
     def mark(self, timing: str, when: float | None = None) -> None:
         self.timings[timing] = time.time() if when is None else when
 
-    def shown(self, value: Any) -> Any:
-        """The value as it may be seen by others: without secrets."""
-        return scrubbed(value, self._secrets)
+    def shown(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields as others may see them: all but names of ours without secrets."""
+        return {name: value if name in OUR_NAMES else scrubbed(value, self._secrets) for name, value in fields.items()}
 
     def phase(self, text: str) -> None:
         """One line for people, with the seconds since the job's start."""
         since = time.time() - (self.timings["job_start"] or time.time())
-        self._phases.append(f"[muster {since:8.1f} s] {self.shown(text)}\n")
+        self._phases.append(f"[muster {since:8.1f} s] {scrubbed(text, self._secrets)}\n")
 
     def event(self, name: str, **fields: Any) -> None:
         """One line of the events, the source of every timeline; after the moves that led to it."""
@@ -93,17 +94,18 @@ class Publisher:
     def snapshot(self) -> dict[str, Any]:
         """The status as it is published; the documented keys of `muster status --json`."""
         outcome = self._protocol.outcome
+        ended = self.shown(asdict(outcome)) if outcome else None
         return {
             **self._identity,
             "state": self._protocol.state.value,
-            "end_reason": self.shown(outcome.end_reason) if outcome else None,
+            "end_reason": ended["end_reason"] if ended else None,
             "nodes": [
                 {"rank": n.rank, "host": n.host, "role": n.role, "state": n.state.value} for n in self._protocol.nodes
             ],
             "driver": self.driver,
             "timings": self.timings,
-            "error": self.shown(self.error),
-            "outcome": self.shown(asdict(outcome)) if outcome else None,
+            "error": self.shown(self.error) if self.error else None,
+            "outcome": ended,
             "updated": time.time(),
             "lead_pid": os.getpid(),
         }

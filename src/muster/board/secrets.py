@@ -22,7 +22,7 @@ RATE SIZE SOCK SOCKET TIMEOUT TTL TYPE URL
 """
 _SECRET_PARTS, _SECRET_ENDINGS = frozenset(_PARTS.split()), tuple(_ENDINGS.split())
 _ABOUT_BEFORE, _ABOUT_AFTER = frozenset(_BEFORE.split()), frozenset(_AFTER.split())
-_HARMLESS = frozenset(["", "true", "false", "none", "null", "yes", "no", "on", "off", HIDDEN])
+_HARMLESS = frozenset(["", "true", "false", "none", "null", "yes", "no", "on", "off", "0", "1", HIDDEN])
 _SHORTEST_KNOWN = 6  # a shorter value would be found all over a text by accident
 
 _WORD_BREAK = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
@@ -31,7 +31,7 @@ _NAMED = re.compile(
     r"(?<![\w.-])--?(?P<flag>[A-Za-z][\w-]*)\s+(?!-)|(?P<name>[A-Za-z_][\w.-]*)(?:=|[\"']\s*:\s*)"
 )  # --password VALUE, NAME=VALUE, "name": VALUE
 _VALUE = re.compile(r"\"[^\"]*\"?|'[^']*'?|[^\s\"']+")
-_IN_URL = re.compile(r"(?P<scheme>\b[A-Za-z][\w+.-]*://)[^\s/@:\"']*:[^\s/@\"']+@")
+_IN_URL = re.compile(r"(?P<scheme>\b[A-Za-z][\w+.-]*://)[^\s/@:\"']*:[^\s/\"']+@")
 _SHAPES = re.compile(
     r"(?<![\w-])(?:hf_[A-Za-z0-9]{16,}|gh[opusr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}"
     r"|sk-(?=[\w-]*\d)[\w-]{16,}|nvapi-[\w-]{16,}|xox[abprs]-[\w-]{10,}|A(?:KIA|SIA)[0-9A-Z]{16}|AIza[\w-]{35}"
@@ -76,16 +76,19 @@ def _without_named(text: str) -> str:
         if match.start() < at or not looks_secret(match["flag"] or match["name"]):
             continue
         value = _VALUE.match(text, match.end())
-        if value is not None and not _is_harmless(value[0]):
+        if value is not None and not _is_harmless(value[0]) and not _is_reference(value[0]):
             kept += [text[at : match.end()], HIDDEN]
             at = value.end()
     return "".join(kept) + text[at:]
 
 
 def _is_harmless(value: str) -> bool:
-    """Not a secret, or a reference to one: $HF_TOKEN, "$(cat key)"."""
-    bare = value.strip("\"'")
-    return bare.lower() in _HARMLESS or bare.isdigit() or bare[0] in "$`<{"
+    return value.strip("\"'").lower() in _HARMLESS
+
+
+def _is_reference(value: str) -> bool:
+    """In a shell's text not the secret itself: $HF_TOKEN, "$(cat key)"."""
+    return value.lstrip('"').startswith(("$", "`"))
 
 
 def redact_words(words: Sequence[str], known: Iterable[str] = ()) -> list[str]:

@@ -68,20 +68,23 @@ def read_settings(env: Mapping[str, str], profile: str | None = None) -> Setting
         known.update(sections)
         plain.append(_file_layer(path, content, "", env))
         if chosen in sections:
-            profiles.append(_file_layer(path, sections[chosen] or {}, f"profiles.{chosen}.", env))
+            profiles.append(_file_layer(path, sections[chosen], f"profiles.{chosen}.", env))
     if chosen and not profiles:
         raise SpecError([_no_profile(chosen, "--profile" if profile else PROFILE_VARIABLE, known, env)])
     from_environment, warnings = _environment(env)
     return Settings([*plain, *profiles, from_environment], warnings)
 
 
-def _profiles(path: Path, sections: Any) -> dict[str, Any]:
+def _profiles(path: Path, sections: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(sections, dict) and sections is not None:
         raise SpecError([f"{path}: profiles: holds no profiles; write `profiles: {{NAME: {{partition: gpu}}}}`"])
     for name, content in (sections or {}).items():
         if not isinstance(content, dict) and content is not None:
             raise SpecError([f"{path}: profiles.{name}: holds no fields; write fields, as in `partition: gpu`"])
-    return {str(name): content for name, content in (sections or {}).items()}
+    return {
+        str(name): {str(key): value for key, value in (content or {}).items()}
+        for name, content in (sections or {}).items()
+    }
 
 
 def _no_profile(name: str, asked_by: str, known: set[str], env: Mapping[str, str]) -> str:
