@@ -5,13 +5,15 @@ PYTEST_ARGS ?= -q
 BENCH_ARGS ?=
 
 BIN := .venv/bin
+OLDEST_RAY := 2.46.0
+OLDEST := .venv-ray-oldest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench soak clean
+.PHONY: help demo test test-ray-oldest lint bench soak clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  PYTHON=python3.12 chooses the interpreter, PYTEST_ARGS='-k spec' the tests."
 
 demo: .venv/.ready-for-demo ## Set up .venv and run a 3-node Ray job on this machine
@@ -21,6 +23,10 @@ test: .venv/.ready-for-tests ## Set up everything, then lint, type-check and run
 	@.ci/system-packages
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-ray-oldest: $(OLDEST)/.ready-for-tests ## Run the bring-up tests with the oldest Ray that is supported
+	@.ci/system-packages
+	$(OLDEST)/bin/python -m pytest $(PYTEST_ARGS) -m ray tests/local/test_ray.py tests/lab/test_run.py
 
 lint: .venv/.ready-for-tests ## Check style and types
 	$(BIN)/ruff check .
@@ -37,7 +43,7 @@ soak: .venv/.ready-for-tests ## Run the long tests
 	$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
 
 clean: ## Remove .venv and caches
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv $(OLDEST) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A virtual environment, and in it a stamp for what is installed there. The stamps are older than pyproject.toml
 # exactly when its dependencies may have changed.
@@ -54,3 +60,9 @@ $(BIN)/python:
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ray,dev]'
 	@.ci/ray-extras $(BIN)/python .venv/ray-extras
 	@touch $@ .venv/.ready-for-demo
+
+$(OLDEST)/.ready-for-tests: pyproject.toml
+	@.ci/make-venv "$(PYTHON)" $(OLDEST)
+	@echo "Installing Muster, Ray $(OLDEST_RAY) and the tools for tests into $(OLDEST) ..."
+	@$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[ray,dev]' 'ray==$(OLDEST_RAY)'
+	@touch $@

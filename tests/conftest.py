@@ -71,6 +71,7 @@ def private_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     for name in list(os.environ):
         if name.startswith(("SLURM_", "SBATCH_", "XDG_", "MUSTER_")) and name != TAG:
             monkeypatch.delenv(name)
+    monkeypatch.setenv("MUSTER_SITE_CONFIG", str(home / "no-site-config.yaml"))  # not this machine's own
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from muster.backends.choose import choose_place
 from muster.backends.errors import BackendError
@@ -18,8 +19,9 @@ from muster.runs.follow import Event, Output, RunResult, follow
 from muster.runs.status import read_status
 from muster.runs.stop import stop_run
 from muster.spec import JobSpec, SpecError
+from muster.spec import load_job as read_job
 
-__all__ = ["BackendError", "JobSpec", "RunHandle", "RunResult", "SpecError", "run", "submit"]
+__all__ = ["BackendError", "JobSpec", "RunHandle", "RunResult", "SpecError", "load_job", "run", "submit"]
 
 Observer = Callable[[Event | Output], None]
 
@@ -43,6 +45,15 @@ class RunHandle:
     def stop(self) -> RunResult:
         """Ask the run to end, and wait until it has."""
         return stop_run(RunPaths(self.run_dir), "stopped through the Python API")
+
+
+def load_job(file: str | Path | None = None, profile: str | None = None, **fields: Any) -> JobSpec:
+    """The job as `muster run` would read it: settings of site, user, profile and environment, `file`, then `fields`.
+
+    `JobSpec(...)` itself knows nothing of settings.
+    """
+    chosen = {} if profile is None else {"profile": profile}
+    return read_job(None if file is None else Path(file), {**chosen, **fields})
 
 
 def prepare(spec: JobSpec) -> Prepared:

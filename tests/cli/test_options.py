@@ -83,7 +83,7 @@ def refused(cli: click.Group, seen: list[Seen], capsys: pytest.CaptureFixture[st
 
 def test_every_field_has_its_flag_and_every_flag_its_field(cli: click.Group) -> None:
     run = cli.commands["run"]
-    flags = {param.name: param for param in run.params if param.name not in ("file", "detach")}
+    flags = {param.name: param for param in run.params if param.name not in ("file", "profile", "detach")}
 
     assert set(flags) == {name for name, flag in FLAGS.items() if not flag.file_only}
     assert set(FLAGS) == set(JobSpec.model_fields)

@@ -31,7 +31,7 @@ class Cluster:
             "cpus": job.cpus_per_node, "gpus": requested_gpus(job.gpus_per_node, job.gres), "nodes": job.nodes,
             "local": self._identity.local, "dashboard": job.dashboard, "port_base": job.port_base,
             "dedicated_head": job.dedicated_head, "store": job.object_store_memory, "large_from": job.large_from,
-            "logs": job.ray_logs, "logs_max": job.ray_logs_max,
+            "logs": job.ray_logs, "logs_max": job.ray_logs_max, "require_auth": job.require_auth,
         }  # fmt: skip
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:

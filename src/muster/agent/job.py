@@ -47,6 +47,7 @@ class Job:
     dedicated_head: bool
     object_store_memory: int | None
     large_from: int
+    require_auth: bool
     cpus_per_node: int | None
     gpus_per_node: int | None
     gres: str | None

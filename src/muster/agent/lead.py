@@ -24,6 +24,7 @@ from muster.agent.publisher import Publisher
 from muster.agent.stall import Stall
 from muster.agent.turns import ending
 from muster.board import claim, write_json
+from muster.board.secrets import redact_words, secret_values
 from muster.process import Exit, signal_name
 from muster.rendezvous import messages as m
 from muster.rendezvous.protocol import LEAD_RANK, Plan, Protocol
@@ -49,7 +50,8 @@ class Lead:
             start_timeout=job.start_timeout,
         )
         self._protocol = Protocol(plan, time.monotonic())
-        self._publisher = Publisher(identity.attempt, self._protocol, _identity_fields(identity))
+        secrets = secret_values({**os.environ, **given_variables(identity)})
+        self._publisher = Publisher(identity.attempt, self._protocol, _identity_fields(identity), secrets)
         self._channels: dict[int, Channel] = {}
         self._cluster = Cluster(identity, job)
         self._driver = Driver(identity.attempt.driver_log)
@@ -106,7 +108,7 @@ class Lead:
         with contextlib.suppress(OSError):
             await self._off_loop(os.unlink, self._identity.attempt.reserve)
         try:
-            await self._off_loop(write_json, self._identity.attempt.outcome, record)
+            await self._off_loop(write_json, self._identity.attempt.outcome, self._publisher.shown(record))
         except OSError as error:
             say(f"the outcome could not be written: {error}")
 
@@ -280,7 +282,7 @@ class Lead:
             self._stall = Stall(self._job.stall_timeout, attempt.driver_log, attempt.beat)
         self._publisher.mark("driver_start")
         self._publisher.driver = {"state": "running", "exit_code": None}
-        self._publisher.event("driver_start", command=list(self._job.command))
+        self._publisher.event("driver_start", command=redact_words(self._job.command))
         exit = await self._driver.run(list(self._job.command), env, self._job.workdir)
         self._stall = None
         self._publisher.mark("driver_end")

@@ -5,25 +5,32 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from muster.agent.log import say
 from muster.board import AttemptPaths, write_atomic
+from muster.board.secrets import scrubbed
 from muster.rendezvous.protocol import Node, Protocol
 
 REFRESH_S = 10.0  # a status older than a few of these means that its lead is gone
 
+OUR_NAMES = ("host", "phase", "state")  # compared by readers: never touched
 TIMINGS = ("job_start", "lead_ready", "ray_head_ready", "ray_ready", "driver_start", "driver_end", "ended")
 
 
 class Publisher:
     """Notes what happens at once, and writes it in batches: a thousand nodes that arrive together are one write."""
 
-    def __init__(self, attempt: AttemptPaths, protocol: Protocol, identity: dict[str, Any]) -> None:
+    def __init__(
+        self, attempt: AttemptPaths, protocol: Protocol, identity: dict[str, Any], secrets: Sequence[str] = ()
+    ) -> None:
+        """`secrets` are values that are hidden wherever they turn up in what is published."""
         self._attempt = attempt
         self._protocol = protocol
         self._identity = identity  # run, job_id, backend, attempt, cycle
+        self._secrets = secrets
         self._events: list[dict[str, Any]] = []
         self._phases: list[str] = []
         self._published = 0.0
@@ -35,16 +42,20 @@ class Publisher:
     def mark(self, timing: str, when: float | None = None) -> None:
         self.timings[timing] = time.time() if when is None else when
 
+    def shown(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields as others may see them: all but names of ours without secrets."""
+        return {name: value if name in OUR_NAMES else scrubbed(value, self._secrets) for name, value in fields.items()}
+
     def phase(self, text: str) -> None:
         """One line for people, with the seconds since the job's start."""
         since = time.time() - (self.timings["job_start"] or time.time())
-        self._phases.append(f"[muster {since:8.1f} s] {text}\n")
+        self._phases.append(f"[muster {since:8.1f} s] {scrubbed(text, self._secrets)}\n")
 
     def event(self, name: str, **fields: Any) -> None:
         """One line of the events, the source of every timeline; after the moves that led to it."""
         self.note_moves()
         common = {"attempt": self._identity["attempt"], "cycle": self._identity["cycle"]}
-        self._events.append({"time": time.time(), "event": name, **common, **fields})
+        self._events.append({"time": time.time(), "event": name, **common, **self.shown(fields)})
 
     def note_moves(self) -> None:
         """Take over the protocol's moves since the last time, with the time of now."""
@@ -84,18 +95,19 @@ class Publisher:
     def snapshot(self) -> dict[str, Any]:
         """The status as it is published; the documented keys of `muster status --json`."""
         outcome = self._protocol.outcome
+        ended = self.shown(asdict(outcome)) if outcome else None
         return {
             **self._identity,
             "state": self._protocol.state.value,
-            "end_reason": outcome.end_reason if outcome else None,
+            "end_reason": ended["end_reason"] if ended else None,
             "nodes": [
                 {"rank": n.rank, "host": n.host, "role": n.role, "state": n.state.value} for n in self._protocol.nodes
             ],
             "driver": self.driver,
             "ray": self.ray,
             "timings": self.timings,
-            "error": self.error,
-            "outcome": asdict(outcome) if outcome else None,
+            "error": self.shown(self.error) if self.error else None,
+            "outcome": ended,
             "updated": time.time(),
             "lead_pid": os.getpid(),
         }

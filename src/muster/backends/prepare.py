@@ -20,8 +20,10 @@ from muster.backends.choose import Place, choose_python
 from muster.backends.container import Container
 from muster.backends.container_here import container_of
 from muster.backends.errors import BackendError, Mistake
+from muster.backends.exposure import refuse_exposed
 from muster.backends.slurm import client, render
-from muster.board import RunPaths, write_atomic, write_json
+from muster.board import RunPaths, write_atomic
+from muster.board.secrets import redact_words
 from muster.runs.index import DEFAULT_RUNS_DIR
 from muster.spec import JobSpec
 
@@ -70,6 +72,7 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
     run = RunPaths(str(runs_dir(spec, cwd) / new_run_id(spec.name)))
     spec = spec.model_copy(update={"nodes": place.nodes})
     inside = container_of(spec, place, workdir, str(runs_dir(spec, cwd)), cwd)
+    refuse_exposed(spec)
     text = script.render(
         run.root,
         run.run_id,
@@ -125,7 +128,8 @@ def write_run(prepared: Prepared) -> None:
         write_atomic(run.token, token, mode=0o600)
         write_atomic(run.ray_token, ray_token(token.encode()).decode(), mode=0o600)
         write_atomic(run.env, json.dumps(spec.env), mode=0o600)
-        write_json(run.job, _job_record(prepared))
+        hides = redact_words(spec.command) != spec.command
+        write_atomic(run.job, json.dumps(_job_record(prepared)) + "\n", mode=0o600 if hides else 0o644)
         write_atomic(run.script, prepared.script, mode=0o755)
         Path(run.agent).write_bytes(build_archive(sys.executable if prepared.container else prepared.python))
     except BaseException:

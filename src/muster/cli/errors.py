@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import click
 from click.exceptions import Abort, NoSuchOption, UsageError
 
+from muster.board.secrets import redacted
 from muster.spec.errors import SpecError, on_one_line
 from muster.spec.sbatch_options import DECIDED, KNOWN, NO_VALUE, option_name
+from muster.spec.settings import SettingsWarning
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -20,9 +25,10 @@ _PASS_THROUGH = "any other sbatch option: --sbatch KEY=VALUE"
 def run_command_line(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     """Run `command` for its exit code: what it returned if that is a number, 2 for bad input, 130 for ^C."""
     try:
-        outcome = command.main(
-            args=None if arguments is None else list(arguments), prog_name="muster", standalone_mode=False
-        )
+        with _warnings_told():
+            outcome = command.main(
+                args=None if arguments is None else list(arguments), prog_name="muster", standalone_mode=False
+            )
     except SpecError as error:
         return _say(error.problems)
     except UsageError as error:
@@ -67,5 +73,22 @@ def _spellings(command: click.Command) -> list[str]:
 
 def _say(problems: Sequence[str], code: int = BAD_INPUT) -> int:
     for problem in problems:
-        click.echo(f"muster: error: {on_one_line(problem)}", err=True)
+        click.echo(f"muster: error: {redacted(on_one_line(problem))}", err=True)
     return code
+
+
+@contextmanager
+def _warnings_told() -> Iterator[None]:
+    """Warnings of ours as one line each; Python's way of telling them shows source code."""
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+
+        def tell(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, SettingsWarning):
+                click.echo(f"muster: warning: {on_one_line(str(message))}", err=True)
+            else:
+                others(message, category, *where, **more)
+
+        warnings.simplefilter("always", SettingsWarning)
+        warnings.showwarning = tell
+        yield

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from muster.backends.errors import BackendError
 from muster.board import RunPaths, read_json
+from muster.board.secrets import redact_words
 from muster.cli import ray_logs
 from muster.cli.display import printable
 from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
@@ -186,7 +187,7 @@ def runs(runs_dir: Path | None) -> None:
         code = status.get("exit_code")
         row = [
             paths.run_id, status["state"], str(job.get("nodes", "")), status["job_id"] or "-",
-            "-" if code is None else str(code), began, " ".join(job.get("command", []))[:60],
+            "-" if code is None else str(code), began, " ".join(redact_words(job.get("command", [])))[:60],
         ]  # fmt: skip
         table.add_row(*(Text(printable(cell)) for cell in row))
     Console().print(table)

@@ -8,9 +8,11 @@ import click
 
 import muster
 from muster.cli.clean import clean, du
+from muster.cli.config import config
 from muster.cli.errors import run_command_line
 from muster.cli.inspect import logs, runs, status, stop
 from muster.cli.lab import lab
+from muster.cli.process_list import hide_secrets
 from muster.cli.run import run
 
 
@@ -23,15 +25,17 @@ def cli() -> None:
     muster run -N 4 -- python train.py     start a 4-node Ray cluster, run train.py on it, clean up
     muster status | logs -f | stop         look at, follow, end the newest run
     muster du | clean                      what runs take of the disk; remove old ones
+    muster config show                     the settings in force, and where each came from
     muster lab up --nodes 4                a real Slurm of four nodes on this machine, to try things on
     """
 
 
-for command in (run, status, logs, stop, runs, du, clean, lab):
+for command in (run, status, logs, stop, runs, du, clean, config, lab):
     cli.add_command(command)
 
 
 def main() -> None:
+    hide_secrets()
     sys.exit(run_command_line(cli))
 
 

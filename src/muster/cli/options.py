@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from muster.spec.errors import SpecError, show
 from muster.spec.flags import Flag, long_flag
+from muster.spec.load import PROFILE
 from muster.spec.model import FLAGS, JobSpec
 
 R = TypeVar("R")
@@ -72,14 +73,15 @@ class JobCommand(click.Command):
 def job_options(function: Callable[..., R]) -> Callable[..., R]:
     """Give a command all flags of the job, as two arguments: `file`, and `flags` with those that were given.
 
-    For a command made with `cls=JobCommand`; pass both on to `load_job`.
+    For a command made with `cls=JobCommand`; pass both on to `load_job`. A profile that was named is among the flags.
     """
 
     @functools.wraps(function)
     def with_job(**params: Any) -> R:
         context = click.get_current_context()
         job = {name: params.pop(name) for name, flag in FLAGS.items() if not flag.file_only}
-        return function(flags=given_flags(context, job), **params)
+        chosen = {} if (profile := params.pop(PROFILE)) is None else {PROFILE: profile}
+        return function(flags={**chosen, **given_flags(context, job)}, **params)
 
     for decorate in reversed(list(_parameters())):
         decorate(with_job)
@@ -117,6 +119,14 @@ def _parameters() -> Iterator[Callable[[Callable[..., R]], Callable[..., R]]]:
         type=click.Path(path_type=Path),
         metavar="JOB.YAML",
         help="Job file: the fields of the job, one for each flag here; flags win.",
+        cls=GroupedOption,
+        group="Job",
+    )
+    yield click.option(
+        PROFILE,
+        "--profile",
+        metavar="NAME",
+        help="Profile of the site's or your own settings (see `muster config show`).",
         cls=GroupedOption,
         group="Job",
     )

@@ -11,6 +11,7 @@ from muster.agent import steps
 from muster.agent.job import tail_of
 from muster.agent.publisher import TIMINGS
 from muster.board import AttemptPaths, RunPaths, read_record
+from muster.board.secrets import scrubbed
 
 ENDED_STATES = ("succeeded", "failed", "stopped")
 
@@ -45,7 +46,7 @@ def read_status(run: RunPaths) -> dict[str, Any]:
     if status["state"] not in ENDED_STATES:
         # No lead published an end, or it is not to be seen yet: the outcome says less, but says it.
         status.update(state=state_of(code), end_reason=outcome.get("end_reason"))
-        status["error"] = status["error"] or _early_error(attempt)
+        status["error"] = status["error"] or scrubbed(_early_error(attempt))
     return status
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import ValidationError
 
+from muster.board.secrets import HIDDEN, looks_secret, redacted
 from muster.spec.flags import Flag
 
 _shown = reprlib.Repr()
@@ -49,7 +50,9 @@ def _line(
     if field == "command" and problem["type"] == "missing":
         return NO_COMMAND
     allowed = f"; allowed: {flags[field].allowed}" if field in flags else ""
-    return f"{_origin(loc, origins)}: {show(problem['input'])} {reason}{allowed}"
+    secret = field == "env" and len(loc) == 2 and looks_secret(str(loc[1]))
+    value = HIDDEN if secret else show(problem["input"])
+    return f"{_origin(loc, origins)}: {value} {reason}{allowed}"
 
 
 def _reason(problem: Mapping[str, object]) -> str:
@@ -71,5 +74,5 @@ def _origin(loc: tuple[int | str, ...], origins: Mapping[str, str]) -> str:
 
 
 def show(value: object) -> str:
-    """A value as errors quote it: on one line, control characters escaped, long or nested ones cut short."""
-    return "nothing" if value is None else _shown.repr(value)
+    """A value as errors quote it: on one line, control characters escaped, long ones cut short, secrets hidden."""
+    return "nothing" if value is None else redacted(_shown.repr(value))

@@ -1,4 +1,4 @@
-"""Reading a job file: YAML in which every scalar stays the text that was written.
+"""Reading a job file, or a settings file: YAML in which every scalar stays the text that was written.
 
 YAML 1.1 turns `1:30:00` into 5400, `no` into false, `0.10` into 0.1 and `007` into 7. None of that may happen
 to a time limit, an account or a word of the command, so numbers and booleans are left to the model's types.
@@ -6,6 +6,7 @@ to a time limit, an account or a word of the command, so numbers and booleans ar
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import yaml
 from muster.spec.errors import SpecError, show
 
 _MOST_BYTES = 1 << 20  # a job file is a page; anything larger is the wrong file
+_EXAMPLE = "write fields, as in `nodes: 2`"
 
 
 class _TextLoader(yaml.SafeLoader):
@@ -43,21 +45,35 @@ _TextLoader.yaml_implicit_resolvers = {
 
 def read_job_file(path: Path) -> dict[str, Any]:
     """The fields that the job file at `path` holds; `SpecError` names file, line and column of a mistake."""
+    content = _read(path, "job file")
+    if content is None:
+        raise SpecError([f"{path}: is empty; {_EXAMPLE}"])
+    return _mapping(path, content)
+
+
+def read_settings_file(path: Path) -> dict[str, Any] | None:
+    """As a job file, but it may have nothing in it, or not be there at all: None."""
+    if not os.path.lexists(path):
+        return None
+    return _mapping(path, _read(path, "settings file") or {})
+
+
+def _read(path: Path, kind: str) -> Any:
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
     except IsADirectoryError:
-        raise SpecError([f"{path}: is a directory, not a job file"]) from None
+        raise SpecError([f"{path}: is a directory, not a {kind}"]) from None
     except OSError as error:
         raise SpecError([f"{path}: cannot be read: {error.strerror or error}"]) from None
     except ValueError as error:  # a NUL byte in the name
         raise SpecError([f"{str(path)!r}: cannot be read: {error}"]) from None
     if len(content) > _MOST_BYTES:
-        raise SpecError([f"{path}: is larger than 1 MiB and cannot be a job file"])
-    return _mapping(path, _parse(path, content))
+        raise SpecError([f"{path}: is larger than 1 MiB and cannot be a {kind}"])
+    return _parse(path, content, kind)
 
 
-def _parse(path: Path, content: bytes) -> Any:
+def _parse(path: Path, content: bytes, kind: str) -> Any:
     try:
         return yaml.load(content, Loader=_TextLoader)
     except yaml.reader.ReaderError as error:
@@ -68,14 +84,11 @@ def _parse(path: Path, content: bytes) -> Any:
         what = ", ".join(part for part in (error.context, error.problem) if part)
         raise SpecError([f"{path}{place}: malformed YAML: {what}"]) from None
     except RecursionError:
-        raise SpecError([f"{path}: is nested too deeply to be a job file"]) from None
+        raise SpecError([f"{path}: is nested too deeply to be a {kind}"]) from None
 
 
 def _mapping(path: Path, content: Any) -> dict[str, Any]:
-    example = "write fields, as in `nodes: 2`"
-    if content is None:
-        raise SpecError([f"{path}: is empty; {example}"])
     if not isinstance(content, dict):
         kind = "a list" if isinstance(content, list) else f"only {show(content)}"
-        raise SpecError([f"{path}: holds {kind} instead of fields; {example}"])
+        raise SpecError([f"{path}: holds {kind} instead of fields; {_EXAMPLE}"])
     return {str(key): value for key, value in content.items()}

@@ -87,9 +87,16 @@ class RayNode:
         if not work.cancelled() and work.exception() is not None:
             self.on_failure(f"starting Ray failed: {work.exception()!r}")
 
-    def _check_version(self, version: str) -> None:
-        if tuple(map(int, version.split(".")[:2])) < TOKENS_SINCE:
-            self.on_note(f"Ray {version} knows no tokens: this cluster is open to everybody who can reach it")
+    def _check_version(self, version: str) -> str | None:
+        """Why this Ray cannot be used; one without tokens only where they are required."""
+        if tuple(map(int, version.split(".")[:2])) >= TOKENS_SINCE:
+            return None
+        lacks = f"Ray {version} knows no tokens (2.52 and newer do)"
+        if self._options.require_auth:
+            return f"{lacks}, and --require-auth asks for them"
+        if self._facts.head:  # once, not from every node
+            self.on_note(f"{lacks}: this cluster is open to everybody who can reach it; --require-auth would refuse it")
+        return None
 
     def start(self, order: Order) -> None:
         self._order.set_result(order)

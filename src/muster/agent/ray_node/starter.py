@@ -41,6 +41,7 @@ def fork_ray_start(args: list[str]) -> int:
         return pid
     code = 1
     try:
+        keep_temp_dir(args)
         scripts.start.main(args=args, prog_name="ray start", standalone_mode=False)
         code = 0
     except SystemExit as leave:
@@ -53,12 +54,28 @@ def fork_ray_start(args: list[str]) -> int:
         os._exit(code)
 
 
+def keep_temp_dir(args: list[str]) -> None:
+    """An older `ray start` (2.46) drops a worker's --temp-dir for the head's; Ray itself can do with one of its own."""
+    from ray._private import parameter
+
+    given = next((arg.partition("=")[2] for arg in args if arg.startswith("--temp-dir=")), None)
+    made = parameter.RayParams.__init__
+
+    def make(self: Any, *more: Any, **fields: Any) -> None:
+        made(self, *more, **{**fields, "temp_dir": fields.get("temp_dir") or given})
+
+    parameter.RayParams.__init__ = make  # type: ignore[method-assign, unused-ignore]
+
+
 def client_arguments(order: dict[str, Any]) -> list[str]:
     """A head starts a Ray client server on port 10001 wherever Ray's client is installed: into the block with it."""
     from ray.scripts import scripts
 
-    lacks = getattr(scripts, "get_ray_client_dependency_error", lambda: "unknown")
-    return [f"--ray-client-server-port={order['client_port']}"] if order["gcs"] and lacks() is None else []
+    if hasattr(scripts, "get_ray_client_dependency_error"):
+        installed = scripts.get_ray_client_dependency_error() is None
+    else:  # Ray 2.46
+        installed = getattr(scripts, "check_ray_client_dependencies_installed", lambda: False)()
+    return [f"--ray-client-server-port={order['client_port']}"] if order["gcs"] and installed else []
 
 
 def dashboard_error(args: list[str]) -> str | None:

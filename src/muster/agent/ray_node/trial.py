@@ -45,7 +45,7 @@ class Trial:
         self._commands = -1
         self._reports: asyncio.Task[None] | None = None
         self._nodes, self._complete = 0, True  # whether the node table is still to be watched
-        self.on_version: Callable[[str], None] = lambda version: None
+        self.on_version: Callable[[str], str | None] = lambda version: None  # why it cannot be used
         self.on_alive: Callable[[list[int]], None] = lambda ranks: None
         self.started: asyncio.Future[None] = loop.create_future()
         self.failed: asyncio.Future[Failure] = loop.create_future()
@@ -88,7 +88,8 @@ class Trial:
         while line := await reader.readline():
             report = json.loads(line)
             if report["event"] == "warm":
-                self.on_version(report["ray"])
+                if (unfit := self.on_version(report["ray"])) is not None:
+                    self._fail(unfit, final=True)
             elif report["event"] == "no_ray":
                 why = f"Ray cannot be imported by {sys.executable}: {report['error']} (--python chooses another)"
                 self._fail(why, final=True)
