@@ -7,6 +7,7 @@ import sys
 import click
 
 import muster
+from muster.cli.doctor import doctor
 from muster.cli.errors import run_command_line
 from muster.cli.inspect import logs, runs, status, stop
 from muster.cli.lab import lab
@@ -21,11 +22,12 @@ def cli() -> None:
     \b
     muster run -N 4 -- python train.py     start a 4-node Ray cluster, run train.py on it, clean up
     muster status | logs -f | stop         look at, follow, end the newest run
+    muster doctor [--nodes 4]              check whether runs would work here, and what to do if not
     muster lab up --nodes 4                a real Slurm of four nodes on this machine, to try things on
     """
 
 
-for command in (run, status, logs, stop, runs, lab):
+for command in (run, status, logs, stop, runs, doctor, lab):
     cli.add_command(command)
 
 
