@@ -49,7 +49,7 @@ def test_a_node_without_the_canary_says_so(tmp_path: Path) -> None:
 
 def test_who_does_not_come_is_missed(tmp_path: Path) -> None:
     (tmp_path / CANARY).write_text("yes")
-    found = meet(tmp_path, [0, 1], 3, Patience(canary=30, others=3))
+    found = meet(tmp_path, [0, 1], 3, Patience(canary=30, others=2))
     assert found[0]["missed"] == [2]
     assert set(found[0]["met"]) == {"1"}
 
