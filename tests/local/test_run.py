@@ -61,7 +61,7 @@ def test_the_driver_knows_where_it_is(muster: MusterCommand) -> None:
 
 def test_python_in_the_command_is_the_chosen_interpreter(muster: MusterCommand) -> None:
     done = muster.local("--", "python", "-c", "import sys; print(sys.executable)", nodes=1)
-    assert done.stdout.strip() == muster.python
+    assert Path(done.stdout.strip()).parent == Path(muster.python).parent
 
 
 def test_an_active_virtual_environment_is_chosen_over_musters_own(muster: MusterCommand) -> None:

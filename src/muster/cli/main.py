@@ -9,6 +9,7 @@ import click
 import muster
 from muster.cli.clean import clean, du
 from muster.cli.config import config
+from muster.cli.doctor import doctor
 from muster.cli.errors import run_command_line
 from muster.cli.inspect import logs, runs, status, stop
 from muster.cli.lab import lab
@@ -26,11 +27,12 @@ def cli() -> None:
     muster status | logs -f | stop         look at, follow, end the newest run
     muster du | clean                      what runs take of the disk; remove old ones
     muster config show                     the settings in force, and where each came from
+    muster doctor [--nodes 4]              check whether runs would work here, and what to do if not
     muster lab up --nodes 4                a real Slurm of four nodes on this machine, to try things on
     """
 
 
-for command in (run, status, logs, stop, runs, du, clean, config, lab):
+for command in (run, status, logs, stop, runs, du, clean, config, doctor, lab):
     cli.add_command(command)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from muster.backends.prepare import Prepared
 from muster.board import RunPaths
 from muster.cli.display import Display, make_display
 from muster.cli.options import GroupedOption, JobCommand, job_options
+from muster.doctor import preflight
 from muster.process import SpawnError, become_subreaper, signal_name, sweep
 from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
 from muster.runs.follow import RunResult
@@ -45,7 +47,7 @@ def run(file: Path | None, flags: dict[str, Any], detach: bool, dry_run: bool, a
     spec = load_job(file, flags)
     try:
         prepared = prepare(spec)
-        for warning in prepared.warnings:
+        for warning in [*prepared.warnings, *preflight.warnings(prepared, os.environ)]:
             click.echo(f"muster: warning: {warning}", err=True)
         if dry_run:
             click.echo(prepared.script, nl=False)
@@ -98,12 +100,12 @@ async def _run_attached(prepared: Prepared, display: Display) -> int:
         loop = asyncio.get_running_loop()
 
         def on_signal(signum: int) -> None:
-            display.note(f"received {signal_name(signum)}: stopping the run")
             attempt = prepared.run.newest_attempt()
             if attempt is not None:
                 request_stop(attempt, f"muster run received {signal_name(signum)}", signum)
             else:
                 script.signal(signal.SIGTERM)
+            display.note(f"received {signal_name(signum)}: stopping the run")
 
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(signum, on_signal, signum)

@@ -1,0 +1,221 @@
+"""The whole examination: which checks apply here, their facts gathered, their verdicts in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ClusterShell.NodeSet import NodeSet, NodeSetException
+
+from muster import __version__
+from muster.agent.ray_node.ports import BLOCK_SIZE, LOCAL_BLOCK_SIZE
+from muster.backends.choose import Place, choose_python
+from muster.backends.errors import Mistake
+from muster.backends.prepare import runs_dir
+from muster.board import write_atomic
+from muster.doctor import checks, vehicle
+from muster.doctor.node.meeting import CANARY, Patience
+from muster.doctor.slurm_checks import check_partition, check_slurm
+from muster.doctor.slurm_facts import SlurmFacts, ask_slurm
+from muster.doctor.verdict import Nodes, Verdict, folded, worst
+from muster.process import SpawnError
+from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
+from muster.spec import JobSpec
+
+REPORT_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `muster doctor` found."""
+
+    where: str
+    """machine: this one alone; job: nodes of a job of its own; allocation: the nodes of the one we are in."""
+    verdicts: Sequence[Verdict]
+    slurm: SlurmFacts | None
+    nodes: Nodes
+    complete: bool = True
+    """False where checks that were asked for could not be run at all."""
+
+    @property
+    def exit_code(self) -> int:
+        if not self.complete:
+            return INFRASTRUCTURE_FAILED
+        return 1 if worst(self.verdicts) == "fail" else 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "format": REPORT_FORMAT,
+            "muster": __version__,
+            "result": worst(self.verdicts),
+            "complete": self.complete,
+            "where": self.where,
+            "checks": [asdict(verdict) for verdict in self.verdicts],
+            "slurm": self.slurm.as_json() if self.slurm else None,
+            "nodes": dict(self.nodes),
+        }
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What came from the nodes, and the state of the directory in which they met."""
+
+    nodes: Nodes
+    left: Sequence[str] = ()
+    """Names of the files that we see there."""
+    problem: str = ""
+    """Why there was no such directory."""
+
+
+class Examination:
+    """One examination, with its verdicts as they come."""
+
+    def __init__(self, spec: JobSpec, place: Place, cwd: Path) -> None:
+        self.spec, self.place = spec, place
+        self.where = _where(spec, place)
+        self._runs_dir = runs_dir(spec, cwd)
+        self._workdir = (cwd / Path(spec.workdir or ".").expanduser()).resolve()
+        self._python = None if spec.container_image else choose_python(spec, os.environ, cwd)
+        self._verdicts: list[Verdict] = []
+        if not self._workdir.is_dir():
+            raise Mistake(f"--workdir {spec.workdir}: no such directory")
+
+    def report(self) -> Report:
+        slurm = self._examine_slurm()
+        complete, nodes = True, {}
+        if self.where == "job" and worst(self._verdicts) == "fail":
+            self._verdicts.append(Verdict("nodes", "skip", "not asked: such a job cannot start"))
+        else:
+            gathered = self._examine_nodes()
+            nodes, complete = dict(gathered.nodes), bool(gathered.nodes)
+            examined = {host: facts for host, facts in nodes.items() if "system" in facts}
+            if examined:
+                self._judge(examined, gathered, slurm)
+        return Report(self.where, self._verdicts, slurm, nodes, complete)
+
+    def _examine_slurm(self) -> SlurmFacts | None:
+        if self.place.kind == "local":
+            skipped = [Verdict(check, "skip", "not used: this machine alone") for check in ("slurm", "partition")]
+            self._verdicts += skipped
+            return None
+        slurm = ask_slurm()
+        self._verdicts.append(check_slurm(slurm))
+        if self.where == "allocation":
+            name = os.environ.get("SLURM_JOB_PARTITION", "?")
+            self._verdicts.append(Verdict("partition", "pass", f"{name}: inside job {os.environ['SLURM_JOB_ID']}"))
+        else:
+            asked = vehicle.requests(self.spec, os.environ)
+            self._verdicts.append(check_partition(slurm, asked.get("partition"), self.spec.nodes, self.spec.time))
+        return slurm
+
+    def _examine_nodes(self) -> Gathered:
+        count = 1 if self.where == "machine" else self.place.nodes
+        with _meeting_place(self._runs_dir, self.spec.env) as (directory, canary, problem):
+            order = self._order(count, directory, canary)
+            words = vehicle.bash_words(order, self.spec.setup or "", self.where != "machine")
+            if self.where != "machine":
+                words = vehicle.srun_words(self.spec, count, self.where == "allocation", os.environ) + words
+            try:
+                returned = asyncio.run(vehicle.launch(words, str(self._workdir), directory))
+            except SpawnError as error:
+                returned = vehicle.Returned(127, {}, str(error))
+            left = os.listdir(directory) if directory and os.path.isdir(directory) else []
+        nodes = {report["host"]: report for report in returned.reports.values()}
+        self._verdicts.append(self._judge_answers(nodes, returned, count))
+        return Gathered(nodes, left, problem)
+
+    def _judge_answers(self, nodes: Nodes, returned: vehicle.Returned, count: int) -> Verdict:
+        if not nodes:
+            what = f"the probe could not be run: {returned.said or f'the launcher ended with code {returned.code}'}"
+            advice = "see to what the launcher says, or run `muster doctor` inside an allocation (salloc)"
+            return Verdict("nodes", "fail", what, advice)
+        verdict = checks.check_answers(_expected(nodes, count), nodes, returned.said)
+        if verdict.state == "pass" and self.where == "machine":
+            more = "; --nodes N looks at N nodes" if self.place.kind == "sbatch" else ""
+            return replace(verdict, what=f"this machine alone ({folded(nodes)}){more}")
+        return verdict
+
+    def _order(self, count: int, directory: str | None, canary: str) -> dict[str, Any]:
+        """What the probe is to do; see node/probe.py."""
+        return {
+            "nodes": count,
+            "directory": directory,
+            "canary": canary,
+            "patience": asdict(Patience()),
+            "runs_dir": str(self._runs_dir),
+            "workdir": str(self._workdir),
+            "python": self._python,
+            "ray": self.spec.ray,
+            "port_base": self.spec.port_base,
+            "block_size": LOCAL_BLOCK_SIZE if self.place.kind == "local" else BLOCK_SIZE,
+        }
+
+    def _judge(self, nodes: Nodes, gathered: Gathered, slurm: SlurmFacts | None) -> None:
+        path = str(self._runs_dir)
+        if gathered.problem:
+            advice = "name a directory that can be written with --runs-dir or MUSTER_RUNS_DIR"
+            self._verdicts.append(Verdict("shared-directory", "fail", f"{path} {gathered.problem}", advice))
+        else:
+            self._verdicts.append(checks.check_shared(path, nodes, gathered.left))
+        self._verdicts += [
+            checks.check_visibility(nodes),
+            checks.check_small_files(nodes),
+            checks.check_clocks(nodes),
+            checks.check_workdir(str(self._workdir), nodes),
+            *self._judge_python(nodes),
+            *(check(nodes) for check in checks.PER_NODE),
+            checks.check_containers(slurm is not None and slurm.pyxis, self.spec.container_image, nodes),
+        ]
+
+    def _judge_python(self, nodes: Nodes) -> list[Verdict]:
+        if self._python is None:
+            return [Verdict(check, "skip", "the image's, not the nodes'") for check in ("python", "ray")]
+        ray = checks.check_ray(nodes) if self.spec.ray else Verdict("ray", "skip", "not asked for (--no-ray)")
+        return [checks.check_python(self._python, nodes), ray]
+
+
+def _where(spec: JobSpec, place: Place) -> str:
+    if place.kind == "sbatch":
+        return "job" if spec.nodes_given else "machine"
+    return "allocation" if place.kind == "allocation" else "machine"
+
+
+def _expected(nodes: Nodes, count: int) -> list[str]:
+    """The hosts that should have answered; by number where nobody told the job's list of them."""
+    told = next((facts["nodelist"] for facts in nodes.values() if facts.get("nodelist")), "")
+    with contextlib.suppress(NodeSetException):
+        hosts = list(NodeSet(told))
+        if count > 1 and len(hosts) == count and set(nodes) <= set(hosts):
+            return hosts
+    ranks = {facts["rank"]: host for host, facts in nodes.items()}
+    return [ranks.get(rank, f"rank-{rank}") for rank in range(count)]
+
+
+@contextlib.contextmanager
+def _meeting_place(parent: Path, env: dict[str, str]) -> Iterator[tuple[str | None, str, str]]:
+    """A private directory in the runs directory, with a canary in it; or why there is none. Leaves nothing behind."""
+    directory, canary = parent / f".doctor-{secrets.token_hex(4)}", secrets.token_hex(8)
+    made = [path for path in (parent, *parent.parents) if not path.exists()]
+    problem = ""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700)
+        write_atomic(str(directory / "env.json"), json.dumps(env), mode=0o600)
+        write_atomic(str(directory / CANARY), canary)
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror}"
+    try:
+        yield (None if problem else str(directory)), canary, problem
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        for path in made:
+            with contextlib.suppress(OSError):
+                path.rmdir()

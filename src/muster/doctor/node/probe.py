@@ -1,0 +1,153 @@
+"""What one node is like: the facts, as one JSON object. Judges nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from typing import Any
+
+from muster.agent.ray_node.ports import ephemeral_range, take_block
+from muster.doctor.node.meeting import attend
+from muster.doctor.node.mounts import probe_filesystem_type
+from muster.doctor.node.wire import report_lines
+
+CONTAINER_PROGRAMS = ("apptainer", "singularity", "ch-run", "enroot")
+PYTHON_DEADLINE_S = 180.0
+CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+
+# Run by the job's interpreter as the agent's starter is: with its site packages, in the job's directory.
+_ASK_PYTHON = """\
+import json, platform, sys, time
+facts = {"version": platform.python_version(), "executable": sys.executable}
+if sys.argv[1] == "ray":
+    began = time.monotonic()
+    try:
+        import ray
+        facts["ray"] = {"version": ray.__version__, "path": ray.__file__, "import_s": time.monotonic() - began}
+    except BaseException as error:
+        facts["ray"] = {"error": type(error).__name__ + ": " + str(error)}
+print("\\n" + json.dumps(facts))
+"""
+
+
+def probe_python(order: dict[str, Any]) -> dict[str, Any]:
+    """The job's interpreter, and Ray in it: asked by running it, since only that proves that it works."""
+    argv = [order["python"], "-c", _ASK_PYTHON, "ray" if order["ray"] else "-"]
+    env = {**os.environ, **_given_variables(order)}
+    try:
+        done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=PYTHON_DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        return {"error": f"it did not answer within {PYTHON_DEADLINE_S:g} s"}
+    except OSError as error:
+        return {"error": error.strerror or str(error)}
+    try:
+        facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return facts
+    except (IndexError, ValueError):
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        return {"error": f"it ended with code {done.returncode}" + (f": {said[-1][:200]}" if said else "")}
+
+
+def _given_variables(order: dict[str, Any]) -> dict[str, str]:
+    """The values of --env: in a file, since they may be secrets; where it is not seen there are none."""
+    try:
+        with open(os.path.join(order["directory"], "env.json"), encoding="utf-8") as file:
+            values: dict[str, str] = json.load(file)
+            return values
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def probe_ports(order: dict[str, Any]) -> dict[str, Any]:
+    """Whether a block of ports for Ray is free here now."""
+    facts: dict[str, Any] = {"ephemeral": list(ephemeral_range())}
+    try:
+        held = take_block("doctor", order["block_size"], order["port_base"])
+        facts["block"] = [held.block.base, held.block.guard]
+        held.release()
+    except OSError as error:
+        facts["error"] = str(error)
+    return facts
+
+
+def probe_limits() -> dict[str, Any]:
+    """Soft and hard limit each; null for none."""
+    kinds = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+    limits = {name: resource.getrlimit(kind) for name, kind in kinds.items()}
+    return {name: [None if n == resource.RLIM_INFINITY else n for n in pair] for name, pair in limits.items()}
+
+
+def probe_shm() -> dict[str, Any]:
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError as error:
+        return {"error": error.strerror or str(error)}
+    return {"size": found.f_blocks * found.f_frsize, "free": found.f_bavail * found.f_frsize}
+
+
+def probe_user_namespaces() -> dict[str, Any]:
+    """Tried in a child: a new user namespace, and rights in it (some systems give the one without the other)."""
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(told)
+        os.write(tell, _enter_user_namespace().encode())
+        os._exit(0)
+    os.close(tell)
+    with os.fdopen(told, encoding="utf-8") as file:
+        problem = file.read()
+    os.waitpid(pid, 0)
+    return {"works": True} if problem == "ok" else {"works": False, "error": problem or "the trial died"}
+
+
+def _enter_user_namespace() -> str:
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        user = os.getuid()
+        if libc.unshare(CLONE_NEWUSER):
+            return "unshare: " + os.strerror(ctypes.get_errno())
+        with open("/proc/self/uid_map", "w", encoding="ascii") as file:
+            file.write(f"0 {user} 1")
+        if libc.unshare(CLONE_NEWNS):
+            return "a mount namespace inside: " + os.strerror(ctypes.get_errno())
+    except Exception as error:
+        return str(error)
+    return "ok"
+
+
+def facts(order: dict[str, Any], rank: int, host: str) -> dict[str, Any]:
+    """Everything about this node. The meeting comes first: others wait for it."""
+    directory = order["directory"]
+    return {
+        "host": host,
+        "rank": rank,
+        "nodelist": os.environ.get("SLURM_JOB_NODELIST", ""),
+        "system": platform.platform(),
+        "setup_code": int(os.environ.get("MUSTER_DOCTOR_SETUP", "0")),
+        "directory": attend(order, rank) if directory else None,
+        "filesystem": probe_filesystem_type(order["runs_dir"]),
+        "workdir": os.path.isdir(order["workdir"]),
+        "python": probe_python(order) if order["python"] else None,
+        "ports": probe_ports(order),
+        "limits": probe_limits(),
+        "shm": probe_shm(),
+        "user_namespaces": probe_user_namespaces(),
+        "programs": {name: shutil.which(name) for name in CONTAINER_PROGRAMS},
+        "time": time.time(),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    order = json.loads(arguments[0])
+    rank = int(os.environ["MUSTER_RANK"])
+    for line in report_lines(rank, facts(order, rank, os.environ["MUSTER_HOST"])):
+        sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+    return 0

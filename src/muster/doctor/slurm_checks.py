@@ -1,0 +1,100 @@
+"""The verdict on Slurm and on the partition that a job would go to. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from muster.doctor.slurm_facts import SlurmFacts
+from muster.doctor.verdict import Verdict, best
+
+_UNUSABLE = re.compile(r"down|drain|drng|fail|maint|unk|no_respond|power|future|[*]", re.IGNORECASE)
+OLDEST_SLURM = (20, 11)
+
+
+def check_slurm(slurm: SlurmFacts) -> Verdict:
+    if slurm.error:
+        advice = "see that you are on a login node, and that slurmctld and munge run: scontrol ping; munge -n | unmunge"
+        return Verdict("slurm", "fail", f"does not answer: {slurm.error}", advice)
+    numbers = tuple(int(number) for number in re.findall(r"\d+", slurm.controller)[:2])
+    if numbers < OLDEST_SLURM:
+        what = f"slurmctld {slurm.controller}: its srun knows no --overlap"
+        return Verdict("slurm", "fail", what, "Slurm 20.11 or newer is needed")
+    if slurm.controller not in slurm.client:
+        what = f"slurmctld {slurm.controller} answers; the commands here are of {slurm.client}"
+        return Verdict("slurm", "pass", what)
+    return Verdict("slurm", "pass", f"slurmctld {slurm.controller} answers")
+
+
+def check_partition(slurm: SlurmFacts, names: str | None, nodes: int, time: str | None) -> Verdict:
+    """Whether a job of this size and time limit can ever start. Of several partitions the best counts."""
+    if slurm.error:
+        return Verdict("partition", "skip", "Slurm does not answer")
+    by_name = {partition["PartitionName"]: partition for partition in slurm.partitions}
+    default = [name for name, partition in by_name.items() if partition.get("Default") == "YES"]
+    wanted = names.split(",") if names else default
+    if not wanted:
+        return Verdict("partition", "fail", "there is no default partition", f"name one: -p {_some(by_name)}")
+    verdicts = [_check_one(name, by_name, slurm.node_states, nodes, time) for name in wanted]
+    return best(verdicts)
+
+
+def _check_one(
+    name: str,
+    by_name: Mapping[str, Mapping[str, str]],
+    states: Mapping[str, Mapping[str, int]],
+    nodes: int,
+    time: str | None,
+) -> Verdict:
+    def verdict(state: str, what: str, advice: str = "") -> Verdict:
+        return Verdict("partition", state, f"{name}: {what}", advice)  # type: ignore[arg-type]
+
+    if name not in by_name:
+        return verdict("fail", "there is no such partition", f"choose one: -p {_some(by_name)}")
+    partition = by_name[name]
+    counts = states.get(name, {})
+    usable = sum(count for state, count in counts.items() if not _UNUSABLE.search(state))
+    total = int(partition.get("TotalNodes") or sum(counts.values()))
+    most, limit = partition.get("MaxNodes", "UNLIMITED"), partition.get("MaxTime", "UNLIMITED")
+    least = partition.get("MinNodes", "0")
+    if partition.get("State", "UP") != "UP":
+        return verdict("fail", f"its state is {partition['State']}", "choose another partition, or ask its admins")
+    if nodes > total:
+        return verdict("fail", f"has {total} nodes, {nodes} are asked for", "ask for fewer with --nodes")
+    if most.isdigit() and nodes > int(most):
+        return verdict("fail", f"a job may have {most} nodes, {nodes} are asked for", "ask for fewer with --nodes")
+    if least.isdigit() and nodes < int(least):
+        return verdict("fail", f"a job must have {least} nodes, {nodes} are asked for", "ask for more with --nodes")
+    if time is not None and minutes(time) > minutes(limit):
+        return verdict("fail", f"a job may take {limit}, --time is {time}", "ask for less with --time")
+    default = partition.get("DefaultTime", "NONE")
+    what = f"up, {usable} of {total} nodes usable ({_shown(counts)}), time limit {limit}" + (
+        f", {default} without --time" if time is None and default not in ("NONE", limit) else ""
+    )
+    if nodes > usable:
+        advice = "the job would wait until nodes come back: sinfo -R says why they are out"
+        return verdict("warn", f"{what}; {nodes} are asked for", advice)
+    return verdict("pass", what)
+
+
+def minutes(text: str) -> float:
+    """A time limit as Slurm writes it: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS."""
+    if not re.fullmatch(r"[\d:-]+", text):
+        return math.inf  # UNLIMITED, INFINITE
+    days, dash, rest = text.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if dash:
+        hours, mins, secs = (*parts, 0, 0)[:3]
+        return int(days) * 1440 + hours * 60 + mins + secs / 60
+    hours, mins, secs = {1: (0, *parts, 0), 2: (0, *parts), 3: tuple(parts)}[len(parts)]
+    return hours * 60 + mins + secs / 60
+
+
+def _some(names: Mapping[str, object] | Sequence[str]) -> str:
+    listed = sorted(names)
+    return ", ".join(listed[:8]) + (", ..." if len(listed) > 8 else "") if listed else "(Slurm names none)"
+
+
+def _shown(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none known"
