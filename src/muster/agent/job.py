@@ -44,6 +44,7 @@ class Job:
     ray: bool
     dashboard: bool
     port_base: int | None
+    interface: str | None
     cpus_per_node: int | None
     gpus_per_node: int | None
     gather_timeout: float

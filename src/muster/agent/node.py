@@ -7,6 +7,7 @@ import os
 import time
 from typing import Any
 
+from muster.agent.addresses import NoAddress, own_address
 from muster.agent.channel import Channel, ChannelError, connect
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, node_tail
@@ -30,6 +31,7 @@ class NodeAgent:
         self._ray: RayNode | None = None
         self._gone = False
         self._channel: Channel
+        self._address: str  # what other nodes find this one at
 
     async def run(self) -> int:
         channel = await self._join()
@@ -82,14 +84,24 @@ class NodeAgent:
 
     async def _obey(self, message: dict[str, Any]) -> None:
         kind = message["type"]
-        if kind == "welcome" and message["ray"] is not None:
-            await self._warm(RayOptions(**message["ray"]), message["cycle"])
+        if kind == "welcome":
+            if self._has_address(message["interface"]) and message["ray"] is not None:
+                await self._warm(RayOptions(**message["ray"]), message["cycle"])
         elif kind == "start_ray" and self._ray is not None:
-            self._ray.start(Order(message["address"] or self._channel.local_address, message["head"]))
+            self._ray.start(Order(message["address"] or self._address, message["head"]))
         elif kind == "stop":
             await self._clean()
             self._gone = True
             self._channel.send("gone")
+
+    def _has_address(self, interface: str | None) -> bool:
+        proven = self._channel.local_address
+        try:
+            self._address = proven if self._identity.local else own_address(interface, proven)
+        except NoAddress as error:
+            self._report_failure("network", str(error))
+            return False
+        return True
 
     async def _warm(self, options: RayOptions, cycle: int) -> None:
         """Begin with Ray at once: importing it is most of the way, and needs nobody else."""

@@ -5,6 +5,7 @@ the user's interpreter: `python -c <this source>`. Commands come as JSON lines o
 
     in    {"start": [args of ray start], "gcs": [host, port] | null, "nodes": N, "client_port": P}
     out   {"event": "warm", "ray": version} | {"event": "no_ray", "error": ..}
+          {"event": "refused", "error": ..}        this Ray cannot do what is asked: no use in trying again
           {"event": "started", "code": 0}          `ray start` returned
           {"event": "alive", "ranks": [0, 2]}      on the head: the nodes in Ray's own table, whenever it changes
 
@@ -25,6 +26,7 @@ from typing import Any
 
 LOOK_S = 0.05  # how often the node table is read; the GCS answers in about a millisecond
 RANK_LABEL = "muster.io/rank"
+IPV6_SINCE = (2, 49)  # older releases of Ray take the address apart at its colons, and wait for a GCS they never find
 
 
 def report(event: str, **fields: Any) -> None:
@@ -50,6 +52,15 @@ def fork_ray_start(args: list[str]) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def refusal(version: str, args: list[str]) -> str | None:
+    """Why this Ray could not start with these arguments, as far as it would not say so itself."""
+    ipv6 = [arg.partition("=")[2] for arg in args if arg.startswith("--node-ip-address=") and ":" in arg]
+    if not ipv6 or tuple(map(int, version.split(".")[:2])) >= IPV6_SINCE:
+        return None
+    since = ".".join(map(str, IPV6_SINCE))
+    return f"Ray {version} cannot use the IPv6 address {ipv6[0]}: it needs Ray {since}, or --interface with IPv4"
 
 
 def client_arguments(order: dict[str, Any]) -> list[str]:
@@ -129,6 +140,10 @@ def main() -> None:
     if not line:
         return
     order = json.loads(line)
+    unable = refusal(ray.__version__, order["start"])
+    if unable is not None:
+        report("refused", error=unable)
+        return
     child = fork_ray_start(order["start"] + client_arguments(order))
     if order["gcs"]:
         watch((order["gcs"][0], order["gcs"][1]), child, order["nodes"])
