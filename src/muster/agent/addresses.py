@@ -21,7 +21,7 @@ class NoAddress(Exception):
     """This host has no address as asked for; says what it has."""
 
 
-def host_addresses(wanted: str | None, preferred: str | None = None) -> list[str]:
+def host_addresses(wanted: str | None = None, preferred: str | None = None) -> list[str]:
     """The addresses to be found at: those that `wanted` (--interface) means, in its order; else `preferred` first."""
     found = [str(address.ip) for address in choose(interfaces(), wanted)]
     return found if wanted else sorted(found, key=lambda address: address != preferred)

@@ -95,10 +95,11 @@ class NodeAgent:
             self._channel.send("gone")
 
     def _has_address(self, interface: str | None) -> bool:
+        """Decide what this node calls itself; without an address as asked for, it fails by name."""
         proven = self._channel.local_address
         try:
             self._address = proven if self._identity.local else own_address(interface, proven)
-        except NoAddress as error:
+        except (NoAddress, OSError) as error:
             self._report_failure("network", str(error))
             return False
         return True

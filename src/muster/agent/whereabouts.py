@@ -19,7 +19,7 @@ class Whereabouts:
         launcher = address_towards(env.get("SLURM_LAUNCH_NODE_IPADDR", ""))
         try:
             found = [] if identity.local else host_addresses(interface, launcher)
-        except NoAddress:  # the agent of this node finds the same, and says so by name
+        except (NoAddress, OSError):  # the agent of this node finds the same, and says so by name
             found = []
         self.addresses = [*found, LOOPBACK]
         self._certain = len(found) < 2 or found[0] == launcher
