@@ -51,13 +51,39 @@ def test_everything_lies_in_the_state_directory() -> None:
 
 def test_nodes_know_all_names_and_this_machine_by_its_own() -> None:
     plan = LabPlan(nodes=2)
-    assert config.hosts(plan, "myhost").splitlines()[1:] == [
+    assert config.hosts(plan, "myhost", "n1").splitlines()[1:] == [
         "10.77.0.253 labctl",
         "10.77.0.1 n1",
         "10.77.0.2 n2",
         "10.77.0.254 login myhost",
     ]
-    assert config.hosts(plan, "n2").endswith("10.77.0.254 login\n")
+    assert config.hosts(plan, "n2", "n1").endswith("10.77.0.254 login\n")
+
+
+def test_a_debian_node_s_own_name_and_no_other_is_loopback_to_it() -> None:
+    plan = LabPlan(nodes=2, debian_hosts=True)
+    lines = config.hosts(plan, "myhost", "n1").splitlines()
+    assert "127.0.1.1 n1" in lines and "10.77.0.2 n2" in lines and "10.77.0.1 n1" not in lines
+    assert "127.0.1.1" not in config.hosts(plan, "myhost", CONTROLLER)
+
+
+def test_without_ipv4_every_address_is_ipv6() -> None:
+    plan = LabPlan(nodes=2, ipv6=True, extra_networks=1)
+    conf = config.slurm_conf(plan, "myhost")
+    assert "CommunicationParameters=EnableIPv6,DisableIPv4\n" in conf
+    assert "SlurmctldHost=labctl(fd77:0:0::253)\n" in conf and "NodeAddr=fd77:0:0::[1-2] " in conf
+    assert plan.address("n2", 1) == "fd77:1:0::2" and plan.subnet(1) == "fd77:1:0::/64"
+    assert "10.7" not in conf + config.hosts(plan, "myhost", "n1") + boot.boot_script(plan, "n1", [], None)
+
+
+def test_each_network_of_a_node_has_its_own_addresses_and_routes_and_the_dead_one_none() -> None:
+    plan = LabPlan(nodes=2, extra_networks=1, dead_interface=True)
+    script = boot.boot_script(plan, "n2", [], None)
+    assert (
+        "ip route add default via 10.77.0.253\n" in script and "ip route add 10.78.0.0/24 via 10.78.0.253\n" in script
+    )
+    assert script.index("dead0") < script.index("eth0") < script.index("eth1")
+    assert "ip address add 10.86.0.2/24 dev dead0\n" in script
 
 
 def test_labs_in_different_directories_share_no_name_and_no_address() -> None:
@@ -69,7 +95,7 @@ def test_labs_in_different_directories_share_no_name_and_no_address() -> None:
 
 
 def test_a_plan_survives_its_state_file() -> None:
-    plan = LabPlan(nodes=3, shared=(Path("/tmp/a"),), extra_conf=("MaxArraySize=5",))
+    plan = LabPlan(nodes=3, shared=(Path("/tmp/a"),), extra_conf=("MaxArraySize=5",), ipv6=True, extra_networks=2)
     assert LabPlan.from_json(plan.to_json()) == plan
 
 
@@ -79,6 +105,7 @@ def test_a_plan_survives_its_state_file() -> None:
         ({"nodes": 0}, "1 to 64"),
         ({"nodes": 65}, "1 to 64"),
         ({"nodes": 1, "proctrack": "linuxproc"}, "cgroup, pgid"),
+        ({"nodes": 1, "extra_networks": 9}, "0 to 8"),
         ({"nodes": 1, "state_dir": Path("/run/" + "x" * 80)}, "MUSTER_LAB_DIR"),
     ],
 )

@@ -144,11 +144,25 @@ def test_exclusive_is_on_off_or_a_kind(given: Any, kept: Any) -> None:
         ("exclusive", 3),
         ("sbatch", "mem=4G"),
         ("workdir", ""),
+        ("interface", "10.1.0"),
+        ("interface", "10.1.0.300"),
+        ("interface", "10.1.0.0/40"),
+        ("interface", "eth0/24"),
+        ("interface", "fd77:::1"),
+        ("interface", "eth0,,ib0"),
+        ("interface", "eth0 ib0"),
     ],
 )
 def test_odd_values_are_refused(field: str, value: Any) -> None:
     with pytest.raises(ValidationError):
         job(**{field: value})
+
+
+@pytest.mark.parametrize(
+    "text", ["ib0", "ib*,eth0", "eth0.5", "bond0:1", "10.1.0.0/16", "10.1.2.3", "fd77::/48", "fd77::1"]
+)
+def test_interfaces_are_kept_as_written(text: str) -> None:
+    assert job(interface=text).interface == text
 
 
 @pytest.mark.parametrize("bad", ["a\nb", "a\rb", "a\x1bb", "a\0b", "a\u2028b", "\x85", "\udcff"])

@@ -48,6 +48,7 @@ class Job:
     object_store_memory: int | None
     large_from: int
     require_auth: bool
+    interface: str | None
     cpus_per_node: int | None
     gpus_per_node: int | None
     gres: str | None

@@ -7,12 +7,10 @@ import contextlib
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from muster.agent.addresses import host_addresses
 from muster.agent.channel import LINE_LIMIT, SILENCE_S, Channel, accept, listen
 from muster.agent.cluster import Cluster
 from muster.agent.driver import Driver
@@ -23,6 +21,7 @@ from muster.agent.outside import Outside
 from muster.agent.publisher import Publisher
 from muster.agent.stall import Stall
 from muster.agent.turns import ending
+from muster.agent.whereabouts import Whereabouts
 from muster.board import claim, write_json
 from muster.board.secrets import redact_words, secret_values
 from muster.process import Exit, signal_name
@@ -34,7 +33,6 @@ LOOK_S = 0.5  # how often deadlines, the stop request and the launcher's stderr 
 PUBLISH_S = 0.2
 UNKILLABLE_S = 5.0
 STACKS_S = 45.0  # for all nodes to write their stacks
-COMPANY_S = 1.0  # importing Ray takes about as long, so waiting for another node costs nothing
 CYCLE = 0
 
 
@@ -57,7 +55,7 @@ class Lead:
         self._driver = Driver(identity.attempt.driver_log)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._concluded = asyncio.Event()
-        self._addresses = [*([] if identity.local else host_addresses()), "127.0.0.1"]
+        self._whereabouts = Whereabouts(identity, job.interface, os.environ)
         self._signalled = False
         self._stall: Stall | None = None  # while the driver runs, if it may not be silent for long
         self._stacks: dict[int, asyncio.Future[bool]] = {}
@@ -72,9 +70,8 @@ class Lead:
         listener = listen(loopback_only=self._identity.local)
         self.port = listener.getsockname()[1]
         self._server = await asyncio.start_server(self._accepted, sock=listener, limit=LINE_LIMIT)
-        record = {
-            "term": 0, "cycle": CYCLE, "host": self._identity.host, "addresses": self._addresses, "port": self.port,
-        }  # fmt: skip
+        where = {"host": self._identity.host, "addresses": self._whereabouts.addresses, "port": self.port}
+        record = {"term": 0, "cycle": CYCLE, **where}
         if not claim(self._identity.attempt.lead(), record):
             raise RuntimeError(f"another lead has claimed {self._identity.attempt.lead()}")
         start = os.environ.get("MUSTER_JOB_START")
@@ -160,7 +157,7 @@ class Lead:
         if rank != LEAD_RANK:
             self._company.set()
         self._background(channel.beat())
-        channel.send("welcome", cycle=CYCLE, ray=self._cluster.options())
+        channel.send("welcome", cycle=CYCLE, ray=self._cluster.options(), interface=self._job.interface)
         self._feed(m.Arrived(rank, greeting["host"]))
         while (message := await channel.receive()) is not None:
             self._take(rank, message)
@@ -308,18 +305,13 @@ class Lead:
         self._feed(m.DriverEnded(exit.shell_code, str(exit)))
 
     async def _start_head(self) -> None:
-        """On an address that another node has reached, if one comes soon: only they can tell which of ours it is."""
+        """On an address that another node has reached: only they can tell which of ours it is."""
         if self._job.nodes > 1:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._company.wait(), COMPANY_S)
-        self._channels[LEAD_RANK].send("start_ray", address=self._head_address(), head=None)
-
-    def _head_address(self) -> str:
-        """The address most agents have proved to reach; the host's first one while none has connected."""
-        if self._identity.local:
-            return "127.0.0.1"
-        proven = Counter(c.local_address for rank, c in self._channels.items() if rank != LEAD_RANK)
-        return [*(address for address, _ in proven.most_common(1)), *self._addresses][0]
+                await asyncio.wait_for(self._company.wait(), self._whereabouts.patience())
+        proven = (channel.local_address for rank, channel in self._channels.items() if rank != LEAD_RANK)
+        address = self._whereabouts.of_the_head(proven)
+        self._channels[LEAD_RANK].send("start_ray", address=address, head=None)
 
     def _note_error(self, rank: int, phase: str, reason: str, tail: list[str]) -> None:
         """Keep the first error for the status: node, phase, reason, last lines."""

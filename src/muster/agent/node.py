@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from muster.agent import stacks
+from muster.agent.addresses import NoAddress, own_address
 from muster.agent.channel import Channel, ChannelError, connect
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, node_tail
@@ -34,6 +35,7 @@ class NodeAgent:
         self._ray: RayNode | None = None
         self._gone = False
         self._channel: Channel
+        self._address: str  # what other nodes find this one at
 
     async def run(self) -> int:
         channel = await self._join()
@@ -86,16 +88,27 @@ class NodeAgent:
 
     async def _obey(self, message: dict[str, Any]) -> None:
         kind = message["type"]
-        if kind == "welcome" and message["ray"] is not None:
-            await self._warm(RayOptions(**message["ray"]), message["cycle"])
+        if kind == "welcome":
+            if self._has_address(message["interface"]) and message["ray"] is not None:
+                await self._warm(RayOptions(**message["ray"]), message["cycle"])
         elif kind == "start_ray" and self._ray is not None:
-            self._ray.start(Order(message["address"] or self._channel.local_address, message["head"]))
+            self._ray.start(Order(message["address"] or self._address, message["head"]))
         elif kind == "stacks":
             self._dumping = asyncio.create_task(self._dump_stacks())
         elif kind == "stop":
             await self._clean(Ending(message["failed"], message["after"], message["seconds"]))
             self._gone = True
             self._channel.send("gone")
+
+    def _has_address(self, interface: str | None) -> bool:
+        """Decide what this node calls itself; without an address as asked for, it fails by name."""
+        proven = self._channel.local_address
+        try:
+            self._address = proven if self._identity.local else own_address(interface, proven)
+        except (NoAddress, OSError) as error:
+            self._report_failure("network", str(error))
+            return False
+        return True
 
     async def _warm(self, options: RayOptions, cycle: int) -> None:
         """Begin with Ray at once: importing it is most of the way, and needs nobody else."""

@@ -10,14 +10,14 @@ import sys
 import time
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import click
 from rich.console import Console
 from rich.table import Table
 
 from muster.lab import Lab, LabError
-from muster.lab.plan import MAX_NODES, PROCTRACKS
+from muster.lab.plan import DEAD_INTERFACE, MAX_EXTRA_NETWORKS, MAX_NODES, PROCTRACKS
 from muster.lab.status import LabStatus, NodeStatus
 
 _out = Console(highlight=False)
@@ -73,6 +73,16 @@ def lab() -> None:
 )
 @click.option("--slurmd-timeout", type=int, default=10, show_default=True, help="Seconds until a silent node is DOWN.")
 @click.option("--kill-wait", type=int, default=10, show_default=True, help="Seconds from SIGTERM to SIGKILL.")
+@click.option("--ipv6", is_flag=True, help="Nodes, and Slurm, have IPv6 addresses only.")
+@click.option(
+    "--extra-networks",
+    type=click.IntRange(0, MAX_EXTRA_NETWORKS),
+    default=0,
+    show_default=True,
+    help="Further networks between the nodes: interfaces eth1, eth2 ...",
+)
+@click.option("--dead-interface", is_flag=True, help=f"An interface {DEAD_INTERFACE} whose address nobody reaches.")
+@click.option("--debian-hosts", is_flag=True, help="In /etc/hosts each node's own name is 127.0.1.1.")
 @click.option("--conf", multiple=True, metavar="LINE", help="A further line for slurm.conf. Repeatable.")
 @_told
 def up(
@@ -82,12 +92,14 @@ def up(
     slurmd_timeout: int,
     kill_wait: int,
     conf: tuple[str, ...],
+    **networks: Any,
 ) -> None:
     """Start a lab and wait until Slurm can use all its nodes."""
     # A killed `up` cleans up as an interrupted one does.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     started = time.monotonic()
-    running = Lab(nodes, proctrack, shared=shared, slurmd_timeout=slurmd_timeout, kill_wait=kill_wait, extra_conf=conf)
+    more = {"slurmd_timeout": slurmd_timeout, "kill_wait": kill_wait, "extra_conf": conf, **networks}
+    running = Lab(nodes, proctrack, shared=shared, **more)
     with Console(stderr=True).status(f"starting {nodes} nodes ..."):
         running.up()
     _out.print(

@@ -11,7 +11,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from muster.lab.plan import BRIDGE, CONTROLLER, PRIVATE_DIRS, LabPlan
+from muster.lab.network import bridge, dead_lines, node_lines
+from muster.lab.plan import CONTROLLER, PRIVATE_DIRS, LabPlan
 
 _Lines = Sequence[str]
 
@@ -32,10 +33,11 @@ def boot_script(plan: LabPlan, name: str, visible: Sequence[Path], freezer: Path
             "read pid rest < /proc/self/stat",
             f"exec 2>> {_q(plan.boot_log(name))}",
             *_private_mounts(plan, visible),
-            *_own_files(plan),
+            *_own_files(plan, name),
             *([f"mount --bind {_q(freezer)} /sys/fs/cgroup/freezer"] if freezer else []),
             "mount -t proc proc /proc",
             f"hostname {name}",
+            *(dead_lines(plan, name) if name != CONTROLLER else []),
             'echo "$pid"',
             "read go || exit 1",
             "exec < /dev/null >&2",
@@ -59,11 +61,11 @@ def _private_mounts(plan: LabPlan, visible: Sequence[Path]) -> list[str]:
     return lines
 
 
-def _own_files(plan: LabPlan) -> list[str]:
+def _own_files(plan: LabPlan, name: str) -> list[str]:
     """Commands on a node find the lab's slurm.conf even where a job's environment does not name it."""
     etc = plan.etc_dir
     return [
-        f"mount --bind {_q(etc / 'hosts')} /etc/hosts",
+        f"mount --bind {_q(plan.hosts_file(name))} /etc/hosts",
         f"if [ -e /etc/resolv.conf ]; then mount --bind {_q(etc / 'resolv.conf')} /etc/resolv.conf; fi",
         f"if [ -d /etc/slurm ]; then mount --bind {_q(etc)} /etc/slurm; fi",
     ]
@@ -73,41 +75,40 @@ def _daemon(plan: LabPlan, name: str) -> list[str]:
     conf = _q(plan.slurm_conf)
     if name != CONTROLLER:
         return [
-            f"ip address add {plan.address(name)}/32 dev eth0",
-            "ip link set eth0 up",
-            f"ip route add {plan.address(CONTROLLER)}/32 dev eth0",
-            f"ip route add default via {plan.address(CONTROLLER)}",
+            *node_lines(plan, name),
             f"exec tini -- slurmd -D -b -N {name} -f {conf}",
         ]
     munge = plan.munge_dir
     files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
     options = " ".join(f"--{option}={_q(munge / file)}" for option, file in files.items())
     return [
-        *_kernel_settings(),
+        *_kernel_settings(plan),
         # Forced, because it would refuse a state directory that only root can enter.
         f"munged --force --num-threads=10 {options}",
         f"exec tini -- slurmctld -D -f {conf}",
     ]
 
 
-def _kernel_settings() -> list[str]:
+def _kernel_settings(plan: LabPlan) -> list[str]:
     """Make the controller's network namespace the router of the lab.
 
     It answers packets to the world outside with "unreachable" at once. Quick neighbour discovery makes connections to
     a dead node fail before Slurm's own TCPTimeout of 2 s, after which slurmctld would try ten times more: with it a
     dead node is DOWN after SlurmdTimeout, without it 15 to 20 s later.
     """
-    ipv4 = "/proc/sys/net/ipv4"
-    neighbour = f"{ipv4}/neigh/{BRIDGE}"
-    return [
-        f"echo 1 > {ipv4}/ip_forward",
-        f"echo 0 > {ipv4}/icmp_ratelimit",
-        f"echo 0 > {ipv4}/conf/all/send_redirects",
-        f"echo 0 > {ipv4}/conf/{BRIDGE}/send_redirects",
-        f"echo 1 > {neighbour}/delay_first_probe_time",
-        f"echo 200 > {neighbour}/retrans_time_ms",
-        f"echo 3000 > {neighbour}/base_reachable_time_ms",
-    ]
+    net = f"/proc/sys/net/ipv{6 if plan.ipv6 else 4}"
+    if plan.ipv6:
+        values = {f"{net}/conf/all/forwarding": 1, f"{net}/icmp/ratelimit": 0}
+    else:
+        values = {f"{net}/ip_forward": 1, f"{net}/icmp_ratelimit": 0, f"{net}/conf/all/send_redirects": 0}
+    for network in plan.networks:
+        neighbour = f"{net}/neigh/{bridge(network)}"
+        if not plan.ipv6:
+            values[f"{net}/conf/{bridge(network)}/send_redirects"] = 0
+        values[f"{neighbour}/delay_first_probe_time"] = 1
+        values[f"{neighbour}/retrans_time_ms"] = 200
+        values[f"{neighbour}/base_reachable_time_ms"] = 3000
+    return [f"echo {value} > {path}" for path, value in values.items()]
 
 
 def _script(lines: _Lines) -> str:

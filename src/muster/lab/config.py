@@ -35,6 +35,7 @@ def _daemons(plan: LabPlan) -> tuple[str, ...]:
         "MailProg=/bin/true",
         "SwitchType=switch/none",
         "MpiDefault=none",
+        *(["CommunicationParameters=EnableIPv6,DisableIPv4"] if plan.ipv6 else []),
     )
 
 
@@ -73,7 +74,7 @@ def _scheduling() -> tuple[str, ...]:
 
 def _nodes(plan: LabPlan) -> tuple[str, ...]:
     span = f"[1-{plan.nodes}]" if plan.nodes > 1 else "1"
-    prefix = plan.address(plan.node_names[0]).rpartition(".")[0]
+    addresses = plan.address("n1").removesuffix("1") + span
     hardware = (
         f"CPUs={plan.cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={plan.cpus} ThreadsPerCore=1 "
         f"RealMemory={plan.memory_mb}"
@@ -83,7 +84,7 @@ def _nodes(plan: LabPlan) -> tuple[str, ...]:
         # Believe what is declared here, whatever the machine has.
         "SlurmdParameters=config_overrides",
         "GresTypes=gpu",
-        f"NodeName=n{span} NodeAddr={prefix}.{span} {hardware}{gres} State=UNKNOWN",
+        f"NodeName=n{span} NodeAddr={addresses} {hardware}{gres} State=UNKNOWN",
         f"PartitionName=lab Nodes=n{span} Default=YES MaxTime=INFINITE State=UP",
         f"PartitionName=long Nodes=n{span} MaxTime=INFINITE State=UP",
     )
@@ -117,10 +118,14 @@ def cgroup_conf() -> str:
     return "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
 
 
-def hosts(plan: LabPlan, login_name: str) -> str:
-    """The nodes' /etc/hosts: every machine of the lab by name, this machine among them."""
-    lines = ["127.0.0.1 localhost", f"{plan.address(CONTROLLER)} {CONTROLLER}"]
-    lines += [f"{plan.address(name)} {name}" for name in plan.node_names]
+def hosts(plan: LabPlan, login_name: str, reader: str) -> str:
+    """The /etc/hosts of a machine: every machine of the lab by name, this one among them."""
+    lines = ["127.0.0.1 localhost"]
+    if plan.ipv6:
+        lines.append("::1 localhost")
+    for name in (CONTROLLER, *plan.node_names):
+        own = plan.debian_hosts and name == reader != CONTROLLER
+        lines.append(f"{'127.0.1.1' if own else plan.address(name)} {name}")
     login_names = LOGIN if login_name in _names(plan) else f"{LOGIN} {login_name}"
     lines.append(f"{plan.address(LOGIN)} {login_names}")
     return "\n".join(lines) + "\n"

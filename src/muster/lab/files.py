@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from muster.lab import config
-from muster.lab.plan import LabPlan
+from muster.lab.plan import CONTROLLER, LabPlan
 
 _MUNGE_KEY_BYTES = 1024
 
@@ -40,10 +40,11 @@ def _write_config(plan: LabPlan) -> None:
     contents = {
         "slurm.conf": config.slurm_conf(plan, login_name),
         "gres.conf": config.gres_conf(plan),
-        "hosts": config.hosts(plan, login_name),
         "resolv.conf": config.resolv_conf(),
     }
     if plan.proctrack == "cgroup":
         contents["cgroup.conf"] = config.cgroup_conf()
     for name, text in contents.items():
         (plan.etc_dir / name).write_text(text)
+    for name in (CONTROLLER, *plan.node_names):
+        plan.hosts_file(name).write_text(config.hosts(plan, login_name, name))

@@ -35,7 +35,8 @@ class Lab:
     ) -> None:
         """`shared` directories stay visible on all nodes although they lie in /tmp.
 
-        Further options are the fields of LabPlan: slurmd_timeout, kill_wait, cpus, memory_mb, gpus, extra_conf.
+        Further options are the fields of LabPlan: slurmd_timeout, kill_wait, cpus, memory_mb, gpus, extra_conf, ipv6,
+        extra_networks, dead_interface, debian_hosts.
         """
         directories = tuple(Path(directory).resolve() for directory in shared)
         chosen = chosen_state_dir(state_dir)
@@ -210,26 +211,26 @@ class Lab:
         """The node dies: all its processes at once, with its namespaces; Slurm is told nothing."""
         self._check_node(name)
         kill_all([self._living(name)])
-        network.drop_link(self._controller_pid, name)
+        network.drop_links(self.plan, self._controller_pid, name)
 
     def partition(self, name: str) -> None:
         """The node's network goes away; its processes live on."""
         self._check_node(name)
         self._living(name)
-        network.set_link(self._controller_pid, name, "down")
+        network.set_links(self.plan, self._controller_pid, name, "down")
 
     def heal(self, name: str) -> None:
         """Undo kill_node or partition, and return when Slurm can use the node again."""
         self._check_node(name)
         if self._machine(name).alive():
-            network.set_link(self._controller_pid, name, "up")
+            network.set_links(self.plan, self._controller_pid, name, "up")
         else:
             self._restart_node(name)
         slurm.resume(self.env(), name)
         self._await_usable([name], HEAL_DEADLINE_S)
 
     def _restart_node(self, name: str) -> None:
-        network.drop_link(self._controller_pid, name)
+        network.drop_links(self.plan, self._controller_pid, name)
         freezer = cgroup.of_machine(self.plan, name)
         if freezer:
             cgroup.remove(freezer)

@@ -1,7 +1,8 @@
-"""The lab's network: a bridge in the controller's namespace, with a veth pair to each node and one to this machine.
+"""The lab's networks: bridges in the controller's namespace, with veth pairs to each node and one to this machine.
 
-The bridge is not in the machine's own namespace, so no firewall rule of the machine touches the lab's packets, and the
-links between the nodes vanish with the namespaces. The only link the machine itself gets is `plan.host_link`.
+The bridges are not in the machine's own namespace, so no firewall rule of the machine touches the lab's packets, and
+the links between the nodes vanish with the namespaces. The only link the machine itself gets is `plan.host_link`; it
+leads to network 0, which Slurm uses. Extra networks connect the nodes alone.
 
 The controller is everyone's router, so each machine has one neighbour only. The kernel holds 1024 neighbours for all
 namespaces together (gc_thresh3): 64 nodes that all knew each other would overflow it, for the whole machine.
@@ -16,70 +17,112 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from muster.lab.errors import LabError
-from muster.lab.plan import BRIDGE, CONTROLLER, LOGIN, LabPlan
+from muster.lab.plan import CONTROLLER, DEAD_INTERFACE, LOGIN, LabPlan
 from muster.lab.requirements import SYSTEM_PATH
 
 
-def port(name: str) -> str:
+def bridge(network: int) -> str:
+    return f"br{network}"
+
+
+def port(name: str, network: int = 0) -> str:
     """The bridge's end of a machine's link, in the controller's namespace."""
-    return f"to-{name}"
+    return f"to{network}-{name}"
 
 
 def check_free(plan: LabPlan) -> None:
     """Refuse to lay a network over one that exists."""
     if host_link_exists(plan):
         raise LabError(f"network link {plan.host_link} exists: a lab is up or left it; see `muster lab down`")
-    wanted = ipaddress.ip_network(plan.subnet)
-    for route in json.loads(_run(["ip", "-json", "-4", "route", "show", "table", "all"]).stdout or "[]"):
+    wanted = ipaddress.ip_network(plan.subnet())
+    family = "-6" if plan.ipv6 else "-4"
+    for route in json.loads(_run(["ip", "-json", family, "route", "show", "table", "all"]).stdout or "[]"):
         if route.get("type") not in (None, "unicast") or route["dst"] == "default":
             continue
         if wanted.overlaps(ipaddress.ip_network(route["dst"], strict=False)):
             raise LabError(
-                f"the lab's addresses {plan.subnet} overlap the route to {route['dst']} via {route.get('dev')}; "
+                f"the lab's addresses {wanted} overlap the route to {route['dst']} via {route.get('dev')}; "
                 "set MUSTER_LAB_DIR to another directory (each directory has addresses of its own)"
             )
 
 
 def lay_bridge(plan: LabPlan, controller_pid: int) -> None:
-    """The bridge with the controller's address, and this machine's link to it."""
+    """The bridges with the controller's addresses, and this machine's link to the first."""
+    single = plan.single
     _ip_batch(
         [
             f"link add {plan.host_link} address {plan.mac(LOGIN)} type veth "
             f"peer name {port(LOGIN)} netns {controller_pid}",
-            f"address add {plan.address(LOGIN)}/32 dev {plan.host_link}",
+            f"address add {plan.address(LOGIN)}/{single} dev {plan.host_link}{_settled(plan)}",
             f"link set {plan.host_link} up",
-            f"route add {plan.address(CONTROLLER)}/32 dev {plan.host_link} src {plan.address(LOGIN)}",
-            f"route add {plan.subnet} via {plan.address(CONTROLLER)} src {plan.address(LOGIN)}",
+            f"route add {plan.address(CONTROLLER)}/{single} dev {plan.host_link} src {plan.address(LOGIN)}",
+            f"route add {plan.subnet()} via {plan.address(CONTROLLER)} src {plan.address(LOGIN)}",
         ]
     )
-    _ip_batch(
-        [
-            f"link add {BRIDGE} address {plan.mac(CONTROLLER)} type bridge",
-            f"address add {plan.address(CONTROLLER)}/24 dev {BRIDGE}",
-            f"link set {BRIDGE} up",
-            f"link set {port(LOGIN)} master {BRIDGE} up",
-        ],
-        netns_of=controller_pid,
-    )
-
-
-def connect(plan: LabPlan, controller_pid: int, pids: Mapping[str, int]) -> None:
-    """A link from the bridge into the namespace of each named machine, where it is called eth0."""
     lines: list[str] = []
-    for name, pid in pids.items():
-        lines.append(f"link add {port(name)} type veth peer name eth0 address {plan.mac(name)} netns {pid}")
-        lines.append(f"link set {port(name)} master {BRIDGE} up")
+    for network in plan.networks:
+        prefix = plan.subnet(network).rpartition("/")[2]
+        lines += [
+            f"link add {bridge(network)} address {plan.mac(CONTROLLER, network)} type bridge",
+            f"address add {plan.address(CONTROLLER, network)}/{prefix} dev {bridge(network)}{_settled(plan)}",
+            f"link set {bridge(network)} up",
+        ]
+    lines.append(f"link set {port(LOGIN)} master {bridge(0)} up")
     _ip_batch(lines, netns_of=controller_pid)
 
 
-def set_link(controller_pid: int, name: str, state: str) -> None:
-    """Cut (`down`) or restore (`up`) a node's link."""
-    _ip_batch([f"link set {port(name)} {state}"], netns_of=controller_pid)
+def connect(plan: LabPlan, controller_pid: int, pids: Mapping[str, int]) -> None:
+    """Links from the bridges into the namespace of each named machine, where they are called eth0, eth1 and so on."""
+    lines: list[str] = []
+    for name, pid in pids.items():
+        for network in plan.networks:
+            at, mac = port(name, network), plan.mac(name, network)
+            lines.append(f"link add {at} type veth peer name eth{network} address {mac} netns {pid}")
+            lines.append(f"link set {at} master {bridge(network)} up")
+    _ip_batch(lines, netns_of=controller_pid)
 
 
-def drop_link(controller_pid: int, name: str) -> None:
-    """Remove a dead node's link at once (the kernel would, some time after the namespace's end)."""
-    _run([*_in_netns(controller_pid), "ip", "link", "delete", port(name)])
+def node_lines(plan: LabPlan, name: str) -> list[str]:
+    """What a node's own boot script does: addresses, and routes by way of the controller."""
+    lines = []
+    for network in plan.networks:
+        device, router = f"eth{network}", plan.address(CONTROLLER, network)
+        prefix = plan.subnet(network).rpartition("/")[2]
+        lines += [
+            f"ip address add {plan.address(name, network)}/{prefix} dev {device} noprefixroute{_settled(plan)}",
+            f"ip link set {device} up",
+            f"ip route add {router}/{plan.single} dev {device}",
+            f"ip route add {plan.subnet(network) if network else 'default'} via {router}",
+        ]
+    return lines
+
+
+def dead_lines(plan: LabPlan, name: str) -> list[str]:
+    """An interface with an address and a carrier, whose other end nobody is at."""
+    if not plan.dead_interface:
+        return []
+    return [
+        f"ip link add {DEAD_INTERFACE} type veth peer name {DEAD_INTERFACE}-end",
+        f"ip address add {plan.dead_address(name)} dev {DEAD_INTERFACE}{_settled(plan)}",
+        f"ip link set {DEAD_INTERFACE} up",
+        f"ip link set {DEAD_INTERFACE}-end up",
+    ]
+
+
+def _settled(plan: LabPlan) -> str:
+    """An IPv6 address can be used at once only without the search for another owner."""
+    return " nodad" if plan.ipv6 else ""
+
+
+def set_links(plan: LabPlan, controller_pid: int, name: str, state: str) -> None:
+    """Cut (`down`) or restore (`up`) a node's links."""
+    _ip_batch([f"link set {port(name, network)} {state}" for network in plan.networks], netns_of=controller_pid)
+
+
+def drop_links(plan: LabPlan, controller_pid: int, name: str) -> None:
+    """Remove a dead node's links at once (the kernel would, some time after the namespace's end)."""
+    for network in plan.networks:
+        _run([*_in_netns(controller_pid), "ip", "link", "delete", port(name, network)])
 
 
 def links_up(controller_pid: int, names: Iterable[str]) -> dict[str, bool]:

@@ -18,8 +18,11 @@ PROCTRACKS = ("cgroup", "pgid")
 PRIVATE_DIRS = (Path("/tmp"), Path("/dev/shm"))
 CONTROLLER = "labctl"
 LOGIN = "login"
-#: In the controller's network namespace.
-BRIDGE = "br0"
+#: Further networks beside the one that Slurm uses.
+MAX_EXTRA_NETWORKS = 8
+#: An interface whose address no other node can reach; the kernel lists it before all others but loopback.
+DEAD_INTERFACE = "dead0"
+_DEAD_NETWORK = MAX_EXTRA_NETWORKS + 1
 #: slurmstepd's sockets lie in the state directory, and a UNIX socket's path has at most 107 characters.
 MAX_STATE_DIR_LENGTH = 64
 
@@ -38,12 +41,18 @@ class LabPlan:
     memory_mb: int = 65536
     gpus: int = 4
     extra_conf: tuple[str, ...] = ()
+    ipv6: bool = False  # instead of IPv4
+    extra_networks: int = 0
+    dead_interface: bool = False
+    debian_hosts: bool = False  # each node's own name is 127.0.1.1 in its /etc/hosts
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= MAX_NODES:
             raise LabError(f"a lab has 1 to {MAX_NODES} nodes, not {self.nodes}")
         if self.proctrack not in PROCTRACKS:
             raise LabError(f"proctrack is one of {', '.join(PROCTRACKS)}, not {self.proctrack!r}")
+        if not 0 <= self.extra_networks <= MAX_EXTRA_NETWORKS:
+            raise LabError(f"a lab has 0 to {MAX_EXTRA_NETWORKS} extra networks, not {self.extra_networks}")
         if len(str(self.state_dir)) > MAX_STATE_DIR_LENGTH:
             raise LabError(
                 f"state directory {self.state_dir} is longer than {MAX_STATE_DIR_LENGTH} characters, "
@@ -73,16 +82,32 @@ class LabPlan:
         return f"mlab{self.number}"
 
     @property
-    def subnet(self) -> str:
-        return f"10.77.{self.number}.0/24"
+    def networks(self) -> range:
+        """Slurm's network, 0, and the extra ones. Network k is eth<k> on the nodes and a bridge br<k> between them."""
+        return range(self.extra_networks + 1)
 
-    def address(self, name: str) -> str:
+    def subnet(self, network: int = 0) -> str:
+        return self._prefix(network) + ("/64" if self.ipv6 else "0/24")
+
+    @property
+    def single(self) -> int:
+        """The prefix length of one address alone."""
+        return 128 if self.ipv6 else 32
+
+    def address(self, name: str, network: int = 0) -> str:
         """The address of a node, of the controller, or of the login side (this machine)."""
-        return f"10.77.{self.number}.{self._host_number(name)}"
+        return f"{self._prefix(network)}{self._host_number(name)}"
 
-    def mac(self, name: str) -> str:
+    def dead_address(self, name: str) -> str:
+        """With its prefix length: the address of a node's dead interface."""
+        return f"{self.address(name, _DEAD_NETWORK)}/{64 if self.ipv6 else 24}"
+
+    def _prefix(self, network: int) -> str:
+        return f"fd77:{network}:{self.number}::" if self.ipv6 else f"10.{77 + network}.{self.number}."
+
+    def mac(self, name: str, network: int = 0) -> str:
         """A fixed hardware address: a node that comes back must not be a stranger in the others' ARP caches."""
-        return f"02:6d:6c:61:{self.number:02x}:{self._host_number(name):02x}"
+        return f"02:6d:6c:{network:02x}:{self.number:02x}:{self._host_number(name):02x}"
 
     def _host_number(self, name: str) -> int:
         return {CONTROLLER: 253, LOGIN: 254}.get(name) or self.node_names.index(name) + 1
@@ -138,6 +163,10 @@ class LabPlan:
     def log_file(self, name: str) -> Path:
         """The log of a machine's Slurm daemon."""
         return self.log_dir / ("slurmctld.log" if name == CONTROLLER else f"slurmd-{name}.log")
+
+    def hosts_file(self, name: str) -> Path:
+        """What a machine sees as its /etc/hosts."""
+        return self.boot_dir / f"{name}.hosts"
 
     def boot_log(self, name: str) -> Path:
         return self.log_dir / f"boot-{name}.log"

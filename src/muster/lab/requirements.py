@@ -41,6 +41,8 @@ def check(plan: LabPlan) -> None:
         raise LabUnavailable(f"missing packages: install with `apt-get install {' '.join(packages)}`")
     if plan.proctrack == "cgroup":
         cgroup.check_available()
+    if plan.ipv6 and not os.path.exists("/proc/net/if_inet6"):
+        raise LabUnavailable("this machine's kernel has no IPv6, which --ipv6 needs")
 
 
 def missing_packages() -> list[str]:

@@ -144,11 +144,11 @@ class EnvironmentFields(BaseModel):
         ),
     ] = None
     interface: Annotated[
-        Line | None,
+        Annotated[Line, AfterValidator(values.interfaces)] | None,
         Flag(
-            "Network interface (ib0), address or network (10.1.0.0/16) that nodes use. Default: whichever connects.",
+            "Interface (ib0, ib*), address or network (10.1.0.0/16) that nodes use. Default: whichever connects.",
             group="Environment",
-            allowed="the name of an interface, an address, or a network such as 10.1.0.0/16",
+            allowed="names of interfaces, addresses, or networks such as 10.1.0.0/16, several with commas",
             metavar="NAME|NET",
         ),
     ] = None

@@ -6,6 +6,7 @@ refusal is a `ValueError` whose message reads on from the value: "'a/b' contains
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 import unicodedata
@@ -185,6 +186,20 @@ def requeue_cause(value: str) -> str:
     """An end after which a job may begin again."""
     if value not in ("timeout", "preempt", "node-fail") and not re.fullmatch(r"exit=\d{1,3}", value, re.ASCII):
         raise ValueError("is not an end of a job")
+    return value
+
+
+def interfaces(value: str) -> str:
+    """Interfaces as each node knows its own: names (`ib*` is a pattern), addresses, networks; several with commas."""
+    for item in value.split(","):
+        word = item.strip()
+        try:
+            if "/" in word or re.fullmatch(r"[\d.]+|[\da-f:]*:[\da-f:.]*", word, re.ASCII | re.IGNORECASE):
+                ipaddress.ip_interface(word)
+        except ValueError:
+            raise ValueError(f"has {word!r}, which is not an address or a network") from None
+        if not word or len(word.split()) > 1:
+            raise ValueError("has an empty item or a blank in a name")
     return value
 
 

@@ -5,7 +5,7 @@ the user's interpreter: `python -c <this source>`. Commands come as JSON lines o
 
     in    {"start": [args of ray start], "gcs": [host, port] | null, "nodes": N, "client_port": P}
     out   {"event": "warm", "ray": version} | {"event": "no_ray", "error": ..}
-          {"event": "no_dashboard", "error": ..}   it was asked for, and cannot be
+          {"event": "refused", "error": ..}        this Ray cannot do what is asked: no use in trying again
           {"event": "started", "code": 0}          `ray start` returned
           {"event": "alive", "ranks": [0, 2]}      on the head: the nodes in Ray's own table, whenever it changes
 
@@ -26,6 +26,7 @@ from typing import Any
 
 LOOK_S = 0.05  # how often the node table is read; the GCS answers in about a millisecond
 RANK_LABEL = "muster.io/rank"
+IPV6_SINCE = (2, 49)  # older releases of Ray take the address apart at its colons, and wait for a GCS they never find
 
 
 def report(event: str, **fields: Any) -> None:
@@ -78,14 +79,17 @@ def client_arguments(order: dict[str, Any]) -> list[str]:
     return [f"--ray-client-server-port={order['client_port']}"] if order["gcs"] and installed else []
 
 
-def dashboard_error(args: list[str]) -> str | None:
-    """Why the dashboard that these arguments ask for cannot be; None if it can, or was not asked for."""
-    if "--include-dashboard=true" not in args:
-        return None
-    try:
-        import ray.dashboard.optional_deps  # noqa: F401
-    except ImportError as error:
-        return str(error)
+def refusal(version: str, args: list[str]) -> str | None:
+    """Why this Ray could not start with these arguments, where it would not say so itself, or not at once."""
+    ipv6 = [arg.partition("=")[2] for arg in args if arg.startswith("--node-ip-address=") and ":" in arg]
+    if ipv6 and tuple(map(int, version.split(".")[:2])) < IPV6_SINCE:
+        since = ".".join(map(str, IPV6_SINCE))
+        return f"Ray {version} cannot use the IPv6 address {ipv6[0]}: it needs Ray {since}, or --interface with IPv4"
+    if "--include-dashboard=true" in args:
+        try:
+            import ray.dashboard.optional_deps  # noqa: F401
+        except ImportError as error:
+            return f"the dashboard needs the packages of ray[default]: {error}"
     return None
 
 
@@ -150,17 +154,17 @@ def main() -> None:
         import ray
         import ray._raylet
         from ray.scripts import scripts  # noqa: F401
-    except ImportError as missing:
-        report("no_ray", error=str(missing))
+    except ImportError as error:
+        report("no_ray", error=str(error))
         return
     report("warm", ray=ray.__version__, python=sys.version.split()[0], time=time.time())
     line = sys.stdin.readline()
     if not line:
         return
     order = json.loads(line)
-    error = dashboard_error(order["start"])
-    if error is not None:
-        report("no_dashboard", error=error)
+    unable = refusal(ray.__version__, order["start"])
+    if unable is not None:
+        report("refused", error=unable)
         return
     child = fork_ray_start(order["start"] + client_arguments(order))
     if order["gcs"]:

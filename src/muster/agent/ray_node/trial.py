@@ -93,8 +93,8 @@ class Trial:
             elif report["event"] == "no_ray":
                 why = f"Ray cannot be imported by {sys.executable}: {report['error']} (--python chooses another)"
                 self._fail(why, final=True)
-            elif report["event"] == "no_dashboard":
-                self._fail(f"the dashboard needs the packages of ray[default]: {report['error']}", final=True)
+            elif report["event"] == "refused":
+                self._fail(report["error"], final=True)
             elif report["event"] == "alive":
                 self._complete = len(report["ranks"]) == self._nodes
                 self.on_alive(report["ranks"])
