@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["BackendError", "JobSpec", "RunHandle", "RunResult", "SpecError", "run", "submit"]
+__all__ = ["BackendError", "JobSpec", "RunHandle", "RunResult", "SpecError", "run", "submit", "submit_array"]
 
 if TYPE_CHECKING:
-    from muster.api import BackendError, JobSpec, RunHandle, RunResult, SpecError, run, submit
+    from muster.api import BackendError, JobSpec, RunHandle, RunResult, SpecError, run, submit, submit_array
 
 
 def __getattr__(name: str) -> Any:

@@ -169,3 +169,9 @@ def test_later_ends_are_told_later(path: Path) -> None:
 def test_bytes_that_are_no_text_do_not_hide_an_end(path: Path) -> None:
     path.write_bytes(b"\xff\xfe garbage\nsrun: error: n3: task 2: Killed\n")
     assert [end.rank for end in read(str(path))] == [2]
+
+
+def test_in_a_job_of_groups_the_host_tells_the_rank_that_the_task_s_number_does_not() -> None:
+    hosts = ["n1", "n2", "n3", "n4"]  # srun counts the tasks of n3 and n4, the second group, from 0
+    ends = parse(["srun: error: n[3-4]: tasks 0-1: Killed", "srun: error: n2: task 1: Killed"], hosts)
+    assert [(end.host, end.rank) for end in ends] == [("n3", 2), ("n4", 3), ("n2", 1)]

@@ -15,7 +15,9 @@ from muster.agent.addresses import host_addresses
 from muster.agent.channel import LINE_LIMIT, SILENCE_S, Channel, accept, listen
 from muster.agent.driver import Driver
 from muster.agent.environment import given_variables, job_environment
-from muster.agent.job import Identity, Job, hosts_by_rank, node_tail, tail_of
+from muster.agent.groups import VARIABLE as GROUP_VARIABLE
+from muster.agent.groups import group_of
+from muster.agent.job import Identity, Job, hosts_by_rank, node_tail, slurm_job_id, tail_of
 from muster.agent.log import say
 from muster.agent.outside import Outside
 from muster.agent.publisher import Publisher
@@ -53,7 +55,7 @@ class Lead:
         self._concluded = asyncio.Event()
         self._addresses = [*([] if identity.local else host_addresses()), "127.0.0.1"]
         self._signalled = False
-        self._outside = Outside(identity.attempt)
+        self._outside = Outside(identity.attempt, plan.hosts)
         self._files = ThreadPoolExecutor(1)  # one thread, so that an older status never overtakes the last one
         self._company = asyncio.Event()  # an agent of another node has connected
         self.port = 0
@@ -149,7 +151,7 @@ class Lead:
         if rank != LEAD_RANK:
             self._company.set()
         self._background(channel.beat())
-        channel.send("welcome", cycle=CYCLE, ray=self._ray_options())
+        channel.send("welcome", cycle=CYCLE, ray=self._ray_options(rank))
         self._feed(m.Arrived(rank, greeting["host"]))
         while (message := await channel.receive()) is not None:
             self._take(rank, message)
@@ -240,6 +242,8 @@ class Lead:
 
     async def _run_driver(self) -> None:
         env = job_environment(os.environ, given_variables(self._identity), self._identity, CYCLE)
+        if (group := group_of(LEAD_RANK, self._job.groups)) is not None:
+            env[GROUP_VARIABLE] = group.name
         if self._ray_address is not None:
             env = {**settings.environment(env, self._identity.run.ray_token), "RAY_ADDRESS": self._ray_address}
         self._publisher.mark("driver_start")
@@ -271,11 +275,14 @@ class Lead:
         proven = Counter(c.local_address for rank, c in self._channels.items() if rank != LEAD_RANK)
         return [*(address for address, _ in proven.most_common(1)), *self._addresses][0]
 
-    def _ray_options(self) -> dict[str, Any] | None:
+    def _ray_options(self, rank: int) -> dict[str, Any] | None:
         if not self._job.ray:
             return None
+        group = group_of(rank, self._job.groups)
+        has = group or self._job
         return {
-            "cpus": self._job.cpus_per_node, "gpus": self._job.gpus_per_node, "dashboard": self._job.dashboard,
+            "cpus": has.cpus_per_node, "gpus": has.gpus_per_node, "dashboard": self._job.dashboard,
+            "group": group.name if group else None,
             "nodes": self._job.nodes, "local": self._identity.local, "port_base": self._job.port_base,
         }  # fmt: skip
 
@@ -301,7 +308,7 @@ def _identity_fields(identity: Identity) -> dict[str, Any]:
     env = os.environ
     return {
         "run": identity.run.run_id,
-        "job_id": env.get("SLURM_JOB_ID") if not identity.local else None,
+        "job_id": slurm_job_id(env) if not identity.local else None,
         "backend": env.get("MUSTER_BACKEND", "slurm"),
         "attempt": identity.attempt.number,
         "cycle": CYCLE,

@@ -9,6 +9,7 @@ from typing import Any
 
 from muster.agent.channel import Channel, ChannelError, connect
 from muster.agent.environment import given_variables, job_environment
+from muster.agent.groups import VARIABLE as GROUP_VARIABLE
 from muster.agent.job import Identity, node_tail
 from muster.agent.log import say
 from muster.agent.ray_node import Order, RayNode, RayPaths, settings
@@ -97,6 +98,8 @@ class NodeAgent:
         try:
             temp = settings.temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank)
             env = job_environment(os.environ, given_variables(identity), identity, cycle)
+            if options.group is not None:
+                env[GROUP_VARIABLE] = options.group
             paths = RayPaths(temp, os.path.join(identity.attempt.ray_logs_dir, settings.file_name(identity.host)))
             self._ray = RayNode(options, identity.rank, paths, env, self._token)
             self._ray.on_head = lambda address: channel.send("head_address", address=address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -14,14 +15,17 @@ from pathlib import Path
 from shlex import quote
 
 from muster.agent.ray_node.settings import ray_token
-from muster.backends import local_step, script
+from muster.backends import job_array, local_step, script
 from muster.backends.archive import build_archive
 from muster.backends.choose import Place, choose_python
 from muster.backends.errors import BackendError, Mistake
-from muster.backends.slurm import client, render
+from muster.backends.slurm import client, hetjob, render
 from muster.board import RunPaths, write_atomic, write_json
 from muster.runs.index import DEFAULT_RUNS_DIR
 from muster.spec import JobSpec
+from muster.spec.groups import resolved
+
+_archive = functools.lru_cache(maxsize=1)(build_archive)  # the runs of an array have the same
 
 
 @dataclass(frozen=True)
@@ -65,15 +69,17 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
         spec.setup or "",
         _launcher(spec, place),
         _directives(spec, place, run, workdir),
+        task=job_array.TASK if spec.array is not None else "",
     )
     return Prepared(run, spec, place, python, workdir, text)
 
 
 def _launcher(spec: JobSpec, place: Place) -> script.Launcher:
-    if place.kind == "sbatch":
-        return render.step(place.nodes, spec.cpus_per_node)
-    if place.kind == "allocation":
-        return render.step(place.nodes, spec.cpus_per_node, attempt="0")
+    if place.backend == "slurm":
+        attempt = render.REQUEUES if place.kind == "sbatch" else "0"
+        if spec.groups:
+            return hetjob.step(resolved(spec), attempt)
+        return render.step(place.nodes, spec.cpus_per_node, attempt)
     words = [quote(sys.executable), quote(local_step.__file__), str(place.nodes)]
     hosts = " ".join(local_step.host_name(rank) for rank in range(place.nodes))
     prepare = f"printf '%s\\n' {hosts} >\"$attempt/hosts\""
@@ -81,7 +87,18 @@ def _launcher(spec: JobSpec, place: Place) -> script.Launcher:
 
 
 def _directives(spec: JobSpec, place: Place, run: RunPaths, workdir: str) -> list[str]:
-    return render.directives(spec, run.root, workdir) if place.kind == "sbatch" else []
+    if place.kind != "sbatch":
+        return []
+    if spec.groups:
+        return hetjob.directives(spec, run.root, workdir)
+    return render.directives(spec, run.root, workdir)
+
+
+def option_names(prepared: Prepared) -> set[str]:
+    """The sbatch options that the script of a submitted run has."""
+    spec, root, workdir = prepared.spec, prepared.run.root, prepared.workdir
+    blocks = hetjob.options(spec, root, workdir) if spec.groups else [render.options(spec, root, workdir)]
+    return {name for block in blocks for name in block}
 
 
 def write_run(prepared: Prepared) -> None:
@@ -100,7 +117,7 @@ def write_run(prepared: Prepared) -> None:
         write_atomic(run.env, json.dumps(spec.env), mode=0o600)
         write_json(run.job, _job_record(prepared))
         write_atomic(run.script, prepared.script, mode=0o755)
-        Path(run.agent).write_bytes(build_archive(prepared.python))
+        Path(run.agent).write_bytes(_archive(prepared.python))
     except BaseException:
         shutil.rmtree(run.root, ignore_errors=True)
         raise
@@ -117,6 +134,7 @@ def _job_record(prepared: Prepared) -> dict[str, object]:
     cpus = spec.cpus_per_node
     if cpus is None and place.kind == "local":
         cpus = max(1, len(os.sched_getaffinity(0)) // place.nodes)
+    with_cpus = spec.model_copy(update={"cpus_per_node": cpus})
     return {
         **spec.model_dump(mode="json"),
         "env": sorted(spec.env),
@@ -125,5 +143,6 @@ def _job_record(prepared: Prepared) -> dict[str, object]:
         "python": prepared.python,
         "workdir": prepared.workdir,
         "cpus_per_node": cpus,
+        "groups": [group.model_dump(mode="json") for group in resolved(with_cpus)],
         "signal_grace": _signal_grace(spec, place),
     }

@@ -95,7 +95,7 @@ guard() {
   until has outcome; do
     read -rt 1 -u "$pause"
     why=
-    if grep -aEq 'error: [^ ]*: tasks? 0[-,:]' "$attempt/steps.log"; then why="the lead is gone"
+    if @LEAD_ENDED@; then why="the lead is gone"
     elif has lead-0.json; then continue
     elif has stop.json; then record $((128 + $(signal_asked))) "stopped before the lead was up"
     elif grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"; then why="a task ended before the lead was up"
@@ -125,6 +125,8 @@ recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outco
 exit "${recorded:-$code}"
 """
 
+_TASK_0_ENDED = "grep -aEq 'error: [^ ]*: tasks? 0[-,:]' \"$attempt/steps.log\""
+
 LINGER_S = 10  # how long tasks may hold the step once the outcome is known
 
 
@@ -138,10 +140,22 @@ class Launcher:
     host_variable: str
     prepare: str = ""  # shell lines before the start
     attempt: str = "0"
+    lead_ended: str = _TASK_0_ENDED  # a shell condition on the launcher's stderr
 
 
-def render(run_dir: str, run_id: str, python: str, setup: str, launcher: Launcher, directives: Sequence[str]) -> str:
-    """The whole script. Every value from outside is quoted here and nowhere else."""
+def render(
+    run_dir: str,
+    run_id: str,
+    python: str,
+    setup: str,
+    launcher: Launcher,
+    directives: Sequence[str],
+    task: str = "",
+) -> str:
+    """The whole script. Every value from outside is quoted here and nowhere else.
+
+    `task` is the variable that numbers the runs of an array: each has a directory of its own, named so.
+    """
     prelude = _substitute(
         PRELUDE,
         {
@@ -153,11 +167,12 @@ def render(run_dir: str, run_id: str, python: str, setup: str, launcher: Launche
         },
     )
     values = {
-        "@RUN@": quote(run_dir),
-        "@RUN_ID@": run_id,
+        "@RUN@": quote(run_dir) + (f'-"${task}"' if task else ""),
+        "@RUN_ID@": run_id + (f"-${task}" if task else ""),
         "@ATTEMPT@": launcher.attempt,
         "@BACKEND@": launcher.backend,
         "@PREPARE@": launcher.prepare,
+        "@LEAD_ENDED@": launcher.lead_ended,
         "@LAUNCHER@": " ".join(launcher.words),
         "@PYTHON@": quote(python),
         "@SETUP@": quote(setup),

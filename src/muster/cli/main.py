@@ -10,6 +10,7 @@ import muster
 from muster.cli.errors import run_command_line
 from muster.cli.inspect import logs, runs, status, stop
 from muster.cli.lab import lab
+from muster.cli.render import render
 from muster.cli.run import run
 
 
@@ -25,7 +26,7 @@ def cli() -> None:
     """
 
 
-for command in (run, status, logs, stop, runs, lab):
+for command in (run, render, status, logs, stop, runs, lab):
     cli.add_command(command)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from muster.agent import groups
 from muster.agent.ray_node.ports import BLOCK_SIZE, LOCAL_BLOCK_SIZE, PortBlock
 from muster.agent.ray_node.starter import RANK_LABEL
 
@@ -27,6 +29,7 @@ class RayOptions:
     nodes: int
     local: bool
     port_base: int | None = None  # pinned by the user; else each node takes a free block
+    group: str | None = None  # of unlike nodes, this one's
 
 
 def temp_dir(run_id: str, attempt: int, cycle: int, rank: int, root: str = "/tmp") -> str:
@@ -98,17 +101,24 @@ def join_address(host: str, port: int) -> str:
 
 def start_arguments(options: RayOptions, rank: int, address: str, temp: str, cpus: int) -> list[str]:
     """What head and worker have in common, but for their ports."""
+    labels = {RANK_LABEL: str(rank), "muster.io/role": "head" if rank == 0 else "worker"}
+    resources: dict[str, float] = {}
+    if options.group is not None:
+        labels[groups.LABEL] = options.group
+        resources[groups.resource(options.group)] = 1
     args = [
         f"--node-ip-address={address}",
         f"--temp-dir={temp}",
         f"--num-cpus={cpus}",
-        f"--labels={RANK_LABEL}={rank},muster.io/role={'head' if rank == 0 else 'worker'}",
+        "--labels=" + ",".join(f"{name}={value}" for name, value in labels.items()),
         "--disable-usage-stats",
         "--log-color=false",
     ]
     store = probe_object_store_bytes(options)
     if store is not None:
         args.append(f"--object-store-memory={store}")
+    if resources:
+        args.append(f"--resources={json.dumps(resources)}")
     if options.gpus is not None:
         args.append(f"--num-gpus={options.gpus}")
     return args
