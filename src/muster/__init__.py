@@ -11,10 +11,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["BackendError", "JobSpec", "RunHandle", "RunResult", "SpecError", "beat", "load_job", "run", "submit"]
+__all__ = [
+    "BackendError",
+    "JobSpec",
+    "RunHandle",
+    "RunResult",
+    "SpecError",
+    "beat",
+    "load_job",
+    "run",
+    "submit",
+    "submit_array",
+]
 
 if TYPE_CHECKING:
-    from muster.api import BackendError, JobSpec, RunHandle, RunResult, SpecError, load_job, run, submit
+    from muster.api import BackendError, JobSpec, RunHandle, RunResult, SpecError, load_job, run, submit, submit_array
     from muster.progress import beat
 
 

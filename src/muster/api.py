@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from muster.backends import job_array
 from muster.backends.choose import choose_place
-from muster.backends.errors import BackendError
-from muster.backends.launch import attached, job_id_here, start_detached, submit_batch
+from muster.backends.errors import BackendError, Mistake
+from muster.backends.launch import attached, job_id_here, start_detached, submit_batch, submit_batches
 from muster.backends.prepare import Prepared, plan_run
 from muster.board import RunPaths
 from muster.runs.follow import Event, Output, RunResult, follow
@@ -21,7 +22,17 @@ from muster.runs.stop import stop_run
 from muster.spec import JobSpec, SpecError
 from muster.spec import load_job as read_job
 
-__all__ = ["BackendError", "JobSpec", "RunHandle", "RunResult", "SpecError", "load_job", "run", "submit"]
+__all__ = [
+    "BackendError",
+    "JobSpec",
+    "RunHandle",
+    "RunResult",
+    "SpecError",
+    "load_job",
+    "run",
+    "submit",
+    "submit_array",
+]
 
 Observer = Callable[[Event | Output], None]
 
@@ -63,7 +74,22 @@ def prepare(spec: JobSpec) -> Prepared:
 
 def submit(spec: JobSpec) -> RunHandle:
     """Start a run and return at once. Where it has no Slurm job, it goes on in the background of this machine."""
+    if spec.array is not None:
+        raise Mistake("an array is as many runs as it has tasks; use submit_array")
     return submit_prepared(prepare(spec))
+
+
+def submit_array(spec: JobSpec) -> list[RunHandle]:
+    """Submit a job array and return at once: a run for each of its tasks, in order."""
+    if spec.array is None:
+        raise Mistake("this job is no array; use submit")
+    return submit_tasks(prepare(spec))
+
+
+def submit_tasks(prepared: Prepared) -> list[RunHandle]:
+    runs = job_array.tasks(prepared)
+    job_id = submit_batches(runs)
+    return [RunHandle(task.run.run_id, task.run.root, job_array.job_id(task, job_id)) for task in runs]
 
 
 def submit_prepared(prepared: Prepared) -> RunHandle:
@@ -78,6 +104,8 @@ def submit_prepared(prepared: Prepared) -> RunHandle:
 
 def run(spec: JobSpec, observe: Observer = lambda item: None) -> RunResult:
     """Run to the end. A local run, or one inside an allocation, ends with this process, however that ends."""
+    if spec.array is not None:
+        raise Mistake("an array is as many runs as it has tasks; use submit_array")
     prepared = prepare(spec)
     if not prepared.place.attached:
         return submit_prepared(prepared).wait(observe)

@@ -191,3 +191,9 @@ def test_a_container_that_does_not_start_is_told_in_its_runtime_s_words(said: li
     end = "srun: error: n3: task 2: Exited with exit code 1"
     told = f"its container did not start: {reason}: Exited with exit code 1"
     assert parse([*said, end]) == parse([end, *said]) == [EarlyEnd("n3", 2, told)]
+
+
+def test_in_a_job_of_groups_the_host_tells_the_rank_that_the_task_s_number_does_not() -> None:
+    hosts = ["n1", "n2", "n3", "n4"]  # srun counts the tasks of n3 and n4, the second group, from 0
+    ends = parse(["srun: error: n[3-4]: tasks 0-1: Killed", "srun: error: n2: task 1: Killed"], hosts)
+    assert [(end.host, end.rank) for end in ends] == [("n3", 2), ("n4", 3), ("n2", 1)]

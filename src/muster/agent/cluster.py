@@ -6,10 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from muster.agent.groups import VARIABLE as GROUP_VARIABLE
+from muster.agent.groups import group_of
 from muster.agent.job import Identity, Job
 from muster.agent.ray_node import settings
 from muster.agent.ray_node.resources import probe, requested_gpus
 from muster.agent.ray_node.tuning import defaults, in_force
+from muster.rendezvous.protocol import LEAD_RANK
 
 DASHBOARD_HERE = 8265  # the port at the user's end of the tunnel: Ray's own, which people know
 
@@ -22,13 +25,15 @@ class Cluster:
         self.address: str | None = None
         self.dashboard: int | None = None
 
-    def options(self) -> dict[str, Any] | None:
-        """For every node's agent; None in a run without Ray."""
-        job = self._job
+    def options(self, rank: int) -> dict[str, Any] | None:
+        """For this node's agent; None in a run without Ray."""
+        job, group = self._job, group_of(rank, self._job.groups)
         if not job.ray:
             return None
+        has = group or job
         return {
-            "cpus": job.cpus_per_node, "gpus": requested_gpus(job.gpus_per_node, job.gres), "nodes": job.nodes,
+            "cpus": has.cpus_per_node, "gpus": requested_gpus(has.gpus_per_node, has.gres), "nodes": job.nodes,
+            "group": group.name if group else None,
             "local": self._identity.local, "dashboard": job.dashboard, "port_base": job.port_base,
             "dedicated_head": job.dedicated_head, "store": job.object_store_memory, "large_from": job.large_from,
             "logs": job.ray_logs, "logs_max": job.ray_logs_max, "require_auth": job.require_auth,
@@ -36,8 +41,9 @@ class Cluster:
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """The driver's, on top of the job's own. Ray itself sets OMP_NUM_THREADS for tasks, by their CPUs."""
-        cpus = self._job.cpus_per_node or probe(os.environ).cpus
-        base = {"OMP_NUM_THREADS": str(cpus), **base}
+        group = group_of(LEAD_RANK, self._job.groups)
+        cpus = (group or self._job).cpus_per_node or probe(os.environ).cpus
+        base = {"OMP_NUM_THREADS": str(cpus), **base, **({GROUP_VARIABLE: group.name} if group else {})}
         if self.address is None:
             return base
         tuning = defaults(self._job.nodes, self._job.large_from)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from muster.agent.groups import Group, groups_of
 from muster.board import AttemptPaths, RunPaths
 
 
@@ -52,6 +53,7 @@ class Job:
     cpus_per_node: int | None
     gpus_per_node: int | None
     gres: str | None
+    groups: Sequence[Group]
     gather_timeout: float
     start_timeout: float
     stop_grace: float
@@ -65,17 +67,30 @@ class Job:
     def load(cls, run: RunPaths) -> Job:
         with open(run.job, encoding="utf-8") as file:
             values: dict[str, Any] = json.load(file)
+        values["groups"] = groups_of(values["groups"])
         return cls(**{name: values[name] for name in cls.__dataclass_fields__})
 
 
 def hosts_by_rank(attempt: AttemptPaths, nodes: int) -> list[str]:
     """The step's node names as the job script wrote them; ranks stand in where it could not."""
+    names = host_names(attempt)
+    return names if len(names) == nodes else [f"rank-{rank}" for rank in range(nodes)]
+
+
+def slurm_job_id(env: Mapping[str, str]) -> str | None:
+    """Of a task of an array the name by which it was submitted, not the job that Slurm makes of it."""
+    if "SLURM_ARRAY_TASK_ID" in env:
+        return f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
+    return env.get("SLURM_JOB_ID")
+
+
+def host_names(attempt: AttemptPaths) -> list[str]:
+    """Names of the step's nodes by rank; none before the job script has written them."""
     try:
         with open(attempt.hosts, encoding="utf-8") as file:
-            names = file.read().split()
+            return file.read().split()
     except OSError:
-        names = []
-    return names if len(names) == nodes else [f"rank-{rank}" for rank in range(nodes)]
+        return []
 
 
 def node_tail(attempt: AttemptPaths, rank: int, lines: int = 12) -> list[str]:

@@ -15,7 +15,7 @@ from muster.agent.channel import LINE_LIMIT, SILENCE_S, Channel, accept, listen
 from muster.agent.cluster import Cluster
 from muster.agent.driver import Driver
 from muster.agent.environment import given_variables, job_environment
-from muster.agent.job import Identity, Job, hosts_by_rank, node_tail, tail_of
+from muster.agent.job import Identity, Job, hosts_by_rank, node_tail, slurm_job_id, tail_of
 from muster.agent.log import say
 from muster.agent.outside import Outside
 from muster.agent.publisher import Publisher
@@ -60,7 +60,7 @@ class Lead:
         self._stall: Stall | None = None  # while the driver runs, if it may not be silent for long
         self._stacks: dict[int, asyncio.Future[bool]] = {}
         self._killed_at: float | None = None  # when Slurm's SIGKILL will come
-        self._outside = Outside(identity.attempt)
+        self._outside = Outside(identity.attempt, plan.hosts)
         self._files = ThreadPoolExecutor(1)  # one thread, so that an older status never overtakes the last one
         self._company = asyncio.Event()  # an agent of another node has connected
         self.port = 0
@@ -157,7 +157,7 @@ class Lead:
         if rank != LEAD_RANK:
             self._company.set()
         self._background(channel.beat())
-        channel.send("welcome", cycle=CYCLE, ray=self._cluster.options(), interface=self._job.interface)
+        channel.send("welcome", cycle=CYCLE, ray=self._cluster.options(rank), interface=self._job.interface)
         self._feed(m.Arrived(rank, greeting["host"]))
         while (message := await channel.receive()) is not None:
             self._take(rank, message)
@@ -335,7 +335,7 @@ def _identity_fields(identity: Identity) -> dict[str, Any]:
     env = os.environ
     return {
         "run": identity.run.run_id,
-        "job_id": env.get("SLURM_JOB_ID") if not identity.local else None,
+        "job_id": slurm_job_id(env) if not identity.local else None,
         "backend": env.get("MUSTER_BACKEND", "slurm"),
         "attempt": identity.attempt.number,
         "cycle": CYCLE,

@@ -11,6 +11,7 @@ from muster.agent import stacks
 from muster.agent.addresses import NoAddress, own_address
 from muster.agent.channel import Channel, ChannelError, connect
 from muster.agent.environment import given_variables, job_environment
+from muster.agent.groups import VARIABLE as GROUP_VARIABLE
 from muster.agent.job import Identity, node_tail
 from muster.agent.log import say
 from muster.agent.ray_node import Order, RayNode, RayPaths, settings
@@ -116,8 +117,11 @@ class NodeAgent:
         try:
             temp = settings.temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank)
             env = job_environment(os.environ, given_variables(identity), identity, cycle)
+            if options.group is not None:
+                env[GROUP_VARIABLE] = options.group
             paths = RayPaths(temp, os.path.join(identity.attempt.ray_logs_dir, settings.file_name(identity.host)))
-            facts = NodeFacts(identity.rank, identity.host, os.environ.get("SLURM_TOPOLOGY_ADDR", ""))
+            topology = os.environ.get("SLURM_TOPOLOGY_ADDR", "")
+            facts = NodeFacts(identity.rank, identity.host, topology, group=options.group)
             self._ray = RayNode(options, facts, paths, env, self._token)
             self._ray.on_head = lambda address, port: channel.send("head_address", address=address, dashboard=port)
             self._ray.on_alive = lambda ranks: channel.send("alive", ranks=ranks)

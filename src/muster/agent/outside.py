@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from muster.agent.steps import EarlyEnd, StepsLog
@@ -12,9 +13,9 @@ from muster.board import AttemptPaths, read_json
 class Outside:
     """Looked at regularly, off the event loop."""
 
-    def __init__(self, attempt: AttemptPaths) -> None:
+    def __init__(self, attempt: AttemptPaths, hosts: Sequence[str] = ()) -> None:
         self._attempt = attempt
-        self._steps = StepsLog(attempt.steps_log)
+        self._steps = StepsLog(attempt.steps_log, hosts)
 
     def look(self) -> tuple[dict[str, Any] | None, list[EarlyEnd]]:
         """The stop request, if there is one, and the tasks whose end is news.

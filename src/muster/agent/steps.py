@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 # Exit codes of the prelude and of the archive's first lines. The prelude's words say more, but they come over another
@@ -40,8 +40,10 @@ class EarlyEnd:
     reason: str
 
 
-def parse(lines: Iterable[str]) -> list[EarlyEnd]:
+def parse(lines: Iterable[str], hosts: Sequence[str] = ()) -> list[EarlyEnd]:
     """Every ended task, with the prelude's reason where it gave one, before or after: the two arrive separately.
+
+    `hosts` by rank: srun numbers the tasks of each group of a hetjob from 0, so the host tells more than the number.
 
     >>> parse(["srun: error: n3: task 2: Exited with exit code 121", "muster: n3: cannot see /x"])
     [EarlyEnd(host='n3', rank=2, reason='cannot see /x')]
@@ -63,7 +65,7 @@ def parse(lines: Iterable[str]) -> list[EarlyEnd]:
         elif match := _LAUNCH.match(line):
             how = f"Slurm could not start its agent: {match['how']}"
             ends += [(host, None, how) for host in _hosts(match["host"])]
-    return [EarlyEnd(host, rank, reasons.get(host, how)) for host, rank, how in ends]
+    return [EarlyEnd(host, _rank(host, rank, hosts), reasons.get(host, how)) for host, rank, how in ends]
 
 
 def _runtime_words(lines: Iterable[str]) -> str | None:
@@ -73,10 +75,15 @@ def _runtime_words(lines: Iterable[str]) -> str | None:
     return (errors or said or [None])[0]
 
 
-def read(path: str) -> list[EarlyEnd]:
+def _rank(host: str, task: int | None, hosts: Sequence[str]) -> int | None:
+    known = task is not None and host in hosts and hosts[task : task + 1] != [host]
+    return hosts.index(host) if known else task
+
+
+def read(path: str, hosts: Sequence[str] = ()) -> list[EarlyEnd]:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return parse(line.rstrip() for line in file)
+            return parse((line.rstrip() for line in file), hosts)
     except OSError:
         return []
 
@@ -115,8 +122,8 @@ def _ranks(text: str) -> list[int]:
 class StepsLog:
     """Follows the file; a look returns the ends that the look before saw first, by when their reasons are there too."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, hosts: Sequence[str] = ()) -> None:
+        self._path, self._hosts = path, hosts
         self._size = 0
         self._fresh: set[int | str] = set()
         self._told: set[int | str] = set()
@@ -130,7 +137,7 @@ class StepsLog:
         if size == self._size and not self._fresh:
             return []
         self._size = size
-        ends = {end.host if end.rank is None else end.rank: end for end in read(self._path)}
+        ends = {end.host if end.rank is None else end.rank: end for end in read(self._path, self._hosts)}
         ripe, self._fresh = self._fresh, ends.keys() - self._told - self._fresh
         self._told |= ripe
         return [ends[task] for task in ends if task in ripe]

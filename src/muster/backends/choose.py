@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.backends.errors import Mistake
+from muster.backends.slurm import hetjob
 from muster.spec import JobSpec
 
 
@@ -35,15 +36,30 @@ def choose_place(spec: JobSpec, env: Mapping[str, str]) -> Place:
     if spec.backend == "local":
         return Place("local", spec.nodes)
     if inside:
+        _check_allocation(spec, env)
         return Place("allocation", _nodes_in_allocation(spec, env))
     if shutil.which("sbatch", path=env.get("PATH")):
         return Place("sbatch", spec.nodes)
     if spec.backend == "slurm":
         raise Mistake("--backend slurm: there is no sbatch on PATH here; use --backend local to try it on this machine")
+    if spec.array is not None:
+        raise Mistake("--array: there is no sbatch on PATH here, and one machine has no job arrays")
     return Place("local", spec.nodes)
 
 
+def _check_allocation(spec: JobSpec, env: Mapping[str, str]) -> None:
+    """What an allocation is, it stays: it has no tasks of an array to come, and no other groups of nodes."""
+    job = env["SLURM_JOB_ID"]
+    if spec.array is not None:
+        raise Mistake(f"--array: this is inside an allocation (job {job}), which is one job; submit from outside it")
+    problem = hetjob.mismatch(spec.groups, env) if spec.groups else None
+    if problem is not None:
+        raise Mistake(f"the allocation (job {job}) does not have the job's groups: {problem}")
+
+
 def _nodes_in_allocation(spec: JobSpec, env: Mapping[str, str]) -> int:
+    if spec.groups:
+        return spec.nodes
     have = int(env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or 1)
     if not spec.nodes_given:
         return have

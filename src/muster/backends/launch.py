@@ -7,31 +7,50 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from muster.backends import job_array
 from muster.backends.errors import Mistake, SubmissionRefused
-from muster.backends.prepare import Prepared, write_run
-from muster.backends.slurm import client, render
+from muster.backends.prepare import Prepared, option_names, write_run
+from muster.backends.slurm import client
 from muster.board import write_json
 from muster.process import Owned, Scope
 from muster.runs.index import remember
+from muster.spec import JobSpec
+from muster.spec.groups import Group, resolved
 
 OWNER_LOST_EXTRA_S = 15.0  # beyond the driver's grace, when `muster run` itself is killed
 
 
 def submit_batch(prepared: Prepared) -> str:
     """sbatch the run; returns the job id. A refused job leaves no run directory."""
-    _check_size(prepared)
-    write_run(prepared)
+    return submit_batches([prepared])
+
+
+def submit_batches(runs: Sequence[Prepared]) -> str:
+    """sbatch one script for all these runs: one, or those of an array; returns the job id."""
+    _check_size(runs[0])
     try:
-        written = render.options(prepared.spec, prepared.run.root, prepared.workdir)
-        job_id = client.submit(prepared.run.script, written)
-    except SubmissionRefused:
-        shutil.rmtree(prepared.run.root, ignore_errors=True)
+        for prepared in runs:
+            write_run(prepared)
+    except BaseException:
+        _remove(runs)
         raise
-    _record(prepared, job_id, pid=None)
+    try:
+        written = option_names(runs[0])
+        job_id = client.submit(runs[0].run.script, written)
+    except SubmissionRefused:
+        _remove(runs)
+        raise
+    for prepared in runs:
+        _record(prepared, job_array.job_id(prepared, job_id), pid=None)
     return job_id
+
+
+def _remove(runs: Sequence[Prepared]) -> None:
+    for prepared in runs:
+        shutil.rmtree(prepared.run.root, ignore_errors=True)
 
 
 def _check_size(prepared: Prepared) -> None:
@@ -40,11 +59,16 @@ def _check_size(prepared: Prepared) -> None:
     if "clusters" in spec.sbatch:
         return  # another cluster's partitions
     sizes = client.partition_sizes()
-    names = (spec.partition or "").split(",")
-    known = [sizes[name] for name in names if name in sizes]
-    if len(known) == len(names) and spec.nodes > max(known):
-        where = f"partition {spec.partition}" if spec.partition else "the default partition"
-        raise Mistake(f"--nodes {spec.nodes}: {where} has {max(known)} nodes")
+    wanted: dict[str, int] = {}
+    parts: Sequence[Group | JobSpec] = resolved(spec) or [spec]
+    for group in parts:  # two groups never share a node
+        wanted[group.partition or ""] = wanted.get(group.partition or "", 0) + group.nodes
+    for partition, nodes in wanted.items():
+        names = partition.split(",")
+        known = [sizes[name] for name in names if name in sizes]
+        if len(known) == len(names) and nodes > max(known):
+            where = f"partition {partition}" if partition else "the default partition"
+            raise Mistake(f"--nodes {nodes}: {where} has {max(known)} nodes")
 
 
 def start_detached(prepared: Prepared) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -9,23 +10,27 @@ import secrets
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
 from muster.agent.ray_node.settings import ray_token
-from muster.backends import container, local_step, script
+from muster.backends import container, job_array, local_step, script
 from muster.backends.archive import build_archive
 from muster.backends.choose import Place, choose_python
 from muster.backends.container import Container
 from muster.backends.container_here import container_of
 from muster.backends.errors import BackendError, Mistake
 from muster.backends.exposure import refuse_exposed
-from muster.backends.slurm import client, render
+from muster.backends.slurm import client, hetjob, render
 from muster.board import RunPaths, write_atomic
 from muster.board.secrets import redact_words
 from muster.runs.index import DEFAULT_RUNS_DIR
 from muster.spec import JobSpec
+from muster.spec.groups import resolved
+
+_archive = functools.lru_cache(maxsize=1)(build_archive)  # the runs of an array have the same
 
 
 @dataclass(frozen=True)
@@ -81,19 +86,26 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
         _contained(_launcher(spec, place), inside, run.run_id, place.nodes),
         _directives(spec, place, run, workdir),
         spec.health_check or "",
+        task=job_array.TASK if spec.array is not None else "",
     )
     return Prepared(run, spec, place, python, workdir, text, inside)
 
 
 def _launcher(spec: JobSpec, place: Place) -> script.Launcher:
-    if place.kind == "sbatch":
-        return render.step(place.nodes, spec.cpus_per_node)
-    if place.kind == "allocation":
-        return render.step(place.nodes, spec.cpus_per_node, attempt="0")
+    if place.backend == "slurm":
+        attempt = render.REQUEUES if place.kind == "sbatch" else "0"
+        if spec.groups:
+            return hetjob.step(resolved(spec), attempt)
+        return render.step(place.nodes, spec.cpus_per_node, attempt)
     words = [quote(sys.executable), quote(local_step.__file__), str(place.nodes)]
     hosts = " ".join(local_step.host_name(rank) for rank in range(place.nodes))
     prepare = f"printf '%s\\n' {hosts} >\"$attempt/hosts\""
     return script.Launcher("local", words, local_step.RANK_VARIABLE, local_step.HOST_VARIABLE, prepare)
+
+
+def _for_each_group(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """srun takes the options of each group of nodes apart, with a colon between them."""
+    return [word for before in words for word in ([*flags, before] if before == ":" else [before])]
 
 
 def _contained(launcher: script.Launcher, inside: Container | None, run_id: str, nodes: int) -> script.Launcher:
@@ -103,7 +115,7 @@ def _contained(launcher: script.Launcher, inside: Container | None, run_id: str,
     added = container.wrap(inside, run_id, launcher.host_variable, nodes)
     return replace(
         launcher,
-        words=[*launcher.words, *added.srun_flags, *added.prefix],
+        words=[*_for_each_group(launcher.words, added.srun_flags), *added.srun_flags, *added.prefix],
         shell=[quote(word) for word in container.SHELL],
         prepare="\n".join(filter(None, [launcher.prepare, added.prepare])),
         finish="\n".join(filter(None, [added.finish, launcher.finish])),
@@ -111,7 +123,18 @@ def _contained(launcher: script.Launcher, inside: Container | None, run_id: str,
 
 
 def _directives(spec: JobSpec, place: Place, run: RunPaths, workdir: str) -> list[str]:
-    return render.directives(spec, run.root, workdir) if place.kind == "sbatch" else []
+    if place.kind != "sbatch":
+        return []
+    if spec.groups:
+        return hetjob.directives(spec, run.root, workdir)
+    return render.directives(spec, run.root, workdir)
+
+
+def option_names(prepared: Prepared) -> set[str]:
+    """The sbatch options that the script of a submitted run has."""
+    spec, root, workdir = prepared.spec, prepared.run.root, prepared.workdir
+    blocks = hetjob.options(spec, root, workdir) if spec.groups else [render.options(spec, root, workdir)]
+    return {name for block in blocks for name in block}
 
 
 def write_run(prepared: Prepared) -> None:
@@ -131,7 +154,7 @@ def write_run(prepared: Prepared) -> None:
         hides = redact_words(spec.command) != spec.command
         write_atomic(run.job, json.dumps(_job_record(prepared)) + "\n", mode=0o600 if hides else 0o644)
         write_atomic(run.script, prepared.script, mode=0o755)
-        Path(run.agent).write_bytes(build_archive(sys.executable if prepared.container else prepared.python))
+        Path(run.agent).write_bytes(_archive(sys.executable if prepared.container else prepared.python))
     except BaseException:
         shutil.rmtree(run.root, ignore_errors=True)
         raise
@@ -151,6 +174,7 @@ def _job_record(prepared: Prepared) -> dict[str, object]:
     cpus = spec.cpus_per_node
     if cpus is None and place.kind == "local":
         cpus = max(1, len(os.sched_getaffinity(0)) // place.nodes)
+    with_cpus = spec.model_copy(update={"cpus_per_node": cpus})
     return {
         **spec.model_dump(mode="json"),
         "env": sorted(spec.env),
@@ -161,4 +185,5 @@ def _job_record(prepared: Prepared) -> dict[str, object]:
         "container": prepared.container.record() if prepared.container else None,
         "cpus_per_node": cpus,
         **_signal_times(spec, place),
+        "groups": [group.model_dump(mode="json") for group in resolved(with_cpus)],
     }

@@ -67,6 +67,7 @@ record() { # code, reason: the outcome, unless the run has recorded one
   printf '{"exit_code": %d, "end_reason": "%s"}\n' "$1" "$reason" >"$attempt/outcome.tmp"
   mv "$attempt/outcome.tmp" "$attempt/outcome"
 }
+lead_ended() { @LEAD_ENDED@; }
 signal_asked() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
 last_words() { # what says why, if anything does: a node's own words, a container runtime's; else the last line
   for words in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do
@@ -104,7 +105,7 @@ guard() {
   until has outcome; do
     read -rt 0.5 -u "$pause"
     why=
-    if grep -aEq 'error: [^ ]*: tasks? 0[-,:]' "$attempt/steps.log"; then why="the lead is gone"
+    if lead_ended ''; then why="the lead is gone"
     elif has lead-0.json; then continue
     elif has stop.json; then record $((128 + $(signal_asked))) "stopped before the lead was up"
     elif grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"; then why="a task ended before the lead was up"
@@ -125,7 +126,7 @@ kill "$guard" 2>/dev/null
 # The lead leaves with the driver's code. Where its last words could not be written (a full disk), or are not to be
 # seen yet, a success of all tasks, after there was a lead, is a success. A lead that was killed left no words.
 for _ in 1 2 3 4 5; do
-  if has outcome || ! grep -aEq 'error: [^ ]*: tasks? 0[-,:].*Exited with' "$attempt/steps.log"; then break; fi
+  if has outcome || ! lead_ended 'Exited with'; then break; fi
   read -rt 1 <> <(:)
 done
 record "$code" "the step ended without an outcome: $(last_words)"
@@ -133,6 +134,8 @@ wait "$output"@FINISH@
 recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
 exit "${recorded:-$code}"
 """
+
+_TASK_0_ENDED = 'grep -aEq "error: [^ ]*: tasks? 0[-,:].*$1" "$attempt/steps.log"'
 
 LINGER_S = 10  # how long tasks may hold the step once the outcome is known
 
@@ -149,12 +152,23 @@ class Launcher:
     attempt: str = "0"
     finish: str = ""  # shell lines after the end
     shell: Sequence[str] = ("bash", "-c")  # what takes the prelude; words like those above
+    lead_ended: str = _TASK_0_ENDED  # a shell condition on the launcher's stderr; "$1" in it: how the lead ended
 
 
 def render(
-    run_dir: str, run_id: str, python: str, setup: str, launcher: Launcher, directives: Sequence[str], check: str = ""
+    run_dir: str,
+    run_id: str,
+    python: str,
+    setup: str,
+    launcher: Launcher,
+    directives: Sequence[str],
+    check: str = "",
+    task: str = "",
 ) -> str:
-    """The whole script. Every value from outside is quoted here and nowhere else."""
+    """The whole script. Every value from outside is quoted here and nowhere else.
+
+    `task` is the variable that numbers the runs of an array: each has a directory of its own, named so.
+    """
     prelude = _substitute(
         PRELUDE,
         {
@@ -167,11 +181,12 @@ def render(
         },
     )
     values = {
-        "@RUN@": quote(run_dir),
-        "@RUN_ID@": run_id,
+        "@RUN@": quote(run_dir) + (f'-"${task}"' if task else ""),
+        "@RUN_ID@": run_id + (f"-${task}" if task else ""),
         "@ATTEMPT@": launcher.attempt,
         "@BACKEND@": launcher.backend,
         "@PREPARE@": launcher.prepare,
+        "@LEAD_ENDED@": launcher.lead_ended,
         "@LAUNCHER@": " ".join(launcher.words),
         "@SHELL@": " ".join(launcher.shell),
         "@FINISH@": "\n" + launcher.finish if launcher.finish else "",

@@ -27,7 +27,7 @@ ARRIVED = ("arrived", "starting", "ready")
 def make_display(prepared: Prepared, as_json: bool) -> Display:
     if as_json:
         return JsonDisplay()
-    kind = LiveDisplay if sys.stderr.isatty() else Display
+    kind = LiveDisplay if sys.stderr.isatty() and prepared.spec.array is None else Display
     return kind(prepared.place.nodes, prepared.spec.ray)
 
 
@@ -75,6 +75,10 @@ class Display:
             self.note(f"{who} failed in phase {error['phase']!r}: {error['reason']}")
             for line in error["log_tail"]:
                 self.console.print(Text(f"    | {printable(line)}"))
+
+    def task_ended(self, ended: RunResult) -> None:
+        """One of many runs at once: a line; `muster status` says more."""
+        self.note(f"{ended.run} {ended.state}: {ended.end_reason} (exit code {ended.exit_code})")
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -142,6 +146,9 @@ class JsonDisplay(Display):
 
     def ended(self, ended: RunResult) -> None:
         self._print({"event": "result", **asdict(ended)})
+
+    def task_ended(self, ended: RunResult) -> None:
+        self.ended(ended)
 
     def _print(self, fields: dict[str, Any]) -> None:
         print(json.dumps({"time": time.time(), **fields}), flush=True)

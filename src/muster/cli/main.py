@@ -14,6 +14,7 @@ from muster.cli.errors import run_command_line
 from muster.cli.inspect import logs, runs, status, stop
 from muster.cli.lab import lab
 from muster.cli.process_list import hide_secrets
+from muster.cli.render import render
 from muster.cli.run import run
 
 
@@ -32,7 +33,7 @@ def cli() -> None:
     """
 
 
-for command in (run, status, logs, stop, runs, du, clean, config, doctor, lab):
+for command in (run, render, status, logs, stop, runs, du, clean, config, doctor, lab):
     cli.add_command(command)
 
 

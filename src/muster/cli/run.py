@@ -16,8 +16,10 @@ from muster.backends.errors import BackendError, Mistake
 from muster.backends.launch import attached
 from muster.backends.prepare import Prepared
 from muster.board import RunPaths
+from muster.cli.array import run_array
 from muster.cli.display import Display, make_display
 from muster.cli.options import GroupedOption, JobCommand, job_options
+from muster.cli.render import from_env_option, with_environment
 from muster.doctor import preflight
 from muster.process import SpawnError, become_subreaper, signal_name, sweep
 from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
@@ -39,12 +41,13 @@ class InfrastructureFailed(click.ClickException):
 @click.option("--detach", is_flag=True, cls=GroupedOption, group="Following", help="Print run and job id, and return.")
 @click.option("--dry-run", is_flag=True, cls=GroupedOption, group="Following", help="Print what would be submitted.")
 @click.option("--json", "as_json", is_flag=True, cls=GroupedOption, group="Following", help="Events as JSON lines.")
-def run(file: Path | None, flags: dict[str, Any], detach: bool, dry_run: bool, as_json: bool) -> int:
+@from_env_option
+def run(file: Path | None, flags: dict[str, Any], detach: bool, dry_run: bool, as_json: bool, from_env: bool) -> int:
     """Run COMMAND on a Ray cluster made for it, and exit with its code.
 
     The exit code is COMMAND's; 128+n when signal n ended it; 125 when Muster or the cluster failed.
     """
-    spec = load_job(file, flags)
+    spec = load_job(file, with_environment(flags) if from_env else flags)
     try:
         prepared = prepare(spec)
         for warning in [*prepared.warnings, *preflight.warnings(prepared, os.environ)]:
@@ -64,6 +67,8 @@ def run(file: Path | None, flags: dict[str, Any], detach: bool, dry_run: bool, a
 
 
 def _start(prepared: Prepared, display: Display, detach: bool) -> int:
+    if prepared.spec.array is not None:
+        return run_array(prepared, display, detach)
     if detach:
         handle = submit_prepared(prepared)
         display.submitted(handle.run, handle.job_id, handle.run_dir)

@@ -89,7 +89,7 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
             for item in tail.read() if tail is not None else ():  # its last words
                 yield item
             tail = AttemptTail(attempt)
-        ended = attempt if attempt is not None and _has_outcome(attempt) else None
+        ended = attempt if attempt is not None and has_outcome(attempt) else None
         if tail is not None:
             for item in tail.read():
                 yield item
@@ -99,13 +99,13 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
             yield result(run)
             return
         gone = await loop.run_in_executor(None, watch.gone, attempt)
-        if gone is not None and not (attempt and _has_outcome(attempt)):
+        if gone is not None and not (attempt and has_outcome(attempt)):
             yield result(run, gone)
             return
         await asyncio.sleep(LOOK_S)
 
 
-def _has_outcome(attempt: AttemptPaths) -> bool:
+def has_outcome(attempt: AttemptPaths) -> bool:
     """By listing: a network filesystem may remember for half a minute that a file was not there."""
     try:
         return os.path.basename(attempt.outcome) in os.listdir(attempt.root)

@@ -8,7 +8,7 @@ import signal
 from typing import Any
 
 from muster.agent import steps
-from muster.agent.job import tail_of
+from muster.agent.job import host_names, tail_of
 from muster.agent.publisher import TIMINGS
 from muster.board import AttemptPaths, RunPaths, read_record
 from muster.board.secrets import scrubbed
@@ -72,7 +72,7 @@ def _early_error(attempt: AttemptPaths) -> dict[str, Any] | None:
     led = os.path.exists(attempt.lead())
     phase = (newest_published(attempt) or {}).get("state", "start")
     # Where a lead had come up, the others' ends only follow from its own.
-    for end in sorted(steps.read(attempt.steps_log), key=lambda end: end.rank != 0 or not led):
+    for end in sorted(steps.read(attempt.steps_log, host_names(attempt)), key=lambda end: end.rank != 0 or not led):
         tail = tail_of(attempt.node_log(end.rank), 12) if end.rank is not None else []
         return {"rank": end.rank, "host": end.host, "phase": phase, "reason": end.reason, "log_tail": tail}
     tail = tail_of(attempt.steps_log, 6)

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ConfigDict, model_validator
 
+from muster.spec import arrays, groups
 from muster.spec.flags import flags_of
 from muster.spec.job_fields import ContainerFields, EnvironmentFields, PlaceFields, WatchFields
 from muster.spec.passthrough import settle
@@ -32,7 +33,14 @@ class JobSpec(RestartFields, SlurmFields, WatchFields, ContainerFields, Environm
         settled = settle(data, FLAGS)
         if settled.problems:
             raise ValueError("\n".join(f"sbatch.{key} {problem}" for key, problem in settled.problems))
-        return settled.values
+        return groups.with_total(settled.values)
+
+    @model_validator(mode="after")
+    def _groups_agree(self) -> JobSpec:
+        problem = groups.problem(self.groups, self.nodes) or arrays.problem(self)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
 
     @property
     def nodes_given(self) -> bool:

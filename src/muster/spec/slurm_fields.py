@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
-from muster.spec import values
+from muster.spec import arrays, values
 from muster.spec.flags import Flag
 from muster.spec.types import Count, CountOrZero, Line, PassedValue, empty_for_none, slurm_flag
 
@@ -89,8 +89,14 @@ class SlurmFields(BaseModel):
         ),
     ] = None
     array: Annotated[
-        Line | None,
-        slurm_flag("Job array, as in 0-7%2: every task is a run of its own.", metavar="LIST", sbatch="array"),
+        Annotated[str, AfterValidator(arrays.checked)] | None,
+        slurm_flag(
+            "Job array, as in 0-7%2: every task is a run of its own.",
+            allowed="task numbers as sbatch takes them: 0-7, 1,3,5, 0-15:4, with %N for at most N at a time",
+            short="-a",
+            metavar="LIST",
+            sbatch="array",
+        ),
     ] = None
     sbatch: Annotated[
         dict[str, PassedValue | None],

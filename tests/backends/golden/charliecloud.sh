@@ -31,6 +31,7 @@ record() { # code, reason: the outcome, unless the run has recorded one
   printf '{"exit_code": %d, "end_reason": "%s"}\n' "$1" "$reason" >"$attempt/outcome.tmp"
   mv "$attempt/outcome.tmp" "$attempt/outcome"
 }
+lead_ended() { grep -aEq "error: [^ ]*: tasks? 0[-,:].*$1" "$attempt/steps.log"; }
 signal_asked() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
 last_words() { # what says why, if anything does: a node's own words, a container runtime's; else the last line
   for words in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do
@@ -108,7 +109,7 @@ guard() {
   until has outcome; do
     read -rt 0.5 -u "$pause"
     why=
-    if grep -aEq 'error: [^ ]*: tasks? 0[-,:]' "$attempt/steps.log"; then why="the lead is gone"
+    if lead_ended ''; then why="the lead is gone"
     elif has lead-0.json; then continue
     elif has stop.json; then record $((128 + $(signal_asked))) "stopped before the lead was up"
     elif grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"; then why="a task ended before the lead was up"
@@ -129,7 +130,7 @@ kill "$guard" 2>/dev/null
 # The lead leaves with the driver's code. Where its last words could not be written (a full disk), or are not to be
 # seen yet, a success of all tasks, after there was a lead, is a success. A lead that was killed left no words.
 for _ in 1 2 3 4 5; do
-  if has outcome || ! grep -aEq 'error: [^ ]*: tasks? 0[-,:].*Exited with' "$attempt/steps.log"; then break; fi
+  if has outcome || ! lead_ended 'Exited with'; then break; fi
   read -rt 1 <> <(:)
 done
 record "$code" "the step ended without an outcome: $(last_words)"

@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from muster.agent import groups
 from muster.agent.ray_node.starter import RANK_LABEL
 
 NODE_TYPE_VARIABLE = "RAY_OVERRIDE_LABELS"
@@ -31,6 +32,7 @@ class NodeFacts:
     host: str
     topology: str = ""  # Slurm's address of the node in the network: "spine1.leaf3.node17"
     nvlink_domain: str | None = None
+    group: str | None = None  # of unlike nodes, this one's
 
     @property
     def head(self) -> bool:
@@ -45,6 +47,7 @@ def labels(facts: NodeFacts) -> dict[str, str]:
         "muster.io/host": facts.host,
         "muster.io/topology": facts.topology,
         "muster.io/nvlink-domain": facts.nvlink_domain or "",
+        groups.LABEL: facts.group or "",
     }
     return {key: value for key, value in wanted.items() if _VALUE.fullmatch(value)}
 
@@ -63,6 +66,8 @@ def resources(facts: NodeFacts, gpus: int | None, works: bool) -> dict[str, int]
         named["ray_head"] = 1
     if facts.nvlink_domain is not None:
         named[f"nvlink_domain_{facts.nvlink_domain}"] = 1
+    if facts.group is not None:
+        named[groups.resource(facts.group)] = 1
     return named
 
 

@@ -36,6 +36,7 @@ class RayOptions:
     logs: str = "on-failure"  # when Ray's logs are kept: always, on-failure, never
     logs_max: int = 64 * 1024**2
     require_auth: bool = False  # refuse a Ray without tokens
+    group: str | None = None  # of unlike nodes, this one's
 
     def works(self, rank: int) -> bool:
         """Whether tasks run on this node: on all but a head of its own."""

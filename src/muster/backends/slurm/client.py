@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -53,11 +54,20 @@ def cancel(job_id: str) -> None:
 
 
 def job_state(job_id: str) -> str | None:
-    """PENDING, RUNNING, ... ; None when Slurm does not know the job (any more)."""
-    done = _command(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T"])
+    """PENDING, RUNNING, ... ; None when Slurm does not know the job (any more).
+
+    A job of several groups has a line for each, in no order: the run lives and dies with the first group's.
+    """
+    states = job_states(job_id)
+    return states.get(f"{job_id}+0", next(iter(states.values()), None))
+
+
+def job_states(job_id: str) -> dict[str, str]:
+    """The state of every task of an array, or group of a job, by its id: `17_3`, `17+1`."""
+    done = _command(["squeue", "--noheader", "--array", "--states=all", f"--jobs={job_id}", "--format=%i %T"])
     if done.returncode != 0 and "Invalid job id" not in done.stderr:
         raise BackendError(f"squeue failed: {_last_line(done.stderr)}")
-    return done.stdout.strip().partition("\n")[0] or None
+    return dict(line.split() for line in done.stdout.splitlines() if len(line.split()) == 2)
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,7 @@ def queue() -> Queue:
     return Queue(frozenset(word for row in rows for word in row[:2]), frozenset(row[2] for row in rows))
 
 
+@functools.lru_cache(maxsize=1)
 def kill_wait() -> float:
     """Seconds between Slurm's TERM and KILL here; asked once, at submission."""
     try:

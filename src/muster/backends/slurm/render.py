@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from muster.backends.script import Launcher
 from muster.spec import JobSpec
@@ -11,15 +12,18 @@ from muster.spec.sbatch_options import as_argument
 _PLAIN = re.compile(r"[\w@%+=:,./\[\]-]+")
 
 # Inside a step (`srun --pty bash`) these would shrink or block a further step, or change how srun says what it says.
-_PREPARE = r"""
+UNSET_STEP = r"""
 unset ${!SLURM_STEP@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_GTIDS \
   SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK SLURM_DISTRIBUTION \
   SLURM_LABELIO SLURM_STDOUTMODE SLURM_STDERRMODE SLURM_SRUN_REDUCE_TASK_EXIT_MSG
-scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n @NODES@ >"$attempt/hosts"
-"""
+""".strip("\n")
 
-# Without a number srun (22.05 and newer) would give a task one CPU. On unequal nodes: what every node has.
-_FEWEST_CPUS = "\"$(tr ',' '\\n' <<<\"$SLURM_JOB_CPUS_PER_NODE\" | sed 's/(.*//' | sort -n | head -n 1)\""
+REQUEUES = "${SLURM_RESTART_COUNT:-0}"
+
+
+def fewest_cpus(variable: str) -> str:
+    """Without a number srun (22.05 and newer) would give a task one CPU. On unequal nodes: what every node has."""
+    return f"\"$(tr ',' '\\n' <<<\"${variable}\" | sed 's/(.*//' | sort -n | head -n 1)\""
 
 
 def defaults(spec: JobSpec, run_dir: str) -> dict[str, str | None]:
@@ -28,7 +32,7 @@ def defaults(spec: JobSpec, run_dir: str) -> dict[str, str | None]:
         # A lost node must not end the job: the agents decide that.
         "no-kill": None,
         "open-mode": "append",
-        "output": f"{run_dir.replace('%', '%%')}/slurm-%j.out",
+        "output": run_dir.replace("%", "%%") + ("/slurm-%j.out" if spec.array is None else "-%a/slurm-%A_%a.out"),
     }
     if spec.cpus_per_node is None:
         chosen["exclusive"] = None  # Ray takes whole nodes; with fewer CPUs asked for, nodes may be shared
@@ -52,19 +56,27 @@ def options(spec: JobSpec, run_dir: str, workdir: str) -> dict[str, str | None]:
 
 def directives(spec: JobSpec, run_dir: str, workdir: str) -> list[str]:
     """The #SBATCH lines."""
-    return [f"#SBATCH {_quoted(as_argument(*option))}" for option in options(spec, run_dir, workdir).items()]
+    return directive_lines(options(spec, run_dir, workdir))
 
 
-def step(nodes: int, cpus_per_node: int | None, attempt: str = "${SLURM_RESTART_COUNT:-0}") -> Launcher:
+def directive_lines(options: Mapping[str, str | None]) -> list[str]:
+    return [f"#SBATCH {_quoted(as_argument(*option))}" for option in options.items()]
+
+
+def step(nodes: int, cpus_per_node: int | None, attempt: str = REQUEUES) -> Launcher:
     """The one srun, whatever the number of nodes."""
-    cpus = str(cpus_per_node) if cpus_per_node is not None else _FEWEST_CPUS
-    words = [
-        "srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}",
+    cpus = str(cpus_per_node) if cpus_per_node is not None else fewest_cpus("SLURM_JOB_CPUS_PER_NODE")
+    hosts = f'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n {nodes} >"$attempt/hosts"'
+    words = ["srun", *step_options(nodes, cpus)]
+    return Launcher("slurm", words, "SLURM_PROCID", "SLURMD_NODENAME", f"{UNSET_STEP}\n{hosts}", attempt)
+
+
+def step_options(nodes: int, cpus: str) -> list[str]:
+    return [
+        f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}",
         "--cpu-bind=none", "--distribution=block", "--overlap", "--no-kill", "--kill-on-bad-exit=0", "--wait=0",
         "--input=none", "--export=ALL", "--mpi=none", "--job-name=muster",
     ]  # fmt: skip
-    prepare = _PREPARE.replace("@NODES@", str(nodes)).strip("\n")
-    return Launcher("slurm", words, "SLURM_PROCID", "SLURMD_NODENAME", prepare, attempt)
 
 
 def _quoted(word: str) -> str:

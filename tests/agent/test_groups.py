@@ -1,0 +1,32 @@
+"""Which group a node is in, and what of that reaches Ray."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.agent.groups import Group, group_of, groups_of
+from muster.agent.ray_node import labels
+from muster.agent.ray_node.labels import NodeFacts
+
+GROUPS = [Group("big", 2, 64, 8), Group("small", 1, 4, 0)]
+
+
+@pytest.mark.parametrize(("rank", "name"), [(0, "big"), (1, "big"), (2, "small")])
+def test_ranks_count_through_the_groups_in_order(rank: int, name: str) -> None:
+    group = group_of(rank, GROUPS)
+    assert group is not None and group.name == name
+
+
+def test_a_job_without_groups_has_none() -> None:
+    assert group_of(0, []) is None
+
+
+def test_groups_are_read_from_the_job_s_record_whatever_else_it_says() -> None:
+    record = {"name": "big", "nodes": 2, "cpus_per_node": 64, "gpus_per_node": 8, "gres": None, "constraint": "a100"}
+    assert groups_of([record]) == GROUPS[:1]
+
+
+def test_a_node_of_a_group_carries_its_name_as_label_and_resource() -> None:
+    facts = NodeFacts(2, "n3", group="small")
+    assert labels.labels(facts)["muster.io/group"] == "small"
+    assert labels.resources(facts, 0, works=True)["group_small"] == 1

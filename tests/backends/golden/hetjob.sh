@@ -1,0 +1,143 @@
+#!/bin/bash
+#SBATCH --job-name=mixed
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --chdir=/
+#SBATCH --no-kill
+#SBATCH --open-mode=append
+#SBATCH --output=/shared/runs/mixed-20260101T000000-ab12/slurm-%j.out
+#SBATCH --exclusive
+#SBATCH --gpus-per-node=8
+#SBATCH --partition=gpu
+#SBATCH --account=lab
+#SBATCH --time=2:00:00
+#SBATCH --exclude=n7
+#SBATCH --constraint="a100&nvlink"
+#SBATCH hetjob
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --no-kill
+#SBATCH --cpus-per-task=16
+#SBATCH --gpus-per-node=0
+#SBATCH --partition=cpu
+#SBATCH --account=lab
+#SBATCH --exclude=n7
+# Written by Muster for run mixed-20260101T000000-ab12. What it does is explained in docs/architecture.md.
+
+set -u
+run=/shared/runs/mixed-20260101T000000-ab12
+start=${EPOCHREALTIME:-$(date +%s.%N)}
+export MUSTER_JOB_START=${start/,/.} MUSTER_ATTEMPT=${SLURM_RESTART_COUNT:-0} MUSTER_BACKEND=slurm
+attempt=$run/attempt-$MUSTER_ATTEMPT
+canary="mixed-20260101T000000-ab12 $MUSTER_ATTEMPT"
+mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
+
+has() { # file: listing first, since a network filesystem may remember for long that a file was not there
+  ls "$attempt" >/dev/null 2>&1
+  [ -s "$attempt/$1" ]
+}
+record() { # code, reason: the outcome, unless the run has recorded one
+  has outcome && return
+  rm -f "$attempt/reserve"
+  local reason
+  reason=$(printf %s "$2" | LC_ALL=C tr -cd '[:print:]' | tr -d '"\\')
+  printf '{"exit_code": %d, "end_reason": "%s"}\n' "$1" "$reason" >"$attempt/outcome.tmp"
+  mv "$attempt/outcome.tmp" "$attempt/outcome"
+}
+lead_ended() { LC_ALL=C sed -nE "s/.*error: ([^ ]*): tasks? 0[-,:].*$1.*/\1/p" "$attempt/steps.log" | xargs -rn 1 scontrol show hostnames | grep -qxF "$(head -n 1 "$attempt/hosts")"; }
+signal_asked() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
+last_words() { # what says why, if anything does: a node's own words, a container runtime's; else the last line
+  for words in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do
+    grep -aE "$words" "$attempt/steps.log" | tail -n 1 | grep -a . && return
+  done
+  grep -av '^srun: \(job\|Job\)' "$attempt/steps.log" | tail -n 1
+}
+ask_to_stop() { # signal: the lead looks for this file
+  [ -e "$attempt/stop.json" ] || printf '{"signal": %d, "reason": "the job received %s"}\n' "$1" "$2" \
+    >"$attempt/stop.json.tmp" && mv "$attempt/stop.json.tmp" "$attempt/stop.json" 2>/dev/null
+}
+trap 'ask_to_stop 15 SIGTERM' TERM
+trap 'ask_to_stop 2 SIGINT' INT
+trap : USR1 USR2 # the agents hear it too, and the lead passes it on
+
+touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log"
+printf '%s\n' "$canary" >"$attempt/canary"
+head -c 65536 /dev/zero >"$attempt/reserve" # so that a full disk cannot prevent the outcome from being written
+unset ${!SLURM_STEP@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_GTIDS \
+  SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK SLURM_DISTRIBUTION \
+  SLURM_LABELIO SLURM_STDOUTMODE SLURM_STDERRMODE SLURM_SRUN_REDUCE_TASK_EXIT_MSG
+{ scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_0" | head -n 2; scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_1" | head -n 4; } >"$attempt/hosts"
+# The launcher gets a session of its own: a signal to this script must not reach it.
+setsid srun --het-group=0 --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task="$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE_HET_GROUP_0" | sed 's/(.*//' | sort -n | head -n 1)" --cpu-bind=none --distribution=block --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster : --het-group=1 --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task=16 --cpu-bind=none --distribution=block --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster \
+  bash -c '
+muster_attempt=$1 muster_canary=$2 muster_python=$3 muster_setup=$4 muster_run=$5 muster_check=$6
+set --
+export MUSTER_RANK=${SLURM_PROCID} MUSTER_HOST=${SLURMD_NODENAME}
+muster_say() { echo "muster: $MUSTER_HOST: $1" >&3; }
+exec 3>&2
+ls "$muster_attempt" >/dev/null 2>&1
+if [ "$(cat "$muster_attempt/canary" 2>/dev/null)" != "$muster_canary" ]; then
+  muster_say "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
+  exit 121
+fi
+exec >>"$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
+if [ -n "$muster_setup" ]; then
+  trap '"'"'muster_say "--setup ended the shell"; exit 122'"'"' EXIT
+  eval "$muster_setup" || {
+    muster_code=$?
+    trap - EXIT
+    muster_say "--setup failed with code $muster_code"
+    exit 122
+  }
+  trap - EXIT
+fi
+if [ -n "$muster_check" ] && ! (eval "$muster_check"); then
+  muster_say "--health-check failed: $(tail -n 1 "$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log")"
+  exit 124
+fi
+command -v "$muster_python" >/dev/null || { muster_say "no Python interpreter at $muster_python"; exit 127; }
+exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
+' \
+  muster "$attempt" "$canary" python3 '' "$run" '' </dev/null >"$attempt/steps.log" 2>&1 &
+launcher=$!
+
+tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
+output=$!
+
+# What only this script can notice: that no lead ever came, or that it went before anybody had joined it; and tasks
+# that hold the step after the end.
+guard() {
+  trap - TERM INT USR1 USR2
+  exec {pause}<> <(:)
+  before=
+  until has outcome; do
+    read -rt 0.5 -u "$pause"
+    why=
+    if lead_ended ''; then why="the lead is gone"
+    elif has lead-0.json; then continue
+    elif has stop.json; then record $((128 + $(signal_asked))) "stopped before the lead was up"
+    elif grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"; then why="a task ended before the lead was up"
+    fi
+    # Seen twice: the lead itself knows more, and gets a moment to say it.
+    [ -n "$why" ] && [ "$why" = "$before" ] && record 125 "$why: $(last_words)"
+    before=$why
+  done
+  read -rt 10 -u "$pause"
+  kill -TERM "$launcher"
+}
+guard 2>/dev/null &
+guard=$!
+
+code=125
+while kill -0 "$launcher" 2>/dev/null; do wait "$launcher" && has lead-0.json && code=0; done
+kill "$guard" 2>/dev/null
+# The lead leaves with the driver's code. Where its last words could not be written (a full disk), or are not to be
+# seen yet, a success of all tasks, after there was a lead, is a success. A lead that was killed left no words.
+for _ in 1 2 3 4 5; do
+  if has outcome || ! lead_ended 'Exited with'; then break; fi
+  read -rt 1 <> <(:)
+done
+record "$code" "the step ended without an outcome: $(last_words)"
+wait "$output"
+recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
+exit "${recorded:-$code}"

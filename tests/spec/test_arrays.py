@@ -1,0 +1,46 @@
+"""Job arrays: which tasks a list names, and where there can be none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muster.spec import SpecError, load_job
+from muster.spec.arrays import MOST_TASKS, task_ids
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks"),
+    [
+        ("0-3", [0, 1, 2, 3]),
+        ("0-3%2", [0, 1, 2, 3]),
+        ("1,3,5", [1, 3, 5]),
+        ("0-15:4", [0, 4, 8, 12]),
+        ("7", [7]),
+        ("5,1-2,2", [1, 2, 5]),
+    ],
+)
+def test_a_list_names_the_tasks_that_sbatch_makes_of_it(text: str, tasks: list[int]) -> None:
+    assert task_ids(text) == tasks
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "3-1", "1-", "-1", "0-4:0", "1,,2", "0-3%", "%2", f"0-{MOST_TASKS}", "0-9999999999"]
+)
+def test_what_is_no_list_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="--array"):
+        load_job(None, {"command": ["true"], "array": text})
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"chain": "2"}, "cannot be a chain"),
+        ({"backend": "local"}, "one machine has no job arrays"),
+        ({"groups": [{"name": "a", "nodes": 1}]}, "no arrays of jobs with groups"),
+    ],
+)
+def test_an_array_of_what_cannot_be_one_is_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        load_job(None, {"command": ["true"], "array": "0-3", **fields})

@@ -1,0 +1,62 @@
+"""Groups of unlike nodes, as they may be written, and what holds for each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.spec import JobSpec, SpecError, load_job
+from muster.spec.groups import resolved
+
+TWO = [{"name": "trainers", "nodes": 2, "gpus_per_node": 8}, {"name": "actors", "nodes": 3}]
+
+
+def job(**fields: Any) -> JobSpec:
+    return JobSpec(**{"command": ["true"], "groups": TWO, **fields})
+
+
+def test_the_job_has_as_many_nodes_as_its_groups() -> None:
+    assert job().nodes == 5
+    assert job(nodes=5).nodes == 5
+
+
+def test_a_number_of_nodes_that_is_not_the_groups_is_refused() -> None:
+    with pytest.raises(SpecError, match="groups: they have 5 nodes in all, but nodes is 4"):
+        load_job(None, {"command": ["true"], "groups": TWO, "nodes": "4"})
+
+
+def test_two_groups_of_one_name_are_refused() -> None:
+    with pytest.raises(SpecError, match="'a' is the name of two groups"):
+        load_job(None, {"command": ["true"], "groups": [{"name": "a", "nodes": 1}, {"name": "a", "nodes": 1}]})
+
+
+def test_groups_are_read_from_a_job_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "command: [true]\ngroups:\n  - {name: big, nodes: 2, constraint: a100}\n  - {name: small, nodes: 1}\n"
+    )
+    spec = load_job(file, {})
+    assert (spec.nodes, [group.name for group in spec.groups], spec.groups[0].constraint) == (
+        3,
+        ["big", "small"],
+        "a100",
+    )
+
+
+@pytest.mark.parametrize("group", [{"name": "a"}, {"nodes": 1}, {"name": "a", "nodes": 0}, {"name": "a b", "nodes": 1}])
+def test_a_group_without_name_or_nodes_is_refused(group: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="groups"):
+        load_job(None, {"command": ["true"], "groups": [group]})
+
+
+def test_a_group_s_own_field_wins_over_the_job_s() -> None:
+    first, second = resolved(job(gpus_per_node=4, partition="gpu", mem="64G"))
+    assert (first.gpus_per_node, second.gpus_per_node) == (8, 4)
+    assert (first.partition, second.mem) == ("gpu", "64G")
+
+
+def test_a_group_s_gpus_replace_the_job_s_however_they_are_written() -> None:
+    (group,) = resolved(job(groups=[{"name": "a", "nodes": 1, "gres": "gpu:a100:2"}], gpus_per_node=4))
+    assert (group.gres, group.gpus_per_node) == ("gpu:a100:2", None)
