@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 
 from muster.agent.job import Identity
+from muster.agent.ray_node import settings
 
 # Variables that describe the step the agent runs in. A process that starts steps of its own must not inherit them.
 _STEP_SCOPED = re.compile(
@@ -54,6 +55,16 @@ def job_environment(
         MUSTER_OUTPUT_DIR=identity.run.output_dir,
     )
     return env
+
+
+def driver_environment(
+    base: Mapping[str, str], given: Mapping[str, str], identity: Identity, cycle: int, ray_address: str | None
+) -> dict[str, str]:
+    """What the driver finds around it, and so does every guest and every shell on the cluster."""
+    env = job_environment(base, given, identity, cycle)
+    if ray_address is None:
+        return env
+    return {**settings.environment(env, identity.run.ray_token), "RAY_ADDRESS": ray_address}
 
 
 def path_with_interpreter(path: str) -> str:

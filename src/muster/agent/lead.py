@@ -14,12 +14,12 @@ from typing import Any
 from muster.agent.addresses import host_addresses
 from muster.agent.channel import LINE_LIMIT, SILENCE_S, Channel, accept, listen
 from muster.agent.driver import Driver
-from muster.agent.environment import given_variables, job_environment
+from muster.agent.environment import driver_environment, given_variables
+from muster.agent.guests import Guests
 from muster.agent.job import Identity, Job, hosts_by_rank, node_tail, tail_of
 from muster.agent.log import say
 from muster.agent.outside import Outside
 from muster.agent.publisher import Publisher
-from muster.agent.ray_node import settings
 from muster.board import claim, write_json
 from muster.process import Exit, signal_name
 from muster.rendezvous import messages as m
@@ -54,6 +54,7 @@ class Lead:
         self._addresses = [*([] if identity.local else host_addresses()), "127.0.0.1"]
         self._signalled = False
         self._outside = Outside(identity.attempt)
+        self._guests = Guests(identity, self._publisher, self._off_loop, self.watch)
         self._files = ThreadPoolExecutor(1)  # one thread, so that an older status never overtakes the last one
         self._company = asyncio.Event()  # an agent of another node has connected
         self.port = 0
@@ -79,7 +80,7 @@ class Lead:
         """Until the run is concluded; then publish the outcome and let everybody go."""
         await self._concluded.wait()
         with contextlib.suppress(asyncio.TimeoutError):  # an unkillable driver must not hold the outcome back
-            await asyncio.wait_for(self._driver.close(), UNKILLABLE_S)
+            await asyncio.wait_for(asyncio.gather(self._driver.close(), self._guests.close(0.0)), UNKILLABLE_S)
         outcome = self._protocol.outcome
         assert outcome is not None
         self._publisher.mark("ended")
@@ -160,6 +161,7 @@ class Lead:
         kind = message["type"]
         if kind == "head_address":
             self._ray_address = message["address"]
+            self._publisher.ray = {**(self._publisher.ray or {}), "address": self._ray_address}
         elif kind == "alive":
             self._ray_alive(message["ranks"])
         elif kind == "note":
@@ -233,22 +235,27 @@ class Lead:
             self._background(self._run_driver())
         elif isinstance(command, m.EndDriver):
             self._driver.end(command.grace)
+            self._guests.end(command.grace)
         elif isinstance(command, m.StopNode):
             self._channels[command.rank].send("stop")
         else:
             self._concluded.set()
 
     async def _run_driver(self) -> None:
-        env = job_environment(os.environ, given_variables(self._identity), self._identity, CYCLE)
-        if self._ray_address is not None:
-            env = {**settings.environment(env, self._identity.run.ray_token), "RAY_ADDRESS": self._ray_address}
+        given = given_variables(self._identity)
+
+        def environment(more: dict[str, str]) -> dict[str, str]:
+            return driver_environment(os.environ, {**given, **more}, self._identity, CYCLE, self._ray_address)
+
+        self._background(self._guests.serve(environment, self._job.stop_grace))
         self._publisher.mark("driver_start")
         self._publisher.driver = {"state": "running", "exit_code": None}
         self._publisher.event("driver_start", command=list(self._job.command))
-        exit = await self._driver.run(list(self._job.command), env, self._job.workdir)
+        exit = await self._driver.run(list(self._job.command), environment({}), self._job.workdir)
         self._publisher.mark("driver_end")
         self._publisher.driver = {"state": "ended", "exit_code": exit.shell_code}
         self._publisher.event("driver_end", exit_code=exit.shell_code)
+        await self._guests.close(self._job.stop_grace)  # the cluster under them is about to go
         self._driver_ended(exit)
 
     def _driver_ended(self, exit: Exit) -> None:

@@ -30,6 +30,8 @@ class Publisher:
         self.timings: dict[str, float | None] = dict.fromkeys(TIMINGS)
         self.driver: dict[str, Any] = {"state": "waiting", "exit_code": None}
         self.error: dict[str, Any] | None = None
+        self.ray: dict[str, Any] | None = None
+        self.guests: list[dict[str, Any]] = []
 
     def mark(self, timing: str, when: float | None = None) -> None:
         self.timings[timing] = time.time() if when is None else when
@@ -91,6 +93,8 @@ class Publisher:
                 {"rank": n.rank, "host": n.host, "role": n.role, "state": n.state.value} for n in self._protocol.nodes
             ],
             "driver": self.driver,
+            "ray": self.ray,
+            "guests": self.guests,
             "timings": self.timings,
             "error": self.error,
             "outcome": asdict(outcome) if outcome else None,

@@ -7,10 +7,13 @@ import sys
 import click
 
 import muster
+from muster.cli.cluster import down, up
+from muster.cli.enter import attach, exec_
 from muster.cli.errors import run_command_line
 from muster.cli.inspect import logs, runs, status, stop
 from muster.cli.lab import lab
 from muster.cli.run import run
+from muster.cli.tunnel import tunnel
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,11 +24,12 @@ def cli() -> None:
     \b
     muster run -N 4 -- python train.py     start a 4-node Ray cluster, run train.py on it, clean up
     muster status | logs -f | stop         look at, follow, end the newest run
+    muster up -N 4 | attach | down         a cluster to work on: bring it up, a shell on it, end it
     muster lab up --nodes 4                a real Slurm of four nodes on this machine, to try things on
     """
 
 
-for command in (run, status, logs, stop, runs, lab):
+for command in (run, status, logs, stop, runs, up, attach, exec_, tunnel, down, lab):
     cli.add_command(command)
 
 

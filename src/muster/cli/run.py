@@ -16,6 +16,7 @@ from muster.backends.launch import attached
 from muster.backends.prepare import Prepared
 from muster.board import RunPaths
 from muster.cli.display import Display, make_display
+from muster.cli.guest import run_in
 from muster.cli.options import GroupedOption, JobCommand, job_options
 from muster.process import SpawnError, become_subreaper, signal_name, sweep
 from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
@@ -34,14 +35,22 @@ class InfrastructureFailed(click.ClickException):
 
 @click.command(cls=JobCommand)
 @job_options
+@click.option("--in", "inside", metavar="RUN", cls=GroupedOption, group="Job", help="Run on this running cluster.")
 @click.option("--detach", is_flag=True, cls=GroupedOption, group="Following", help="Print run and job id, and return.")
 @click.option("--dry-run", is_flag=True, cls=GroupedOption, group="Following", help="Print what would be submitted.")
 @click.option("--json", "as_json", is_flag=True, cls=GroupedOption, group="Following", help="Events as JSON lines.")
-def run(file: Path | None, flags: dict[str, Any], detach: bool, dry_run: bool, as_json: bool) -> int:
+def run(
+    file: Path | None, flags: dict[str, Any], inside: str | None, detach: bool, dry_run: bool, as_json: bool
+) -> int:
     """Run COMMAND on a Ray cluster made for it, and exit with its code.
 
     The exit code is COMMAND's; 128+n when signal n ended it; 125 when Muster or the cluster failed.
     """
+    if inside is not None:
+        given = {"--file": file, "--dry-run": dry_run, "--json": as_json}
+        return run_in(inside, flags, detach, [flag for flag, value in given.items() if value])
+    if "idle_timeout" in flags:
+        raise click.UsageError("--idle-timeout is for `muster up`: a run with a COMMAND ends with it")
     spec = load_job(file, flags)
     try:
         prepared = prepare(spec)
