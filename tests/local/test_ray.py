@@ -100,3 +100,38 @@ def _raylet_below(agent: int) -> int:
         return next((int(pid) for pid, _, name in rows if int(pid) in family and name == "raylet"), None)
 
     return wait_for("a raylet", look)
+
+
+JOB = """
+import ray
+ray.init(log_to_driver=False)
+print(len([n for n in ray.nodes() if n["Alive"]]), "nodes", flush=True)
+open("connected", "w").close()
+import time
+time.sleep(7)
+"""
+
+
+def test_an_idle_ray_cluster_takes_drivers_and_outlasts_its_timeout_while_one_is_connected(
+    muster: MusterCommand,
+) -> None:
+    up = ["up", "--backend", "local", "--nodes", "2", "--python", muster.python, "--idle-timeout", "5s"]
+    done = muster(*up)
+    assert done.returncode == 0 and "Ray is up on 2 nodes" in done.stderr, done.stderr
+    run = muster.run_dir()
+    # Started by nobody that Muster knows: only Ray's own table tells that the cluster is in use.
+    address = muster.status()["ray"]["address"]
+    env = {
+        **os.environ,
+        "RAY_ADDRESS": address,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(run / "ray-token"),
+    }
+    stranger = subprocess.Popen([muster.python, "-c", JOB], cwd=muster.cwd, env=env, stdout=subprocess.DEVNULL)
+    guest = muster("run", "--in", run.name, "--", "python", "-c", JOB.replace("7", "0"))
+    assert (guest.returncode, guest.stdout) == (0, "2 nodes\n"), guest.stderr
+    wait_for("the other driver", (muster.cwd / "connected").exists)
+    assert stranger.wait(timeout=60) == 0  # 7 s, with the cluster there to the last
+    wait_for("the cluster to end", (run / "attempt-0" / "outcome").exists)
+    assert muster.status()["state"] == "succeeded"
+    assert "nobody has used the cluster for 5 s: it ends" in muster("logs").stdout

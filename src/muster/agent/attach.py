@@ -22,7 +22,8 @@ BEAT_S = 10.0  # how often a session shows that it is there
 NOT_THERE = 125
 NO_ADDRESS = "-"
 _TERMINALS_OWN = ("TERM", "COLORTERM", "COLUMNS", "LINES")
-_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_PASSED_ON = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_FROM_KERNEL = 0x80  # si_code of what a terminal sends, and it sends that to the command too
 
 
 class NotThere(Exception):
@@ -40,6 +41,7 @@ def main(argv: list[str]) -> int:
         )
         env.update({name: os.environ[name] for name in _TERMINALS_OWN if name in os.environ})
         os.chdir(Job.load(run).workdir)
+        _take_affinity(attempt, rank)
     except (NotThere, OSError) as error:
         print(f"muster: {error}", file=sys.stderr)
         return NOT_THERE
@@ -60,6 +62,12 @@ def agent_environment(attempt: AttemptPaths, rank: int) -> dict[str, str]:
     if env.get("MUSTER_RANK") != str(rank):
         raise NotThere(gone)
     return env
+
+
+def _take_affinity(attempt: AttemptPaths, rank: int) -> None:
+    """All CPUs that the agent has: Slurm would bind a step of one task to one."""
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, os.sched_getaffinity(read_record(attempt.node_record(rank))["pid"]))
 
 
 def shell_of(env: Mapping[str, str]) -> str:
@@ -86,8 +94,6 @@ class Session:
         if child == 0:
             signal.pthread_sigmask(signal.SIG_SETMASK, set())
             _become(argv, env)
-        for signum in (signal.SIGINT, signal.SIGQUIT):
-            signal.signal(signum, signal.SIG_IGN)  # from the terminal: they reach the command itself
         self._beat()
         try:
             return self._wait(child, is_shell=not command)
@@ -104,9 +110,12 @@ class Session:
             came = signal.sigtimedwait({signal.SIGCHLD, *_PASSED_ON}, BEAT_S)
             if came is None:
                 self._beat()
+            elif came.si_signo in (signal.SIGINT, signal.SIGQUIT) and came.si_code == _FROM_KERNEL:
+                continue
             elif came.si_signo != signal.SIGCHLD:
                 # A shell at a terminal ignores SIGTERM; a hangup is what ends it.
-                os.kill(child, signal.SIGHUP if is_shell else came.si_signo)
+                hangup = is_shell and came.si_signo == signal.SIGTERM
+                os.kill(child, signal.SIGHUP if hangup else came.si_signo)
 
     def _beat(self) -> None:
         """A filesystem that cannot be written costs the mark, not the session."""

@@ -53,7 +53,7 @@ def srun_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 def _step(job_id: str, host: str, pty: bool) -> list[str]:
     step = [
-        "srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--cpu-bind=none",
+        "srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}",
         "--mpi=none", "--chdir=/", "--quiet", "--disable-status", "--job-name=muster-attach",
     ]  # fmt: skip
     return [*step, "--pty"] if pty else step

@@ -84,11 +84,11 @@ def _idle(prepared: Prepared) -> Prepared:
 
 def _start(prepared: Prepared, display: Display, detach: bool) -> int:
     handle = submit_prepared(prepared)
-    display.submitted(handle.run, handle.job_id, handle.run_dir)
-    if detach:
-        display.detached(handle.run, handle.job_id)
-        return 0
     try:
+        display.submitted(handle.run, handle.job_id, handle.run_dir)
+        if detach:
+            display.detached(handle.run, handle.job_id)
+            return 0
         ended = asyncio.run(_until_ready(RunPaths(handle.run_dir), display))
     except KeyboardInterrupt:
         display.close()

@@ -64,7 +64,7 @@ def tunnel(
         return 0
     local = local_port or target.port
     if only_print or not sys.stdin.isatty():
-        click.echo(shlex.join(target.ssh(local, login or f"{getpass.getuser()}@{socket.getfqdn()}")))
+        click.echo(shlex.join(target.ssh(local, login or f"{getpass.getuser()}@{_this_host()}")))
         return 0
     click.echo(f"http://127.0.0.1:{local} on this host, until you interrupt it", err=True)
     argv = target.ssh(local, login)
@@ -74,6 +74,11 @@ def tunnel(
         raise click.ClickException(
             f"ssh could not be run: {error.strerror}; the command: {shlex.join(argv)}"
         ) from error
+
+
+def _this_host() -> str:
+    name = socket.getfqdn()
+    return socket.gethostname() if name.startswith("localhost") else name
 
 
 def _meant(words: tuple[str, ...], runs_dir: Path | None) -> tuple[RunPaths, str]:
