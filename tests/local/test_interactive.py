@@ -170,7 +170,7 @@ def test_a_cluster_that_does_not_come_up_says_why_and_what_waits_can_be_left(mus
     failed = muster(*up_args(muster, "--setup", "false"))
     assert failed.returncode == 125 and "--setup failed" in failed.stderr
     first = muster.run_dir()
-    waiting = muster.start(*up_args(muster, "--setup", "read -t 60 < <(sleep 60)"))
+    waiting = muster.start(*up_args(muster, "--setup", "until [ -e go ]; do read -t 0.1 < <(:); done"))
     run = wait_for("the second run", lambda: [path.name for path in muster.run_dirs() if path != first])[0]
     wait_for("its start", (first.parent / run / "attempt-0" / "canary").exists)
     waiting.send_signal(signal.SIGINT)
@@ -179,16 +179,28 @@ def test_a_cluster_that_does_not_come_up_says_why_and_what_waits_can_be_left(mus
     refused = muster("attach", run)
     assert refused.returncode != 0 and f"{run} is still gathering; `muster status --watch {run}`" in refused.stderr
     assert "stopped" in muster("down").stdout
+    (muster.cwd / "go").touch()
 
 
-def test_an_idle_cluster_ends_by_itself_but_not_while_somebody_uses_it(muster: MusterCommand) -> None:
-    muster(*up_args(muster, "--idle-timeout", "2s", nodes=1))
-    run = muster.run_dir()
-    for command in (["exec"], ["run", "--in", run.name]):  # each for longer than the timeout
-        assert muster(*command, "--", "sleep", "3").returncode == 0
-    assert muster("exec", "--", "true").returncode == 0
-    wait_for("the cluster to end", (run / "attempt-0" / "outcome").exists)
-    assert json.loads((run / "attempt-0" / "outcome").read_text())["exit_code"] == 0
+def test_an_idle_cluster_ends_by_itself_but_not_under_a_guest(muster: MusterCommand) -> None:
+    up = muster.start(*up_args(muster, "--idle-timeout", "2s", nodes=1))
+    attempt = wait_for("the run", muster.run_dirs)[0] / "attempt-0"
+    wait_for("its start", (attempt / "canary").exists)
+    held = attempt / "sessions" / "test"
+    held.parent.mkdir()
+    held.touch()  # a session, until there is a guest
+    up.communicate(timeout=60)
+    assert muster("exec", "--", "bash", "-c", f"ls {held.parent} | wc -l").stdout == "2\n"
+    wait = "echo ready; until [ -e alone ]; do read -t 0.1 < <(:); done; sleep 4"
+    guest = muster.start("run", "--in", attempt.parent.name, "--", "bash", "-c", wait)
+    wait_for("the guest", lambda: "ready\n" in guest_output(muster))
+    assert list(held.parent.iterdir()) == [held]
+    held.unlink()
+    (muster.cwd / "alone").touch()
+    guest.communicate(timeout=60)
+    assert guest.returncode == 0  # it was not ended, though it took longer than the timeout
+    wait_for("the cluster to end", (attempt / "outcome").exists)
+    assert json.loads((attempt / "outcome").read_text())["exit_code"] == 0
     assert "nobody has used the cluster for 2 s: it ends" in muster("logs").stdout
     assert muster.status()["state"] == "succeeded"
 
