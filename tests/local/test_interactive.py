@@ -131,6 +131,16 @@ def test_an_interrupt_ends_the_guest_and_not_the_cluster(shared: MusterCommand) 
     assert shared.status()["state"] == "running"
 
 
+def test_a_checkpoint_signal_reaches_guests_and_does_not_end_an_idle_cluster(shared: MusterCommand) -> None:
+    trap = "trap 'exit 3' USR2; echo trapped; while :; do read -t 0.1 < <(:); done"
+    process = shared.start("run", "--in", shared.run_dir().name, "--", "bash", "-c", trap)
+    wait_for("the guest", lambda: "trapped\n" in guest_output(shared))
+    os.kill(shared.agent_pid(0), signal.SIGUSR2)  # as Slurm does for --signal
+    process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert shared.status()["state"] == "running"
+
+
 def guest_output(muster: MusterCommand) -> str:
     return "".join(path.read_text() for path in muster.run_dir().glob("attempt-0/logs/guest-*.log"))
 

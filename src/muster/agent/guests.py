@@ -15,6 +15,7 @@ from muster.board import read_record, write_json
 from muster.process import Exit
 
 LOOK_S = 0.3
+_ASKED = {"command", "env", "workdir"}
 ENDED_SHOWN = 20  # of the ended ones the status names the last
 
 
@@ -55,6 +56,11 @@ class Guests:
             self._grace = grace
             for driver in self._drivers.values():
                 driver.end(grace)
+
+    def signal(self, signum: int) -> None:
+        """Slurm's --signal is for every driver."""
+        for driver in self._drivers.values():
+            driver.signal(signum)
 
     async def close(self, grace: float) -> None:
         """Returns when all are gone and their outcomes are written."""
@@ -107,7 +113,7 @@ class Guests:
             for guest in asked
             if guest not in taken and self._is_ours(guest)
         }
-        whole = {guest: request for guest, request in requests.items() if "command" in request}
+        whole = {guest: request for guest, request in requests.items() if request.keys() >= _ASKED}
         return whole, {guest for guest in running if f"{guest}.stop" in names}
 
     def _is_ours(self, guest: str) -> bool:

@@ -91,6 +91,8 @@ def main(argv: list[str]) -> int:
     run = RunPaths(argv[0])
     attempt = run.attempt(int(os.environ["MUSTER_ATTEMPT"]))
     signal.signal(signal.SIGTERM, _leave)
+    for signum in (signal.SIGUSR1, signal.SIGUSR2):  # a checkpoint signal is for the guests
+        signal.signal(signum, signal.SIG_IGN)
     timeout = read_record(run.job).get("idle_timeout")
     ends = f"after {timeout:g} s without use, or " if timeout else ""
     print(f"muster: the cluster is ready; it ends {ends}with: muster down {run.run_id}", flush=True)

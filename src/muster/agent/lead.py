@@ -117,6 +117,7 @@ class Lead:
         """Slurm's --signal: the driver's business."""
         self._publisher.phase(f"{signal_name(signum)} is passed on to the driver")
         self._driver.signal(signum)
+        self._guests.signal(signum)
 
     def stop(self, reason: str, signum: int, patient: bool = False) -> None:
         """A request from outside. After a signal of Slurm's its SIGKILL is near; a person can wait."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,8 +86,11 @@ def _idle(prepared: Prepared) -> Prepared:
 
 
 def _start(prepared: Prepared, display: Display, detach: bool) -> int:
-    handle = submit_prepared(prepared)
+    with _interrupt_afterwards() as interrupted:
+        handle = submit_prepared(prepared)
     try:
+        if interrupted:
+            raise KeyboardInterrupt
         display.submitted(handle.run, handle.job_id, handle.run_dir)
         if detach:
             display.detached(handle.run, handle.job_id)
@@ -103,6 +109,17 @@ def _start(prepared: Prepared, display: Display, detach: bool) -> int:
     display.ready(handle.run)
     display.detached(handle.run, handle.job_id)
     return 0
+
+
+@contextmanager
+def _interrupt_afterwards() -> Iterator[list[int]]:
+    """An interrupt in here is only noted: what is half started must be whole before it can be spoken of."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda signum, frame: came.append(signum))
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 async def _until_ready(run: RunPaths, display: Display) -> RunResult | None:

@@ -49,9 +49,9 @@ def _follow(guest: Guest) -> int:
     """A signal to this process ends the guest, not the cluster; a second interrupt does not wait for that."""
 
     def stop(signum: int, frame: object) -> None:
-        click.echo(f"received {signal.Signals(signum).name}: ending the guest; the cluster stays", err=True)
+        guest.stop()  # first: the terminal may be gone
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        guest.stop()
+        click.echo(f"received {signal.Signals(signum).name}: ending the guest; the cluster stays", err=True)
 
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, stop)
