@@ -20,10 +20,10 @@ from muster.backends.container import (
     Container,
     Mount,
     all_mounts,
-    enter,
     image_is_path,
     parse_mounts,
     registry_warning,
+    way_into,
     wrap,
 )
 from muster.backends.errors import Mistake
@@ -215,10 +215,10 @@ def test_the_name_given_to_pyxis_is_the_one_by_which_it_is_entered() -> None:
     line = next(line for line in wrapping.prepare.splitlines() if line.startswith("container="))
     env = {"SLURM_JOB_ID": "77", "MUSTER_ATTEMPT": "2"}
     said = subprocess.run(["bash", "-c", f'{line}; printf %s "$container"'], env=env, capture_output=True, text=True)
-    assert f"--container-name={said.stdout}" in enter(container(), "train-ab12", "77", 2, 1).srun_flags
+    assert f"--container-name={said.stdout}" in way_into(container(), "train-ab12", "77", 2, 1).srun_flags
     own = container(args=("--container-name=mine",))
     assert not any("$container" in flag for flag in wrap(own, "train-ab12", "X", 4).srun_flags)
-    assert "--container-name=mine" in enter(own, "train-ab12", "77", 2, 1).srun_flags
+    assert "--container-name=mine" in way_into(own, "train-ab12", "77", 2, 1).srun_flags
 
 
 def test_a_named_container_of_pyxis_is_removed_where_the_site_would_keep_it(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_named_container_of_pyxis_is_removed_where_the_site_would_keep_it(tmp_
 def test_a_container_in_the_job_s_record_is_the_same_when_read_again() -> None:
     one = container("apptainer", "apptainer", "/x.sif", is_path=True, mounts=(Mount("/a", "/b", "ro"),), args=("--nv",))
     assert Container.from_record(one.record()) == one
-    assert enter(one, "r", None, 0, 1).prefix == (
+    assert way_into(one, "r", None, 0, 1).prefix == (
         "apptainer", "exec", "--bind", "/a:/b:ro", "--pwd", "/w", "--nv", "/x.sif",
     )  # fmt: skip
 

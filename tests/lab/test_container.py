@@ -13,7 +13,7 @@ import pytest
 from tests.image import MARK, PYTHON, build_image
 from tests.lab.conftest import LAB_DIR, SlurmCommand
 
-from muster.backends.container import Container, enter
+from muster.backends.container import Container, way_into
 from muster.lab import Lab
 
 LAB = {"nodes": 2}
@@ -71,10 +71,12 @@ def test_scancel_reaches_the_driver_inside_and_another_step_can_enter(slurm: Slu
     job_id = slurm.status()["job_id"]
     record = json.loads((run / "job.json").read_text())["container"]
     agent = json.loads((run / "attempt-0" / "nodes" / "0001.json").read_text())["pid"]
-    entry = enter(Container.from_record(record), run.name, job_id, attempt=0, agent_pid=agent)
+    entry = way_into(Container.from_record(record), run.name, job_id, attempt=0, agent_pid=agent)
     step = ["srun", f"--jobid={job_id}", "--overlap", "--nodelist=n2", "--nodes=1", "--ntasks=1", *entry.srun_flags]
     entered = slurm.slurm(*step, *entry.prefix, "sh", "-c", f"ls {MARK}; cat /proc/{agent}/comm")
     assert entered.stdout.split() == [MARK, "python3"], entered.stderr
+    shell = slurm("exec", run.name, "--node", "n2", "--", "sh", "-c", f"ls {MARK}; echo $MUSTER_RUN_ID")
+    assert shell.stdout.split() == [MARK, run.name], shell.stderr
     assert agents_of(slurm, "n2") == [("slurmstepd", True)]  # the agent is the task: Slurm signals it
     slurm.slurm("scancel", job_id)
     out, _ = process.communicate(timeout=60)

@@ -146,3 +146,45 @@ def _raylet_below(agent: int) -> int:
         return next((int(pid) for pid, _, name in rows if int(pid) in family and name == "raylet"), None)
 
     return wait_for("a raylet", look)
+
+
+COUNT = """
+import ray
+ray.init(log_to_driver=False)
+print(sum(node["Alive"] for node in ray.nodes()), "nodes")
+"""
+
+STAY = """
+import os, time
+open("connected", "w").close()
+while not os.path.exists("alone"): time.sleep(0.1)
+time.sleep(4)
+print(sum(node["Alive"] for node in ray.nodes()), "nodes")
+"""
+
+
+def test_an_idle_cluster_takes_drivers_and_ends_only_when_ray_has_no_job_any_more(muster: MusterCommand) -> None:
+    up = muster.start("up", "--backend", "local", "-N", "2", "--python", muster.python, "--idle-timeout", "2s")
+    attempt = wait_for("the run", muster.run_dirs)[0] / "attempt-0"
+    wait_for("its start", (attempt / "canary").exists)
+    held = attempt / "sessions" / "test"
+    held.parent.mkdir()
+    held.touch()  # until there is a job of Ray's
+    _, err = up.communicate(timeout=120)
+    assert up.returncode == 0 and "Ray is up on 2 nodes" in err, err
+    # A driver that Muster knows nothing of: only Ray's own table tells that the cluster is in use.
+    token = str(attempt.parent / "ray-token")
+    env = {**os.environ, "RAY_ADDRESS": muster.status()["ray"]["address"], "RAY_AUTH_MODE": "token"}
+    stranger = subprocess.Popen(
+        [muster.python, "-c", COUNT + STAY], cwd=muster.cwd, env={**env, "RAY_AUTH_TOKEN_PATH": token},
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    guest = muster("run", "--in", attempt.parent.name, "--", "python", "-c", COUNT)
+    assert guest.returncode == 0 and guest.stdout.endswith("2 nodes\n"), guest.stdout + guest.stderr
+    wait_for("the stranger", (muster.cwd / "connected").exists)
+    held.unlink()
+    (muster.cwd / "alone").touch()
+    assert stranger.communicate(timeout=60)[0] == "2 nodes\n2 nodes\n"
+    wait_for("the cluster to end", (attempt / "outcome").exists)
+    assert muster.status()["state"] == "succeeded"
+    assert "nobody has used the cluster for 2 s: it ends" in muster("logs").stdout

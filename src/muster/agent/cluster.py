@@ -1,4 +1,4 @@
-"""What the lead knows of the Ray cluster: which options every node gets, where it is, and how the driver finds it."""
+"""The run's Ray cluster: which options every node gets, where it is, and what a driver finds in its environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from muster.agent.job import Identity, Job
 from muster.agent.ray_node import settings
 from muster.agent.ray_node.resources import probe, requested_gpus
 from muster.agent.ray_node.tuning import defaults, in_force
-from muster.rendezvous.protocol import LEAD_RANK
 
 DASHBOARD_HERE = 8265  # the port at the user's end of the tunnel: Ray's own, which people know
 
@@ -40,9 +39,12 @@ class Cluster:
         }  # fmt: skip
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """The driver's, on top of the job's own. Ray itself sets OMP_NUM_THREADS for tasks, by their CPUs."""
-        group = group_of(LEAD_RANK, self._job.groups)
-        cpus = (group or self._job).cpus_per_node or probe(os.environ).cpus
+        """What the driver, every guest and every shell on the cluster find, on top of the job's own variables.
+
+        Ray itself sets OMP_NUM_THREADS for tasks, by their CPUs.
+        """
+        group = group_of(self._identity.rank, self._job.groups)
+        cpus = (group or self._job).cpus_per_node or probe(base).cpus
         base = {"OMP_NUM_THREADS": str(cpus), **base, **({GROUP_VARIABLE: group.name} if group else {})}
         if self.address is None:
             return base

@@ -15,6 +15,7 @@ from muster.agent.channel import LINE_LIMIT, SILENCE_S, Channel, accept, listen
 from muster.agent.cluster import Cluster
 from muster.agent.driver import Driver
 from muster.agent.environment import given_variables, job_environment
+from muster.agent.guests import Guests
 from muster.agent.job import Identity, Job, hosts_by_rank, node_tail, slurm_job_id, tail_of
 from muster.agent.log import say
 from muster.agent.outside import Outside
@@ -61,6 +62,7 @@ class Lead:
         self._stacks: dict[int, asyncio.Future[bool]] = {}
         self._killed_at: float | None = None  # when Slurm's SIGKILL will come
         self._outside = Outside(identity.attempt, plan.hosts)
+        self._guests = Guests(identity, self._publisher, self._off_loop, self.watch)
         self._files = ThreadPoolExecutor(1)  # one thread, so that an older status never overtakes the last one
         self._company = asyncio.Event()  # an agent of another node has connected
         self.port = 0
@@ -85,7 +87,7 @@ class Lead:
         """Until the run is concluded; then publish the outcome and let everybody go."""
         await self._concluded.wait()
         with contextlib.suppress(asyncio.TimeoutError):  # an unkillable driver must not hold the outcome back
-            await asyncio.wait_for(self._driver.close(), UNKILLABLE_S)
+            await asyncio.wait_for(asyncio.gather(self._driver.close(), self._guests.close(0.0)), UNKILLABLE_S)
         outcome = self._protocol.outcome
         assert outcome is not None
         self._publisher.mark("ended")
@@ -122,6 +124,7 @@ class Lead:
         """Slurm's --signal: the driver's business."""
         self._publisher.phase(f"{signal_name(signum)} is passed on to the driver")
         self._driver.signal(signum)
+        self._guests.signal(signum)
 
     def stop(self, reason: str, signum: int, patient: bool = False) -> None:
         """A request from outside. After a signal of Slurm's its SIGKILL is near; a person can wait."""
@@ -259,6 +262,7 @@ class Lead:
             self._background(self._run_driver())
         elif isinstance(command, m.EndDriver):
             self._driver.end(command.grace)
+            self._guests.end(command.grace)
         elif isinstance(command, m.StopNode):
             self._stop_node(command.rank)
         else:
@@ -273,26 +277,29 @@ class Lead:
         self._channels[rank].send("stop", failed=told.failed, after=told.after, seconds=told.seconds)
 
     async def _run_driver(self) -> None:
-        env = self._cluster.environment(self._job_environment())
+        self._background(self._guests.serve(self._environment, self._job.stop_grace))
         if self._job.stall_timeout is not None:
             attempt = self._identity.attempt
             self._stall = Stall(self._job.stall_timeout, attempt.driver_log, attempt.beat)
         self._publisher.mark("driver_start")
         self._publisher.driver = {"state": "running", "exit_code": None}
         self._publisher.event("driver_start", command=redact_words(self._job.command))
-        exit = await self._driver.run(list(self._job.command), env, self._job.workdir)
+        exit = await self._driver.run(list(self._job.command), self._environment({}), self._job.workdir)
         self._stall = None
         self._publisher.mark("driver_end")
         self._publisher.driver = {"state": "ended", "exit_code": exit.shell_code}
         self._publisher.event("driver_end", exit_code=exit.shell_code)
+        await self._guests.close(self._job.stop_grace)  # the cluster under them is about to go
         self._driver_ended(exit)
 
-    def _job_environment(self) -> dict[str, str]:
-        return job_environment(os.environ, given_variables(self._identity), self._identity, CYCLE)
+    def _environment(self, more: dict[str, str]) -> dict[str, str]:
+        """The driver's, and every guest's with what it was given besides."""
+        given = {**given_variables(self._identity), **more}
+        return self._cluster.environment(job_environment(os.environ, given, self._identity, CYCLE))
 
     def _head_has_address(self, address: str, dashboard: int | None) -> None:
         self._cluster.address, self._cluster.dashboard = address, dashboard
-        self._publisher.ray = self._cluster.published(self._job_environment())
+        self._publisher.ray = self._cluster.published(self._environment({}))
         line = self._cluster.dashboard_line()
         if line is not None:
             self._publisher.phase(line)

@@ -1,8 +1,12 @@
-"""The agent's entry point: `python agent.pyz RUN_DIR`, with its rank and attempt in the environment."""
+"""The agent's entry point: `python agent.pyz RUN_DIR`, with its rank and attempt in the environment.
+
+The same file holds what else runs on a node: `agent.pyz attach ...` and `agent.pyz idle ...`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import signal
 import sys
@@ -14,9 +18,14 @@ from muster.agent.node import NodeAgent
 from muster.process import become_subreaper, signal_name, sweep
 from muster.rendezvous.protocol import LEAD_RANK
 
+OTHER_ENTRIES = ("attach", "idle")
+
 
 def main(argv: list[str]) -> int:
     """Run this node's agent to its end; whatever happens, nothing it started outlives it."""
+    if argv[0] in OTHER_ENTRIES:
+        code: int = importlib.import_module(f"muster.agent.{argv[0]}").main(argv[1:])
+        return code
     identity = Identity.from_environment(argv[0], os.environ)
     become_subreaper()
     raise_limits()

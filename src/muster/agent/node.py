@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from typing import Any
 
@@ -25,6 +26,11 @@ from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
 JOIN_S = 900.0  # no lead for this long: nobody is going to come
+
+
+def _process() -> dict[str, Any]:
+    """Who this agent is on its host: a shell on this node takes its environment, and its interpreter, from it."""
+    return {"pid": os.getpid(), "python": sys.executable, "time": time.time()}
 
 
 class NodeAgent:
@@ -69,7 +75,7 @@ class NodeAgent:
             FIRST_LOOK_S,
             {"rank": identity.rank, "host": identity.host, "attempt": identity.attempt.number},
         )
-        write_json(identity.attempt.node_record(identity.rank), {**greeting, "pid": os.getpid(), "time": time.time()})
+        write_json(identity.attempt.node_record(identity.rank), {**greeting, **_process()})
         deadline = time.monotonic() + JOIN_S
         while True:
             # Listing, not opening: a network filesystem may remember for half a minute that a file was not there.

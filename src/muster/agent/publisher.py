@@ -38,6 +38,7 @@ class Publisher:
         self.driver: dict[str, Any] = {"state": "waiting", "exit_code": None}
         self.error: dict[str, Any] | None = None
         self.ray: dict[str, Any] | None = None  # address, dashboard, settings in force
+        self.guests: list[dict[str, Any]] = []
 
     def mark(self, timing: str, when: float | None = None) -> None:
         self.timings[timing] = time.time() if when is None else when
@@ -105,6 +106,7 @@ class Publisher:
             ],
             "driver": self.driver,
             "ray": self.ray,
+            "guests": self.guests,
             "timings": self.timings,
             "error": self.shown(self.error) if self.error else None,
             "outcome": ended,

@@ -105,7 +105,7 @@ class Wrapping:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Way:
     """How a further step gets into the container of a running job: arguments, not yet quoted for a shell."""
 
     srun_flags: tuple[str, ...] = ()
@@ -130,7 +130,7 @@ def wrap(container: Container, run_id: str, host_variable: str, nodes: int) -> W
     return Wrapping(prefix=tuple(map(quote, words)))
 
 
-def enter(container: Container, run_id: str, job_id: str | None, attempt: int, agent_pid: int) -> Entry:
+def way_into(container: Container, run_id: str, job_id: str | None, attempt: int, agent_pid: int) -> Way:
     """Into the container of a running job, from a further step on one of its nodes; the command follows the prefix.
 
     `agent_pid` is that of the node's agent (its record in nodes/). Apptainer's images do not change while they run:
@@ -139,14 +139,12 @@ def enter(container: Container, run_id: str, job_id: str | None, attempt: int, a
     if container.runtime == "pyxis":
         name = container_name(str(job_id), run_id, str(attempt))
         given = [arg.partition("=")[2] for arg in container.args if arg.startswith("--container-name=")]
-        return Entry(
-            srun_flags=(f"--container-name={(given or [name])[0]}", f"--container-workdir={container.workdir}")
-        )
+        return Way(srun_flags=(f"--container-name={(given or [name])[0]}", f"--container-workdir={container.workdir}"))
     if container.runtime == "charliecloud":
         user = ("sh", "-c", 'export USER="${USER:-$(id -un)}"; exec "$@"', "sh")  # it insists on one
         joined = (container.program, f"--join-pid={agent_pid}", f"--cd={container.workdir}", *_CHARLIECLOUD_ENV)
-        return Entry(prefix=(*user, *joined, container.image, "--"))
-    return Entry(prefix=tuple(_runtime_words(container)))
+        return Way(prefix=(*user, *joined, container.image, "--"))
+    return Way(prefix=tuple(_runtime_words(container)))
 
 
 def container_name(job_id: str, run_id: str, attempt: str) -> str:

@@ -6,6 +6,8 @@
     canary  hosts  steps.log  phases.log  lead-0.json  status-0.json  events-0.jsonl  stop.json  beat  reserve  outcome
     nodes/0003.json
     logs/driver.log  logs/node-0003.log  logs/stacks-0003.txt  logs/ray/<host>.tar.gz
+    logs/driver.log  logs/node-0003.log  logs/ray/<host>.tar.gz  logs/guest-<id>.log
+    guests/<id>.json  guests/<id>.stop  guests/<id>.outcome  sessions/<host>-<pid>  down
 """
 
 from __future__ import annotations
@@ -61,6 +63,33 @@ class AttemptPaths:
     def beat(self) -> str:
         """Touched by `muster.beat()`."""
         return self._at("beat")
+
+    @property
+    def down_request(self) -> str:
+        """A request to an idle cluster (`muster up`) to end as it should: with success."""
+        return self._at("down")
+
+    @property
+    def sessions_dir(self) -> str:
+        """One file for each shell or command that somebody has on a node, touched while it lasts."""
+        return self._at("sessions")
+
+    @property
+    def guests_dir(self) -> str:
+        """Further drivers on the running cluster: their requests and outcomes. 0700: a request is a command."""
+        return self._at("guests")
+
+    def guest_request(self, guest: str) -> str:
+        return self._at("guests", f"{guest}.json")
+
+    def guest_stop(self, guest: str) -> str:
+        return self._at("guests", f"{guest}.stop")
+
+    def guest_outcome(self, guest: str) -> str:
+        return self._at("guests", f"{guest}.outcome")
+
+    def guest_log(self, guest: str) -> str:
+        return self._at("logs", f"guest-{guest}.log")
 
     @property
     def driver_log(self) -> str:

@@ -67,6 +67,13 @@ class Display:
             ready = f"Ray is up on {self._total} nodes; " if self._ray else ""
             self.note(f"{ready}driver started")
 
+    def ready(self, run: str) -> None:
+        """For people: how an idle cluster is used."""
+        self.close()
+        self.note(f"{'Ray is up on ' if self._ray else 'ready: '}{self._total} nodes")
+        for what, command in READY_HINTS:
+            self.console.print(Text(f"    {command.format(run=run):56}{what}"))
+
     def ended(self, ended: RunResult) -> None:
         self.note(f"{ended.state}: {ended.end_reason} (exit code {ended.exit_code})")
         error = ended.error
@@ -89,6 +96,13 @@ PHASES = {
     "starting": "all {nodes} nodes arrived",
     "finishing": "stopping everything on {nodes} nodes",
 }
+
+
+READY_HINTS = (
+    ("a shell on the head", "muster attach {run}"),
+    ("another driver", "muster run --in {run} -- COMMAND"),
+    ("end it", "muster down {run}"),
+)
 
 
 class LiveDisplay(Display):
@@ -131,6 +145,9 @@ class JsonDisplay(Display):
 
     def detached(self, run: str, job_id: str | None) -> None:
         """The line about the submission says it all."""
+
+    def ready(self, run: str) -> None:
+        self._print({"event": "ready", "run": run})
 
     def note(self, text: str) -> None:
         self._print({"event": "note", "text": text})

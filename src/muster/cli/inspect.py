@@ -23,6 +23,7 @@ from muster.cli.display import printable
 from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
 from muster.runs.follow import Tail
 from muster.runs.index import NoSuchRun, all_runs, find_run
+from muster.runs.live import NoLiveRun, live_run
 from muster.runs.liveness import Liveness, record_end, settle
 from muster.runs.status import ENDED_STATES, read_status
 from muster.runs.stop import is_live, requester, stop_run
@@ -73,6 +74,9 @@ def _status_lines(status: dict[str, Any]) -> list[str]:
     code = f", exit code {driver['exit_code']}" if driver["exit_code"] is not None else ""
     lines.append(f"  driver {driver['state']}{code}")
     lines += _ray_lines(status.get("ray"), len(status["nodes"]))
+    for guest in status["guests"]:
+        code = f", exit code {guest['exit_code']}" if guest["exit_code"] is not None else ""
+        lines.append(f"  guest {guest['id']} {guest['state']}{code}")
     lines.append(f"  {_timing_line(status['timings'])}")
     if status["end_reason"]:
         lines.append(f"  ended: {status['end_reason']}")
@@ -156,20 +160,12 @@ def logs(
 @_runs_dir
 def stop(run: str | None, runs_dir: Path | None) -> None:
     """End RUN: its driver gets SIGTERM and its grace, then everything is ended and verified gone."""
-    if run is None:
-        live = [candidate for candidate in all_runs(runs_dir) if is_live(candidate)]
-        if len(live) > 1:
-            names = ", ".join(candidate.run_id for candidate in live)
-            raise click.ClickException(f"several runs are live; name one of {names}")
-        if not live:
-            click.echo("no run is live")
-            return
-        paths = live[0]
-    else:
-        paths = _find(run, runs_dir)
     try:
-        ended = stop_run(paths, requester())
-    except BackendError as error:
+        ended = stop_run(live_run(run, runs_dir), requester())
+    except NoLiveRun as error:
+        click.echo(str(error))
+        return
+    except (NoSuchRun, BackendError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{ended.run}: {ended.state}: {ended.end_reason}")
 

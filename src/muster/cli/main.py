@@ -8,14 +8,17 @@ import click
 
 import muster
 from muster.cli.clean import clean, du
+from muster.cli.cluster import down, up
 from muster.cli.config import config
 from muster.cli.doctor import doctor
+from muster.cli.enter import attach, exec_
 from muster.cli.errors import run_command_line
 from muster.cli.inspect import logs, runs, status, stop
 from muster.cli.lab import lab
 from muster.cli.process_list import hide_secrets
 from muster.cli.render import render
 from muster.cli.run import run
+from muster.cli.tunnel import tunnel
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -29,11 +32,14 @@ def cli() -> None:
     muster du | clean                      what runs take of the disk; remove old ones
     muster config show                     the settings in force, and where each came from
     muster doctor [--nodes 4]              check whether runs would work here, and what to do if not
+    muster up -N 4 | attach | down         a cluster to work on: bring it up, a shell on it, end it
     muster lab up --nodes 4                a real Slurm of four nodes on this machine, to try things on
     """
 
 
-for command in (run, render, status, logs, stop, runs, du, clean, config, doctor, lab):
+for command in (
+    run, render, status, logs, stop, runs, up, attach, exec_, tunnel, down, du, clean, config, doctor, lab,
+):  # fmt: skip
     cli.add_command(command)
 
 

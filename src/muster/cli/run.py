@@ -18,6 +18,7 @@ from muster.backends.prepare import Prepared
 from muster.board import RunPaths
 from muster.cli.array import run_array
 from muster.cli.display import Display, make_display
+from muster.cli.guest import run_in
 from muster.cli.options import GroupedOption, JobCommand, job_options
 from muster.cli.render import from_env_option, with_environment
 from muster.doctor import preflight
@@ -38,15 +39,29 @@ class InfrastructureFailed(click.ClickException):
 
 @click.command(cls=JobCommand)
 @job_options
+@click.option("--in", "inside", metavar="RUN", cls=GroupedOption, group="Job", help="Run on this running cluster.")
 @click.option("--detach", is_flag=True, cls=GroupedOption, group="Following", help="Print run and job id, and return.")
 @click.option("--dry-run", is_flag=True, cls=GroupedOption, group="Following", help="Print what would be submitted.")
 @click.option("--json", "as_json", is_flag=True, cls=GroupedOption, group="Following", help="Events as JSON lines.")
 @from_env_option
-def run(file: Path | None, flags: dict[str, Any], detach: bool, dry_run: bool, as_json: bool, from_env: bool) -> int:
+def run(
+    file: Path | None,
+    flags: dict[str, Any],
+    inside: str | None,
+    detach: bool,
+    dry_run: bool,
+    as_json: bool,
+    from_env: bool,
+) -> int:
     """Run COMMAND on a Ray cluster made for it, and exit with its code.
 
     The exit code is COMMAND's; 128+n when signal n ended it; 125 when Muster or the cluster failed.
     """
+    if inside is not None:
+        given = {"--file": file, "--from-env": from_env, "--dry-run": dry_run, "--json": as_json}
+        return run_in(inside, flags, detach, [flag for flag, value in given.items() if value])
+    if "idle_timeout" in flags:
+        raise click.UsageError("--idle-timeout is for `muster up`: a run with a COMMAND ends with it")
     spec = load_job(file, with_environment(flags) if from_env else flags)
     try:
         prepared = prepare(spec)

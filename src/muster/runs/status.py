@@ -29,6 +29,8 @@ def read_status(run: RunPaths) -> dict[str, Any]:
         "cycle": None,
         "nodes": [],
         "driver": {"state": "waiting", "exit_code": None},
+        "ray": None,
+        "guests": [],
         "timings": dict.fromkeys(TIMINGS),
         "error": None,
         "run_dir": run.root,

@@ -45,16 +45,16 @@ def stop_run(run: RunPaths, reason: str, signum: int = 15) -> RunResult:
         client.cancel(batch_job)
         return _cancelled(run, batch_job)
     grace = (read_json(run.job) or {}).get("stop_grace", 30.0) + BEYOND_GRACE_S
-    ended = asyncio.run(_wait(run, grace))
+    ended = asyncio.run(wait(run, grace))
     if ended is None and batch_job:
         client.cancel(batch_job)
-        ended = asyncio.run(_wait(run, grace))
+        ended = asyncio.run(wait(run, grace))
     if ended is None:
         raise BackendError(f"{run.run_id} did not end within {grace:g} s of being asked; see {run.root}")
     return ended
 
 
-async def _wait(run: RunPaths, seconds: float) -> RunResult | None:
+async def wait(run: RunPaths, seconds: float) -> RunResult | None:
     """The result, if the run ends in this time."""
 
     async def last() -> RunResult | None:

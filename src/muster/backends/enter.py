@@ -1,0 +1,63 @@
+"""The command that starts a shell, or a command, on a node of a running job, with the run's environment. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from muster.agent.attach import NO_ADDRESS
+from muster.backends.container import Container, Way, way_into
+from muster.board import AttemptPaths, RunPaths
+
+# Of the shell that asks, srun must see nothing that describes another allocation or step; but how to reach Slurm.
+_KEPT_OF_SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a running attempt, as its agent recorded it."""
+
+    rank: int
+    host: str
+    python: str
+    pid: int
+    group: int | None = None  # its number among several groups of nodes
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where to go: into this attempt of this run, on this node."""
+
+    run: RunPaths
+    attempt: AttemptPaths
+    node: Node
+    job_id: str | None  # none on this machine
+    cycle: int
+    ray_address: str | None
+    container: Container | None = None
+
+    def command(self, words: Sequence[str], pty: bool) -> list[str]:
+        """`words`, or a shell without any, as one overlapping step of the job's; on this machine as it is."""
+        way = Way()
+        if self.container is not None:
+            number = self.attempt.number
+            way = way_into(self.container, self.run.run_id, self.job_id, number, self.node.pid)
+        inside = [
+            *way.prefix, self.node.python, "-I", "-S", self.run.agent, "attach", self.attempt.root, str(self.node.rank),
+            str(self.cycle), self.ray_address or NO_ADDRESS, *words,
+        ]  # fmt: skip
+        return inside if self.job_id is None else [*_step(self.job_id, self.node, pty), *way.srun_flags, *inside]
+
+
+def srun_environment(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if not name.startswith("SLURM_") or name in _KEPT_OF_SLURM}
+
+
+def _step(job_id: str, node: Node, pty: bool) -> list[str]:
+    step = [
+        "srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node.host}",
+        "--mpi=none", "--chdir=/", "--quiet", "--disable-status", "--job-name=muster-attach",
+    ]  # fmt: skip
+    if node.group is not None:
+        step.append(f"--het-group={node.group}")
+    return [*step, "--pty"] if pty else step

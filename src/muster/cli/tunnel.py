@@ -1,0 +1,115 @@
+"""`muster tunnel`: from where the user sits, through the login node, to a port of a run's node."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shlex
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from muster.board import RunPaths
+from muster.cli.enter import node_named
+from muster.runs.index import NoSuchRun, find_run
+from muster.runs.live import NotRunning, live_run, running
+
+DASHBOARD = "dashboard"
+
+
+@dataclass(frozen=True)
+class Tunnel:
+    """A port on the loopback of a node."""
+
+    host: str
+    port: int
+
+    def ssh(self, local_port: int, through: str | None = None) -> list[str]:
+        """The command that opens it: here, or with `through` (the login node) from outside."""
+        jump = ["-J", through] if through else []
+        return ["ssh", "-N", "-L", f"{local_port}:127.0.0.1:{self.port}", *jump, self.host]
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[RUN] [dashboard|PORT|SERVICE]")
+@click.option("--node", metavar="N|HOST", help="The node that PORT is on. Default: the head.")
+@click.option(
+    "--local-port", type=click.IntRange(1, 65535), metavar="PORT", help="Port on your side. Default: the same."
+)
+@click.option("--login", metavar="[USER@]HOST", help="The login node as you reach it. Default: this host.")
+@click.option("--print", "only_print", is_flag=True, help="Print the ssh command; the default without a terminal.")
+@click.option("--runs-dir", type=click.Path(path_type=Path), help="Look for runs in this directory only.")
+def tunnel(
+    words: tuple[str, ...], node: str | None, local_port: int | None, login: str | None, only_print: bool,
+    runs_dir: Path | None,
+) -> int:  # fmt: skip
+    """Open, or print, an ssh tunnel to Ray's dashboard, a service or a port of RUN (default: the only live one).
+
+    What is printed is for your own machine and goes through the login node. What is opened ends on this host, where
+    every user of it can connect: prefer --print on a shared login node.
+    """
+    run, what = _meant(words, runs_dir)
+    try:
+        attempt, status = running(run)
+    except NotRunning as error:
+        raise click.ClickException(str(error)) from error
+    lead = node_named(node, run, attempt, status).host
+    target = _target(what, lead, status)
+    if status["backend"] == "local":
+        click.echo(f"http://127.0.0.1:{target.port}")
+        return 0
+    local = local_port or target.port
+    if only_print or not sys.stdin.isatty():
+        click.echo(shlex.join(target.ssh(local, login or f"{getpass.getuser()}@{_this_host()}")))
+        return 0
+    click.echo(f"http://127.0.0.1:{local} on this host, until you interrupt it", err=True)
+    argv = target.ssh(local, login)
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        raise click.ClickException(
+            f"ssh could not be run: {error.strerror}; the command: {shlex.join(argv)}"
+        ) from error
+
+
+def _this_host() -> str:
+    name = socket.getfqdn()
+    return socket.gethostname() if name.startswith("localhost") else name
+
+
+def _meant(words: tuple[str, ...], runs_dir: Path | None) -> tuple[RunPaths, str]:
+    """One word is a run if there is one of that name or job id, else what to reach."""
+    if len(words) > 2:
+        raise click.UsageError("give at most a run and what to reach")
+    try:
+        if len(words) == 2:
+            return find_run(words[0], runs_dir), words[1]
+        if words and words[0] != DASHBOARD:
+            try:
+                return find_run(words[0], runs_dir), DASHBOARD
+            except NoSuchRun:
+                return live_run(None, runs_dir), words[0]
+        return live_run(None, runs_dir), DASHBOARD
+    except NoSuchRun as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _target(what: str, lead: str, status: dict[str, Any]) -> Tunnel:
+    if what == DASHBOARD:
+        at = (status.get("ray") or {}).get("dashboard") or {}
+        if "port" not in at:
+            raise click.ClickException(f"{status['run']} was started without --dashboard")
+        return Tunnel(at.get("host") or lead, int(at["port"]))
+    if what.isdigit():
+        if not 1 <= int(what) <= 65535:
+            raise click.ClickException(f"{what} is no port: they go from 1 to 65535")
+        return Tunnel(lead, int(what))
+    services = cast("dict[str, dict[str, Any]]", status.get("services") or {})
+    if what not in services:
+        known = f"it has {', '.join(services)}" if services else "it has none; give dashboard or a port"
+        raise click.ClickException(f"{status['run']} has no run or service {what!r}: {known}")
+    return Tunnel(services[what].get("host") or lead, int(services[what]["port"]))

@@ -1,0 +1,34 @@
+"""Idle clusters (`muster up`): how one is told from other runs, and how it is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from muster.board import RunPaths, read_record, write_json
+from muster.runs.follow import RunResult
+from muster.runs.live import NotRunning, running
+from muster.runs.stop import BEYOND_GRACE_S, stop_run, wait
+
+_ENTRY = "idle"
+
+
+def idle_command(python: str, run: RunPaths) -> list[str]:
+    """The driver of an idle cluster: a part of the agent, run by the job's own interpreter, which has Ray."""
+    return [python, run.agent, _ENTRY, run.root]
+
+
+def is_idle_cluster(run: RunPaths) -> bool:
+    command = read_record(run.job).get("command") or []
+    return len(command) == 4 and os.path.basename(command[1]) == os.path.basename(run.agent) and command[2] == _ENTRY
+
+
+def bring_down(run: RunPaths, reason: str) -> RunResult:
+    """End an idle cluster and wait. One that is up ends with success; one that is not yet is stopped."""
+    try:
+        attempt, _ = running(run)
+    except NotRunning:
+        return stop_run(run, reason)
+    write_json(attempt.down_request, {"reason": reason})
+    grace = read_record(run.job).get("stop_grace", 30.0) + BEYOND_GRACE_S
+    return asyncio.run(wait(run, grace)) or stop_run(run, reason)
