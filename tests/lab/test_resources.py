@@ -20,6 +20,16 @@ ray.init(log_to_driver=False)
 print("RESOURCES", json.dumps([n["Resources"] for n in ray.nodes()]), flush=True)
 """
 
+HOLD = """
+import os, ray, time
+ray.init(log_to_driver=False)
+print("in", len(ray.nodes()), flush=True)
+while not os.path.exists(os.environ["MUSTER_OUTPUT_DIR"] + "/go"):
+    time.sleep(0.1)
+print("works on", ray.get(ray.remote(lambda: 7).remote()), flush=True)
+time.sleep(3600)
+"""
+
 
 def test_a_node_with_other_gpus_than_asked_for_is_refused_by_name(slurm: SlurmCommand) -> None:
     lose_one = "if [ $SLURMD_NODENAME = n2 ]; then export CUDA_VISIBLE_DEVICES=0; fi"
@@ -58,12 +68,12 @@ def test_jobs_of_two_users_share_a_node(slurm: SlurmCommand) -> None:
     other = UserCommand(slurm, "games")
     if reason := other.why_not():
         pytest.skip(reason)
-    hold = (
-        "import ray, time; ray.init(log_to_driver=False); print('in', len(ray.nodes()), flush=True); time.sleep(3600)"
-    )
+    slurm.on_node("n1", "mkdir", "-m", "700", "/tmp/ray")  # as the first user of a node leaves it
+    (other.cwd / "hold.py").write_text(HOLD)
+    hold = str(other.cwd / "hold.py")
     for command in (slurm, other):
         shared = ("-N", "1", "-w", "n1", "--cpus-per-node", "2", "--object-store-memory", "100M")
-        begun = command("run", *shared, "--detach", "--python", command.python, "--", command.python, "-c", hold)
+        begun = command("run", *shared, "--detach", "--python", command.python, "--", command.python, hold)
         assert begun.returncode == 0, begun.stderr
     for command in (slurm, other):
         command.wait_for_driver("in 1")
@@ -73,8 +83,12 @@ def test_jobs_of_two_users_share_a_node(slurm: SlurmCommand) -> None:
         "n1", "stat", "-c", "%U %a", *slurm.on_node("n1", "sh", "-c", "ls -d /tmp/muster-*").stdout.split()
     )
     assert sorted(temps.stdout.split("\n")[:-1]) == ["games 700", "root 700"]
-    for command in (other, slurm):
-        assert command("stop").returncode == 0
+    assert other("stop").returncode == 0
+    mark = slurm.wait_for_driver("in 1") / "output" / "go"
+    mark.touch()  # the other's end must not have touched this one's Ray
+    slurm.wait_for_driver("works on")
+    assert slurm("stop").returncode == 0
+    slurm.on_node("n1", "rmdir", "/tmp/ray")
 
 
 class UserCommand(SlurmCommand):

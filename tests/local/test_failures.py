@@ -62,6 +62,13 @@ def test_a_node_that_never_arrives_is_named_at_the_deadline(muster: MusterComman
     assert "node-1 did not arrive within 1 s" in done.stderr
 
 
+def test_nodes_wait_for_a_lead_that_comes_late(muster: MusterCommand) -> None:
+    first = "$PWD/muster-runs/*/attempt-0/nodes/0001.json"
+    late = f"[ $MUSTER_RANK != 0 ] || until ls {first} 2>/dev/null; do sleep 0.1; done"
+    done = muster.local("--setup", late, "--", "echo", "late but well", nodes=3)
+    assert (done.returncode, done.stdout) == (0, "late but well\n"), done.stderr
+
+
 def test_a_failing_setup_is_named(muster: MusterCommand) -> None:
     done = muster.local("--setup", "echo about to fail; [ $MUSTER_RANK != 1 ]", "--", "true", nodes=2)
     assert done.returncode == 125
