@@ -10,7 +10,7 @@ OLDEST := .venv-ray-oldest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-ray-oldest lint bench soak clean
+.PHONY: help demo test test-ray-oldest lint bench chaos failures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,7 +19,7 @@ help: ## Show this list
 demo: .venv/.ready-for-demo ## Set up .venv and run a 3-node Ray job on this machine
 	$(BIN)/muster run --backend local --nodes 3 --python "$(CURDIR)/$(BIN)/python" -- python examples/hello_cluster.py
 
-test: .venv/.ready-for-tests ## Set up everything, then lint, type-check and run all tests but the soak tests
+test: .venv/.ready-for-tests ## Set up everything, then lint, type-check and run all tests but the long ones
 	@.ci/system-packages
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -38,9 +38,13 @@ bench: .venv/.ready-for-tests ## Measure agents, and bring-up side by side on th
 	$(BIN)/python bench/agent.py
 	$(BIN)/python bench/bringup.py $(BENCH_ARGS)
 
-soak: .venv/.ready-for-tests ## Run the long tests
+chaos: .venv/.ready-for-tests ## Kill 200 random processes of runs, with and without Ray (about 15 minutes)
 	@.ci/system-packages
 	$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+
+failures: .venv/.ready-for-tests ## Inflict every fault on the lab, hold the bounds, write docs/failures.md (root)
+	@.ci/system-packages
+	$(BIN)/python bench/failures.py
 
 clean: ## Remove .venv and caches
 	rm -rf .venv $(OLDEST) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
