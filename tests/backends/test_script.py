@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from muster.backends import prepare
 from muster.backends.choose import Place
 from muster.backends.prepare import new_run_id, plan_run
+from muster.backends.restart import NEXT_ATTEMPT
 from muster.backends.script import Launcher, render
 from muster.spec import JobSpec
 
@@ -34,6 +35,8 @@ SPEC = JobSpec(
     comment='a "quoted" comment',
 )
 PLACES = {"sbatch": Place("sbatch", 4), "allocation": Place("allocation", 2), "local": Place("local", 3)}
+AGAIN = SPEC.model_copy(update={"requeue_on": ["timeout", "node-fail", "exit=75"], "chain": 3})
+SCRIPTS = (*PLACES, "restarts")
 
 # Bash reads the script as bytes, and file names have no NUL; half characters (Cs) are no text at all.
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=40)
@@ -55,10 +58,11 @@ def fix_details(monkeypatch: pytest.MonkeyPatch) -> None:
 def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The script of each place, for a job whose every detail is fixed."""
     fix_details(monkeypatch)
-    return {kind: plan_run(SPEC, place, Path("/")).script for kind, place in PLACES.items()}
+    texts = {kind: plan_run(SPEC, place, Path("/")).script for kind, place in PLACES.items()}
+    return {**texts, "restarts": plan_run(AGAIN, PLACES["sbatch"], Path("/")).script}
 
 
-@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("kind", SCRIPTS)
 def test_the_script_is_the_one_that_was_reviewed(scripts: dict[str, str], kind: str) -> None:
     golden = GOLDEN / f"{kind}.sh"
     if os.environ.get(REGENERATE):
@@ -66,14 +70,14 @@ def test_the_script_is_the_one_that_was_reviewed(scripts: dict[str, str], kind: 
     assert scripts[kind] == golden.read_text(), f"if this change is meant: {REGENERATE}=1 pytest {__file__}"
 
 
-@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("kind", SCRIPTS)
 def test_bash_finds_no_fault_in_the_script(scripts: dict[str, str], kind: str) -> None:
     checked = subprocess.run(["bash", "-n"], input=scripts[kind], capture_output=True, text=True)
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("kind", SCRIPTS)
 def test_shellcheck_finds_no_fault_in_the_script(scripts: dict[str, str], kind: str) -> None:
     # The prelude's own variables, inside single quotes, are meant for the node's shell (SC2016).
     checked = subprocess.run(
@@ -85,7 +89,7 @@ def test_shellcheck_finds_no_fault_in_the_script(scripts: dict[str, str], kind: 
 
 def test_only_a_submitted_job_has_directives(scripts: dict[str, str]) -> None:
     assert {kind: "#SBATCH" in text for kind, text in scripts.items()} == {
-        "sbatch": True, "allocation": False, "local": False,
+        "sbatch": True, "restarts": True, "allocation": False, "local": False,
     }  # fmt: skip
 
 
@@ -134,9 +138,18 @@ def test_a_run_s_id_is_plain_text_whatever_the_job_is_called(name: str) -> None:
     assert run_id.isascii()
 
 
-@pytest.mark.parametrize("attempt", ["0", "${SLURM_RESTART_COUNT:-0}"])
-def test_a_requeued_job_gets_an_attempt_of_its_own(tmp_path: Path, attempt: str) -> None:
-    launcher = Launcher("slurm", ["true"], "SLURM_PROCID", "SLURMD_NODENAME", attempt=attempt)
+def test_every_start_of_a_job_gets_an_attempt_of_its_own(tmp_path: Path) -> None:
+    launcher = Launcher("slurm", ["true"], "SLURM_PROCID", "SLURMD_NODENAME", attempt=NEXT_ATTEMPT)
     script = render(f"{tmp_path}/r", "r", "python3", "", launcher, [])
-    subprocess.run(["bash"], input=script.encode(), env={**os.environ, "SLURM_RESTART_COUNT": "3"}, timeout=60)
-    assert (tmp_path / "r" / ("attempt-0" if attempt == "0" else "attempt-3")).is_dir()
+    (tmp_path / "r").mkdir()
+    for number in range(3):
+        assert not (tmp_path / "r" / f"attempt-{number}").exists()
+        subprocess.run(["bash"], input=script.encode(), timeout=60)
+        assert (tmp_path / "r" / f"attempt-{number}" / "outcome").exists()
+
+
+def test_a_run_directory_that_is_gone_ends_the_job_at_once(tmp_path: Path) -> None:
+    (tmp_path / "r").write_text("in the way")
+    launcher = Launcher("slurm", ["true"], "SLURM_PROCID", "SLURMD_NODENAME", attempt=NEXT_ATTEMPT)
+    script = render(f"{tmp_path}/r", "r", "python3", "", launcher, [])
+    assert subprocess.run(["bash"], input=script.encode(), capture_output=True, timeout=60).returncode == 125

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from muster.backends.restart import NEXT_ATTEMPT
 from muster.backends.slurm.render import directives, step
 from muster.spec import JobSpec
 
@@ -202,6 +203,6 @@ def test_the_step_can_start_inside_another_step(tmp_path: Path) -> None:
     assert not left & set(step_scoped)
 
 
-def test_an_attempt_is_a_requeue_of_a_submitted_job_and_always_the_first_elsewhere() -> None:
-    assert step(2, 8).attempt == "${SLURM_RESTART_COUNT:-0}"
+def test_an_attempt_is_a_new_start_of_a_submitted_job_and_always_the_first_elsewhere() -> None:
+    assert step(2, 8).attempt == NEXT_ATTEMPT
     assert step(2, 8, attempt="0").attempt == "0"

@@ -148,7 +148,7 @@ def test_a_requeued_job_is_another_attempt_of_the_same_run(slurm: SlurmCommand) 
     job_id = slurm.status()["job_id"]
     slurm.slurm("scontrol", "requeue", job_id)
     wait_for("the job to be pending again", lambda: slurm.job(job_id)["JobState"] == "PENDING")
-    slurm.slurm("scontrol", "update", f"jobid={job_id}", "starttime=now")  # Slurm would wait two minutes
+    slurm.slurm("scontrol", "update", f"jobid={job_id}", "starttime=now+2")  # Slurm would wait two minutes
     out, err = process.communicate(timeout=200)
     assert process.returncode == 5, err
     assert out == f"attempt 0 resume 0 run {run.name}\nsaving\nattempt 1 resume 1 run {run.name}\n"

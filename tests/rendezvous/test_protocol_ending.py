@@ -78,7 +78,7 @@ def test_a_node_lost_before_the_driver_runs_fails_the_run_by_name(begin: Callabl
     run = begin()
     rest = [rank for rank, state in enumerate(run.nodes()) if state is not NodeState.EXPECTED and rank != 1]
     assert run.feed(NodeLost(1, "connection ended")) == [StopNode(rank) for rank in rest]
-    assert run.outcome == Outcome("failed", 125, "connection ended", "n1", 1, phase)
+    assert run.outcome == Outcome("failed", 125, "connection ended", "n1", 1, phase, lost=True)
     assert run.feed(*(NodeGone(rank) for rank in rest)) == [Conclude()]
 
 
@@ -115,7 +115,7 @@ def test_a_failure_under_a_running_driver_ends_the_driver_first_then_the_nodes(
     assert running.feed(DriverEnded(143, "was ended by SIGTERM")) == [StopNode(rank) for rank in left]
     assert running.feed(*(NodeGone(rank) for rank in left)) == [Conclude()]
     phase = event.phase if isinstance(event, NodeFailed) else "running"
-    assert running.outcome == Outcome("failed", 125, event.reason, "n1", 1, phase)
+    assert running.outcome == Outcome("failed", 125, event.reason, "n1", 1, phase, lost=isinstance(event, NodeLost))
 
 
 # -- stop requests ----------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def test_a_stop_while_the_nodes_are_being_stopped_changes_nothing(running: Run) 
 def test_the_first_recorded_reason_stands(running: Run, later: Event) -> None:
     running.feed(NodeLost(1, "first"))
     running.feed(later)
-    assert running.outcome == Outcome("failed", 125, "first", "n1", 1, "running")
+    assert running.outcome == Outcome("failed", 125, "first", "n1", 1, "running", lost=True)
 
 
 def test_a_node_lost_while_finishing_is_not_waited_for_and_does_not_change_the_outcome(running: Run) -> None:

@@ -102,7 +102,10 @@ class Lead:
 
     async def _write_outcome(self, outcome: m.Outcome) -> None:
         """The status first: whoever sees the outcome finds the rest complete. The outcome whatever became of that."""
-        record = {"exit_code": outcome.exit_code, "end_reason": outcome.end_reason, "signalled": self._signalled}
+        record = {
+            "exit_code": outcome.exit_code, "state": outcome.state, "end_reason": outcome.end_reason,
+            "signalled": self._signalled, "lost": outcome.lost,
+        }  # fmt: skip
         await self._off_loop(self._publisher.write, self._publisher.batch())
         with contextlib.suppress(OSError):
             await self._off_loop(os.unlink, self._identity.attempt.reserve)

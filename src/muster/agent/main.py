@@ -19,6 +19,7 @@ from muster.process import become_subreaper, signal_name, sweep
 from muster.rendezvous.protocol import LEAD_RANK
 
 OTHER_ENTRIES = ("attach", "idle")
+PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGURG)
 
 
 def main(argv: list[str]) -> int:
@@ -59,7 +60,7 @@ def _handle_signals(node: NodeAgent, lead: Lead | None) -> None:
             loop.add_signal_handler(signum, lead.stop, f"the job received {signal_name(signum)}", signum)
         else:
             loop.add_signal_handler(signum, node.report_signal, signum)
-    for signum in (signal.SIGUSR1, signal.SIGUSR2):  # a checkpoint signal of Slurm's comes to every task
+    for signum in PASSED_ON:  # a checkpoint signal of Slurm's comes to every task
         loop.add_signal_handler(signum, *([lead.pass_on, signum] if lead is not None else [_nothing]))
 
 

@@ -38,14 +38,32 @@ def submit_batches(runs: Sequence[Prepared]) -> str:
         _remove(runs)
         raise
     try:
-        written = option_names(runs[0])
-        job_id = client.submit(runs[0].run.script, written)
+        jobs = _submit_chain(runs[0])
     except SubmissionRefused:
         _remove(runs)
         raise
     for prepared in runs:
-        _record(prepared, job_array.job_id(prepared, job_id), pid=None)
-    return job_id
+        own = [job_array.job_id(prepared, job) for job in jobs]
+        _record(prepared, own[0], pid=None, job_ids=own)
+    return jobs[0]
+
+
+def _submit_chain(prepared: Prepared) -> list[str]:
+    """The job, and those that follow it whatever its end: by its id, since other jobs may have the same name."""
+    written = option_names(prepared)
+    job_ids: list[str] = []
+    for link in range(1, prepared.spec.chain + 1):
+        after = [f"--dependency=afterany:{job_ids[-1]}"] if job_ids else []
+        try:
+            job_ids.append(client.submit(prepared.run.script, written, after, [str(link)] if link > 1 else []))
+        except SubmissionRefused as error:
+            if not job_ids:
+                raise
+            client.cancel(*job_ids)
+            raise SubmissionRefused(
+                f"job {link} of the chain: {error}; the {link - 1} before were cancelled"
+            ) from error
+    return job_ids
 
 
 def _remove(runs: Sequence[Prepared]) -> None:
@@ -107,12 +125,13 @@ def job_id_here(prepared: Prepared) -> str | None:
     return os.environ.get("SLURM_JOB_ID") if prepared.place.kind == "allocation" else None
 
 
-def _record(prepared: Prepared, job_id: str | None, pid: int | None) -> None:
+def _record(prepared: Prepared, job_id: str | None, pid: int | None, job_ids: Sequence[str] = ()) -> None:
     submission = {
         "run": prepared.run.run_id,
         "backend": prepared.place.backend,
         "kind": prepared.place.kind,
         "job_id": job_id,
+        "job_ids": list(job_ids),
         "host": socket.gethostname(),
         "pid": pid,
         "time": time.time(),

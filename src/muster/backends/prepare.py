@@ -16,7 +16,7 @@ from pathlib import Path
 from shlex import quote
 
 from muster.agent.ray_node.settings import ray_token
-from muster.backends import container, job_array, local_step, script
+from muster.backends import container, job_array, local_step, restart, script
 from muster.backends.archive import build_archive
 from muster.backends.choose import Place, choose_python
 from muster.backends.container import Container
@@ -65,6 +65,7 @@ def new_run_id(name: str) -> str:
 
 def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
     """Decide everything, write nothing."""
+    restart.check(spec, place)
     python = choose_python(spec, os.environ, cwd)
     workdir = str((cwd / Path(spec.workdir or ".").expanduser()).resolve())
     for what, path in (("working", workdir), ("runs", str(runs_dir(spec, cwd)))):
@@ -86,6 +87,7 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
         _contained(_launcher(spec, place), inside, run.run_id, place.nodes),
         _directives(spec, place, run, workdir),
         spec.health_check or "",
+        restart.restart(spec) if place.kind == "sbatch" else restart.NEVER,
         task=job_array.TASK if spec.array is not None else "",
     )
     return Prepared(run, spec, place, python, workdir, text, inside)
@@ -93,7 +95,7 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
 
 def _launcher(spec: JobSpec, place: Place) -> script.Launcher:
     if place.backend == "slurm":
-        attempt = render.REQUEUES if place.kind == "sbatch" else "0"
+        attempt = restart.NEXT_ATTEMPT if place.kind == "sbatch" else "0"
         if spec.groups:
             return hetjob.step(resolved(spec), attempt)
         return render.step(place.nodes, spec.cpus_per_node, attempt)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 from muster.agent import steps
+from muster.backends.restart import NEVER, Restart
 
 # Inline in the launcher's command line, not a file: a node that does not see the run directory can still say so.
 # It becomes the agent by exec, since Slurm under cgroup tracking sends SIGTERM to the task process alone. The set-up
@@ -50,7 +51,8 @@ _BODY = r"""
 set -u
 run=@RUN@
 start=${EPOCHREALTIME:-$(date +%s.%N)}
-export MUSTER_JOB_START=${start/,/.} MUSTER_ATTEMPT=@ATTEMPT@ MUSTER_BACKEND=@BACKEND@
+@BEGIN@number=@ATTEMPT@
+export MUSTER_JOB_START=${start/,/.} MUSTER_ATTEMPT=$number MUSTER_BACKEND=@BACKEND@
 attempt=$run/attempt-$MUSTER_ATTEMPT
 canary="@RUN_ID@ $MUSTER_ATTEMPT"
 mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
@@ -62,9 +64,10 @@ has() { # file: listing first, since a network filesystem may remember for long 
 record() { # code, reason: the outcome, unless the run has recorded one
   has outcome && return
   rm -f "$attempt/reserve"
-  local reason
+  local reason state=failed
+  case $1 in 0) state=succeeded ;; 130 | 143) state=stopped ;; esac
   reason=$(printf %s "$2" | LC_ALL=C tr -cd '[:print:]' | tr -d '"\\')
-  printf '{"exit_code": %d, "end_reason": "%s"}\n' "$1" "$reason" >"$attempt/outcome.tmp"
+  printf '{"exit_code": %d, "state": "%s", "end_reason": "%s"}\n' "$1" "$state" "$reason" >"$attempt/outcome.tmp"
   mv "$attempt/outcome.tmp" "$attempt/outcome"
 }
 lead_ended() { @LEAD_ENDED@; }
@@ -82,7 +85,7 @@ ask_to_stop() { # signal: the lead looks for this file
 trap 'ask_to_stop 15 SIGTERM' TERM
 trap 'ask_to_stop 2 SIGINT' INT
 trap : USR1 USR2 # the agents hear it too, and the lead passes it on
-
+@DECIDE@
 touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log"
 printf '%s\n' "$canary" >"$attempt/canary"
 head -c 65536 /dev/zero >"$attempt/reserve" # so that a full disk cannot prevent the outcome from being written
@@ -132,7 +135,7 @@ done
 record "$code" "the step ended without an outcome: $(last_words)"
 wait "$output"@FINISH@
 recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
-exit "${recorded:-$code}"
+@END@exit "${recorded:-$code}"
 """
 
 _TASK_0_ENDED = 'grep -aEq "error: [^ ]*: tasks? 0[-,:].*$1" "$attempt/steps.log"'
@@ -163,6 +166,7 @@ def render(
     launcher: Launcher,
     directives: Sequence[str],
     check: str = "",
+    restart: Restart = NEVER,
     task: str = "",
 ) -> str:
     """The whole script. Every value from outside is quoted here and nowhere else.
@@ -185,6 +189,9 @@ def render(
         "@RUN_ID@": run_id + (f"-${task}" if task else ""),
         "@ATTEMPT@": launcher.attempt,
         "@BACKEND@": launcher.backend,
+        "@BEGIN@": restart.begin,
+        "@DECIDE@": restart.decide,
+        "@END@": restart.end,
         "@PREPARE@": launcher.prepare,
         "@LEAD_ENDED@": launcher.lead_ended,
         "@LAUNCHER@": " ".join(launcher.words),

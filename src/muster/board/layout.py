@@ -4,6 +4,7 @@
   job.json  env.json  job.sh  job.out  agent.pyz  token  ray-token  submission.json  output/
   attempt-0/
     canary  hosts  steps.log  phases.log  lead-0.json  status-0.json  events-0.jsonl  stop.json  beat  reserve  outcome
+    sequel.json
     nodes/0003.json
     logs/driver.log  logs/node-0003.log  logs/stacks-0003.txt  logs/ray/<host>.tar.gz
     logs/driver.log  logs/node-0003.log  logs/ray/<host>.tar.gz  logs/guest-<id>.log
@@ -49,6 +50,11 @@ class AttemptPaths:
     def outcome(self) -> str:
         """How the attempt ended, one JSON object with `exit_code` first: the batch script reads that with sed."""
         return self._at("outcome")
+
+    @property
+    def sequel(self) -> str:
+        """What follows the attempt (`again`: requeue, chain or none), of a job that may begin again."""
+        return self._at("sequel.json")
 
     @property
     def reserve(self) -> str:

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from muster.backends.prepare import Prepared
 from muster.runs.follow import Event, Output, RunResult
+from muster.runs.sequel import in_words
 
 ARRIVED = ("arrived", "starting", "ready")
 
@@ -63,6 +64,8 @@ class Display:
                 self.note(f"node {event['host']} (rank {event['rank']}) {event['state']}")
         elif event["event"] == "run" and event["state"] in PHASES:
             self.note(PHASES[event["state"]].format(nodes=self._total))
+        elif event["event"] == "again":
+            self.note(f"attempt {event['attempt']} is over: {in_words(event) or 'another follows'}")
         elif event["event"] == "driver_start":
             ready = f"Ray is up on {self._total} nodes; " if self._ray else ""
             self.note(f"{ready}driver started")

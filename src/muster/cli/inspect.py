@@ -25,6 +25,7 @@ from muster.runs.follow import Tail
 from muster.runs.index import NoSuchRun, all_runs, find_run
 from muster.runs.live import NoLiveRun, live_run
 from muster.runs.liveness import Liveness, record_end, settle
+from muster.runs.sequel import in_words
 from muster.runs.status import ENDED_STATES, read_status
 from muster.runs.stop import is_live, requester, stop_run
 
@@ -56,10 +57,13 @@ def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -
         if text != shown:
             click.echo(text)
         shown = text
-        if not watch or now["state"] in ENDED_STATES:
+        attempt = paths.newest_attempt()
+        if not watch or (now["state"] in ENDED_STATES and not (attempt and alive.goes_on(attempt))):
             return
         time.sleep(WATCH_S)
-        if (reason := alive.gone(paths.newest_attempt())) and is_live(paths):
+        if reason := alive.gone(paths.newest_attempt()):
+            if not is_live(paths):
+                return
             record_end(paths, INFRASTRUCTURE_FAILED, reason)
 
 
@@ -80,6 +84,8 @@ def _status_lines(status: dict[str, Any]) -> list[str]:
     lines.append(f"  {_timing_line(status['timings'])}")
     if status["end_reason"]:
         lines.append(f"  ended: {status['end_reason']}")
+    if said := in_words(status["sequel"] or {}):
+        lines.append(f"  attempt {status['attempt']} is over: {said}")
     if error := status["error"]:
         lines.append(f"  error: {error['host'] or 'the step'} in phase {error['phase']}: {error['reason']}")
         lines += [f"    | {line}" for line in error["log_tail"]]
@@ -140,7 +146,8 @@ def logs(
     alive = Liveness(paths)
     while True:
         attempt = paths.newest_attempt()
-        ended = not is_live(paths) or alive.gone(attempt) is not None
+        ended = not follow or (not is_live(paths) and not (attempt and alive.goes_on(attempt)))
+        ended = ended or alive.gone(attempt) is not None
         if attempt is not None:
             path = attempt.driver_log if node is None else attempt.node_log(node)
             if tail is None or tail.path != path:
@@ -148,7 +155,7 @@ def logs(
             while data := tail.read():
                 sys.stdout.buffer.write(data)
                 sys.stdout.buffer.flush()
-        if ended or not follow:
+        if ended:
             break
         time.sleep(WATCH_S / 2)
     if node is not None and (tail is None or not os.path.exists(tail.path)):

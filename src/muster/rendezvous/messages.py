@@ -131,3 +131,4 @@ class Outcome:
     node: str | None = None
     rank: int | None = None
     phase: str | None = None
+    lost: bool = False  # the node is gone, rather than that something failed on it

@@ -178,7 +178,7 @@ class Protocol:
         self._move_node(event.rank, NodeState.LOST)
         if self.state is RunState.FINISHING:
             return self._maybe_conclude()
-        return self._finish(self._failure(node, phase, event.reason), now, FAILURE_GRACE_S)
+        return self._finish(replace(self._failure(node, phase, event.reason), lost=True), now, FAILURE_GRACE_S)
 
     def _driver_ended(self, event: DriverEnded, now: float) -> list[Command]:
         if not self.driver_running:

@@ -11,6 +11,7 @@ from muster.backends.slurm import client
 from muster.board import RunPaths, read_record
 from muster.runs.follow import RunResult, has_outcome, result
 from muster.runs.liveness import ASK_SLURM_S, Liveness
+from muster.runs.sequel import is_followed
 
 LOOK_S = 0.5
 
@@ -49,7 +50,7 @@ def _silent(run: RunPaths, states: dict[str, str]) -> RunResult | None:
     attempt, job_id = run.newest_attempt(), read_record(run.submission).get("job_id")
     state = states.get(str(job_id), "unknown to Slurm")
     over = state in client.ENDED or state == "unknown to Slurm"
-    if not over or (attempt is not None and has_outcome(attempt)):
+    if not over or (attempt is not None and has_outcome(attempt) and not is_followed(attempt)):
         return None
     return result(run, f"Slurm job {job_id} is {state}")
 

@@ -12,6 +12,7 @@ from typing import Any
 from muster.board import AttemptPaths, RunPaths
 from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
 from muster.runs.liveness import Liveness
+from muster.runs.sequel import read_sequel
 from muster.runs.status import read_status
 
 LOOK_S = 0.1
@@ -82,6 +83,7 @@ class AttemptTail:
 async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
     """Yields what happens; the last item is the result."""
     tail: AttemptTail | None = None
+    told: AttemptPaths | None = None  # of this one it was said that another follows
     watch, loop = Liveness(run), asyncio.get_running_loop()
     while True:
         attempt = run.newest_attempt()
@@ -98,8 +100,12 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
                 continue  # the next one began meanwhile
             yield result(run)
             return
+        if ended is not None and ended != told:
+            told = ended
+            yield Event({"event": "again", "attempt": ended.number, **read_sequel(ended)})
         gone = await loop.run_in_executor(None, watch.gone, attempt)
-        if gone is not None and not (attempt and has_outcome(attempt)):
+        over = gone is not None and run.newest_attempt() == attempt
+        if over and (ended is not None or not (attempt and has_outcome(attempt))):
             yield result(run, gone)
             return
         await asyncio.sleep(LOOK_S)

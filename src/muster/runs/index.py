@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from muster.board import RunPaths, read_record
+from muster.board import RunPaths
+from muster.runs.sequel import job_ids
 
 DEFAULT_RUNS_DIR = "muster-runs"
 
@@ -68,14 +69,10 @@ def find_run(name: str | None, runs_dir: Path | None = None) -> RunPaths:
         raise NoSuchRun("no runs found here; name the runs directory with --runs-dir")
     if name is None:
         return runs[-1]
-    matching = [run for run in runs if run.run_id == name] or [run for run in runs if _job_id(run) == name]
+    matching = [run for run in runs if run.run_id == name] or [run for run in runs if name in job_ids(run)]
     matching = matching or [run for run in runs if run.run_id.startswith(name)]
     if len(matching) == 1:
         return matching[0]
     if not matching:
         raise NoSuchRun(f"no run or job {name}; `muster runs` lists them")
     raise NoSuchRun(f"{name} could be {', '.join(run.run_id for run in matching[:5])}")
-
-
-def _job_id(run: RunPaths) -> str | None:
-    return read_record(run.submission).get("job_id")

@@ -1,7 +1,7 @@
 """Whether more will come of a run: it may have ended without a word, or be about to begin again.
 
 The only place that asks Slurm about a submitted run: after 30 s without a word from it, and when Slurm's own signal
-ended an attempt, which may be a requeue.
+ended an attempt whose job script does not say what follows.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from muster.backends.errors import BackendError
 from muster.backends.slurm import client
 from muster.board import AttemptPaths, RunPaths, read_json, write_json
 from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
+from muster.runs.sequel import decides_itself, is_followed, job_ids, read_sequel
 from muster.runs.status import newest_published
 
 ASK_SLURM_S = 30.0
 REQUEUE_S = 30.0  # how long a job may take to leave the nodes before Slurm shows it pending again
 REQUEUE_LOOK_S = 2.0
+SEQUEL_S = 30.0  # how long a job script may take, after the outcome, to say what follows
+SEQUEL_LOOK_S = 0.1
 SILENT_S = 40.0  # a live lead publishes every 10 s
 
 
@@ -27,6 +30,7 @@ class Liveness:
 
     def __init__(self, run: RunPaths) -> None:
         self._submission = read_json(run.submission) or {}
+        self._decides_itself, self._job_ids = decides_itself(run), job_ids(run)
         self._heard = self._asked = time.monotonic()
         self._updated: Any = None
         self._requeued: AttemptPaths | None = None
@@ -43,8 +47,8 @@ class Liveness:
         if pid is not None:
             elsewhere = self._submission["host"] != os.uname().nodename
             return None if elsewhere or _exists(pid) else "its job script was killed"
-        job_id, state = self._submission.get("job_id"), self._job_state()
-        return f"Slurm job {job_id} is {state}" if state in client.ENDED or state == "unknown to Slurm" else None
+        jobs, state = ", ".join(self._job_ids), self._job_state()
+        return f"Slurm job {jobs} is {state}" if state in client.ENDED or state == "unknown to Slurm" else None
 
     def _time_to_ask(self, attempt: AttemptPaths | None) -> bool:
         """After a while without a word from the run, and not again for a while."""
@@ -59,9 +63,11 @@ class Liveness:
         return True
 
     def goes_on(self, attempt: AttemptPaths) -> bool:
-        """Whether an attempt that has an outcome is followed by another: its job was requeued."""
-        if self._requeued == attempt:
+        """Whether an attempt that has an outcome is followed by another: a requeue, or the next job of a chain."""
+        if self._requeued == attempt or is_followed(attempt):
             return True
+        if self._decides_itself and self._decided(attempt):
+            return is_followed(attempt)
         outcome = read_json(attempt.outcome) or {}
         if self._submission.get("kind") != "sbatch" or not outcome.get("signalled"):
             return False
@@ -72,10 +78,17 @@ class Liveness:
             self._requeued = attempt
         return self._requeued == attempt
 
+    def _decided(self, attempt: AttemptPaths) -> bool:
+        """Wait for the job script's word on what follows; a moment, unless it was killed."""
+        deadline = time.monotonic() + SEQUEL_S
+        while not (said := bool(read_sequel(attempt))) and time.monotonic() < deadline:
+            time.sleep(SEQUEL_LOOK_S)
+        return said
+
     def _job_state(self) -> str:
-        job_id = self._submission.get("job_id")
+        jobs = ",".join(self._job_ids)
         try:
-            return (client.job_state(job_id) if job_id else None) or "unknown to Slurm"
+            return (client.job_state(jobs) if jobs else None) or "unknown to Slurm"
         except BackendError:
             return "not to be had"
 
@@ -83,7 +96,7 @@ class Liveness:
 def settle(run: RunPaths) -> None:
     """Record the end of a run that ended without a word, so that nobody takes it for live; asks Slurm at most once."""
     attempt, submission = run.newest_attempt(), read_json(run.submission) or {}
-    if attempt is not None and os.path.exists(attempt.outcome):
+    if attempt is not None and os.path.exists(attempt.outcome) and not is_followed(attempt):
         return
     updated = (newest_published(attempt) or {}).get("updated", 0.0) if attempt else 0.0
     if time.time() - max(updated, submission.get("time", 0.0)) < SILENT_S:
@@ -94,9 +107,12 @@ def settle(run: RunPaths) -> None:
 
 
 def record_end(run: RunPaths, exit_code: int, reason: str) -> None:
-    """An outcome in the place of the run's own."""
+    """An outcome in the place of the run's own: of the attempt that has none, or of the one that should have come."""
     attempt = run.newest_attempt() or run.attempt(0)
+    if os.path.exists(attempt.outcome) or is_followed(attempt):
+        attempt = run.attempt(attempt.number + 1)
     os.makedirs(attempt.root, exist_ok=True)
+    write_json(attempt.sequel, {"again": "none", "cause": "", "note": ""})
     write_json(attempt.outcome, {"exit_code": exit_code, "end_reason": reason})
 
 

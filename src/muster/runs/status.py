@@ -12,6 +12,7 @@ from muster.agent.job import host_names, tail_of
 from muster.agent.publisher import TIMINGS
 from muster.board import AttemptPaths, RunPaths, read_record
 from muster.board.secrets import scrubbed
+from muster.runs.sequel import is_followed, read_sequel
 
 ENDED_STATES = ("succeeded", "failed", "stopped")
 
@@ -33,6 +34,7 @@ def read_status(run: RunPaths) -> dict[str, Any]:
         "guests": [],
         "timings": dict.fromkeys(TIMINGS),
         "error": None,
+        "sequel": None,
         "run_dir": run.root,
     }
     attempt = run.newest_attempt()
@@ -40,7 +42,7 @@ def read_status(run: RunPaths) -> dict[str, Any]:
         return status
     status.update(attempt=attempt.number, cycle=0, state="gathering", exit_code=None)
     status.update(newest_published(attempt) or {})
-    outcome = read_record(attempt.outcome)
+    outcome, status["sequel"] = read_record(attempt.outcome), read_sequel(attempt) or None
     code = outcome.get("exit_code")
     if not isinstance(code, int):
         return status
@@ -49,6 +51,8 @@ def read_status(run: RunPaths) -> dict[str, Any]:
         # No lead published an end, or it is not to be seen yet: the outcome says less, but says it.
         status.update(state=state_of(code), end_reason=outcome.get("end_reason"))
         status["error"] = status["error"] or scrubbed(_early_error(attempt))
+    if is_followed(attempt):  # that attempt is over, the run is not
+        status.update(state="pending", exit_code=None)
     return status
 
 

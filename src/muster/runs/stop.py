@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 import os
 import socket
@@ -11,7 +12,8 @@ from muster.backends.errors import BackendError
 from muster.backends.slurm import client
 from muster.board import AttemptPaths, RunPaths, read_json, write_json
 from muster.runs.follow import RunResult, follow, result
-from muster.runs.liveness import record_end, settle
+from muster.runs.liveness import Liveness, record_end, settle
+from muster.runs.sequel import is_followed, job_ids
 from muster.runs.status import ENDED_STATES, read_status
 
 BEYOND_GRACE_S = 25.0  # what the nodes may take to end after the driver
@@ -34,20 +36,20 @@ def requester() -> str:
 def stop_run(run: RunPaths, reason: str, signum: int = 15) -> RunResult:
     """Ask, wait, and if nobody listens end the Slurm job itself. Returns how the run ended."""
     settle(run)
-    if not is_live(run):
-        return result(run)
-    submission = read_json(run.submission) or {}
-    batch_job = submission.get("job_id") if submission.get("kind") == "sbatch" else None
     attempt = run.newest_attempt()
-    if attempt is not None and not os.path.exists(attempt.outcome):
+    if not is_live(run) and not (attempt and Liveness(run).goes_on(attempt)):
+        return result(run)
+    batch_jobs = job_ids(run) if (read_json(run.submission) or {}).get("kind") == "sbatch" else []
+    if attempt is not None and not os.path.exists(attempt.outcome) and not is_followed(attempt):
         request_stop(attempt, reason, signum)
-    elif batch_job:
-        client.cancel(batch_job)
-        return _cancelled(run, batch_job)
+        _cancel_the_rest(batch_jobs)
+    elif batch_jobs:
+        client.cancel(*batch_jobs)
+        return _cancelled(run, ", ".join(batch_jobs), reason, signum)
     grace = (read_json(run.job) or {}).get("stop_grace", 30.0) + BEYOND_GRACE_S
     ended = asyncio.run(wait(run, grace))
-    if ended is None and batch_job:
-        client.cancel(batch_job)
+    if ended is None and batch_jobs:
+        client.cancel(*batch_jobs)
         ended = asyncio.run(wait(run, grace))
     if ended is None:
         raise BackendError(f"{run.run_id} did not end within {grace:g} s of being asked; see {run.root}")
@@ -69,7 +71,17 @@ async def wait(run: RunPaths, seconds: float) -> RunResult | None:
         return None
 
 
-def _cancelled(run: RunPaths, job_id: str) -> RunResult:
-    """A job that never began leaves no outcome: record it where readers look."""
-    record_end(run, 143, f"job {job_id} was cancelled before it began")
+def _cancel_the_rest(batch_jobs: list[str]) -> None:
+    """The jobs of a chain that wait for the one that runs. Should one begin all the same, it sees the request."""
+    if len(batch_jobs) > 1:
+        with contextlib.suppress(BackendError):
+            client.cancel(*batch_jobs, pending_only=True)
+
+
+def _cancelled(run: RunPaths, jobs: str, reason: str, signum: int) -> RunResult:
+    """A job that never began leaves no outcome: record it where readers look, and where the job would."""
+    record_end(run, 143, f"job {jobs} was cancelled before it began")
+    attempt = run.newest_attempt()
+    assert attempt is not None
+    request_stop(attempt, reason, signum)
     return result(run)

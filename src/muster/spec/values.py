@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
+import signal
 import unicodedata
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -166,13 +167,37 @@ def size(value: object) -> object:
     return int(float(match[1]) * 1024 ** " KMGTP".index(match[2].upper() or " "))
 
 
+PASSED_ON = ("HUP", "QUIT", "USR1", "USR2", "ALRM", "URG")
+_OTHER_MEANING = {
+    "TERM": "ends the run; the time limit itself sends it, and the driver then has its grace",
+    "INT": "ends the run",
+    "KILL": "ends everything at once",
+    "STOP": "stops the agents, not the driver",
+    "CONT": "comes before every SIGTERM of Slurm's",
+}
+
+
 def slurm_signal(value: str) -> str:
     """sbatch's --signal with the time it wants: the driver gets it, through the agents."""
     if value.upper().startswith(("B:", "RB:", "BR:")):
         raise ValueError("would signal the batch script alone, and never reach the driver; leave B: out")
-    if not re.fullmatch(r"(R:)?(SIG)?[A-Z0-9]+@\d+", value, re.ASCII | re.IGNORECASE):
+    match = re.fullmatch(r"(?:R:)?(?:SIG)?([A-Z0-9]+)@\d+", value, re.ASCII | re.IGNORECASE)
+    if match is None:
         raise ValueError("is not a signal with a time")
+    name = _signal_name(match[1].upper())
+    if name in _OTHER_MEANING:
+        raise ValueError(f"cannot be passed on to the driver: SIG{name} {_OTHER_MEANING[name]}")
+    if name not in PASSED_ON:
+        raise ValueError(f"is not passed on to the driver; those that are: {', '.join(PASSED_ON)}")
     return value
+
+
+def _signal_name(word: str) -> str:
+    """The name of a signal that may be given by its number."""
+    try:
+        return signal.Signals(int(word)).name.removeprefix("SIG")
+    except ValueError:
+        return word
 
 
 def comma_list(value: object) -> object:
@@ -184,7 +209,10 @@ def comma_list(value: object) -> object:
 
 def requeue_cause(value: str) -> str:
     """An end after which a job may begin again."""
-    if value not in ("timeout", "preempt", "node-fail") and not re.fullmatch(r"exit=\d{1,3}", value, re.ASCII):
+    code = re.fullmatch(r"exit=(\d{1,3})", value, re.ASCII)
+    if code and not 1 <= int(code[1]) <= 255:
+        raise ValueError("is not the exit code of a failure, 1 to 255")
+    if not code and value not in ("timeout", "preempt", "node-fail"):
         raise ValueError("is not an end of a job")
     return value
 

@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from muster.backends.errors import BackendError, SubmissionRefused
@@ -36,30 +36,36 @@ _VARIABLES = {
 }
 
 
-def submit(script: str, written: Iterable[str]) -> str:
-    """sbatch; returns the job id. sbatch would let SBATCH_ variables win over the options written in the script."""
+def submit(script: str, written: Iterable[str], more: Sequence[str] = (), arguments: Sequence[str] = ()) -> str:
+    """sbatch, with `more` of its options and `arguments` of the script's; returns the job id.
+
+    sbatch would let SBATCH_ variables win over the options written in the script.
+    """
     env = dict(os.environ)
     for name in (*written, "array"):
         env.pop(_VARIABLES.get(name, "SBATCH_" + name.upper().replace("-", "_")), None)
-    done = _command(["sbatch", "--parsable", script], env)
+    done = _command(["sbatch", "--parsable", *more, script, *arguments], env)
     if done.returncode != 0:
         raise SubmissionRefused(f"sbatch refused the job: {_last_line(done.stderr)}")
     return done.stdout.strip().partition(";")[0]
 
 
-def cancel(job_id: str) -> None:
-    done = _command(["scancel", job_id])
+def cancel(*job_ids: str, pending_only: bool = False) -> None:
+    done = _command(["scancel", *(["--state=PENDING"] if pending_only else []), *job_ids])
     if done.returncode != 0:
-        raise BackendError(f"scancel {job_id} failed: {_last_line(done.stderr)}")
+        raise BackendError(f"scancel {' '.join(job_ids)} failed: {_last_line(done.stderr)}")
 
 
 def job_state(job_id: str) -> str | None:
     """PENDING, RUNNING, ... ; None when Slurm does not know the job (any more).
 
-    A job of several groups has a line for each, in no order: the run lives and dies with the first group's.
+    Of several jobs, with commas: the state of the first that has not ended, else the last one's. A job of several
+    groups has a line for each, in no order: the run lives and dies with the first group's.
     """
     states = job_states(job_id)
-    return states.get(f"{job_id}+0", next(iter(states.values()), None))
+    known = [state for one in job_id.split(",") if (state := states.get(f"{one}+0", states.get(one)))]
+    known = known or list(states.values())[:1]
+    return next((state for state in known if state not in ENDED), known[-1] if known else None)
 
 
 def job_states(job_id: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from muster.backends.restart import NEXT_ATTEMPT
 from muster.backends.script import Launcher
 from muster.backends.slurm import render
 from muster.spec import JobSpec
@@ -47,7 +48,7 @@ def directives(spec: JobSpec, run_dir: str, workdir: str) -> list[str]:
     return lines
 
 
-def step(groups: Sequence[Group], attempt: str = render.REQUEUES) -> Launcher:
+def step(groups: Sequence[Group], attempt: str = NEXT_ATTEMPT) -> Launcher:
     """The one srun, whatever the number of groups and nodes."""
     if len(groups) == 1:  # to Slurm an ordinary job
         return render.step(groups[0].nodes, groups[0].cpus_per_node, attempt)

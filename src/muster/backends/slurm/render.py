@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from muster.backends.restart import NEXT_ATTEMPT
 from muster.backends.script import Launcher
 from muster.spec import JobSpec
 from muster.spec.sbatch_options import as_argument
@@ -18,8 +19,6 @@ unset ${!SLURM_STEP@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_PROCID SLURM
   SLURM_LABELIO SLURM_STDOUTMODE SLURM_STDERRMODE SLURM_SRUN_REDUCE_TASK_EXIT_MSG
 """.strip("\n")
 
-REQUEUES = "${SLURM_RESTART_COUNT:-0}"
-
 
 def fewest_cpus(variable: str) -> str:
     """Without a number srun (22.05 and newer) would give a task one CPU. On unequal nodes: what every node has."""
@@ -29,8 +28,7 @@ def fewest_cpus(variable: str) -> str:
 def defaults(spec: JobSpec, run_dir: str) -> dict[str, str | None]:
     """What Muster asks for unless told otherwise; all but no-kill can be removed with `--sbatch KEY=`."""
     chosen: dict[str, str | None] = {
-        # A lost node must not end the job: the agents decide that.
-        "no-kill": None,
+        **_when_a_node_fails(spec),
         "open-mode": "append",
         "output": run_dir.replace("%", "%%") + ("/slurm-%j.out" if spec.array is None else "-%a/slurm-%A_%a.out"),
     }
@@ -39,6 +37,13 @@ def defaults(spec: JobSpec, run_dir: str) -> dict[str, str | None]:
     else:
         chosen["cpus-per-task"] = str(spec.cpus_per_node)
     return chosen
+
+
+def _when_a_node_fails(spec: JobSpec) -> dict[str, str | None]:
+    """A lost node must not end the job: the agents decide that. With the batch host, though, the job script is lost,
+    and Slurm alone can begin again."""
+    again: dict[str, str | None] = {"requeue": None} if spec.requeue_on else {}
+    return again if "node-fail" in spec.requeue_on else {"no-kill": None, **again}
 
 
 def options(spec: JobSpec, run_dir: str, workdir: str) -> dict[str, str | None]:
@@ -63,7 +68,7 @@ def directive_lines(options: Mapping[str, str | None]) -> list[str]:
     return [f"#SBATCH {_quoted(as_argument(*option))}" for option in options.items()]
 
 
-def step(nodes: int, cpus_per_node: int | None, attempt: str = REQUEUES) -> Launcher:
+def step(nodes: int, cpus_per_node: int | None, attempt: str = NEXT_ATTEMPT) -> Launcher:
     """The one srun, whatever the number of nodes."""
     cpus = str(cpus_per_node) if cpus_per_node is not None else fewest_cpus("SLURM_JOB_CPUS_PER_NODE")
     hosts = f'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n {nodes} >"$attempt/hosts"'

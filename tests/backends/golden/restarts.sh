@@ -1,0 +1,203 @@
+#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --chdir=/
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=/shared/runs/train-20260101T000000-ab12/slurm-%j.out
+#SBATCH --exclusive
+#SBATCH --time=2:00:00
+#SBATCH --comment="a \"quoted\" comment"
+# Written by Muster for run train-20260101T000000-ab12. What it does is explained in docs/architecture.md.
+
+set -u
+run=/shared/runs/train-20260101T000000-ab12
+start=${EPOCHREALTIME:-$(date +%s.%N)}
+# A run that has succeeded, or that a person has stopped, does not begin again: what is left of it ends at once.
+last=$(ls "$run" | sed -n 's/^attempt-\([0-9]*\)$/\1/p' | sort -n | tail -n 1)
+if [ -n "$last" ]; then
+  ls "$run/attempt-$last" >/dev/null 2>&1
+  if grep -qs '"state": "succeeded"' "$run/attempt-$last/outcome" ||
+    grep -qs '"patient": true' "$run/attempt-$last/stop.json"; then
+    echo "muster: the run has ended with attempt $last: nothing is left to do"
+    ended=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$run/attempt-$last/outcome")
+    exit "${ended:-0}"
+  fi
+fi
+number=$(n=0; until mkdir "$run/attempt-$n" 2>/dev/null || [ ! -d "$run/attempt-$n" ]; do n=$((n + 1)); done; echo $n)
+export MUSTER_JOB_START=${start/,/.} MUSTER_ATTEMPT=$number MUSTER_BACKEND=slurm
+attempt=$run/attempt-$MUSTER_ATTEMPT
+canary="train-20260101T000000-ab12 $MUSTER_ATTEMPT"
+mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
+
+has() { # file: listing first, since a network filesystem may remember for long that a file was not there
+  ls "$attempt" >/dev/null 2>&1
+  [ -s "$attempt/$1" ]
+}
+record() { # code, reason: the outcome, unless the run has recorded one
+  has outcome && return
+  rm -f "$attempt/reserve"
+  local reason state=failed
+  case $1 in 0) state=succeeded ;; 130 | 143) state=stopped ;; esac
+  reason=$(printf %s "$2" | LC_ALL=C tr -cd '[:print:]' | tr -d '"\\')
+  printf '{"exit_code": %d, "state": "%s", "end_reason": "%s"}\n' "$1" "$state" "$reason" >"$attempt/outcome.tmp"
+  mv "$attempt/outcome.tmp" "$attempt/outcome"
+}
+signal_asked() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
+last_words() { grep -av '^srun: \(job\|Job\)' "$attempt/steps.log" | tail -n 1; }
+ask_to_stop() { # signal: the lead looks for this file
+  [ -e "$attempt/stop.json" ] || printf '{"signal": %d, "reason": "the job received %s"}\n' "$1" "$2" \
+    >"$attempt/stop.json.tmp" && mv "$attempt/stop.json.tmp" "$attempt/stop.json" 2>/dev/null
+}
+trap 'ask_to_stop 15 SIGTERM' TERM
+trap 'ask_to_stop 2 SIGINT' INT
+trap : USR1 USR2 # the agents hear it too, and the lead passes it on
+wanted() { # cause: whether the job is to begin again after it
+  case $1 in timeout|node-fail|exit=75) return 0 ;; *) return 1 ;; esac
+}
+sequel() { # requeue, chain or none; cause; words: what follows this attempt, for whoever reads the run directory
+  local words
+  words=$(printf %s "$3" | LC_ALL=C tr -cd '[:print:]' | tr -d '"\\')
+  printf '{"again": "%s", "cause": "%s", "note": "%s"}\n' "$1" "$2" "$words" >"$attempt/sequel.json.tmp"
+  mv "$attempt/sequel.json.tmp" "$attempt/sequel.json"
+}
+slurm_says() { # why Slurm ends this job: requeued (by itself), timeout, preempt, or nothing
+  local shown began
+  shown=" $(timeout 20 scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null) "
+  [[ $shown =~ \ StartTime=([^ ]+) ]] && began=${BASH_REMATCH[1]}
+  if [[ $shown =~ \ Restarts=([0-9]+) ]] && ((BASH_REMATCH[1] > ${SLURM_RESTART_COUNT:-0})); then echo requeued
+  elif [[ $shown == *\ Reason=TimeLimit\ * ]]; then echo timeout
+  elif [[ $shown =~ \ PreemptTime=([0-9][^ ]*) && ! ${BASH_REMATCH[1]} < ${began:-} ]]; then echo preempt
+  fi
+}
+requeue() { # cause: put the job back into the queue; recorded first, since from then on it may be ended at any time
+  local said
+  wanted "$1" || return
+  if ((${SLURM_RESTART_COUNT:-0} >= 3)); then
+    note="it was started again ${SLURM_RESTART_COUNT:-0} times, and --max-requeues is 3"
+    return 1
+  fi
+  sequel requeue "$1" ""
+  said=$(timeout 20 scontrol requeue "$SLURM_JOB_ID" 2>&1) && return
+  [ "$(slurm_says)" = requeued ] && return
+  rm -f "$attempt/sequel.json"
+  note="scontrol requeue failed: $said"
+  return 1
+}
+on_term() { # Slurm ends the job
+  has outcome && return
+  ask_to_stop 15 SIGTERM
+  grep -qs '"driver": {"state": "ended"' "$attempt/status-0.json" && return
+  begin_again "$(slurm_says)"
+}
+begin_again() { # cause
+  has sequel.json && return
+  case $1 in
+    requeued) sequel requeue slurm "" ;;
+    '') return 1 ;;
+    *) requeue "$1" ;;
+  esac
+}
+cause() { # of the end, from the outcome, and from Slurm where it was Slurm's
+  if grep -qs '"patient": true' "$attempt/stop.json"; then return; fi
+  case $(LC_ALL=C sed -n 's/.*"state": *"\([a-z]*\)".*/\1/p' "$attempt/outcome") in
+    stopped) slurm_says ;;
+    failed)
+      if grep -q '"lost": true\|"end_reason": "the lead is gone' "$attempt/outcome"; then echo node-fail
+      else echo "exit=${recorded:-$code}"; fi ;;
+  esac
+}
+after_the_end() { # decide what follows, unless that was done when Slurm's signal came
+  local why
+  has sequel.json && return
+  why=$(cause)
+  begin_again "$why" && return
+  if [ "${link:-1}" -lt 3 ] && ! grep -qs '"patient": true' "$attempt/stop.json" &&
+    ! grep -q '"state": "succeeded"' "$attempt/outcome"; then
+    sequel chain "$why" "$note"
+  else
+    sequel none "$why" "$note"
+  fi
+}
+note='' link=${1:-1}
+trap on_term TERM
+
+touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log"
+printf '%s\n' "$canary" >"$attempt/canary"
+head -c 65536 /dev/zero >"$attempt/reserve" # so that a full disk cannot prevent the outcome from being written
+unset ${!SLURM_STEP@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_GTIDS \
+  SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK SLURM_DISTRIBUTION \
+  SLURM_LABELIO SLURM_STDOUTMODE SLURM_STDERRMODE SLURM_SRUN_REDUCE_TASK_EXIT_MSG
+scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 4 >"$attempt/hosts"
+# The launcher gets a session of its own: a signal to this script must not reach it.
+setsid srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task="$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | sed 's/(.*//' | sort -n | head -n 1)" --cpu-bind=none --distribution=block --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster \
+  bash -c '
+muster_attempt=$1 muster_canary=$2 muster_python=$3 muster_setup=$4 muster_run=$5
+set --
+export MUSTER_RANK=${SLURM_PROCID} MUSTER_HOST=${SLURMD_NODENAME}
+muster_say() { echo "muster: $MUSTER_HOST: $1" >&3; }
+exec 3>&2
+ls "$muster_attempt" >/dev/null 2>&1
+if [ "$(cat "$muster_attempt/canary" 2>/dev/null)" != "$muster_canary" ]; then
+  muster_say "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
+  exit 121
+fi
+exec >>"$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
+if [ -n "$muster_setup" ]; then
+  trap '"'"'muster_say "--setup ended the shell"; exit 122'"'"' EXIT
+  eval "$muster_setup" || {
+    muster_code=$?
+    trap - EXIT
+    muster_say "--setup failed with code $muster_code"
+    exit 122
+  }
+  trap - EXIT
+fi
+command -v "$muster_python" >/dev/null || { muster_say "no Python interpreter at $muster_python"; exit 127; }
+exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
+' \
+  muster "$attempt" "$canary" python3 'module load cuda; source "env.sh"' "$run" </dev/null >"$attempt/steps.log" 2>&1 &
+launcher=$!
+
+tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
+output=$!
+
+# What only this script can notice: that no lead ever came, or that it went before anybody had joined it; and tasks
+# that hold the step after the end.
+guard() {
+  trap - TERM INT USR1 USR2
+  exec {pause}<> <(:)
+  before=
+  until has outcome; do
+    read -rt 1 -u "$pause"
+    why=
+    if grep -aEq 'error: [^ ]*: tasks? 0[-,:]' "$attempt/steps.log"; then why="the lead is gone"
+    elif has lead-0.json; then continue
+    elif has stop.json; then record $((128 + $(signal_asked))) "stopped before the lead was up"
+    elif grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"; then why="a task ended before the lead was up"
+    fi
+    # Seen twice: the lead itself knows more, and gets a moment to say it.
+    [ -n "$why" ] && [ "$why" = "$before" ] && record 125 "$why: $(last_words)"
+    before=$why
+  done
+  read -rt 10 -u "$pause"
+  kill -TERM "$launcher"
+}
+guard 2>/dev/null &
+guard=$!
+
+code=125
+while kill -0 "$launcher" 2>/dev/null; do wait "$launcher" && has lead-0.json && code=0; done
+kill "$guard" 2>/dev/null
+# The lead leaves with the driver's code. Where its last words could not be written (a full disk), or are not to be
+# seen yet, a success of all tasks, after there was a lead, is a success.
+for _ in 1 2 3 4 5; do
+  if has outcome || [ "$code" = 0 ] || ! has lead-0.json; then break; fi
+  read -rt 1 <> <(:)
+done
+record "$code" "the step ended without an outcome: $(last_words)"
+wait "$output"
+recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
+after_the_end
+exit "${recorded:-$code}"
