@@ -84,8 +84,9 @@ def _status_lines(status: dict[str, Any]) -> list[str]:
     lines.append(f"  {_timing_line(status['timings'])}")
     if status["end_reason"]:
         lines.append(f"  ended: {status['end_reason']}")
-    if said := in_words(status["sequel"] or {}):
-        lines.append(f"  attempt {status['attempt']} is over: {said}")
+    if said := in_words(sequel := status["sequel"] or {}):
+        ended = f" ({sequel['end_reason']})" if sequel.get("end_reason") else ""
+        lines.append(f"  attempt {status['attempt']} is over{ended}: {said}")
     if error := status["error"]:
         lines.append(f"  error: {error['host'] or 'the step'} in phase {error['phase']}: {error['reason']}")
         lines += [f"    | {line}" for line in error["log_tail"]]

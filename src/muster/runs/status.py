@@ -52,7 +52,8 @@ def read_status(run: RunPaths) -> dict[str, Any]:
         status.update(state=state_of(code), end_reason=outcome.get("end_reason"))
         status["error"] = status["error"] or scrubbed(_early_error(attempt))
     if is_followed(attempt):  # that attempt is over, the run is not
-        status.update(state="pending", exit_code=None)
+        sequel = {**status["sequel"], "end_reason": outcome.get("end_reason")}
+        status.update(state="pending", exit_code=None, end_reason=None, sequel=sequel)
     return status
 
 

@@ -1,0 +1,51 @@
+"""Signals before the time limit, and the ends after which a job begins again: what is taken, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from muster.agent.main import PASSED_ON
+from muster.spec import JobSpec, values
+
+
+@pytest.mark.parametrize("value", ["USR2@120", "sigusr1@60", "HUP@5", "10@90", "R:USR1@120"])
+def test_a_signal_that_the_agents_pass_on_is_taken_as_it_was_written(value: str) -> None:
+    assert JobSpec(command=["x"], signal=value).sbatch_requests()["signal"] == value
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("TERM@60", "SIGTERM ends the run"),
+        ("SIGINT@60", "SIGINT ends the run"),
+        ("9@60", "SIGKILL ends everything at once"),
+        ("CONT@60", "comes before every SIGTERM"),
+        ("TTOU@60", "is not passed on to the driver; those that are: HUP, QUIT, USR1, USR2, ALRM, URG"),
+        ("99@60", "is not passed on"),
+        ("B:USR2@60", "never reach the driver"),
+        ("USR2", "is not a signal with a time"),
+    ],
+)
+def test_any_other_is_refused_with_the_reason(value: str, why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        JobSpec(command=["x"], signal=value)
+
+
+def test_the_signals_that_are_taken_are_those_that_agents_pass_on() -> None:
+    assert {f"SIG{name}" for name in values.PASSED_ON} == {signum.name for signum in PASSED_ON}
+
+
+def test_ends_are_a_list_or_one_text_with_commas() -> None:
+    causes = ["timeout", "preempt", "node-fail", "exit=75"]
+    assert JobSpec(command=["x"], requeue_on=",".join(causes)).requeue_on == causes
+    assert JobSpec(command=["x"], requeue_on=causes).requeue_on == causes
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [("exit=0", "1 to 255"), ("exit=256", "1 to 255"), ("always", "is not an end"), ("exit=", "is not an end")],
+)
+def test_what_is_no_failure_s_end_is_refused(value: str, why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        JobSpec(command=["x"], requeue_on=value)
