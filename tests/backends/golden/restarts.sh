@@ -14,7 +14,7 @@
 set -u
 run=/shared/runs/train-20260101T000000-ab12
 start=${EPOCHREALTIME:-$(date +%s.%N)}
-# A run that has succeeded, or that a person has stopped, does not begin again: what is left of it ends at once.
+# A run that has succeeded, or that a person has stopped, does not begin again: the rest ends at once.
 last=$(ls "$run" | sed -n 's/^attempt-\([0-9]*\)$/\1/p' | sort -n | tail -n 1)
 if [ -n "$last" ]; then
   ls "$run/attempt-$last" >/dev/null 2>&1
@@ -133,7 +133,7 @@ scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 4 >"$attempt/hosts"
 # The launcher gets a session of its own: a signal to this script must not reach it.
 setsid srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task="$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | sed 's/(.*//' | sort -n | head -n 1)" --cpu-bind=none --distribution=block --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster \
   bash -c '
-muster_attempt=$1 muster_canary=$2 muster_python=$3 muster_setup=$4 muster_run=$5
+muster_attempt=$1 muster_canary=$2 muster_python=$3 muster_setup=$4 muster_run=$5 muster_check=$6
 set --
 export MUSTER_RANK=${SLURM_PROCID} MUSTER_HOST=${SLURMD_NODENAME}
 muster_say() { echo "muster: $MUSTER_HOST: $1" >&3; }
@@ -154,10 +154,14 @@ if [ -n "$muster_setup" ]; then
   }
   trap - EXIT
 fi
+if [ -n "$muster_check" ] && ! (eval "$muster_check"); then
+  muster_say "--health-check failed: $(tail -n 1 "$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log")"
+  exit 124
+fi
 command -v "$muster_python" >/dev/null || { muster_say "no Python interpreter at $muster_python"; exit 127; }
 exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
 ' \
-  muster "$attempt" "$canary" python3 'module load cuda; source "env.sh"' "$run" </dev/null >"$attempt/steps.log" 2>&1 &
+  muster "$attempt" "$canary" python3 'module load cuda; source "env.sh"' "$run" '' </dev/null >"$attempt/steps.log" 2>&1 &
 launcher=$!
 
 tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
