@@ -107,6 +107,19 @@ def test_a_lost_node_is_followed_by_another_attempt(slurm: SlurmCommand) -> None
     assert sequel(slurm)["cause"] == "node-fail"
 
 
+def test_a_lost_batch_host_is_too_by_slurm_s_own_doing(slurm: SlurmCommand) -> None:
+    """With it the job script is lost, which begins everything else again."""
+    process, job_id = started(slurm, "--requeue-on", "node-fail", "--", "bash", "-c", UNTIL_TERM, nodes=2)
+    slurm.lab.kill_node("n1")
+    try:
+        begins_again(slurm, job_id)
+        out, err = process.communicate(timeout=60)
+    finally:
+        slurm.slurm("scancel", "--user=root")
+        slurm.lab.heal("n1")
+    assert (process.returncode, "attempt 1 resume 1" in out) == (5, True), err
+
+
 def test_a_requeued_job_that_waits_is_stopped_for_good(slurm: SlurmCommand) -> None:
     process, job_id = started(slurm, *ALL, "--", "bash", "-c", f"{STARTED}; exit 7")
     wait_for("the job to be pending again", lambda: slurm.job(job_id)["JobState"] == "PENDING")
@@ -173,11 +186,3 @@ def test_stopping_a_chain_ends_all_of_it(slurm: SlurmCommand) -> None:
     jobs = read_json(str(slurm.run_dir() / "submission.json"))["job_ids"]
     assert [slurm.ended_job(job)["JobState"] for job in jobs] == ["COMPLETED", "CANCELLED", "CANCELLED"]
     assert not (slurm.run_dir() / "attempt-1").exists()
-
-
-def test_other_signals_reach_the_driver_too(slurm: SlurmCommand) -> None:
-    script = f"{STARTED}; trap 'echo got it; exit 3' HUP; while :; do read -t 0.1 < <(:); done"
-    process, job_id = started(slurm, "--", "bash", "-c", script, nodes=2)
-    slurm.slurm("scancel", "--signal=HUP", job_id)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, "got it" in out) == (3, True), err

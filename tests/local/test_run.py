@@ -114,12 +114,13 @@ def test_an_interrupt_stops_a_local_run_cleanly(muster: MusterCommand, signum: i
     assert process.returncode == 0  # the driver's own code stands: it left by itself
 
 
-def test_a_checkpoint_signal_of_slurm_s_reaches_the_driver(muster: MusterCommand) -> None:
-    trap = "trap 'echo checkpoint; exit 3' USR2; echo ready; while :; do read -t 0.1 < <(:); done"
+@pytest.mark.parametrize("name", ["USR2", "HUP"])
+def test_a_checkpoint_signal_of_slurm_s_reaches_the_driver(muster: MusterCommand, name: str) -> None:
+    trap = f"trap 'echo checkpoint; exit 3' {name}; echo ready; while :; do read -t 0.1 < <(:); done"
     process = muster.start(*muster.local_args("--", "bash", "-c", trap))
     muster.wait_for_driver("ready")
     for rank in (1, 0):  # Slurm signals every task
-        os.kill(muster.agent_pid(rank), signal.SIGUSR2)
+        os.kill(muster.agent_pid(rank), signal.Signals[f"SIG{name}"])
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (3, "ready\ncheckpoint\n"), err
 
