@@ -79,6 +79,11 @@ def test_slurm_is_asked_once_for_all_and_a_job_in_its_queue_stays(make_run: Make
     assert len(queue) == 1
 
 
+def test_a_run_stays_while_a_later_job_of_its_chain_waits(make_run: MakeRun) -> None:
+    chain = make_run("chain").submitted(job_id="0", job_ids=["0", "1"]).begins().ends(1, "the driver exited with 1")
+    assert decide([aged(chain, 40)]) == {"chain": "is in Slurm's queue as job 1"}
+
+
 def test_slurm_is_not_asked_for_the_sake_of_young_or_local_runs(make_run: MakeRun, queue: list[Queue]) -> None:
     decide([ended(make_run("local")), aged(make_run("young").submitted(job_id="7").begins(), 1)])
     assert not queue

@@ -19,6 +19,7 @@ from muster.backends.slurm import client
 from muster.board import RunPaths, read_record
 from muster.runs.index import forget
 from muster.runs.liveness import Liveness
+from muster.runs.sequel import job_ids
 from muster.runs.usage import Path, Usage, measure, total
 
 # What stays with results that are kept: enough for `muster runs` and `muster status` to tell what they are of.
@@ -148,8 +149,8 @@ def _in_queue(run: RunPaths, submission: dict[str, Any], queue: Queue) -> str | 
     jobs = queue()
     if jobs is None:
         return "is Slurm's, which cannot be asked whether it is over"
-    job_id = str(submission.get("job_id"))
-    return f"is in Slurm's queue as job {job_id}" if jobs.has(job_id, run.script) else None
+    waiting = [job for job in job_ids(run) or [str(submission.get("job_id"))] if jobs.has(job, run.script)]
+    return f"is in Slurm's queue as job {waiting[0]}" if waiting else None
 
 
 def _ask_slurm() -> client.Queue | None:

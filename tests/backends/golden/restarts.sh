@@ -45,7 +45,12 @@ record() { # code, reason: the outcome, unless the run has recorded one
   mv "$attempt/outcome.tmp" "$attempt/outcome"
 }
 signal_asked() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
-last_words() { grep -av '^srun: \(job\|Job\)' "$attempt/steps.log" | tail -n 1; }
+last_words() { # what says why, if anything does: a node's own words, a container runtime's; else the last line
+  for words in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do
+    grep -aE "$words" "$attempt/steps.log" | tail -n 1 | grep -a . && return
+  done
+  grep -av '^srun: \(job\|Job\)' "$attempt/steps.log" | tail -n 1
+}
 ask_to_stop() { # signal: the lead looks for this file
   [ -e "$attempt/stop.json" ] || printf '{"signal": %d, "reason": "the job received %s"}\n' "$1" "$2" \
     >"$attempt/stop.json.tmp" && mv "$attempt/stop.json.tmp" "$attempt/stop.json" 2>/dev/null
@@ -174,7 +179,7 @@ guard() {
   exec {pause}<> <(:)
   before=
   until has outcome; do
-    read -rt 1 -u "$pause"
+    read -rt 0.5 -u "$pause"
     why=
     if grep -aEq 'error: [^ ]*: tasks? 0[-,:]' "$attempt/steps.log"; then why="the lead is gone"
     elif has lead-0.json; then continue
@@ -195,9 +200,9 @@ code=125
 while kill -0 "$launcher" 2>/dev/null; do wait "$launcher" && has lead-0.json && code=0; done
 kill "$guard" 2>/dev/null
 # The lead leaves with the driver's code. Where its last words could not be written (a full disk), or are not to be
-# seen yet, a success of all tasks, after there was a lead, is a success.
+# seen yet, a success of all tasks, after there was a lead, is a success. A lead that was killed left no words.
 for _ in 1 2 3 4 5; do
-  if has outcome || [ "$code" = 0 ] || ! has lead-0.json; then break; fi
+  if has outcome || ! grep -aEq 'error: [^ ]*: tasks? 0[-,:].*Exited with' "$attempt/steps.log"; then break; fi
   read -rt 1 <> <(:)
 done
 record "$code" "the step ended without an outcome: $(last_words)"
