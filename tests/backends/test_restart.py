@@ -24,8 +24,8 @@ from muster.spec import JobSpec
 # Slurm's side: `show job` prints what the test says, `requeue` is noted and answered.
 SCONTROL = """#!/bin/bash
 case "$*" in
-  "--oneliner show job 77") cat "$SLURM_SHOWS" ;;
-  "requeue 77") echo requeue >>"$SLURM_ASKED"; exit "${SLURM_REFUSES:-0}" ;;
+  "--oneliner show job $EXPECTED_ID") cat "$SLURM_SHOWS" ;;
+  "requeue $EXPECTED_ID") echo requeue >>"$SLURM_ASKED"; exit "${SLURM_REFUSES:-0}" ;;
   *) echo "not expected: $*" >&2; exit 9 ;;
 esac
 """
@@ -58,7 +58,7 @@ class Job:
 
     def ends(
         self, outcome: dict[str, Any], shows: str = "scancel", step: str = "", restarts: int = 0, refuses: int = 0,
-        arguments: Sequence[str] = (),
+        arguments: Sequence[str] = (), task: str = "",
     ) -> subprocess.CompletedProcess[str]:  # fmt: skip
         """One start of the job: its step runs `step`, then leaves this outcome."""
         self._shows.write_text(SHOWS[shows])
@@ -68,6 +68,8 @@ class Job:
         text = render(self.run.root, "r-1", sys.executable, "", launcher, [], restart=restart(self.spec))
         env = {
             **os.environ, "PATH": f"{self._bin}:{os.environ['PATH']}", "SLURM_JOB_ID": "77",
+            "EXPECTED_ID": f"77_{task}" if task else "77",
+            **({"SLURM_ARRAY_JOB_ID": "77", "SLURM_ARRAY_TASK_ID": task} if task else {}),
             "SLURM_SHOWS": str(self._shows), "SLURM_ASKED": str(self._asked), "SLURM_REFUSES": str(refuses),
             **({"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}),
         }  # fmt: skip
@@ -145,6 +147,13 @@ def test_a_job_that_a_person_stopped_is_not_requeued(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.ends(STOPPED, "timeout", step="""echo '{"signal": 15, "patient": true}' >$run/attempt-0/stop.json""")
     assert job.requeues() == 0
+
+
+def test_of_an_array_the_task_alone_is_requeued(tmp_path: Path) -> None:
+    """The last task's own id is the array's too, by which Slurm would requeue all of them."""
+    job = Job(tmp_path)
+    job.ends(failed(7), task="3")
+    assert job.requeues() == 1
 
 
 def test_what_slurm_requeues_itself_is_left_to_it(tmp_path: Path) -> None:
@@ -261,9 +270,6 @@ def test_a_chain_is_refused_where_nothing_is_submitted(kind: str, said: str) -> 
     check(JobSpec(command=["true"], requeue_on=["timeout"]), Place(kind, 1))
 
 
-@pytest.mark.parametrize(
-    "fields", [{"chain": 2, "array": "0-3"}, {"requeue_on": ["timeout"], "sbatch": {"no-requeue": None}}]
-)
-def test_what_cannot_be_together_is_refused(fields: dict[str, Any]) -> None:
+def test_a_job_that_may_not_be_requeued_cannot_ask_for_it() -> None:
     with pytest.raises(Mistake, match="exclude each other"):
-        check(JobSpec(command=["true"], **fields), Place("sbatch", 1))
+        check(JobSpec(command=["true"], requeue_on=["timeout"], sbatch={"no-requeue": None}), Place("sbatch", 1))

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from shlex import quote
+from typing import TYPE_CHECKING
 
-from muster.backends.choose import Place
 from muster.backends.errors import Mistake
 from muster.spec import JobSpec
+
+if TYPE_CHECKING:
+    from muster.backends.choose import Place
 
 # Another attempt's number is never reused, whoever began it: a requeue, a later job of the chain, Slurm itself.
 NEXT_ATTEMPT = (
@@ -131,11 +134,8 @@ def restart(spec: JobSpec) -> Restart:
 
 def check(spec: JobSpec, place: Place) -> None:
     """Refuse what could never happen."""
-    if spec.chain > 1:
-        if place.kind != "sbatch":
-            where = "inside an allocation" if place.kind == "allocation" else "on one machine"
-            raise Mistake(f"--chain {spec.chain}: {where} no job is submitted; chains need sbatch")
-        if spec.array:
-            raise Mistake("--chain and --array exclude each other: a chain is one run, every task of an array its own")
+    if spec.chain > 1 and place.kind != "sbatch":
+        where = "inside an allocation" if place.kind == "allocation" else "on one machine"
+        raise Mistake(f"--chain {spec.chain}: {where} no job is submitted; chains need sbatch")
     if spec.requeue_on and "no-requeue" in spec.sbatch:
         raise Mistake("--requeue-on and --sbatch no-requeue exclude each other")

@@ -13,7 +13,8 @@
 set -u
 run=/shared/runs/mixed-20260101T000000-ab12-"$SLURM_ARRAY_TASK_ID"
 start=${EPOCHREALTIME:-$(date +%s.%N)}
-export MUSTER_JOB_START=${start/,/.} MUSTER_ATTEMPT=${SLURM_RESTART_COUNT:-0} MUSTER_BACKEND=slurm
+number=$(n=0; until mkdir "$run/attempt-$n" 2>/dev/null || [ ! -d "$run/attempt-$n" ]; do n=$((n + 1)); done; echo $n)
+export MUSTER_JOB_START=${start/,/.} MUSTER_ATTEMPT=$number MUSTER_BACKEND=slurm
 attempt=$run/attempt-$MUSTER_ATTEMPT
 canary="mixed-20260101T000000-ab12-$SLURM_ARRAY_TASK_ID $MUSTER_ATTEMPT"
 mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
@@ -25,9 +26,10 @@ has() { # file: listing first, since a network filesystem may remember for long 
 record() { # code, reason: the outcome, unless the run has recorded one
   has outcome && return
   rm -f "$attempt/reserve"
-  local reason
+  local reason state=failed
+  case $1 in 0) state=succeeded ;; 130 | 143) state=stopped ;; esac
   reason=$(printf %s "$2" | LC_ALL=C tr -cd '[:print:]' | tr -d '"\\')
-  printf '{"exit_code": %d, "end_reason": "%s"}\n' "$1" "$reason" >"$attempt/outcome.tmp"
+  printf '{"exit_code": %d, "state": "%s", "end_reason": "%s"}\n' "$1" "$state" "$reason" >"$attempt/outcome.tmp"
   mv "$attempt/outcome.tmp" "$attempt/outcome"
 }
 lead_ended() { grep -aEq "error: [^ ]*: tasks? 0[-,:].*$1" "$attempt/steps.log"; }

@@ -44,6 +44,7 @@ record() { # code, reason: the outcome, unless the run has recorded one
   printf '{"exit_code": %d, "state": "%s", "end_reason": "%s"}\n' "$1" "$state" "$reason" >"$attempt/outcome.tmp"
   mv "$attempt/outcome.tmp" "$attempt/outcome"
 }
+lead_ended() { grep -aEq "error: [^ ]*: tasks? 0[-,:].*$1" "$attempt/steps.log"; }
 signal_asked() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
 last_words() { # what says why, if anything does: a node's own words, a container runtime's; else the last line
   for words in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do
@@ -69,7 +70,7 @@ sequel() { # requeue, chain or none; cause; words: what follows this attempt, fo
 }
 slurm_says() { # why Slurm ends this job: requeued (by itself), timeout, preempt, or nothing
   local shown began
-  shown=" $(timeout 20 scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null) "
+  shown=" $(timeout 20 scontrol --oneliner show job "$job" 2>/dev/null) "
   [[ $shown =~ \ StartTime=([^ ]+) ]] && began=${BASH_REMATCH[1]}
   if [[ $shown =~ \ Restarts=([0-9]+) ]] && ((BASH_REMATCH[1] > ${SLURM_RESTART_COUNT:-0})); then echo requeued
   elif [[ $shown == *\ Reason=TimeLimit\ * ]]; then echo timeout
@@ -84,7 +85,7 @@ requeue() { # cause: put the job back into the queue; recorded first, since from
     return 1
   fi
   sequel requeue "$1" ""
-  said=$(timeout 20 scontrol requeue "$SLURM_JOB_ID" 2>&1) && return
+  said=$(timeout 20 scontrol requeue "$job" 2>&1) && return
   [ "$(slurm_says)" = requeued ] && return
   rm -f "$attempt/sequel.json"
   note="scontrol requeue failed: $said"
@@ -125,7 +126,9 @@ after_the_end() { # decide what follows, unless that was done when Slurm's signa
     sequel none "$why" "$note"
   fi
 }
-note='' link=${1:-1}
+note='' link=${1:-1} job=$SLURM_JOB_ID
+# The id of one task may be that of its whole array.
+[ -z "${SLURM_ARRAY_TASK_ID:-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 trap on_term TERM
 
 touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log"
@@ -181,7 +184,7 @@ guard() {
   until has outcome; do
     read -rt 0.5 -u "$pause"
     why=
-    if grep -aEq 'error: [^ ]*: tasks? 0[-,:]' "$attempt/steps.log"; then why="the lead is gone"
+    if lead_ended ''; then why="the lead is gone"
     elif has lead-0.json; then continue
     elif has stop.json; then record $((128 + $(signal_asked))) "stopped before the lead was up"
     elif grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"; then why="a task ended before the lead was up"
@@ -202,7 +205,7 @@ kill "$guard" 2>/dev/null
 # The lead leaves with the driver's code. Where its last words could not be written (a full disk), or are not to be
 # seen yet, a success of all tasks, after there was a lead, is a success. A lead that was killed left no words.
 for _ in 1 2 3 4 5; do
-  if has outcome || ! grep -aEq 'error: [^ ]*: tasks? 0[-,:].*Exited with' "$attempt/steps.log"; then break; fi
+  if has outcome || ! lead_ended 'Exited with'; then break; fi
   read -rt 1 <> <(:)
 done
 record "$code" "the step ended without an outcome: $(last_words)"
