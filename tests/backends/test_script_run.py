@@ -164,3 +164,8 @@ def test_an_outcome_that_the_run_recorded_is_not_replaced(run: RunPaths) -> None
     prepare = f"printf '%s\\n' {quote(json.dumps(recorded))} >\"$attempt/outcome\""
     assert execute(run, ["false"], prepare=prepare).returncode == 0
     assert read_json(run.attempt(0).outcome) == recorded
+
+
+def test_where_the_run_directory_has_vanished_the_launcher_s_code_is_the_job_s(run: RunPaths) -> None:
+    vanish = ["sh", "-c", quote(f"mv {run.root} {run.root}.gone; exit 6")]
+    assert execute(run, vanish).returncode == 6

@@ -20,11 +20,10 @@ from muster.board import RunPaths, read_json
 from muster.board.secrets import redact_words
 from muster.cli import ray_logs
 from muster.cli.display import printable
-from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
 from muster.runs.follow import Tail
 from muster.runs.index import NoSuchRun, all_runs, find_run
 from muster.runs.live import NoLiveRun, live_run
-from muster.runs.liveness import Liveness, record_end, settle
+from muster.runs.liveness import Liveness, record_silent_end, settle
 from muster.runs.sequel import in_words
 from muster.runs.status import ENDED_STATES, read_status
 from muster.runs.stop import is_live, requester, stop_run
@@ -64,7 +63,7 @@ def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -
         if reason := alive.gone(paths.newest_attempt()):
             if not is_live(paths):
                 return
-            record_end(paths, INFRASTRUCTURE_FAILED, reason)
+            record_silent_end(paths, reason)
 
 
 def _status_lines(status: dict[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 from muster.board import AttemptPaths, RunPaths
 from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
-from muster.runs.liveness import Liveness
+from muster.runs.liveness import Liveness, record_silent_end
 from muster.runs.sequel import read_sequel
 from muster.runs.status import read_status
 
@@ -104,8 +105,12 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
             told = ended
             yield Event({"event": "again", "attempt": ended.number, **read_sequel(ended)})
         gone = await loop.run_in_executor(None, watch.gone, attempt)
-        over = gone is not None and run.newest_attempt() == attempt
-        if over and (ended is not None or not (attempt and has_outcome(attempt))):
+        if gone is None or run.newest_attempt() != attempt:
+            await asyncio.sleep(LOOK_S)
+            continue
+        if ended is not None or not (attempt and has_outcome(attempt)):
+            with contextlib.suppress(OSError):  # what cannot be recorded is still told
+                await loop.run_in_executor(None, record_silent_end, run, gone)
             yield result(run, gone)
             return
         await asyncio.sleep(LOOK_S)

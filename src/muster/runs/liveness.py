@@ -6,6 +6,7 @@ ended an attempt whose job script does not say what follows.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import Any
@@ -103,7 +104,16 @@ def settle(run: RunPaths) -> None:
         return
     reason = Liveness(run).ended()
     if reason is not None:
-        record_end(run, INFRASTRUCTURE_FAILED, reason)
+        record_silent_end(run, reason)
+
+
+def record_silent_end(run: RunPaths, reason: str) -> None:
+    """The end of a run that could not record it, as when its directory had vanished from nodes: Slurm has the code."""
+    code = None
+    with contextlib.suppress(BackendError):
+        ids = job_ids(run)
+        code = client.exit_code(ids[-1]) if ids else None
+    record_end(run, INFRASTRUCTURE_FAILED if code is None else code, reason)
 
 
 def record_end(run: RunPaths, exit_code: int, reason: str) -> None:

@@ -200,8 +200,13 @@ guard 2>/dev/null &
 guard=$!
 
 code=125
-while kill -0 "$launcher" 2>/dev/null; do wait "$launcher" && has lead-0.json && code=0; done
+while kill -0 "$launcher" 2>/dev/null; do wait "$launcher"; done # a signal to this script interrupts a wait
+wait "$launcher"
+left=$?
 kill "$guard" 2>/dev/null
+if has lead-0.json; then [ "$left" = 0 ] && code=0
+elif [ ! -d "$attempt" ]; then code=$left # the run directory has vanished: the lead's own code is all there is
+fi
 # The lead leaves with the driver's code. Where its last words could not be written (a full disk), or are not to be
 # seen yet, a success of all tasks, after there was a lead, is a success. A lead that was killed left no words.
 for _ in 1 2 3 4 5; do

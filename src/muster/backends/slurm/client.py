@@ -76,6 +76,13 @@ def job_states(job_id: str) -> dict[str, str]:
     return dict(line.split() for line in done.stdout.splitlines() if len(line.split()) == 2)
 
 
+def exit_code(job_id: str) -> int | None:
+    """The code with which an ended job's script left; None where something else ended it, or Slurm has forgotten it."""
+    shown = _command(["scontrol", "--oneliner", "show", "job", job_id]).stdout
+    match = re.search(r"JobState=(?:COMPLETED|FAILED) .*?ExitCode=(\d+):0", shown)
+    return int(match[1]) if match else None
+
+
 @dataclass(frozen=True)
 class Queue:
     """The user's jobs that are not over: their ids, those of their arrays, and the scripts they run."""
