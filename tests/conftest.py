@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -40,7 +41,19 @@ def tagged_processes(tag: str) -> dict[int, str]:
 
 
 def temp_dirs() -> set[str]:
-    return {entry.name for entry in Path("/tmp").iterdir() if re.fullmatch("muster-[0-9a-f]{8}", entry.name)}
+    """Those that no process mentions any more: another test may run beside this one."""
+    found = {entry.name for entry in Path("/tmp").iterdir() if re.fullmatch("muster-[0-9a-f]{8}", entry.name)}
+    if found:
+        mentioned = b"".join(_environment_and_arguments())
+        found = {name for name in found if f"/tmp/{name}".encode() not in mentioned and Path("/tmp", name).exists()}
+    return found
+
+
+def _environment_and_arguments() -> Iterator[bytes]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                yield (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
 
 
 def network_namespaces() -> set[str]:
@@ -59,6 +72,8 @@ def nothing_is_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     while (left := tagged_processes(tag)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left, f"processes left behind: {left}"
+    while not temp_dirs() <= dirs and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert temp_dirs() <= dirs, "temporary directories left behind"
     assert network_namespaces() <= namespaces, "network namespaces left behind"
 

@@ -16,7 +16,7 @@ from tests.running import MusterCommand, wait_for
 
 from muster.lab import Lab
 
-LAB_DIR = Path(os.environ.get("MUSTER_TEST_LAB", "/run/ml-tests"))
+LAB_DIR = Path("/run/ml-tests" + os.environ.get("PYTEST_XDIST_WORKER", ""))  # labs can be up at the same time
 REPOSITORY = Path(__file__).parents[2]  # may be a clone in /tmp, which the nodes have of their own
 
 

@@ -1,0 +1,50 @@
+"""The documentation names what exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_tests_that_limits_names_exist() -> None:
+    named = re.findall(
+        r"`((?:agent|lab|local|rendezvous|backends)/test_\w+)`", (REPOSITORY / "docs/limits.md").read_text()
+    )
+    assert len(named) > 20
+    assert [name for name in named if not (REPOSITORY / "tests" / f"{name}.py").exists()] == []
+
+
+def test_flags_that_the_guide_names_exist() -> None:
+    from click.testing import CliRunner
+
+    from muster.cli.main import cli
+
+    commands = [[name] for name in cli.commands] + [["lab", name] for name in cli.commands["lab"].commands]  # type: ignore[attr-defined]
+    known = "".join(CliRunner().invoke(cli, [*words, "--help"], terminal_width=200).output for words in commands)
+    guide = (REPOSITORY / "docs/guide.md").read_text()
+    ours = set(re.findall(r"`(--[a-z][a-z-]+)[ =`]", guide))
+    others = {
+        "--jobs",
+        "--password",
+        "--rocm",
+        "--nvccli",
+        "--write-fake",
+        "--nv",
+        "--no-home",
+        "--home",
+        "--time",
+        "--requeue",
+        "--overlap",
+    }
+    assert sorted(flag for flag in ours - others if flag not in known) == []
