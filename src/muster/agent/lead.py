@@ -11,19 +11,19 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from muster.agent.channel import LINE_LIMIT, SILENCE_S, Channel, accept, listen
 from muster.agent.cluster import Cluster
 from muster.agent.driver import Driver
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.guests import Guests
-from muster.agent.job import Identity, Job, hosts_by_rank, node_tail, slurm_job_id, tail_of
+from muster.agent.job import Identity, Job, hosts_by_rank, node_tail, tail_of
 from muster.agent.log import say
+from muster.agent.members import Members
 from muster.agent.outside import Outside
 from muster.agent.publisher import Publisher
 from muster.agent.stall import Stall
 from muster.agent.turns import ending
 from muster.agent.whereabouts import Whereabouts
-from muster.board import claim, write_json
+from muster.board import claim
 from muster.board.secrets import redact_words, secret_values
 from muster.process import Exit, signal_name
 from muster.rendezvous import messages as m
@@ -50,8 +50,10 @@ class Lead:
         )
         self._protocol = Protocol(plan, time.monotonic())
         secrets = secret_values({**os.environ, **given_variables(identity)})
-        self._publisher = Publisher(identity.attempt, self._protocol, _identity_fields(identity), secrets)
-        self._channels: dict[int, Channel] = {}
+        self._publisher = Publisher(identity, CYCLE, self._protocol, secrets)
+        self._members = Members(identity, job.nodes, token)
+        self._members.on_task, self._members.on_join = self._background, self._joined
+        self._members.on_message, self._members.on_loss = self._take, self._lost
         self._cluster = Cluster(identity, job)
         self._driver = Driver(identity.attempt.driver_log)
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -59,19 +61,15 @@ class Lead:
         self._whereabouts = Whereabouts(identity, job.interface, os.environ)
         self._signalled = False
         self._stall: Stall | None = None  # while the driver runs, if it may not be silent for long
-        self._stacks: dict[int, asyncio.Future[bool]] = {}
         self._killed_at: float | None = None  # when Slurm's SIGKILL will come
         self._outside = Outside(identity.attempt, plan.hosts)
         self._guests = Guests(identity, self._publisher, self._off_loop, self.watch)
         self._files = ThreadPoolExecutor(1)  # one thread, so that an older status never overtakes the last one
-        self._company = asyncio.Event()  # an agent of another node has connected
         self.port = 0
 
     async def start(self) -> None:
         """Listen, then publish where: an agent that sees the address can connect."""
-        listener = listen(loopback_only=self._identity.local)
-        self.port = listener.getsockname()[1]
-        self._server = await asyncio.start_server(self._accepted, sock=listener, limit=LINE_LIMIT)
+        self.port = await self._members.listen()
         where = {"host": self._identity.host, "addresses": self._whereabouts.addresses, "port": self.port}
         record = {"term": 0, "cycle": CYCLE, **where}
         if not claim(self._identity.attempt.lead(), record):
@@ -93,26 +91,9 @@ class Lead:
         self._publisher.mark("ended")
         self._publisher.phase(f"exit code {outcome.exit_code}: {outcome.end_reason}")
         self._publisher.event("end", state=outcome.state, exit_code=outcome.exit_code, reason=outcome.end_reason)
-        await self._write_outcome(outcome)
-        for channel in self._channels.values():
-            channel.send("bye")
-        await asyncio.gather(*(channel.flush() for channel in self._channels.values()))
-        self._server.close()
+        await self._off_loop(self._publisher.conclude, self._publisher.batch(), outcome, self._signalled)
+        await self._members.dismiss()
         return outcome.exit_code
-
-    async def _write_outcome(self, outcome: m.Outcome) -> None:
-        """The status first: whoever sees the outcome finds the rest complete. The outcome whatever became of that."""
-        record = {
-            "exit_code": outcome.exit_code, "state": outcome.state, "end_reason": outcome.end_reason,
-            "signalled": self._signalled, "lost": outcome.lost,
-        }  # fmt: skip
-        await self._off_loop(self._publisher.write, self._publisher.batch())
-        with contextlib.suppress(OSError):
-            await self._off_loop(os.unlink, self._identity.attempt.reserve)
-        try:
-            await self._off_loop(write_json, self._identity.attempt.outcome, self._publisher.shown(record))
-        except OSError as error:
-            say(f"the outcome could not be written: {error}")
 
     async def _off_loop(self, work: Callable[..., Any], *args: Any) -> Any:
         """File operations, on a thread: the filesystem may pause for longer than our agents wait for a heartbeat."""
@@ -144,31 +125,17 @@ class Lead:
             self._perform(command)
         self._publisher.note_moves()
 
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._background(self._serve(reader, writer))
+    def _joined(self, rank: int, host: str) -> None:
+        options = self._cluster.options(rank)
+        self._members.send(rank, "welcome", cycle=CYCLE, ray=options, interface=self._job.interface)
+        self._feed(m.Arrived(rank, host))
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One agent's connection, from handshake to end."""
-        accepted = await accept(reader, writer, self._token)
-        if accepted is None:
-            return
-        channel, greeting = accepted
-        rank: int = greeting.get("rank", -1)
-        stale = greeting.get("attempt") != self._identity.attempt.number
-        if stale or rank not in range(self._job.nodes) or rank in self._channels or "host" not in greeting:
-            channel.send("bye")
-            channel.close()
-            return
-        self._channels[rank] = channel
-        if rank != LEAD_RANK:
-            self._company.set()
-        self._background(channel.beat())
-        channel.send("welcome", cycle=CYCLE, ray=self._cluster.options(rank), interface=self._job.interface)
-        self._feed(m.Arrived(rank, greeting["host"]))
-        while (message := await channel.receive()) is not None:
-            self._take(rank, message)
-        channel.close()
-        self._feed(m.NodeLost(rank, self._loss_reason(rank)))
+    def _lost(self, rank: int, how: str) -> None:
+        """Told in words, and with what the node's log said last."""
+        reason = f"the agent of {self._protocol.nodes[rank].host} {how}"
+        if not self._protocol.outcome:
+            self._note_error(rank, self._protocol.state.value, reason, node_tail(self._identity.attempt, rank))
+        self._feed(m.NodeLost(rank, reason))
 
     def _take(self, rank: int, message: dict[str, Any]) -> None:
         kind = message["type"]
@@ -187,7 +154,7 @@ class Lead:
             host, name = self._protocol.nodes[rank].host, signal_name(message["signal"])
             self.stop(f"{host} received {name}", message["signal"])
         elif kind == "stacks":
-            self._stacks[rank].set_result(message["python"])
+            self._members.answered(rank, message["python"])
         elif kind == "gone":
             self._feed(m.NodeGone(rank))
 
@@ -198,16 +165,6 @@ class Lead:
         for rank in ranks:
             if self._protocol.nodes[rank].state is NodeState.STARTING:
                 self._feed(m.Ready(rank))
-
-    def _loss_reason(self, rank: int) -> str:
-        """In words, and with what the node's log said last."""
-        host = self._protocol.nodes[rank].host
-        silent = self._channels[rank].fell_silent
-        how = f"fell silent: no heartbeat for {SILENCE_S:g} s" if silent else "is gone: its connection ended"
-        reason = f"the agent of {host} {how}"
-        if not self._protocol.outcome:
-            self._note_error(rank, self._protocol.state.value, reason, node_tail(self._identity.attempt, rank))
-        return reason
 
     async def _publish_regularly(self) -> None:
         while not self._concluded.is_set():
@@ -238,12 +195,9 @@ class Lead:
         reason = f"the driver stalled: no output and no muster.beat() for {timeout:g} s; see logs/stacks-*.txt"
         self._publisher.phase(reason)
         self._publisher.event("stalled", seconds=timeout)
-        self._stacks = {rank: asyncio.get_running_loop().create_future() for rank in self._channels}
-        for rank in self._stacks:
-            self._channels[rank].send("stacks")
-        done, _ = await asyncio.wait(self._stacks.values(), timeout=STACKS_S)
+        seen = await self._members.ask("stacks", STACKS_S)
         self._feed(m.DriverStalled(reason))
-        if not any(answer.result() for answer in done):
+        if not any(seen):
             self._driver.signal(signal.SIGABRT)  # Python's own fault handler then prints where the driver is
 
     def _task_ended(self, host: str, rank: int | None, reason: str) -> None:
@@ -258,7 +212,7 @@ class Lead:
         if isinstance(command, m.StartHead):
             self._background(self._start_head())
         elif isinstance(command, m.StartWorker):
-            self._channels[command.rank].send("start_ray", address=None, head=self._cluster.address)
+            self._members.send(command.rank, "start_ray", address=None, head=self._cluster.address)
         elif isinstance(command, m.StartDriver):
             if self._job.ray:
                 self._publisher.mark("ray_ready")
@@ -277,7 +231,7 @@ class Lead:
         now = time.monotonic()
         ends = [when for when in (self._protocol.deadline, self._killed_at) if when is not None]
         told = ending(rank, self._protocol.outcome, min(ends, default=now) - now)
-        self._channels[rank].send("stop", failed=told.failed, after=told.after, seconds=told.seconds)
+        self._members.send(rank, "stop", failed=told.failed, after=told.after, seconds=told.seconds)
 
     async def _run_driver(self) -> None:
         self._background(self._guests.serve(self._environment, self._job.stop_grace))
@@ -316,12 +270,8 @@ class Lead:
 
     async def _start_head(self) -> None:
         """On an address that another node has reached: only they can tell which of ours it is."""
-        if self._job.nodes > 1:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._company.wait(), self._whereabouts.patience())
-        proven = (channel.local_address for rank, channel in self._channels.items() if rank != LEAD_RANK)
-        address = self._whereabouts.of_the_head(proven)
-        self._channels[LEAD_RANK].send("start_ray", address=address, head=None)
+        proven = await self._members.company(self._whereabouts.patience()) if self._job.nodes > 1 else []
+        self._members.send(LEAD_RANK, "start_ray", address=self._whereabouts.of_the_head(proven), head=None)
 
     def _note_error(self, rank: int, phase: str, reason: str, tail: list[str]) -> None:
         """Keep the first error for the status: node, phase, reason, last lines."""
@@ -339,14 +289,3 @@ class Lead:
         if not task.cancelled() and task.exception() is not None:
             say(f"the lead failed: {task.exception()!r}")
             self._feed(m.NodeFailed(LEAD_RANK, self._protocol.state.value, f"the lead failed: {task.exception()!r}"))
-
-
-def _identity_fields(identity: Identity) -> dict[str, Any]:
-    env = os.environ
-    return {
-        "run": identity.run.run_id,
-        "job_id": slurm_job_id(env) if not identity.local else None,
-        "backend": env.get("MUSTER_BACKEND", "slurm"),
-        "attempt": identity.attempt.number,
-        "cycle": CYCLE,
-    }

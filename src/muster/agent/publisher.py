@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -9,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from muster.agent.job import Identity, slurm_job_id
 from muster.agent.log import say
-from muster.board import AttemptPaths, write_atomic
+from muster.board import write_atomic, write_json
 from muster.board.secrets import scrubbed
+from muster.rendezvous.messages import Outcome
 from muster.rendezvous.protocol import Node, Protocol
 
 REFRESH_S = 10.0  # a status older than a few of these means that its lead is gone
@@ -23,13 +26,17 @@ TIMINGS = ("job_start", "lead_ready", "ray_head_ready", "ray_ready", "driver_sta
 class Publisher:
     """Notes what happens at once, and writes it in batches: a thousand nodes that arrive together are one write."""
 
-    def __init__(
-        self, attempt: AttemptPaths, protocol: Protocol, identity: dict[str, Any], secrets: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, identity: Identity, cycle: int, protocol: Protocol, secrets: Sequence[str] = ()) -> None:
         """`secrets` are values that are hidden wherever they turn up in what is published."""
-        self._attempt = attempt
+        self._attempt = identity.attempt
         self._protocol = protocol
-        self._identity = identity  # run, job_id, backend, attempt, cycle
+        self._identity = {
+            "run": identity.run.run_id,
+            "job_id": None if identity.local else slurm_job_id(os.environ),
+            "backend": os.environ.get("MUSTER_BACKEND", "slurm"),
+            "attempt": identity.attempt.number,
+            "cycle": cycle,
+        }
         self._secrets = secrets
         self._events: list[dict[str, Any]] = []
         self._phases: list[str] = []
@@ -92,6 +99,20 @@ class Publisher:
                     _append(path, text)
             except OSError as error:  # a full or stale filesystem costs the view, not the run
                 say(f"{path} could not be written: {error}")
+
+    def conclude(self, texts: dict[str, str], outcome: Outcome, signalled: bool) -> None:
+        """The last batch first: whoever sees the outcome finds the rest complete; the outcome whatever became of it."""
+        record = {
+            "exit_code": outcome.exit_code, "state": outcome.state, "end_reason": outcome.end_reason,
+            "signalled": signalled, "lost": outcome.lost,
+        }  # fmt: skip
+        self.write(texts)
+        with contextlib.suppress(OSError):
+            os.unlink(self._attempt.reserve)
+        try:
+            write_json(self._attempt.outcome, self.shown(record))
+        except OSError as error:
+            say(f"the outcome could not be written: {error}")
 
     def snapshot(self) -> dict[str, Any]:
         """The status as it is published; the documented keys of `muster status --json`."""
