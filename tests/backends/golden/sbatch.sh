@@ -39,7 +39,7 @@ last_words() { # what says why, if anything does: a node's own words, a containe
   for words in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do
     grep -aE "$words" "$attempt/steps.log" | tail -n 1 | grep -a . && return
   done
-  grep -av '^srun: \(job\|Job\)' "$attempt/steps.log" | tail -n 1
+  grep -av '^srun: \(job\|Job\|Force\)' "$attempt/steps.log" | tail -n 1
 }
 ask_to_stop() { # signal: the lead looks for this file
   [ -e "$attempt/stop.json" ] || printf '{"signal": %d, "reason": "the job received %s"}\n' "$1" "$2" \
@@ -131,7 +131,9 @@ for _ in 1 2 3 4 5; do
   if has outcome || ! lead_ended 'Exited with'; then break; fi
   read -rt 1 <> <(:)
 done
-record "$code" "the step ended without an outcome: $(last_words)"
+why="the step ended without an outcome"
+lead_ended '' && why="the lead is gone"
+record "$code" "$why: $(last_words)"
 wait "$output"
 recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
 exit "${recorded:-$code}"
