@@ -84,30 +84,33 @@ def test_the_container_is_around_the_one_step(scripts: dict[str, str], runtime: 
         ("/data:/mnt", [Mount("/data", "/mnt")]),
         ("/data:/mnt:ro", [Mount("/data", "/mnt", "ro")]),
         ("/data:/mnt:ro+rprivate,~/x", [Mount("/data", "/mnt", "ro+rprivate"), Mount("/home/ann/x", "/home/ann/x")]),
-        ("sub, /a ,", [Mount("/work/sub", "/work/sub"), Mount("/a", "/a")]),
+        ("sub, /a ,", [Mount("/home/ann/sub", "/home/ann/sub"), Mount("/a", "/a")]),
         ("", []),
     ],
 )
 def test_mounts_are_read(text: str, mounts: list[Mount]) -> None:
-    assert parse_mounts(text, "/work", "/home/ann") == mounts
+    assert parse_mounts(text, "/home/ann", "/home/ann") == mounts
 
 
 @pytest.mark.parametrize("text", [":/mnt", "/data:mnt", "/data:/mnt:ro:rw", "/a,:"])
 def test_a_malformed_mount_is_refused_by_name(text: str) -> None:
     with pytest.raises(Mistake, match="is not SRC"):
-        parse_mounts(text, "/work", "/home/ann")
+        parse_mounts(text, "/home/ann", "/home/ann")
 
 
 def test_our_own_directories_are_mounted_at_their_own_paths_once_and_outer_ones_first() -> None:
-    assert all_mounts([], ["/work", "/work/muster-runs"]) == (Mount("/work", "/work"),)
-    assert all_mounts([], ["/a/b/work", "/runs"]) == (Mount("/runs", "/runs"), Mount("/a/b/work", "/a/b/work"))
-    assert all_mounts([Mount("/work/x", "/work/x")], ["/work"])[0] == Mount("/work", "/work")
+    assert all_mounts([], ["/home/ann", "/home/ann/muster-runs"]) == (Mount("/home/ann", "/home/ann"),)
+    assert all_mounts([], ["/a/b/c", "/runs"]) == (
+        Mount("/runs", "/runs"),
+        Mount("/a/b/c", "/a/b/c"),
+    )
+    assert all_mounts([Mount("/home/ann/x", "/home/ann/x")], ["/home/ann"])[0] == Mount("/home/ann", "/home/ann")
     assert all_mounts([], ["/"]) == ()
 
 
 def test_a_mount_that_is_read_only_or_elsewhere_does_not_stand_for_ours() -> None:
-    for asked in (Mount("/work", "/work", "ro"), Mount("/other", "/work")):
-        assert Mount("/work/runs", "/work/runs") in all_mounts([asked], ["/work/runs"])
+    for asked in (Mount("/home/ann", "/home/ann", "ro"), Mount("/other", "/home/ann")):
+        assert Mount("/home/ann/runs", "/home/ann/runs") in all_mounts([asked], ["/home/ann/runs"])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from muster.backends.choose import Place
 from muster.backends.errors import Mistake
 from muster.backends.restart import NEXT_ATTEMPT, check, restart
-from muster.backends.script import Launcher, render
+from muster.backends.script import Launcher, OnNode, render
 from muster.backends.slurm.render import options
 from muster.board import RunPaths, read_json
 from muster.spec import JobSpec
@@ -65,7 +65,7 @@ class Job:
         leave = f"printf '%s\\n' {quote(json.dumps(outcome))} >$run/attempt-$MUSTER_ATTEMPT/outcome"
         words = ["bash", "-c", quote(f"run={quote(self.run.root)}\n{step}\n{leave}")]
         launcher = Launcher("slurm", words, "TASK", "NODE", attempt=NEXT_ATTEMPT)
-        text = render(self.run.root, "r-1", sys.executable, "", launcher, [], restart=restart(self.spec))
+        text = render(self.run.root, "r-1", OnNode(sys.executable), launcher, [], restart=restart(self.spec))
         env = {
             **os.environ, "PATH": f"{self._bin}:{os.environ['PATH']}", "SLURM_JOB_ID": "77",
             "EXPECTED_ID": f"77_{task}" if task else "77",

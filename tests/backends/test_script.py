@@ -18,7 +18,7 @@ from muster.backends import prepare
 from muster.backends.choose import Place
 from muster.backends.prepare import new_run_id, plan_run
 from muster.backends.restart import NEXT_ATTEMPT
-from muster.backends.script import Launcher, render
+from muster.backends.script import Launcher, OnNode, render
 from muster.spec import JobSpec
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -122,7 +122,7 @@ def test_every_value_arrives_at_the_launcher_as_it_was_given(
 ) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         run_dir, run_id = f"{scratch}/{directory}", new_run_id(name)
-        words = launched(render(run_dir, run_id, python, setup, LISTING, [], check), scratch)
+        words = launched(render(run_dir, run_id, OnNode(python, setup, check), LISTING, []), scratch)
         attempt = f"{run_dir}/attempt-0"
         assert words[:2] == ["bash", "-c"]
         assert words[3:] == ["muster", attempt, f"{run_id} 0", python, setup, run_dir, check]
@@ -140,7 +140,7 @@ def test_a_run_s_id_is_plain_text_whatever_the_job_is_called(name: str) -> None:
 
 def test_every_start_of_a_job_gets_an_attempt_of_its_own(tmp_path: Path) -> None:
     launcher = Launcher("slurm", ["true"], "SLURM_PROCID", "SLURMD_NODENAME", attempt=NEXT_ATTEMPT)
-    script = render(f"{tmp_path}/r", "r", "python3", "", launcher, [])
+    script = render(f"{tmp_path}/r", "r", OnNode("python3"), launcher, [])
     (tmp_path / "r").mkdir()
     for number in range(3):
         assert not (tmp_path / "r" / f"attempt-{number}").exists()
@@ -151,5 +151,5 @@ def test_every_start_of_a_job_gets_an_attempt_of_its_own(tmp_path: Path) -> None
 def test_a_run_directory_that_is_gone_ends_the_job_at_once(tmp_path: Path) -> None:
     (tmp_path / "r").write_text("in the way")
     launcher = Launcher("slurm", ["true"], "SLURM_PROCID", "SLURMD_NODENAME", attempt=NEXT_ATTEMPT)
-    script = render(f"{tmp_path}/r", "r", "python3", "", launcher, [])
+    script = render(f"{tmp_path}/r", "r", OnNode("python3"), launcher, [])
     assert subprocess.run(["bash"], input=script.encode(), capture_output=True, timeout=60).returncode == 125

@@ -12,7 +12,7 @@ from shlex import quote
 
 import pytest
 
-from muster.backends.script import Launcher, render
+from muster.backends.script import Launcher, OnNode, render
 from muster.board import RunPaths, read_json
 
 # Starts one prelude, as srun would on one node, and reports its end like srun.
@@ -45,7 +45,7 @@ def execute(
     run: RunPaths, words: Sequence[str], python: str = sys.executable, setup: str = "", prepare: str = ""
 ) -> subprocess.CompletedProcess[str]:
     launcher = Launcher("local", words, "TASK", "NODE", prepare)
-    text = render(run.root, run.run_id, python, setup, launcher, [])
+    text = render(run.root, run.run_id, OnNode(python, setup), launcher, [])
     return subprocess.run(["bash"], input=text, capture_output=True, text=True, timeout=60)
 
 

@@ -179,8 +179,8 @@ def _gives(args: Sequence[str], option: str) -> bool:
 def parse_mounts(text: str, cwd: str, home: str) -> list[Mount]:
     """SRC[:DST[:FLAGS]], several with commas.
 
-    >>> parse_mounts("/data:/mnt:ro, scratch", "/work", "/home/ann")
-    [Mount(source='/data', target='/mnt', flags='ro'), Mount(source='/work/scratch', target='/work/scratch', flags='')]
+    >>> parse_mounts("/data:/mnt:ro, scratch", "/data", "/home/ann")
+    [Mount(source='/data', target='/mnt', flags='ro'), Mount(source='/data/scratch', target='/data/scratch', flags='')]
     """
     mounts = []
     for entry in filter(None, (part.strip() for part in text.split(","))):

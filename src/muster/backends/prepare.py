@@ -82,11 +82,9 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
     text = script.render(
         run.root,
         run.run_id,
-        python,
-        spec.setup or "",
+        script.OnNode(python, spec.setup or "", spec.health_check or ""),
         _contained(_launcher(spec, place), inside, run.run_id, place.nodes),
         _directives(spec, place, run, workdir),
-        spec.health_check or "",
         restart.restart(spec) if place.kind == "sbatch" else restart.NEVER,
         task=job_array.TASK if spec.array is not None else "",
     )

@@ -165,14 +165,21 @@ class Launcher:
     lead_ended: str = _TASK_0_ENDED  # a shell condition on the launcher's stderr; "$1" in it: how the lead ended
 
 
+@dataclass(frozen=True)
+class OnNode:
+    """What every node's prelude is given: the interpreter, and the user's own shell text before it."""
+
+    python: str
+    setup: str = ""
+    check: str = ""  # the health check
+
+
 def render(
     run_dir: str,
     run_id: str,
-    python: str,
-    setup: str,
+    node: OnNode,
     launcher: Launcher,
     directives: Sequence[str],
-    check: str = "",
     restart: Restart = NEVER,
     task: str = "",
 ) -> str:
@@ -180,17 +187,6 @@ def render(
 
     `task` is the variable that numbers the runs of an array: each has a directory of its own, named so.
     """
-    prelude = _substitute(
-        PRELUDE,
-        {
-            "@RANK@": launcher.rank_variable,
-            "@HOST@": launcher.host_variable,
-            "@UNSEEN@": str(steps.UNSEEN),
-            "@SETUP_FAILED@": str(steps.SETUP_FAILED),
-            "@UNHEALTHY@": str(steps.UNHEALTHY),
-            "@NO_PYTHON@": str(steps.NO_PYTHON),
-        },
-    )
     values = {
         "@RUN@": quote(run_dir) + (f'-"${task}"' if task else ""),
         "@RUN_ID@": run_id + (f"-${task}" if task else ""),
@@ -204,19 +200,26 @@ def render(
         "@LAUNCHER@": " ".join(launcher.words),
         "@SHELL@": " ".join(launcher.shell),
         "@FINISH@": "\n" + launcher.finish if launcher.finish else "",
-        "@PYTHON@": quote(python),
-        "@SETUP@": quote(setup),
-        "@CHECK@": quote(check),
+        "@PYTHON@": quote(node.python),
+        "@SETUP@": quote(node.setup),
+        "@CHECK@": quote(node.check),
         "@LINGER@": str(LINGER_S),
-        "@PRELUDE@": quote(prelude),
+        "@PRELUDE@": quote(_prelude(launcher)),
     }
-    body = _substitute(_BODY, values)
-    head = [
-        "#!/bin/bash",
-        *directives,
-        f"# Written by Muster for run {run_id}. What it does is explained in docs/architecture.md.",
-    ]
-    return "\n".join(head) + "\n" + body
+    about = f"# Written by Muster for run {run_id}. What it does is explained in docs/architecture.md."
+    return "\n".join(["#!/bin/bash", *directives, about]) + "\n" + _substitute(_BODY, values)
+
+
+def _prelude(launcher: Launcher) -> str:
+    values = {
+        "@RANK@": launcher.rank_variable,
+        "@HOST@": launcher.host_variable,
+        "@UNSEEN@": str(steps.UNSEEN),
+        "@SETUP_FAILED@": str(steps.SETUP_FAILED),
+        "@UNHEALTHY@": str(steps.UNHEALTHY),
+        "@NO_PYTHON@": str(steps.NO_PYTHON),
+    }
+    return _substitute(PRELUDE, values)
 
 
 def _substitute(text: str, values: dict[str, str]) -> str:
