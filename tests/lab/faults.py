@@ -68,7 +68,7 @@ FAULTS = [
         inflict=kill_agent("n1"), bound=PROCESS_S,
     ),
     Fault(
-        "a raylet is killed", "raylet was",
+        "a raylet is killed", "Ray's raylet was",
         "Ray's daemon on that node was killed, most often by the OOM killer.",
         "Give the node's tasks less memory, or Ray a smaller `--object-store-memory`; its logs are in `logs/ray/`.",
         inflict=kill_process("n2", "raylet"), bound=PROCESS_S, ray=True, nodes=2,
@@ -81,7 +81,7 @@ FAULTS = [
     ),
     Fault(
         "a node dies", "n3",
-        "The host went down: power, kernel, hardware. Its connections do not even end.",
+        "The host went down: power, kernel, hardware. Where its network goes with it, that is noticed by its silence.",
         "Nothing to do with the job; exclude the node (`-x`) if it happens again.",
         inflict=lambda slurm: slurm.lab.kill_node("n3"), bound=SILENT_HOST_S, mend=heal("n3"),
     ),
@@ -117,7 +117,7 @@ FAULTS = [
         options=("--setup", "if [ $SLURMD_NODENAME = n2 ]; then echo 'module: not found'; (exit 3); fi"),
     ),
     Fault(
-        "a node is not healthy", "node n2 (rank 1) failed in phase 'start': --health-check failed: GPU 3 is gone",
+        "a node is not healthy", "(rank 1) failed in phase 'start': --health-check failed: GPU 3 is gone (code 1)",
         "The command given with `--health-check` failed on that node; its last line is quoted.",
         "Exclude the node (`-x n2`) and tell the administrators.",
         options=("--health-check", "if [ $SLURMD_NODENAME = n2 ]; then echo 'GPU 3 is gone'; false; fi"),

@@ -63,7 +63,7 @@ def test_exec_has_the_driver_s_environment_and_passes_output_errors_and_code(sha
     )
     done = shared("exec", "--node", "1", "--", "bash", "-c", show)
     version = f"Python {sys.version.split()[0]}"
-    assert done.stdout == f"hello yes {run} 0\n{shared.cwd}\n{version}\n", done.stderr
+    assert done.stdout == f"hello yes {run} 0 1\n{shared.cwd}\n{version}\n", done.stderr
     assert (done.stderr, done.returncode) == ("bad\n", 7)
     assert shared("exec", run, "--node", "node-1", "--", "bash", "-c", "kill -9 $$").returncode == 137
     assert shared("exec", "--", "no-such-command").returncode == 127
@@ -225,7 +225,7 @@ def test_on_one_machine_a_tunnel_is_the_address_itself(
         assert capsys.readouterr().out == "http://127.0.0.1:8080\n"
     for words, why in (
         ([], f"{run} was started without --dashboard"),
-        (["model"], "it has none; give dashboard or a port"),
+        (["model"], "it has no services"),
         ([run, "70000"], "70000 is no port"),
     ):
         assert run_command_line(cli, ["tunnel", *words]) != 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import TAG
-from tests.running import MusterCommand
+from tests.running import MusterCommand, wait_for
 
 from muster.cli.process_list import masked
 
@@ -107,3 +107,15 @@ def test_in_the_process_list_only_secrets_are_overwritten_and_the_length_stays()
     shown = b"muster\0run\0--env\0API_KEY=*********\0--\0x\0--token\0******\0--password=*\0"
     assert masked(words) == shown
     assert masked(b"") == b""
+
+
+def test_a_session_s_command_is_not_in_the_process_list_but_its_own(muster: MusterCommand) -> None:
+    assert muster("up", "--backend", "local", "--no-ray", "--python", muster.python).returncode == 0
+    hold = f"touch $MUSTER_OUTPUT_DIR/on; sleep 1000 # --password {IN_COMMAND}"
+    process = muster.start("exec", "--", "bash", "-c", hold)
+    wait_for("the command", (muster.run_dir() / "output" / "on").exists)
+    listed = [words for words in process_list() if words[:2] != ["bash", "-c"]]
+    assert muster("down").returncode == 0
+    process.communicate(timeout=60)
+    assert any("attach" in words for words in listed)
+    assert IN_COMMAND not in str(listed)

@@ -68,7 +68,10 @@ def test_a_node_that_fails_its_health_check_is_named_with_what_the_check_said(mu
     done = muster.local("--health-check", check, "--", "true", nodes=3)
     assert done.returncode == 125
     error = muster.status()["error"]
-    assert (error["host"], error["reason"]) == ("node-1", "--health-check failed: GPU 3 has fallen off the bus")
+    assert (error["host"], error["reason"]) == (
+        "node-1",
+        "--health-check failed: GPU 3 has fallen off the bus (code 1)",
+    )
 
 
 def test_a_health_check_cannot_change_what_follows_it(muster: MusterCommand) -> None:

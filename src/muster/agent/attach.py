@@ -7,6 +7,8 @@ Its environment is the driver's. It is made from that of the node's agent, which
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import os
 import pwd
 import signal
@@ -19,9 +21,11 @@ from muster.agent.job import Identity, Job
 from muster.agent.ray_node.settings import file_name
 from muster.board import AttemptPaths, RunPaths, read_record
 
-BEAT_S = 10.0  # how often a session shows that it is there
+LOOK_S = 1.0
+BEAT_LOOKS, GRACE_LOOKS = 10, 5  # how often a session shows that it is there; how long it may outlive the run
 NOT_THERE = 125
 NO_ADDRESS = "-"
+WORDS = "MUSTER_SESSION_COMMAND"  # not on the command line, which everybody on the node can read
 _TERMINALS_OWN = ("TERM", "COLORTERM", "COLUMNS", "LINES")
 _PASSED_ON = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_KERNEL = 0x80  # si_code of what a terminal sends, and it sends that to the command too
@@ -32,7 +36,8 @@ class NotThere(Exception):
 
 
 def main(argv: list[str]) -> int:
-    attempt, rank, cycle, address, command = AttemptPaths(argv[0]), int(argv[1]), int(argv[2]), argv[3], argv[4:]
+    attempt, rank, cycle, address = AttemptPaths(argv[0]), int(argv[1]), int(argv[2]), argv[3]
+    command: list[str] = json.loads(os.environ.get(WORDS, "[]"))
     run = RunPaths(os.path.dirname(attempt.root))
     try:
         base = agent_environment(attempt, rank)
@@ -42,13 +47,14 @@ def main(argv: list[str]) -> int:
         cluster.address = None if address == NO_ADDRESS else address
         env = cluster.environment(job_environment(base, given_variables(identity), identity, cycle))
         env.update({name: os.environ[name] for name in _TERMINALS_OWN if name in os.environ})
+        env.update(MUSTER_RANK=str(identity.rank), MUSTER_HOST=identity.host)
         os.chdir(job.workdir)
         _take_affinity(attempt, rank)
     except (NotThere, OSError) as error:
         print(f"muster: {error}", file=sys.stderr)
         return NOT_THERE
     mark = os.path.join(attempt.sessions_dir, f"{file_name(identity.host)}-{os.getpid()}")
-    return Session(mark).run(command, env)
+    return Session(mark, read_record(attempt.node_record(rank))["pid"]).run(command, env)
 
 
 def agent_environment(attempt: AttemptPaths, rank: int) -> dict[str, str]:
@@ -83,11 +89,12 @@ def shell_of(env: Mapping[str, str]) -> str:
 class Session:
     """The command's parent: it keeps a file in the run directory while the command lasts, and leaves with its code.
 
-    So an idle cluster knows that it is in use, on whichever of its nodes.
+    So an idle cluster knows that it is in use, on whichever of its nodes. When the node's agent has gone, the command
+    is ended too: of a run nothing is left.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, agent: int) -> None:
+        self._path, self._agent = path, agent
 
     def run(self, command: list[str], env: dict[str, str]) -> int:
         argv = command or [shell_of(env)]
@@ -104,20 +111,23 @@ class Session:
                 os.unlink(self._path)
 
     def _wait(self, child: int, is_shell: bool) -> int:
-        while True:
+        polite = signal.SIGHUP if is_shell else signal.SIGTERM  # a shell at a terminal ignores SIGTERM
+        alone = 0
+        for look in itertools.count(1):
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
                 code = os.waitstatus_to_exitcode(status)
                 return code if code >= 0 else 128 - code
-            came = signal.sigtimedwait({signal.SIGCHLD, *_PASSED_ON}, BEAT_S)
+            came = signal.sigtimedwait({signal.SIGCHLD, *_PASSED_ON}, LOOK_S)
             if came is None:
-                self._beat()
-            elif came.si_signo in (signal.SIGINT, signal.SIGQUIT) and came.si_code == _FROM_KERNEL:
-                continue
-            elif came.si_signo != signal.SIGCHLD:
-                # A shell at a terminal ignores SIGTERM; a hangup is what ends it.
-                hangup = is_shell and came.si_signo == signal.SIGTERM
-                os.kill(child, signal.SIGHUP if hangup else came.si_signo)
+                if look % BEAT_LOOKS == 0:
+                    self._beat()
+                if not os.path.exists(f"/proc/{self._agent}"):
+                    alone += 1
+                    os.kill(child, polite if alone <= GRACE_LOOKS else signal.SIGKILL)
+            elif came.si_signo != signal.SIGCHLD and not _from_terminal(came):
+                os.kill(child, polite if came.si_signo == signal.SIGTERM else came.si_signo)
+        raise AssertionError("a command ends")
 
     def _beat(self) -> None:
         """A filesystem that cannot be written costs the mark, not the session."""
@@ -125,6 +135,11 @@ class Session:
             os.makedirs(os.path.dirname(self._path), exist_ok=True)
             with open(self._path, "a"):
                 os.utime(self._path)
+
+
+def _from_terminal(came: signal.struct_siginfo) -> bool:
+    """What a terminal sends it sends to the command too."""
+    return came.si_signo in (signal.SIGINT, signal.SIGQUIT) and came.si_code == _FROM_KERNEL
 
 
 def _become(argv: list[str], env: dict[str, str]) -> None:

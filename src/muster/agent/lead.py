@@ -33,6 +33,7 @@ from muster.rendezvous.states import NodeState
 LOOK_S = 0.5  # how often deadlines, the stop request and the launcher's stderr are looked at
 PUBLISH_S = 0.2
 UNKILLABLE_S = 5.0
+ABORT_S = 3.0  # for a stalled driver to print its stacks
 STACKS_S = 45.0  # for all nodes to write their stacks
 CYCLE = 0
 
@@ -61,6 +62,8 @@ class Lead:
         self._whereabouts = Whereabouts(identity, job.interface, os.environ)
         self._signalled = False
         self._stall: Stall | None = None  # while the driver runs, if it may not be silent for long
+        self._stalling: str | None = None  # in words, once it has stalled
+        self._driver_left = asyncio.Event()
         self._killed_at: float | None = None  # when Slurm's SIGKILL will come
         self._outside = Outside(identity.attempt, plan.hosts)
         self._guests = Guests(identity, self._publisher, self._off_loop, self.watch)
@@ -196,9 +199,12 @@ class Lead:
         self._publisher.phase(reason)
         self._publisher.event("stalled", seconds=timeout)
         seen = await self._members.ask("stacks", STACKS_S)
-        self._feed(m.DriverStalled(reason))
+        self._stalling = reason
         if not any(seen):
             self._driver.signal(signal.SIGABRT)  # Python's own fault handler then prints where the driver is
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._driver_left.wait(), ABORT_S)
+        self._feed(m.DriverStalled(reason))
 
     def _task_ended(self, host: str, rank: int | None, reason: str) -> None:
         for node in self._protocol.nodes:
@@ -243,6 +249,7 @@ class Lead:
         self._publisher.event("driver_start", command=redact_words(self._job.command))
         exit = await self._driver.run(list(self._job.command), self._environment({}), self._job.workdir)
         self._stall = None
+        self._driver_left.set()
         self._publisher.mark("driver_end")
         self._publisher.driver = {"state": "ended", "exit_code": exit.shell_code}
         self._publisher.event("driver_end", exit_code=exit.shell_code)
@@ -263,6 +270,8 @@ class Lead:
             self._publisher.event("dashboard", **self._publisher.ray["dashboard"])
 
     def _driver_ended(self, exit: Exit) -> None:
+        if self._stalling is not None:
+            self._feed(m.DriverStalled(self._stalling))  # its end is only what follows from that
         if exit.shell_code and self._protocol.outcome is None:
             tail = tail_of(self._identity.attempt.driver_log, 12)
             self._note_error(LEAD_RANK, "driver", f"the driver {exit}", tail)

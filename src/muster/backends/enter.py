@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from muster.agent.attach import NO_ADDRESS
+from muster.agent.attach import NO_ADDRESS, WORDS
 from muster.backends.container import Container, Way, way_into
 from muster.board import AttemptPaths, RunPaths
 
@@ -36,21 +37,23 @@ class Entry:
     ray_address: str | None
     container: Container | None = None
 
-    def command(self, words: Sequence[str], pty: bool) -> list[str]:
-        """`words`, or a shell without any, as one overlapping step of the job's; on this machine as it is."""
+    def command(self, pty: bool) -> list[str]:
+        """A session as one overlapping step of the job's; on this machine as it is."""
         way = Way()
         if self.container is not None:
             number = self.attempt.number
             way = way_into(self.container, self.run.run_id, self.job_id, number, self.node.pid)
         inside = [
             *way.prefix, self.node.python, "-I", "-S", self.run.agent, "attach", self.attempt.root, str(self.node.rank),
-            str(self.cycle), self.ray_address or NO_ADDRESS, *words,
+            str(self.cycle), self.ray_address or NO_ADDRESS,
         ]  # fmt: skip
         return inside if self.job_id is None else [*_step(self.job_id, self.node, pty), *way.srun_flags, *inside]
 
 
-def srun_environment(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if not name.startswith("SLURM_") or name in _KEPT_OF_SLURM}
+def session_environment(env: Mapping[str, str], words: Sequence[str]) -> dict[str, str]:
+    """srun's, which it passes on: with it goes the command to run, or none for a shell."""
+    kept = {name: value for name, value in env.items() if not name.startswith("SLURM_") or name in _KEPT_OF_SLURM}
+    return {**kept, WORDS: json.dumps(list(words))}
 
 
 def _step(job_id: str, node: Node, pty: bool) -> list[str]:

@@ -89,6 +89,7 @@ cause() { # of the end, from the outcome, and from Slurm where it was Slurm's
     stopped) slurm_says ;;
     failed)
       if grep -q '"lost": true\|"end_reason": "the lead is gone' "$attempt/outcome"; then echo node-fail
+      elif grep -q '"end_reason": "the driver stalled' "$attempt/outcome"; then echo stall
       else echo "exit=${recorded:-$code}"; fi ;;
   esac
 }

@@ -12,7 +12,7 @@ import click
 
 from muster.agent.groups import group_of, groups_of
 from muster.backends.container import Container
-from muster.backends.enter import Entry, Node, srun_environment
+from muster.backends.enter import Entry, Node, session_environment
 from muster.board import AttemptPaths, RunPaths, read_record
 from muster.rendezvous.protocol import LEAD_RANK
 from muster.runs.index import NoSuchRun
@@ -110,10 +110,10 @@ def _group(run: RunPaths, rank: int) -> int | None:
 
 def _become(entry: Entry, words: list[str], pty: bool) -> NoReturn:
     """This process becomes it: signals, terminal and exit code are its own."""
-    argv = entry.command(words, pty)
+    argv = entry.command(pty)
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        os.execvpe(argv[0], argv, srun_environment(os.environ))
+        os.execvpe(argv[0], argv, session_environment(os.environ, words))
     except OSError as error:
         raise click.ClickException(f"{argv[0]} could not be run: {error.strerror}") from error

@@ -193,4 +193,5 @@ def runs(runs_dir: Path | None) -> None:
             "-" if code is None else str(code), began, " ".join(redact_words(job.get("command", [])))[:60],
         ]  # fmt: skip
         table.add_row(*(Text(printable(cell)) for cell in row))
-    Console().print(table)
+    # Into a file or a pipe, a run is one line: what reads it looks for whole words.
+    Console(width=None if sys.stdout.isatty() else 250).print(table)

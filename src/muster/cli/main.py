@@ -41,6 +41,7 @@ for command in (
     run, render, status, logs, stop, runs, up, attach, exec_, tunnel, down, du, clean, config, doctor, lab,
 ):  # fmt: skip
     cli.add_command(command)
+cli.add_command(stop, "cancel")  # the word that Slurm's users know
 
 
 def main() -> None:

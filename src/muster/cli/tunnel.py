@@ -110,6 +110,6 @@ def _target(what: str, lead: str, status: dict[str, Any]) -> Tunnel:
         return Tunnel(lead, int(what))
     services = cast("dict[str, dict[str, Any]]", status.get("services") or {})
     if what not in services:
-        known = f"it has {', '.join(services)}" if services else "it has none; give dashboard or a port"
-        raise click.ClickException(f"{status['run']} has no run or service {what!r}: {known}")
+        known = f"its services are {', '.join(services)}" if services else "it has no services"
+        raise click.ClickException(f"{what!r} is no service of {status['run']} ({known}): give dashboard, or a port")
     return Tunnel(services[what].get("host") or lead, int(services[what]["port"]))

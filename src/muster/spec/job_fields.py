@@ -250,7 +250,7 @@ class WatchFields(BaseModel):
     health_check: Annotated[
         ShellText | None,
         Flag(
-            "Shell text to run on every node before Ray; a node where it fails is named and not used.",
+            "Shell text to run on every node before Ray; a node where it fails is named, and ends the run.",
             group="Environment",
             allowed="shell text",
             metavar="CMD",

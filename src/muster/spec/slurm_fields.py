@@ -117,9 +117,9 @@ class RestartFields(BaseModel):
         list[Annotated[str, AfterValidator(values.requeue_cause)]],
         BeforeValidator(values.comma_list),
         Flag(
-            "Ends after which the job is put back into the queue: timeout, preempt, node-fail, exit=N.",
+            "Ends after which the job is put back into the queue: timeout, preempt, node-fail, stall, exit=N.",
             group="Restarts",
-            allowed="timeout, preempt, node-fail, exit=N; several with commas",
+            allowed="timeout, preempt, node-fail, stall, exit=N; several with commas",
             metavar="LIST",
         ),
     ] = Field(default_factory=list)

@@ -212,7 +212,7 @@ def requeue_cause(value: str) -> str:
     code = re.fullmatch(r"exit=(\d{1,3})", value, re.ASCII)
     if code and not 1 <= int(code[1]) <= 255:
         raise ValueError("is not the exit code of a failure, 1 to 255")
-    if not code and value not in ("timeout", "preempt", "node-fail"):
+    if not code and value not in ("timeout", "preempt", "node-fail", "stall"):
         raise ValueError("is not an end of a job")
     return value
 

@@ -37,7 +37,7 @@ lead_ended() { grep -aEq "error: [^ ]*: tasks? 0[-,:].*$1" "$attempt/steps.log";
 signal_asked() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
 last_words() { # what says why, if anything does: a node's own words, a container runtime's; else the last line
   for words in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do
-    grep -aE "$words" "$attempt/steps.log" | tail -n 1 | grep -a . && return
+    grep -aE "$words" "$attempt/steps.log" | sort | head -n 1 | grep -a . && return
   done
   grep -av '^srun: \(job\|Job\|Force\)' "$attempt/steps.log" | tail -n 1
 }
@@ -80,9 +80,13 @@ if [ -n "$muster_setup" ]; then
   }
   trap - EXIT
 fi
-if [ -n "$muster_check" ] && ! (eval "$muster_check"); then
-  muster_say "--health-check failed: $(tail -n 1 "$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log")"
-  exit 124
+if [ -n "$muster_check" ]; then
+  (eval "$muster_check") || {
+    muster_code=$?
+    muster_last=$(tail -n 1 "$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log")
+    muster_say "--health-check failed${muster_last:+: $muster_last} (code $muster_code)"
+    exit 124
+  }
 fi
 command -v "$muster_python" >/dev/null || { muster_say "no Python interpreter at $muster_python"; exit 127; }
 exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
@@ -102,8 +106,9 @@ guard() {
   until has outcome; do
     read -rt 0.5 -u "$pause"
     why=
-    if lead_ended ''; then why="the lead is gone"
-    elif has lead-0.json; then continue
+    if has lead-0.json; then
+      lead_ended '' || continue
+      why="the lead is gone"
     elif has stop.json; then record $((128 + $(signal_asked))) "stopped before the lead was up"
     elif grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"; then why="a task ended before the lead was up"
     fi
@@ -128,11 +133,11 @@ fi
 # The lead leaves with the driver's code. Where its last words could not be written (a full disk), or are not to be
 # seen yet, a success of all tasks, after there was a lead, is a success. A lead that was killed left no words.
 for _ in 1 2 3 4 5; do
-  if has outcome || ! lead_ended 'Exited with'; then break; fi
+  if has outcome || ! has lead-0.json || ! lead_ended 'Exited with'; then break; fi
   read -rt 1 <> <(:)
 done
 why="the step ended without an outcome"
-lead_ended '' && why="the lead is gone"
+has lead-0.json && lead_ended '' && why="the lead is gone"
 record "$code" "$why: $(last_words)"
 wait "$output"
 recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)

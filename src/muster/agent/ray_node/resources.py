@@ -29,7 +29,7 @@ class Found:
     """What a look around this step found; None where nothing tells."""
 
     cpus: int
-    confined: bool  # whether the CPUs are fewer than the machine's
+    confined: bool  # whether the CPUs are a limit that somebody set: Slurm, or an affinity
     gpus: int | None
     memory: int  # bytes this step may use
     memory_limited: bool  # whether that is less than the machine's
@@ -94,10 +94,13 @@ def probe(env: Mapping[str, str]) -> Found:
     """Look around. The environment is the step's own, in which Slurm tells what it gave."""
     affinity, machine = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     given = env.get("SLURM_CPUS_ON_NODE", "")
-    confined = affinity < machine
-    cpus = min(affinity, int(given)) if given.isdigit() and confined else int(given) if given.isdigit() else affinity
+    narrowed = affinity < machine
+    cpus = int(given) if given.isdigit() else affinity
+    if narrowed:
+        cpus = min(cpus, affinity)
     total, limit = _machine_memory(), memory_limit(env)
     shm = os.statvfs("/dev/shm")
+    confined = narrowed or given.isdigit()
     return Found(cpus, confined, visible_gpus(env), min(total, limit), limit < total, shm.f_bavail * shm.f_frsize)
 
 

@@ -44,7 +44,7 @@ class Trial:
         self._daemons: dict[int, str] = {}
         self._commands = -1
         self._reports: asyncio.Task[None] | None = None
-        self._nodes, self._complete = 0, True  # whether the node table is still to be watched
+        self._head, self._nodes, self._complete = False, 0, True  # whether the node table is still to be watched
         self.on_version: Callable[[str], str | None] = lambda version: None  # why it cannot be used
         self.on_alive: Callable[[list[int]], None] = lambda ranks: None
         self.started: asyncio.Future[None] = loop.create_future()
@@ -77,7 +77,7 @@ class Trial:
 
     def start(self, args: list[str], gcs: list[Any] | None, nodes: int) -> None:
         """Run `ray start`; with `gcs` (the head's address) the nodes in Ray's table are reported as they come."""
-        self._nodes, self._complete = nodes, gcs is None
+        self._head, self._nodes, self._complete = gcs is not None, nodes, gcs is None
         order = {"start": args, "gcs": gcs, "nodes": nodes, "client_port": self.ports.client_server}
         os.write(self._commands, json.dumps(order).encode() + b"\n")
 
@@ -117,8 +117,9 @@ class Trial:
                 continue
             if name in DAEMONS:
                 self._daemons[pid] = name
-        if "raylet" not in self._daemons.values():
-            self._fail("the raylet was gone right after `ray start`")
+        for name in DAEMONS if self._head else DAEMONS[:1]:
+            if name not in self._daemons.values():  # others may use the cluster already: no second try
+                self._fail(f"Ray's {name} was gone when `ray start` returned", final=True)
 
     def _orphan_exited(self, pid: int, exit: Exit) -> None:
         if pid in self._daemons:

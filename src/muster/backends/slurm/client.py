@@ -77,8 +77,10 @@ def job_states(job_id: str) -> dict[str, str]:
 
 
 def exit_code(job_id: str) -> int | None:
-    """The code with which an ended job's script left; None where something else ended it, or Slurm has forgotten it."""
+    """The code with which an ended job's script left, 143 if it was cancelled; None where nobody can tell any more."""
     shown = _command(["scontrol", "--oneliner", "show", "job", job_id]).stdout
+    if "JobState=CANCELLED" in shown:
+        return 143
     match = re.search(r"JobState=(?:COMPLETED|FAILED) .*?ExitCode=(\d+):0", shown)
     return int(match[1]) if match else None
 
