@@ -102,8 +102,9 @@ def test_where_tokens_are_required_a_ray_without_them_is_refused_and_not_tried_a
 FAILS_ONCE = """
 import os
 def hook(ray_params, head):
-    if not head and not os.path.exists("failed-once"):
-        open("failed-once", "w").close()
+    mark = f"failed-once-{bool(head)}"
+    if not os.path.exists(mark):
+        open(mark, "w").close()
         logs = os.path.join(ray_params.temp_dir, "session_latest", "logs")  # as if it had failed later
         os.makedirs(logs)
         with open(os.path.join(logs, "raylet.out"), "w") as file:
@@ -112,17 +113,17 @@ def hook(ray_params, head):
 """
 
 
-def test_a_ray_start_that_fails_once_is_tried_again_with_its_reason_and_logs_kept(muster: MusterCommand) -> None:
+def test_a_head_and_a_worker_that_fail_once_are_tried_again_with_reason_and_logs_kept(muster: MusterCommand) -> None:
     (muster.cwd / "badday.py").write_text(FAILS_ONCE)
     path = os.pathsep.join([str(muster.cwd), os.environ.get("PYTHONPATH", "")])
     muster.env.update(RAY_START_HOOK="badday.hook", PYTHONPATH=path)
     done = muster.local("--ray-logs", "always", "--", "true", nodes=2, ray=True)
     assert done.returncode == 0, done.stderr
     kept = archives(muster)
-    assert list(kept) == ["node-0.tar.gz", "node-1.tar.gz", "node-1.try1.tar.gz"]
+    assert list(kept) == ["node-0.tar.gz", "node-0.try1.tar.gz", "node-1.tar.gz", "node-1.try1.tar.gz"]
     assert kept["node-1.try1.tar.gz"] == ["node-1.try1/raylet.out"]
     events = (muster.run_dir() / "attempt-0" / "events-0.jsonl").read_text()
-    assert "`ray start` exited with 1; try 2 of 3 follows" in events
+    assert events.count("`ray start` exited with 1; try 2 of 3 follows") == 2  # the head's, and the worker outlasted it
     assert "as on a bad day" in (muster.run_dir() / "attempt-0" / "logs" / "node-0001.log").read_text()
 
 

@@ -158,6 +158,8 @@ def _option(name: str, flag: Flag) -> Callable[[Callable[..., R]], Callable[...,
 def _default(value: object) -> str:
     if isinstance(value, float):
         return f"  [default: {value:g}s]"
+    if isinstance(value, int) and value >= 1 << 20:
+        return f"  [default: {value >> 20}M]"
     return f"  [default: {value}]" if isinstance(value, (str, int)) and not isinstance(value, bool) else ""
 
 

@@ -51,9 +51,9 @@ def problem(spec: JobSpec) -> str | None:
     if spec.array is None:
         return None
     if spec.groups:
-        return "array: Slurm has no arrays of jobs with groups of unlike nodes; submit them one by one"
+        return "--array: Slurm has no arrays of jobs with groups of unlike nodes; submit them one by one"
     if spec.chain > 1:
-        return "array: an array cannot be a chain too; give --array or --chain"
+        return "--array: an array cannot be a chain too; give --array or --chain"
     if spec.backend == "local":
-        return "array: one machine has no job arrays; run the tasks one after the other, or submit them to Slurm"
+        return "--array: one machine has no job arrays; run the tasks one after the other, or submit them to Slurm"
     return None
