@@ -128,7 +128,7 @@ class RayNode:
                 self._start(trial, self._order.result(), facts)
             failure = await trial.failed
             reasons.append(failure.reason)
-            if trial.started.done() or failure.final or len(reasons) == TRIES:
+            if trial.started.done() or trial.joined or failure.final or len(reasons) == TRIES:
                 break
             self.on_note(f"{failure.reason}; try {len(reasons) + 1} of {TRIES} follows")
             await trial.stop(self._keep(f".try{len(reasons)}", Ending(True, turn(self._facts.rank), TRY_LOGS_S)))

@@ -47,6 +47,7 @@ class Trial:
         self._head, self._nodes, self._complete = False, 0, True  # whether the node table is still to be watched
         self.on_version: Callable[[str], str | None] = lambda version: None  # why it cannot be used
         self.on_alive: Callable[[list[int]], None] = lambda ranks: None
+        self.joined = False  # a head that others may have joined: another one would not be theirs
         self.started: asyncio.Future[None] = loop.create_future()
         self.failed: asyncio.Future[Failure] = loop.create_future()
 
@@ -97,6 +98,7 @@ class Trial:
                 self._fail(report["error"], final=True)
             elif report["event"] == "alive":
                 self._complete = len(report["ranks"]) == self._nodes
+                self.joined = True
                 self.on_alive(report["ranks"])
             elif report["event"] == "started" and report["code"] == 0:
                 self._find_daemons()
