@@ -154,8 +154,8 @@ def test_the_keeper_s_source_runs_without_muster() -> None:
 
 
 async def test_directories_are_removed_for_an_owner_that_was_killed(tmp_path: Path) -> None:
-    place = tmp_path / "scratch"
-    place.mkdir()
+    place = tmp_path / "ours" / "scratch"
+    place.mkdir(parents=True)
     program = """
 import asyncio, os, sys
 from muster.process import Scope
@@ -167,4 +167,5 @@ asyncio.run(main())
 """
     process = subprocess.run([sys.executable, "-c", program, str(place)])
     assert process.returncode == -9
-    wait_for("the directory to be removed", lambda: not place.exists())
+    wait_for("the directory to be removed, and the empty one around it", lambda: not place.parent.exists())
+    assert tmp_path.exists()

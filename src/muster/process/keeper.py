@@ -234,6 +234,8 @@ class Keeper:
         self.tell(event="closed", killed=len(killed), seconds=time.monotonic() - start)
         for directory in self.directories if self.owner is None else ():
             shutil.rmtree(directory, ignore_errors=True)
+            with contextlib.suppress(OSError):  # what it was made in, if nobody else uses that
+                os.rmdir(os.path.dirname(directory))
 
     def wait_while_ending(self) -> None:
         """A moment, or until a child ends, or the owner loses its patience: a further "close" with less grace."""
