@@ -123,7 +123,8 @@ class Publisher:
             "state": self._protocol.state.value,
             "end_reason": ended["end_reason"] if ended else None,
             "nodes": [
-                {"rank": n.rank, "host": n.host, "role": n.role, "state": n.state.value} for n in self._protocol.nodes
+                {"rank": n.rank, "host": n.host, "role": n.role.value, "state": n.state.value}
+                for n in self._protocol.nodes
             ],
             "driver": self.driver,
             "ray": self.ray,
