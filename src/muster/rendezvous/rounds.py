@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from muster.rendezvous import messages as m
@@ -25,6 +26,7 @@ class Rounds:
         self.moves: list[Node | RunState] = [
             RunState.GATHERING
         ]  # every move made, in order, for whoever publishes them
+        self.role_changes = 0
         self.head_up = False
         self.driver_running = False
         self.last_call: float | None = None  # when a round with enough nodes stops waiting for the others
@@ -52,9 +54,11 @@ class Rounds:
 
     def _maybe_close(self, now: float) -> list[Command]:
         """Close the round when nobody can still come; or when enough are here and last call or deadline is over."""
-        if self.state is not RunState.GATHERING or not roles.enough(self.nodes, self.plan.wanted):
+        if self.state is not RunState.GATHERING or (not self.plan.spares and self._somebody_is_missing()):
             return []
-        if self.missing():
+        if not roles.enough(self.nodes, self.plan.wanted):
+            return []
+        if self._somebody_is_missing():
             assert self.deadline is not None
             self.last_call = now + self.plan.last_call if self.last_call is None else self.last_call
             if now < min(self.last_call, self.deadline):
@@ -110,17 +114,18 @@ class Rounds:
 
     # -- small questions ----------------------------------------------------------------------------------------
 
-    def missing(self) -> list[Node]:
-        """Those that are not here, and still may come."""
-        return [node for node in self.nodes if node.may_come]
+    def _somebody_is_missing(self) -> bool:
+        """Not here, and still may come. Without spares that alone keeps a round open, and is soon found."""
+        return any(node.may_come for node in self.nodes)
 
-    def _active(self) -> list[Node]:
-        return [node for node in self.nodes if node.role is Role.ACTIVE]
+    def _active(self) -> Iterator[Node]:
+        return (node for node in self.nodes if node.role is Role.ACTIVE)
 
     def _set_role(self, rank: int, role: Role, logical: int | None = None) -> None:
         node = replace(self.nodes[rank], role=role, logical=logical)
         if node != self.nodes[rank]:
             self.nodes[rank] = node
+            self.role_changes += 1
             self.moves.append(node)
 
     def _move_node(self, rank: int, state: NodeState) -> None:
