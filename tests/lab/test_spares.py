@@ -27,4 +27,4 @@ def test_a_killed_node_costs_a_restart_and_slurm_s_job_completes(slurm: SlurmCom
         said = (run / "attempt-0" / "steps.log").read_text().splitlines()
         assert not [line for line in said if spare in line and "Exited with exit code" in line], said
     finally:
-        slurm.lab.start_node(victim)
+        slurm.lab.heal(victim)

@@ -64,7 +64,9 @@ class SpareFields(BaseModel):
 
 
 def problem(spec: JobSpec) -> str | None:
-    """Why this job cannot have spares; None when it can, or has none."""
+    """Why these cannot go together; None when they can."""
+    if spec.on_node_loss == "replace" and not spec.spares:
+        return "on_node_loss: there is no spare to replace a node by; give --spares, or choose restart"
     if spec.spares and spec.groups:
         return "spares: a job with groups of unlike nodes cannot have spares: a node of one group is none of another"
     return None
