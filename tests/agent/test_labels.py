@@ -12,7 +12,9 @@ UUID = "  Fabric\n        State : Completed\n        ClusterUUID                
 
 
 def test_every_node_is_labelled_with_rank_role_and_host() -> None:
-    assert labels.labels(HEAD) == {"muster.io/rank": "0", "muster.io/role": "head", "muster.io/host": "n1"}
+    assert labels.labels(HEAD) == {
+        "muster.io/rank": "0", "muster.io/node": "0", "muster.io/role": "head", "muster.io/host": "n1",
+    }  # fmt: skip
     assert labels.labels(WORKER)["muster.io/nvlink-domain"] == "a1b2-c3"
 
 
@@ -50,3 +52,8 @@ def test_nodes_are_sorted_by_their_place_in_the_network_or_by_their_number() -> 
 )
 def test_the_nvlink_domain_is_the_one_that_all_gpus_are_in(listing: str, domain: str | None) -> None:
     assert nvlink_domain(listing) == domain
+
+
+def test_a_spare_that_took_a_rank_keeps_its_own_number() -> None:
+    named = labels.labels(NodeFacts(1, "n4", number=3))
+    assert (named["muster.io/rank"], named["muster.io/node"]) == ("1", "3")

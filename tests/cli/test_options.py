@@ -211,7 +211,18 @@ def test_help_lists_flags_by_group_with_defaults_and_examples(
     text = capsys.readouterr().out
     lines = [line.strip() for line in text.splitlines()]
 
-    headings = ["Job", "Ray", "Environment", "Container", "Deadlines", "Slurm", "Restarts", "Following", "Other"]
+    headings = [
+        "Job",
+        "Ray",
+        "Environment",
+        "Container",
+        "Deadlines",
+        "Slurm",
+        "Restarts",
+        "Spares",
+        "Following",
+        "Other",
+    ]
     assert [line for line in lines if line.rstrip(":") in headings and line.endswith(":")] == [
         f"{h}:" for h in headings
     ]

@@ -23,7 +23,10 @@ def test_success_is_zero_and_the_status_says_so(muster: MusterCommand) -> None:
     status = muster.status()
     assert done.returncode == 0, done.stderr
     assert (status["state"], status["driver"]) == ("succeeded", {"state": "ended", "exit_code": 0})
-    assert [(n["rank"], n["role"], n["state"]) for n in status["nodes"]] == [(0, "lead", "gone"), (1, "worker", "gone")]
+    assert [(n["rank"], n["role"], n["state"]) for n in status["nodes"]] == [
+        (0, "active", "gone"),
+        (1, "active", "gone"),
+    ]
     timings = status["timings"]
     assert timings["job_start"] <= timings["lead_ready"] <= timings["driver_start"] <= timings["driver_end"]
     for key in ("run", "end_reason", "job_id", "backend", "attempt", "cycle", "error"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 
@@ -10,6 +11,16 @@ from muster.process import Exit, Owned, Scope, SpawnError
 
 NOT_STARTED = 127  # as a shell says it
 LEFTOVER_GRACE_S = 0.5  # for what the driver left behind when it ended
+
+
+def mark_cycle(log: str, cycle: int, reason: str) -> int:
+    """Tell the cycles apart in the one log that everybody follows; returns where this one's output begins."""
+    with contextlib.suppress(OSError), open(log, "ab") as file:
+        if cycle:
+            line = reason.splitlines()[0] if reason else "restarted"
+            file.write(f"muster: cycle {cycle}: {line}\n".encode())
+        return file.tell()
+    return 0
 
 
 class Driver:

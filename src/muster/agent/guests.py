@@ -36,10 +36,14 @@ class Guests:
         self._taken: set[str] = set()
         self._stopped: set[str] = set()
         self._grace: float | None = None  # set when all are to end
+        self._cycles = 0  # how often guests have been served
 
     async def serve(self, environment: Callable[[dict[str, str]], dict[str, str]], grace: float) -> None:
-        """Start what is asked for, end what is asked to end, until the cluster ends."""
-        while self._grace is None:
+        """Start what is asked for, end what is asked to end, until the cluster ends. Again for each cycle."""
+        self._grace = None
+        self._cycles += 1
+        cycle = self._cycles
+        while self._grace is None and self._cycles == cycle:
             running = self._drivers.keys() - self._stopped
             requests, stops = await self._off_loop(self._look, frozenset(self._taken), running)
             for guest, request in requests.items():

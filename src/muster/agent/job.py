@@ -10,6 +10,7 @@ from typing import Any
 
 from muster.agent.groups import Group, groups_of
 from muster.board import AttemptPaths, RunPaths
+from muster.rendezvous.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,16 @@ class Job:
     kill_wait: float | None  # from Slurm's first signal to its SIGKILL
     ray_logs: str
     ray_logs_max: int
+    spares: int
+    last_call: float
+    on_node_loss: str
+    max_restarts: int
+    restart_on_driver_failure: bool
+
+    @property
+    def step_nodes(self) -> int:
+        """Nodes with an agent: those the job works on, and the spares."""
+        return self.nodes + self.spares
 
     @classmethod
     def load(cls, run: RunPaths) -> Job:
@@ -69,6 +80,22 @@ class Job:
             values: dict[str, Any] = json.load(file)
         values["groups"] = groups_of(values["groups"])
         return cls(**{name: values[name] for name in cls.__dataclass_fields__})
+
+
+def plan_of(identity: Identity, job: Job) -> Plan:
+    """What the protocol has to know of the job."""
+    return Plan(
+        hosts=hosts_by_rank(identity.attempt, job.step_nodes),
+        ray=job.ray,
+        gather_timeout=job.gather_timeout,
+        start_timeout=job.start_timeout,
+        spares=job.spares,
+        last_call=job.last_call,
+        on_node_loss=job.on_node_loss,
+        max_restarts=job.max_restarts,
+        restart_on_driver_failure=job.restart_on_driver_failure,
+        restart_grace=job.stop_grace,
+    )
 
 
 def hosts_by_rank(attempt: AttemptPaths, nodes: int) -> list[str]:

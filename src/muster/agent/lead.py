@@ -9,50 +9,45 @@ import signal
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
 from muster.agent.cluster import Cluster
-from muster.agent.driver import Driver
+from muster.agent.driver import Driver, mark_cycle
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.guests import Guests
-from muster.agent.job import Identity, Job, hosts_by_rank, node_tail, tail_of
+from muster.agent.job import Identity, Job, node_tail, plan_of, tail_of
 from muster.agent.log import say
 from muster.agent.members import Members
 from muster.agent.outside import Outside
 from muster.agent.publisher import Publisher
 from muster.agent.stall import Stall
-from muster.agent.turns import ending
+from muster.agent.turns import cycle_ending, ending
 from muster.agent.whereabouts import Whereabouts
 from muster.board import claim
-from muster.board.secrets import redact_words, secret_values
+from muster.board.secrets import secret_values
 from muster.process import Exit, signal_name
 from muster.rendezvous import messages as m
-from muster.rendezvous.protocol import LEAD_RANK, Plan, Protocol
-from muster.rendezvous.states import NodeState
+from muster.rendezvous.protocol import LEAD_RANK, Protocol
+from muster.rendezvous.states import NodeState, RunState
 
 LOOK_S = 0.5  # how often deadlines, the stop request and the launcher's stderr are looked at
 PUBLISH_S = 0.2
 UNKILLABLE_S = 5.0
 ABORT_S = 3.0  # for a stalled driver to print its stacks
 STACKS_S = 45.0  # for all nodes to write their stacks
-CYCLE = 0
 
 
 class Lead:
-    """Runs one cycle to its end. `run` returns the exit code of the job."""
+    """Runs the job, cycle after cycle, to its end. `run` returns the exit code of the job."""
 
     def __init__(self, identity: Identity, job: Job, token: bytes) -> None:
         self._identity, self._job, self._token = identity, job, token
-        plan = Plan(
-            hosts=hosts_by_rank(identity.attempt, job.nodes),
-            ray=job.ray,
-            gather_timeout=job.gather_timeout,
-            start_timeout=job.start_timeout,
-        )
+        plan = plan_of(identity, job)
         self._protocol = Protocol(plan, time.monotonic())
         secrets = secret_values({**os.environ, **given_variables(identity)})
-        self._publisher = Publisher(identity, CYCLE, self._protocol, secrets)
-        self._members = Members(identity, job.nodes, token)
+        self._publisher = Publisher(identity, self._protocol, secrets)
+        self._members = Members(identity, job.step_nodes, token)
         self._members.on_task, self._members.on_join = self._background, self._joined
         self._members.on_message, self._members.on_loss = self._take, self._lost
         self._cluster = Cluster(identity, job)
@@ -74,7 +69,7 @@ class Lead:
         """Listen, then publish where: an agent that sees the address can connect."""
         self.port = await self._members.listen()
         where = {"host": self._identity.host, "addresses": self._whereabouts.addresses, "port": self.port}
-        record = {"term": 0, "cycle": CYCLE, **where}
+        record = {"term": 0, "cycle": self._protocol.cycle, **where}
         if not claim(self._identity.attempt.lead(), record):
             raise RuntimeError(f"another lead has claimed {self._identity.attempt.lead()}")
         start = os.environ.get("MUSTER_JOB_START")
@@ -91,9 +86,7 @@ class Lead:
             await asyncio.wait_for(asyncio.gather(self._driver.close(), self._guests.close(0.0)), UNKILLABLE_S)
         outcome = self._protocol.outcome
         assert outcome is not None
-        self._publisher.mark("ended")
-        self._publisher.phase(f"exit code {outcome.exit_code}: {outcome.end_reason}")
-        self._publisher.event("end", state=outcome.state, exit_code=outcome.exit_code, reason=outcome.end_reason)
+        self._publisher.run_ends(outcome)
         await self._off_loop(self._publisher.conclude, self._publisher.batch(), outcome, self._signalled)
         await self._members.dismiss()
         return outcome.exit_code
@@ -128,46 +121,59 @@ class Lead:
             self._perform(command)
         self._publisher.note_moves()
 
+    def _feed_failure(self, event: m.Event, rank: int, phase: str, reason: str, tail: list[str]) -> None:
+        """Keep the first error for the status, with the last lines; it is none if the run goes on all the same."""
+        if self._protocol.outcome is None:
+            self._publisher.note_error(self._protocol.nodes[rank], phase, reason, tail)
+        self._feed(event)
+        if self._protocol.outcome is None:
+            self._publisher.error = None
+
     def _joined(self, rank: int, host: str) -> None:
-        options = self._cluster.options(rank)
-        self._members.send(rank, "welcome", cycle=CYCLE, ray=options, interface=self._job.interface)
+        self._welcome(rank)
         self._feed(m.Arrived(rank, host))
+
+    def _welcome(self, rank: int) -> None:
+        options, cycle = self._cluster.options(rank), self._protocol.cycle
+        self._members.send(rank, "welcome", cycle=cycle, ray=options, interface=self._job.interface)
 
     def _lost(self, rank: int, how: str) -> None:
         """Told in words, and with what the node's log said last."""
         reason = f"the agent of {self._protocol.nodes[rank].host} {how}"
-        if not self._protocol.outcome:
-            self._note_error(rank, self._protocol.state.value, reason, node_tail(self._identity.attempt, rank))
-        self._feed(m.NodeLost(rank, reason))
+        tail = node_tail(self._identity.attempt, rank)
+        self._feed_failure(m.NodeLost(rank, reason), rank, self._protocol.state.value, reason, tail)
 
     def _take(self, rank: int, message: dict[str, Any]) -> None:
         kind = message["type"]
-        if kind == "head_address":
+        cycle: int = message.get("cycle", self._protocol.cycle)
+        if kind == "head_address" and cycle == self._protocol.cycle:
             self._head_has_address(message["address"], message["dashboard"])
         elif kind == "alive":
-            self._ray_alive(message["ranks"])
+            self._ray_alive(message["ranks"], cycle)
+        elif kind == "started":
+            self._feed(m.Ready(rank, cycle))
         elif kind == "note":
             host = self._protocol.nodes[rank].host
             self._publisher.phase(f"{host}: {message['text']}")
             self._publisher.event("note", rank=rank, host=host, text=message["text"])
         elif kind == "failed":
-            self._note_error(rank, message["phase"], message["reason"], message["tail"])
-            self._feed(m.NodeFailed(rank, message["phase"], message["reason"]))
+            phase, reason = message["phase"], message["reason"]
+            self._feed_failure(m.NodeFailed(rank, phase, reason, cycle), rank, phase, reason, message["tail"])
         elif kind == "signal":
             host, name = self._protocol.nodes[rank].host, signal_name(message["signal"])
             self.stop(f"{host} received {name}", message["signal"])
         elif kind == "stacks":
             self._members.answered(rank, message["python"])
         elif kind == "gone":
-            self._feed(m.NodeGone(rank))
+            self._feed(m.NodeGone(rank, cycle))
 
-    def _ray_alive(self, ranks: list[int]) -> None:
-        if LEAD_RANK in ranks and not self._protocol.head_up:
+    def _ray_alive(self, ranks: list[int], cycle: int) -> None:
+        if LEAD_RANK in ranks and cycle == self._protocol.cycle and not self._protocol.head_up:
             self._publisher.mark("ray_head_ready")
-            self._feed(m.HeadUp())
+            self._feed(m.HeadUp(cycle))
         for rank in ranks:
             if self._protocol.nodes[rank].state is NodeState.STARTING:
-                self._feed(m.Ready(rank))
+                self._feed(m.Ready(rank, cycle))
 
     async def _publish_regularly(self) -> None:
         while not self._concluded.is_set():
@@ -198,19 +204,20 @@ class Lead:
         reason = f"the driver stalled: no output and no muster.beat() for {timeout:g} s; see logs/stacks-*.txt"
         self._publisher.phase(reason)
         self._publisher.event("stalled", seconds=timeout)
+        cycle = self._protocol.cycle
         seen = await self._members.ask("stacks", STACKS_S)
         self._stalling = reason
         if not any(seen):
             self._driver.signal(signal.SIGABRT)  # Python's own fault handler then prints where the driver is
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._driver_left.wait(), ABORT_S)
-        self._feed(m.DriverStalled(reason))
+        self._feed(m.DriverStalled(reason, cycle))
 
     def _task_ended(self, host: str, rank: int | None, reason: str) -> None:
         for node in self._protocol.nodes:
             if node.state is NodeState.EXPECTED and (node.rank == rank if rank is not None else node.host == host):
-                self._note_error(node.rank, "start", reason, node_tail(self._identity.attempt, node.rank))
-                self._feed(m.NodeFailed(node.rank, "start", f"{host}: {reason}"))
+                event = m.NodeFailed(node.rank, "start", f"{host}: {reason}", self._protocol.cycle)
+                self._feed_failure(event, node.rank, "start", reason, node_tail(self._identity.attempt, node.rank))
 
     # -- commands out -------------------------------------------------------------------------------------------
 
@@ -218,77 +225,79 @@ class Lead:
         if isinstance(command, m.StartHead):
             self._background(self._start_head())
         elif isinstance(command, m.StartWorker):
-            self._members.send(command.rank, "start_ray", address=None, head=self._cluster.address)
+            logical = self._protocol.nodes[command.rank].logical
+            self._members.send(command.rank, "start_ray", address=None, head=self._cluster.address, logical=logical)
         elif isinstance(command, m.StartDriver):
             if self._job.ray:
                 self._publisher.mark("ray_ready")
-            self._background(self._run_driver())
+            self._background(self._run_driver(self._protocol.cycle))
         elif isinstance(command, m.EndDriver):
             self._driver.end(command.grace)
             self._guests.end(command.grace)
         elif isinstance(command, m.StopNode):
             self._stop_node(command.rank)
+        elif isinstance(command, m.BeginCycle):
+            self._begin_cycle()
+        elif isinstance(command, m.Rejoin):
+            self._welcome(command.rank)
         else:
             self._concluded.set()
 
     def _stop_node(self, rank: int) -> None:
         """With what the node must know to decide about Ray's logs: how the run ended, and how long there is."""
-        assert self._protocol.outcome is not None
-        now = time.monotonic()
+        now, outcome = time.monotonic(), self._protocol.outcome
         ends = [when for when in (self._protocol.deadline, self._killed_at) if when is not None]
-        told = ending(rank, self._protocol.outcome, min(ends, default=now) - now)
-        self._members.send(rank, "stop", failed=told.failed, after=told.after, seconds=told.seconds)
+        told = ending(rank, outcome, min(ends, default=now) - now) if outcome else cycle_ending(rank)
+        self._members.send(rank, "stop", **asdict(told), cycle=self._protocol.cycle)
 
-    async def _run_driver(self) -> None:
+    def _begin_cycle(self) -> None:
+        """The driver and the Ray cluster of the cycle before are no more, or about to be."""
+        self._driver = Driver(self._identity.attempt.driver_log)
+        self._cluster = Cluster(self._identity, self._job)
+        self._publisher.cycle_begins()
+
+    async def _run_driver(self, cycle: int) -> None:
         self._background(self._guests.serve(self._environment, self._job.stop_grace))
+        self._stalling = None
+        self._driver_left.clear()
         if self._job.stall_timeout is not None:
             attempt = self._identity.attempt
             self._stall = Stall(self._job.stall_timeout, attempt.driver_log, attempt.beat)
-        self._publisher.mark("driver_start")
-        self._publisher.driver = {"state": "running", "exit_code": None}
-        self._publisher.event("driver_start", command=redact_words(self._job.command))
+        log, reason = self._identity.attempt.driver_log, self._protocol.restart_reason
+        self._publisher.driver_begins(self._job.command, await self._off_loop(mark_cycle, log, cycle, reason))
         exit = await self._driver.run(list(self._job.command), self._environment({}), self._job.workdir)
         self._stall = None
         self._driver_left.set()
-        self._publisher.mark("driver_end")
-        self._publisher.driver = {"state": "ended", "exit_code": exit.shell_code}
-        self._publisher.event("driver_end", exit_code=exit.shell_code)
+        self._publisher.driver_ends(exit.shell_code)
         await self._guests.close(self._job.stop_grace)  # the cluster under them is about to go
-        self._driver_ended(exit)
+        self._driver_ended(exit, cycle)
 
     def _environment(self, more: dict[str, str]) -> dict[str, str]:
         """The driver's, and every guest's with what it was given besides."""
         given = {**given_variables(self._identity), **more}
-        return self._cluster.environment(job_environment(os.environ, given, self._identity, CYCLE))
+        cycle, reason = self._protocol.cycle, self._protocol.restart_reason
+        again = {"MUSTER_RESTART_REASON": reason} if cycle else {}
+        return {**self._cluster.environment(job_environment(os.environ, given, self._identity, cycle)), **again}
 
     def _head_has_address(self, address: str, dashboard: int | None) -> None:
         self._cluster.address, self._cluster.dashboard = address, dashboard
-        self._publisher.ray = self._cluster.published(self._environment({}))
-        line = self._cluster.dashboard_line()
-        if line is not None:
-            self._publisher.phase(line)
-            self._publisher.event("dashboard", **self._publisher.ray["dashboard"])
+        self._publisher.head_is_there(self._cluster.published(self._environment({})), self._cluster.dashboard_line())
 
-    def _driver_ended(self, exit: Exit) -> None:
+    def _driver_ended(self, exit: Exit, cycle: int) -> None:
         if self._stalling is not None:
-            self._feed(m.DriverStalled(self._stalling))  # its end is only what follows from that
-        if exit.shell_code and self._protocol.outcome is None:
+            self._feed(m.DriverStalled(self._stalling, cycle))  # its end is only what follows from that
+        event = m.DriverEnded(exit.shell_code, str(exit), cycle)
+        if exit.shell_code and self._protocol.state is RunState.RUNNING:  # else it was told to end
             tail = tail_of(self._identity.attempt.driver_log, 12)
-            self._note_error(LEAD_RANK, "driver", f"the driver {exit}", tail)
-        self._feed(m.DriverEnded(exit.shell_code, str(exit)))
+            self._feed_failure(event, LEAD_RANK, "driver", f"the driver {exit}", tail)
+        else:
+            self._feed(event)
 
     async def _start_head(self) -> None:
         """On an address that another node has reached: only they can tell which of ours it is."""
-        proven = await self._members.company(self._whereabouts.patience()) if self._job.nodes > 1 else []
-        self._members.send(LEAD_RANK, "start_ray", address=self._whereabouts.of_the_head(proven), head=None)
-
-    def _note_error(self, rank: int, phase: str, reason: str, tail: list[str]) -> None:
-        """Keep the first error for the status: node, phase, reason, last lines."""
-        if self._publisher.error is None:
-            host = self._protocol.nodes[rank].host
-            self._publisher.phase(f"{host} failed in phase {phase}: {reason}")
-            error = {"rank": rank, "host": host, "phase": phase, "reason": reason, "log_tail": tail}
-            self._publisher.error = error
+        proven = await self._members.company(self._whereabouts.patience()) if self._job.step_nodes > 1 else []
+        address = self._whereabouts.of_the_head(proven)
+        self._members.send(LEAD_RANK, "start_ray", address=address, head=None, logical=LEAD_RANK)
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         self.watch(asyncio.ensure_future(work))
@@ -297,4 +306,5 @@ class Lead:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             say(f"the lead failed: {task.exception()!r}")
-            self._feed(m.NodeFailed(LEAD_RANK, self._protocol.state.value, f"the lead failed: {task.exception()!r}"))
+            reason, cycle = f"the lead failed: {task.exception()!r}", self._protocol.cycle
+            self._feed(m.NodeFailed(LEAD_RANK, self._protocol.state.value, reason, cycle))

@@ -41,6 +41,7 @@ class NodeAgent:
         self._token = token
         self._ray: RayNode | None = None
         self._gone = False
+        self._cycle = 0
         self._channel: Channel
         self._address: str  # what other nodes find this one at
 
@@ -95,17 +96,18 @@ class NodeAgent:
 
     async def _obey(self, message: dict[str, Any]) -> None:
         kind = message["type"]
-        if kind == "welcome":
+        if kind == "welcome":  # again for each cycle, once the node is clean for it
+            self._cycle, self._gone = message["cycle"], False
             if self._has_address(message["interface"]) and message["ray"] is not None:
                 await self._warm(RayOptions(**message["ray"]), message["cycle"])
         elif kind == "start_ray" and self._ray is not None:
-            self._ray.start(Order(message["address"] or self._address, message["head"]))
+            self._ray.start(Order(message["address"] or self._address, message["head"], message["logical"]))
         elif kind == "stacks":
             self._dumping = asyncio.create_task(self._dump_stacks())
         elif kind == "stop":
             await self._clean(Ending(message["failed"], message["after"], message["seconds"]))
             self._gone = True
-            self._channel.send("gone")
+            self._channel.send("gone", cycle=message["cycle"])
 
     def _has_address(self, interface: str | None) -> bool:
         """Decide what this node calls itself; without an address as asked for, it fails by name."""
@@ -125,12 +127,16 @@ class NodeAgent:
             env = job_environment(os.environ, given_variables(identity), identity, cycle)
             if options.group is not None:
                 env[GROUP_VARIABLE] = options.group
-            paths = RayPaths(temp, os.path.join(identity.attempt.ray_logs_dir, settings.file_name(identity.host)))
+            logs = identity.attempt.ray_logs_dir(cycle)
+            paths = RayPaths(temp, os.path.join(logs, settings.file_name(identity.host)))
             topology = os.environ.get("SLURM_TOPOLOGY_ADDR", "")
-            facts = NodeFacts(identity.rank, identity.host, topology, group=options.group)
+            facts = NodeFacts(identity.rank, identity.host, topology, group=options.group, number=identity.rank)
             self._ray = RayNode(options, facts, paths, env, self._token)
-            self._ray.on_head = lambda address, port: channel.send("head_address", address=address, dashboard=port)
-            self._ray.on_alive = lambda ranks: channel.send("alive", ranks=ranks)
+            self._ray.on_head = lambda address, port: channel.send(
+                "head_address", address=address, dashboard=port, cycle=cycle
+            )
+            self._ray.on_alive = lambda ranks: channel.send("alive", ranks=ranks, cycle=cycle)
+            self._ray.on_started = lambda: channel.send("started", cycle=cycle)
             self._ray.on_note = lambda text: channel.send("note", text=text)
             self._ray.on_failure = lambda reason: self._report_failure("ray", reason)
             await self._ray.warm()
@@ -142,7 +148,7 @@ class NodeAgent:
     async def _dump_stacks(self) -> None:
         """Beside everything else: a stop may come meanwhile."""
         identity, loop = self._identity, asyncio.get_running_loop()
-        env = job_environment(os.environ, given_variables(identity), identity, 0)
+        env = job_environment(os.environ, given_variables(identity), identity, self._cycle)
         try:
             seen = await loop.run_in_executor(None, stacks.dump, identity.attempt.stacks(identity.rank), env)
         except OSError as error:
@@ -153,7 +159,7 @@ class NodeAgent:
     def _report_failure(self, phase: str, reason: str) -> None:
         say(f"{reason}")
         tail = node_tail(self._identity.attempt, self._identity.rank)
-        self._channel.send("failed", phase=phase, reason=reason, tail=tail)
+        self._channel.send("failed", phase=phase, reason=reason, tail=tail, cycle=self._cycle)
 
     async def _clean(self, ending: Ending) -> None:
         """End and remove everything of the run on this node; safe to call again."""

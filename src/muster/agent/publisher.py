@@ -10,23 +10,24 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from muster.agent.cycles import Cycles
 from muster.agent.job import Identity, slurm_job_id
 from muster.agent.log import say
 from muster.board import write_atomic, write_json
-from muster.board.secrets import scrubbed
+from muster.board.secrets import redact_words, scrubbed
 from muster.rendezvous.messages import Outcome
 from muster.rendezvous.protocol import Node, Protocol
 
 REFRESH_S = 10.0  # a status older than a few of these means that its lead is gone
 
-OUR_NAMES = ("host", "phase", "state")  # compared by readers: never touched
+OUR_NAMES = ("host", "phase", "state", "members", "spares", "role")  # compared by readers: never touched
 TIMINGS = ("job_start", "lead_ready", "ray_head_ready", "ray_ready", "driver_start", "driver_end", "ended")
 
 
 class Publisher:
     """Notes what happens at once, and writes it in batches: a thousand nodes that arrive together are one write."""
 
-    def __init__(self, identity: Identity, cycle: int, protocol: Protocol, secrets: Sequence[str] = ()) -> None:
+    def __init__(self, identity: Identity, protocol: Protocol, secrets: Sequence[str] = ()) -> None:
         """`secrets` are values that are hidden wherever they turn up in what is published."""
         self._attempt = identity.attempt
         self._protocol = protocol
@@ -35,8 +36,8 @@ class Publisher:
             "job_id": None if identity.local else slurm_job_id(os.environ),
             "backend": os.environ.get("MUSTER_BACKEND", "slurm"),
             "attempt": identity.attempt.number,
-            "cycle": cycle,
         }
+        self._cycles = Cycles(protocol)
         self._secrets = secrets
         self._events: list[dict[str, Any]] = []
         self._phases: list[str] = []
@@ -46,6 +47,40 @@ class Publisher:
         self.error: dict[str, Any] | None = None
         self.ray: dict[str, Any] | None = None  # address, dashboard, settings in force
         self.guests: list[dict[str, Any]] = []
+
+    def cycle_begins(self) -> None:
+        """Another one: nothing of the cluster before is there any more."""
+        self.driver, self.ray = {"state": "waiting", "exit_code": None}, None
+        self.phase(f"cycle {self._protocol.cycle} begins: {self._protocol.restart_reason}")
+
+    def head_is_there(self, ray: dict[str, Any], dashboard_line: str | None) -> None:
+        self.ray = ray
+        if dashboard_line is not None:
+            self.phase(dashboard_line)
+            self.event("dashboard", **ray["dashboard"])
+
+    def driver_begins(self, command: Sequence[str], log_start: int) -> None:
+        """`log_start` is where in the driver's log this cycle's output begins."""
+        self.mark("driver_start")
+        self.driver = {"state": "running", "exit_code": None}
+        self._cycles.entries[-1]["log_start"] = log_start
+        self.event("driver_start", command=redact_words(command))
+
+    def driver_ends(self, code: int) -> None:
+        self.mark("driver_end")
+        self.driver = {"state": "ended", "exit_code": code}
+        self.event("driver_end", exit_code=code)
+
+    def run_ends(self, outcome: Outcome) -> None:
+        self.mark("ended")
+        self.phase(f"exit code {outcome.exit_code}: {outcome.end_reason}")
+        self.event("end", state=outcome.state, exit_code=outcome.exit_code, reason=outcome.end_reason)
+
+    def note_error(self, node: Node, phase: str, reason: str, tail: list[str]) -> None:
+        """The first error stands: node, phase, reason, last lines."""
+        if self.error is None:
+            self.phase(f"{node.host} failed in phase {phase}: {reason}")
+            self.error = {"rank": node.rank, "host": node.host, "phase": phase, "reason": reason, "log_tail": tail}
 
     def mark(self, timing: str, when: float | None = None) -> None:
         self.timings[timing] = time.time() if when is None else when
@@ -62,17 +97,20 @@ class Publisher:
     def event(self, name: str, **fields: Any) -> None:
         """One line of the events, the source of every timeline; after the moves that led to it."""
         self.note_moves()
-        common = {"attempt": self._identity["attempt"], "cycle": self._identity["cycle"]}
+        common = {"attempt": self._identity["attempt"], "cycle": self._protocol.cycle}
         self._events.append({"time": time.time(), "event": name, **common, **self.shown(fields)})
 
     def note_moves(self) -> None:
         """Take over the protocol's moves since the last time, with the time of now."""
+        self._cycles.look(time.time())
         moves, self._protocol.moves = self._protocol.moves, []
         for move in moves:
             if isinstance(move, Node):
-                self.event("node", rank=move.rank, host=move.host, state=move.state.value)
+                ranked = {"role": move.role.value, "logical_rank": move.logical}
+                self.event("node", rank=move.rank, host=move.host, state=move.state.value, **ranked)
             else:
-                self.phase(f"{move.value}: {len(self._protocol.nodes)} nodes")
+                cycle = f", cycle {self._protocol.cycle}" if self._protocol.cycle else ""
+                self.phase(f"{move.value}: {len(self._protocol.nodes)} nodes{cycle}")
                 self.event("run", state=move.value)
 
     def batch(self) -> dict[str, str]:
@@ -120,11 +158,11 @@ class Publisher:
         ended = self.shown(asdict(outcome)) if outcome else None
         return {
             **self._identity,
+            "cycle": self._protocol.cycle,
+            "cycles": [self.shown(entry) for entry in self._cycles.entries],
             "state": self._protocol.state.value,
             "end_reason": ended["end_reason"] if ended else None,
-            "nodes": [
-                {"rank": n.rank, "host": n.host, "role": n.role, "state": n.state.value} for n in self._protocol.nodes
-            ],
+            "nodes": [_node_entry(node) for node in self._protocol.nodes],
             "driver": self.driver,
             "ray": self.ray,
             "guests": self.guests,
@@ -134,6 +172,12 @@ class Publisher:
             "updated": time.time(),
             "lead_pid": os.getpid(),
         }
+
+
+def _node_entry(node: Node) -> dict[str, Any]:
+    """`rank` is its number in the allocation, `logical_rank` the one it has in the present cycle."""
+    entry = {"rank": node.rank, "host": node.host, "role": node.role.value, "logical_rank": node.logical}
+    return {**entry, "state": node.state.value}
 
 
 def _append(path: str, text: str) -> None:

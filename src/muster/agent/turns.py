@@ -15,6 +15,7 @@ AT_ONCE = 64  # nodes of one group
 PAUSE_S = 0.5  # between groups
 SPARE_S = 2.0  # to report, publish and leave
 LEAST_S = 2.0  # with less than this a node that did not fail does not begin
+CYCLE_S = 8.0  # the longest that a cycle's logs may hold the next one up
 LEADERLESS_S = 8.0  # the job script ends what is left 10 s after a lost lead
 
 
@@ -39,6 +40,12 @@ def ending(rank: int, outcome: Outcome, seconds: float) -> Ending:
         return Ending(failed, 0.0, left)
     after = turn(rank)
     return Ending(failed, after, left - after if left >= after + LEAST_S else 0.0)
+
+
+def cycle_ending(rank: int) -> Ending:
+    """For a node whose part in a run that goes on is over: the next cycle, or a spare, waits for it."""
+    after = turn(rank)
+    return Ending(True, after, max(0.0, CYCLE_S - after))
 
 
 def leaderless(rank: int) -> Ending:

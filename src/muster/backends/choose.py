@@ -18,7 +18,7 @@ class Place:
     """Where a job is going to run."""
 
     kind: str  # local | sbatch | allocation
-    nodes: int
+    nodes: int  # that the job works on; spares come on top
 
     @property
     def backend(self) -> str:
@@ -61,14 +61,13 @@ def _nodes_in_allocation(spec: JobSpec, env: Mapping[str, str]) -> int:
     if spec.groups:
         return spec.nodes
     have = int(env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or 1)
-    if not spec.nodes_given:
-        return have
-    if spec.nodes > have:
-        job = env["SLURM_JOB_ID"]
-        raise Mistake(
-            f"the allocation (job {job}) has {have} node{'s' * (have != 1)}, too few for --nodes {spec.nodes}"
-        )
-    return spec.nodes
+    nodes = spec.nodes if spec.nodes_given else max(1, have - spec.spares)
+    if nodes + spec.spares > have:
+        asked = [f"--nodes {spec.nodes}"] if spec.nodes_given else []
+        asked += [f"--spares {spec.spares}"] if spec.spares else []
+        job, few = env["SLURM_JOB_ID"], f"{have} node{'s' * (have != 1)}, too few for {' and '.join(asked)}"
+        raise Mistake(f"the allocation (job {job}) has {few}")
+    return nodes
 
 
 def choose_python(spec: JobSpec, env: Mapping[str, str], cwd: Path) -> str:

@@ -80,13 +80,14 @@ def _check_size(prepared: Prepared) -> None:
     wanted: dict[str, int] = {}
     parts: Sequence[Group | JobSpec] = resolved(spec) or [spec]
     for group in parts:  # two groups never share a node
-        wanted[group.partition or ""] = wanted.get(group.partition or "", 0) + group.nodes
+        wanted[group.partition or ""] = wanted.get(group.partition or "", 0) + group.nodes + spec.spares
     for partition, nodes in wanted.items():
         names = partition.split(",")
         known = [sizes[name] for name in names if name in sizes]
         if len(known) == len(names) and nodes > max(known):
             where = f"partition {partition}" if partition else "the default partition"
-            raise Mistake(f"--nodes {nodes}: {where} has {max(known)} nodes")
+            spares = f" with --spares {spec.spares}" if spec.spares else ""
+            raise Mistake(f"--nodes {nodes - spec.spares}{spares}: {where} has {max(known)} nodes")
 
 
 def start_detached(prepared: Prepared) -> int:

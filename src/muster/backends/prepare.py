@@ -46,9 +46,14 @@ class Prepared:
     container: Container | None = None
 
     @property
+    def step_nodes(self) -> int:
+        """Nodes on which an agent runs."""
+        return self.place.nodes + self.spec.spares
+
+    @property
     def warnings(self) -> list[str]:
         """What is worth saying before the run begins, although it can begin."""
-        warning = container.registry_warning(self.container, self.place.nodes) if self.container else None
+        warning = container.registry_warning(self.container, self.step_nodes) if self.container else None
         return [warning] if warning else []
 
 
@@ -83,22 +88,24 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
         run.root,
         run.run_id,
         script.OnNode(python, spec.setup or "", spec.health_check or ""),
-        _contained(_launcher(spec, place), inside, run.run_id, place.nodes),
+        _contained(_launcher(spec, place), inside, run.run_id, place.nodes + spec.spares),
         _directives(spec, place, run, workdir),
         restart.restart(spec) if place.kind == "sbatch" else restart.NEVER,
         task=job_array.TASK if spec.array is not None else "",
+        spares=spec.spares,
     )
     return Prepared(run, spec, place, python, workdir, text, inside)
 
 
 def _launcher(spec: JobSpec, place: Place) -> script.Launcher:
+    nodes = place.nodes + spec.spares
     if place.backend == "slurm":
         attempt = restart.NEXT_ATTEMPT if place.kind == "sbatch" else "0"
         if spec.groups:
             return hetjob.step(resolved(spec), attempt)
-        return render.step(place.nodes, spec.cpus_per_node, attempt)
-    words = [quote(sys.executable), quote(local_step.__file__), str(place.nodes)]
-    hosts = " ".join(local_step.host_name(rank) for rank in range(place.nodes))
+        return render.step(nodes, spec.cpus_per_node, attempt)
+    words = [quote(sys.executable), quote(local_step.__file__), str(nodes)]
+    hosts = " ".join(local_step.host_name(rank) for rank in range(nodes))
     prepare = f"printf '%s\\n' {hosts} >\"$attempt/hosts\""
     return script.Launcher("local", words, local_step.RANK_VARIABLE, local_step.HOST_VARIABLE, prepare)
 

@@ -116,7 +116,7 @@ guard() {
       lead_ended '' || continue
       why="the lead is gone"
     elif has stop.json; then record $((128 + $(signal_asked))) "stopped before the lead was up"
-    elif grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"; then why="a task ended before the lead was up"
+    elif @EARLY_END@; then why="a task ended before the lead was up"
     fi
     # Seen twice: the lead itself knows more, and gets a moment to say it.
     [ -n "$why" ] && [ "$why" = "$before" ] && record 125 "$why: $(last_words)"
@@ -151,6 +151,8 @@ recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outco
 """
 
 _TASK_0_ENDED = 'grep -aEq "error: [^ ]*: tasks? 0[-,:].*$1" "$attempt/steps.log"'
+
+_ANY_TASK_ENDED = "grep -aEq 'error: [^ ]*: tasks? [0-9]' \"$attempt/steps.log\""
 
 LINGER_S = 10  # how long tasks may hold the step once the outcome is known
 
@@ -187,10 +189,12 @@ def render(
     directives: Sequence[str],
     restart: Restart = NEVER,
     task: str = "",
+    spares: int = 0,
 ) -> str:
     """The whole script. Every value from outside is quoted here and nowhere else.
 
-    `task` is the variable that numbers the runs of an array: each has a directory of its own, named so.
+    `task` is the variable that numbers the runs of an array: each has a directory of its own, named so. With spares
+    the end of a task is for the lead to judge, which may still be on its way.
     """
     values = {
         "@RUN@": quote(run_dir) + (f'-"${task}"' if task else ""),
@@ -202,6 +206,7 @@ def render(
         "@END@": restart.end,
         "@PREPARE@": launcher.prepare,
         "@LEAD_ENDED@": launcher.lead_ended,
+        "@EARLY_END@": "false" if spares else _ANY_TASK_ENDED,
         "@LAUNCHER@": " ".join(launcher.words),
         "@SHELL@": " ".join(launcher.shell),
         "@FINISH@": "\n" + launcher.finish if launcher.finish else "",

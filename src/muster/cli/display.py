@@ -59,8 +59,8 @@ class Display:
             return
         event = item.fields
         if event["event"] == "node":
-            self._nodes[event["rank"]] = event["state"]
-            if event["state"] in ("failed", "lost"):
+            before, self._nodes[event["rank"]] = self._nodes.get(event["rank"]), event["state"]
+            if event["state"] in ("failed", "lost") and before != event["state"]:
                 self.note(f"node {event['host']} (rank {event['rank']}) {event['state']}")
         elif event["event"] == "run" and event["state"] in PHASES:
             self.note(PHASES[event["state"]].format(nodes=self._total))
@@ -97,6 +97,7 @@ class Display:
 PHASES = {
     "gathering": "waiting for {nodes} nodes",
     "starting": "all {nodes} nodes arrived",
+    "restarting": "the driver is ended; the next cycle follows on the nodes that are left",
     "finishing": "stopping everything on {nodes} nodes",
 }
 

@@ -73,6 +73,10 @@ def _status_lines(status: dict[str, Any]) -> list[str]:
     for node in status["nodes"]:
         by_state.setdefault(node["state"], []).append(node["host"])
     lines += [f"  nodes {state}: {len(hosts)} ({_folded(hosts)})" for state, hosts in by_state.items()]
+    for role in ("spare", "excluded"):
+        if hosts := [node["host"] for node in status["nodes"] if node.get("role") == role]:
+            lines.append(f"  {role}: {len(hosts)} ({_folded(hosts)})")
+    lines += [f"  cycle {cycle['cycle']} ended: {cycle['reason']}" for cycle in (status.get("cycles") or [])[:-1]]
     driver = status["driver"]
     code = f", exit code {driver['exit_code']}" if driver["exit_code"] is not None else ""
     lines.append(f"  driver {driver['state']}{code}")

@@ -25,7 +25,8 @@ def show(run: RunPaths, node: str | None, pattern: str | None) -> None:
     if attempt is None:
         raise click.ClickException(_why_none(run))
     if node is not None:
-        name = _node_name(attempt, node, int(read_record(run.job).get("nodes", 0)))
+        job = read_record(run.job)
+        name = _node_name(attempt, node, int(job.get("nodes", 0)) + int(job.get("spares", 0)))
         archives = [path for path in archives if path.name == name + ENDING or path.name.startswith(f"{name}.try")]
     found = 0
     for archive in archives:
@@ -66,7 +67,8 @@ def _newest_archives(run: RunPaths) -> tuple[AttemptPaths | None, list[Path]]:
     newest = run.newest_attempt()
     for number in reversed(range(newest.number + 1 if newest else 0)):
         attempt = run.attempt(number)
-        if archives := sorted(Path(attempt.ray_logs_dir).glob("*" + ENDING)):
+        found = [sorted(Path(directory).glob("*" + ENDING)) for directory in attempt.ray_logs_dirs()]
+        if archives := [archive for of_cycle in found for archive in of_cycle]:
             return attempt, archives
     return None, []
 

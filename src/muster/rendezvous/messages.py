@@ -1,4 +1,8 @@
-"""What flows into the protocol (events) and out of it (commands). Plain data."""
+"""What flows into the protocol (events) and out of it (commands). Plain data.
+
+`rank` is everywhere the node's number in the allocation. Events about the work of a cycle carry its number: one of
+another cycle changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,15 @@ class Arrived:
 class HeadUp:
     """The Ray head is alive: workers can join it."""
 
+    cycle: int = 0
+
 
 @dataclass(frozen=True)
 class Ready:
     """A node's part of Ray is alive in the cluster."""
 
     rank: int
+    cycle: int = 0
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,7 @@ class NodeFailed:
     rank: int
     phase: str
     reason: str
+    cycle: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class DriverEnded:
 
     code: int
     how: str
+    cycle: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,7 @@ class DriverStalled:
     """The driver lives, and has shown no progress for longer than it may."""
 
     reason: str
+    cycle: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,9 +79,10 @@ class StopRequested:
 
 @dataclass(frozen=True)
 class NodeGone:
-    """A node has verified that nothing of the run is left on it."""
+    """A node has verified that nothing of the run is left on it: it is clean for this cycle."""
 
     rank: int
+    cycle: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,11 +125,23 @@ class StopNode:
 
 
 @dataclass(frozen=True)
+class BeginCycle:
+    """The old driver is gone: make everything of the lead's ready for the next cycle."""
+
+
+@dataclass(frozen=True)
+class Rejoin:
+    """The node is clean: welcome it to the new cycle."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
 class Conclude:
     """The run is over; the outcome is in the protocol's `outcome`."""
 
 
-Command = Union[StartHead, StartWorker, StartDriver, EndDriver, StopNode, Conclude]
+Command = Union[StartHead, StartWorker, StartDriver, EndDriver, StopNode, BeginCycle, Rejoin, Conclude]
 
 
 @dataclass(frozen=True)

@@ -1,176 +1,73 @@
-"""The protocol of one cycle: gather the nodes, bring Ray up, run the driver, end everything.
+"""The protocol of a run: gather the nodes, bring Ray up, run the driver, mend what the plan lets mend, end everything.
 
 A state machine without I/O, clock or randomness: events and the time go in, commands come out. The states and their
-moves are the tables in states.py; an event that does not fit the present state changes nothing. Spares and further
-cycles will widen `Plan` (how many of the nodes are active) and `_close_gathering` (who gets which role).
+moves are the tables in states.py, the roles those in roles.py, what follows a loss is in policy.py. An event that does
+not fit the present state, or belongs to another cycle, changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from muster.rendezvous.messages import (
-    Arrived,
-    Command,
-    Conclude,
-    DriverEnded,
-    DriverStalled,
-    EndDriver,
-    Event,
-    HeadUp,
-    NodeFailed,
-    NodeLost,
-    Outcome,
-    Ready,
-    StartDriver,
-    StartHead,
-    StartWorker,
-    StopNode,
-    StopRequested,
-    Tick,
-)
-from muster.rendezvous.states import CONNECTED, DEPARTED, ENDED, NODE_MOVES, RUN_MOVES, NodeState, RunState
+from muster.rendezvous import messages as m
+from muster.rendezvous import policy, roles, words
+from muster.rendezvous.messages import Command, EndDriver, Outcome, StopNode
+from muster.rendezvous.plan import FAILURE_GRACE_S, FINISH_TIMEOUT_S, INFRASTRUCTURE_FAILED, Plan
+from muster.rendezvous.policy import Step, Verdict
+from muster.rendezvous.roles import LEAD_RANK, Node, Role
+from muster.rendezvous.rounds import Rounds
+from muster.rendezvous.states import CONNECTED, DEPARTED, ENDED, NodeState, RunState
 
-LEAD_RANK = 0
-INFRASTRUCTURE_FAILED = 125  # the exit code for Muster's or the cluster's own failures
-FAILURE_GRACE_S = 2.0  # after a failure the driver's cluster is broken: a long grace would only hold the nodes
-FINISH_TIMEOUT_S = 20.0  # beyond the driver's grace: to stop and to collect logs, on every node at once
+__all__ = ["FAILURE_GRACE_S", "FINISH_TIMEOUT_S", "INFRASTRUCTURE_FAILED", "LEAD_RANK", "Node", "Plan", "Protocol"]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What the run wants, as far as the protocol is concerned."""
-
-    hosts: Sequence[str]  # by rank
-    ray: bool = True
-    gather_timeout: float = 600.0
-    start_timeout: float = 300.0
-
-    @property
-    def nodes(self) -> int:
-        return len(self.hosts)
-
-
-@dataclass(frozen=True)
-class Node:
-    """One member as the lead knows it."""
-
-    rank: int
-    host: str
-    state: NodeState = NodeState.EXPECTED
-
-    @property
-    def role(self) -> str:
-        return "lead" if self.rank == LEAD_RANK else "worker"
-
-
-class Protocol:
+class Protocol(Rounds):
     """Feed it events with `handle`; carry out the commands it returns."""
 
-    def __init__(self, plan: Plan, now: float) -> None:
-        self.plan = plan
-        self.state = RunState.GATHERING
-        self.nodes = [Node(rank, host) for rank, host in enumerate(plan.hosts)]
-        self.outcome: Outcome | None = None
-        self.moves: list[Node | RunState] = [
-            RunState.GATHERING
-        ]  # every move made, in order, for whoever publishes them
-        self.head_up = False
-        self.driver_running = False
-        self.deadline: float | None = now + plan.gather_timeout
-
-    def handle(self, event: Event, now: float) -> list[Command]:
+    def handle(self, event: m.Event, now: float) -> list[Command]:
         """Take one event; return what is to be done because of it."""
-        if self.state in ENDED:
+        if self.state in ENDED or self._is_stale(event):
             return []
-        if isinstance(event, Tick):
+        if isinstance(event, m.Tick):
             return self._check_deadline(now)
-        if isinstance(event, Arrived):
+        if isinstance(event, m.Arrived):
             return self._arrived(event, now)
-        if isinstance(event, HeadUp):
+        if isinstance(event, m.HeadUp):
             return self._head_is_up()
-        if isinstance(event, Ready):
-            return self._ready(event, now)
-        if isinstance(event, NodeFailed):
+        if isinstance(event, m.Ready):
+            return self._ready(event)
+        if isinstance(event, m.NodeFailed):
             return self._failed(event, now)
-        if isinstance(event, NodeLost):
+        if isinstance(event, m.NodeLost):
             return self._lost(event, now)
-        if isinstance(event, DriverEnded):
+        if isinstance(event, m.DriverEnded):
             return self._driver_ended(event, now)
-        if isinstance(event, DriverStalled):
+        if isinstance(event, m.DriverStalled):
             return self._stalled(event, now)
-        if isinstance(event, StopRequested):
+        if isinstance(event, m.StopRequested):
             ended = Outcome("stopped", 128 + event.signal, event.reason)
             return self._finish(ended, now, event.grace)
-        self._move_node(event.rank, NodeState.GONE)
-        return self._maybe_conclude()
+        return self._gone(event, now)
 
-    # -- bringing up --------------------------------------------------------------------------------------------
+    def _is_stale(self, event: m.Event) -> bool:
+        """Of another cycle. An excluded node is in none: that it is clean holds whenever it says so."""
+        excluded = isinstance(event, m.NodeGone) and self.nodes[event.rank].role is Role.EXCLUDED
+        return getattr(event, "cycle", self.cycle) != self.cycle and not excluded
 
-    def _arrived(self, event: Arrived, now: float) -> list[Command]:
+    # -- losses -------------------------------------------------------------------------------------------------
+
+    def _failed(self, event: m.NodeFailed, now: float) -> list[Command]:
         node = self.nodes[event.rank]
-        if node.state is not NodeState.EXPECTED:
-            return []
-        self.nodes[event.rank] = replace(node, host=event.host)
-        self._move_node(event.rank, NodeState.ARRIVED)
-        if self.state is RunState.FINISHING:
-            return self._stop_node(event.rank)
-        commands: list[Command] = []
-        if not self.plan.ray:
-            self._move_node(event.rank, NodeState.READY)
-        elif event.rank == LEAD_RANK:
-            self._move_node(event.rank, NodeState.STARTING)
-            commands.append(StartHead())
-        elif self.head_up:
-            commands += self._start_workers()
-        return commands + self._close_gathering(now) + self._maybe_start_driver()
-
-    def _head_is_up(self) -> list[Command]:
-        if self.nodes[LEAD_RANK].state is not NodeState.STARTING:
-            return []
-        self.head_up = True
-        return self._start_workers()
-
-    def _ready(self, event: Ready, now: float) -> list[Command]:
-        if self.nodes[event.rank].state is not NodeState.STARTING:
-            return []
-        self._move_node(event.rank, NodeState.READY)
-        return self._maybe_start_driver()
-
-    def _close_gathering(self, now: float) -> list[Command]:
-        if self.state is RunState.GATHERING and not self.missing():
-            self._move_run(RunState.STARTING)
-            self.deadline = now + self.plan.start_timeout
-        return []
-
-    def _start_workers(self) -> list[Command]:
-        arrived = [node.rank for node in self.nodes if node.state is NodeState.ARRIVED]
-        if self.state is RunState.FINISHING:
-            return []
-        for rank in arrived:
-            self._move_node(rank, NodeState.STARTING)
-        return [StartWorker(rank) for rank in arrived]
-
-    def _maybe_start_driver(self) -> list[Command]:
-        if self.state is not RunState.STARTING or not self._all(NodeState.READY):
-            return []
-        self._move_run(RunState.RUNNING)
-        self.deadline = None
-        self.driver_running = True
-        return [StartDriver()]
-
-    # -- ending -------------------------------------------------------------------------------------------------
-
-    def _failed(self, event: NodeFailed, now: float) -> list[Command]:
-        node = self.nodes[event.rank]
-        if self.state is RunState.FINISHING or node.state in DEPARTED:
+        unheard = self.state is RunState.FINISHING or node.role is Role.EXCLUDED
+        if unheard or node.state in DEPARTED or node.state is NodeState.STOPPING:
             return []
         # A node that never joined has nobody to report "gone": it is as good as lost.
         self._move_node(event.rank, NodeState.FAILED if node.state in CONNECTED else NodeState.LOST)
-        return self._finish(self._failure(node, event.phase, event.reason), now, FAILURE_GRACE_S)
+        if self.state is RunState.RESTARTING and event.phase == policy.RAY_PHASE:
+            return []  # that cluster is being ended: it says nothing of the node
+        return self._without(node, words.failure(node, event.phase, event.reason), now)
 
-    def _lost(self, event: NodeLost, now: float) -> list[Command]:
+    def _lost(self, event: m.NodeLost, now: float) -> list[Command]:
         node = self.nodes[event.rank]
         if node.state in DEPARTED:
             return []
@@ -178,34 +75,103 @@ class Protocol:
         self._move_node(event.rank, NodeState.LOST)
         if self.state is RunState.FINISHING:
             return self._maybe_conclude()
-        return self._finish(replace(self._failure(node, phase, event.reason), lost=True), now, FAILURE_GRACE_S)
+        if node.role is Role.EXCLUDED:
+            return []
+        return self._without(node, replace(words.failure(node, phase, event.reason), lost=True), now)
 
-    def _driver_ended(self, event: DriverEnded, now: float) -> list[Command]:
+    def _without(self, node: Node, ended: Outcome, now: float) -> list[Command]:
+        """A node can no longer be used: go on as the plan allows, or end the run by the node's name."""
+        lead, phase = node.rank == LEAD_RANK, None if ended.lost else ended.phase
+        rest = [replace(n, role=Role.EXCLUDED) if n.rank == node.rank and not lead else n for n in self.nodes]
+        if self.state in (RunState.GATHERING, RunState.RESTARTING):
+            count = roles.left(rest) if self.state is RunState.GATHERING else roles.usable(rest)
+            if lead or count < self.plan.wanted:
+                mending = not lead and (self.plan.spares or self.cycle)
+                why = words.too_few(self.plan, count) if mending else ""
+                return self._finish(words.because(ended, why), now, FAILURE_GRACE_S)
+            return self._exclude(node.rank) + self._maybe_close(now)
+        if node.role is Role.SPARE:
+            return self._exclude(node.rank)
+        running = self.state is RunState.RUNNING
+        verdict = policy.after_loss(self.plan, rest, self.cycle, node.rank, running, phase)
+        if verdict.step is not Step.REPLACE:
+            excluded = self._exclude(node.rank) if verdict.step is Step.RESTART and not lead else []
+            return excluded + self._mend_or_end(verdict, ended, now, self.plan.restart_grace)
+        assert node.logical is not None
+        return self._exclude(node.rank) + self._promote(node.logical, now)
+
+    def _promote(self, logical: int, now: float) -> list[Command]:
+        """The lowest spare takes this rank; before the driver runs that is part of starting."""
+        spare = roles.next_spare(self.nodes)
+        assert spare is not None
+        self._set_role(spare.rank, Role.ACTIVE, logical)
+        if self.state is RunState.RUNNING:
+            self.deadline = now + self.plan.start_timeout
+        return self._begin(spare.rank) + self._maybe_start_driver()
+
+    def _exclude(self, rank: int) -> list[Command]:
+        self._set_role(rank, Role.EXCLUDED)
+        return self._stop_node(rank)
+
+    def _driver_ended(self, event: m.DriverEnded, now: float) -> list[Command]:
         if not self.driver_running:
             return []
         self.driver_running = False
+        if self.state is RunState.RESTARTING:
+            return self._next_cycle(now)
         if self.outcome is not None and self.outcome.state == "stopped":
             self.outcome = replace(self.outcome, exit_code=event.code)
-        state = "succeeded" if event.code == 0 else "failed"
-        return self._finish(Outcome(state, event.code, f"the driver {event.how}"), now, 0.0)
+        ended = Outcome("succeeded" if event.code == 0 else "failed", event.code, f"the driver {event.how}")
+        if self.state is not RunState.RUNNING or event.code == 0:
+            return self._finish(ended, now, 0.0)
+        return self._mend_or_end(policy.after_driver_failure(self.plan, self.nodes, self.cycle), ended, now, 0.0)
 
-    def _stalled(self, event: DriverStalled, now: float) -> list[Command]:
-        if not self.driver_running:
+    def _stalled(self, event: m.DriverStalled, now: float) -> list[Command]:
+        if not self.driver_running or self.state is RunState.RESTARTING:
             return []
         ended = Outcome("failed", INFRASTRUCTURE_FAILED, event.reason, phase="stalled")
-        return self._finish(ended, now, FAILURE_GRACE_S)
+        if self.state is not RunState.RUNNING:
+            return self._finish(ended, now, FAILURE_GRACE_S)
+        verdict = policy.after_driver_failure(self.plan, self.nodes, self.cycle)
+        return self._mend_or_end(verdict, ended, now, FAILURE_GRACE_S)
+
+    def _mend_or_end(self, verdict: Verdict, ended: Outcome, now: float, grace: float) -> list[Command]:
+        """A new cycle, once the driver has had its grace; or the end, with what keeps the run from going on."""
+        if verdict.step is Step.END:
+            return self._finish(words.because(ended, verdict.why), now, min(grace, FAILURE_GRACE_S))
+        self.restart_reason = ended.end_reason
+        self._move_run(RunState.RESTARTING)
+        if not self.driver_running:
+            return self._next_cycle(now)
+        self.deadline = now + grace + FINISH_TIMEOUT_S
+        return [EndDriver(grace)]
+
+    def _next_cycle(self, now: float) -> list[Command]:
+        """The driver is gone: everybody who is left ends the old cluster, and comes back clean."""
+        self.cycle += 1
+        self.head_up, self.last_call = False, None
+        self.deadline = now + self.plan.gather_timeout
+        self._move_run(RunState.GATHERING)
+        commands: list[Command] = [m.BeginCycle()]
+        for node in [node for node in self.nodes if node.role is not Role.EXCLUDED]:
+            self._set_role(node.rank, Role.WAITING)
+            late = node.state is NodeState.STOPPING  # for a cycle before: its word of that will not count
+            commands += [StopNode(node.rank)] if late else self._stop_node(node.rank)
+        return commands
+
+    # -- ending -------------------------------------------------------------------------------------------------
 
     def _finish(self, outcome: Outcome, now: float, grace: float) -> list[Command]:
         """Record the outcome, unless there is one; end the driver first, then the nodes under it."""
         if self.outcome is None:
             self.outcome = outcome
-        first = self.state is not RunState.FINISHING
+        first, told = self.state is not RunState.FINISHING, self.state in (RunState.FINISHING, RunState.RESTARTING)
         if first:
             self._move_run(RunState.FINISHING)
         if self.driver_running:
             # A later reason may leave less time than the first, never more.
             ends = now + grace + FINISH_TIMEOUT_S
-            if first or (self.deadline is not None and ends < self.deadline):
+            if not told or (self.deadline is not None and ends < self.deadline):
                 self.deadline = ends
                 return [EndDriver(grace)]
             return []
@@ -214,16 +180,18 @@ class Protocol:
         stops = [stop for node in self.nodes for stop in self._stop_node(node.rank)]
         return stops + self._maybe_conclude()
 
-    def _stop_node(self, rank: int) -> list[Command]:
-        if self.nodes[rank].state not in CONNECTED:
-            return []
-        self._move_node(rank, NodeState.STOPPING)
-        return [StopNode(rank)]
+    def _gone(self, event: m.NodeGone, now: float) -> list[Command]:
+        """Clean: for the next cycle, if there is one for this node; else for good."""
+        node = self.nodes[event.rank]
+        if node.state is NodeState.STOPPING and self.state is not RunState.FINISHING and node.role is not Role.EXCLUDED:
+            self._move_node(event.rank, NodeState.ARRIVED)
+            return [m.Rejoin(event.rank), *self._take_part(event.rank, now)]
+        self._move_node(event.rank, NodeState.GONE)
+        return self._maybe_conclude()
 
     def _maybe_conclude(self) -> list[Command]:
-        """Conclude when every node that joined has left; one that never joined holds nothing of the run."""
-        waiting = [n for n in self.nodes if n.state not in DEPARTED and n.state is not NodeState.EXPECTED]
-        if self.state is not RunState.FINISHING or self.driver_running or waiting:
+        """Conclude when every node that joined has left."""
+        if self.state is not RunState.FINISHING or self.driver_running or roles.waiting_for(self.nodes):
             return []
         return self._conclude()
 
@@ -231,49 +199,33 @@ class Protocol:
         assert self.outcome is not None
         self._move_run(RunState(self.outcome.state))
         self.deadline = None
-        return [Conclude()]
+        return [m.Conclude()]
 
     def _check_deadline(self, now: float) -> list[Command]:
-        if self.deadline is None or now < self.deadline:
-            return []
+        closed = self._maybe_close(now)
+        if closed or self.deadline is None or now < self.deadline:
+            return closed
         if self.state is RunState.GATHERING:
-            waited, names = self.plan.gather_timeout, [node.host for node in self.missing()]
-            reason = f"{_listed(names)} did not arrive within {waited:g} s"
-            return self._finish(self._failure(self.missing()[0], "gathering", reason), now, 0.0)
-        if self.state is RunState.STARTING:
-            late = [node for node in self.nodes if node.state is not NodeState.READY]
-            reason = f"Ray was not up on {_listed([n.host for n in late])} within {self.plan.start_timeout:g} s"
-            return self._finish(self._failure(late[0], "starting", reason), now, 0.0)
+            return self._finish(words.nobody_came(self.plan, self.nodes, self.cycle), now, 0.0)
+        if self.state in (RunState.STARTING, RunState.RUNNING):
+            return self._too_late(now)
+        if self.outcome is None:  # restarting: without a word from the driver there is no next cycle
+            self._finish(Outcome("failed", INFRASTRUCTURE_FAILED, self.restart_reason, phase="restarting"), now, 0.0)
         assert self.outcome is not None
         held = [node.host for node in self.nodes if node.state is NodeState.STOPPING]
-        unclean = "the driver did not end" if self.driver_running else f"{_listed(held)} did not confirm to be clean"
-        self.outcome = replace(self.outcome, end_reason=f"{self.outcome.end_reason}; {unclean}")
+        unclean = (
+            "the driver did not end" if self.driver_running else f"{words.listed(held)} did not confirm to be clean"
+        )
+        self.outcome = words.because(self.outcome, unclean)
         return self._conclude()
 
-    # -- small questions ----------------------------------------------------------------------------------------
-
-    def missing(self) -> list[Node]:
-        return [node for node in self.nodes if node.state is NodeState.EXPECTED]
-
-    def _all(self, state: NodeState) -> bool:
-        return all(node.state is state for node in self.nodes)
-
-    def _failure(self, node: Node, phase: str, reason: str) -> Outcome:
-        return Outcome("failed", INFRASTRUCTURE_FAILED, reason, node.host, node.rank, phase)
-
-    def _move_node(self, rank: int, state: NodeState) -> None:
-        node = self.nodes[rank]
-        if state in NODE_MOVES[node.state]:
-            self.nodes[rank] = replace(node, state=state)
-            self.moves.append(self.nodes[rank])
-
-    def _move_run(self, state: RunState) -> None:
-        assert state in RUN_MOVES[self.state], f"{self.state.value} -> {state.value}"
-        self.state = state
-        self.moves.append(state)
-
-
-def _listed(names: Sequence[str], most: int = 8) -> str:
-    """'n1, n2 and 12 more': enough to act on, short enough to read."""
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+    def _too_late(self, now: float) -> list[Command]:
+        """Nodes on which Ray is not up in time are as good as failed: spares take their ranks, where there are any."""
+        late = [node for node in self._active() if node.state is not NodeState.READY]
+        reason = words.too_late(self.plan, late)
+        self.deadline = now + self.plan.start_timeout
+        commands: list[Command] = []
+        for node in late:
+            if self.outcome is None:
+                commands += self._without(node, words.failure(node, self.state.value, reason), now)
+        return commands

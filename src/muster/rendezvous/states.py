@@ -9,16 +9,19 @@ class RunState(str, Enum):
     """What the run is doing.
 
     state       leaves on                                     to
-    gathering   every node has arrived                        starting
-    starting    every node is ready                           running
+    gathering   the round closes: enough nodes have arrived   starting
+    starting    every active node is ready                    running
     running     the driver ended                              finishing
+    running     a loss or a failure that a new cycle mends    restarting
+    restarting  the driver has ended                          gathering, of the next cycle
     finishing   every node is verified clean, or a deadline   succeeded | failed | stopped
-    (any of the first three)   a failure or a stop request    finishing
+    (any of the first four)    a failure or a stop request    finishing
     """
 
     GATHERING = "gathering"
     STARTING = "starting"
     RUNNING = "running"
+    RESTARTING = "restarting"
     FINISHING = "finishing"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -32,8 +35,8 @@ class NodeState(str, Enum):
     expected   its agent joined                                     arrived
     arrived    it was told to start its part of Ray; without Ray    starting; ready
     starting   its part of Ray is alive in the cluster              ready
-    ready      the run finishes                                     stopping
-    stopping   it reported every process gone and logs collected    gone
+    ready      the run, or the cycle, ends                          stopping
+    stopping   it reported every process gone and logs collected    gone; for the next cycle, arrived
     (any)      it said what went wrong; its connection ended        failed; lost
     """
 
@@ -50,7 +53,8 @@ class NodeState(str, Enum):
 RUN_MOVES: dict[RunState, frozenset[RunState]] = {
     RunState.GATHERING: frozenset({RunState.STARTING, RunState.FINISHING}),
     RunState.STARTING: frozenset({RunState.RUNNING, RunState.FINISHING}),
-    RunState.RUNNING: frozenset({RunState.FINISHING}),
+    RunState.RUNNING: frozenset({RunState.RESTARTING, RunState.FINISHING}),
+    RunState.RESTARTING: frozenset({RunState.GATHERING, RunState.FINISHING}),
     RunState.FINISHING: frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED}),
     RunState.SUCCEEDED: frozenset(),
     RunState.FAILED: frozenset(),
@@ -64,7 +68,7 @@ NODE_MOVES: dict[NodeState, frozenset[NodeState]] = {
     ),
     NodeState.STARTING: frozenset({NodeState.READY, NodeState.STOPPING, NodeState.FAILED, NodeState.LOST}),
     NodeState.READY: frozenset({NodeState.STOPPING, NodeState.FAILED, NodeState.LOST}),
-    NodeState.STOPPING: frozenset({NodeState.GONE, NodeState.LOST}),
+    NodeState.STOPPING: frozenset({NodeState.ARRIVED, NodeState.GONE, NodeState.LOST}),
     NodeState.FAILED: frozenset({NodeState.STOPPING, NodeState.LOST}),
     NodeState.GONE: frozenset(),
     NodeState.LOST: frozenset(),

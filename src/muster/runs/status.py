@@ -28,6 +28,7 @@ def read_status(run: RunPaths) -> dict[str, Any]:
         "end_reason": None,
         "attempt": None,
         "cycle": None,
+        "cycles": [],
         "nodes": [],
         "driver": {"state": "waiting", "exit_code": None},
         "ray": None,

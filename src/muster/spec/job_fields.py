@@ -62,7 +62,7 @@ class PlaceFields(BaseModel):
     nodes: Annotated[
         Count,
         Flag(
-            "Number of nodes; inside an allocation all of it unless given.",
+            "Number of nodes the job works on; inside an allocation all of it (less --spares) unless given.",
             group="Job",
             allowed="a whole number, 1 or more",
             short="-N",

@@ -1,8 +1,8 @@
 """The job: one model for the job file, the flags of `muster run` and the Python API.
 
 Every field carries its flag (`Flag`), so the command line, the help and the error messages cannot differ from
-the job file. Field names are the long flags with underscores. The fields stand in `job_fields`, `ray_fields` and
-`slurm_fields`, by what they are about.
+the job file. Field names are the long flags with underscores. The fields stand in `job_fields`, `ray_fields`,
+`slurm_fields` and `spare_fields`, by what they are about.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from typing import Any
 
 from pydantic import ConfigDict, model_validator
 
-from muster.spec import arrays, groups
+from muster.spec import arrays, groups, spare_fields
 from muster.spec.flags import flags_of
 from muster.spec.job_fields import ContainerFields, EnvironmentFields, PlaceFields, WatchFields
 from muster.spec.passthrough import settle
 from muster.spec.ray_fields import RayFields
 from muster.spec.slurm_fields import RestartFields, SlurmFields
+from muster.spec.spare_fields import SpareFields
 
 
 # The last base's fields come first, in the model as in --help.
-class JobSpec(RestartFields, SlurmFields, WatchFields, ContainerFields, EnvironmentFields, RayFields, PlaceFields):
+class JobSpec(
+    SpareFields, RestartFields, SlurmFields, WatchFields, ContainerFields, EnvironmentFields, RayFields, PlaceFields
+):
     """What to run, on how many nodes, and how: validated, immutable, and complete with defaults."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,7 +40,7 @@ class JobSpec(RestartFields, SlurmFields, WatchFields, ContainerFields, Environm
 
     @model_validator(mode="after")
     def _groups_agree(self) -> JobSpec:
-        problem = groups.problem(self.groups, self.nodes) or arrays.problem(self)
+        problem = groups.problem(self.groups, self.nodes) or arrays.problem(self) or spare_fields.problem(self)
         if problem is not None:
             raise ValueError(problem)
         return self

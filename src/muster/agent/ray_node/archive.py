@@ -82,8 +82,7 @@ def _found(directory: str) -> list[tuple[str, int]]:
 def _write(directory: str, chosen: Sequence[tuple[str, int]], path: str, until: float) -> None:
     """Whole or not at all."""
     temporary, name = f"{path}{ENDING}.tmp", os.path.basename(path)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(os.path.dirname(path))
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
         with (
             _open_private(temporary) as file,

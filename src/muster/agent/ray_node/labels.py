@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from muster.agent import groups
-from muster.agent.ray_node.starter import RANK_LABEL
+from muster.agent.ray_node.starter import NODE_LABEL, RANK_LABEL
 
 NODE_TYPE_VARIABLE = "RAY_OVERRIDE_LABELS"
 SMI_TIMEOUT_S = 20.0
@@ -33,6 +33,7 @@ class NodeFacts:
     topology: str = ""  # Slurm's address of the node in the network: "spine1.leaf3.node17"
     nvlink_domain: str | None = None
     group: str | None = None  # of unlike nodes, this one's
+    number: int | None = None  # in the allocation, where it is not the rank: a spare takes the rank of another node
 
     @property
     def head(self) -> bool:
@@ -43,6 +44,7 @@ def labels(facts: NodeFacts) -> dict[str, str]:
     """Those whose value Ray does not allow are left out."""
     wanted = {
         RANK_LABEL: str(facts.rank),
+        NODE_LABEL: str(facts.rank if facts.number is None else facts.number),
         "muster.io/role": "head" if facts.head else "worker",
         "muster.io/host": facts.host,
         "muster.io/topology": facts.topology,

@@ -29,10 +29,11 @@ TRY_LOGS_S = 10.0  # to keep the logs of a failed try
 
 @dataclass(frozen=True)
 class Order:
-    """Be the head on this address, or join the head from it."""
+    """Be the head on this address, or join the head from it, with this rank in the cycle."""
 
     address: str
     head: str | None
+    rank: int
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class RayNode:
         self._domain: asyncio.Future[str | None]
         self.on_alive: Callable[[list[int]], None] = lambda ranks: None
         self.on_head: Callable[[str, int | None], None] = lambda address, dashboard: None
+        self.on_started: Callable[[], None] = lambda: None  # a worker's `ray start` has returned: Ray knows it
         self.on_note: Callable[[str], None] = lambda text: None
         self.on_failure: Callable[[str], None] = lambda reason: None
 
@@ -124,8 +126,9 @@ class RayNode:
             waiting: list[asyncio.Future[Any]] = [self._order, trial.failed]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if not trial.failed.done():
-                facts = replace(self._facts, nvlink_domain=await self._domain)
-                self._start(trial, self._order.result(), facts)
+                order = self._order.result()
+                facts = replace(self._facts, nvlink_domain=await self._domain, rank=order.rank)
+                self._start(trial, order, facts)
             failure = await trial.failed
             reasons.append(failure.reason)
             if trial.started.done() or trial.joined or failure.final or len(reasons) == TRIES:
@@ -150,6 +153,7 @@ class RayNode:
             dashboard = trial.ports.dashboard if self._options.dashboard else None
             self.on_head(settings.join_address(order.address, trial.ports.gcs), dashboard)
         else:
+            trial.started.add_done_callback(lambda _: self.on_started())
             trial.start([f"--address={order.head}", *args], None, self._options.nodes)
 
     def _keep(self, suffix: str, ending: Ending) -> Keep | None:

@@ -26,6 +26,7 @@ from typing import Any
 
 LOOK_S = 0.05  # how often the node table is read; the GCS answers in about a millisecond
 RANK_LABEL = "muster.io/rank"
+NODE_LABEL = "muster.io/node"  # its number in the allocation: two nodes may have had one rank, one after the other
 IPV6_SINCE = (2, 49)  # older releases of Ray take the address apart at its colons, and wait for a GCS they never find
 
 
@@ -113,13 +114,13 @@ def join(address: tuple[str, int]) -> str:
 
 
 def alive_ranks(client: Any) -> list[int] | None:
-    """Ranks of the nodes that Ray itself calls alive; None when it does not answer."""
+    """Numbers of the nodes that Ray itself calls alive; None when it does not answer."""
     try:
         infos = client.get_all_node_info().values()
     except Exception as error:  # of whatever class: Ray's differ between releases
         print(f"muster: Ray's node table could not be read: {error}", file=sys.stderr, flush=True)
         return None
-    return sorted(int(info.labels[RANK_LABEL]) for info in infos if info.state == 0 and RANK_LABEL in info.labels)
+    return sorted(int(info.labels[NODE_LABEL]) for info in infos if info.state == 0 and NODE_LABEL in info.labels)
 
 
 def watch(address: tuple[str, int], child: int, nodes: int) -> None:

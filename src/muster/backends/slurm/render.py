@@ -41,16 +41,17 @@ def defaults(spec: JobSpec, run_dir: str) -> dict[str, str | None]:
 
 def _when_a_node_fails(spec: JobSpec) -> dict[str, str | None]:
     """A lost node must not end the job: the agents decide that. With the batch host, though, the job script is lost,
-    and Slurm alone can begin again."""
+    and Slurm alone can begin again; a job that goes on without a lost node is not for it to end."""
     again: dict[str, str | None] = {"requeue": None} if spec.requeue_on else {}
-    return again if "node-fail" in spec.requeue_on else {"no-kill": None, **again}
+    leave = "node-fail" in spec.requeue_on and not spec.spares and spec.on_node_loss == "fail"
+    return again if leave else {"no-kill": None, **again}
 
 
 def options(spec: JobSpec, run_dir: str, workdir: str) -> dict[str, str | None]:
     """Every option of the job by its long name: Muster's own, its defaults, then what the job asks for."""
     chosen: dict[str, str | None] = {
         "job-name": spec.name,
-        "nodes": str(spec.nodes),
+        "nodes": str(spec.nodes + spec.spares),
         "ntasks-per-node": "1",
         "chdir": workdir,
         **defaults(spec, run_dir),

@@ -1,0 +1,37 @@
+"""What a run wants, as far as the protocol is concerned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+INFRASTRUCTURE_FAILED = 125  # the exit code for Muster's or the cluster's own failures
+FAILURE_GRACE_S = 2.0  # after a failure the driver's cluster is broken: a long grace would only hold the nodes
+FINISH_TIMEOUT_S = 20.0  # beyond the driver's grace: to stop and to collect logs, on every node at once
+
+FAIL, REPLACE, RESTART = "fail", "replace", "restart"  # what follows the loss of an active node under the driver
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The nodes of the allocation, how many of them are spares, and what may be done when one is lost."""
+
+    hosts: Sequence[str]  # by number
+    ray: bool = True
+    gather_timeout: float = 600.0
+    start_timeout: float = 300.0
+    spares: int = 0
+    last_call: float = 5.0  # how long a round with enough nodes waits for the others
+    on_node_loss: str = FAIL
+    max_restarts: int = 0
+    restart_on_driver_failure: bool = False
+    restart_grace: float = FAILURE_GRACE_S  # for the driver, before the next cycle
+
+    @property
+    def nodes(self) -> int:
+        return len(self.hosts)
+
+    @property
+    def wanted(self) -> int:
+        """How many nodes are active in a cycle."""
+        return len(self.hosts) - self.spares

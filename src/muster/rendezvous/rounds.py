@@ -1,0 +1,140 @@
+"""A run's nodes and how they come up: who takes part, when a round closes, who is started when. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from muster.rendezvous import messages as m
+from muster.rendezvous import roles
+from muster.rendezvous.messages import Command, Outcome
+from muster.rendezvous.plan import Plan
+from muster.rendezvous.roles import LEAD_RANK, Node, Role
+from muster.rendezvous.states import CONNECTED, NODE_MOVES, RUN_MOVES, NodeState, RunState
+
+
+class Rounds:
+    """The state of a run, and the half of the protocol that leads from gathering to a running driver."""
+
+    def __init__(self, plan: Plan, now: float) -> None:
+        self.plan = plan
+        self.state = RunState.GATHERING
+        self.cycle = 0
+        self.restart_reason = ""  # why the present cycle follows the one before
+        self.nodes = roles.newcomers(plan.hosts, plan.spares)
+        self.outcome: Outcome | None = None
+        self.moves: list[Node | RunState] = [
+            RunState.GATHERING
+        ]  # every move made, in order, for whoever publishes them
+        self.role_changes = 0
+        self.head_up = False
+        self.driver_running = False
+        self.last_call: float | None = None  # when a round with enough nodes stops waiting for the others
+        self.deadline: float | None = now + plan.gather_timeout
+
+    def _arrived(self, event: m.Arrived, now: float) -> list[Command]:
+        node = self.nodes[event.rank]
+        if node.state is not NodeState.EXPECTED:
+            return []
+        self.nodes[event.rank] = replace(node, host=event.host)
+        self._move_node(event.rank, NodeState.ARRIVED)
+        return self._take_part(event.rank, now)
+
+    def _take_part(self, rank: int, now: float) -> list[Command]:
+        """A node is there for this cycle. After the round has closed it is a spare; the first head need not wait."""
+        if self.state is RunState.FINISHING:
+            return self._stop_node(rank)
+        if self.state is not RunState.GATHERING:
+            self._set_role(rank, Role.SPARE)
+            return []
+        if rank == LEAD_RANK and self.cycle == 0:
+            self._set_role(rank, Role.ACTIVE, LEAD_RANK)
+        commands = self._begin(rank) if self.nodes[rank].role is Role.ACTIVE else []
+        return commands + self._maybe_close(now)
+
+    def _maybe_close(self, now: float) -> list[Command]:
+        """Close the round when nobody can still come; or when enough are here and last call or deadline is over."""
+        if self.state is not RunState.GATHERING or (not self.plan.spares and self._somebody_is_missing()):
+            return []
+        if not roles.enough(self.nodes, self.plan.wanted):
+            return []
+        if self._somebody_is_missing():
+            assert self.deadline is not None
+            self.last_call = now + self.plan.last_call if self.last_call is None else self.last_call
+            if now < min(self.last_call, self.deadline):
+                return []
+        for node in roles.assigned(self.nodes, self.plan.wanted):
+            self._set_role(node.rank, node.role, node.logical)
+        self._move_run(RunState.STARTING)
+        self.deadline = now + self.plan.start_timeout
+        return self._begin_all() + self._maybe_start_driver()
+
+    def _begin(self, rank: int) -> list[Command]:
+        """Start an active node's part of Ray, if that can be: workers wait for the head."""
+        if not self.plan.ray:
+            self._move_node(rank, NodeState.READY)
+        elif rank == LEAD_RANK or self.head_up:
+            self._move_node(rank, NodeState.STARTING)
+            return [m.StartHead() if rank == LEAD_RANK else m.StartWorker(rank)]
+        return []
+
+    def _begin_all(self) -> list[Command]:
+        waiting = [node.rank for node in self._active() if node.state is NodeState.ARRIVED]
+        return [command for rank in waiting for command in self._begin(rank)]
+
+    def _head_is_up(self) -> list[Command]:
+        if self.nodes[LEAD_RANK].state is not NodeState.STARTING:
+            return []
+        self.head_up = True
+        return self._begin_all()
+
+    def _ready(self, event: m.Ready) -> list[Command]:
+        if self.nodes[event.rank].state is not NodeState.STARTING:
+            return []
+        self._move_node(event.rank, NodeState.READY)
+        return self._maybe_start_driver()
+
+    def _maybe_start_driver(self) -> list[Command]:
+        if any(node.state is not NodeState.READY for node in self._active()):
+            return []
+        if self.state is RunState.RUNNING:
+            self.deadline = None  # every replacement is up
+        if self.state is not RunState.STARTING:
+            return []
+        self._move_run(RunState.RUNNING)
+        self.deadline = None
+        self.driver_running = True
+        return [m.StartDriver()]
+
+    def _stop_node(self, rank: int) -> list[Command]:
+        if self.nodes[rank].state not in CONNECTED:
+            return []
+        self._move_node(rank, NodeState.STOPPING)
+        return [m.StopNode(rank)]
+
+    # -- small questions ----------------------------------------------------------------------------------------
+
+    def _somebody_is_missing(self) -> bool:
+        """Not here, and still may come. Without spares that alone keeps a round open, and is soon found."""
+        return any(node.may_come for node in self.nodes)
+
+    def _active(self) -> Iterator[Node]:
+        return (node for node in self.nodes if node.role is Role.ACTIVE)
+
+    def _set_role(self, rank: int, role: Role, logical: int | None = None) -> None:
+        node = replace(self.nodes[rank], role=role, logical=logical)
+        if node != self.nodes[rank]:
+            self.nodes[rank] = node
+            self.role_changes += 1
+            self.moves.append(node)
+
+    def _move_node(self, rank: int, state: NodeState) -> None:
+        node = self.nodes[rank]
+        if state in NODE_MOVES[node.state]:
+            self.nodes[rank] = replace(node, state=state)
+            self.moves.append(self.nodes[rank])
+
+    def _move_run(self, state: RunState) -> None:
+        assert state in RUN_MOVES[self.state], f"{self.state.value} -> {state.value}"
+        self.state = state
+        self.moves.append(state)

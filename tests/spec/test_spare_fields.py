@@ -1,0 +1,64 @@
+"""Spares: what a job may ask for, what Slurm is asked for because of it, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from muster.backends.choose import Place, choose_place
+from muster.backends.errors import Mistake
+from muster.backends.slurm import render
+from muster.spec import JobSpec
+
+
+def job(**fields: Any) -> JobSpec:
+    return JobSpec(**{"command": ["true"], **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"spares": 1, "groups": [{"name": "a", "nodes": 2}]}, "groups of unlike nodes cannot have spares"),
+        ({"on_node_loss": "replace"}, "there is no spare to replace a node by"),
+        ({"on_node_loss": "hope"}, "fail"),
+        ({"spares": -1}, "spares"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        job(**fields)
+
+
+def test_slurm_is_asked_for_the_nodes_and_the_spares() -> None:
+    assert render.options(job(nodes=3, spares=2), "/run", "/work")["nodes"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("fields", "stays"),
+    [({}, False), ({"spares": 1}, True), ({"on_node_loss": "restart"}, True)],
+    ids=["no-spares", "spares", "restart"],
+)
+def test_a_job_that_goes_on_without_a_lost_node_is_not_ended_by_slurm(fields: dict[str, Any], stays: bool) -> None:
+    assert ("no-kill" in render.options(job(requeue_on=["node-fail"], **fields), "/run", "/work")) is stays
+
+
+@pytest.fixture
+def allocation(tmp_path: Any) -> dict[str, str]:
+    (tmp_path / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "srun").chmod(0o755)
+    return {"PATH": str(tmp_path), "SLURM_JOB_ID": "42", "SLURM_JOB_NUM_NODES": "4"}
+
+
+@pytest.mark.parametrize(("fields", "nodes"), [({"spares": 1}, 3), ({"spares": 1, "nodes": 2}, 2)])
+def test_inside_an_allocation_the_job_works_on_what_the_spares_leave(
+    allocation: dict[str, str], fields: dict[str, Any], nodes: int
+) -> None:
+    assert choose_place(job(**fields), allocation) == Place("allocation", nodes)
+
+
+@pytest.mark.parametrize("fields", [{"spares": 4}, {"spares": 2, "nodes": 3}])
+def test_an_allocation_too_small_for_the_spares_is_refused(allocation: dict[str, str], fields: dict[str, Any]) -> None:
+    with pytest.raises(Mistake, match=r"has 4 nodes, too few for .*--spares"):
+        choose_place(job(**fields), allocation)
