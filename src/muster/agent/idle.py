@@ -96,7 +96,7 @@ def main(argv: list[str]) -> int:
     timeout = read_record(run.job).get("idle_timeout")
     ends = f"after {timeout:g} s without use, or " if timeout else ""
     print(f"muster: the cluster is ready; it ends {ends}with: muster down {run.run_id}", flush=True)
-    use = Use(attempt, _ray_jobs()) if timeout else None
+    use = Use(attempt, _ray_jobs(min(RAY_LOOK_S, timeout / 4))) if timeout else None
     idle = Idle(timeout or 0.0, time.monotonic())
     while True:
         if os.path.basename(attempt.down_request) in os.listdir(attempt.root):
@@ -108,9 +108,10 @@ def main(argv: list[str]) -> int:
         time.sleep(LOOK_S)
 
 
-def _ray_jobs() -> Callable[[], bool]:
+def _ray_jobs(every: float) -> Callable[[], bool]:
+    """Asked several times within the idle time: a job that came since the last answer must not be missed."""
     address = os.environ.get("RAY_ADDRESS")
-    return Rarely(RayJobs(address).used, RAY_LOOK_S) if address else lambda: False
+    return Rarely(RayJobs(address).used, every) if address else lambda: False
 
 
 def _leave(signum: int, frame: Any) -> None:
