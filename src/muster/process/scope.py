@@ -158,11 +158,13 @@ class Scope:
         if not self._closed.done():
             with contextlib.suppress(OSError):  # the reader sees the same loss and says so
                 await self._send({"do": "close", "grace": grace}, [])
-        if self._reader.done() and not self._closed.done():
-            self._reader = asyncio.create_task(self._read())  # it was cancelled: the loop is being shut down around us
-        closed = await asyncio.shield(self._closed)
+        while not self._closed.done():
+            if self._reader.done():  # it was cancelled, perhaps just now: the loop is being shut down around us
+                self._reader = asyncio.create_task(self._read())
+            waiting: list[asyncio.Future[Any]] = [self._closed, self._reader]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         self._socket.close()
-        return closed
+        return self._closed.result()
 
     async def _send(self, message: dict[str, Any], fds: list[int]) -> None:
         body = json.dumps(message).encode()
