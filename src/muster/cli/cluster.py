@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +14,12 @@ from typing import Any
 import click
 
 from muster.api import prepare, submit_prepared
-from muster.backends.errors import BackendError, Mistake
+from muster.backends.errors import BackendError
 from muster.backends.prepare import Prepared
 from muster.board import RunPaths
 from muster.cli.display import Display, make_display
 from muster.cli.options import GroupedOption, JobCommand, job_options
-from muster.cli.run import DETACHED_BY_INTERRUPT, InfrastructureFailed
-from muster.process import SpawnError
+from muster.cli.run import DETACHED_BY_INTERRUPT, failures_told, warn
 from muster.runs.follow import Output, RunResult, follow
 from muster.runs.idle import bring_down, idle_command, is_idle_cluster
 from muster.runs.index import NoSuchRun
@@ -57,17 +57,11 @@ def up(file: Path | None, flags: dict[str, Any], detach: bool, as_json: bool) ->
     It goes on by itself, as a Slurm job or in the background of this machine, until `muster down`, its time limit or
     --idle-timeout. A job file may be one of `muster run`: its command is left out.
     """
-    try:
+    with failures_told():
         prepared = _idle(prepare(_spec(file, flags)))
-        display = make_display(prepared, as_json)
-        try:
+        warn(prepared)
+        with contextlib.closing(make_display(prepared, as_json)) as display:
             return _start(prepared, display, detach)
-        finally:
-            display.close()
-    except Mistake as error:
-        raise click.UsageError(str(error)) from error
-    except (BackendError, SpawnError) as error:
-        raise InfrastructureFailed(str(error)) from error
 
 
 def _spec(file: Path | None, flags: dict[str, Any]) -> JobSpec:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,22 +65,31 @@ def run(
     if "idle_timeout" in flags:
         raise click.UsageError("--idle-timeout is for `muster up`: a run with a COMMAND ends with it")
     spec = load_job(file, with_environment(flags) if from_env else flags)
-    try:
+    with failures_told():
         prepared = prepare(spec)
-        for warning in [*prepared.warnings, *preflight.warnings(prepared, os.environ)]:
-            click.echo(f"muster: warning: {warning}", err=True)
+        warn(prepared)
         if dry_run:
             click.echo(prepared.script, nl=False)
             return 0
-        display = make_display(prepared, as_json)
-        try:
+        with contextlib.closing(make_display(prepared, as_json)) as display:
             return _start(prepared, display, detach)
-        finally:
-            display.close()
+
+
+@contextlib.contextmanager
+def failures_told() -> Iterator[None]:
+    """What the backends refuse or cannot do, as the command line says it: code 2 for a mistake, 125 for the rest."""
+    try:
+        yield
     except Mistake as error:
         raise click.UsageError(str(error)) from error
     except (BackendError, SpawnError) as error:
         raise InfrastructureFailed(str(error)) from error
+
+
+def warn(prepared: Prepared) -> None:
+    """What is not wrong, but better known before the job waits in the queue."""
+    for warning in [*prepared.warnings, *preflight.warnings(prepared, os.environ)]:
+        click.echo(f"muster: warning: {warning}", err=True)
 
 
 def _start(prepared: Prepared, display: Display, detach: bool) -> int:
