@@ -31,7 +31,7 @@ from muster.rendezvous.messages import (
     StopRequested,
     Tick,
 )
-from muster.rendezvous.protocol import FINISH_TIMEOUT_S, LEAD_RANK, Node, Plan, Protocol
+from muster.rendezvous.protocol import FINISH_TIMEOUT_S, Node, Plan, Protocol
 from muster.rendezvous.roles import Role
 from muster.rendezvous.states import ENDED, NODE_MOVES, RUN_MOVES, NodeState, RunState
 
@@ -241,7 +241,7 @@ class AnyOrder(RuleBasedStateMachine):
         for key, times in self.commands.items():
             if isinstance(key[-1], (StopNode, StartWorker)):
                 assert times == 1 and key[1] > 0
-                assert not (isinstance(key[-1], StartWorker) and key[-1].rank == LEAD_RANK)
+                assert not (isinstance(key[-1], StartWorker) and key[-1].rank == self.protocol.lead)
 
     @invariant()
     def no_two_nodes_have_one_rank_and_only_active_ones_have_any(self) -> None:

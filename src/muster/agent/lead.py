@@ -28,7 +28,7 @@ from muster.board import claim
 from muster.board.secrets import secret_values
 from muster.process import Exit, signal_name
 from muster.rendezvous import messages as m
-from muster.rendezvous.protocol import LEAD_RANK, Protocol
+from muster.rendezvous.protocol import Protocol
 from muster.rendezvous.states import NodeState, RunState
 
 LOOK_S = 0.5  # how often deadlines, the stop request and the launcher's stderr are looked at
@@ -168,7 +168,7 @@ class Lead:
             self._feed(m.NodeGone(rank, cycle))
 
     def _ray_alive(self, ranks: list[int], cycle: int) -> None:
-        if LEAD_RANK in ranks and cycle == self._protocol.cycle and not self._protocol.head_up:
+        if self._protocol.lead in ranks and cycle == self._protocol.cycle and not self._protocol.head_up:
             self._publisher.mark("ray_head_ready")
             self._feed(m.HeadUp(cycle))
         for rank in ranks:
@@ -247,7 +247,9 @@ class Lead:
         """With what the node must know to decide about Ray's logs: how the run ended, and how long there is."""
         now, outcome = time.monotonic(), self._protocol.outcome
         ends = [when for when in (self._protocol.deadline, self._killed_at) if when is not None]
-        told = ending(rank, outcome, min(ends, default=now) - now) if outcome else cycle_ending(rank)
+        told = (
+            ending(rank, outcome, min(ends, default=now) - now, self._protocol.lead) if outcome else cycle_ending(rank)
+        )
         self._members.send(rank, "stop", **asdict(told), cycle=self._protocol.cycle)
 
     def _begin_cycle(self) -> None:
@@ -289,7 +291,7 @@ class Lead:
         event = m.DriverEnded(exit.shell_code, str(exit), cycle)
         if exit.shell_code and self._protocol.state is RunState.RUNNING:  # else it was told to end
             tail = tail_of(self._identity.attempt.driver_log, 12)
-            self._feed_failure(event, LEAD_RANK, "driver", f"the driver {exit}", tail)
+            self._feed_failure(event, self._protocol.lead, "driver", f"the driver {exit}", tail)
         else:
             self._feed(event)
 
@@ -297,7 +299,7 @@ class Lead:
         """On an address that another node has reached: only they can tell which of ours it is."""
         proven = await self._members.company(self._whereabouts.patience()) if self._job.step_nodes > 1 else []
         address = self._whereabouts.of_the_head(proven)
-        self._members.send(LEAD_RANK, "start_ray", address=address, head=None, logical=LEAD_RANK)
+        self._members.send(self._protocol.lead, "start_ray", address=address, head=None, logical=0)
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         self.watch(asyncio.ensure_future(work))
@@ -307,4 +309,4 @@ class Lead:
         if not task.cancelled() and task.exception() is not None:
             say(f"the lead failed: {task.exception()!r}")
             reason, cycle = f"the lead failed: {task.exception()!r}", self._protocol.cycle
-            self._feed(m.NodeFailed(LEAD_RANK, self._protocol.state.value, reason, cycle))
+            self._feed(m.NodeFailed(self._protocol.lead, self._protocol.state.value, reason, cycle))

@@ -16,7 +16,7 @@ from muster.agent.lead import Lead
 from muster.agent.limits import raise_limits
 from muster.agent.node import NodeAgent
 from muster.process import become_subreaper, signal_name, sweep
-from muster.rendezvous.protocol import LEAD_RANK
+from muster.rendezvous.plan import FIRST_LEAD
 
 OTHER_ENTRIES = ("attach", "idle")
 PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGURG)
@@ -40,7 +40,7 @@ async def _run(identity: Identity) -> int:
     with open(identity.run.token, "rb") as file:
         token = file.read().strip()
     node, lead = NodeAgent(identity, token), None
-    if identity.rank == LEAD_RANK:
+    if identity.rank == FIRST_LEAD:
         lead = Lead(identity, Job.load(identity.run), token)
         await lead.start()
     _handle_signals(node, lead)

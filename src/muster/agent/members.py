@@ -9,7 +9,6 @@ from typing import Any
 
 from muster.agent.channel import LINE_LIMIT, SILENCE_S, Channel, accept, listen
 from muster.agent.job import Identity
-from muster.rendezvous.protocol import LEAD_RANK
 
 
 class Members:
@@ -51,7 +50,7 @@ class Members:
         """Our own addresses that agents of other nodes have reached, once there is one or the time (if any) is over."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._company.wait(), seconds)
-        return [channel.local_address for rank, channel in self._channels.items() if rank != LEAD_RANK]
+        return [channel.local_address for rank, channel in self._channels.items() if rank != self._identity.rank]
 
     async def dismiss(self) -> None:
         """Everybody may go."""
@@ -76,7 +75,7 @@ class Members:
             channel.close()
             return
         self._channels[rank] = channel
-        if rank != LEAD_RANK:
+        if rank != self._identity.rank:
             self._company.set()
         self.on_task(channel.beat())
         self.on_join(rank, greeting["host"])

@@ -159,6 +159,7 @@ class Publisher:
         return {
             **self._identity,
             "cycle": self._protocol.cycle,
+            "lead": self._protocol.lead,
             "cycles": [self.shown(entry) for entry in self._cycles.entries],
             "state": self._protocol.state.value,
             "end_reason": ended["end_reason"] if ended else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from muster.rendezvous.messages import Outcome
-from muster.rendezvous.protocol import LEAD_RANK
+from muster.rendezvous.plan import FIRST_LEAD
 
 AT_ONCE = 64  # nodes of one group
 PAUSE_S = 0.5  # between groups
@@ -33,10 +33,10 @@ def turn(rank: int) -> float:
     return rank // AT_ONCE * PAUSE_S
 
 
-def ending(rank: int, outcome: Outcome, seconds: float) -> Ending:
+def ending(rank: int, outcome: Outcome, seconds: float, lead: int = FIRST_LEAD) -> Ending:
     """For a node that is stopped with `seconds` left before everything must be over. Anything but 0 is a failure."""
     failed, left = outcome.exit_code != 0, max(0.0, seconds - SPARE_S)
-    if rank in (outcome.rank, LEAD_RANK):
+    if rank in (outcome.rank, lead):
         return Ending(failed, 0.0, left)
     after = turn(rank)
     return Ending(failed, after, left - after if left >= after + LEAST_S else 0.0)

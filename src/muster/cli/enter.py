@@ -14,7 +14,6 @@ from muster.agent.groups import group_of, groups_of
 from muster.backends.container import Container
 from muster.backends.enter import Entry, Node, session_environment
 from muster.board import AttemptPaths, RunPaths, read_record
-from muster.rendezvous.protocol import LEAD_RANK
 from muster.runs.index import NoSuchRun
 from muster.runs.live import NotRunning, live_run, running
 
@@ -91,7 +90,7 @@ def _entry(name: str | None, node: str | None, runs_dir: Path | None) -> Entry:
 
 def node_named(name: str | None, run: RunPaths, attempt: AttemptPaths, status: dict[str, Any]) -> Node:
     """By rank, or by its host's name; the head when none is named."""
-    wanted = str(LEAD_RANK) if name is None else name
+    wanted = str(status.get("lead", 0)) if name is None else name
     for known in status["nodes"]:
         if wanted in (str(known["rank"]), known["host"], known["host"].partition(".")[0]):
             record = read_record(attempt.node_record(known["rank"]))

@@ -9,6 +9,8 @@ INFRASTRUCTURE_FAILED = 125  # the exit code for Muster's or the cluster's own f
 FAILURE_GRACE_S = 2.0  # after a failure the driver's cluster is broken: a long grace would only hold the nodes
 FINISH_TIMEOUT_S = 20.0  # beyond the driver's grace: to stop and to collect logs, on every node at once
 
+FIRST_LEAD = 0  # the node that leads a run to begin with
+
 FAIL, REPLACE, RESTART = "fail", "replace", "restart"  # what follows the loss of an active node under the driver
 
 
@@ -35,3 +37,14 @@ class Plan:
     def wanted(self) -> int:
         """How many nodes are active in a cycle."""
         return len(self.hosts) - self.spares
+
+
+@dataclass(frozen=True)
+class Mandate:
+    """Under what a lead begins: the first one with nothing, a later one with what the lead before it left."""
+
+    term: int = 0
+    lead: int = FIRST_LEAD  # its node's number
+    cycle: int = 0  # the one it begins
+    excluded: frozenset[int] = frozenset()
+    reason: str = ""  # why that cycle follows the one before

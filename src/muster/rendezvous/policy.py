@@ -19,7 +19,7 @@ from enum import Enum
 
 from muster.rendezvous import words
 from muster.rendezvous.plan import FAIL, REPLACE, RESTART, Plan
-from muster.rendezvous.roles import LEAD_RANK, Node, next_spare, usable
+from muster.rendezvous.roles import Node, next_spare, usable
 
 RAY_PHASE = "ray"  # what failed was Ray, not the agent
 
@@ -41,10 +41,10 @@ class Verdict:
 
 
 def after_loss(
-    plan: Plan, nodes: Sequence[Node], restarts: int, rank: int, running: bool, phase: str | None
+    plan: Plan, nodes: Sequence[Node], restarts: int, lead: bool, running: bool, phase: str | None
 ) -> Verdict:
     """For an active node, already excluded unless it is the lead; `phase` is None when the node itself is gone."""
-    if rank == LEAD_RANK:
+    if lead:
         may = running and plan.on_node_loss == RESTART and phase == RAY_PHASE
         return after_restart_cause(plan, nodes, restarts) if may else Verdict(Step.END)
     if running and plan.on_node_loss == RESTART:

@@ -14,11 +14,11 @@ from muster.rendezvous import policy, roles, words
 from muster.rendezvous.messages import Command, EndDriver, Outcome, StopNode
 from muster.rendezvous.plan import FAILURE_GRACE_S, FINISH_TIMEOUT_S, INFRASTRUCTURE_FAILED, Plan
 from muster.rendezvous.policy import Step, Verdict
-from muster.rendezvous.roles import LEAD_RANK, Node, Role
+from muster.rendezvous.roles import Node, Role
 from muster.rendezvous.rounds import Rounds
 from muster.rendezvous.states import CONNECTED, DEPARTED, ENDED, NodeState, RunState
 
-__all__ = ["FAILURE_GRACE_S", "FINISH_TIMEOUT_S", "INFRASTRUCTURE_FAILED", "LEAD_RANK", "Node", "Plan", "Protocol"]
+__all__ = ["FAILURE_GRACE_S", "FINISH_TIMEOUT_S", "INFRASTRUCTURE_FAILED", "Node", "Plan", "Protocol"]
 
 
 class Protocol(Rounds):
@@ -81,7 +81,7 @@ class Protocol(Rounds):
 
     def _without(self, node: Node, ended: Outcome, now: float) -> list[Command]:
         """A node can no longer be used: go on as the plan allows, or end the run by the node's name."""
-        lead, phase = node.rank == LEAD_RANK, None if ended.lost else ended.phase
+        lead, phase = node.rank == self.lead, None if ended.lost else ended.phase
         rest = [replace(n, role=Role.EXCLUDED) if n.rank == node.rank and not lead else n for n in self.nodes]
         if self.state in (RunState.GATHERING, RunState.RESTARTING):
             count = roles.left(rest) if self.state is RunState.GATHERING else roles.usable(rest)
@@ -93,7 +93,7 @@ class Protocol(Rounds):
         if node.role is Role.SPARE:
             return self._exclude(node.rank)
         running = self.state is RunState.RUNNING
-        verdict = policy.after_loss(self.plan, rest, self.cycle, node.rank, running, phase)
+        verdict = policy.after_loss(self.plan, rest, self.cycle, lead, running, phase)
         if verdict.step is not Step.REPLACE:
             excluded = self._exclude(node.rank) if verdict.step is Step.RESTART and not lead else []
             return excluded + self._mend_or_end(verdict, ended, now, self.plan.restart_grace)

@@ -15,8 +15,6 @@ from enum import Enum
 
 from muster.rendezvous.states import CONNECTED, DEPARTED, NodeState
 
-LEAD_RANK = 0
-
 
 class Role(str, Enum):
     """What a node is to the present cycle."""
@@ -48,27 +46,29 @@ class Node:
         return self.role is not Role.EXCLUDED and self.state in (NodeState.EXPECTED, NodeState.STOPPING)
 
 
-def newcomers(hosts: Sequence[str], spares: int) -> list[Node]:
+def newcomers(hosts: Sequence[str], spares: int, excluded: frozenset[int] = frozenset()) -> list[Node]:
     """Before anybody has arrived. Where there are no spares nothing is to be chosen: every role is known."""
     if spares:
-        return [Node(rank, host) for rank, host in enumerate(hosts)]
+        waiting = [Node(rank, host) for rank, host in enumerate(hosts)]
+        return [replace(n, state=NodeState.LOST, role=Role.EXCLUDED) if n.rank in excluded else n for n in waiting]
     return [Node(rank, host, role=Role.ACTIVE, logical=rank) for rank, host in enumerate(hosts)]
 
 
-def enough(nodes: Sequence[Node], wanted: int) -> bool:
+def enough(nodes: Sequence[Node], wanted: int, lead: int) -> bool:
     """Whether the round could close with who is here. The lead is always one of them."""
-    return nodes[LEAD_RANK].here and sum(node.here for node in nodes) >= wanted
+    return nodes[lead].here and sum(node.here for node in nodes) >= wanted
 
 
-def assigned(nodes: Sequence[Node], wanted: int) -> list[Node]:
-    """The roles of a round that closes: of the nodes here, by number, the first are active, the rest are spares.
+def assigned(nodes: Sequence[Node], wanted: int, lead: int) -> list[Node]:
+    """The roles of a round that closes: the lead, then the others by number, are active; the rest are spares.
 
     A node that still may come is a spare from then on, whenever it does.
 
-    >>> [node.role.value for node in assigned([Node(n, "", NodeState.ARRIVED) for n in range(3)], 2)]
+    >>> [node.role.value for node in assigned([Node(n, "", NodeState.ARRIVED) for n in range(3)], 2, 0)]
     ['active', 'active', 'spare']
     """
-    ranks = {node.rank: logical for logical, node in enumerate(node for node in nodes if node.here)}
+    here = sorted((node.rank for node in nodes if node.here), key=lambda rank: (rank != lead, rank))
+    ranks = {rank: logical for logical, rank in enumerate(here)}
     return [
         node if node.role is Role.EXCLUDED
         else replace(node, role=Role.ACTIVE, logical=ranks[node.rank]) if ranks.get(node.rank, wanted) < wanted

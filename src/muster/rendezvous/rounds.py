@@ -8,20 +8,21 @@ from dataclasses import replace
 from muster.rendezvous import messages as m
 from muster.rendezvous import roles
 from muster.rendezvous.messages import Command, Outcome
-from muster.rendezvous.plan import Plan
-from muster.rendezvous.roles import LEAD_RANK, Node, Role
+from muster.rendezvous.plan import Mandate, Plan
+from muster.rendezvous.roles import Node, Role
 from muster.rendezvous.states import CONNECTED, NODE_MOVES, RUN_MOVES, NodeState, RunState
 
 
 class Rounds:
     """The state of a run, and the half of the protocol that leads from gathering to a running driver."""
 
-    def __init__(self, plan: Plan, now: float) -> None:
+    def __init__(self, plan: Plan, now: float, mandate: Mandate = Mandate()) -> None:
         self.plan = plan
+        self.lead = mandate.lead
         self.state = RunState.GATHERING
-        self.cycle = 0
-        self.restart_reason = ""  # why the present cycle follows the one before
-        self.nodes = roles.newcomers(plan.hosts, plan.spares)
+        self.cycle = mandate.cycle
+        self.restart_reason = mandate.reason  # why the present cycle follows the one before
+        self.nodes = roles.newcomers(plan.hosts, plan.spares, mandate.excluded)
         self.outcome: Outcome | None = None
         self.moves: list[Node | RunState] = [
             RunState.GATHERING
@@ -47,8 +48,8 @@ class Rounds:
         if self.state is not RunState.GATHERING:
             self._set_role(rank, Role.SPARE)
             return []
-        if rank == LEAD_RANK and self.cycle == 0:
-            self._set_role(rank, Role.ACTIVE, LEAD_RANK)
+        if rank == self.lead and self.cycle == 0:
+            self._set_role(rank, Role.ACTIVE, 0)
         commands = self._begin(rank) if self.nodes[rank].role is Role.ACTIVE else []
         return commands + self._maybe_close(now)
 
@@ -56,14 +57,14 @@ class Rounds:
         """Close the round when nobody can still come; or when enough are here and last call or deadline is over."""
         if self.state is not RunState.GATHERING or (not self.plan.spares and self._somebody_is_missing()):
             return []
-        if not roles.enough(self.nodes, self.plan.wanted):
+        if not roles.enough(self.nodes, self.plan.wanted, self.lead):
             return []
         if self._somebody_is_missing():
             assert self.deadline is not None
             self.last_call = now + self.plan.last_call if self.last_call is None else self.last_call
             if now < min(self.last_call, self.deadline):
                 return []
-        for node in roles.assigned(self.nodes, self.plan.wanted):
+        for node in roles.assigned(self.nodes, self.plan.wanted, self.lead):
             self._set_role(node.rank, node.role, node.logical)
         self._move_run(RunState.STARTING)
         self.deadline = now + self.plan.start_timeout
@@ -73,9 +74,9 @@ class Rounds:
         """Start an active node's part of Ray, if that can be: workers wait for the head."""
         if not self.plan.ray:
             self._move_node(rank, NodeState.READY)
-        elif rank == LEAD_RANK or self.head_up:
+        elif rank == self.lead or self.head_up:
             self._move_node(rank, NodeState.STARTING)
-            return [m.StartHead() if rank == LEAD_RANK else m.StartWorker(rank)]
+            return [m.StartHead() if rank == self.lead else m.StartWorker(rank)]
         return []
 
     def _begin_all(self) -> list[Command]:
@@ -83,7 +84,7 @@ class Rounds:
         return [command for rank in waiting for command in self._begin(rank)]
 
     def _head_is_up(self) -> list[Command]:
-        if self.nodes[LEAD_RANK].state is not NodeState.STARTING:
+        if self.nodes[self.lead].state is not NodeState.STARTING:
             return []
         self.head_up = True
         return self._begin_all()
