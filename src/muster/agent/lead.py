@@ -247,9 +247,8 @@ class Lead:
         """With what the node must know to decide about Ray's logs: how the run ended, and how long there is."""
         now, outcome = time.monotonic(), self._protocol.outcome
         ends = [when for when in (self._protocol.deadline, self._killed_at) if when is not None]
-        told = (
-            ending(rank, outcome, min(ends, default=now) - now, self._protocol.lead) if outcome else cycle_ending(rank)
-        )
+        left = min(ends, default=now) - now
+        told = ending(rank, outcome, left, self._protocol.lead) if outcome else cycle_ending(rank)
         self._members.send(rank, "stop", **asdict(told), cycle=self._protocol.cycle)
 
     def _begin_cycle(self) -> None:

@@ -48,3 +48,6 @@ class Mandate:
     cycle: int = 0  # the one it begins
     excluded: frozenset[int] = frozenset()
     reason: str = ""  # why that cycle follows the one before
+
+
+FIRST_MANDATE = Mandate()

@@ -48,10 +48,12 @@ class Node:
 
 def newcomers(hosts: Sequence[str], spares: int, excluded: frozenset[int] = frozenset()) -> list[Node]:
     """Before anybody has arrived. Where there are no spares nothing is to be chosen: every role is known."""
-    if spares:
-        waiting = [Node(rank, host) for rank, host in enumerate(hosts)]
-        return [replace(n, state=NodeState.LOST, role=Role.EXCLUDED) if n.rank in excluded else n for n in waiting]
-    return [Node(rank, host, role=Role.ACTIVE, logical=rank) for rank, host in enumerate(hosts)]
+    role = Role.WAITING if spares else Role.ACTIVE
+    return [
+        Node(rank, host, NodeState.LOST, Role.EXCLUDED) if rank in excluded
+        else Node(rank, host, role=role, logical=None if spares else rank)
+        for rank, host in enumerate(hosts)
+    ]  # fmt: skip
 
 
 def enough(nodes: Sequence[Node], wanted: int, lead: int) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from muster.rendezvous import messages as m
 from muster.rendezvous import roles
 from muster.rendezvous.messages import Command, Outcome
-from muster.rendezvous.plan import Mandate, Plan
+from muster.rendezvous.plan import FIRST_MANDATE, Mandate, Plan
 from muster.rendezvous.roles import Node, Role
 from muster.rendezvous.states import CONNECTED, NODE_MOVES, RUN_MOVES, NodeState, RunState
 
@@ -16,7 +16,7 @@ from muster.rendezvous.states import CONNECTED, NODE_MOVES, RUN_MOVES, NodeState
 class Rounds:
     """The state of a run, and the half of the protocol that leads from gathering to a running driver."""
 
-    def __init__(self, plan: Plan, now: float, mandate: Mandate = Mandate()) -> None:
+    def __init__(self, plan: Plan, now: float, mandate: Mandate = FIRST_MANDATE) -> None:
         self.plan = plan
         self.lead = mandate.lead
         self.state = RunState.GATHERING
