@@ -4,12 +4,15 @@ It is the parent (and, as a subreaper, the foster parent) of everything started 
 there can escape it: not with setsid, not by double-forking. It watches a socket held by its owner. When the owner
 asks for it, or is gone, the keeper ends the scope: TERM, grace, KILL, again and again until no child is left.
 
-The file is self-contained: it is run as `python -I -S -c <this source> FD GRACE DIRECTORY...`, in an environment in
-which Muster need not be importable. Messages are JSON with a length in front; descriptors travel beside the length.
+The file is self-contained: it is run as `python -I -S -c <this source> FD LEASE GRACE DIRECTORY...`, in an environment
+in which Muster need not be importable. Messages are JSON with a length in front; descriptors travel beside the length.
 
-    state      leaves on                       to
-    serving    "close" from the owner, EOF     ending
-    ending     no child left                   (exit)
+    state      leaves on                                           to
+    serving    "close" from the owner, EOF, the end of the lease   ending (after a lease without any grace)
+    ending     no child left                                       (exit)
+
+LEASE is the descriptor of the owner's lease (see lease.py), or -1: it may have been stopped while others go on without
+it, and must not be waited for.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import mmap
 import os
 import select
 import shutil
@@ -31,6 +35,8 @@ from typing import Any
 LENGTH = struct.Struct("!I")
 PR_SET_CHILD_SUBREAPER = 36
 THREADS = 17  # index of num_threads among the fields of /proc/<pid>/stat that follow the name
+LEASE = struct.Struct("=Q")  # until when what is owned may run: nanoseconds of the clock below; 0: for ever
+LOOK_S = 1.0  # how often a lease without an end is looked at: it may get one
 POLL_S = 0.02  # how often an ending scope is looked at; nothing signals "a grandchild was adopted"
 
 
@@ -97,10 +103,16 @@ def send_signal(pid: int, signum: int) -> bool:
     return True
 
 
+def lease_clock() -> int:
+    """One clock for all processes of the machine, which also runs while it sleeps."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
 class Keeper:
     """Serves one owner; see the module's state table."""
 
-    def __init__(self, owner: socket.socket, grace: float, directories: list[str]) -> None:
+    def __init__(self, owner: socket.socket, lease: int, grace: float, directories: list[str]) -> None:
+        self.lease = mmap.mmap(lease, LEASE.size, mmap.MAP_SHARED, mmap.PROT_READ) if lease != -1 else None
         self.owner: socket.socket | None = owner
         self.grace = grace  # for the case that the owner dies and cannot name one
         self.ending = False
@@ -134,10 +146,19 @@ class Keeper:
         """Start and report processes until the owner closes the scope or is gone."""
         while self.owner is not None:
             watched: list[Any] = [self.owner, self.wake_read]
-            ready, _, _ = select.select(watched, [], [])
+            ready, _, _ = select.select(watched, [], [], None if self.lease is None else min(self.lease_left(), LOOK_S))
             self.reap()
+            if self.lease_left() == 0:
+                return
             if self.owner in ready and not self.take_request():
                 return
+
+    def lease_left(self) -> float:
+        """Seconds. When there are none, no grace is left either."""
+        (until,) = LEASE.unpack_from(self.lease) if self.lease is not None else (0,)
+        left = max(0, until - lease_clock()) / 1e9 if until else float("inf")
+        self.grace = self.grace if left else 0.0
+        return left
 
     def take_request(self) -> bool:
         """Carry out one message; False when the scope is to end."""
@@ -240,6 +261,7 @@ class Keeper:
     def wait_while_ending(self) -> None:
         """A moment, or until a child ends, or the owner loses its patience: a further "close" with less grace."""
         watched: list[Any] = [self.wake_read] if self.owner is None else [self.wake_read, self.owner]
+        self.lease_left()
         if self.owner in select.select(watched, [], [], POLL_S)[0]:
             grace = self.grace
             self.take_request()
@@ -264,7 +286,7 @@ def main() -> None:
         os._exit(0)
     os.setsid()
     become_subreaper()
-    keeper = Keeper(owner, float(sys.argv[2]), sys.argv[3:])
+    keeper = Keeper(owner, int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:])
     keeper.tell(event="keeping", pid=os.getpid())
     keeper.run()
 

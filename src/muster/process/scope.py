@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import ModuleType, TracebackType
 from typing import Any, Callable
 
-from muster.process import keeper
+from muster.process import keeper, lease
 from muster.process.exit import Exit
 from muster.process.keeper import LENGTH, POLL_S, kill_descendants
 
@@ -101,12 +101,12 @@ class Scope:
         self._closed, self._opened, self._sending = loop.create_future(), loop.create_future(), asyncio.Lock()
         ours, theirs = socket.socketpair()
         program = source_of(keeper)
-        argv = [sys.executable, "-I", "-S", "-c", program, str(theirs.fileno()), str(self._lost_owner_grace)]
+        fds = [theirs.fileno(), -1 if lease.held is None else lease.held.fd]
+        argv = [sys.executable, "-I", "-S", "-c", program, *map(str, fds), str(self._lost_owner_grace)]
         argv += self._directories
         with theirs:
-            first = subprocess.Popen(
-                argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-            )
+            passed = [fd for fd in fds if fd != -1]
+            first = subprocess.Popen(argv, pass_fds=passed, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
             self._socket = ours
             ours.setblocking(False)
             self._reader = asyncio.create_task(self._read())

@@ -1,0 +1,44 @@
+"""A lease on everything that this process owns: keepers kill it when the lease has run out, whatever became of us.
+
+A stopped process, or one that hangs in the kernel, cannot end what it started; its keepers can. The lease is a few
+bytes of shared memory, so renewing it costs nothing and asks nobody.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+from muster.process.keeper import LEASE, lease_clock
+
+
+class Lease:
+    """For ever, until it is renewed for the first time."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("muster-lease")
+        os.ftruncate(self.fd, LEASE.size)
+        self._memory = mmap.mmap(self.fd, LEASE.size)
+
+    def renew(self, seconds: float) -> None:
+        """From now on."""
+        LEASE.pack_into(self._memory, 0, lease_clock() + int(seconds * 1e9))
+
+    @property
+    def expired(self) -> bool:
+        (until,) = LEASE.unpack_from(self._memory)
+        return bool(until) and lease_clock() >= until
+
+    def lift(self) -> None:
+        """For ever again: there is nobody left who could go on without us."""
+        LEASE.pack_into(self._memory, 0, 0)
+
+
+held: Lease | None = None  # under which this process opens its scopes
+
+
+def hold() -> Lease:
+    """Put every scope that is opened from now on under one lease."""
+    global held
+    held = Lease()
+    return held

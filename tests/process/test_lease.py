@@ -1,0 +1,76 @@
+"""A lease on what a process owns: its end kills, whatever state the owner is in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from tests.running import wait_for
+
+from muster.process import Scope, lease
+from muster.process.lease import Lease
+
+IGNORES_TERM = ["bash", "-c", "trap '' TERM; sleep 1000 & wait; sleep 1000"]
+OWNER = """
+import asyncio, sys
+from muster.process import Scope, lease
+async def main():
+    held = lease.hold()
+    scope = await Scope("test").open()
+    process = await scope.spawn(["sleep", "1000"])
+    print(scope.keeper_pid, process.pid, flush=True)
+    while True:
+        held.renew(1.0)
+        await asyncio.sleep(0.1)
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def held() -> Iterator[Lease]:
+    yield lease.hold()
+    lease.held = None
+
+
+async def test_nothing_happens_while_a_lease_is_renewed_and_everything_ends_with_it(held: Lease) -> None:
+    scope = await Scope("test").open()
+    process = await scope.spawn(IGNORES_TERM)
+    held.renew(1000.0)
+    assert not held.expired and process.exit is None
+    held.renew(0.0)
+    assert (await process.wait()).signal == signal.SIGKILL
+    assert held.expired
+    await scope.close(1000.0)
+
+
+async def test_a_grace_that_was_given_ends_with_the_lease(held: Lease) -> None:
+    held.renew(1000.0)
+    scope = await Scope("test").open()
+    process = await scope.spawn(IGNORES_TERM)
+    held.renew(0.5)
+    closed = await scope.close(1000.0)
+    assert closed.seconds < 100 and process.exit is not None
+
+
+def test_what_a_stopped_owner_had_started_is_killed() -> None:
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
+    try:
+        assert owner.stdout is not None
+        keeper, child = map(int, owner.stdout.readline().split())
+        os.kill(owner.pid, signal.SIGSTOP)
+        wait_for("the child and its keeper to be gone", lambda: not alive(child) and not alive(keeper))
+    finally:
+        owner.kill()
+        owner.communicate()
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
