@@ -217,25 +217,15 @@ async def test_a_message_cut_short_counts_as_the_end(lead: Listener) -> None:
     assert await asyncio.wait_for(channel.receive(), DEADLINE_S) is None
 
 
-async def test_silence_counts_as_the_end_and_beats_break_it(lead: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silence_counts_as_the_end_and_words_break_it(lead: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "SILENCE_S", 0.5)
-    monkeypatch.setattr(channels, "BEAT_S", 0.05)
     agent, channel = await pair(lead)
-    beats = asyncio.create_task(agent.beat())
-    heard = [await channel.receive() for _ in range(20)]  # twice as long as silence would be tolerated
-    assert heard == [{"type": "beat"}] * 20
-    beats.cancel()
-    while (message := await asyncio.wait_for(channel.receive(), DEADLINE_S)) is not None:
-        assert message == {"type": "beat"}
-
-
-async def test_beating_ends_with_the_connection(lead: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "BEAT_S", 0.01)
-    agent, _ = await pair(lead)
-    beats = asyncio.create_task(agent.beat())
-    agent.close()
-    await asyncio.wait_for(beats, DEADLINE_S)
-    agent.send("beat")  # to nobody: no error
+    for _ in range(20):  # twice as long as silence would be tolerated
+        agent.send("beat")
+        assert await channel.receive() == {"type": "beat"}
+        await asyncio.sleep(0.05)
+    assert await asyncio.wait_for(channel.receive(), DEADLINE_S) is None
+    assert channel.fell_silent
 
 
 # -- addresses --------------------------------------------------------------------------------------------------

@@ -22,9 +22,11 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+from muster.rendezvous.charter import FENCE_S
+
 HANDSHAKE_S = 5.0
-BEAT_S = 3.0  # each side speaks at least this often
-SILENCE_S = 12.0  # and is taken for lost when it has not been heard for this long
+BEAT_S = 2.5  # the lead speaks at least this often, and is answered at once
+SILENCE_S = FENCE_S  # who has not been heard for this long is taken for lost, and has been fenced by then
 LINE_LIMIT = 1 << 20
 HEAD_START_S = 0.25  # before the next address is tried too: where several work, all agents shall choose the same
 
@@ -63,12 +65,6 @@ class Channel:
             return None
         except (OSError, ValueError):
             return None
-
-    async def beat(self) -> None:
-        """Keep the other side sure of us, until the connection is closed."""
-        while not self._writer.is_closing():
-            self.send("beat")
-            await asyncio.sleep(BEAT_S)
 
     async def flush(self) -> None:
         with contextlib.suppress(OSError, asyncio.TimeoutError):

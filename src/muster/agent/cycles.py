@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from muster.rendezvous.protocol import Protocol
@@ -12,14 +13,15 @@ from muster.rendezvous.states import ENDED, RunState
 class Cycles:
     """Looks at the protocol after every event: a cycle's members are to be seen only while it lasts."""
 
-    def __init__(self, protocol: Protocol) -> None:
+    def __init__(self, protocol: Protocol, before: Sequence[dict[str, Any]] = ()) -> None:
+        """`before`: what a lead before this one has published of them."""
         self._protocol = protocol
         self._seen = -1
-        self.entries: list[dict[str, Any]] = []
+        self.entries: list[dict[str, Any]] = list(before)[: protocol.cycle]
 
     def look(self, now: float) -> None:
         protocol = self._protocol
-        if len(self.entries) <= protocol.cycle:
+        if not self.entries or self.entries[-1]["cycle"] < protocol.cycle:
             self._end(now, protocol.restart_reason)
             entry: dict[str, Any] = {
                 "cycle": protocol.cycle,

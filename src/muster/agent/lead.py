@@ -14,19 +14,19 @@ from typing import Any
 
 from muster.agent.cluster import Cluster
 from muster.agent.driver import Driver, mark_cycle
+from muster.agent.entitlement import Entitlement
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.guests import Guests
 from muster.agent.job import Identity, Job, node_tail, plan_of, tail_of
 from muster.agent.log import say
-from muster.agent.members import Members
 from muster.agent.outside import Outside
 from muster.agent.publisher import Publisher
+from muster.agent.seat import Seat
 from muster.agent.stall import Stall
 from muster.agent.turns import cycle_ending, ending
-from muster.agent.whereabouts import Whereabouts
-from muster.board import claim
 from muster.board.secrets import secret_values
 from muster.process import Exit, signal_name
+from muster.process.lease import Lease
 from muster.rendezvous import messages as m
 from muster.rendezvous.protocol import Protocol
 from muster.rendezvous.states import NodeState, RunState
@@ -41,20 +41,23 @@ STACKS_S = 45.0  # for all nodes to write their stacks
 class Lead:
     """Runs the job, cycle after cycle, to its end. `run` returns the exit code of the job."""
 
-    def __init__(self, identity: Identity, job: Job, token: bytes) -> None:
-        self._identity, self._job, self._token = identity, job, token
+    def __init__(self, identity: Identity, job: Job, seat: Seat, lease: Lease) -> None:
+        self._identity, self._job, self._seat, self._lease = identity, job, seat, lease
         plan = plan_of(identity, job)
-        self._protocol = Protocol(plan, time.monotonic())
+        self._protocol = Protocol(plan, time.monotonic(), seat.mandate)
         secrets = secret_values({**os.environ, **given_variables(identity)})
-        self._publisher = Publisher(identity, self._protocol, secrets)
-        self._members = Members(identity, job.step_nodes, token)
+        self._publisher = Publisher(identity, self._protocol, secrets, seat.term)
+        self._members, self._whereabouts = seat.members, seat.whereabouts
         self._members.on_task, self._members.on_join = self._background, self._joined
         self._members.on_message, self._members.on_loss = self._take, self._lost
+        lease.lift()  # nothing runs yet
+        self._entitlement = Entitlement(self._protocol, self._members, seat.charter, lease if plan.succession else None)
+        self._members.on_answer = self._entitlement.answered
         self._cluster = Cluster(identity, job)
         self._driver = Driver(identity.attempt.driver_log)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._concluded = asyncio.Event()
-        self._whereabouts = Whereabouts(identity, job.interface, os.environ)
+        self._gave_way = False
         self._signalled = False
         self._stall: Stall | None = None  # while the driver runs, if it may not be silent for long
         self._stalling: str | None = None  # in words, once it has stalled
@@ -63,33 +66,62 @@ class Lead:
         self._outside = Outside(identity.attempt, plan.hosts)
         self._guests = Guests(identity, self._publisher, self._off_loop, self.watch)
         self._files = ThreadPoolExecutor(1)  # one thread, so that an older status never overtakes the last one
-        self.port = 0
 
-    async def start(self) -> None:
-        """Listen, then publish where: an agent that sees the address can connect."""
-        self.port = await self._members.listen()
-        where = {"host": self._identity.host, "addresses": self._whereabouts.addresses, "port": self.port}
-        record = {"term": 0, "cycle": self._protocol.cycle, **where}
-        if not claim(self._identity.attempt.lead(), record):
-            raise RuntimeError(f"another lead has claimed {self._identity.attempt.lead()}")
+    def start(self) -> None:
+        """Take the seat: those who have joined it are members from now on."""
         start = os.environ.get("MUSTER_JOB_START")
         self._publisher.mark("job_start", float(start) if start else None)
         self._publisher.mark("lead_ready")
+        for task in self._seat.tasks:
+            self.watch(task)
+        for rank, joined in self._seat.joined.items():
+            self._joined(rank, joined.greeting, joined.spoken)
+        self._tell_inheritance()
         self._background(self._publish_regularly())
         self._background(self._look_around())
         self._background(self._tick())
 
-    async def run(self) -> int:
-        """Until the run is concluded; then publish the outcome and let everybody go."""
-        await self._concluded.wait()
+    def _tell_inheritance(self) -> None:
+        """A later lead says why there is one; where all it can do is to end the run, that is the error."""
+        outcome, reason = self._protocol.outcome, self._protocol.restart_reason
+        if outcome is not None and outcome.rank is not None:
+            tail = node_tail(self._identity.attempt, outcome.rank)
+            self._publisher.note_error(self._protocol.nodes[outcome.rank], "lead", outcome.end_reason, tail)
+        elif self._seat.term:
+            self._publisher.phase(f"{self._identity.host} leads now, term {self._seat.term}: {reason}")
+            self._publisher.event("lead", rank=self._identity.rank, host=self._identity.host, reason=reason)
+
+    async def run(self) -> int | None:
+        """Until the run is concluded; then publish the outcome and let everybody go.
+
+        None if others may go on without this lead: then everything it ran has ended, and it has nothing to say.
+        """
+        over: list[asyncio.Future[Any]] = [asyncio.ensure_future(wait) for wait in self._ends()]
+        await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+        if self._lease.expired:
+            return await self._give_way()
         with contextlib.suppress(asyncio.TimeoutError):  # an unkillable driver must not hold the outcome back
             await asyncio.wait_for(asyncio.gather(self._driver.close(), self._guests.close(0.0)), UNKILLABLE_S)
         outcome = self._protocol.outcome
         assert outcome is not None
+        if self._lease.expired:
+            return await self._give_way()
         self._publisher.run_ends(outcome)
         await self._off_loop(self._publisher.conclude, self._publisher.batch(), outcome, self._signalled)
         await self._members.dismiss()
         return outcome.exit_code
+
+    def _ends(self) -> tuple[Coroutine[Any, Any, Any], Coroutine[Any, Any, Any]]:
+        return self._concluded.wait(), self._entitlement.watch()
+
+    async def _give_way(self) -> int | None:
+        """The lease is over: the keepers have killed, or are killing, what ran here."""
+        self._gave_way = True
+        self._publisher.phase(f"{self._identity.host} has lost the majority of the nodes: it leads no more")
+        self._members.abandon()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.gather(self._driver.close(), self._guests.close(0.0)), UNKILLABLE_S)
+        return None
 
     async def _off_loop(self, work: Callable[..., Any], *args: Any) -> Any:
         """File operations, on a thread: the filesystem may pause for longer than our agents wait for a heartbeat."""
@@ -117,9 +149,12 @@ class Lead:
     # -- events in ----------------------------------------------------------------------------------------------
 
     def _feed(self, event: m.Event) -> None:
+        if self._gave_way:
+            return
         for command in self._protocol.handle(event, time.monotonic()):
             self._perform(command)
         self._publisher.note_moves()
+        self._entitlement.look()
 
     def _feed_failure(self, event: m.Event, rank: int, phase: str, reason: str, tail: list[str]) -> None:
         """Keep the first error for the status, with the last lines; it is none if the run goes on all the same."""
@@ -129,16 +164,20 @@ class Lead:
         if self._protocol.outcome is None:
             self._publisher.error = None
 
-    def _joined(self, rank: int, host: str) -> None:
+    def _joined(self, rank: int, greeting: dict[str, Any], spoken: float) -> None:
+        known = greeting.get("charter") or {}
+        self._entitlement.joined(rank, spoken, known.get("version", -1))
         self._welcome(rank)
-        self._feed(m.Arrived(rank, host))
+        self._feed(m.Arrived(rank, greeting["host"]))
 
     def _welcome(self, rank: int) -> None:
         options, cycle = self._cluster.options(rank), self._protocol.cycle
-        self._members.send(rank, "welcome", cycle=cycle, ray=options, interface=self._job.interface)
+        leads = rank == self._protocol.lead
+        self._members.send(rank, "welcome", cycle=cycle, ray=options, interface=self._job.interface, leads=leads)
 
-    def _lost(self, rank: int, how: str) -> None:
+    def _lost(self, rank: int, how: str, silent: bool) -> None:
         """Told in words, and with what the node's log said last."""
+        self._entitlement.lost(rank, silent)
         reason = f"the agent of {self._protocol.nodes[rank].host} {how}"
         tail = node_tail(self._identity.attempt, rank)
         self._feed_failure(m.NodeLost(rank, reason), rank, self._protocol.state.value, reason, tail)
@@ -258,6 +297,7 @@ class Lead:
         self._publisher.cycle_begins()
 
     async def _run_driver(self, cycle: int) -> None:
+        await self._entitlement.entitled.wait()
         self._background(self._guests.serve(self._environment, self._job.stop_grace))
         self._stalling = None
         self._driver_left.clear()

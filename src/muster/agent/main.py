@@ -11,12 +11,10 @@ import os
 import signal
 import sys
 
-from muster.agent.job import Identity, Job
-from muster.agent.lead import Lead
+from muster.agent.heir import Heir
+from muster.agent.job import Identity
 from muster.agent.limits import raise_limits
-from muster.agent.node import NodeAgent
-from muster.process import become_subreaper, signal_name, sweep
-from muster.rendezvous.plan import FIRST_LEAD
+from muster.process import become_subreaper, lease, signal_name, sweep
 
 OTHER_ENTRIES = ("attach", "idle")
 PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGURG)
@@ -39,33 +37,23 @@ def main(argv: list[str]) -> int:
 async def _run(identity: Identity) -> int:
     with open(identity.run.token, "rb") as file:
         token = file.read().strip()
-    node, lead = NodeAgent(identity, token), None
-    if identity.rank == FIRST_LEAD:
-        lead = Lead(identity, Job.load(identity.run), token)
-        await lead.start()
-    _handle_signals(node, lead)
-    working = asyncio.create_task(node.run())
-    if lead is None:
-        return await working
-    lead.watch(working)
-    code = await lead.run()
-    await asyncio.wait([working])
-    return code
+    heir = Heir(identity, token, lease.hold())
+    _handle_signals(heir)
+    return await heir.run()
 
 
-def _handle_signals(node: NodeAgent, lead: Lead | None) -> None:
+def _handle_signals(heir: Heir) -> None:
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
-        if lead is not None:
-            loop.add_signal_handler(signum, lead.stop, f"the job received {signal_name(signum)}", signum)
-        else:
-            loop.add_signal_handler(signum, node.report_signal, signum)
+        loop.add_signal_handler(signum, heir.on_signal, signum, f"the job received {signal_name(signum)}")
     for signum in PASSED_ON:  # a checkpoint signal of Slurm's comes to every task
-        loop.add_signal_handler(signum, *([lead.pass_on, signum] if lead is not None else [_nothing]))
+        loop.add_signal_handler(signum, _pass_on, heir, signum)
 
 
-def _nothing() -> None:
-    """The lead passes it on."""
+def _pass_on(heir: Heir, signum: int) -> None:
+    """The lead does, and nobody else."""
+    if heir.lead is not None:
+        heir.lead.pass_on(signum)
 
 
 if __name__ == "__main__":

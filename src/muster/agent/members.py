@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from muster.agent.channel import LINE_LIMIT, SILENCE_S, Channel, accept, listen
+from muster.agent.channel import BEAT_S, LINE_LIMIT, SILENCE_S, Channel, accept, listen
 from muster.agent.job import Identity
 
 
@@ -20,9 +21,10 @@ class Members:
         self._company = asyncio.Event()  # an agent of another node has connected
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self.on_task: Callable[[Coroutine[Any, Any, None]], None] = lambda work: None
-        self.on_join: Callable[[int, str], None] = lambda rank, host: None
+        self.on_join: Callable[[int, dict[str, Any], float], None] = lambda rank, greeting, spoken: None
+        self.on_answer: Callable[[int, float | None, int], None] = lambda rank, sent, version: None
         self.on_message: Callable[[int, dict[str, Any]], None] = lambda rank, message: None
-        self.on_loss: Callable[[int, str], None] = lambda rank, how: None
+        self.on_loss: Callable[[int, str, bool], None] = lambda rank, how, silent: None
 
     async def listen(self) -> int:
         """Returns the port."""
@@ -34,11 +36,20 @@ class Members:
     def send(self, rank: int, kind: str, **fields: Any) -> None:
         self._channels[rank].send(kind, **fields)
 
+    def send_all(self, kind: str, **fields: Any) -> None:
+        for channel in self._channels.values():
+            channel.send(kind, **fields)
+
+    async def beat(self) -> None:
+        """Say when we speak; whoever hears it answers with that time, so that we know what its answer is worth."""
+        while True:
+            self.send_all("beat", at=time.monotonic())
+            await asyncio.sleep(BEAT_S)
+
     async def ask(self, kind: str, timeout: float) -> list[Any]:
         """Send to everybody; what they answered in a message of the same kind, as far as it came in time."""
         self._answers = {rank: asyncio.get_running_loop().create_future() for rank in self._channels}
-        for rank in self._answers:
-            self.send(rank, kind)
+        self.send_all(kind)
         done, _ = await asyncio.wait(self._answers.values(), timeout=timeout)
         return [answer.result() for answer in done]
 
@@ -52,18 +63,24 @@ class Members:
             await asyncio.wait_for(self._company.wait(), seconds)
         return [channel.local_address for rank, channel in self._channels.items() if rank != self._identity.rank]
 
-    async def dismiss(self) -> None:
-        """Everybody may go."""
-        for channel in self._channels.values():
-            channel.send("bye")
+    async def dismiss(self, word: str = "bye") -> None:
+        """Everybody may go: for good, or to another lead."""
+        self.send_all(word)
         await asyncio.gather(*(channel.flush() for channel in self._channels.values()))
         self._server.close()
+
+    def abandon(self) -> None:
+        """End every connection without a word."""
+        self._server.close()
+        for channel in self._channels.values():
+            channel.close()
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.on_task(self._serve(reader, writer))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One agent's connection, from handshake to end."""
+        spoken = time.monotonic()
         accepted = await accept(reader, writer, self._token)
         if accepted is None:
             return
@@ -77,10 +94,12 @@ class Members:
         self._channels[rank] = channel
         if rank != self._identity.rank:
             self._company.set()
-        self.on_task(channel.beat())
-        self.on_join(rank, greeting["host"])
+        self.on_join(rank, greeting, spoken)
         while (message := await channel.receive()) is not None:
-            self.on_message(rank, message)
+            if message["type"] == "beat":
+                self.on_answer(rank, message["at"], message["version"])
+            else:
+                self.on_message(rank, message)
         channel.close()
         silent = f"fell silent: no heartbeat for {SILENCE_S:g} s"
-        self.on_loss(rank, silent if channel.fell_silent else "is gone: its connection ended")
+        self.on_loss(rank, silent if channel.fell_silent else "is gone: its connection ended", channel.fell_silent)

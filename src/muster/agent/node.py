@@ -1,16 +1,16 @@
-"""What every agent does for its own node: join the lead, carry out its orders, report, leave nothing behind."""
+"""What every agent does for its own node under one lead after another: obey, report, leave nothing behind."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
+from enum import Enum
 from typing import Any
 
 from muster.agent import stacks
 from muster.agent.addresses import NoAddress, own_address
-from muster.agent.channel import Channel, ChannelError, connect
+from muster.agent.channel import Channel
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.groups import VARIABLE as GROUP_VARIABLE
 from muster.agent.job import Identity, node_tail
@@ -20,98 +20,92 @@ from muster.agent.ray_node.labels import NodeFacts
 from muster.agent.ray_node.resources import Mismatch
 from muster.agent.ray_node.settings import RayOptions
 from muster.agent.turns import Ending, leaderless
-from muster.board import read_json, write_json
 from muster.process import SpawnError
-from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
-
-FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
-JOIN_S = 900.0  # no lead for this long: nobody is going to come
+from muster.process.lease import Lease
+from muster.rendezvous.charter import LEASE_S, Charter
 
 
-def _process() -> dict[str, Any]:
-    """Who this agent is on its host: a shell on this node takes its environment, and its interpreter, from it."""
-    return {"pid": os.getpid(), "python": sys.executable, "time": time.time()}
+class Parting(Enum):
+    """How the time under a lead ended."""
+
+    DISMISSED = "bye"  # the run is over
+    RELEASED = "retire"  # a candidate that nothing is owed to
+    LOST = "lost"
 
 
 class NodeAgent:
-    """The node's half of the control channel. `run` returns the agent's exit code."""
+    """The node's half of the control channel."""
 
-    def __init__(self, identity: Identity, token: bytes) -> None:
-        self._identity = identity
-        self._token = token
+    def __init__(self, identity: Identity, token: bytes, lease: Lease) -> None:
+        self._identity, self._token, self._lease = identity, token, lease
         self._ray: RayNode | None = None
-        self._gone = False
         self._cycle = 0
-        self._channel: Channel
+        self._channel: Channel | None = None
         self._address: str  # what other nodes find this one at
+        self.charter: Charter | None = None  # the last one heard; a run that needs its lead has none
+        self.leads = False  # the lead is this very process, and its lease is not ours to renew
+        self.gone = False  # told to stop, and nothing is left
+        self.answered = 0.0  # when a lead last had a sign of life from us
+        self.parted = ""  # how the last lead was lost
 
-    async def run(self) -> int:
-        channel = await self._join()
-        if channel is None:
-            return 0  # the run was over before this node came
-        self._channel = channel
-        beats = asyncio.create_task(channel.beat())
+    async def follow(self, channel: Channel) -> Parting:
+        """Carry out this lead's orders until it lets us go or is lost."""
+        self._channel, self.answered = channel, time.monotonic()
+        orders: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        hearing = asyncio.create_task(self._hear(channel, orders))
         try:
-            while (message := await channel.receive()) is not None:
-                if message["type"] == "bye":
-                    return 0
-                await self._obey(message)
-            return 0 if self._gone else INFRASTRUCTURE_FAILED
+            while (message := await orders.get())["type"] not in [parting.value for parting in Parting]:
+                await self._obey(message, channel)
         finally:
-            beats.cancel()
-            await self._clean(leaderless(self._identity.rank))
-            channel.close()
+            hearing.cancel()
+            self._channel = None
+        self.parted = "fell silent" if channel.fell_silent else "is gone: its connection ended"
+        return Parting(message["type"])
+
+    async def _hear(self, channel: Channel, orders: asyncio.Queue[dict[str, Any]]) -> None:
+        """Beats are answered at once, whatever an order takes."""
+        while (message := await channel.receive()) is not None:
+            if message["type"] == "beat":
+                self._answer(channel, message["at"])
+            elif message["type"] == "charter":
+                self.charter = Charter.from_record(message)
+                self._answer(channel, None)
+            else:
+                orders.put_nowait(message)
+        orders.put_nowait({"type": Parting.LOST.value})
+
+    def _answer(self, channel: Channel, at: float | None) -> None:
+        """`at` is the time that the lead's beat carried; without one we tell it only what we know."""
+        self.answered = time.monotonic()
+        channel.send("beat", at=at, version=self.charter.version if self.charter else -1)
+        if self.charter is not None and not self.leads:
+            self._lease.renew(LEASE_S)
 
     def report_signal(self, signum: int) -> None:
         """Slurm signals all tasks in one instant; only the lead acts on it, so that the driver keeps its cluster."""
-        if hasattr(self, "_channel"):
+        if self._channel is not None:
             self._channel.send("signal", signal=signum)
         else:
             os._exit(128 + signum)
 
-    async def _join(self) -> Channel | None:
-        """Wait for the lead's published address, then connect to whichever of them answers; None if all is over."""
-        identity = self._identity
-        wait, greeting = (
-            FIRST_LOOK_S,
-            {"rank": identity.rank, "host": identity.host, "attempt": identity.attempt.number},
-        )
-        write_json(identity.attempt.node_record(identity.rank), {**greeting, **_process()})
-        deadline = time.monotonic() + JOIN_S
-        while True:
-            # Listing, not opening: a network filesystem may remember for half a minute that a file was not there.
-            names = os.listdir(identity.attempt.root)
-            lead = read_json(identity.attempt.lead()) if os.path.basename(identity.attempt.lead()) in names else None
-            if lead is not None:
-                try:
-                    return await connect(lead["addresses"], lead["port"], self._token, greeting)
-                except ChannelError as error:
-                    say(f"{error}; trying again")
-            if os.path.basename(identity.attempt.outcome) in names:
-                return None
-            if time.monotonic() > deadline:
-                raise ChannelError(f"no lead for {JOIN_S:g} s")
-            await asyncio.sleep(wait)
-            wait = min(wait * 2, LONGEST_LOOK_S)
-
-    async def _obey(self, message: dict[str, Any]) -> None:
+    async def _obey(self, message: dict[str, Any], channel: Channel) -> None:
         kind = message["type"]
         if kind == "welcome":  # again for each cycle, once the node is clean for it
-            self._cycle, self._gone = message["cycle"], False
-            if self._has_address(message["interface"]) and message["ray"] is not None:
-                await self._warm(RayOptions(**message["ray"]), message["cycle"])
+            self._cycle, self.gone = message["cycle"], False
+            if self._has_address(message["interface"], channel) and message["ray"] is not None:
+                await self._warm(RayOptions(**message["ray"]), channel, message["leads"])
         elif kind == "start_ray" and self._ray is not None:
             self._ray.start(Order(message["address"] or self._address, message["head"], message["logical"]))
         elif kind == "stacks":
             self._dumping = asyncio.create_task(self._dump_stacks())
         elif kind == "stop":
-            await self._clean(Ending(message["failed"], message["after"], message["seconds"]))
-            self._gone = True
-            self._channel.send("gone", cycle=message["cycle"])
+            await self.clean(Ending(message["failed"], message["after"], message["seconds"]))
+            self.gone = True
+            channel.send("gone", cycle=message["cycle"])
 
-    def _has_address(self, interface: str | None) -> bool:
+    def _has_address(self, interface: str | None, channel: Channel) -> bool:
         """Decide what this node calls itself; without an address as asked for, it fails by name."""
-        proven = self._channel.local_address
+        proven = channel.local_address
         try:
             self._address = proven if self._identity.local else own_address(interface, proven)
         except (NoAddress, OSError) as error:
@@ -119,9 +113,9 @@ class NodeAgent:
             return False
         return True
 
-    async def _warm(self, options: RayOptions, cycle: int) -> None:
+    async def _warm(self, options: RayOptions, channel: Channel, leads: bool) -> None:
         """Begin with Ray at once: importing it is most of the way, and needs nobody else."""
-        identity, channel = self._identity, self._channel
+        identity, cycle = self._identity, self._cycle
         try:
             temp = settings.temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank)
             env = job_environment(os.environ, given_variables(identity), identity, cycle)
@@ -130,7 +124,8 @@ class NodeAgent:
             logs = identity.attempt.ray_logs_dir(cycle)
             paths = RayPaths(temp, os.path.join(logs, settings.file_name(identity.host)))
             topology = os.environ.get("SLURM_TOPOLOGY_ADDR", "")
-            facts = NodeFacts(identity.rank, identity.host, topology, group=options.group, number=identity.rank)
+            rank = 0 if leads else max(identity.rank, 1)  # for now: the order to start tells the one of the cycle
+            facts = NodeFacts(rank, identity.host, topology, group=options.group, number=identity.rank)
             self._ray = RayNode(options, facts, paths, env, self._token)
             self._ray.on_head = lambda address, port: channel.send(
                 "head_address", address=address, dashboard=port, cycle=cycle
@@ -154,15 +149,17 @@ class NodeAgent:
         except OSError as error:
             say(f"stacks could not be written: {error}")
             seen = False
-        self._channel.send("stacks", python=seen)
+        if self._channel is not None:
+            self._channel.send("stacks", python=seen)
 
     def _report_failure(self, phase: str, reason: str) -> None:
         say(f"{reason}")
         tail = node_tail(self._identity.attempt, self._identity.rank)
-        self._channel.send("failed", phase=phase, reason=reason, tail=tail, cycle=self._cycle)
+        if self._channel is not None:
+            self._channel.send("failed", phase=phase, reason=reason, tail=tail, cycle=self._cycle)
 
-    async def _clean(self, ending: Ending) -> None:
+    async def clean(self, ending: Ending | None = None) -> None:
         """End and remove everything of the run on this node; safe to call again."""
         if self._ray is not None:
             ray, self._ray = self._ray, None
-            await ray.stop(ending)
+            await ray.stop(ending or leaderless(self._identity.rank))

@@ -13,7 +13,7 @@ from typing import Any
 from muster.agent.cycles import Cycles
 from muster.agent.job import Identity, slurm_job_id
 from muster.agent.log import say
-from muster.board import write_atomic, write_json
+from muster.board import read_record, write_atomic, write_json
 from muster.board.secrets import redact_words, scrubbed
 from muster.rendezvous.messages import Outcome
 from muster.rendezvous.protocol import Node, Protocol
@@ -27,9 +27,10 @@ TIMINGS = ("job_start", "lead_ready", "ray_head_ready", "ray_ready", "driver_sta
 class Publisher:
     """Notes what happens at once, and writes it in batches: a thousand nodes that arrive together are one write."""
 
-    def __init__(self, identity: Identity, protocol: Protocol, secrets: Sequence[str] = ()) -> None:
+    def __init__(self, identity: Identity, protocol: Protocol, secrets: Sequence[str] = (), term: int = 0) -> None:
         """`secrets` are values that are hidden wherever they turn up in what is published."""
-        self._attempt = identity.attempt
+        self._attempt, self._status = identity.attempt, identity.attempt.status(term)
+        self._term = term
         self._protocol = protocol
         self._identity = {
             "run": identity.run.run_id,
@@ -37,16 +38,21 @@ class Publisher:
             "backend": os.environ.get("MUSTER_BACKEND", "slurm"),
             "attempt": identity.attempt.number,
         }
-        self._cycles = Cycles(protocol)
+        self._cycles = Cycles(protocol, self._before("cycles", []))
         self._secrets = secrets
         self._events: list[dict[str, Any]] = []
         self._phases: list[str] = []
         self._published = 0.0
-        self.timings: dict[str, float | None] = dict.fromkeys(TIMINGS)
+        self.timings: dict[str, float | None] = {**dict.fromkeys(TIMINGS), **self._before("timings", {})}
         self.driver: dict[str, Any] = {"state": "waiting", "exit_code": None}
         self.error: dict[str, Any] | None = None
         self.ray: dict[str, Any] | None = None  # address, dashboard, settings in force
         self.guests: list[dict[str, Any]] = []
+
+    def _before(self, name: str, nothing: Any) -> Any:
+        """What the lead before this one published last."""
+        terms = [term for term in self._attempt.terms() if term < self._term]
+        return read_record(self._attempt.status(terms[-1])).get(name, nothing) if terms else nothing
 
     def cycle_begins(self) -> None:
         """Another one: nothing of the cluster before is there any more."""
@@ -97,7 +103,7 @@ class Publisher:
     def event(self, name: str, **fields: Any) -> None:
         """One line of the events, the source of every timeline; after the moves that led to it."""
         self.note_moves()
-        common = {"attempt": self._identity["attempt"], "cycle": self._protocol.cycle}
+        common = {"attempt": self._identity["attempt"], "term": self._term, "cycle": self._protocol.cycle}
         self._events.append({"time": time.time(), "event": name, **common, **self.shown(fields)})
 
     def note_moves(self) -> None:
@@ -119,9 +125,9 @@ class Publisher:
         texts: dict[str, str] = {}
         if self._events or time.monotonic() - self._published >= REFRESH_S:
             self._published = time.monotonic()
-            texts[self._attempt.status()] = json.dumps(self.snapshot()) + "\n"
+            texts[self._status] = json.dumps(self.snapshot()) + "\n"
         if self._events:
-            texts[self._attempt.events()] = "".join(json.dumps(event) + "\n" for event in self._events)
+            texts[self._attempt.events(self._term)] = "".join(json.dumps(event) + "\n" for event in self._events)
         if self._phases:
             texts[self._attempt.phases_log] = "".join(self._phases)
         self._events, self._phases = [], []
@@ -131,7 +137,7 @@ class Publisher:
         """Write a batch. Called off the event loop: a filesystem that pauses must not stop the heartbeats."""
         for path, text in texts.items():
             try:
-                if path == self._attempt.status():
+                if path == self._status:
                     write_atomic(path, text)
                 else:
                     _append(path, text)
@@ -159,6 +165,7 @@ class Publisher:
         return {
             **self._identity,
             "cycle": self._protocol.cycle,
+            "term": self._term,
             "lead": self._protocol.lead,
             "cycles": [self.shown(entry) for entry in self._cycles.entries],
             "state": self._protocol.state.value,

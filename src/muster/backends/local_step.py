@@ -10,9 +10,10 @@ import os
 import signal
 import sys
 
-from muster.process import Exit, Owned, Scope
+from muster.process import Closed, Exit, Owned, Scope
 
 RANK_VARIABLE, HOST_VARIABLE = "MUSTER_TASK", "MUSTER_NODE"
+HOLDING_GRACE_S = 5.0  # before the KILL: one of them may be stopped, and hear nothing
 TASK_GRACE_S = 30.0  # if this launcher is killed: agents that leave on their own need their driver's time
 
 
@@ -24,15 +25,13 @@ async def launch(nodes: int, command: list[str]) -> int:
     """Run the command once per node; returns the highest exit code."""
     async with Scope("step", lost_owner_grace=TASK_GRACE_S) as scope:
         tasks = [await _start(scope, rank, command) for rank in range(nodes)]
+        ends: list[asyncio.Future[Closed]] = []  # by the job script, when tasks hold the step after the run's end
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, _pass_on, tasks)
+        loop.add_signal_handler(
+            signal.SIGTERM, lambda: ends.append(asyncio.ensure_future(scope.close(HOLDING_GRACE_S)))
+        )
         exits = await asyncio.gather(*(_report(rank, task) for rank, task in enumerate(tasks)))
     return max(exit.shell_code for exit in exits)
-
-
-def _pass_on(tasks: list[Owned]) -> None:
-    for task in tasks:
-        task.signal(signal.SIGTERM)
 
 
 async def _start(scope: Scope, rank: int, command: list[str]) -> Owned:

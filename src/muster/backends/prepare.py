@@ -26,6 +26,7 @@ from muster.backends.exposure import refuse_exposed
 from muster.backends.slurm import client, hetjob, render
 from muster.board import RunPaths, write_atomic
 from muster.board.secrets import redact_words
+from muster.rendezvous.plan import may_succeed
 from muster.runs.index import DEFAULT_RUNS_DIR
 from muster.spec import JobSpec
 from muster.spec.groups import resolved
@@ -93,6 +94,7 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
         restart.restart(spec) if place.kind == "sbatch" else restart.NEVER,
         task=job_array.TASK if spec.array is not None else "",
         spares=spec.spares,
+        succession=may_succeed(place.nodes + spec.spares, spec.on_node_loss, spec.max_restarts),
     )
     return Prepared(run, spec, place, python, workdir, text, inside)
 

@@ -113,7 +113,7 @@ guard() {
     read -rt 0.5 -u "$pause"
     why=
     if has lead-0.json; then
-      lead_ended '' || continue
+      @LEAD_GONE@ || continue
       why="the lead is gone"
     elif has stop.json; then record $((128 + $(signal_asked))) "stopped before the lead was up"
     elif @EARLY_END@; then why="a task ended before the lead was up"
@@ -150,7 +150,10 @@ recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outco
 @END@exit "${recorded:-$code}"
 """
 
-_TASK_0_ENDED = 'grep -aEq "error: [^ ]*: tasks? 0[-,:].*$1" "$attempt/steps.log"'
+_TASK_0_ENDED = (
+    """grep -qs '"rank": 0[,}]' "$attempt/lead-0.json" &&"""
+    ' grep -aEq "error: [^ ]*: tasks? 0[-,:].*$1" "$attempt/steps.log"'
+)
 
 _ANY_TASK_ENDED = "grep -aEq 'error: [^ ]*: tasks? [0-9]' \"$attempt/steps.log\""
 
@@ -190,11 +193,12 @@ def render(
     restart: Restart = NEVER,
     task: str = "",
     spares: int = 0,
+    succession: bool = False,
 ) -> str:
     """The whole script. Every value from outside is quoted here and nowhere else.
 
     `task` is the variable that numbers the runs of an array: each has a directory of its own, named so. With spares
-    the end of a task is for the lead to judge, which may still be on its way.
+    the end of a task is for the lead to judge, which may still be on its way; with succession so is the lead's own.
     """
     values = {
         "@RUN@": quote(run_dir) + (f'-"${task}"' if task else ""),
@@ -206,6 +210,7 @@ def render(
         "@END@": restart.end,
         "@PREPARE@": launcher.prepare,
         "@LEAD_ENDED@": launcher.lead_ended,
+        "@LEAD_GONE@": "false" if succession else "lead_ended ''",
         "@EARLY_END@": "false" if spares else _ANY_TASK_ENDED,
         "@LAUNCHER@": " ".join(launcher.words),
         "@SHELL@": " ".join(launcher.shell),

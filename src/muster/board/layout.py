@@ -3,8 +3,8 @@
 <runs dir>/<run id>/
   job.json  env.json  job.sh  job.out  agent.pyz  token  ray-token  submission.json  output/
   attempt-0/
-    canary  hosts  steps.log  phases.log  lead-0.json  status-0.json  events-0.jsonl  stop.json  beat  reserve  outcome
-    sequel.json
+    canary  hosts  steps.log  phases.log  stop.json  beat  reserve  outcome  sequel.json
+    lead-0.json  status-0.json  events-0.jsonl           for each term, that is, for each lead
     nodes/0003.json
     logs/driver.log  logs/node-0003.log  logs/stacks-0003.txt  logs/ray/<host>.tar.gz
     logs/driver.log  logs/node-0003.log  logs/ray/<host>.tar.gz  logs/guest-<id>.log
@@ -56,6 +56,11 @@ class AttemptPaths:
     def sequel(self) -> str:
         """What follows the attempt (`again`: requeue, chain or none), of a job that may begin again."""
         return self._at("sequel.json")
+
+    @property
+    def job_left(self) -> str:
+        """The run is over, but its Slurm job holds the nodes still: whoever can is to end that."""
+        return self._at("job-left.json")
 
     @property
     def reserve(self) -> str:
@@ -116,7 +121,23 @@ class AttemptPaths:
         return [self.ray_logs_dir(cycle) for cycle in [0, *sorted(later)]]
 
     def lead(self, term: int = 0) -> str:
+        """Who has claimed the term, and where it listens."""
         return self._at(f"lead-{term}.json")
+
+    def claims(self) -> list[int]:
+        """Terms that somebody has claimed. By listing: a network filesystem may remember that a file was not there."""
+        return self._numbers(r"lead-(\d+)\.json")
+
+    def terms(self) -> list[int]:
+        """Terms that have had a lead, in order: one has published a status. The last one counts."""
+        return self._numbers(r"status-(\d+)\.json")
+
+    def _numbers(self, pattern: str) -> list[int]:
+        try:
+            names = os.listdir(self.root)
+        except OSError:
+            return []
+        return sorted(int(match[1]) for match in (re.fullmatch(pattern, name) for name in names) if match)
 
     def status(self, term: int = 0) -> str:
         return self._at(f"status-{term}.json")

@@ -8,6 +8,7 @@ lead, nothing of that lead's is alive any more.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,14 +29,14 @@ class Charter:
     excluded: frozenset[int] = frozenset()  # never used again
 
     def as_record(self) -> dict[str, Any]:
-        """For a message."""
-        lists = {"roster": sorted(self.roster), "excluded": sorted(self.excluded)}
+        """For a message; a thousand neighbours take no more room than one."""
+        lists = {"roster": _ranges(self.roster), "excluded": _ranges(self.excluded)}
         return {"term": self.term, "lead": self.lead, "cycle": self.cycle, "version": self.version, **lists}
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Charter:
         known = {name: record[name] for name in ("term", "lead", "cycle", "version")}
-        return cls(**known, roster=frozenset(record["roster"]), excluded=frozenset(record["excluded"]))
+        return cls(**known, roster=_numbers(record["roster"]), excluded=_numbers(record["excluded"]))
 
     def newer(self, other: Charter) -> Charter:
         """The newer of two, with the higher cycle of both."""
@@ -46,3 +47,18 @@ class Charter:
 def first_charter(nodes: int, lead: int = 0) -> Charter:
     """Before anybody has said more: every node of the allocation counts."""
     return Charter(0, lead, 0, 0, frozenset(range(nodes)))
+
+
+def _ranges(numbers: Iterable[int]) -> list[list[int]]:
+    """First and last of each run of neighbours."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ranges
+
+
+def _numbers(ranges: Iterable[Sequence[int]]) -> frozenset[int]:
+    return frozenset(number for first, last in ranges for number in range(first, last + 1))

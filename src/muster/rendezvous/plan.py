@@ -14,6 +14,11 @@ FIRST_LEAD = 0  # the node that leads a run to begin with
 FAIL, REPLACE, RESTART = "fail", "replace", "restart"  # what follows the loss of an active node under the driver
 
 
+def may_succeed(nodes: int, on_node_loss: str, max_restarts: int) -> bool:
+    """Whether another node may lead when the lead is lost: of fewer than three nodes none has a majority then."""
+    return nodes > 2 and on_node_loss != FAIL and max_restarts > 0
+
+
 @dataclass(frozen=True)
 class Plan:
     """The nodes of the allocation, how many of them are spares, and what may be done when one is lost."""
@@ -34,6 +39,10 @@ class Plan:
         return len(self.hosts)
 
     @property
+    def succession(self) -> bool:
+        return may_succeed(self.nodes, self.on_node_loss, self.max_restarts)
+
+    @property
     def wanted(self) -> int:
         """How many nodes are active in a cycle."""
         return len(self.hosts) - self.spares
@@ -48,6 +57,7 @@ class Mandate:
     cycle: int = 0  # the one it begins
     excluded: frozenset[int] = frozenset()
     reason: str = ""  # why that cycle follows the one before
+    lost: int | None = None  # the lead before
 
 
 FIRST_MANDATE = Mandate()

@@ -28,9 +28,10 @@ class Quorum:
         self._knows: dict[int, int] = {}  # the version of the roster that it has seen
         self._dead: set[int] = set()
 
-    def answered(self, rank: int, sent: float, version: int) -> None:
-        """A member has answered a beat, or has joined."""
-        self._answered[rank] = max(sent, self._answered.get(rank, sent))
+    def answered(self, rank: int, sent: float | None, version: int) -> None:
+        """A member has answered a beat, or has joined; without a time it only tells what it knows."""
+        if sent is not None:
+            self._answered[rank] = max(sent, self._answered.get(rank, sent))
         self._knows[rank] = max(version, self._knows.get(rank, version))
         self._settle()
 

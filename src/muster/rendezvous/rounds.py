@@ -57,7 +57,7 @@ class Rounds:
         """Close the round when nobody can still come; or when enough are here and last call or deadline is over."""
         if self.state is not RunState.GATHERING or (not self.plan.spares and self._somebody_is_missing()):
             return []
-        if not roles.enough(self.nodes, self.plan.wanted, self.lead):
+        if not roles.enough(self.nodes, self.plan.wanted, self.lead) or not self._half_is_here():
             return []
         if self._somebody_is_missing():
             assert self.deadline is not None
@@ -112,6 +112,11 @@ class Rounds:
             return []
         self._move_node(rank, NodeState.STOPPING)
         return [m.StopNode(rank)]
+
+    def _half_is_here(self) -> bool:
+        """Of those that may come. With fewer, the others could find a lead of their own."""
+        here, coming = sum(node.here for node in self.nodes), sum(node.may_come for node in self.nodes)
+        return here >= coming or not self.plan.succession
 
     # -- small questions ----------------------------------------------------------------------------------------
 

@@ -114,8 +114,9 @@ class Candidacy:
 
     def mandate(self, reason: str) -> Mandate:
         """What the new lead begins with. The lost one is not waited for."""
-        lost = {self.charter.lead} - {self._rank}
-        return Mandate(self.term, self._rank, self.charter.cycle + 1, self.charter.excluded | lost, reason)
+        lost = self.charter.lead
+        excluded = (self.charter.excluded | {lost}) - {self._rank}
+        return Mandate(self.term, self._rank, self.charter.cycle + 1, excluded, reason, lost)
 
     def new_charter(self) -> Charter:
         """The first of the new term: the roster in force stays that of before, until another is known."""

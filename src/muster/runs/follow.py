@@ -68,17 +68,23 @@ class AttemptTail:
 
     def __init__(self, attempt: AttemptPaths) -> None:
         self.attempt = attempt
-        self._events, self._rest = Tail(attempt.events()), b""
+        self._events: dict[int, Tail] = {}  # by term
+        self._rest: dict[int, bytes] = {}
         self._driver = Tail(attempt.driver_log)
 
     def read(self) -> Iterator[Event | Output]:
         # Output first: an event that tells of the driver's end must come after what it wrote.
-        events = b"".join(iter(self._events.read, b""))
+        events = {term: self._read_events(term) for term in self.attempt.terms() or [0]}
         while data := self._driver.read():
             yield Output(data)
-        *lines, self._rest = (self._rest + events).split(b"\n")
-        for line in lines:
-            yield Event(json.loads(line))
+        for term, text in events.items():
+            *lines, self._rest[term] = (self._rest.get(term, b"") + text).split(b"\n")
+            for line in lines:
+                yield Event(json.loads(line))
+
+    def _read_events(self, term: int) -> bytes:
+        tail = self._events.setdefault(term, Tail(self.attempt.events(term)))
+        return b"".join(iter(tail.read, b""))
 
 
 async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from typing import Any
 
@@ -67,12 +66,8 @@ def state_of(code: int) -> str:
 
 def newest_published(attempt: AttemptPaths) -> dict[str, Any] | None:
     """The status of the highest term: a fenced lead's older one never counts."""
-    try:
-        names = os.listdir(attempt.root)
-    except OSError:
-        return None
-    terms = [int(match[1]) for match in (re.fullmatch(r"status-(\d+)\.json", name) for name in names) if match]
-    return (read_record(attempt.status(max(terms))) or None) if terms else None
+    terms = attempt.terms()
+    return (read_record(attempt.status(terms[-1])) or None) if terms else None
 
 
 def _early_error(attempt: AttemptPaths) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ record() { # code, reason: the outcome, unless the run has recorded one
   printf '{"exit_code": %d, "state": "%s", "end_reason": "%s"}\n' "$1" "$state" "$reason" >"$attempt/outcome.tmp"
   mv "$attempt/outcome.tmp" "$attempt/outcome"
 }
-lead_ended() { grep -aEq "error: [^ ]*: tasks? 0[-,:].*$1" "$attempt/steps.log"; }
+lead_ended() { grep -qs '"rank": 0[,}]' "$attempt/lead-0.json" && grep -aEq "error: [^ ]*: tasks? 0[-,:].*$1" "$attempt/steps.log"; }
 signal_asked() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
 last_words() { # what says why, if anything does: a node's own words, a container runtime's; else the last line
   for words in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do

@@ -1,0 +1,210 @@
+"""This node's way from lead to lead: find the first, follow it, and when it is lost join or become another.
+
+The edge around `rendezvous/succession.py`; what is decided there is carried out here, with files and connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from typing import Any
+
+from muster.agent import steps
+from muster.agent.channel import Channel, ChannelError, connect
+from muster.agent.job import Identity, Job, host_names
+from muster.agent.lead import Lead
+from muster.agent.log import say
+from muster.agent.node import NodeAgent, Parting
+from muster.agent.orphan import end_alone, has_outcome, leave_slurm
+from muster.agent.seat import Seat
+from muster.board import read_json, read_record, write_json
+from muster.process.lease import Lease
+from muster.rendezvous.charter import Charter, first_charter
+from muster.rendezvous.plan import FIRST_LEAD
+from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
+from muster.rendezvous.succession import Claim, Join, Leave, Succession
+
+FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
+LOOK_S = 0.3
+JOIN_S = 900.0  # no lead for this long: nobody is going to come
+STAND_INS = 8  # so many nodes after the first watch whether they are to lead the first term
+TRIES = 3  # to reach a candidate
+
+
+class Heir:
+    """`run` returns this agent's exit code; `lead` is there while this node leads."""
+
+    def __init__(self, identity: Identity, token: bytes, lease: Lease) -> None:
+        self._identity, self._token, self._lease = identity, token, lease
+        self._node = NodeAgent(identity, token, lease)
+        self._left: list[Channel] = []  # of leads that may live: kept open, since its end would mean a dead agent
+        self._succession: Succession | None = None
+        self._following = 0  # the term
+        self._lead_rank = FIRST_LEAD
+        self.lead: Lead | None = None
+        self._leading: asyncio.Task[int | None] | None = None
+
+    def on_signal(self, signum: int, reason: str) -> None:
+        if self.lead is not None:
+            self.lead.stop(reason, signum)
+        else:
+            self._node.report_signal(signum)
+
+    async def run(self) -> int:
+        """Under one lead after another, to the end."""
+        self._work = asyncio.create_task(self._follow_leads())
+        await asyncio.wait([self._work])
+        if self._leading is None:
+            return self._work.result()
+        code = await self._leading
+        if code is None:  # others lead, or nobody does
+            await end_alone(self._identity, f"{self._identity.host} has lost the majority of the nodes")
+            return INFRASTRUCTURE_FAILED
+        await leave_slurm(self._identity)
+        return code
+
+    async def _follow_leads(self) -> int:
+        try:
+            if self._identity.rank == FIRST_LEAD:
+                await self._stand(0, first_charter(self._job().step_nodes, FIRST_LEAD))
+            channel = await self._first_lead()
+            while channel is not None:
+                parting = await self._node.follow(channel)
+                if parting is Parting.DISMISSED:
+                    return 0
+                channel = await self._next_lead(channel, parting)
+            return 0 if self._node.gone or self._succession is None else INFRASTRUCTURE_FAILED
+        finally:
+            await self._node.clean()
+
+    # -- the first ----------------------------------------------------------------------------------------------
+
+    async def _first_lead(self) -> Channel | None:
+        """Wait for the lead's published address, then connect to whichever of them answers; None if all is over."""
+        identity, wait, deadline = self._identity, FIRST_LOOK_S, time.monotonic() + JOIN_S
+        process = {"pid": os.getpid(), "python": sys.executable, "time": time.time()}
+        write_json(identity.attempt.node_record(identity.rank), {**self._greeting(), **process})
+        while True:
+            claims = identity.attempt.claims()
+            if claims:
+                try:
+                    return await self._connect(claims[-1])
+                except ChannelError as error:
+                    say(f"{error}; trying again")
+            elif wait >= LONGEST_LOOK_S and self._is_first_left():
+                await self._stand(0, first_charter(self._job().step_nodes, identity.rank))
+            if has_outcome(identity.attempt):
+                return None
+            if time.monotonic() > deadline:
+                raise ChannelError(f"no lead for {JOIN_S:g} s")
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, LONGEST_LOOK_S)
+
+    def _is_first_left(self) -> bool:
+        """The launcher says that the tasks of all nodes before this one have ended: they never came to lead."""
+        rank, attempt = self._identity.rank, self._identity.attempt
+        if rank > STAND_INS:
+            return False
+        ended = {end.rank for end in steps.read(attempt.steps_log, host_names(attempt))}
+        return ended.issuperset(range(rank))
+
+    def _greeting(self) -> dict[str, Any]:
+        identity = self._identity
+        charter = {"charter": self._node.charter.as_record()} if self._node.charter else {}
+        return {"rank": identity.rank, "host": identity.host, "attempt": identity.attempt.number, **charter}
+
+    async def _connect(self, term: int) -> Channel:
+        record = read_record(self._identity.attempt.lead(term))
+        self._following, self._lead_rank = term, record.get("rank", FIRST_LEAD)
+        self._node.leads = self._lead_rank == self._identity.rank
+        return await connect(record.get("addresses", []), record.get("port", 0), self._token, self._greeting())
+
+    # -- the next -----------------------------------------------------------------------------------------------
+
+    async def _next_lead(self, channel: Channel, parting: Parting) -> Channel | None:
+        """Clean this node, wait until the lost lead is fenced, and join whoever leads then; None if nobody does."""
+        self._part(channel, parting)
+        charter = self._node.charter
+        if self._leading is not None and self._node.leads:
+            return None  # it was this node that led
+        await self._node.clean()
+        if charter is None or self._succession is None:
+            if not self._node.gone:
+                await end_alone(self._identity, f"the lead is gone: {self._node.parted}")
+            return None
+        while not has_outcome(self._identity.attempt):
+            decision = self._succession.decide(time.monotonic(), True, self._claims())
+            if isinstance(decision, Join) and (found := await self._joined(decision.term)) is not None:
+                return found
+            if isinstance(decision, Claim):
+                await self._stand(decision.term, charter)
+            elif isinstance(decision, Leave):
+                await end_alone(self._identity, f"the lead {self._node.parted}; no majority of the nodes is left")
+                return None
+            await asyncio.sleep(LOOK_S)
+        return None
+
+    def _part(self, channel: Channel, parting: Parting) -> None:
+        """Keep what succession has to know of the lead that was lost."""
+        now, charter = time.monotonic(), self._node.charter
+        owed = self._node.answered if parting is Parting.LOST else None
+        say(f"the lead of term {self._following} {self._node.parted if owed is not None else 'has retired'}")
+        if channel.fell_silent:
+            self._left.append(channel)
+        else:
+            channel.close()
+        if charter is not None and charter.term == self._following:
+            self._succession = Succession(self._identity.rank, charter, now, owed)
+        elif self._succession is not None:
+            self._succession.came_to_nothing(self._following, self._lead_rank, now, owed)
+
+    def _claims(self) -> dict[int, int]:
+        attempt = self._identity.attempt
+        records = {term: read_json(attempt.lead(term)) for term in attempt.claims()}
+        return {term: record["rank"] for term, record in records.items() if record}
+
+    async def _joined(self, term: int) -> Channel | None:
+        assert self._succession is not None
+        for _ in range(TRIES):
+            try:
+                return await self._connect(term)
+            except ChannelError as error:
+                say(str(error))
+                await asyncio.sleep(LOOK_S)
+        self._succession.came_to_nothing(term, self._lead_rank, time.monotonic(), None)
+        return None
+
+    # -- this node ----------------------------------------------------------------------------------------------
+
+    async def _stand(self, term: int, charter: Charter) -> None:
+        """Claim the term; who joins decides."""
+        seat = Seat(self._identity, self._job(), self._token, term, charter)
+        if await seat.claim():
+            say(f"stands for term {term}")
+            if term == 0:
+                self._take(seat)
+            else:
+                self._standing = asyncio.create_task(self._elect(seat, charter))
+
+    async def _elect(self, seat: Seat, charter: Charter) -> None:
+        """As this node's own agent joins like everybody else's, this goes on beside it."""
+        hosts = host_names(self._identity.attempt)
+        lost = hosts[charter.lead] if charter.lead < len(hosts) else f"rank-{charter.lead}"
+        try:
+            if await seat.win(f"the agent of the lead {lost} {self._node.parted}"):
+                self._take(seat)
+        except BaseException:
+            seat.members.abandon()  # nobody may wait for a candidate that is none any more
+            seat.leave()
+            raise
+
+    def _take(self, seat: Seat) -> None:
+        lead = Lead(self._identity, self._job(), seat, self._lease)
+        lead.watch(self._work)
+        lead.start()
+        self.lead, self._leading = lead, asyncio.create_task(lead.run())
+
+    def _job(self) -> Job:
+        return Job.load(self._identity.run)

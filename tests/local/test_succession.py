@@ -1,0 +1,107 @@
+"""The lead is lost, on this machine: another node leads, the driver runs again, and there are never two of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+from tests.running import MusterCommand, wait_for
+
+# Each driver says who it is and when it lives, ten times a second, and waits to be lost in the first cycle.
+DRIVER = """
+import os, time
+cycle, log = os.environ["MUSTER_CYCLE"], os.path.join(os.environ["MUSTER_OUTPUT_DIR"], "lives")
+print("cycle", cycle, os.environ.get("MUSTER_RESTART_REASON", ""), flush=True)
+end = time.monotonic() + (600 if cycle == "0" else 1)
+while time.monotonic() < end:
+    with open(log, "a") as file:
+        file.write(f"{cycle} {time.time()}\\n")
+    time.sleep(0.1)
+"""
+OPTIONS = ("--spares", "1", "--on-node-loss", "restart")
+
+
+def start(muster: MusterCommand, *options: str, nodes: int = 3) -> Any:
+    (muster.cwd / "driver.py").write_text(DRIVER)
+    return muster.start(*muster.local_args(*options, "--", "python", "driver.py", nodes=nodes))
+
+
+def lives(muster: MusterCommand) -> list[tuple[str, float, float]]:
+    """(cycle, first, last) of every driver, in the order in which they began."""
+    seen: dict[str, list[float]] = {}
+    for line in (muster.run_dir() / "output" / "lives").read_text().splitlines():
+        cycle, when = line.split()
+        seen.setdefault(cycle, []).append(float(when))
+    return [(cycle, min(times), max(times)) for cycle, times in seen.items()]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_another_node_leads_when_the_lead_is_lost(muster: MusterCommand, signum: int) -> None:
+    process = start(muster, *OPTIONS)
+    muster.wait_for_driver("cycle 0")
+    wait_for("the status to tell", lambda: muster.status()["state"] == "running")
+    os.kill(muster.agent_pid(0), signum)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "muster: cycle 1: the agent of the lead node-0" in out
+    status = muster.status()
+    assert (status["term"], status["lead"], status["cycle"], status["state"]) == (1, 1, 1, "succeeded")
+    assert [cycle["members"] for cycle in status["cycles"]] == [
+        ["node-0", "node-1", "node-2"], ["node-1", "node-2", "node-3"]
+    ]  # fmt: skip
+    (first, _, last), (second, begin, _) = lives(muster)
+    assert (first, second) == ("0", "1") and last < begin
+
+
+def test_without_a_budget_the_loss_of_the_lead_ends_the_run_by_name(muster: MusterCommand) -> None:
+    process = start(muster, *OPTIONS, "--max-restarts", "0")
+    muster.wait_for_driver("cycle 0")
+    os.kill(muster.agent_pid(0), signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 125 and "the lead is gone" in err
+
+
+def test_a_second_loss_of_the_lead_ends_a_run_that_has_too_few_nodes_left(muster: MusterCommand) -> None:
+    (muster.cwd / "driver.py").write_text(DRIVER.replace('cycle == "0"', "True"))
+    process = muster.start(*muster.local_args(*OPTIONS, "--", "python", "driver.py", nodes=3))
+    muster.wait_for_driver("cycle 0")
+    os.kill(muster.agent_pid(0), signal.SIGKILL)
+    muster.wait_for_driver("cycle 1")
+    os.kill(muster.agent_pid(1), signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 125
+    assert "node-1" in err and "2 usable nodes are left, and the job needs 3" in err
+
+
+def test_of_two_nodes_a_dead_spare_changes_nothing_and_a_dead_lead_ends_the_run(muster: MusterCommand) -> None:
+    process = start(muster, *OPTIONS, nodes=1)
+    muster.wait_for_driver("cycle 0")
+    os.kill(muster.agent_pid(1), signal.SIGKILL)
+    events = muster.run_dir() / "attempt-0" / "events-0.jsonl"
+    wait_for("the loss to be seen", lambda: '"lost"' in events.read_text())
+    seen = lives(muster)[0][2]
+    wait_for("the driver to go on", lambda: lives(muster)[0][2] > seen + 1)
+    os.kill(muster.agent_pid(0), signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 125 and "the lead is gone" in err
+
+
+def test_a_node_that_never_came_to_lead_is_stood_in_for(muster: MusterCommand) -> None:
+    check = "[ $MUSTER_RANK != 0 ]"
+    done = muster.local("--spares", "1", "--health-check", check, "--", "bash", "-c", "echo led")
+    assert (done.returncode, done.stdout) == (0, "led\n"), done.stderr
+    status = muster.status()
+    assert (status["term"], status["lead"]) == (0, 1)
+    assert [node["role"] for node in status["nodes"]] == ["excluded", "active", "active"]
+
+
+def test_members_keep_their_lead_while_it_lives(muster: MusterCommand) -> None:
+    """For longer than a lease: nobody is fenced who should not be."""
+    (muster.cwd / "driver.py").write_text("import time; print('ready', flush=True); time.sleep(15)")
+    began = time.monotonic()
+    done = muster.local(*OPTIONS, "--", "python", "driver.py", nodes=2)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began > 15 and muster.status()["term"] == 0
