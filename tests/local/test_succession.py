@@ -105,3 +105,27 @@ def test_members_keep_their_lead_while_it_lives(muster: MusterCommand) -> None:
     done = muster.local(*OPTIONS, "--", "python", "driver.py", nodes=2)
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - began > 15 and muster.status()["term"] == 0
+
+
+RAY_DRIVER = """
+import os, time, ray
+ray.init(log_to_driver=False)
+labels = [node["Labels"] for node in ray.nodes() if node["Alive"]]
+print("cycle", os.environ["MUSTER_CYCLE"], sorted(
+    (int(known["muster.io/rank"]), int(known["muster.io/node"]), known["muster.io/role"]) for known in labels
+), flush=True)
+time.sleep(600 if os.environ["MUSTER_CYCLE"] == "0" else 0)
+"""
+
+
+@pytest.mark.ray
+def test_a_new_lead_has_a_ray_cluster_of_its_own(muster: MusterCommand) -> None:
+    (muster.cwd / "driver.py").write_text(RAY_DRIVER)
+    options = ("--spares", "1", "--on-node-loss", "replace", "--cpus-per-node", "1")
+    process = muster.start(*muster.local_args(*options, "--", "python", "driver.py", ray=True))
+    muster.wait_for_driver("cycle 0 [")
+    os.kill(muster.agent_pid(0), signal.SIGKILL)
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    told = [line for line in out.splitlines() if line.startswith("cycle")]
+    assert told == ["cycle 0 [(0, 0, 'head'), (1, 1, 'worker')]", "cycle 1 [(0, 1, 'head'), (1, 2, 'worker')]"]

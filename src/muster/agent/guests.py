@@ -13,6 +13,7 @@ from muster.agent.log import say
 from muster.agent.publisher import Publisher
 from muster.board import read_record, write_json
 from muster.process import Exit
+from muster.rendezvous.plan import INFRASTRUCTURE_FAILED
 
 LOOK_S = 0.3
 _ASKED = {"command", "env", "workdir"}
@@ -33,7 +34,7 @@ class Guests:
         self._off_loop, self._watch = off_loop, watch
         self._drivers: dict[str, Driver] = {}
         self._running: set[asyncio.Future[Any]] = set()
-        self._taken: set[str] = set()
+        self._taken: set[str] = {entry["id"] for entry in publisher.guests}  # under a lead before this one
         self._stopped: set[str] = set()
         self._grace: float | None = None  # set when all are to end
         self._cycles = 0  # how often guests have been served
@@ -43,6 +44,7 @@ class Guests:
         self._grace = None
         self._cycles += 1
         cycle = self._cycles
+        await self._off_loop(self._bury)
         while self._grace is None and self._cycles == cycle:
             running = self._drivers.keys() - self._stopped
             requests, stops = await self._off_loop(self._look, frozenset(self._taken), running)
@@ -53,6 +55,14 @@ class Guests:
                 self._stopped.add(guest)
                 self._drivers[guest].end(grace)
             await asyncio.sleep(LOOK_S)
+
+    def _bury(self) -> None:
+        """Guests of a lead that was lost have ended with it, and could not say so."""
+        for entry in self._publisher.guests:
+            path = self._attempt.guest_outcome(entry["id"])
+            if entry["state"] == "running" and entry["id"] not in self._drivers and not os.path.exists(path):
+                entry.update(state="ended", exit_code=INFRASTRUCTURE_FAILED)
+                write_json(path, {"exit_code": INFRASTRUCTURE_FAILED, "end_reason": "the lead under it was lost"})
 
     def end(self, grace: float) -> None:
         """End all of them: TERM now, KILL after the grace. A later call may leave less time, never more."""
@@ -112,6 +122,7 @@ class Guests:
         except OSError:
             return {}, set()
         asked = sorted(name[: -len(".json")] for name in names if name.endswith(".json"))
+        asked = [guest for guest in asked if f"{guest}.outcome" not in names]
         requests = {
             guest: read_record(self._attempt.guest_request(guest))
             for guest in asked

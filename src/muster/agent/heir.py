@@ -17,7 +17,7 @@ from muster.agent.job import Identity, Job, host_names
 from muster.agent.lead import Lead
 from muster.agent.log import say
 from muster.agent.node import NodeAgent, Parting
-from muster.agent.orphan import end_alone, has_outcome, leave_slurm
+from muster.agent.orphan import end_alone, end_left_job, has_outcome
 from muster.agent.seat import Seat
 from muster.board import read_json, read_record, write_json
 from muster.process.lease import Lease
@@ -62,7 +62,7 @@ class Heir:
         if code is None:  # others lead, or nobody does
             await end_alone(self._identity, f"{self._identity.host} has lost the majority of the nodes")
             return INFRASTRUCTURE_FAILED
-        await leave_slurm(self._identity)
+        await end_left_job(self._identity)
         return code
 
     async def _follow_leads(self) -> int:

@@ -19,6 +19,7 @@ from muster.agent.environment import given_variables, job_environment
 from muster.agent.guests import Guests
 from muster.agent.job import Identity, Job, node_tail, plan_of, tail_of
 from muster.agent.log import say
+from muster.agent.orphan import note_left_job
 from muster.agent.outside import Outside
 from muster.agent.publisher import Publisher
 from muster.agent.seat import Seat
@@ -106,6 +107,7 @@ class Lead:
         assert outcome is not None
         if self._lease.expired:
             return await self._give_way()
+        await note_left_job(self._identity)
         self._publisher.run_ends(outcome)
         await self._off_loop(self._publisher.conclude, self._publisher.batch(), outcome, self._signalled)
         await self._members.dismiss()

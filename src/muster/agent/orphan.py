@@ -7,6 +7,7 @@ is gone, somebody has to say `scancel`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import socket
@@ -46,25 +47,31 @@ async def end_alone(identity: Identity, reason: str) -> None:
         seen = published
         await asyncio.sleep(LOOK_S)
     record = {"exit_code": INFRASTRUCTURE_FAILED, "state": "failed", "end_reason": reason, "lost": True}
+    await note_left_job(identity)
     loop = asyncio.get_running_loop()
     if await loop.run_in_executor(None, claim, attempt.outcome, record):
         say(f"nobody leads the run: its end is recorded: {reason}")
-        await leave_slurm(identity)
+        await end_left_job(identity)
 
 
-async def leave_slurm(identity: Identity) -> None:
-    """The run is over. If the host of the batch script is gone, so that nothing else ends the Slurm job, end it."""
+async def note_left_job(identity: Identity) -> None:
+    """Before the outcome: if the batch script's host is gone, nothing ends the Slurm job, and readers are to know."""
     job = slurm_job_id(os.environ)
     if identity.local or identity.rank == 0 or job is None or os.environ.get("ENVIRONMENT") != "BATCH":
         return
     loop = asyncio.get_running_loop()
-    if await loop.run_in_executor(None, batch_host_answers, identity.attempt):
-        return
-    program = shutil.which("scancel")
-    say(f"the batch host is gone: {'scancel' if program else 'nobody here can end'} {job}")
-    done = await loop.run_in_executor(None, _scancel, program, job) if program else False
-    if not done:
+    if not await loop.run_in_executor(None, batch_host_answers, identity.attempt):
+        say(f"the batch host is gone: job {job} has to be cancelled")
         write_json(identity.attempt.job_left, {"job_id": job})
+
+
+async def end_left_job(identity: Identity) -> None:
+    """After the outcome: end the Slurm job, if that is left to us. Where there is no scancel, readers do it."""
+    job, program = read_record(identity.attempt.job_left).get("job_id"), shutil.which("scancel")
+    loop = asyncio.get_running_loop()
+    if job and program and await loop.run_in_executor(None, _scancel, program, job):
+        with contextlib.suppress(OSError):
+            os.unlink(identity.attempt.job_left)
 
 
 def batch_host_answers(attempt: AttemptPaths) -> bool:

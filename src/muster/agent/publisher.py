@@ -47,7 +47,7 @@ class Publisher:
         self.driver: dict[str, Any] = {"state": "waiting", "exit_code": None}
         self.error: dict[str, Any] | None = None
         self.ray: dict[str, Any] | None = None  # address, dashboard, settings in force
-        self.guests: list[dict[str, Any]] = []
+        self.guests: list[dict[str, Any]] = self._before("guests", [])
 
     def _before(self, name: str, nothing: Any) -> Any:
         """What the lead before this one published last."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from muster.board import AttemptPaths, RunPaths
 from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
-from muster.runs.liveness import Liveness, record_silent_end
+from muster.runs.liveness import Liveness, end_left_job, record_silent_end
 from muster.runs.sequel import read_sequel
 from muster.runs.status import read_status
 
@@ -105,6 +105,7 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
         if ended is not None and not await loop.run_in_executor(None, watch.goes_on, ended):
             if run.newest_attempt() != ended:
                 continue  # the next one began meanwhile
+            await loop.run_in_executor(None, end_left_job, ended)
             yield result(run)
             return
         if ended is not None and ended != told:

@@ -13,7 +13,7 @@ from typing import Any
 
 from muster.backends.errors import BackendError
 from muster.backends.slurm import client
-from muster.board import AttemptPaths, RunPaths, read_json, write_json
+from muster.board import AttemptPaths, RunPaths, read_json, read_record, write_json
 from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
 from muster.runs.sequel import decides_itself, is_followed, job_ids, read_sequel
 from muster.runs.status import newest_published
@@ -97,6 +97,8 @@ class Liveness:
 def settle(run: RunPaths) -> None:
     """Record the end of a run that ended without a word, so that nobody takes it for live; asks Slurm at most once."""
     attempt, submission = run.newest_attempt(), read_json(run.submission) or {}
+    if attempt is not None:
+        end_left_job(attempt)
     if attempt is not None and os.path.exists(attempt.outcome) and not is_followed(attempt):
         return
     updated = (newest_published(attempt) or {}).get("updated", 0.0) if attempt else 0.0
@@ -105,6 +107,16 @@ def settle(run: RunPaths) -> None:
     reason = Liveness(run).ended()
     if reason is not None:
         record_silent_end(run, reason)
+
+
+def end_left_job(attempt: AttemptPaths) -> None:
+    """Free the nodes of a run that is over, whose batch host is gone, and whose nodes could not do it themselves."""
+    job = read_record(attempt.job_left).get("job_id")
+    if not isinstance(job, str):
+        return
+    with contextlib.suppress(BackendError, OSError):
+        client.cancel(job)
+        os.unlink(attempt.job_left)
 
 
 def record_silent_end(run: RunPaths, reason: str) -> None:

@@ -1,0 +1,121 @@
+"""The lead is lost three ways on a real Slurm: the job goes on under another node, and the allocation is freed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from tests.lab.conftest import SlurmCommand, agent_on
+from tests.running import wait_for
+
+LAB = {"nodes": 4}
+DRIVER = """
+import os, time
+cycle, log = os.environ["MUSTER_CYCLE"], os.path.join(os.environ["MUSTER_OUTPUT_DIR"], "lives")
+print("cycle", cycle, flush=True)
+end = time.monotonic() + (600 if cycle == "0" else 1)
+while time.monotonic() < end:
+    with open(log, "a") as file:
+        file.write(f"{cycle} {time.time()}\\n")
+    time.sleep(0.1)
+"""
+
+
+def kill_agent(slurm: SlurmCommand, node: str) -> None:
+    os.kill(agent_on(slurm, node), signal.SIGKILL)
+
+
+def stop_agent(slurm: SlurmCommand, node: str) -> None:
+    os.kill(agent_on(slurm, node), signal.SIGSTOP)
+
+
+def kill_host(slurm: SlurmCommand, node: str) -> None:
+    slurm.lab.kill_node(node)
+
+
+def cut_off(slurm: SlurmCommand, node: str) -> None:
+    slurm.lab.partition(node)
+
+
+def start(slurm: SlurmCommand, *options: str) -> tuple[subprocess.Popen[str], str]:
+    """A run of 3+1 nodes whose driver waits; and its lead's node."""
+    (slurm.cwd / "driver.py").write_text(DRIVER)
+    asked = ("--spares", "1", "--on-node-loss", "restart", *options, "--", "python", "driver.py")
+    process = slurm.start(*slurm.run_args(*asked, nodes=3))
+    run = slurm.wait_for_driver("cycle 0")
+    wait_for("the status to tell", lambda: slurm.status()["state"] == "running")
+    return process, (run / "attempt-0" / "hosts").read_text().split()[0]
+
+
+@contextmanager
+def healed(slurm: SlurmCommand, node: str) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        slurm.lab.heal(node)
+
+
+def freed(slurm: SlurmCommand, job_id: str, dead: str | None) -> float:
+    """Seconds that Slurm's job held nodes, from now or from when the dead host was marked down."""
+    if dead is not None:
+        ask = ("sinfo", "-hN", "-n", dead, "-o", "%T")
+        wait_for(f"{dead} to be marked down", lambda: "down" in slurm.slurm(*ask).stdout)
+    since = time.monotonic()
+    slurm.ended_job(job_id)
+    return time.monotonic() - since
+
+
+@pytest.mark.parametrize("lose", [kill_agent, kill_host, cut_off, stop_agent], ids=lambda lose: lose.__name__)
+def test_the_job_goes_on_under_another_lead(slurm: SlurmCommand, lose: Callable[[SlurmCommand, str], None]) -> None:
+    process, lead = start(slurm)
+    with healed(slurm, lead):
+        lose(slurm, lead)
+        _, err = process.communicate(timeout=150)
+        assert process.returncode == 0, err
+        status = slurm.status()
+        took = freed(slurm, status["job_id"], lead if lose in (kill_host, cut_off) else None)
+        print(f"{lose.__name__}: the nodes were freed after {took:.1f} s")
+        assert (status["term"], status["cycle"], status["state"]) == (1, 1, "succeeded")
+        first, second = status["cycles"]
+        assert lead in first["members"] and len(second["members"]) == 3 and lead not in second["members"]
+        assert_no_overlap(slurm)
+
+
+@pytest.mark.parametrize("lose", [kill_agent, kill_host], ids=lambda lose: lose.__name__)
+def test_without_a_budget_the_job_ends_by_name_and_frees_its_nodes(
+    slurm: SlurmCommand, lose: Callable[[SlurmCommand, str], None]
+) -> None:
+    process, lead = start(slurm, "--max-restarts", "0")
+    with healed(slurm, lead):
+        lose(slurm, lead)
+        _, err = process.communicate(timeout=150)
+        assert process.returncode == 125 and "the lead is gone" in err
+        freed(slurm, slurm.status()["job_id"], lead if lose is kill_host else None)
+
+
+def test_where_the_nodes_cannot_cancel_the_job_whoever_follows_it_does(slurm: SlurmCommand) -> None:
+    """As in a container that has no Slurm."""
+    blind = slurm.cwd / "blind"
+    blind.mkdir()
+    (blind / "scancel").write_text("#!/bin/sh\nexit 1\n")
+    (blind / "scancel").chmod(0o755)
+    process, lead = start(slurm, "--setup", f"PATH={blind}:$PATH")
+    with healed(slurm, lead):
+        kill_host(slurm, lead)
+        _, err = process.communicate(timeout=150)
+        assert process.returncode == 0, err
+        freed(slurm, slurm.status()["job_id"], lead)
+
+
+def assert_no_overlap(slurm: SlurmCommand) -> None:
+    """No driver wrote after a later one had begun to."""
+    seen: dict[str, list[float]] = {}
+    for line in (slurm.run_dir() / "output" / "lives").read_text().splitlines():
+        cycle, when = line.split()
+        seen.setdefault(cycle, []).append(float(when))
+    assert list(seen) == ["0", "1"] and max(seen["0"]) < min(seen["1"])
