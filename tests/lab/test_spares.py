@@ -1,30 +1,137 @@
-"""A killed node under `--on-node-loss restart` on a real Slurm: the job goes on with the spare, and is a success."""
+"""Hot spares on a real Slurm: a killed node is replaced in Ray, or costs a cycle; spares leave with 0."""
 
 from __future__ import annotations
 
-from tests.lab.conftest import SlurmCommand
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-LAB = {"nodes": 4}
+import pytest
+from tests.lab.conftest import SlurmCommand
+from tests.lab.figures import report
+from tests.running import wait_for
+
+LAB = {"nodes": 5}
 WAIT_ONCE = 'echo "cycle $MUSTER_CYCLE"; [ $MUSTER_CYCLE != 0 ] || sleep 1000'
+# Computes until the nodes of its cluster have changed, and all ranks are there again.
+COMPUTE = """
+import time, ray
+ray.init(log_to_driver=False)
+def members():
+    labels = [node["Labels"] for node in ray.nodes() if node["Alive"]]
+    return sorted((int(known["muster.io/rank"]), known["muster.io/host"]) for known in labels)
+first = members()
+print("ranks", [rank for rank, _ in first], flush=True)
+@ray.remote(max_retries=-1)
+def square(number):
+    return number * number
+while [rank for rank, _ in members()] != [0, 1, 2, 3] or members() == first:
+    assert ray.get([square.remote(number) for number in range(8)])[3] == 9
+    time.sleep(0.1)
+print("ranks", [rank for rank, _ in members()], flush=True)
+"""
+
+
+@contextmanager
+def lost(slurm: SlurmCommand, victim: str) -> Iterator[None]:
+    slurm.lab.kill_node(victim)
+    try:
+        yield
+    finally:
+        slurm.lab.heal(victim)
+
+
+def hosts(run: Path) -> list[str]:
+    return (run / "attempt-0" / "hosts").read_text().split()
+
+
+def events(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "attempt-0" / "events-0.jsonl").read_text().splitlines()]
+
+
+def when(run: Path, host: str, **wanted: Any) -> float:
+    """The time of the first event of this node with these fields."""
+    return next(e["time"] for e in events(run) if e.get("host") == host and wanted.items() <= e.items())
+
+
+def arrived(event: dict[str, Any]) -> bool:
+    return event["event"] == "node" and event["state"] == "arrived"
+
+
+def others(names: list[str]) -> set[str]:
+    return set(names) - {names[2]}
+
+
+@pytest.mark.ray
+def test_a_spare_replaces_a_killed_node_in_ray_and_the_driver_goes_on(slurm: SlurmCommand) -> None:
+    (slurm.cwd / "driver.py").write_text(COMPUTE)
+    options = ("--spares", "1", "--on-node-loss", "replace", "--cpus-per-node", "1", "--", "python", "driver.py")
+    process = slurm.start(*slurm.run_args(*options, nodes=4, ray=True))
+    run = slurm.wait_for_driver("ranks")
+    victim, spare = hosts(run)[2], hosts(run)[4]
+    wait_for("the status to tell", lambda: slurm.status()["state"] == "running")
+    killed = time.time()
+    with lost(slurm, victim):
+        out, err = process.communicate(timeout=150)
+    assert process.returncode == 0, err
+    assert [line for line in out.splitlines() if line.startswith("ranks")] == ["ranks [0, 1, 2, 3]"] * 2
+    status = slurm.status()
+    assert (status["cycle"], len(status["cycles"])) == (0, 1)
+    assert [n["role"] for n in status["nodes"] if n["host"] in (victim, spare)] == ["excluded", "active"]
+    noticed, joined = when(run, victim, state="lost"), when(run, spare, state="ready")
+    report("a node under replace", noticed=noticed - killed, mended=joined - noticed)
+    job = slurm.ended_job(status["job_id"])
+    assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0")
 
 
 def test_a_killed_node_costs_a_restart_and_slurm_s_job_completes(slurm: SlurmCommand) -> None:
     options = ("--spares", "1", "--on-node-loss", "restart", "--", "bash", "-c", WAIT_ONCE)
-    process = slurm.start(*slurm.run_args(*options, nodes=3))
+    process = slurm.start(*slurm.run_args(*options, nodes=4))
     run = slurm.wait_for_driver("cycle 0")
-    victim, spare = (run / "attempt-0" / "hosts").read_text().split()[1::2]
-    slurm.lab.kill_node(victim)
-    try:
+    victim, spare = hosts(run)[1], hosts(run)[4]
+    with lost(slurm, victim):
         out, err = process.communicate(timeout=90)
-        assert process.returncode == 0, err
-        assert [line for line in out.splitlines() if not line.startswith("muster:")] == ["cycle 0", "cycle 1"]
-        status = slurm.status()
-        first, second = status["cycles"]
-        assert (first["spares"], victim in first["members"], victim in first["reason"]) == ([spare], True, True)
-        assert len(second["members"]) == 3 and spare in second["members"] and victim not in second["members"]
-        job = slurm.ended_job(status["job_id"])
-        assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0")
-        said = (run / "attempt-0" / "steps.log").read_text().splitlines()
-        assert not [line for line in said if spare in line and "Exited with exit code" in line], said
-    finally:
-        slurm.lab.heal(victim)
+    assert process.returncode == 0, err
+    assert [line for line in out.splitlines() if not line.startswith("muster:")] == ["cycle 0", "cycle 1"]
+    status = slurm.status()
+    first, second = status["cycles"]
+    assert (first["spares"], victim in first["members"], victim in first["reason"]) == ([spare], True, True)
+    assert len(second["members"]) == 4 and spare in second["members"] and victim not in second["members"]
+    job = slurm.ended_job(status["job_id"])
+    assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0")
+    assert not said_of(run, spare)
+
+
+def test_a_node_killed_while_nodes_gather_costs_no_restart(slurm: SlurmCommand) -> None:
+    """Its agent is kept waiting before it joins; the round closes without it."""
+    setup = 'until [ "$MUSTER_RANK" != 2 ] || [ -e go ]; do sleep 0.1; done'
+    options = ("--spares", "1", "--setup", setup, "--last-call", "60", "--", "echo", "well")
+    process = slurm.start(*slurm.run_args(*options, nodes=4))
+    run = wait_for("a run", lambda: slurm.run_dirs() and slurm.run_dirs()[0])
+    names = wait_for("the names of its nodes", lambda: (run / "attempt-0" / "hosts").exists() and hosts(run))
+    log = run / "attempt-0" / "events-0.jsonl"
+    wait_for("the others", lambda: log.exists() and {e["host"] for e in events(run) if arrived(e)} == others(names))
+    with lost(slurm, names[2]):
+        out, err = process.communicate(timeout=150)
+    assert (process.returncode, out) == (0, "well\n"), err
+    status = slurm.status()
+    assert (status["cycle"], len(status["cycles"])) == (0, 1)
+    assert names[2] not in status["cycles"][0]["members"]
+
+
+def test_all_learn_of_a_failure_and_spares_leave_without_one(slurm: SlurmCommand) -> None:
+    done = slurm.run("--spares", "1", "--", "bash", "-c", "exit 9", nodes=4)
+    assert done.returncode == 9
+    run = slurm.run_dir()
+    assert slurm.ended_job(slurm.status()["job_id"])["ExitCode"] == "9:0"
+    assert not [line for host in hosts(run)[1:] for line in said_of(run, host)]
+    assert {node["state"] for node in slurm.status()["nodes"]} == {"gone"}
+
+
+def said_of(run: Path, host: str) -> list[str]:
+    """What srun said of the end of this node's task; nothing when it exited with 0."""
+    lines = (run / "attempt-0" / "steps.log").read_text().splitlines()
+    return [line for line in lines if host in line and "exit code" in line]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 from tests.lab.conftest import SlurmCommand, agent_on
+from tests.lab.figures import report
 from tests.running import wait_for
 
 LAB = {"nodes": 4}
@@ -74,12 +75,13 @@ def freed(slurm: SlurmCommand, job_id: str, dead: str | None) -> float:
 def test_the_job_goes_on_under_another_lead(slurm: SlurmCommand, lose: Callable[[SlurmCommand, str], None]) -> None:
     process, lead = start(slurm)
     with healed(slurm, lead):
+        began = time.time()
         lose(slurm, lead)
         _, err = process.communicate(timeout=150)
         assert process.returncode == 0, err
         status = slurm.status()
         took = freed(slurm, status["job_id"], lead if lose in (kill_host, cut_off) else None)
-        print(f"{lose.__name__}: the nodes were freed after {took:.1f} s")
+        report(f"the lead: {lose.__name__}", mended=status["timings"]["driver_start"] - began, freed=took)
         assert (status["term"], status["cycle"], status["state"]) == (1, 1, "succeeded")
         first, second = status["cycles"]
         assert lead in first["members"] and len(second["members"]) == 3 and lead not in second["members"]
