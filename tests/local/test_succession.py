@@ -119,6 +119,21 @@ time.sleep(600 if os.environ["MUSTER_CYCLE"] == "0" else 0)
 
 
 @pytest.mark.ray
+def test_a_lead_on_whose_node_ray_does_not_start_lets_another_one_lead(muster: MusterCommand) -> None:
+    (muster.cwd / "driver.py").write_text(RAY_DRIVER.replace("600", "0"))
+    (muster.cwd / "bad").mkdir()
+    (muster.cwd / "bad" / "ray.py").write_text("raise ImportError('this node is broken')")
+    setup = f"[ $MUSTER_RANK != 0 ] || export PYTHONPATH={muster.cwd}/bad"
+    options = ("--spares", "1", "--on-node-loss", "restart", "--cpus-per-node", "1", "--setup", setup)
+    done = muster.local(*options, "--", "python", "driver.py", ray=True)
+    assert done.returncode == 0, done.stderr
+    assert "cycle 1 [(0, 1, 'head'), (1, 2, 'worker')]" in done.stdout
+    status = muster.status()
+    assert (status["term"], status["lead"], status["state"]) == (1, 1, "succeeded")
+    assert "this node is broken" in status["cycles"][0]["reason"]
+
+
+@pytest.mark.ray
 def test_a_new_lead_has_a_ray_cluster_of_its_own(muster: MusterCommand) -> None:
     (muster.cwd / "driver.py").write_text(RAY_DRIVER)
     options = ("--spares", "1", "--on-node-loss", "replace", "--cpus-per-node", "1")

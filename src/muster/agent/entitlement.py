@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 from muster.agent.members import Members
 from muster.process.lease import Lease
@@ -66,6 +67,11 @@ class Entitlement:
             self._told = True
             self._members.send_all("charter", **self.charter.as_record())
             self._renew()
+
+    def without_lead(self) -> Charter:
+        """What the members are to know when this lead goes of its own will."""
+        charter = self.charter
+        return replace(charter, version=charter.version + 1, excluded=charter.excluded | {charter.lead})
 
     def _renew(self) -> None:
         """From when a roster of this lead's own is in force; before that it runs nothing that must not run twice."""

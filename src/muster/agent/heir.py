@@ -150,7 +150,7 @@ class Heir:
         """Keep what succession has to know of the lead that was lost."""
         now, charter = time.monotonic(), self._node.charter
         owed = self._node.answered if parting is Parting.LOST else None
-        say(f"the lead of term {self._following} {self._node.parted if owed is not None else 'has retired'}")
+        say(f"the lead of term {self._following} {self._node.parted}")
         if channel.fell_silent:
             self._left.append(channel)
         else:

@@ -99,7 +99,7 @@ class Lead:
         """
         over: list[asyncio.Future[Any]] = [asyncio.ensure_future(wait) for wait in self._ends()]
         await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
-        if self._lease.expired:
+        if self._lease.expired or self._protocol.state is RunState.YIELDED:
             return await self._give_way()
         with contextlib.suppress(asyncio.TimeoutError):  # an unkillable driver must not hold the outcome back
             await asyncio.wait_for(asyncio.gather(self._driver.close(), self._guests.close(0.0)), UNKILLABLE_S)
@@ -119,7 +119,7 @@ class Lead:
     async def _give_way(self) -> int | None:
         """The lease is over: the keepers have killed, or are killing, what ran here."""
         self._gave_way = True
-        self._publisher.phase(f"{self._identity.host} has lost the majority of the nodes: it leads no more")
+        say("leads no more")
         self._members.abandon()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.gather(self._driver.close(), self._guests.close(0.0)), UNKILLABLE_S)
@@ -281,8 +281,17 @@ class Lead:
             self._begin_cycle()
         elif isinstance(command, m.Rejoin):
             self._welcome(command.rank)
+        elif isinstance(command, m.Yield):
+            self._background(self._yield(command.reason))
         else:
             self._concluded.set()
+
+    async def _yield(self, reason: str) -> None:
+        """To whoever is next: this node is excluded, and there is no driver that they would have to wait for."""
+        self._publisher.phase(f"{self._identity.host} lets another node lead: {reason}")
+        self._members.send_all("charter", **self._entitlement.without_lead().as_record())
+        await self._members.dismiss("retire", reason=reason)
+        self._concluded.set()
 
     def _stop_node(self, rank: int) -> None:
         """With what the node must know to decide about Ray's logs: how the run ended, and how long there is."""

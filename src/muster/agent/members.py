@@ -63,9 +63,9 @@ class Members:
             await asyncio.wait_for(self._company.wait(), seconds)
         return [channel.local_address for rank, channel in self._channels.items() if rank != self._identity.rank]
 
-    async def dismiss(self, word: str = "bye") -> None:
+    async def dismiss(self, word: str = "bye", **fields: Any) -> None:
         """Everybody may go: for good, or to another lead."""
-        self.send_all(word)
+        self.send_all(word, **fields)
         await asyncio.gather(*(channel.flush() for channel in self._channels.values()))
         self._server.close()
 

@@ -59,7 +59,8 @@ class NodeAgent:
         finally:
             hearing.cancel()
             self._channel = None
-        self.parted = "fell silent" if channel.fell_silent else "is gone: its connection ended"
+        stepped_down = f"has stepped down: {message['reason']}" if "reason" in message else None
+        self.parted = stepped_down or ("fell silent" if channel.fell_silent else "is gone: its connection ended")
         return Parting(message["type"])
 
     async def _hear(self, channel: Channel, orders: asyncio.Queue[dict[str, Any]]) -> None:

@@ -137,11 +137,18 @@ class Rejoin:
 
 
 @dataclass(frozen=True)
+class Yield:
+    """The lead's own node is of no use: let another one lead, which begins the next cycle."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Conclude:
     """The run is over; the outcome is in the protocol's `outcome`."""
 
 
-Command = Union[StartHead, StartWorker, StartDriver, EndDriver, StopNode, BeginCycle, Rejoin, Conclude]
+Command = Union[StartHead, StartWorker, StartDriver, EndDriver, StopNode, BeginCycle, Rejoin, Yield, Conclude]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ an active node             running, fail          the end
 an active node             running, replace       a spare takes its rank; none left: the end
 an active node             running, restart       a new cycle, within the budget and with enough nodes; else the end
 the lead's Ray             running, restart       the same; under any other policy the end
+the lead's Ray             before the driver      it yields to another node, which begins a new cycle, as above
 the lead's agent           any                    with a majority of the others a new cycle, as above; else the end
 the driver                 running                a new cycle where that is wanted, as above; else the end
 (a spare, or anybody while nodes gather: the protocol's own rules, no choice is to be made)
@@ -29,6 +30,7 @@ class Step(str, Enum):
 
     END = "end"
     REPLACE = "replace"
+    YIELD = "yield"
     RESTART = "restart"
 
 
@@ -44,6 +46,9 @@ def after_loss(
     plan: Plan, nodes: Sequence[Node], restarts: int, lead: bool, running: bool, phase: str | None
 ) -> Verdict:
     """For an active node, already excluded unless it is the lead; `phase` is None when the node itself is gone."""
+    if lead and not running and phase is not None and plan.succession:
+        verdict = _restart_with(plan, left(nodes), restarts)
+        return Verdict(Step.YIELD) if verdict.step is Step.RESTART else verdict
     if lead:
         may = running and plan.on_node_loss == RESTART and phase == RAY_PHASE
         return after_restart_cause(plan, nodes, restarts) if may else Verdict(Step.END)

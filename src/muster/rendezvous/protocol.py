@@ -102,6 +102,8 @@ class Protocol(Rounds):
         """A node can no longer be used: go on as the plan allows, or end the run by the node's name."""
         lead, phase = node.rank == self.lead, None if ended.lost else ended.phase
         rest = [replace(n, role=Role.EXCLUDED) if n.rank == node.rank and not lead else n for n in self.nodes]
+        if lead and self.state in (RunState.GATHERING, RunState.STARTING):
+            return self._yield_or_end(ended, phase, now)
         if self.state in (RunState.GATHERING, RunState.RESTARTING):
             count = roles.left(rest) if self.state is RunState.GATHERING else roles.usable(rest)
             if lead or count < self.plan.wanted:
@@ -118,6 +120,15 @@ class Protocol(Rounds):
             return excluded + self._mend_or_end(verdict, ended, now, self.plan.restart_grace)
         assert node.logical is not None
         return self._exclude(node.rank) + self._promote(node.logical, now)
+
+    def _yield_or_end(self, ended: Outcome, phase: str | None, now: float) -> list[Command]:
+        """The lead's own node failed before there was a driver: another one may do better."""
+        verdict = policy.after_loss(self.plan, self.nodes, self.cycle, lead=True, running=False, phase=phase)
+        if verdict.step is not Step.YIELD:
+            return self._finish(words.because(ended, verdict.why), now, FAILURE_GRACE_S)
+        self._move_run(RunState.YIELDED)
+        self.deadline = None
+        return [m.Yield(ended.end_reason)]
 
     def _promote(self, logical: int, now: float) -> list[Command]:
         """The lowest spare takes this rank; before the driver runs that is part of starting."""

@@ -16,6 +16,7 @@ class RunState(str, Enum):
     restarting  the driver has ended                          gathering, of the next cycle
     finishing   every node is verified clean, or a deadline   succeeded | failed | stopped
     (any of the first four)    a failure or a stop request    finishing
+    gathering, starting        the lead's own node failed     yielded, to the next lead
     """
 
     GATHERING = "gathering"
@@ -26,6 +27,7 @@ class RunState(str, Enum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
+    YIELDED = "yielded"
 
 
 class NodeState(str, Enum):
@@ -51,14 +53,15 @@ class NodeState(str, Enum):
 
 
 RUN_MOVES: dict[RunState, frozenset[RunState]] = {
-    RunState.GATHERING: frozenset({RunState.STARTING, RunState.FINISHING}),
-    RunState.STARTING: frozenset({RunState.RUNNING, RunState.FINISHING}),
+    RunState.GATHERING: frozenset({RunState.STARTING, RunState.FINISHING, RunState.YIELDED}),
+    RunState.STARTING: frozenset({RunState.RUNNING, RunState.FINISHING, RunState.YIELDED}),
     RunState.RUNNING: frozenset({RunState.RESTARTING, RunState.FINISHING}),
     RunState.RESTARTING: frozenset({RunState.GATHERING, RunState.FINISHING}),
     RunState.FINISHING: frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED}),
     RunState.SUCCEEDED: frozenset(),
     RunState.FAILED: frozenset(),
     RunState.STOPPED: frozenset(),
+    RunState.YIELDED: frozenset(),
 }
 
 NODE_MOVES: dict[NodeState, frozenset[NodeState]] = {
@@ -74,6 +77,6 @@ NODE_MOVES: dict[NodeState, frozenset[NodeState]] = {
     NodeState.LOST: frozenset(),
 }
 
-ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED})
+ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED, RunState.YIELDED})
 DEPARTED = frozenset({NodeState.GONE, NodeState.LOST})
 CONNECTED = frozenset({NodeState.ARRIVED, NodeState.STARTING, NodeState.READY, NodeState.FAILED})
