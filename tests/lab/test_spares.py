@@ -105,6 +105,23 @@ def test_a_killed_node_costs_a_restart_and_slurm_s_job_completes(slurm: SlurmCom
     assert not said_of(run, spare)
 
 
+def test_a_driver_that_fails_because_a_host_is_silent_runs_again(slurm: SlurmCommand) -> None:
+    """It often notices before us: the loss counts, not the driver's failure."""
+    wait = "until [ $MUSTER_CYCLE != 0 ] || [ -e go ]; do sleep 0.1; done"
+    fail = f'echo "cycle $MUSTER_CYCLE"; {wait}; exit $((1 - MUSTER_CYCLE))'
+    options = ("--spares", "1", "--on-node-loss", "restart", "--", "bash", "-c", fail)
+    process = slurm.start(*slurm.run_args(*options, nodes=4))
+    victim = hosts(slurm.wait_for_driver("cycle 0"))[1]
+    slurm.lab.partition(victim)
+    try:
+        (slurm.cwd / "go").touch()
+        _, err = process.communicate(timeout=120)
+    finally:
+        slurm.lab.heal(victim)
+    assert process.returncode == 0, err
+    assert victim in slurm.status()["cycles"][0]["reason"]
+
+
 def test_a_node_killed_while_nodes_gather_costs_no_restart(slurm: SlurmCommand) -> None:
     """Its agent is kept waiting before it joins; the round closes without it."""
     setup = 'until [ "$MUSTER_RANK" != 2 ] || [ -e go ]; do sleep 0.1; done'

@@ -29,6 +29,7 @@ from muster.board.secrets import secret_values
 from muster.process import Exit, signal_name
 from muster.process.lease import Lease
 from muster.rendezvous import messages as m
+from muster.rendezvous.plan import RESTART
 from muster.rendezvous.protocol import Protocol
 from muster.rendezvous.states import NodeState, RunState
 
@@ -322,6 +323,8 @@ class Lead:
         self._driver_left.set()
         self._publisher.driver_ends(exit.shell_code)
         await self._guests.close(self._job.stop_grace)  # the cluster under them is about to go
+        if exit.shell_code and self._protocol.state is RunState.RUNNING and self._job.on_node_loss == RESTART:
+            await self._members.all_answer()  # a silent host may be why the driver failed: then that is the reason
         self._driver_ended(exit, cycle)
 
     def _environment(self, more: dict[str, str]) -> dict[str, str]:

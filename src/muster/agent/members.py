@@ -20,6 +20,8 @@ class Members:
         self._channels: dict[int, Channel] = {}
         self._company = asyncio.Event()  # an agent of another node has connected
         self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._echoed: dict[int, float] = {}  # of those who are there: when the beat was sent that was answered last
+        self._echo = asyncio.Event()  # there is another one, or somebody is lost
         self.on_task: Callable[[Coroutine[Any, Any, None]], None] = lambda work: None
         self.on_join: Callable[[int, dict[str, Any], float], None] = lambda rank, greeting, spoken: None
         self.on_answer: Callable[[int, float | None, int], None] = lambda rank, sent, version: None
@@ -45,6 +47,14 @@ class Members:
         while True:
             self.send_all("beat", at=time.monotonic())
             await asyncio.sleep(BEAT_S)
+
+    async def all_answer(self) -> None:
+        """Returns when everybody has answered a beat that is sent now, or has been found to be lost."""
+        asked = time.monotonic()
+        self.send_all("beat", at=asked)
+        while any(echoed < asked for echoed in self._echoed.values()):
+            self._echo.clear()
+            await self._echo.wait()
 
     async def ask(self, kind: str, timeout: float) -> list[Any]:
         """Send to everybody; what they answered in a message of the same kind, as far as it came in time."""
@@ -94,12 +104,21 @@ class Members:
         self._channels[rank] = channel
         if rank != self._identity.rank:
             self._company.set()
+        self._echoed[rank] = spoken
         self.on_join(rank, greeting, spoken)
         while (message := await channel.receive()) is not None:
             if message["type"] == "beat":
-                self.on_answer(rank, message["at"], message["version"])
+                self._answered_beat(rank, message["at"], message["version"])
             else:
                 self.on_message(rank, message)
         channel.close()
+        del self._echoed[rank]
         silent = f"fell silent: no heartbeat for {SILENCE_S:g} s"
         self.on_loss(rank, silent if channel.fell_silent else "is gone: its connection ended", channel.fell_silent)
+        self._echo.set()
+
+    def _answered_beat(self, rank: int, sent: float | None, version: int) -> None:
+        if sent is not None:
+            self._echoed[rank] = sent
+            self._echo.set()
+        self.on_answer(rank, sent, version)
