@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from muster.rendezvous.elastic_types import ElasticPlan
 from muster.torch.session import Round, Session
 from muster.torch.settings import Settings
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 REPOSITORY = Path(__file__).parents[2]
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
@@ -184,6 +184,3 @@ def entry_point(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: raymuster\nVersion: 0.1.0\n")
     (package / "entry_points.txt").write_text("[torchrun.handlers]\n" + group.replace('"', "") + "\n")
     return directory
-
-
-Start = Callable[..., subprocess.Popen[bytes]]

@@ -33,6 +33,8 @@ def torchrun(words: tuple[str, ...]) -> int:
     --rdzv-endpoint (the first node, a port made from the job's id), --rdzv-id (the step's) and --node-rank. With
     spares, --max-restarts is their number. Elsewhere --rdzv-endpoint HOST:PORT is needed.
 
+    torchrun itself knows this rendezvous too: --rdzv-backend muster, with --rdzv-conf spares=K.
+
     All nodes exit with the same code: 0 when the job succeeded, on spares too; the code of the worker that failed
     first, 128+n when signal n ended it; 125 when a node or the rendezvous failed.
     """
