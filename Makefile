@@ -60,9 +60,10 @@ $(BIN)/python:
 	@touch $@
 
 .venv/.ready-for-tests: pyproject.toml | $(BIN)/python
-	@echo "Installing Muster, Ray and the tools for tests into .venv (a minute or two the first time) ..."
+	@echo "Installing Muster, Ray, torch and the tools for tests into .venv (a minute or two the first time) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ray,dev]'
 	@.ci/ray-extras $(BIN)/python .venv/ray-extras
+	@.ci/torch-cpu $(BIN)/python
 	@touch $@ .venv/.ready-for-demo
 
 $(OLDEST)/.ready-for-tests: pyproject.toml

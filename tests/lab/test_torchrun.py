@@ -1,0 +1,63 @@
+"""`srun muster torchrun` on a real Slurm: nobody says who takes part or where they meet; a killed node is replaced."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from tests.lab.conftest import REPOSITORY, SlurmCommand
+from tests.running import wait_for
+from tests.torch.conftest import needs_torch
+
+LAB = {"nodes": 3}
+pytestmark = needs_torch
+
+# The first time they wait to be killed or stopped; the rank is torchrun's, the node Slurm's.
+TRAIN = """
+import os, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+hold = os.path.exists("hold")
+print(os.environ["SLURMD_NODENAME"], "is", dist.get_rank(), "of", int(total.item()), flush=True)
+if hold:
+    time.sleep(1000)
+dist.destroy_process_group()
+"""
+
+
+def test_a_spare_takes_the_place_of_a_killed_node_and_every_task_that_is_left_exits_with_0(slurm: SlurmCommand) -> None:
+    (slurm.cwd / "train.py").write_text(TRAIN)
+    (slurm.cwd / "hold").touch()
+    command = [sys.executable, "-m", "muster.cli.main", "torchrun", "--spares", "1", "train.py"]
+    environment = {**os.environ, **slurm.env, "PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": "1"}
+    log = slurm.cwd / "srun.log"
+    with open(log, "w") as out:
+        srun = subprocess.Popen(
+            ["srun", "-N3", "--ntasks-per-node=1", "--no-kill", "--kill-on-bad-exit=0", *command],
+            cwd=slurm.cwd, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        first, second, spare = slurm.live_nodes()
+        wait_for(f"both ranks; {log.read_text()}", lambda: log.read_text().count(" of 2\n") == 2, 90)
+        assert f"{first} is 0 of 2" in log.read_text() and f"{second} is 1 of 2" in log.read_text()
+        assert launchers_of(slurm, first) and launchers_of(slurm, spare)
+        (slurm.cwd / "hold").unlink()
+        slurm.lab.kill_node(second)
+        wait_for("the second round", lambda: f"{spare} is 1 of 2" in log.read_text(), 90)
+        wait_for("success", lambda: f"round 2 runs on {first}, {spare}" in log.read_text(), 5)
+        wait_for("the launchers to leave", lambda: not launchers_of(slurm, first) + launchers_of(slurm, spare), 60)
+        said = log.read_text()
+        assert not [line for line in said.splitlines() if "exit" in line and (first in line or spare in line)], said
+    finally:
+        srun.kill()
+        srun.wait()
+        slurm.lab.heal(second)
+
+
+def launchers_of(slurm: SlurmCommand, node: str) -> list[str]:
+    found = slurm.on_node(node, "ps", "-eo", "args").stdout.splitlines()
+    return [line for line in found if "muster.cli.main torchrun" in line]

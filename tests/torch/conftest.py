@@ -1,0 +1,186 @@
+"""Nodes of a torchrun job on loopback: sessions in threads, or real launchers in processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.running import wait_for
+
+from muster.rendezvous.elastic_types import ElasticPlan
+from muster.torch.session import Round, Session
+from muster.torch.settings import Settings
+
+DEADLINE_S = 120.0
+REPOSITORY = Path(__file__).parents[2]
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+
+def free_port() -> int:
+    """A port that the kernel chose and nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Player:
+    """A node that does what torchrun would, in a thread: joins rounds until told not to."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.rounds: list[Round] = []
+        self.error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def join(self) -> Player:
+        self._thread = threading.Thread(target=self._join, daemon=True)
+        self._thread.start()
+        return self
+
+    def _join(self) -> None:
+        try:
+            self.rounds.append(self.session.join(lambda round: None)[0])
+        except BaseException as error:
+            self.error = error
+
+    def joined(self) -> Round:
+        assert self._thread is not None
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive(), "still at the barrier"
+        if self.error is not None:
+            raise self.error
+        return self.rounds[-1]
+
+    def leave(self, code: int, reason: str = "") -> threading.Thread:
+        """In a thread of its own, as the first to leave waits for the others."""
+        thread = threading.Thread(target=self.session.leave, args=(code, reason), daemon=True)
+        thread.start()
+        return thread
+
+
+class Game:
+    """Players of one job; the first one coordinates."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.players: list[Player] = []
+        self._stores = itertools.count(1)
+
+    def player(self, number: int, token: bytes = b"secret", is_host: bool | None = None, **plan: Any) -> Player:
+        plan = {"least": 2, "most": 2, **plan}
+        is_host = not self.players if is_host is None else is_host
+        settings = Settings(
+            "127.0.0.1", self.port, "run", ElasticPlan(**plan), token, f"n{number}", number,
+            is_host=is_host, read_timeout=DEADLINE_S,
+        )  # fmt: skip
+        player = Player(Session(settings, lambda: (next(self._stores), object())))
+        self.players.append(player)
+        return player
+
+    def running(self, numbers: int, **plan: Any) -> list[Player]:
+        """That many players; the round runs on the first ones."""
+        players = [self.player(number, **plan).join() for number in range(numbers)]
+        for player in players[: plan.get("most", 2)]:
+            player.joined()
+        return players
+
+    def drop(self, player: Player) -> None:
+        """Its process dies, as the others see it."""
+        session = player.session
+        assert session._channel is not None
+        session._loop.call_soon_threadsafe(session._channel.close)
+
+
+@pytest.fixture
+def game() -> Iterator[Game]:
+    game = Game()
+    yield game
+    leaving = [threading.Thread(target=player.session.withdraw, args=("left",)) for player in game.players]
+    for thread in leaving:
+        thread.start()
+    for thread in leaving:
+        thread.join(DEADLINE_S)
+    assert not any(player.session._thread.is_alive() for player in game.players), "a session's thread is left"
+
+
+class Launchers:
+    """Real launchers, each in a session of its own as on a node of its own. Output goes to files named by node."""
+
+    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+        self.directory, self.port = directory, free_port()
+        self._environment = environment
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, node: int, module: str, *words: str, **environment: str) -> subprocess.Popen[bytes]:
+        meeting = ("--rdzv-endpoint", f"127.0.0.1:{self.port}", "--rdzv-id", "run")
+        with open(self.directory / f"{node}.log", "wb") as log:
+            self.processes[node] = subprocess.Popen(
+                [sys.executable, *module.split(), *meeting, *words],
+                cwd=self.directory, env={**self._environment, "MUSTER_TEST_NODE": str(node), **environment},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        return self.processes[node]
+
+    def stock(self, node: int, *words: str) -> subprocess.Popen[bytes]:
+        """`torchrun --rdzv-backend muster`."""
+        return self.start(node, "-m torch.distributed.run", "--rdzv-backend", "muster", *words)
+
+    def muster(self, node: int, *words: str) -> subprocess.Popen[bytes]:
+        """`muster torchrun`."""
+        return self.start(node, "-m muster.cli.main torchrun", "--node-rank", str(node), *words)
+
+    def log(self, node: int) -> str:
+        return (self.directory / f"{node}.log").read_text(errors="replace")
+
+    def wait_for_line(self, node: int, text: str) -> None:
+        wait_for(f"{text!r} of node {node}; it said {self.log(node)}", lambda: text in self.log(node), DEADLINE_S)
+
+    def codes(self) -> dict[int, int]:
+        return {node: process.wait(DEADLINE_S) for node, process in self.processes.items()}
+
+    def kill(self, node: int) -> None:
+        """The launcher and its workers at once, as when the host dies."""
+        launcher = self.processes[node]
+        os.kill(launcher.pid, signal.SIGSTOP)  # so that it starts nothing meanwhile
+        for victim in [*_children(launcher.pid), launcher.pid]:
+            os.kill(victim, signal.SIGKILL)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.fixture
+def launchers(tmp_path: Path, entry_point: Path) -> Iterator[Launchers]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PET_"))}
+    path = [str(entry_point), str(REPOSITORY / "src"), os.environ.get("PYTHONPATH", "")]
+    launchers = Launchers(tmp_path, {**environment, "PYTHONPATH": os.pathsep.join(filter(None, path))})
+    yield launchers
+    for node, process in launchers.processes.items():
+        if process.poll() is None:
+            launchers.kill(node)
+        process.wait()
+
+
+@pytest.fixture(scope="session")
+def entry_point(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The entry points of pyproject.toml as an installed package has them: .venv may hold an older state of them."""
+    text = (REPOSITORY / "pyproject.toml").read_text()
+    group = text.partition('[project.entry-points."torchrun.handlers"]\n')[2].partition("\n\n")[0]
+    directory = tmp_path_factory.mktemp("entry-point")
+    package = directory / "raymuster-0.1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: raymuster\nVersion: 0.1.0\n")
+    (package / "entry_points.txt").write_text("[torchrun.handlers]\n" + group.replace('"', "") + "\n")
+    return directory

@@ -1,0 +1,152 @@
+"""Coordinator and nodes over real connections, without torch: who gets in, what is heard, and who leaves when."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from tests.running import wait_for
+from tests.torch.conftest import DEADLINE_S, Game, Player
+
+from muster.torch.session import JobOver, Refused, Unreachable
+
+SPARE = {"spares": 1}
+
+
+def all_gone(leaving: list[threading.Thread]) -> bool:
+    for thread in leaving:
+        thread.join(DEADLINE_S)
+    return not any(thread.is_alive() for thread in leaving)
+
+
+def ended(player: Player) -> tuple[str, int]:
+    with pytest.raises(JobOver) as caught:
+        player.joined()
+    return caught.value.outcome.state, caught.value.outcome.exit_code
+
+
+def test_nodes_get_ranks_by_their_numbers_and_the_same_store(game: Game) -> None:
+    second, first = game.player(1).join(), game.player(0).join()
+    assert (first.joined().rank, second.joined().rank) == (0, 1)
+    assert first.joined() == first.rounds[0] and first.rounds[0].size == 2
+    assert first.rounds[0].port == second.rounds[0].port
+
+
+def test_a_spare_hears_the_success_before_the_coordinator_goes(game: Game) -> None:
+    first, second, spare = game.running(3, **SPARE)
+    assert all_gone([first.leave(0), second.leave(0)])
+    assert ended(spare) == ("succeeded", 0)
+
+
+def test_everybody_hears_the_first_failure(game: Game) -> None:
+    first, second, spare = game.running(3, **SPARE)
+    assert all_gone([second.leave(3, "the worker of rank 1 exited with 3")])
+    assert all_gone([first.leave(1)])
+    assert ended(spare) == ("failed", 3)
+    assert first.session.outcome == second.session.outcome == spare.session.outcome
+
+
+def test_a_failure_calls_back_who_still_runs(game: Game) -> None:
+    first, second = game.running(2)
+    assert not first.session.is_called_back
+    assert all_gone([second.leave(3)])
+    wait_for("the call", lambda: first.session.is_called_back)
+    assert ended(first.join()) == ("failed", 3)
+
+
+def test_a_lost_node_calls_the_others_back_and_the_spare_takes_its_place(game: Game) -> None:
+    first, second, spare = game.running(3, **SPARE)
+    game.drop(second)
+    wait_for("the call", lambda: first.session.is_called_back)
+    first.join()
+    assert (first.joined().rank, spare.joined().rank) == (0, 1)
+    assert first.joined().number == 2 and first.joined().port == 2  # a store of its own
+    assert not first.session.is_called_back
+
+
+def test_a_lost_spare_calls_nobody_back(game: Game) -> None:
+    first, second, spare = game.running(3, **SPARE)
+    game.drop(spare)
+    with pytest.raises(Unreachable):
+        spare.joined()
+    assert not first.session.is_called_back
+    assert all_gone([first.leave(0), second.leave(0)])
+    assert first.session.outcome is not None and first.session.outcome.exit_code == 0
+
+
+def test_a_late_node_is_a_spare(game: Game) -> None:
+    plan = {**SPARE, "last_call": 0.0}
+    first, second = game.running(2, **plan)
+    late = game.player(7, **plan).join()
+    wait_for("the late node", lambda: late.session._channel)
+    assert all_gone([first.leave(0), second.leave(0)])
+    assert ended(late) == ("succeeded", 0) and late.rounds == []
+
+
+def test_a_second_node_of_the_same_number_is_refused_by_name(game: Game) -> None:
+    game.player(1).join()
+    wait_for("the coordinator", lambda: game.players[0].session._channel)
+    with pytest.raises(Refused, match="n1 is node 1 already"):
+        game.player(1).join().joined()
+
+
+def test_a_node_with_other_numbers_is_refused_with_both(game: Game) -> None:
+    game.player(0).join()
+    wait_for("the coordinator", lambda: game.players[0].session._channel)
+    both = "n1 was started with --nnodes 3:3 and 1 spares, this job with --nnodes 2:2 and 0 spares"
+    with pytest.raises(Refused, match=both):
+        game.player(1, least=3, most=3, spares=1).join().joined()
+
+
+def test_a_node_with_another_token_does_not_wait_for_the_deadline(game: Game) -> None:
+    game.player(0).join()
+    wait_for("the coordinator", lambda: game.players[0].session._channel)
+    with pytest.raises(Unreachable, match="not this job's coordinator"):
+        game.player(1, token=b"guessed").join().joined()
+
+
+def test_too_few_nodes_by_the_deadline_are_told_with_the_missing_hosts(game: Game) -> None:
+    player = game.player(0, gather_timeout=0.5, hosts=("n0", "n1")).join()
+    assert ended(player) == ("failed", 125)
+    assert str(player.error) == "1 of the 2 nodes that the job needs came within 0.5 s; missing: n1"
+
+
+def test_where_no_coordinator_comes_up_that_is_the_error(game: Game) -> None:
+    with pytest.raises(Unreachable, match=r"no coordinator within 0\.5 s"):
+        game.player(0, is_host=False, gather_timeout=0.5).join().joined()
+
+
+def test_on_the_endpoint_s_host_who_comes_second_finds_the_coordinator_that_is_there(game: Game) -> None:
+    first, second = game.player(0, is_host=True).join(), game.player(1, is_host=True).join()
+    assert {first.joined().rank, second.joined().rank} == {0, 1}
+    assert [first.session._coordinator, second.session._coordinator].count(None) == 1
+
+
+def test_without_the_coordinator_a_node_is_called_back_and_learns_why(game: Game) -> None:
+    first, second = game.running(2)
+    coordinator = first.session._coordinator
+    assert coordinator is not None
+    first.session._loop.call_soon_threadsafe(lambda: [channel.close() for channel in coordinator._channels.values()])
+    wait_for("the call", lambda: second.session.is_called_back)
+    with pytest.raises(Unreachable, match="is gone: its connection ended"):
+        second.join().joined()
+
+
+def test_a_node_that_leaves_by_a_signal_is_replaced(game: Game) -> None:
+    first, second, spare = game.running(3, **SPARE)
+    second.session.withdraw("was ended by SIGTERM")
+    wait_for("the call", lambda: first.session.is_called_back)
+    assert (first.join().joined().rank, spare.joined().rank) == (0, 1)
+
+
+def test_when_the_coordinator_s_own_node_leaves_by_a_signal_the_others_are_told(game: Game) -> None:
+    first, second = game.running(2)
+    first.session.withdraw("was ended by SIGTERM")
+    assert ended(second.join()) == ("failed", 125)
+    assert "n0 was ended by SIGTERM" in str(second.error)
+
+
+def test_a_spare_that_leaves_does_not_wait_for_the_job(game: Game) -> None:
+    first, _, spare = game.running(3, **SPARE)
+    assert all_gone([spare.leave(1, "KeyboardInterrupt")])
+    assert not first.session.is_called_back
