@@ -66,6 +66,12 @@ class Channel:
         except (OSError, ValueError):
             return None
 
+    async def beat(self) -> None:
+        """Keep the other side sure of us, until the connection is closed."""
+        while not self._writer.is_closing():
+            self.send("beat")
+            await asyncio.sleep(BEAT_S)
+
     async def flush(self) -> None:
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             await asyncio.wait_for(self._writer.drain(), HANDSHAKE_S)
