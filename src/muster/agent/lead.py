@@ -20,6 +20,7 @@ from muster.agent.job import Identity, Job, node_tail, plan_of, tail_of
 from muster.agent.log import say
 from muster.agent.members import Members
 from muster.agent.outside import Outside
+from muster.agent.place import matters
 from muster.agent.publisher import Publisher
 from muster.agent.stall import Stall
 from muster.agent.turns import cycle_ending, ending
@@ -28,8 +29,10 @@ from muster.board import claim
 from muster.board.secrets import secret_values
 from muster.process import Exit, signal_name
 from muster.rendezvous import messages as m
+from muster.rendezvous.admission import refusal
 from muster.rendezvous.protocol import Protocol
 from muster.rendezvous.states import NodeState, RunState
+from muster.rendezvous.topology import Place
 
 LOOK_S = 0.5  # how often deadlines, the stop request and the launcher's stderr are looked at
 PUBLISH_S = 0.2
@@ -43,13 +46,14 @@ class Lead:
 
     def __init__(self, identity: Identity, job: Job, token: bytes) -> None:
         self._identity, self._job, self._token = identity, job, token
-        plan = plan_of(identity, job)
+        plan = plan_of(identity, job, matters(os.environ, job))
         self._protocol = Protocol(plan, time.monotonic())
         secrets = secret_values({**os.environ, **given_variables(identity)})
         self._publisher = Publisher(identity, self._protocol, secrets)
-        self._members = Members(identity, job.step_nodes, token)
+        self._members = Members(identity, token)
         self._members.on_task, self._members.on_join = self._background, self._joined
         self._members.on_message, self._members.on_loss = self._take, self._lost
+        self._members.refusal = self._refusal
         self._cluster = Cluster(identity, job)
         self._driver = Driver(identity.attempt.driver_log)
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -129,9 +133,16 @@ class Lead:
         if self._protocol.outcome is None:
             self._publisher.error = None
 
-    def _joined(self, rank: int, host: str) -> None:
+    def _refusal(self, rank: int, host: str) -> str | None:
+        reason = refusal(self._protocol.nodes, rank, host)
+        if reason is not None:
+            self._publisher.phase(f"refused: {reason}")
+            self._publisher.event("refused", rank=rank, host=host, reason=reason)
+        return reason
+
+    def _joined(self, rank: int, host: str, place: Place) -> None:
         self._welcome(rank)
-        self._feed(m.Arrived(rank, host))
+        self._feed(m.Arrived(rank, host, place))
 
     def _welcome(self, rank: int) -> None:
         options, cycle = self._cluster.options(rank), self._protocol.cycle

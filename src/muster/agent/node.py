@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import time
+from dataclasses import asdict
 from typing import Any
 
 from muster.agent import stacks
@@ -15,6 +16,7 @@ from muster.agent.environment import given_variables, job_environment
 from muster.agent.groups import VARIABLE as GROUP_VARIABLE
 from muster.agent.job import Identity, node_tail
 from muster.agent.log import say
+from muster.agent.place import SLURM_VARIABLE, find_place
 from muster.agent.ray_node import Order, RayNode, RayPaths, settings
 from muster.agent.ray_node.labels import NodeFacts
 from muster.agent.ray_node.resources import Mismatch
@@ -46,6 +48,7 @@ class NodeAgent:
         self._address: str  # what other nodes find this one at
 
     async def run(self) -> int:
+        self._place = await find_place(os.environ, self._identity.run)
         channel = await self._join()
         if channel is None:
             return 0  # the run was over before this node came
@@ -55,6 +58,9 @@ class NodeAgent:
             while (message := await channel.receive()) is not None:
                 if message["type"] == "bye":
                     return 0
+                if message["type"] == "refused":
+                    say(f"the lead refused this agent: {message['reason']}")
+                    return INFRASTRUCTURE_FAILED
                 await self._obey(message)
             return 0 if self._gone else INFRASTRUCTURE_FAILED
         finally:
@@ -74,7 +80,7 @@ class NodeAgent:
         identity = self._identity
         wait, greeting = (
             FIRST_LOOK_S,
-            {"rank": identity.rank, "host": identity.host, "attempt": identity.attempt.number},
+            {"rank": identity.rank, "host": identity.host, "attempt": identity.attempt.number, **asdict(self._place)},
         )
         write_json(identity.attempt.node_record(identity.rank), {**greeting, **_process()})
         deadline = time.monotonic() + JOIN_S
@@ -129,8 +135,11 @@ class NodeAgent:
                 env[GROUP_VARIABLE] = options.group
             logs = identity.attempt.ray_logs_dir(cycle)
             paths = RayPaths(temp, os.path.join(logs, settings.file_name(identity.host)))
-            topology = os.environ.get("SLURM_TOPOLOGY_ADDR", "")
-            facts = NodeFacts(identity.rank, identity.host, topology, group=options.group, number=identity.rank)
+            place = self._place
+            facts = NodeFacts(
+                identity.rank, identity.host, place.topology or os.environ.get(SLURM_VARIABLE, ""), group=options.group,
+                number=identity.rank, domain=place.domain,
+            )  # fmt: skip
             self._ray = RayNode(options, facts, paths, env, self._token)
             self._ray.on_head = lambda address, port: channel.send(
                 "head_address", address=address, dashboard=port, cycle=cycle

@@ -4,7 +4,8 @@ who                        when                   what follows
 an active node             before the driver      a spare takes its rank; none left: the end
 an active node             running, fail          the end
 an active node             running, replace       a spare takes its rank; none left: the end
-an active node             running, restart       a new cycle, within the budget and with enough nodes; else the end
+an active node             running, restart       a new cycle: budget and nodes are left, and there was progress;
+                                                  else the end
 the lead's Ray             running, restart       the same; under any other policy the end
 the lead's agent           any                    the end
 the driver                 running                a new cycle where that is wanted, as above; else the end
@@ -18,8 +19,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from muster.rendezvous import words
-from muster.rendezvous.plan import FAIL, REPLACE, RESTART, Plan
-from muster.rendezvous.roles import Node, next_spare, usable
+from muster.rendezvous.plan import FAIL, NO_PROGRESS, REPLACE, RESTART, Plan
+from muster.rendezvous.roles import Node, stand_in, usable
 
 RAY_PHASE = "ray"  # what failed was Ray, not the agent
 
@@ -34,38 +35,53 @@ class Step(str, Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The step; where it is the end though another was wanted, why."""
+    """The step; where it is the end though another was wanted, why, and with which exit code if not the cause's own."""
 
     step: Step
     why: str = ""
+    code: int | None = None
 
 
-def after_loss(
-    plan: Plan, nodes: Sequence[Node], restarts: int, lead: bool, running: bool, phase: str | None
-) -> Verdict:
-    """For an active node, already excluded unless it is the lead; `phase` is None when the node itself is gone."""
-    if lead:
-        may = running and plan.on_node_loss == RESTART and phase == RAY_PHASE
-        return after_restart_cause(plan, nodes, restarts) if may else Verdict(Step.END)
-    if running and plan.on_node_loss == RESTART:
-        return after_restart_cause(plan, nodes, restarts)
-    if running and plan.on_node_loss == FAIL:
+@dataclass(frozen=True)
+class Situation:
+    """What a verdict depends on, but for its cause."""
+
+    plan: Plan
+    nodes: Sequence[Node]  # one that is lost is excluded already, unless it is the lead
+    lead: int
+    running: bool  # the driver
+    restarts: int
+    fruitless: int  # cycles in a row without progress, the present one included
+
+
+def after_loss(now: Situation, lost: Node, phase: str | None) -> Verdict:
+    """For an active node; `phase` is None when the node itself is gone."""
+    plan = now.plan
+    if lost.rank == now.lead:
+        may = now.running and plan.on_node_loss == RESTART and phase == RAY_PHASE
+        return after_restart_cause(now) if may else Verdict(Step.END)
+    if now.running and plan.on_node_loss == RESTART:
+        return after_restart_cause(now)
+    if now.running and plan.on_node_loss == FAIL:
         return Verdict(Step.END)
-    if next_spare(nodes) is not None:
+    if stand_in(now.nodes, lost, plan.segment) is not None:
         return Verdict(Step.REPLACE)
-    return Verdict(Step.END, "no spare is left" if plan.spares or plan.on_node_loss == REPLACE else "")
+    return Verdict(Step.END, words.no_spare(plan, lost) if plan.spares or plan.on_node_loss == REPLACE else "")
 
 
-def after_driver_failure(plan: Plan, nodes: Sequence[Node], restarts: int) -> Verdict:
+def after_driver_failure(now: Situation) -> Verdict:
     """The driver failed by itself: it exited with another code than 0, or stalled."""
-    return after_restart_cause(plan, nodes, restarts) if plan.restart_on_driver_failure else Verdict(Step.END)
+    return after_restart_cause(now) if now.plan.restart_on_driver_failure else Verdict(Step.END)
 
 
-def after_restart_cause(plan: Plan, nodes: Sequence[Node], restarts: int) -> Verdict:
-    """A new cycle, if there are restarts and nodes left for it."""
-    if restarts >= plan.max_restarts:
-        spent = f"restart {restarts} was the last" if restarts else "no restart is allowed"
+def after_restart_cause(now: Situation) -> Verdict:
+    """A new cycle, if there are restarts and nodes left for it, and those before were of any use. In that order."""
+    plan, left = now.plan, usable(now.nodes, now.plan, now.lead)
+    if now.restarts >= plan.max_restarts:
+        spent = f"restart {now.restarts} was the last" if now.restarts else "no restart is allowed"
         return Verdict(Step.END, f"{spent} (--max-restarts {plan.max_restarts})")
-    if usable(nodes) < plan.wanted:
-        return Verdict(Step.END, words.too_few(plan, usable(nodes)))
+    if not left.enough:
+        return Verdict(Step.END, words.too_few(plan, now.nodes, left))
+    if plan.no_progress_limit and now.fruitless >= plan.no_progress_limit:
+        return Verdict(Step.END, words.fruitless(plan.no_progress_limit, now.fruitless), NO_PROGRESS)
     return Verdict(Step.RESTART)
