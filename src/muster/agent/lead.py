@@ -22,6 +22,7 @@ from muster.agent.members import Members
 from muster.agent.outside import Outside
 from muster.agent.place import matters
 from muster.agent.publisher import Publisher
+from muster.agent.spare_watch import SpareWatch
 from muster.agent.stall import Stall
 from muster.agent.turns import cycle_ending, ending
 from muster.agent.whereabouts import Whereabouts
@@ -66,6 +67,7 @@ class Lead:
         self._killed_at: float | None = None  # when Slurm's SIGKILL will come
         self._outside = Outside(identity.attempt, plan.hosts)
         self._guests = Guests(identity, self._publisher, self._off_loop, self.watch)
+        self._spares = SpareWatch(job, self._members.send, self._publisher.phase)
         self._files = ThreadPoolExecutor(1)  # one thread, so that an older status never overtakes the last one
         self.port = 0
 
@@ -121,7 +123,9 @@ class Lead:
     # -- events in ----------------------------------------------------------------------------------------------
 
     def _feed(self, event: m.Event) -> None:
-        for command in self._protocol.handle(event, time.monotonic()):
+        commands = self._protocol.handle(event, time.monotonic())
+        self._spares.look(self._protocol.moves)
+        for command in commands:
             self._perform(command)
         self._publisher.note_moves()
 
@@ -170,6 +174,8 @@ class Lead:
         elif kind == "failed":
             phase, reason = message["phase"], message["reason"]
             self._feed_failure(m.NodeFailed(rank, phase, reason, cycle), rank, phase, reason, message["tail"])
+        elif kind == "health":
+            self._feed(m.Health(rank, message["ok"], message["reason"]))
         elif kind == "signal":
             host, name = self._protocol.nodes[rank].host, signal_name(message["signal"])
             self.stop(f"{host} received {name}", message["signal"])

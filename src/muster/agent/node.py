@@ -21,6 +21,7 @@ from muster.agent.ray_node import Order, RayNode, RayPaths, settings
 from muster.agent.ray_node.labels import NodeFacts
 from muster.agent.ray_node.resources import Mismatch
 from muster.agent.ray_node.settings import RayOptions
+from muster.agent.self_check import SelfCheck
 from muster.agent.turns import Ending, leaderless
 from muster.board import read_json, write_json
 from muster.process import SpawnError
@@ -44,6 +45,7 @@ class NodeAgent:
         self._ray: RayNode | None = None
         self._gone = False
         self._cycle = 0
+        self._check = SelfCheck(lambda ok, reason: self._channel.send("health", ok=ok, reason=reason))
         self._channel: Channel
         self._address: str  # what other nodes find this one at
 
@@ -108,6 +110,10 @@ class NodeAgent:
                 await self._warm(RayOptions(**message["ray"]), message["cycle"])
         elif kind == "start_ray" and self._ray is not None:
             self._ray.start(Order(message["address"] or self._address, message["head"], message["logical"]))
+        elif kind == "check" and message["text"] is not None:
+            self._check.begin(message["text"], message["interval"])
+        elif kind == "check":
+            self._check.end()
         elif kind == "stacks":
             self._dumping = asyncio.create_task(self._dump_stacks())
         elif kind == "stop":
@@ -172,6 +178,7 @@ class NodeAgent:
 
     async def _clean(self, ending: Ending) -> None:
         """End and remove everything of the run on this node; safe to call again."""
+        await self._check.close()
         if self._ray is not None:
             ray, self._ray = self._ray, None
             await ray.stop(ending)
