@@ -16,6 +16,7 @@ from muster.agent.cluster import Cluster
 from muster.agent.driver import Driver, mark_cycle
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.guests import Guests
+from muster.agent.headway import Headway
 from muster.agent.job import Identity, Job, node_tail, plan_of, tail_of
 from muster.agent.log import say
 from muster.agent.members import Members
@@ -39,6 +40,7 @@ LOOK_S = 0.5  # how often deadlines, the stop request and the launcher's stderr 
 PUBLISH_S = 0.2
 UNKILLABLE_S = 5.0
 ABORT_S = 3.0  # for a stalled driver to print its stacks
+PROGRESS_S = 2.0
 STACKS_S = 45.0  # for all nodes to write their stacks
 
 
@@ -67,6 +69,7 @@ class Lead:
         self._killed_at: float | None = None  # when Slurm's SIGKILL will come
         self._outside = Outside(identity.attempt, plan.hosts)
         self._guests = Guests(identity, self._publisher, self._off_loop, self.watch)
+        self._headway = Headway(identity.attempt.beat)
         self._spares = SpareWatch(job, self._members.send, self._publisher.phase)
         self._files = ThreadPoolExecutor(1)  # one thread, so that an older status never overtakes the last one
         self.port = 0
@@ -212,9 +215,17 @@ class Lead:
                 self.stop(request["reason"], request["signal"], request.get("patient", False))
             for end in ends:
                 self._task_ended(end.host, end.rank, end.reason)
+            await self._note_progress()
             if self._stall is not None and await self._off_loop(self._stall.look, time.monotonic()):
                 self._background(self._stalled(self._stall.timeout))
                 self._stall = None
+
+    async def _note_progress(self) -> None:
+        """For the rule against cycles that lead nowhere."""
+        if self._protocol.driver_running and not self._protocol.progressed:
+            cycle = await self._off_loop(self._headway.look, time.monotonic())
+            if cycle is not None:
+                self._feed(m.Progress(cycle))
 
     async def _stalled(self, timeout: float) -> None:
         """What every process is doing is kept before anything is ended."""
@@ -283,11 +294,14 @@ class Lead:
             self._stall = Stall(self._job.stall_timeout, attempt.driver_log, attempt.beat)
         log, reason = self._identity.attempt.driver_log, self._protocol.restart_reason
         self._publisher.driver_begins(self._job.command, await self._off_loop(mark_cycle, log, cycle, reason))
+        await self._off_loop(self._headway.begin, cycle, time.monotonic())
         exit = await self._driver.run(list(self._job.command), self._environment({}), self._job.workdir)
         self._stall = None
         self._driver_left.set()
         self._publisher.driver_ends(exit.shell_code)
         await self._guests.close(self._job.stop_grace)  # the cluster under them is about to go
+        with contextlib.suppress(asyncio.TimeoutError):  # what it said last; a filesystem that pauses holds nobody up
+            await asyncio.wait_for(self._note_progress(), PROGRESS_S)
         self._driver_ended(exit, cycle)
 
     def _environment(self, more: dict[str, str]) -> dict[str, str]:
