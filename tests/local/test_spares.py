@@ -60,7 +60,10 @@ def test_a_lost_node_restarts_the_driver_on_those_that_are_left(muster: MusterCo
         (0, ["node-0", "node-1", "node-2"], ["node-3"], reason),
         (1, ["node-0", "node-2", "node-3"], [], "the driver exited with 0"),
     ]
-    assert (run / "attempt-0/logs/driver.log").read_text()[status["cycles"][1]["log_start"] :].startswith("cycle 1 ")
+    logs = run / "attempt-0" / "logs"
+    assert (logs / "driver.log").read_text()[status["cycles"][1]["log_start"] :].startswith("cycle 1 ")
+    assert (logs / "cycle-0" / "driver.log").read_text() == "cycle 0 resume 0\n"
+    assert (logs / "cycle-1" / "driver.log").read_text() == f"cycle 1 resume 1\nbecause: {reason}\n"
     assert (status["error"], status["state"], status["exit_code"]) == (None, "succeeded", 0)
 
 
@@ -104,6 +107,8 @@ def test_a_failed_driver_runs_again_only_where_that_is_wanted(
     done = muster.local(*options, "--", "bash", "-c", FAIL_ONCE)
     assert done.returncode == code, done.stderr
     assert len(muster.status()["cycles"]) == cycles
+    kept = sorted(path.parent.name for path in muster.run_dir().glob("attempt-0/logs/cycle-*/driver.log"))
+    assert kept == (["cycle-0", "cycle-1"] if cycles > 1 else [])
 
 
 def test_spares_of_a_failed_run_leave_like_everybody(muster: MusterCommand) -> None:

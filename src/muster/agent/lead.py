@@ -13,7 +13,8 @@ from dataclasses import asdict
 from typing import Any
 
 from muster.agent.cluster import Cluster
-from muster.agent.driver import Driver, mark_cycle
+from muster.agent.cycle_log import CycleLogs
+from muster.agent.driver import Driver
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.guests import Guests
 from muster.agent.headway import Headway
@@ -41,6 +42,7 @@ PUBLISH_S = 0.2
 UNKILLABLE_S = 5.0
 ABORT_S = 3.0  # for a stalled driver to print its stacks
 PROGRESS_S = 2.0
+KEEP_LOG_S = 5.0  # the outcome does not wait longer for a copy of the last cycle's log
 STACKS_S = 45.0  # for all nodes to write their stacks
 
 
@@ -69,6 +71,7 @@ class Lead:
         self._killed_at: float | None = None  # when Slurm's SIGKILL will come
         self._outside = Outside(identity.attempt, plan.hosts)
         self._guests = Guests(identity, self._publisher, self._off_loop, self.watch)
+        self._logs = CycleLogs(identity.attempt)
         self._headway = Headway(identity.attempt.beat)
         self._spares = SpareWatch(job, self._members.send, self._publisher.phase)
         self._files = ThreadPoolExecutor(1)  # one thread, so that an older status never overtakes the last one
@@ -93,6 +96,9 @@ class Lead:
         await self._concluded.wait()
         with contextlib.suppress(asyncio.TimeoutError):  # an unkillable driver must not hold the outcome back
             await asyncio.wait_for(asyncio.gather(self._driver.close(), self._guests.close(0.0)), UNKILLABLE_S)
+        if self._protocol.cycle:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._keep_log(self._protocol.cycle), KEEP_LOG_S)
         outcome = self._protocol.outcome
         assert outcome is not None
         self._publisher.run_ends(outcome)
@@ -281,9 +287,15 @@ class Lead:
 
     def _begin_cycle(self) -> None:
         """The driver and the Ray cluster of the cycle before are no more, or about to be."""
+        self._background(self._keep_log(self._protocol.cycle - 1))
         self._driver = Driver(self._identity.attempt.driver_log)
         self._cluster = Cluster(self._identity, self._job)
         self._publisher.cycle_begins()
+
+    async def _keep_log(self, cycle: int) -> None:
+        part = await self._off_loop(self._logs.over, cycle)
+        if part is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._logs.keep, part)
 
     async def _run_driver(self, cycle: int) -> None:
         self._background(self._guests.serve(self._environment, self._job.stop_grace))
@@ -292,8 +304,8 @@ class Lead:
         if self._job.stall_timeout is not None:
             attempt = self._identity.attempt
             self._stall = Stall(self._job.stall_timeout, attempt.driver_log, attempt.beat)
-        log, reason = self._identity.attempt.driver_log, self._protocol.restart_reason
-        self._publisher.driver_begins(self._job.command, await self._off_loop(mark_cycle, log, cycle, reason))
+        log_start = await self._off_loop(self._logs.begin, cycle, self._protocol.restart_reason)
+        self._publisher.driver_begins(self._job.command, log_start)
         await self._off_loop(self._headway.begin, cycle, time.monotonic())
         exit = await self._driver.run(list(self._job.command), self._environment({}), self._job.workdir)
         self._stall = None
