@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition
 from tests.rendezvous.watched import WatchedNodes, WatchedProtocol, same_but_for_refinements
 
+from muster.rendezvous import roles
 from muster.rendezvous.messages import (
     Arrived,
     Conclude,
@@ -140,6 +141,12 @@ class Promises(RuleBasedStateMachine):
             before = self.cycle - plan.no_progress_limit + 1
             assert before >= 0 and self.cycle < plan.max_restarts and plan.no_progress_limit
             assert not self.progressed & set(range(before, self.cycle + 1))
+
+    @invariant()
+    def what_is_counted_on_the_way_is_what_there_is(self) -> None:
+        protocol = self.protocol
+        assert protocol._enough() == roles.present(protocol.nodes, protocol.plan, protocol.lead).enough
+        assert protocol._somebody_is_missing() == any(node.may_come for node in protocol.nodes)
 
     @invariant()
     def a_round_that_can_get_nobody_more_is_closed_or_given_up(self) -> None:

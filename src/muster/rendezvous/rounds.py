@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -25,7 +26,8 @@ class Rounds:
         self.cycle = mandate.cycle
         self.restart_reason = mandate.reason  # why the present cycle follows the one before
         self.nodes = roles.newcomers(plan, mandate.excluded)
-        self._here = 0  # how many nodes are, and how many may come: asked at every arrival
+        # Asked at every arrival, so counted as nodes change: who is here, by domain too, and who may come.
+        self._here, self._near = 0, Counter[str]()
         self._missing = sum(node.may_come for node in self.nodes)
         self.outcome: Outcome | None = None
         self.moves: list[Node | RunState] = [
@@ -127,9 +129,13 @@ class Rounds:
 
     def _enough(self) -> bool:
         """Whether the round could close with who is here."""
-        if self._here < self.plan.wanted or not (self.lead == OUTSIDE or self.nodes[self.lead].here):
+        size, lead = self.plan.segment, None if self.lead == OUTSIDE else self.nodes[self.lead]
+        if self._here < self.plan.wanted or (lead is not None and not lead.here):
             return False
-        return self.plan.segment == 1 or roles.present(self.nodes, self.plan, self.lead).enough
+        if size == 1:
+            return True
+        led = lead is None or (lead.place.domain != "" and self._near[lead.place.domain] >= size)
+        return led and sum(near // size * size for name, near in self._near.items() if name) >= self.plan.wanted
 
     def _active(self) -> Iterator[Node]:
         return (node for node in self.nodes if node.role is Role.ACTIVE)
@@ -150,7 +156,10 @@ class Rounds:
     def _put(self, node: Node) -> None:
         """The one place where a node is changed."""
         before, self.nodes[node.rank] = self.nodes[node.rank], node
-        self._here += node.here - before.here
+        if node.here != before.here:
+            change = 1 if node.here else -1
+            self._here += change
+            self._near[node.place.domain] += change
         self._missing += node.may_come - before.may_come
 
     def _move_run(self, state: RunState) -> None:
