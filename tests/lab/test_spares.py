@@ -14,6 +14,8 @@ from tests.lab.conftest import SlurmCommand
 from tests.lab.figures import report
 from tests.running import wait_for
 
+from muster.agent import steps
+
 LAB = {"nodes": 5}
 WAIT_ONCE = 'echo "cycle $MUSTER_CYCLE"; [ $MUSTER_CYCLE != 0 ] || sleep 1000'
 # Computes until the nodes of its cluster have changed, and all ranks are there again.
@@ -139,12 +141,14 @@ def test_a_node_killed_while_nodes_gather_costs_no_restart(slurm: SlurmCommand) 
     assert names[2] not in status["cycles"][0]["members"]
 
 
-def test_all_learn_of_a_failure_and_spares_leave_without_one(slurm: SlurmCommand) -> None:
+def test_on_failure_all_leave_with_the_same_code(slurm: SlurmCommand) -> None:
     done = slurm.run("--spares", "1", "--", "bash", "-c", "exit 9", nodes=4)
     assert done.returncode == 9
     run = slurm.run_dir()
     assert slurm.ended_job(slurm.status()["job_id"])["ExitCode"] == "9:0"
-    assert not [line for host in hosts(run)[1:] for line in said_of(run, host)]
+    said = (run / "attempt-0" / "steps.log").read_text()
+    assert all(end.reason.endswith("exit code 9") for end in steps.parse(said.splitlines()))
+    assert {end.rank for end in steps.parse(said.splitlines())} == set(range(5))
     assert {node["state"] for node in slurm.status()["nodes"]} == {"gone"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,7 +60,10 @@ def test_a_lost_node_restarts_the_driver_on_those_that_are_left(muster: MusterCo
         (0, ["node-0", "node-1", "node-2"], ["node-3"], reason),
         (1, ["node-0", "node-2", "node-3"], [], "the driver exited with 0"),
     ]
-    assert (run / "attempt-0/logs/driver.log").read_text()[status["cycles"][1]["log_start"] :].startswith("cycle 1 ")
+    logs = run / "attempt-0" / "logs"
+    assert (logs / "driver.log").read_text()[status["cycles"][1]["log_start"] :].startswith("cycle 1 ")
+    assert (logs / "cycle-0" / "driver.log").read_text() == "cycle 0 resume 0\n"
+    assert (logs / "cycle-1" / "driver.log").read_text() == f"cycle 1 resume 1\nbecause: {reason}\n"
     assert (status["error"], status["state"], status["exit_code"]) == (None, "succeeded", 0)
 
 
@@ -103,13 +107,16 @@ def test_a_failed_driver_runs_again_only_where_that_is_wanted(
     done = muster.local(*options, "--", "bash", "-c", FAIL_ONCE)
     assert done.returncode == code, done.stderr
     assert len(muster.status()["cycles"]) == cycles
+    kept = sorted(path.parent.name for path in muster.run_dir().glob("attempt-0/logs/cycle-*/driver.log"))
+    assert kept == (["cycle-0", "cycle-1"] if cycles > 1 else [])
 
 
-def test_spares_of_a_failed_run_leave_like_everybody(muster: MusterCommand) -> None:
+def test_on_failure_all_leave_with_the_same_code_spares_too(muster: MusterCommand) -> None:
     done = muster.local("--spares", "2", "--", "bash", "-c", "exit 9")
     assert done.returncode == 9
     steps = (muster.run_dir() / "attempt-0" / "steps.log").read_text()
-    assert [line for line in steps.splitlines() if "task 0" not in line] == []  # only the lead leaves with the code
+    said = sorted(line.partition("task ")[2] for line in steps.splitlines())
+    assert said == [f"{rank}: Exited with exit code 9" for rank in range(4)]
 
 
 REPLACED = """
@@ -142,3 +149,68 @@ def test_a_spare_replaces_a_lost_node_in_the_running_ray_cluster(muster: MusterC
     status = muster.status()
     assert roles(status) == [("active", 0), ("excluded", None), ("active", 1)]
     assert (status["cycle"], [cycle["members"] for cycle in status["cycles"]]) == (0, [["node-0", "node-2"]])
+
+
+def ill_while(path: Path) -> str:
+    """A check that the spare fails while the file is there."""
+    return f"[ $MUSTER_RANK != 2 ] || [ ! -e {path} ] || {{ echo it is too warm; false; }}"
+
+
+def watched(line: str) -> tuple[int, bool] | None:
+    event = json.loads(line)
+    return (event["rank"], event["healthy"]) if event["event"] == "node" else None
+
+
+def test_a_spare_that_falls_ill_is_shown_and_never_promoted_until_it_has_recovered(muster: MusterCommand) -> None:
+    ill = muster.cwd / "ill"
+    options = ("--spares", "1", "--on-node-loss", "restart", "--health-check", ill_while(ill))
+    once = "echo cycle $MUSTER_CYCLE; [ $MUSTER_CYCLE != 0 ] || sleep 1000"
+    args = muster.local_args(*options, "--spare-check-interval", "0.2", "--", "bash", "-c", once)
+    process = muster.start(*args)
+    run = muster.wait_for_driver("cycle 0")
+    events = run / "attempt-0" / "events-0.jsonl"
+
+    def seen(healthy: bool) -> bool:
+        """The spare's last word."""
+        told = [known for line in events.read_text().splitlines() if (known := watched(line)) and known[0] == 2]
+        return bool(told) and told[-1][1] is healthy
+
+    ill.touch()
+    wait_for("the spare to fall ill", lambda: seen(False))
+    status = muster.status()
+    assert status["nodes"][2]["ailment"] == "--health-check failed: it is too warm (code 1)"
+    assert "unhealthy: node-2: --health-check failed: it is too warm" in muster("status").stdout
+    ill.unlink()
+    wait_for("the spare to recover", lambda: seen(True))
+    kill(muster, 1)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert roles(muster.status()) == [("active", 0), ("excluded", None), ("active", 1)]
+
+
+def test_without_a_healthy_spare_a_lost_node_is_the_end_and_the_reason_names_the_ill_one(muster: MusterCommand) -> None:
+    ill = muster.cwd / "ill"
+    options = ("--spares", "1", "--on-node-loss", "restart", "--health-check", ill_while(ill))
+    args = muster.local_args(*options, "--spare-check-interval", "0.2", "--", "bash", "-c", WAIT_ONCE)
+    process = muster.start(*args)
+    run = muster.wait_for_driver("cycle 0")
+    ill.touch()
+    events = run / "attempt-0" / "events-0.jsonl"
+    wait_for("the spare to fall ill", lambda: '"healthy": false' in events.read_text())
+    kill(muster, 1)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 125
+    assert "1 usable node is left, and the job needs 2; node-2 is unhealthy: --health-check failed: it is too" in err
+
+
+@pytest.mark.ray
+def test_a_spare_that_cannot_import_ray_is_left_out_and_the_job_goes_on(muster: MusterCommand) -> None:
+    broken = muster.cwd / "broken"
+    (broken / "ray").mkdir(parents=True)
+    (broken / "ray" / "__init__.py").write_text("raise ImportError('no such Ray')")
+    setup = f"[ $MUSTER_RANK != 2 ] || export PYTHONPATH={broken}"
+    go_on = "until grep -q '\"excluded\"' $MUSTER_OUTPUT_DIR/../attempt-0/events-0.jsonl; do sleep 0.1; done"
+    options = ("--spares", "1", "--cpus-per-node", "1", "--setup", setup)
+    done = muster.local(*options, "--", "bash", "-c", go_on, ray=True)
+    assert done.returncode == 0, done.stderr
+    assert roles(muster.status()) == [("active", 0), ("active", 1), ("excluded", None)]

@@ -24,11 +24,18 @@ def job(**fields: Any) -> JobSpec:
         ({"on_node_loss": "replace"}, "there is no spare to replace a node by"),
         ({"on_node_loss": "hope"}, "fail"),
         ({"spares": -1}, "spares"),
+        ({"segment": 4, "nodes": 6}, "6 nodes are not whole segments of 4"),
+        ({"segment": 2, "groups": [{"name": "a", "nodes": 2}]}, "follow its groups"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         job(**fields)
+
+
+def test_segments_are_counted_when_it_is_known_how_many_nodes_there_are(allocation: dict[str, str]) -> None:
+    assert job(segment=4).segment == 4
+    assert choose_place(job(segment=4), allocation).nodes == 4
 
 
 def test_slurm_is_asked_for_the_nodes_and_the_spares() -> None:

@@ -31,7 +31,8 @@ class Cycles:
                 "members": [],
                 "spares": [],
             }
-            self.entries.append({**entry, "log_start": None})
+            self.entries.append({**entry, "log_start": None, "progress": False})
+        self.entries[-1]["progress"] = protocol.progressed
         if protocol.role_changes != self._seen and protocol.state in (RunState.STARTING, RunState.RUNNING):
             self._seen = protocol.role_changes
             self._note_members()

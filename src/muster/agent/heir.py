@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 import time
+from dataclasses import asdict
 from typing import Any
 
 from muster.agent import steps
@@ -18,6 +19,7 @@ from muster.agent.lead import Lead
 from muster.agent.log import say
 from muster.agent.node import NodeAgent, Parting
 from muster.agent.orphan import end_alone, end_left_job, has_outcome
+from muster.agent.place import find_place
 from muster.agent.seat import Seat
 from muster.board import read_json, read_record, write_json
 from muster.process.lease import Lease
@@ -67,13 +69,16 @@ class Heir:
 
     async def _follow_leads(self) -> int:
         try:
+            self._node.place = await find_place(os.environ, self._identity.run)
             if self._identity.rank == FIRST_LEAD:
                 await self._stand(0, first_charter(self._job().step_nodes, FIRST_LEAD))
             channel = await self._first_lead()
             while channel is not None:
                 parting = await self._node.follow(channel)
                 if parting is Parting.DISMISSED:
-                    return 0
+                    return self._node.code
+                if parting is Parting.REFUSED:
+                    return INFRASTRUCTURE_FAILED
                 channel = await self._next_lead(channel, parting)
             return 0 if self._node.gone or self._succession is None else INFRASTRUCTURE_FAILED
         finally:
@@ -113,7 +118,8 @@ class Heir:
     def _greeting(self) -> dict[str, Any]:
         identity = self._identity
         charter = {"charter": self._node.charter.as_record()} if self._node.charter else {}
-        return {"rank": identity.rank, "host": identity.host, "attempt": identity.attempt.number, **charter}
+        known = {"rank": identity.rank, "host": identity.host, "attempt": identity.attempt.number}
+        return {**known, **asdict(self._node.place), **charter}
 
     async def _connect(self, term: int) -> Channel:
         record = read_record(self._identity.attempt.lead(term))

@@ -68,6 +68,10 @@ class Job:
     on_node_loss: str
     max_restarts: int
     restart_on_driver_failure: bool
+    no_progress_limit: int
+    segment: int
+    health_check: str | None
+    spare_check_interval: float
 
     @property
     def step_nodes(self) -> int:
@@ -82,8 +86,8 @@ class Job:
         return cls(**{name: values[name] for name in cls.__dataclass_fields__})
 
 
-def plan_of(identity: Identity, job: Job) -> Plan:
-    """What the protocol has to know of the job."""
+def plan_of(identity: Identity, job: Job, topology: bool) -> Plan:
+    """What the protocol has to know of the job, and whether ranks are to follow the nodes' places."""
     return Plan(
         hosts=hosts_by_rank(identity.attempt, job.step_nodes),
         ray=job.ray,
@@ -95,6 +99,9 @@ def plan_of(identity: Identity, job: Job) -> Plan:
         max_restarts=job.max_restarts,
         restart_on_driver_failure=job.restart_on_driver_failure,
         restart_grace=job.stop_grace,
+        no_progress_limit=job.no_progress_limit,
+        topology=topology,
+        segment=job.segment,
     )
 
 

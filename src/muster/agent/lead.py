@@ -13,22 +13,27 @@ from dataclasses import asdict
 from typing import Any
 
 from muster.agent.cluster import Cluster
-from muster.agent.driver import Driver, mark_cycle
+from muster.agent.cycle_log import CycleLogs
+from muster.agent.driver import Driver
 from muster.agent.entitlement import Entitlement
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.guests import Guests
+from muster.agent.headway import Headway
 from muster.agent.job import Identity, Job, node_tail, plan_of, tail_of
 from muster.agent.log import say
 from muster.agent.orphan import note_left_job
 from muster.agent.outside import Outside
+from muster.agent.place import matters, place_from
 from muster.agent.publisher import Publisher
 from muster.agent.seat import Seat
+from muster.agent.spare_watch import SpareWatch
 from muster.agent.stall import Stall
 from muster.agent.turns import cycle_ending, ending
 from muster.board.secrets import secret_values
 from muster.process import Exit, signal_name
 from muster.process.lease import Lease
 from muster.rendezvous import messages as m
+from muster.rendezvous.admission import refusal
 from muster.rendezvous.plan import RESTART
 from muster.rendezvous.protocol import Protocol
 from muster.rendezvous.states import NodeState, RunState
@@ -37,6 +42,8 @@ LOOK_S = 0.5  # how often deadlines, the stop request and the launcher's stderr 
 PUBLISH_S = 0.2
 UNKILLABLE_S = 5.0
 ABORT_S = 3.0  # for a stalled driver to print its stacks
+PROGRESS_S = 2.0
+KEEP_LOG_S = 5.0  # the outcome does not wait longer for a copy of the last cycle's log
 STACKS_S = 45.0  # for all nodes to write their stacks
 
 
@@ -45,13 +52,14 @@ class Lead:
 
     def __init__(self, identity: Identity, job: Job, seat: Seat, lease: Lease) -> None:
         self._identity, self._job, self._seat, self._lease = identity, job, seat, lease
-        plan = plan_of(identity, job)
+        plan = plan_of(identity, job, matters(os.environ, job))
         self._protocol = Protocol(plan, time.monotonic(), seat.mandate)
         secrets = secret_values({**os.environ, **given_variables(identity)})
         self._publisher = Publisher(identity, self._protocol, secrets, seat.term)
         self._members, self._whereabouts = seat.members, seat.whereabouts
         self._members.on_task, self._members.on_join = self._background, self._joined
         self._members.on_message, self._members.on_loss = self._take, self._lost
+        self._members.refusal = self._refusal
         lease.lift()  # nothing runs yet
         self._entitlement = Entitlement(self._protocol, self._members, seat.charter, lease if plan.succession else None)
         self._members.on_answer = self._entitlement.answered
@@ -67,6 +75,9 @@ class Lead:
         self._killed_at: float | None = None  # when Slurm's SIGKILL will come
         self._outside = Outside(identity.attempt, plan.hosts)
         self._guests = Guests(identity, self._publisher, self._off_loop, self.watch)
+        self._logs = CycleLogs(identity.attempt)
+        self._headway = Headway(identity.attempt.beat)
+        self._spares = SpareWatch(job, self._members.send, self._publisher.phase)
         self._files = ThreadPoolExecutor(1)  # one thread, so that an older status never overtakes the last one
 
     def start(self) -> None:
@@ -104,6 +115,9 @@ class Lead:
             return await self._give_way()
         with contextlib.suppress(asyncio.TimeoutError):  # an unkillable driver must not hold the outcome back
             await asyncio.wait_for(asyncio.gather(self._driver.close(), self._guests.close(0.0)), UNKILLABLE_S)
+        if self._protocol.cycle:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._keep_log(self._protocol.cycle), KEEP_LOG_S)
         outcome = self._protocol.outcome
         assert outcome is not None
         if self._lease.expired:
@@ -111,7 +125,7 @@ class Lead:
         await note_left_job(self._identity)
         self._publisher.run_ends(outcome)
         await self._off_loop(self._publisher.conclude, self._publisher.batch(), outcome, self._signalled)
-        await self._members.dismiss()
+        await self._members.dismiss(code=outcome.exit_code)
         return outcome.exit_code
 
     def _ends(self) -> tuple[Coroutine[Any, Any, Any], Coroutine[Any, Any, Any]]:
@@ -154,7 +168,9 @@ class Lead:
     def _feed(self, event: m.Event) -> None:
         if self._gave_way:
             return
-        for command in self._protocol.handle(event, time.monotonic()):
+        commands = self._protocol.handle(event, time.monotonic())
+        self._spares.look(self._protocol.moves)
+        for command in commands:
             self._perform(command)
         self._publisher.note_moves()
         self._entitlement.look()
@@ -167,11 +183,18 @@ class Lead:
         if self._protocol.outcome is None:
             self._publisher.error = None
 
+    def _refusal(self, rank: int, host: str) -> str | None:
+        reason = refusal(self._protocol.nodes, rank, host)
+        if reason is not None:
+            self._publisher.phase(f"refused: {reason}")
+            self._publisher.event("refused", rank=rank, host=host, reason=reason)
+        return reason
+
     def _joined(self, rank: int, greeting: dict[str, Any], spoken: float) -> None:
         known = greeting.get("charter") or {}
         self._entitlement.joined(rank, spoken, known.get("version", -1))
         self._welcome(rank)
-        self._feed(m.Arrived(rank, greeting["host"]))
+        self._feed(m.Arrived(rank, greeting["host"], place_from(greeting)))
 
     def _welcome(self, rank: int) -> None:
         options, cycle = self._cluster.options(rank), self._protocol.cycle
@@ -201,6 +224,8 @@ class Lead:
         elif kind == "failed":
             phase, reason = message["phase"], message["reason"]
             self._feed_failure(m.NodeFailed(rank, phase, reason, cycle), rank, phase, reason, message["tail"])
+        elif kind == "health":
+            self._feed(m.Health(rank, message["ok"], message["reason"]))
         elif kind == "signal":
             host, name = self._protocol.nodes[rank].host, signal_name(message["signal"])
             self.stop(f"{host} received {name}", message["signal"])
@@ -237,9 +262,17 @@ class Lead:
                 self.stop(request["reason"], request["signal"], request.get("patient", False))
             for end in ends:
                 self._task_ended(end.host, end.rank, end.reason)
+            await self._note_progress()
             if self._stall is not None and await self._off_loop(self._stall.look, time.monotonic()):
                 self._background(self._stalled(self._stall.timeout))
                 self._stall = None
+
+    async def _note_progress(self) -> None:
+        """For the rule against cycles that lead nowhere."""
+        if self._protocol.driver_running and not self._protocol.progressed:
+            cycle = await self._off_loop(self._headway.look, time.monotonic())
+            if cycle is not None:
+                self._feed(m.Progress(cycle))
 
     async def _stalled(self, timeout: float) -> None:
         """What every process is doing is kept before anything is ended."""
@@ -304,9 +337,15 @@ class Lead:
 
     def _begin_cycle(self) -> None:
         """The driver and the Ray cluster of the cycle before are no more, or about to be."""
+        self._background(self._keep_log(self._protocol.cycle - 1))
         self._driver = Driver(self._identity.attempt.driver_log)
         self._cluster = Cluster(self._identity, self._job)
         self._publisher.cycle_begins()
+
+    async def _keep_log(self, cycle: int) -> None:
+        part = await self._off_loop(self._logs.over, cycle)
+        if part is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._logs.keep, part)
 
     async def _run_driver(self, cycle: int) -> None:
         await self._entitlement.entitled.wait()
@@ -316,8 +355,9 @@ class Lead:
         if self._job.stall_timeout is not None:
             attempt = self._identity.attempt
             self._stall = Stall(self._job.stall_timeout, attempt.driver_log, attempt.beat)
-        log, reason = self._identity.attempt.driver_log, self._protocol.restart_reason
-        self._publisher.driver_begins(self._job.command, await self._off_loop(mark_cycle, log, cycle, reason))
+        log_start = await self._off_loop(self._logs.begin, cycle, self._protocol.restart_reason)
+        self._publisher.driver_begins(self._job.command, log_start)
+        await self._off_loop(self._headway.begin, cycle, time.monotonic())
         exit = await self._driver.run(list(self._job.command), self._environment({}), self._job.workdir)
         self._stall = None
         self._driver_left.set()
@@ -325,6 +365,8 @@ class Lead:
         await self._guests.close(self._job.stop_grace)  # the cluster under them is about to go
         if exit.shell_code and self._protocol.state is RunState.RUNNING and self._job.on_node_loss == RESTART:
             await self._members.all_answer()  # a silent host may be why the driver failed: then that is the reason
+        with contextlib.suppress(asyncio.TimeoutError):  # what it said last; a filesystem that pauses holds nobody up
+            await asyncio.wait_for(self._note_progress(), PROGRESS_S)
         self._driver_ended(exit, cycle)
 
     def _environment(self, more: dict[str, str]) -> dict[str, str]:

@@ -15,8 +15,8 @@ from muster.agent.job import Identity
 class Members:
     """Listens, admits agents, hears them, and speaks to them by rank."""
 
-    def __init__(self, identity: Identity, nodes: int, token: bytes) -> None:
-        self._identity, self._nodes, self._token = identity, nodes, token
+    def __init__(self, identity: Identity, token: bytes) -> None:
+        self._identity, self._token = identity, token
         self._channels: dict[int, Channel] = {}
         self._company = asyncio.Event()  # an agent of another node has connected
         self._answers: dict[int, asyncio.Future[Any]] = {}
@@ -24,6 +24,7 @@ class Members:
         self._echo = asyncio.Event()  # there is another one, or somebody is lost
         self.on_task: Callable[[Coroutine[Any, Any, None]], None] = lambda work: None
         self.on_join: Callable[[int, dict[str, Any], float], None] = lambda rank, greeting, spoken: None
+        self.refusal: Callable[[int, str], str | None] = lambda rank, host: None  # why this one may not join
         self.on_answer: Callable[[int, float | None, int], None] = lambda rank, sent, version: None
         self.on_message: Callable[[int, dict[str, Any]], None] = lambda rank, message: None
         self.on_loss: Callable[[int, str, bool], None] = lambda rank, how, silent: None
@@ -96,9 +97,10 @@ class Members:
             return
         channel, greeting = accepted
         rank: int = greeting.get("rank", -1)
-        stale = greeting.get("attempt") != self._identity.attempt.number
-        if stale or rank not in range(self._nodes) or rank in self._channels or "host" not in greeting:
-            channel.send("bye")
+        stale = greeting.get("attempt") != self._identity.attempt.number or "host" not in greeting
+        reason = None if stale else self.refusal(rank, greeting["host"])
+        if stale or reason is not None or rank in self._channels:
+            channel.send("bye" if reason is None else "refused", reason=reason)
             channel.close()
             return
         self._channels[rank] = channel

@@ -15,20 +15,24 @@ from muster.agent.environment import given_variables, job_environment
 from muster.agent.groups import VARIABLE as GROUP_VARIABLE
 from muster.agent.job import Identity, node_tail
 from muster.agent.log import say
+from muster.agent.place import SLURM_VARIABLE
 from muster.agent.ray_node import Order, RayNode, RayPaths, settings
 from muster.agent.ray_node.labels import NodeFacts
 from muster.agent.ray_node.resources import Mismatch
 from muster.agent.ray_node.settings import RayOptions
+from muster.agent.self_check import SelfCheck
 from muster.agent.turns import Ending, leaderless
 from muster.process import SpawnError
 from muster.process.lease import Lease
 from muster.rendezvous.charter import LEASE_S, Charter
+from muster.rendezvous.topology import NOWHERE
 
 
 class Parting(Enum):
     """How the time under a lead ended."""
 
     DISMISSED = "bye"  # the run is over
+    REFUSED = "refused"
     RELEASED = "retire"  # a candidate that nothing is owed to
     LOST = "lost"
 
@@ -41,12 +45,15 @@ class NodeAgent:
         self._ray: RayNode | None = None
         self._cycle = 0
         self._channel: Channel | None = None
+        self._check = SelfCheck(self._report_health)
         self._address: str  # what other nodes find this one at
         self.charter: Charter | None = None  # the last one heard; a run that needs its lead has none
         self.leads = False  # the lead is this very process, and its lease is not ours to renew
         self.gone = False  # told to stop, and nothing is left
         self.answered = 0.0  # when a lead last had a sign of life from us
         self.parted = ""  # how the last lead was lost
+        self.code = 0  # of the job, once it is known
+        self.place = NOWHERE
 
     async def follow(self, channel: Channel) -> Parting:
         """Carry out this lead's orders until it lets us go or is lost."""
@@ -59,8 +66,11 @@ class NodeAgent:
         finally:
             hearing.cancel()
             self._channel = None
-        stepped_down = f"has stepped down: {message['reason']}" if "reason" in message else None
-        self.parted = stepped_down or ("fell silent" if channel.fell_silent else "is gone: its connection ended")
+        self.code, reason = message.get("code", 0), message.get("reason")
+        lost = "fell silent" if channel.fell_silent else "is gone: its connection ended"
+        self.parted = lost if reason is None else f"has stepped down: {reason}"
+        if message["type"] == Parting.REFUSED.value:
+            say(f"the lead refused this agent: {reason}")
         return Parting(message["type"])
 
     async def _hear(self, channel: Channel, orders: asyncio.Queue[dict[str, Any]]) -> None:
@@ -97,6 +107,10 @@ class NodeAgent:
                 await self._warm(RayOptions(**message["ray"]), channel, message["leads"])
         elif kind == "start_ray" and self._ray is not None:
             self._ray.start(Order(message["address"] or self._address, message["head"], message["logical"]))
+        elif kind == "check" and message["text"] is not None:
+            self._check.begin(message["text"], message["interval"])
+        elif kind == "check":
+            self._check.end()
         elif kind == "stacks":
             self._dumping = asyncio.create_task(self._dump_stacks())
         elif kind == "stop":
@@ -124,9 +138,12 @@ class NodeAgent:
                 env[GROUP_VARIABLE] = options.group
             logs = identity.attempt.ray_logs_dir(cycle)
             paths = RayPaths(temp, os.path.join(logs, settings.file_name(identity.host)))
-            topology = os.environ.get("SLURM_TOPOLOGY_ADDR", "")
+            place = self.place
             rank = 0 if leads else max(identity.rank, 1)  # for now: the order to start tells the one of the cycle
-            facts = NodeFacts(rank, identity.host, topology, group=options.group, number=identity.rank)
+            facts = NodeFacts(
+                rank, identity.host, place.topology or os.environ.get(SLURM_VARIABLE, ""), group=options.group,
+                number=identity.rank, domain=place.domain,
+            )  # fmt: skip
             self._ray = RayNode(options, facts, paths, env, self._token)
             self._ray.on_head = lambda address, port: channel.send(
                 "head_address", address=address, dashboard=port, cycle=cycle
@@ -153,6 +170,10 @@ class NodeAgent:
         if self._channel is not None:
             self._channel.send("stacks", python=seen)
 
+    def _report_health(self, ok: bool, reason: str) -> None:
+        if self._channel is not None:
+            self._channel.send("health", ok=ok, reason=reason)
+
     def _report_failure(self, phase: str, reason: str) -> None:
         say(f"{reason}")
         tail = node_tail(self._identity.attempt, self._identity.rank)
@@ -161,6 +182,7 @@ class NodeAgent:
 
     async def clean(self, ending: Ending | None = None) -> None:
         """End and remove everything of the run on this node; safe to call again."""
+        await self._check.close()
         if self._ray is not None:
             ray, self._ray = self._ray, None
             await ray.stop(ending or leaderless(self._identity.rank))

@@ -13,6 +13,7 @@ from typing import Any
 from muster.agent.cycles import Cycles
 from muster.agent.job import Identity, slurm_job_id
 from muster.agent.log import say
+from muster.agent.node_entry import node_entry
 from muster.board import read_record, write_atomic, write_json
 from muster.board.secrets import redact_words, scrubbed
 from muster.rendezvous.messages import Outcome
@@ -20,7 +21,7 @@ from muster.rendezvous.protocol import Node, Protocol
 
 REFRESH_S = 10.0  # a status older than a few of these means that its lead is gone
 
-OUR_NAMES = ("host", "phase", "state", "members", "spares", "role")  # compared by readers: never touched
+OUR_NAMES = ("host", "phase", "state", "members", "spares", "role", "domain")  # compared by readers: never touched
 TIMINGS = ("job_start", "lead_ready", "ray_head_ready", "ray_ready", "driver_start", "driver_end", "ended")
 
 
@@ -112,8 +113,7 @@ class Publisher:
         moves, self._protocol.moves = self._protocol.moves, []
         for move in moves:
             if isinstance(move, Node):
-                ranked = {"role": move.role.value, "logical_rank": move.logical}
-                self.event("node", rank=move.rank, host=move.host, state=move.state.value, **ranked)
+                self.event("node", **node_entry(move))
             else:
                 cycle = f", cycle {self._protocol.cycle}" if self._protocol.cycle else ""
                 self.phase(f"{move.value}: {len(self._protocol.nodes)} nodes{cycle}")
@@ -170,7 +170,7 @@ class Publisher:
             "cycles": [self.shown(entry) for entry in self._cycles.entries],
             "state": self._protocol.state.value,
             "end_reason": ended["end_reason"] if ended else None,
-            "nodes": [_node_entry(node) for node in self._protocol.nodes],
+            "nodes": [self.shown(node_entry(node)) for node in self._protocol.nodes],
             "driver": self.driver,
             "ray": self.ray,
             "guests": self.guests,
@@ -180,12 +180,6 @@ class Publisher:
             "updated": time.time(),
             "lead_pid": os.getpid(),
         }
-
-
-def _node_entry(node: Node) -> dict[str, Any]:
-    """`rank` is its number in the allocation, `logical_rank` the one it has in the present cycle."""
-    entry = {"rank": node.rank, "host": node.host, "role": node.role.value, "logical_rank": node.logical}
-    return {**entry, "state": node.state.value}
 
 
 def _append(path: str, text: str) -> None:

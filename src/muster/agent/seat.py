@@ -6,13 +6,13 @@ import asyncio
 import os
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from muster.agent.job import Identity, Job
 from muster.agent.members import Members
 from muster.agent.whereabouts import Whereabouts
-from muster.board import claim
+from muster.board import AttemptPaths, claim, read_record
 from muster.rendezvous.charter import Charter
 from muster.rendezvous.plan import Mandate
 from muster.rendezvous.succession import ELECT_S, Candidacy
@@ -31,7 +31,8 @@ class Seat:
 
     def __init__(self, identity: Identity, job: Job, token: bytes, term: int, charter: Charter) -> None:
         self._identity, self._charter, self.term = identity, charter, term
-        self.members = Members(identity, job.step_nodes, token)
+        self.members = Members(identity, token)
+        self.members.refusal = lambda rank, host: None if rank in range(job.step_nodes) else f"there is no rank {rank}"
         self.whereabouts = Whereabouts(identity, job.interface, os.environ)
         self.joined: dict[int, Joined] = {}
         self.mandate, self.charter = Mandate(lead=identity.rank), charter  # as term 0 begins; a later one has to win
@@ -67,7 +68,9 @@ class Seat:
                 await self.members.dismiss("retire")
                 self.leave()
                 return False
-        self.mandate, self.charter = self._candidacy.mandate(reason), self._candidacy.new_charter()
+        fruitless = fruitless_cycles(self._identity.attempt)
+        self.mandate = replace(self._candidacy.mandate(reason), fruitless=fruitless)
+        self.charter = self._candidacy.new_charter()
         return True
 
     def leave(self) -> None:
@@ -92,3 +95,10 @@ class Seat:
         task = asyncio.ensure_future(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+
+
+def fruitless_cycles(attempt: AttemptPaths) -> int:
+    """How many of the last cycles, in a row, made no progress, as the lead before has published."""
+    terms = attempt.terms()
+    cycles = read_record(attempt.status(terms[-1])).get("cycles", []) if terms else []
+    return next((count for count, cycle in enumerate(reversed(cycles)) if cycle.get("progress")), len(cycles))

@@ -30,6 +30,7 @@ from muster.rendezvous.plan import may_succeed
 from muster.runs.index import DEFAULT_RUNS_DIR
 from muster.spec import JobSpec
 from muster.spec.groups import resolved
+from muster.spec.spare_fields import segment_problem
 
 _archive = functools.lru_cache(maxsize=1)(build_archive)  # the runs of an array have the same
 
@@ -81,6 +82,8 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
         raise Mistake(f"--workdir {spec.workdir}: no such directory")
     if spec.dedicated_head and place.nodes < 2:
         raise Mistake("--dedicated-head: with one node there would be none for the work; use --nodes 2 or more")
+    if (uneven := segment_problem(place.nodes, spec.segment)) is not None:
+        raise Mistake(uneven)
     run = RunPaths(str(runs_dir(spec, cwd) / new_run_id(spec.name)))
     spec = spec.model_copy(update={"nodes": place.nodes})
     inside = container_of(spec, place, workdir, str(runs_dir(spec, cwd)), cwd)

@@ -8,7 +8,7 @@
     nodes/0003.json
     logs/driver.log  logs/node-0003.log  logs/stacks-0003.txt  logs/ray/<host>.tar.gz
     logs/driver.log  logs/node-0003.log  logs/ray/<host>.tar.gz  logs/guest-<id>.log
-    logs/cycle-1/ray/<host>.tar.gz
+    logs/cycle-0/driver.log  logs/cycle-1/driver.log  logs/cycle-1/ray/<host>.tar.gz
     guests/<id>.json  guests/<id>.stop  guests/<id>.outcome  sessions/<host>-<pid>  down
 """
 
@@ -107,6 +107,10 @@ class AttemptPaths:
     def driver_log(self) -> str:
         return self._at("logs", "driver.log")
 
+    def cycle_driver_log(self, cycle: int) -> str:
+        """One cycle's part of the driver's log, in a run with more than one."""
+        return self._at("logs", f"cycle-{cycle}", "driver.log")
+
     def ray_logs_dir(self, cycle: int = 0) -> str:
         """Archives of Ray's logs; each later cycle has a directory of its own."""
         return self._at("logs", *([f"cycle-{cycle}"] if cycle else []), "ray")
@@ -118,7 +122,7 @@ class AttemptPaths:
         except OSError:
             names = []
         later = [int(m.group(1)) for m in (re.fullmatch(r"cycle-(\d+)", name) for name in names) if m]
-        return [self.ray_logs_dir(cycle) for cycle in [0, *sorted(later)]]
+        return [self.ray_logs_dir(cycle) for cycle in sorted({0, *later})]
 
     def lead(self, term: int = 0) -> str:
         """Who has claimed the term, and where it listens."""

@@ -76,6 +76,9 @@ def _status_lines(status: dict[str, Any]) -> list[str]:
     for role in ("spare", "excluded"):
         if hosts := [node["host"] for node in status["nodes"] if node.get("role") == role]:
             lines.append(f"  {role}: {len(hosts)} ({_folded(hosts)})")
+    for node in status["nodes"]:
+        if not node.get("healthy", True):
+            lines.append(f"  unhealthy: {node['host']}: {node['ailment']}")
     lines += [f"  cycle {cycle['cycle']} ended: {cycle['reason']}" for cycle in (status.get("cycles") or [])[:-1]]
     driver = status["driver"]
     code = f", exit code {driver['exit_code']}" if driver["exit_code"] is not None else ""

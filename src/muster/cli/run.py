@@ -57,7 +57,8 @@ def run(
 ) -> int:
     """Run COMMAND on a Ray cluster made for it, and exit with its code.
 
-    The exit code is COMMAND's; 128+n when signal n ended it; 125 when Muster or the cluster failed.
+    The exit code is COMMAND's; 128+n when signal n ended it; 125 when Muster or the cluster failed; 119 when restarts
+    made no progress.
     """
     if inside is not None:
         given = {"--file": file, "--from-env": from_env, "--dry-run": dry_run, "--json": as_json}

@@ -26,7 +26,7 @@ from dataclasses import replace
 from muster.rendezvous import roles
 from muster.rendezvous.elastic_types import CallBack, Command, ElasticPlan, End, Form, Go, JobState, Member, Refuse
 from muster.rendezvous.messages import Outcome
-from muster.rendezvous.plan import INFRASTRUCTURE_FAILED
+from muster.rendezvous.plan import INFRASTRUCTURE_FAILED, Plan
 from muster.rendezvous.roles import Node, Role
 from muster.rendezvous.states import NodeState
 from muster.rendezvous.words import listed
@@ -201,7 +201,8 @@ class ElasticJob:
     def _close(self, here: list[Member], now: float) -> list[Command]:
         """Roles by the order of the nodes, not of their arrival; the last ones are spares."""
         nodes = [Node(place, member.host, member.state) for place, member in enumerate(here)]
-        given = roles.assigned(nodes, min(self.plan.most, len(here)), lead=0)
+        plan = Plan([node.host for node in nodes], ray=False, spares=max(0, len(here) - self.plan.most))
+        given = roles.assigned(nodes, plan, lead=0)
         active = [(here[node.rank], node.logical) for node in given if node.role is Role.ACTIVE]
         self._crew = tuple(member.key for member, _ in active)
         for member, rank in active:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
+from muster.rendezvous.topology import NOWHERE, Place
+
 
 @dataclass(frozen=True)
 class Arrived:
@@ -16,6 +18,7 @@ class Arrived:
 
     rank: int
     host: str
+    place: Place = NOWHERE
 
 
 @dataclass(frozen=True)
@@ -86,11 +89,30 @@ class NodeGone:
 
 
 @dataclass(frozen=True)
+class Health:
+    """A node that waits has checked itself."""
+
+    rank: int
+    ok: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The driver of this cycle has got on with its work."""
+
+    cycle: int = 0
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time passed; deadlines are looked at."""
 
 
-Event = Union[Arrived, HeadUp, Ready, NodeFailed, NodeLost, DriverEnded, DriverStalled, StopRequested, NodeGone, Tick]
+Event = Union[
+    Arrived, HeadUp, Ready, NodeFailed, NodeLost, DriverEnded, DriverStalled, StopRequested, NodeGone, Health, Progress,
+    Tick,
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

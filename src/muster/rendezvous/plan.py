@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 INFRASTRUCTURE_FAILED = 125  # the exit code for Muster's or the cluster's own failures
+NO_PROGRESS = 119  # the exit code of a run that was restarted again and again and got nowhere
 FAILURE_GRACE_S = 2.0  # after a failure the driver's cluster is broken: a long grace would only hold the nodes
 FINISH_TIMEOUT_S = 20.0  # beyond the driver's grace: to stop and to collect logs, on every node at once
 
 FIRST_LEAD = 0  # the node that leads a run to begin with
+OUTSIDE = -1  # a lead that is none of the nodes: it closes rounds without taking part in them
 
 FAIL, REPLACE, RESTART = "fail", "replace", "restart"  # what follows the loss of an active node under the driver
 
@@ -33,6 +35,9 @@ class Plan:
     max_restarts: int = 0
     restart_on_driver_failure: bool = False
     restart_grace: float = FAILURE_GRACE_S  # for the driver, before the next cycle
+    no_progress_limit: int = 0  # this many cycles in a row without progress are the end; 0: never
+    topology: bool = False  # ranks follow the nodes' places, not their numbers
+    segment: int = 1  # so many ranks in a row lie in one domain
 
     @property
     def nodes(self) -> int:
@@ -47,6 +52,11 @@ class Plan:
         """How many nodes are active in a cycle."""
         return len(self.hosts) - self.spares
 
+    @property
+    def foreknown(self) -> bool:
+        """Whether every node's rank is known before it arrives: its number, with nothing to choose."""
+        return not self.spares and not self.topology
+
 
 @dataclass(frozen=True)
 class Mandate:
@@ -58,6 +68,7 @@ class Mandate:
     excluded: frozenset[int] = frozenset()
     reason: str = ""  # why that cycle follows the one before
     lost: int | None = None  # the lead before
+    fruitless: int = 0  # how many cycles in a row before that one made no progress
 
 
 FIRST_MANDATE = Mandate()

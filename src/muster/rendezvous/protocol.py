@@ -7,6 +7,7 @@ not fit the present state, or belongs to another cycle, changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from muster.rendezvous import messages as m
@@ -20,7 +21,7 @@ from muster.rendezvous.plan import (
     Mandate,
     Plan,
 )
-from muster.rendezvous.policy import Step, Verdict
+from muster.rendezvous.policy import Situation, Step, Verdict
 from muster.rendezvous.roles import Node, Role
 from muster.rendezvous.rounds import Rounds
 from muster.rendezvous.states import CONNECTED, DEPARTED, ENDED, NodeState, RunState
@@ -36,10 +37,11 @@ class Protocol(Rounds):
         super().__init__(plan, now, mandate)
         if mandate.lost is None:
             return
-        verdict = policy.after_lead_loss(plan, self.nodes, mandate.cycle - 1)
+        situation = Situation(plan, self.nodes, self.lead, False, mandate.cycle - 1, mandate.fruitless)
+        verdict = policy.after_lead_loss(situation)
         if verdict.step is Step.END:
             ended = replace(words.failure(self.nodes[mandate.lost], "lead", mandate.reason), lost=True)
-            self.outcome = words.because(ended, verdict.why)
+            self.outcome = _judged(ended, verdict)
             self._move_run(RunState.FINISHING)
             self.deadline = now + FINISH_TIMEOUT_S
 
@@ -50,7 +52,7 @@ class Protocol(Rounds):
         if isinstance(event, m.Tick):
             return self._check_deadline(now)
         if isinstance(event, m.Arrived):
-            return self._arrived(event, now)
+            return self._arrived(event, now) + self._give_up(now)
         if isinstance(event, m.HeadUp):
             return self._head_is_up()
         if isinstance(event, m.Ready):
@@ -66,7 +68,12 @@ class Protocol(Rounds):
         if isinstance(event, m.StopRequested):
             ended = Outcome("stopped", 128 + event.signal, event.reason)
             return self._finish(ended, now, event.grace)
-        return self._gone(event, now)
+        if isinstance(event, m.Health):
+            return self._checked(event, now)
+        if isinstance(event, m.Progress):
+            self.progressed = self.progressed or self.driver_running
+            return []
+        return self._gone(event, now) + self._give_up(now)
 
     def _is_stale(self, event: m.Event) -> bool:
         """Of another cycle. An excluded node is in none: that it is clean holds whenever it says so."""
@@ -103,41 +110,63 @@ class Protocol(Rounds):
         lead, phase = node.rank == self.lead, None if ended.lost else ended.phase
         rest = [replace(n, role=Role.EXCLUDED) if n.rank == node.rank and not lead else n for n in self.nodes]
         if lead and self.state in (RunState.GATHERING, RunState.STARTING):
-            return self._yield_or_end(ended, phase, now)
+            return self._yield_or_end(node, ended, phase, now)
         if self.state in (RunState.GATHERING, RunState.RESTARTING):
-            count = roles.left(rest) if self.state is RunState.GATHERING else roles.usable(rest)
-            if lead or count < self.plan.wanted:
+            count = roles.possible if self.state is RunState.GATHERING else roles.usable
+            left = count(rest, self.plan, self.lead)
+            if lead or not left.enough:
                 mending = not lead and (self.plan.spares or self.cycle)
-                why = words.too_few(self.plan, count) if mending else ""
+                why = words.too_few(self.plan, rest, left) if mending else ""
                 return self._finish(words.because(ended, why), now, FAILURE_GRACE_S)
             return self._exclude(node.rank) + self._maybe_close(now)
         if node.role is Role.SPARE:
             return self._exclude(node.rank)
-        running = self.state is RunState.RUNNING
-        verdict = policy.after_loss(self.plan, rest, self.cycle, lead, running, phase)
+        verdict = policy.after_loss(self._situation(rest), node, phase)
         if verdict.step is not Step.REPLACE:
             excluded = self._exclude(node.rank) if verdict.step is Step.RESTART and not lead else []
             return excluded + self._mend_or_end(verdict, ended, now, self.plan.restart_grace)
-        assert node.logical is not None
-        return self._exclude(node.rank) + self._promote(node.logical, now)
+        return self._exclude(node.rank) + self._promote(node, now)
 
-    def _yield_or_end(self, ended: Outcome, phase: str | None, now: float) -> list[Command]:
+    def _yield_or_end(self, lead: Node, ended: Outcome, phase: str | None, now: float) -> list[Command]:
         """The lead's own node failed before there was a driver: another one may do better."""
-        verdict = policy.after_loss(self.plan, self.nodes, self.cycle, lead=True, running=False, phase=phase)
+        verdict = policy.after_loss(self._situation(self.nodes), lead, phase)
         if verdict.step is not Step.YIELD:
             return self._finish(words.because(ended, verdict.why), now, FAILURE_GRACE_S)
         self._move_run(RunState.YIELDED)
         self.deadline = None
         return [m.Yield(ended.end_reason)]
 
-    def _promote(self, logical: int, now: float) -> list[Command]:
-        """The lowest spare takes this rank; before the driver runs that is part of starting."""
-        spare = roles.next_spare(self.nodes)
+    def _promote(self, lost: Node, now: float) -> list[Command]:
+        """The nearest spare takes its rank; before the driver runs that is part of starting."""
+        spare = roles.stand_in(self.nodes, lost, self.plan.segment)
         assert spare is not None
-        self._set_role(spare.rank, Role.ACTIVE, logical)
+        self._set_role(spare.rank, Role.ACTIVE, lost.logical)
         if self.state is RunState.RUNNING:
             self.deadline = now + self.plan.start_timeout
         return self._begin(spare.rank) + self._maybe_start_driver()
+
+    def _situation(self, nodes: Sequence[Node]) -> Situation:
+        fruitless = 0 if self.progressed else self.fruitless + 1
+        running = self.state is RunState.RUNNING
+        return Situation(self.plan, nodes, self.lead, running, self.cycle, fruitless)
+
+    def _checked(self, event: m.Health, now: float) -> list[Command]:
+        """An unhealthy node stays where it is, but gets no rank until a later check passes."""
+        node = self.nodes[event.rank]
+        ailment = None if event.ok else event.reason or "its check failed"
+        joined = node.state in CONNECTED or node.state is NodeState.STOPPING
+        if not joined or node.role is Role.EXCLUDED or node.ailment == ailment:
+            return []
+        self._put(replace(node, ailment=ailment))
+        self.moves.append(self.nodes[event.rank])
+        return self._maybe_close(now) + self._give_up(now)
+
+    def _give_up(self, now: float) -> list[Command]:
+        """Everybody who can come is here, and it is not enough: there is nothing to wait for."""
+        if self.state is not RunState.GATHERING or self._somebody_is_missing() or self._enough():
+            return []
+        here = roles.present(self.nodes, self.plan, self.lead)
+        return self._finish(words.short_from_the_start(self.plan, self.nodes, here), now, FAILURE_GRACE_S)
 
     def _exclude(self, rank: int) -> list[Command]:
         self._set_role(rank, Role.EXCLUDED)
@@ -154,7 +183,7 @@ class Protocol(Rounds):
         ended = Outcome("succeeded" if event.code == 0 else "failed", event.code, f"the driver {event.how}")
         if self.state is not RunState.RUNNING or event.code == 0:
             return self._finish(ended, now, 0.0)
-        return self._mend_or_end(policy.after_driver_failure(self.plan, self.nodes, self.cycle), ended, now, 0.0)
+        return self._mend_or_end(policy.after_driver_failure(self._situation(self.nodes)), ended, now, 0.0)
 
     def _stalled(self, event: m.DriverStalled, now: float) -> list[Command]:
         if not self.driver_running or self.state is RunState.RESTARTING:
@@ -162,13 +191,13 @@ class Protocol(Rounds):
         ended = Outcome("failed", INFRASTRUCTURE_FAILED, event.reason, phase="stalled")
         if self.state is not RunState.RUNNING:
             return self._finish(ended, now, FAILURE_GRACE_S)
-        verdict = policy.after_driver_failure(self.plan, self.nodes, self.cycle)
+        verdict = policy.after_driver_failure(self._situation(self.nodes))
         return self._mend_or_end(verdict, ended, now, FAILURE_GRACE_S)
 
     def _mend_or_end(self, verdict: Verdict, ended: Outcome, now: float, grace: float) -> list[Command]:
         """A new cycle, once the driver has had its grace; or the end, with what keeps the run from going on."""
         if verdict.step is Step.END:
-            return self._finish(words.because(ended, verdict.why), now, min(grace, FAILURE_GRACE_S))
+            return self._finish(_judged(ended, verdict), now, min(grace, FAILURE_GRACE_S))
         self.restart_reason = ended.end_reason
         self._move_run(RunState.RESTARTING)
         if not self.driver_running:
@@ -179,6 +208,7 @@ class Protocol(Rounds):
     def _next_cycle(self, now: float) -> list[Command]:
         """The driver is gone: everybody who is left ends the old cluster, and comes back clean."""
         self.cycle += 1
+        self.fruitless, self.progressed = 0 if self.progressed else self.fruitless + 1, False
         self.head_up, self.last_call = False, None
         self.deadline = now + self.plan.gather_timeout
         self._move_run(RunState.GATHERING)
@@ -236,7 +266,8 @@ class Protocol(Rounds):
         if closed or self.deadline is None or now < self.deadline:
             return closed
         if self.state is RunState.GATHERING:
-            return self._finish(words.nobody_came(self.plan, self.nodes, self.cycle), now, 0.0)
+            here = roles.present(self.nodes, self.plan, self.lead)
+            return self._finish(words.nobody_came(self.plan, self.nodes, self.cycle, here), now, 0.0)
         if self.state in (RunState.STARTING, RunState.RUNNING):
             return self._too_late(now)
         if self.outcome is None:  # restarting: without a word from the driver there is no next cycle
@@ -259,3 +290,9 @@ class Protocol(Rounds):
             if self.outcome is None:
                 commands += self._without(node, words.failure(node, self.state.value, reason), now)
         return commands
+
+
+def _judged(ended: Outcome, verdict: Verdict) -> Outcome:
+    """With what keeps the run from going on, and the exit code where that has one of its own."""
+    ended = ended if verdict.code is None else replace(ended, exit_code=verdict.code)
+    return words.because(ended, verdict.why)

@@ -3,17 +3,19 @@
 role       means                                           becomes
 waiting    the round has not closed                        active | spare | excluded
 active     has a logical rank, its part of Ray runs        waiting (next cycle) | excluded
-spare      healthy, warm, without a rank; late ones too    active | waiting (next cycle) | excluded
+spare      warm, without a rank; late ones too             active, while healthy | waiting (next cycle) | excluded
 excluded   failed or lost: never used again
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from muster.rendezvous.plan import OUTSIDE, Plan
 from muster.rendezvous.states import CONNECTED, DEPARTED, NodeState
+from muster.rendezvous.topology import NOWHERE, Place, distance, in_order, seats
 
 
 class Role(str, Enum):
@@ -34,64 +36,99 @@ class Node:
     state: NodeState = NodeState.EXPECTED
     role: Role = Role.WAITING
     logical: int | None = None  # its rank in the cycle; active nodes alone have one
+    place: Place = NOWHERE
+    ailment: str | None = None  # what its own check found; None while it is healthy
+
+    @property
+    def fit(self) -> bool:
+        """Whether nothing speaks against using it."""
+        return self.role is not Role.EXCLUDED and self.ailment is None
 
     @property
     def here(self) -> bool:
-        """Whether it can be given a role now."""
-        return self.role is not Role.EXCLUDED and self.state in CONNECTED and self.state is not NodeState.FAILED
+        """Whether it can be given a rank now."""
+        return self.fit and self.state in CONNECTED and self.state is not NodeState.FAILED
 
     @property
     def may_come(self) -> bool:
         """Whether it is not here, but still can be: it has not arrived, or is being cleaned for the next cycle."""
-        return self.role is not Role.EXCLUDED and self.state in (NodeState.EXPECTED, NodeState.STOPPING)
+        return self.fit and self.state in (NodeState.EXPECTED, NodeState.STOPPING)
 
 
-def newcomers(hosts: Sequence[str], spares: int, excluded: frozenset[int] = frozenset()) -> list[Node]:
-    """Before anybody has arrived. Where there are no spares nothing is to be chosen: every role is known."""
-    role = Role.WAITING if spares else Role.ACTIVE
+def newcomers(plan: Plan, excluded: frozenset[int] = frozenset()) -> list[Node]:
+    """Before anybody has arrived. Where nothing is to be chosen every role is known."""
+    role = Role.ACTIVE if plan.foreknown else Role.WAITING
     return [
         Node(rank, host, NodeState.LOST, Role.EXCLUDED) if rank in excluded
-        else Node(rank, host, role=role, logical=None if spares else rank)
-        for rank, host in enumerate(hosts)
+        else Node(rank, host, role=role, logical=rank if plan.foreknown else None)
+        for rank, host in enumerate(plan.hosts)
     ]  # fmt: skip
 
 
-def enough(nodes: Sequence[Node], wanted: int, lead: int) -> bool:
-    """Whether the round could close with who is here. The lead is always one of them."""
-    return nodes[lead].here and sum(node.here for node in nodes) >= wanted
+@dataclass(frozen=True)
+class Supply:
+    """Nodes that could have a rank, in the order of ranks. The lead is always one of them, unless it is none at all."""
+
+    seats: Sequence[int]
+    wanted: int
+    lead: int
+
+    @property
+    def has_lead(self) -> bool:
+        return self.lead == OUTSIDE or self.lead in self.seats
+
+    @property
+    def enough(self) -> bool:
+        return self.has_lead and len(self.seats) >= self.wanted
 
 
-def assigned(nodes: Sequence[Node], wanted: int, lead: int) -> list[Node]:
-    """The roles of a round that closes: the lead, then the others by number, are active; the rest are spares.
+def supply(nodes: Iterable[Node], plan: Plan, lead: int) -> Supply:
+    return Supply(seats({node.rank: node.place for node in nodes}, lead, plan.segment), plan.wanted, lead)
+
+
+def present(nodes: Sequence[Node], plan: Plan, lead: int) -> Supply:
+    """What a round that closes now would have."""
+    return supply((node for node in nodes if node.here), plan, lead)
+
+
+def usable(nodes: Sequence[Node], plan: Plan, lead: int) -> Supply:
+    """What a new cycle could have: everybody who has joined, is fit and has not left."""
+    return supply((node for node in waiting_for(nodes) if node.fit), plan, lead)
+
+
+def possible(nodes: Sequence[Node], plan: Plan, lead: int) -> Supply:
+    """What a round that gathers can still have. While one has yet to say where it is, only the number counts."""
+    left = [node for node in nodes if node.here or node.may_come]
+    if any(node.state is NodeState.EXPECTED for node in left):
+        return Supply([node.rank for node in left], plan.wanted, lead)
+    return supply(left, plan, lead)
+
+
+def assigned(nodes: Sequence[Node], plan: Plan, lead: int) -> list[Node]:
+    """The roles of a round that closes: the lead, then the others in their order, are active; the rest are spares.
 
     A node that still may come is a spare from then on, whenever it does.
 
-    >>> [node.role.value for node in assigned([Node(n, "", NodeState.ARRIVED) for n in range(3)], 2, 0)]
+    >>> came = [Node(n, "", NodeState.ARRIVED) for n in range(3)]
+    >>> [node.role.value for node in assigned(came, Plan(["a", "b", "c"], spares=1), 0)]
     ['active', 'active', 'spare']
     """
-    here = sorted((node.rank for node in nodes if node.here), key=lambda rank: (rank != lead, rank))
-    ranks = {rank: logical for logical, rank in enumerate(here)}
+    ranks = {rank: logical for logical, rank in enumerate(present(nodes, plan, lead).seats[: plan.wanted])}
     return [
         node if node.role is Role.EXCLUDED
-        else replace(node, role=Role.ACTIVE, logical=ranks[node.rank]) if ranks.get(node.rank, wanted) < wanted
+        else replace(node, role=Role.ACTIVE, logical=ranks[node.rank]) if node.rank in ranks
         else replace(node, role=Role.SPARE, logical=None)
         for node in nodes
     ]  # fmt: skip
 
 
-def next_spare(nodes: Sequence[Node]) -> Node | None:
-    """The one to be promoted: of those here, the lowest."""
-    return next((node for node in nodes if node.role is Role.SPARE and node.here), None)
-
-
-def usable(nodes: Sequence[Node]) -> int:
-    """How many nodes a new cycle could have: everybody who has joined, is not excluded and has not left."""
-    return sum(node.role is not Role.EXCLUDED for node in waiting_for(nodes))
-
-
-def left(nodes: Sequence[Node]) -> int:
-    """How many nodes a round that gathers can still have."""
-    return sum(node.here or node.may_come for node in nodes)
+def stand_in(nodes: Sequence[Node], lost: Node, segment: int) -> Node | None:
+    """The spare to be promoted: the nearest to the lost node, of these the first; with segments of its domain alone."""
+    spares = {node.rank: node for node in nodes if node.role is Role.SPARE and node.here}
+    ordered = [spares[rank] for rank in in_order({rank: node.place for rank, node in spares.items()}, OUTSIDE)]
+    if segment > 1:
+        ordered = [node for node in ordered if node.place.domain == lost.place.domain]
+    return min(ordered, key=lambda node: distance(node.place, lost.place), default=None)
 
 
 def waiting_for(nodes: Sequence[Node]) -> list[Node]:

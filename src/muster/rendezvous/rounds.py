@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
 from muster.rendezvous import messages as m
 from muster.rendezvous import roles
 from muster.rendezvous.messages import Command, Outcome
-from muster.rendezvous.plan import FIRST_MANDATE, Mandate, Plan
+from muster.rendezvous.plan import FIRST_MANDATE, OUTSIDE, Mandate, Plan
 from muster.rendezvous.roles import Node, Role
 from muster.rendezvous.states import CONNECTED, NODE_MOVES, RUN_MOVES, NodeState, RunState
+from muster.rendezvous.topology import NOWHERE
 
 
 class Rounds:
     """The state of a run, and the half of the protocol that leads from gathering to a running driver."""
 
     def __init__(self, plan: Plan, now: float, mandate: Mandate = FIRST_MANDATE) -> None:
+        assert mandate.lead != OUTSIDE or not plan.ray, "Ray's head is on the lead's node"
         self.plan = plan
         self.lead = mandate.lead
         self.state = RunState.GATHERING
         self.cycle = mandate.cycle
         self.restart_reason = mandate.reason  # why the present cycle follows the one before
-        self.nodes = roles.newcomers(plan.hosts, plan.spares, mandate.excluded)
+        self.nodes = roles.newcomers(plan, mandate.excluded)
+        # Asked at every arrival, so counted as nodes change: who is here, by domain too, and who may come.
+        self._here, self._near = 0, Counter[str]()
+        self._missing = sum(node.may_come for node in self.nodes)
         self.outcome: Outcome | None = None
         self.moves: list[Node | RunState] = [
             RunState.GATHERING
         ]  # every move made, in order, for whoever publishes them
         self.role_changes = 0
+        self.fruitless = mandate.fruitless  # cycles in a row, up to the one before, that made no progress
+        self.progressed = False  # in the present cycle
         self.head_up = False
         self.driver_running = False
         self.last_call: float | None = None  # when a round with enough nodes stops waiting for the others
@@ -37,7 +45,7 @@ class Rounds:
         node = self.nodes[event.rank]
         if node.state is not NodeState.EXPECTED:
             return []
-        self.nodes[event.rank] = replace(node, host=event.host)
+        self._put(replace(node, host=event.host, place=event.place if self.plan.topology else NOWHERE))
         self._move_node(event.rank, NodeState.ARRIVED)
         return self._take_part(event.rank, now)
 
@@ -57,14 +65,14 @@ class Rounds:
         """Close the round when nobody can still come; or when enough are here and last call or deadline is over."""
         if self.state is not RunState.GATHERING or (not self.plan.spares and self._somebody_is_missing()):
             return []
-        if not roles.enough(self.nodes, self.plan.wanted, self.lead) or not self._half_is_here():
+        if not self._enough() or not self._half_is_here():
             return []
         if self._somebody_is_missing():
             assert self.deadline is not None
             self.last_call = now + self.plan.last_call if self.last_call is None else self.last_call
             if now < min(self.last_call, self.deadline):
                 return []
-        for node in roles.assigned(self.nodes, self.plan.wanted, self.lead):
+        for node in roles.assigned(self.nodes, self.plan, self.lead):
             self._set_role(node.rank, node.role, node.logical)
         self._move_run(RunState.STARTING)
         self.deadline = now + self.plan.start_timeout
@@ -84,7 +92,7 @@ class Rounds:
         return [command for rank in waiting for command in self._begin(rank)]
 
     def _head_is_up(self) -> list[Command]:
-        if self.nodes[self.lead].state is not NodeState.STARTING:
+        if not self.plan.ray or self.nodes[self.lead].state is not NodeState.STARTING:
             return []
         self.head_up = True
         return self._begin_all()
@@ -113,16 +121,25 @@ class Rounds:
         self._move_node(rank, NodeState.STOPPING)
         return [m.StopNode(rank)]
 
-    def _half_is_here(self) -> bool:
-        """Of those that may come. With fewer, the others could find a lead of their own."""
-        here, coming = sum(node.here for node in self.nodes), sum(node.may_come for node in self.nodes)
-        return here >= coming or not self.plan.succession
-
     # -- small questions ----------------------------------------------------------------------------------------
 
     def _somebody_is_missing(self) -> bool:
-        """Not here, and still may come. Without spares that alone keeps a round open, and is soon found."""
-        return any(node.may_come for node in self.nodes)
+        """Not here, and still may come. Without spares that alone keeps a round open."""
+        return self._missing > 0
+
+    def _half_is_here(self) -> bool:
+        """Of those that may come. With fewer, the others could find a lead of their own."""
+        return self._here >= self._missing or not self.plan.succession
+
+    def _enough(self) -> bool:
+        """Whether the round could close with who is here."""
+        size, lead = self.plan.segment, None if self.lead == OUTSIDE else self.nodes[self.lead]
+        if self._here < self.plan.wanted or (lead is not None and not lead.here):
+            return False
+        if size == 1:
+            return True
+        led = lead is None or (lead.place.domain != "" and self._near[lead.place.domain] >= size)
+        return led and sum(near // size * size for name, near in self._near.items() if name) >= self.plan.wanted
 
     def _active(self) -> Iterator[Node]:
         return (node for node in self.nodes if node.role is Role.ACTIVE)
@@ -130,15 +147,24 @@ class Rounds:
     def _set_role(self, rank: int, role: Role, logical: int | None = None) -> None:
         node = replace(self.nodes[rank], role=role, logical=logical)
         if node != self.nodes[rank]:
-            self.nodes[rank] = node
+            self._put(node)
             self.role_changes += 1
             self.moves.append(node)
 
     def _move_node(self, rank: int, state: NodeState) -> None:
         node = self.nodes[rank]
         if state in NODE_MOVES[node.state]:
-            self.nodes[rank] = replace(node, state=state)
+            self._put(replace(node, state=state))
             self.moves.append(self.nodes[rank])
+
+    def _put(self, node: Node) -> None:
+        """The one place where a node is changed."""
+        before, self.nodes[node.rank] = self.nodes[node.rank], node
+        if node.here != before.here:
+            change = 1 if node.here else -1
+            self._here += change
+            self._near[node.place.domain] += change
+        self._missing += node.may_come - before.may_come
 
     def _move_run(self, state: RunState) -> None:
         assert state in RUN_MOVES[self.state], f"{self.state.value} -> {state.value}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel
 
 from muster.spec.flags import Flag
-from muster.spec.types import TIME, CountOrZero, Seconds
+from muster.spec.types import TIME, Count, CountOrZero, Seconds
 
 if TYPE_CHECKING:
     from muster.spec.model import JobSpec
@@ -52,6 +52,35 @@ class SpareFields(BaseModel):
             allowed="true or false",
         ),
     ] = False
+    no_progress_limit: Annotated[
+        CountOrZero,
+        Flag(
+            "End with code 119 when so many cycles in a row failed without progress, whatever restarts are left; 0: "
+            "never. Progress: muster.beat() was called, or a driver that never calls it ran for 10 minutes.",
+            group="Spares",
+            allowed="a whole number, 0 or more",
+            metavar="K",
+        ),
+    ] = 3
+    spare_check_interval: Annotated[
+        Seconds,
+        Flag(
+            "How often a waiting spare runs --health-check again; one that fails it is not used. 0: never.",
+            group="Spares",
+            allowed=TIME,
+            metavar="TIME",
+        ),
+    ] = 60.0
+    segment: Annotated[
+        Count,
+        Flag(
+            "So many ranks in a row lie in one domain of the machine (NVLink domain, leaf switch, block); --nodes is a "
+            "multiple of it.",
+            group="Spares",
+            allowed="a whole number, 1 or more",
+            metavar="S",
+        ),
+    ] = 1
     last_call: Annotated[
         Seconds,
         Flag(
@@ -69,4 +98,13 @@ def problem(spec: JobSpec) -> str | None:
         return "on_node_loss: there is no spare to replace a node by; give --spares, or choose restart"
     if spec.spares and spec.groups:
         return "spares: a job with groups of unlike nodes cannot have spares: a node of one group is none of another"
-    return None
+    if spec.segment > 1 and spec.groups:
+        return "segment: the ranks of a job with groups follow its groups, not the machine's domains"
+    return segment_problem(spec.nodes, spec.segment) if spec.nodes_given else None
+
+
+def segment_problem(nodes: int, segment: int) -> str | None:
+    """Why this many nodes are not whole segments; None when they are."""
+    if nodes % segment == 0:
+        return None
+    return f"segment: {nodes} nodes are not whole segments of {segment}; --nodes must be a multiple of --segment"

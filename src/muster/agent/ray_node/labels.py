@@ -33,6 +33,7 @@ class NodeFacts:
     topology: str = ""  # Slurm's address of the node in the network: "spine1.leaf3.node17"
     nvlink_domain: str | None = None
     group: str | None = None  # of unlike nodes, this one's
+    domain: str = ""  # where nodes are nearest to each other: the NVLink domain, a leaf switch, a block
     number: int | None = None  # in the allocation, where it is not the rank: a spare takes the rank of another node
 
     @property
@@ -48,6 +49,7 @@ def labels(facts: NodeFacts) -> dict[str, str]:
         "muster.io/role": "head" if facts.head else "worker",
         "muster.io/host": facts.host,
         "muster.io/topology": facts.topology,
+        "muster.io/domain": facts.domain,
         "muster.io/nvlink-domain": facts.nvlink_domain or "",
         groups.LABEL: facts.group or "",
     }
