@@ -68,7 +68,7 @@ def _show(slurm: SlurmCommand, job_id: str) -> str:
 def test_ray_s_nodes_carry_their_group_as_label_and_resource_and_have_its_gpus(slurm: SlurmCommand) -> None:
     done = slurm(*mixed(slurm, "--", "python", "-c", NODES, ray=True))
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout.splitlines()[-1])  # Ray may have had something to say before
     nodes = sorted((int(labels["muster.io/rank"]), labels["muster.io/group"], has) for labels, has in found["nodes"])
     assert [(rank, group, has["GPU"]) for rank, group, has in nodes] == [
         (0, "trainers", 2), (1, "trainers", 2), (2, "actors", 1),

@@ -94,7 +94,7 @@ requeue() { # cause: put the job back into the queue; recorded first, since from
 on_term() { # Slurm ends the job
   has outcome && return
   ask_to_stop 15 SIGTERM
-  grep -qs '"driver": {"state": "ended"' "$attempt/status-0.json" && return
+  grep -qs '"driver": {"state": "ended"' "$(ls -v "$attempt"/status-*.json 2>/dev/null | tail -n 1)" && return
   begin_again "$(slurm_says)"
 }
 begin_again() { # cause
