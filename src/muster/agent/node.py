@@ -15,6 +15,8 @@ from muster.agent.environment import given_variables, job_environment
 from muster.agent.groups import VARIABLE as GROUP_VARIABLE
 from muster.agent.job import Identity, node_tail
 from muster.agent.log import say
+from muster.agent.procs import Order as ProcsOrder
+from muster.agent.procs import Procs
 from muster.agent.ray_node import Order, RayNode, RayPaths, settings
 from muster.agent.ray_node.labels import NodeFacts
 from muster.agent.ray_node.resources import Mismatch
@@ -40,6 +42,7 @@ class NodeAgent:
         self._identity = identity
         self._token = token
         self._ray: RayNode | None = None
+        self._procs: Procs | None = None  # this node's part in a gang
         self._gone = False
         self._cycle = 0
         self._channel: Channel
@@ -102,6 +105,10 @@ class NodeAgent:
                 await self._warm(RayOptions(**message["ray"]), message["cycle"])
         elif kind == "start_ray" and self._ray is not None:
             self._ray.start(Order(message["address"] or self._address, message["head"], message["logical"]))
+        elif kind == "start_procs":
+            self._procs = Procs(self._identity, ProcsOrder.from_message(message), self._channel.send)
+        elif kind in ("signal_procs", "end_procs") and self._procs is not None:
+            self._procs.obey(message)
         elif kind == "stacks":
             self._dumping = asyncio.create_task(self._dump_stacks())
         elif kind == "stop":
@@ -163,6 +170,9 @@ class NodeAgent:
 
     async def _clean(self, ending: Ending) -> None:
         """End and remove everything of the run on this node; safe to call again."""
+        if self._procs is not None:
+            procs, self._procs = self._procs, None
+            await procs.close()
         if self._ray is not None:
             ray, self._ray = self._ray, None
             await ray.stop(ending)
