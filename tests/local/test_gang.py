@@ -18,7 +18,8 @@ DUMP = "import json, os; e = os.environ; json.dump(dict(e), open(e['MUSTER_OUTPU
 # Rank 3 crashes in the first cycle, rank 1 hangs in the second, all is well in the third; each once all have begun.
 CRASH_HANG_SUCCEED = (
     'echo "cycle $MUSTER_CYCLE rank $RANK of $WORLD_SIZE restarts $TORCHELASTIC_RESTART_COUNT";'
-    " cd $MUSTER_OUTPUT_DIR; touch $MUSTER_CYCLE.$RANK; until [ $(ls | grep -c ^$MUSTER_CYCLE) = 4 ]; do sleep 0.1; done;"
+    " cd $MUSTER_OUTPUT_DIR; touch $MUSTER_CYCLE.$RANK;"
+    " until [ $(ls | grep -c ^$MUSTER_CYCLE) = 4 ]; do sleep 0.1; done;"
     ' case "$MUSTER_CYCLE $RANK" in "0 3") exit 7;; "1 1") sleep 1000;; "2 "*) exit 0;; esac;'
     " while :; do touch $MUSTER_BEAT_FILE; sleep 0.2; done"
 )
