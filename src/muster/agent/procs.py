@@ -122,7 +122,9 @@ class Procs:
         try:
             process = await self._scope.spawn(job.command, env=env, cwd=job.workdir, stdout=log, stderr=log)
         except SpawnError as error:
-            if not self._closing:
+            if self._scope.lost:  # it may run; if it does, it is our own child now, and `close` ends it
+                self._fail(local, Exit().shell_code, str(Exit()))
+            elif not self._closing:
                 os.write(log, f"muster: the command could not be started: {error}\n".encode())
                 self._fail(local, NOT_STARTED, f"could not be started: {error}")
             raise
