@@ -62,3 +62,19 @@ def test_no_two_things_lie_in_the_same_place(run: RunPaths) -> None:
 
 def test_results_lie_outside_any_attempt(run: RunPaths) -> None:
     assert os.path.dirname(run.output_dir) == run.root
+
+
+def test_the_first_cycle_s_directory_of_ranks_does_not_make_its_ray_logs_count_twice(run: RunPaths) -> None:
+    attempt = run.attempt(0)
+    for cycle in (0, 2):
+        os.makedirs(os.path.dirname(attempt.rank_log(0, cycle)))
+    assert attempt.ray_logs_dirs() == [attempt.ray_logs_dir(0), attempt.ray_logs_dir(2)]
+
+
+def test_a_rank_s_logs_are_those_of_the_cycles_it_was_in(run: RunPaths) -> None:
+    attempt = run.attempt(0)
+    assert attempt.rank_logs(3) == []
+    for rank, cycle in ((3, 10), (3, 2), (4, 11)):
+        os.makedirs(os.path.dirname(attempt.rank_log(rank, cycle)))
+        Path(attempt.rank_log(rank, cycle)).touch()
+    assert attempt.rank_logs(3) == [attempt.rank_log(3, 2), attempt.rank_log(3, 10)]

@@ -51,9 +51,13 @@ class Channel:
         """This end's address: one that the other end has proved it can reach."""
         return _plain(self._writer.get_extra_info("sockname")[0])
 
+    @property
+    def open(self) -> bool:
+        return not self._writer.is_closing()
+
     def send(self, kind: str, **fields: Any) -> None:
         """Queue a message; a lost peer is noticed by `receive`."""
-        if not self._writer.is_closing():
+        if self.open:
             self._writer.write(json.dumps({"type": kind, **fields}).encode() + b"\n")
 
     async def receive(self) -> dict[str, Any] | None:

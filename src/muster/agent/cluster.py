@@ -38,14 +38,18 @@ class Cluster:
             "logs": job.ray_logs, "logs_max": job.ray_logs_max, "require_auth": job.require_auth,
         }  # fmt: skip
 
-    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+    def environment(self, base: Mapping[str, str], processes: int = 1) -> dict[str, str]:
         """What the driver, every guest and every shell on the cluster find, on top of the job's own variables.
 
-        Ray itself sets OMP_NUM_THREADS for tasks, by their CPUs.
+        The node's CPUs are divided among so many processes. Ray itself sets OMP_NUM_THREADS for tasks, by their CPUs.
         """
         group = group_of(self._identity.rank, self._job.groups)
         cpus = (group or self._job).cpus_per_node or probe(base).cpus
-        base = {"OMP_NUM_THREADS": str(cpus), **base, **({GROUP_VARIABLE: group.name} if group else {})}
+        base = {
+            "OMP_NUM_THREADS": str(max(1, cpus // processes)),
+            **base,
+            **({GROUP_VARIABLE: group.name} if group else {}),
+        }
         if self.address is None:
             return base
         tuning = defaults(self._job.nodes, self._job.large_from)

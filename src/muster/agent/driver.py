@@ -58,6 +58,10 @@ class Driver:
         await self._scope.close(grace=LEFTOVER_GRACE_S)
         return exit
 
+    def to_blame(self, lead: int) -> tuple[int, str]:
+        """The node and the log that tell more of why it failed."""
+        return lead, self._log
+
     def signal(self, signum: int) -> None:
         """To the command's whole group; nothing before it has begun or after it has ended."""
         if self._process is not None:

@@ -43,6 +43,7 @@ class Job:
     command: Sequence[str]
     workdir: str
     nodes: int
+    procs_per_node: int | None  # a gang; None: one driver
     ray: bool
     dashboard: bool
     port_base: int | None

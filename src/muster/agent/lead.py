@@ -17,6 +17,7 @@ from muster.agent.cycle_log import CycleLogs
 from muster.agent.driver import Driver
 from muster.agent.entitlement import Entitlement
 from muster.agent.environment import given_variables, job_environment
+from muster.agent.gang import REPORTS, Gang
 from muster.agent.guests import Guests
 from muster.agent.headway import Headway
 from muster.agent.job import Identity, Job, node_tail, plan_of, tail_of
@@ -64,10 +65,10 @@ class Lead:
         self._entitlement = Entitlement(self._protocol, self._members, seat.charter, lease if plan.succession else None)
         self._members.on_answer = self._entitlement.answered
         self._cluster = Cluster(identity, job)
-        self._driver = Driver(identity.attempt.driver_log)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._concluded = asyncio.Event()
         self._gave_way = False
+        self._driver = self._new_driver()
         self._signalled = False
         self._stall: Stall | None = None  # while the driver runs, if it may not be silent for long
         self._stalling: str | None = None  # in words, once it has stalled
@@ -204,6 +205,8 @@ class Lead:
     def _lost(self, rank: int, how: str, silent: bool) -> None:
         """Told in words, and with what the node's log said last."""
         self._entitlement.lost(rank, silent)
+        if isinstance(self._driver, Gang):
+            self._driver.lost(rank)
         reason = f"the agent of {self._protocol.nodes[rank].host} {how}"
         tail = node_tail(self._identity.attempt, rank)
         self._feed_failure(m.NodeLost(rank, reason), rank, self._protocol.state.value, reason, tail)
@@ -233,6 +236,8 @@ class Lead:
             self._members.answered(rank, message["python"])
         elif kind == "gone":
             self._feed(m.NodeGone(rank, cycle))
+        elif kind in REPORTS and isinstance(self._driver, Gang):
+            self._driver.take(rank, message)
 
     def _ray_alive(self, ranks: list[int], cycle: int) -> None:
         if self._protocol.lead in ranks and cycle == self._protocol.cycle and not self._protocol.head_up:
@@ -338,7 +343,7 @@ class Lead:
     def _begin_cycle(self) -> None:
         """The driver and the Ray cluster of the cycle before are no more, or about to be."""
         self._background(self._keep_log(self._protocol.cycle - 1))
-        self._driver = Driver(self._identity.attempt.driver_log)
+        self._driver = self._new_driver()
         self._cluster = Cluster(self._identity, self._job)
         self._publisher.cycle_begins()
 
@@ -347,12 +352,20 @@ class Lead:
         if part is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._logs.keep, part)
 
+    def _new_driver(self) -> Driver | Gang:
+        """One process on this node, or a gang of them on all."""
+        if self._job.procs_per_node is None:
+            return Driver(self._identity.attempt.driver_log)
+        gang = Gang(self._identity, self._job, self._members, self._protocol, self._own_address)
+        gang.on_note = self._publisher.phase
+        return gang
+
     async def _run_driver(self, cycle: int) -> None:
         await self._entitlement.entitled.wait()
         self._background(self._guests.serve(self._environment, self._job.stop_grace))
         self._stalling = None
         self._driver_left.clear()
-        if self._job.stall_timeout is not None:
+        if self._job.stall_timeout is not None and self._job.procs_per_node is None:  # each node looks at its own
             attempt = self._identity.attempt
             self._stall = Stall(self._job.stall_timeout, attempt.driver_log, attempt.beat)
         log_start = await self._off_loop(self._logs.begin, cycle, self._protocol.restart_reason)
@@ -385,16 +398,19 @@ class Lead:
             self._feed(m.DriverStalled(self._stalling, cycle))  # its end is only what follows from that
         event = m.DriverEnded(exit.shell_code, str(exit), cycle)
         if exit.shell_code and self._protocol.state is RunState.RUNNING:  # else it was told to end
-            tail = tail_of(self._identity.attempt.driver_log, 12)
-            self._feed_failure(event, self._protocol.lead, "driver", f"the driver {exit}", tail)
+            node, log = self._driver.to_blame(self._protocol.lead)
+            self._feed_failure(event, node, "driver", f"the driver {exit}", tail_of(log, 12))
         else:
             self._feed(event)
 
     async def _start_head(self) -> None:
-        """On an address that another node has reached: only they can tell which of ours it is."""
-        proven = await self._members.company(self._whereabouts.patience()) if self._job.step_nodes > 1 else []
-        address = self._whereabouts.of_the_head(proven)
+        address = await self._own_address()
         self._members.send(self._protocol.lead, "start_ray", address=address, head=None, logical=0)
+
+    async def _own_address(self) -> str:
+        """One that another node has reached: only they can tell which of ours it is."""
+        proven = await self._members.company(self._whereabouts.patience()) if self._job.step_nodes > 1 else []
+        return self._whereabouts.of_the_head(proven)
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         self.watch(asyncio.ensure_future(work))

@@ -59,8 +59,10 @@ class Members:
 
     async def ask(self, kind: str, timeout: float) -> list[Any]:
         """Send to everybody; what they answered in a message of the same kind, as far as it came in time."""
-        self._answers = {rank: asyncio.get_running_loop().create_future() for rank in self._channels}
-        self.send_all(kind)
+        here = [rank for rank, channel in self._channels.items() if channel.open]
+        self._answers = {rank: asyncio.get_running_loop().create_future() for rank in here}
+        for rank in self._answers:
+            self.send(rank, kind)
         done, _ = await asyncio.wait(self._answers.values(), timeout=timeout)
         return [answer.result() for answer in done]
 

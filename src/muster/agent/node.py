@@ -16,6 +16,8 @@ from muster.agent.groups import VARIABLE as GROUP_VARIABLE
 from muster.agent.job import Identity, node_tail
 from muster.agent.log import say
 from muster.agent.place import SLURM_VARIABLE
+from muster.agent.procs import Order as ProcsOrder
+from muster.agent.procs import Procs
 from muster.agent.ray_node import Order, RayNode, RayPaths, settings
 from muster.agent.ray_node.labels import NodeFacts
 from muster.agent.ray_node.resources import Mismatch
@@ -43,6 +45,7 @@ class NodeAgent:
     def __init__(self, identity: Identity, token: bytes, lease: Lease) -> None:
         self._identity, self._token, self._lease = identity, token, lease
         self._ray: RayNode | None = None
+        self._procs: Procs | None = None  # this node's part in a gang
         self._cycle = 0
         self._channel: Channel | None = None
         self._check = SelfCheck(self._report_health)
@@ -111,6 +114,10 @@ class NodeAgent:
             self._check.begin(message["text"], message["interval"])
         elif kind == "check":
             self._check.end()
+        elif kind == "start_procs":
+            self._procs = Procs(self._identity, ProcsOrder.from_message(message), channel.send)
+        elif kind in ("signal_procs", "end_procs") and self._procs is not None:
+            self._procs.obey(message)
         elif kind == "stacks":
             self._dumping = asyncio.create_task(self._dump_stacks())
         elif kind == "stop":
@@ -183,6 +190,9 @@ class NodeAgent:
     async def clean(self, ending: Ending | None = None) -> None:
         """End and remove everything of the run on this node; safe to call again."""
         await self._check.close()
+        if self._procs is not None:
+            procs, self._procs = self._procs, None
+            await procs.close()
         if self._ray is not None:
             ray, self._ray = self._ray, None
             await ray.stop(ending or leaderless(self._identity.rank))

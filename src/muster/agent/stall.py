@@ -12,14 +12,14 @@ class Stall:
         self.timeout = timeout
         self._files = (log, beat)
         self._seen: object = None
-        self._since = 0.0
+        self.since = 0.0  # when the last sign of life was seen
 
     def look(self, now: float) -> bool:
         """True when nothing has changed for as long as the driver may be silent; the first look starts the time."""
         marks = [_mark(path) for path in self._files]
         if marks != self._seen:
-            self._seen, self._since = marks, now
-        return now - self._since >= self.timeout
+            self._seen, self.since = marks, now
+        return now - self.since >= self.timeout
 
 
 def _mark(path: str) -> object:

@@ -6,9 +6,8 @@
     canary  hosts  steps.log  phases.log  stop.json  beat  reserve  outcome  sequel.json
     lead-0.json  status-0.json  events-0.jsonl           for each term, that is, for each lead
     nodes/0003.json
-    logs/driver.log  logs/node-0003.log  logs/stacks-0003.txt  logs/ray/<host>.tar.gz
-    logs/driver.log  logs/node-0003.log  logs/ray/<host>.tar.gz  logs/guest-<id>.log
-    logs/cycle-0/driver.log  logs/cycle-1/driver.log  logs/cycle-1/ray/<host>.tar.gz
+    logs/driver.log  logs/node-0003.log  logs/stacks-0003.txt  logs/ray/<host>.tar.gz  logs/guest-<id>.log
+    logs/cycle-0/driver.log  logs/cycle-0/rank-0003.log  logs/cycle-1/ray/<host>.tar.gz
     guests/<id>.json  guests/<id>.stop  guests/<id>.outcome  sessions/<host>-<pid>  down
 """
 
@@ -117,12 +116,24 @@ class AttemptPaths:
 
     def ray_logs_dirs(self) -> list[str]:
         """Those of all cycles that there may be any of, in order."""
+        return [self.ray_logs_dir(cycle) for cycle in sorted({0, *self._cycles()})]
+
+    def rank_log(self, rank: int, cycle: int) -> str:
+        """What one process of a gang wrote in a cycle."""
+        return self._at("logs", f"cycle-{cycle}", f"rank-{rank:04d}.log")
+
+    def rank_logs(self, rank: int) -> list[str]:
+        """What it wrote in those cycles that there is anything of, in order."""
+        logs = [self.rank_log(rank, cycle) for cycle in sorted(self._cycles())]
+        return [log for log in logs if os.path.exists(log)]
+
+    def _cycles(self) -> list[int]:
+        """Those with logs of their own."""
         try:
             names = os.listdir(self._at("logs"))
         except OSError:
-            names = []
-        later = [int(m.group(1)) for m in (re.fullmatch(r"cycle-(\d+)", name) for name in names) if m]
-        return [self.ray_logs_dir(cycle) for cycle in sorted({0, *later})]
+            return []
+        return [int(m.group(1)) for m in (re.fullmatch(r"cycle-(\d+)", name) for name in names) if m]
 
     def lead(self, term: int = 0) -> str:
         """Who has claimed the term, and where it listens."""

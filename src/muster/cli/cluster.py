@@ -74,9 +74,10 @@ def _spec(file: Path | None, flags: dict[str, Any]) -> JobSpec:
 
 
 def _idle(prepared: Prepared) -> Prepared:
-    """With the idle driver, which is silent by nature: no stall."""
+    """With the idle driver, which is silent by nature (no stall), and one process whatever the job would be."""
     command = idle_command(prepared.python, prepared.run)
-    return replace(prepared, spec=prepared.spec.model_copy(update={"command": command, "stall_timeout": None}))
+    idle = {"command": command, "stall_timeout": None, "procs_per_node": None}
+    return replace(prepared, spec=prepared.spec.model_copy(update=idle))
 
 
 def _start(prepared: Prepared, display: Display, detach: bool) -> int:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.backends.errors import BackendError
-from muster.board import RunPaths, read_json
+from muster.board import AttemptPaths, RunPaths, read_json
 from muster.board.secrets import redact_words
 from muster.cli import ray_logs
 from muster.cli.display import printable
@@ -129,16 +130,22 @@ def _folded(hosts: list[str]) -> str:
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
 @click.option("--node", "node_name", metavar="N", help="The log of the node with this rank; with --ray also a host.")
 @click.option("--driver", is_flag=True, help="The driver's output (the default).")
+@click.option("--rank", type=click.IntRange(min=0), metavar="R", help="What this rank of a gang wrote (newest cycle).")
+@click.option("--cycle", type=click.IntRange(min=0), metavar="C", help="With --rank: in this cycle.")
 @click.option("--ray", is_flag=True, help="List what the nodes' archives of Ray's logs hold; see --file.")
 @click.option("--file", "pattern", metavar="NAME", help="With --ray: print this file, or all that match, as worker-*.")
 @_runs_dir
 def logs(
-    run: str | None, follow: bool, node_name: str | None, driver: bool, ray: bool, pattern: str | None,
-    runs_dir: Path | None,
+    run: str | None, follow: bool, node_name: str | None, driver: bool, rank: int | None, cycle: int | None, ray: bool,
+    pattern: str | None, runs_dir: Path | None,
 ) -> None:  # fmt: skip
-    """Print the driver's output, a node's log, or Ray's logs, of RUN (default: the newest)."""
+    """Print the driver's output, a node's log, one rank's of a gang, or Ray's logs, of RUN (default: the newest)."""
     if driver and (node_name is not None or ray):
         raise click.UsageError("--driver excludes --node and --ray")
+    if rank is not None and (driver or ray or node_name is not None):
+        raise click.UsageError("--rank excludes --driver, --node and --ray")
+    if cycle is not None and rank is None:
+        raise click.UsageError("--cycle chooses among the logs of a rank: give --rank, too")
     if ray and follow:
         raise click.UsageError("--ray has nothing to follow: Ray's logs are kept when the run ends")
     if pattern is not None and not ray:
@@ -149,6 +156,24 @@ def logs(
         raise click.UsageError(f"--node {node_name}: give the node's rank, a whole number, 0 or more")
     node = None if node_name is None else int(node_name)
     paths = _find(run, runs_dir)
+    found = _print_log(paths, follow, lambda attempt: _log_of(attempt, node, rank, cycle))
+    if not found and node is not None:
+        raise click.ClickException(f"{paths.run_id} has no log of a node with rank {node}")
+    if not found and rank is not None:
+        which = f" in cycle {cycle}" if cycle is not None else ""
+        raise click.ClickException(f"{paths.run_id} has no log of rank {rank}{which}; a run with --procs-per-node has")
+
+
+def _log_of(attempt: AttemptPaths, node: int | None, rank: int | None, cycle: int | None) -> str:
+    if rank is not None and cycle is None:
+        return (attempt.rank_logs(rank) or [attempt.rank_log(rank, 0)])[-1]
+    if rank is not None and cycle is not None:
+        return attempt.rank_log(rank, cycle)
+    return attempt.driver_log if node is None else attempt.node_log(node)
+
+
+def _print_log(paths: RunPaths, follow: bool, log_of: Callable[[AttemptPaths], str]) -> bool:
+    """Print it, as it grows where that is wanted; and tell whether there was one. Another may follow it."""
     tail: Tail | None = None
     alive = Liveness(paths)
     while True:
@@ -156,17 +181,20 @@ def logs(
         ended = not follow or (not is_live(paths) and not (attempt and alive.goes_on(attempt)))
         ended = ended or alive.gone(attempt) is not None
         if attempt is not None:
-            path = attempt.driver_log if node is None else attempt.node_log(node)
+            path = log_of(attempt)
             if tail is None or tail.path != path:
+                _print_new(tail)
                 tail = Tail(path)
-            while data := tail.read():
-                sys.stdout.buffer.write(data)
-                sys.stdout.buffer.flush()
+            _print_new(tail)
         if ended:
-            break
+            return tail is not None and os.path.exists(tail.path)
         time.sleep(WATCH_S / 2)
-    if node is not None and (tail is None or not os.path.exists(tail.path)):
-        raise click.ClickException(f"{paths.run_id} has no log of a node with rank {node}")
+
+
+def _print_new(tail: Tail | None) -> None:
+    while tail is not None and (data := tail.read()):
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
 
 
 @click.command()

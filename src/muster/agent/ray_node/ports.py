@@ -39,6 +39,11 @@ class PortBlock:
         return self.base + 2
 
     @property
+    def unused(self) -> int:
+        """The one port with a name that nothing of Ray has."""
+        return self.base + FIXED - 1
+
+    @property
     def guard(self) -> int:
         return self.base + self.size - 1
 

@@ -6,12 +6,12 @@ import asyncio
 import json
 import os
 import shutil
-import stat
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from muster.agent.private import make_private
 from muster.agent.ray_node import starter
 from muster.agent.ray_node.archive import Keep, collect
 from muster.agent.ray_node.ports import HeldBlock
@@ -58,7 +58,7 @@ class Trial:
 
     async def warm(self) -> None:
         """Begin importing Ray; returns as soon as the starter runs, not when it is done."""
-        _make_private(os.path.dirname(self.temp))
+        make_private(os.path.dirname(self.temp))
         os.mkdir(self.temp, mode=0o700)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with open(os.open(self.token_file(self.temp), flags, 0o600), "wb") as file:
@@ -148,11 +148,3 @@ class Trial:
             await loop.run_in_executor(None, collect, os.path.realpath(logs), keep)
         await loop.run_in_executor(None, lambda: shutil.rmtree(self.temp, ignore_errors=True))
         self._held.release()
-
-
-def _make_private(path: str) -> None:
-    """In a directory open to all, somebody may have made this one before us, to see what we put there."""
-    os.makedirs(path, mode=0o700, exist_ok=True)
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{path} is not a private directory of ours: remove it")

@@ -1,0 +1,45 @@
+"""The port at which the processes of a gang find rank 0: the lead's node takes it, for one cycle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from muster.agent.groups import group_of
+from muster.agent.job import Identity, Job
+from muster.agent.ray_node import settings
+from muster.agent.ray_node.ports import HeldBlock, PortBlock, take_block
+from muster.agent.ray_node.settings import RayOptions
+
+
+@dataclass(frozen=True)
+class MasterPort:
+    """Free for rank 0 to bind; the guard of its block keeps every other agent on this host away until released."""
+
+    number: int
+    held: HeldBlock | None
+
+    def release(self) -> None:
+        if self.held is not None:
+            self.held.release()
+
+
+def take_master_port(identity: Identity, job: Job, cycle: int) -> MasterPort:
+    """Another one in each cycle, so that no process of an older one can join; OSError where none is free.
+
+    Where Ray has the pinned block, and holds its guard, it is the port that Ray leaves free, which stays the same.
+    """
+    options = _as_ray_takes_them(identity, job)
+    size, pinned = settings.block_size(options), settings.pinned_base(options, identity.rank)
+    if job.ray and pinned is not None:
+        return MasterPort(PortBlock(pinned, size).unused, None)
+    held = take_block(f"gang {identity.run.run_id} {identity.attempt.number}", size, pinned)
+    return MasterPort(held.block.base + cycle % (size - 1), held)
+
+
+def _as_ray_takes_them(identity: Identity, job: Job) -> RayOptions:
+    """Blocks of the same size and place as Ray's: only those are kept apart by their guards."""
+    has = group_of(identity.rank, job.groups) or job
+    return RayOptions(
+        cpus=has.cpus_per_node, gpus=None, dashboard=False, nodes=job.nodes, local=identity.local,
+        port_base=job.port_base,
+    )  # fmt: skip
