@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.running import wait_for
@@ -20,8 +21,9 @@ import asyncio, sys
 from muster.process import Scope, lease
 async def main():
     held = lease.hold()
-    scope = await Scope("test").open()
+    scope = await Scope("test", directories=sys.argv[1:]).open()
     process = await scope.spawn(["sleep", "1000"])
+    held.renew(1.0)
     print(scope.keeper_pid, process.pid, flush=True)
     while True:
         held.renew(1.0)
@@ -56,16 +58,21 @@ async def test_a_grace_that_was_given_ends_with_the_lease(held: Lease) -> None:
     assert closed.seconds < 100 and process.exit is not None
 
 
-def test_what_a_stopped_owner_had_started_is_killed() -> None:
-    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
+def test_what_a_stopped_owner_had_started_is_killed_and_its_directory_goes_with_it(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch" / "of-owner"
+    scratch.mkdir(parents=True)
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(scratch)], stdout=subprocess.PIPE, text=True)
     try:
         assert owner.stdout is not None
         keeper, child = map(int, owner.stdout.readline().split())
         os.kill(owner.pid, signal.SIGSTOP)
-        wait_for("the child and its keeper to be gone", lambda: not alive(child) and not alive(keeper))
+        wait_for("the child to be gone", lambda: not alive(child))
+        assert scratch.exists() and alive(keeper)  # the owner may go on, and need it
     finally:
         owner.kill()
         owner.communicate()
+    wait_for("the keeper to be gone", lambda: not alive(keeper))
+    assert not scratch.exists()
 
 
 def alive(pid: int) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -208,9 +209,13 @@ async def test_a_start_while_the_scope_closes_is_refused_instead_of_waiting_for_
     assert live(scope.keeper_pid) == []
 
 
-async def test_a_second_close_with_less_grace_cuts_the_first_one_short() -> None:
+async def test_a_second_close_with_less_grace_cuts_the_first_one_short(tmp_path: Path) -> None:
     scope = await Scope("impatient").open()
-    stubborn = await scope.spawn(["bash", "-c", "trap '' TERM; while :; do sleep 0.1; done"])
+    stubborn = await scope.spawn(
+        ["bash", "-c", "trap '' TERM; touch ready; while :; do sleep 0.1; done"], cwd=str(tmp_path)
+    )
+    while not (tmp_path / "ready").exists():
+        await asyncio.sleep(0.02)
     first = asyncio.create_task(scope.close(grace=600))
     await asyncio.sleep(0)  # the first request is on its way
     await asyncio.wait_for(scope.close(grace=0), 20)

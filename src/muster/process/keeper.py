@@ -253,10 +253,19 @@ class Keeper:
                     break  # only programs that have become another user are left: we may not end them
             self.wait_while_ending()
         self.tell(event="closed", killed=len(killed), seconds=time.monotonic() - start)
-        for directory in self.directories if self.owner is None else ():
+        for directory in self.directories if self.owner_is_gone() else ():
             shutil.rmtree(directory, ignore_errors=True)
             with contextlib.suppress(OSError):  # what it was made in, if nobody else uses that
                 os.rmdir(os.path.dirname(directory))
+
+    def owner_is_gone(self) -> bool:
+        """After the end of a lease it is waited for: it may be stopped, and then either go on or be killed."""
+        if self.owner is None or self.lease_left():
+            return self.owner is None
+        pid = struct.unpack("3i", self.owner.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        while self.owner is not None:
+            self.take_request()
+        return pid not in read_processes()
 
     def wait_while_ending(self) -> None:
         """A moment, or until a child ends, or the owner loses its patience: a further "close" with less grace."""
