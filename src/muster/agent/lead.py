@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
-from muster.agent.cluster import Cluster
-from muster.agent.cycle_log import CycleLogs
-from muster.agent.driver import Driver
+from muster.agent.driving import Around, Driving
 from muster.agent.entitlement import Entitlement
-from muster.agent.environment import given_variables, job_environment
+from muster.agent.environment import given_variables
 from muster.agent.gang import REPORTS, Gang
-from muster.agent.guests import Guests
-from muster.agent.headway import Headway
-from muster.agent.job import Identity, Job, node_tail, plan_of, tail_of
+from muster.agent.job import Identity, Job, node_tail, plan_of
 from muster.agent.log import say
 from muster.agent.orphan import note_left_job
 from muster.agent.outside import Outside
@@ -28,24 +22,17 @@ from muster.agent.place import matters, place_from
 from muster.agent.publisher import Publisher
 from muster.agent.seat import Seat
 from muster.agent.spare_watch import SpareWatch
-from muster.agent.stall import Stall
 from muster.agent.turns import cycle_ending, ending
 from muster.board.secrets import secret_values
-from muster.process import Exit, signal_name
+from muster.process import signal_name
 from muster.process.lease import Lease
 from muster.rendezvous import messages as m
 from muster.rendezvous.admission import refusal
-from muster.rendezvous.plan import RESTART
 from muster.rendezvous.protocol import Protocol
 from muster.rendezvous.states import NodeState, RunState
 
 LOOK_S = 0.5  # how often deadlines, the stop request and the launcher's stderr are looked at
 PUBLISH_S = 0.2
-UNKILLABLE_S = 5.0
-ABORT_S = 3.0  # for a stalled driver to print its stacks
-PROGRESS_S = 2.0
-KEEP_LOG_S = 5.0  # the outcome does not wait longer for a copy of the last cycle's log
-STACKS_S = 45.0  # for all nodes to write their stacks
 
 
 class Lead:
@@ -64,20 +51,18 @@ class Lead:
         lease.lift()  # nothing runs yet
         self._entitlement = Entitlement(self._protocol, self._members, seat.charter, lease if plan.succession else None)
         self._members.on_answer = self._entitlement.answered
-        self._cluster = Cluster(identity, job)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._concluded = asyncio.Event()
         self._gave_way = False
-        self._driver = self._new_driver()
         self._signalled = False
-        self._stall: Stall | None = None  # while the driver runs, if it may not be silent for long
-        self._stalling: str | None = None  # in words, once it has stalled
-        self._driver_left = asyncio.Event()
         self._killed_at: float | None = None  # when Slurm's SIGKILL will come
         self._outside = Outside(identity.attempt, plan.hosts)
-        self._guests = Guests(identity, self._publisher, self._off_loop, self.watch)
-        self._logs = CycleLogs(identity.attempt)
-        self._headway = Headway(identity.attempt.beat)
+        self._driving = Driving(
+            Around(
+                identity, job, self._protocol, self._publisher, self._members, self._off_loop, self.watch,
+                self._own_address, self._feed, self._feed_failure,
+            )
+        )  # fmt: skip
         self._spares = SpareWatch(job, self._members.send, self._publisher.phase)
         self._files = ThreadPoolExecutor(1)  # one thread, so that an older status never overtakes the last one
 
@@ -114,11 +99,8 @@ class Lead:
         await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
         if self._lease.expired or self._protocol.state is RunState.YIELDED:
             return await self._give_way()
-        with contextlib.suppress(asyncio.TimeoutError):  # an unkillable driver must not hold the outcome back
-            await asyncio.wait_for(asyncio.gather(self._driver.close(), self._guests.close(0.0)), UNKILLABLE_S)
-        if self._protocol.cycle:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._keep_log(self._protocol.cycle), KEEP_LOG_S)
+        await self._driving.close()
+        await self._driving.keep_last_log()
         outcome = self._protocol.outcome
         assert outcome is not None
         if self._lease.expired:
@@ -137,8 +119,7 @@ class Lead:
         self._gave_way = True
         say("leads no more")
         self._members.abandon()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.gather(self._driver.close(), self._guests.close(0.0)), UNKILLABLE_S)
+        await self._driving.close()
         return None
 
     async def _off_loop(self, work: Callable[..., Any], *args: Any) -> Any:
@@ -153,8 +134,7 @@ class Lead:
     def pass_on(self, signum: int) -> None:
         """Slurm's --signal: the driver's business."""
         self._publisher.phase(f"{signal_name(signum)} is passed on to the driver")
-        self._driver.signal(signum)
-        self._guests.signal(signum)
+        self._driving.signal(signum)
 
     def stop(self, reason: str, signum: int, patient: bool = False) -> None:
         """A request from outside. After a signal of Slurm's its SIGKILL is near; a person can wait."""
@@ -198,15 +178,15 @@ class Lead:
         self._feed(m.Arrived(rank, greeting["host"], place_from(greeting)))
 
     def _welcome(self, rank: int) -> None:
-        options, cycle = self._cluster.options(rank), self._protocol.cycle
+        options, cycle = self._driving.cluster.options(rank), self._protocol.cycle
         leads = rank == self._protocol.lead
         self._members.send(rank, "welcome", cycle=cycle, ray=options, interface=self._job.interface, leads=leads)
 
     def _lost(self, rank: int, how: str, silent: bool) -> None:
         """Told in words, and with what the node's log said last."""
         self._entitlement.lost(rank, silent)
-        if isinstance(self._driver, Gang):
-            self._driver.lost(rank)
+        if isinstance(self._driving.driver, Gang):
+            self._driving.driver.lost(rank)
         reason = f"the agent of {self._protocol.nodes[rank].host} {how}"
         tail = node_tail(self._identity.attempt, rank)
         self._feed_failure(m.NodeLost(rank, reason), rank, self._protocol.state.value, reason, tail)
@@ -236,8 +216,8 @@ class Lead:
             self._members.answered(rank, message["python"])
         elif kind == "gone":
             self._feed(m.NodeGone(rank, cycle))
-        elif kind in REPORTS and isinstance(self._driver, Gang):
-            self._driver.take(rank, message)
+        elif kind in REPORTS and isinstance(self._driving.driver, Gang):
+            self._driving.driver.take(rank, message)
 
     def _ray_alive(self, ranks: list[int], cycle: int) -> None:
         if self._protocol.lead in ranks and cycle == self._protocol.cycle and not self._protocol.head_up:
@@ -267,31 +247,7 @@ class Lead:
                 self.stop(request["reason"], request["signal"], request.get("patient", False))
             for end in ends:
                 self._task_ended(end.host, end.rank, end.reason)
-            await self._note_progress()
-            if self._stall is not None and await self._off_loop(self._stall.look, time.monotonic()):
-                self._background(self._stalled(self._stall.timeout))
-                self._stall = None
-
-    async def _note_progress(self) -> None:
-        """For the rule against cycles that lead nowhere."""
-        if self._protocol.driver_running and not self._protocol.progressed:
-            cycle = await self._off_loop(self._headway.look, time.monotonic())
-            if cycle is not None:
-                self._feed(m.Progress(cycle))
-
-    async def _stalled(self, timeout: float) -> None:
-        """What every process is doing is kept before anything is ended."""
-        reason = f"the driver stalled: no output and no muster.beat() for {timeout:g} s; see logs/stacks-*.txt"
-        self._publisher.phase(reason)
-        self._publisher.event("stalled", seconds=timeout)
-        cycle = self._protocol.cycle
-        seen = await self._members.ask("stacks", STACKS_S)
-        self._stalling = reason
-        if not any(seen):
-            self._driver.signal(signal.SIGABRT)  # Python's own fault handler then prints where the driver is
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._driver_left.wait(), ABORT_S)
-        self._feed(m.DriverStalled(reason, cycle))
+            await self._driving.look()
 
     def _task_ended(self, host: str, rank: int | None, reason: str) -> None:
         for node in self._protocol.nodes:
@@ -306,18 +262,19 @@ class Lead:
             self._background(self._start_head())
         elif isinstance(command, m.StartWorker):
             logical = self._protocol.nodes[command.rank].logical
-            self._members.send(command.rank, "start_ray", address=None, head=self._cluster.address, logical=logical)
+            self._members.send(
+                command.rank, "start_ray", address=None, head=self._driving.cluster.address, logical=logical
+            )
         elif isinstance(command, m.StartDriver):
             if self._job.ray:
                 self._publisher.mark("ray_ready")
             self._background(self._run_driver(self._protocol.cycle))
         elif isinstance(command, m.EndDriver):
-            self._driver.end(command.grace)
-            self._guests.end(command.grace)
+            self._driving.end(command.grace)
         elif isinstance(command, m.StopNode):
             self._stop_node(command.rank)
         elif isinstance(command, m.BeginCycle):
-            self._begin_cycle()
+            self._driving.begin_cycle()
         elif isinstance(command, m.Rejoin):
             self._welcome(command.rank)
         elif isinstance(command, m.Yield):
@@ -340,68 +297,14 @@ class Lead:
         told = ending(rank, outcome, left, self._protocol.lead) if outcome else cycle_ending(rank)
         self._members.send(rank, "stop", **asdict(told), cycle=self._protocol.cycle)
 
-    def _begin_cycle(self) -> None:
-        """The driver and the Ray cluster of the cycle before are no more, or about to be."""
-        self._background(self._keep_log(self._protocol.cycle - 1))
-        self._driver = self._new_driver()
-        self._cluster = Cluster(self._identity, self._job)
-        self._publisher.cycle_begins()
-
-    async def _keep_log(self, cycle: int) -> None:
-        part = await self._off_loop(self._logs.over, cycle)
-        if part is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self._logs.keep, part)
-
-    def _new_driver(self) -> Driver | Gang:
-        """One process on this node, or a gang of them on all."""
-        if self._job.procs_per_node is None:
-            return Driver(self._identity.attempt.driver_log)
-        gang = Gang(self._identity, self._job, self._members, self._protocol, self._own_address)
-        gang.on_note = self._publisher.phase
-        return gang
+    def _head_has_address(self, address: str, dashboard: int | None) -> None:
+        cluster = self._driving.cluster
+        cluster.address, cluster.dashboard = address, dashboard
+        self._publisher.head_is_there(cluster.published(self._driving.environment({})), cluster.dashboard_line())
 
     async def _run_driver(self, cycle: int) -> None:
         await self._entitlement.entitled.wait()
-        self._background(self._guests.serve(self._environment, self._job.stop_grace))
-        self._stalling = None
-        self._driver_left.clear()
-        if self._job.stall_timeout is not None and self._job.procs_per_node is None:  # each node looks at its own
-            attempt = self._identity.attempt
-            self._stall = Stall(self._job.stall_timeout, attempt.driver_log, attempt.beat)
-        log_start = await self._off_loop(self._logs.begin, cycle, self._protocol.restart_reason)
-        self._publisher.driver_begins(self._job.command, log_start)
-        await self._off_loop(self._headway.begin, cycle, time.monotonic())
-        exit = await self._driver.run(list(self._job.command), self._environment({}), self._job.workdir)
-        self._stall = None
-        self._driver_left.set()
-        self._publisher.driver_ends(exit.shell_code)
-        await self._guests.close(self._job.stop_grace)  # the cluster under them is about to go
-        if exit.shell_code and self._protocol.state is RunState.RUNNING and self._job.on_node_loss == RESTART:
-            await self._members.all_answer()  # a silent host may be why the driver failed: then that is the reason
-        with contextlib.suppress(asyncio.TimeoutError):  # what it said last; a filesystem that pauses holds nobody up
-            await asyncio.wait_for(self._note_progress(), PROGRESS_S)
-        self._driver_ended(exit, cycle)
-
-    def _environment(self, more: dict[str, str]) -> dict[str, str]:
-        """The driver's, and every guest's with what it was given besides."""
-        given = {**given_variables(self._identity), **more}
-        cycle, reason = self._protocol.cycle, self._protocol.restart_reason
-        again = {"MUSTER_RESTART_REASON": reason} if cycle else {}
-        return {**self._cluster.environment(job_environment(os.environ, given, self._identity, cycle)), **again}
-
-    def _head_has_address(self, address: str, dashboard: int | None) -> None:
-        self._cluster.address, self._cluster.dashboard = address, dashboard
-        self._publisher.head_is_there(self._cluster.published(self._environment({})), self._cluster.dashboard_line())
-
-    def _driver_ended(self, exit: Exit, cycle: int) -> None:
-        if self._stalling is not None:
-            self._feed(m.DriverStalled(self._stalling, cycle))  # its end is only what follows from that
-        event = m.DriverEnded(exit.shell_code, str(exit), cycle)
-        if exit.shell_code and self._protocol.state is RunState.RUNNING:  # else it was told to end
-            node, log = self._driver.to_blame(self._protocol.lead)
-            self._feed_failure(event, node, "driver", f"the driver {exit}", tail_of(log, 12))
-        else:
-            self._feed(event)
+        await self._driving.run(cycle)
 
     async def _start_head(self) -> None:
         address = await self._own_address()
