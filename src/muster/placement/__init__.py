@@ -8,16 +8,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from muster.placement.bundles import get_bundle_node_ip, get_free_port_in_bundle
     from muster.placement.cluster import Cluster, Node
+    from muster.placement.errors import OwnedElsewhere, PlacementError, SubprocessError
+    from muster.placement.flags import engine_kwargs_to_cli_flags
+    from muster.placement.groups import (
+        GroupRequest,
+        build_groups,
+        build_pg,
+        build_replica_pg,
+        remove_named_pgs_with_prefix,
+    )
+    from muster.placement.managed import ManagedSubprocess
+    from muster.placement.nodes import check_total_gpu_capacity, survey
     from muster.placement.planning import FREE, TOTAL, Outcome, PlacedReplica, Plan, plan
     from muster.placement.request import PACK, STRICT_PACK, STRICT_SPREAD, Model, Shape
+    from muster.placement.shape import ReplicaBundleSpec, plan_replica_bundle_shape
+    from muster.placement.stopping import graceful_stop_actors
+    from muster.placement.sweep import reacquire_detached_actor_handles, sweep_orphan_actors_by_prefix
 
-_ROOMS = {
-    "cluster": ("Cluster", "Node"),
-    "planning": ("FREE", "TOTAL", "Outcome", "PlacedReplica", "Plan", "plan"),
-    "request": ("PACK", "STRICT_PACK", "STRICT_SPREAD", "Model", "Shape"),
-}
-_HOME = {name: room for room, names in _ROOMS.items() for name in names}
 __all__ = [
     "FREE",
     "PACK",
@@ -25,14 +34,87 @@ __all__ = [
     "STRICT_SPREAD",
     "TOTAL",
     "Cluster",
+    "GroupRequest",
+    "ManagedSubprocess",
     "Model",
     "Node",
     "Outcome",
+    "OwnedElsewhere",
     "PlacedReplica",
+    "PlacementError",
     "Plan",
+    "ReplicaBundleSpec",
     "Shape",
+    "SubprocessError",
+    "build_groups",
+    "build_pg",
+    "build_replica_pg",
+    "check_total_gpu_capacity",
+    "engine_kwargs_to_cli_flags",
+    "get_bundle_node_ip",
+    "get_free_port_in_bundle",
+    "graceful_stop_actors",
     "plan",
+    "plan_replica_bundle_shape",
+    "reacquire_detached_actor_handles",
+    "remove_named_pgs_with_prefix",
+    "survey",
+    "sweep_orphan_actors_by_prefix",
 ]
+
+_ROOMS = {
+    "bundles": (
+        "get_bundle_node_ip",
+        "get_free_port_in_bundle",
+    ),
+    "cluster": (
+        "Cluster",
+        "Node",
+    ),
+    "errors": (
+        "OwnedElsewhere",
+        "PlacementError",
+        "SubprocessError",
+    ),
+    "flags": ("engine_kwargs_to_cli_flags",),
+    "groups": (
+        "GroupRequest",
+        "build_groups",
+        "build_pg",
+        "build_replica_pg",
+        "remove_named_pgs_with_prefix",
+    ),
+    "managed": ("ManagedSubprocess",),
+    "nodes": (
+        "check_total_gpu_capacity",
+        "survey",
+    ),
+    "planning": (
+        "FREE",
+        "TOTAL",
+        "Outcome",
+        "PlacedReplica",
+        "Plan",
+        "plan",
+    ),
+    "request": (
+        "PACK",
+        "STRICT_PACK",
+        "STRICT_SPREAD",
+        "Model",
+        "Shape",
+    ),
+    "shape": (
+        "ReplicaBundleSpec",
+        "plan_replica_bundle_shape",
+    ),
+    "stopping": ("graceful_stop_actors",),
+    "sweep": (
+        "reacquire_detached_actor_handles",
+        "sweep_orphan_actors_by_prefix",
+    ),
+}
+_HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
