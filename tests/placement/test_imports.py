@@ -11,7 +11,10 @@ import pytest
 import muster.placement
 
 ROOM = Path(muster.placement.__file__).parent
-WITHOUT_RAY = ("cluster", "request", "problem", "bounds", "search", "planning", "explain", "shape", "flags", "ports")
+WITHOUT_RAY = (
+    "cluster", "request", "problem", "bounds", "search", "planning", "explain", "shape", "flags", "ports",
+    "names", "probe", "watch", "supervision", "errors",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("path", sorted(ROOM.glob("*.py")), ids=lambda path: path.stem)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.placement.conftest import eventually
+from tests.placement.families import family
 
 if TYPE_CHECKING:
     from tests.placement.conftest import Marked
@@ -20,32 +21,6 @@ from muster.placement.errors import SubprocessError  # noqa: E402
 from muster.placement.managed import NOSET_CUDA_RUNTIME_ENV, ManagedSubprocess, merged_runtime_env  # noqa: E402
 
 pytestmark = pytest.mark.ray
-
-# A launcher, a child in its group, one in a session of its own, and a daemon; all deaf to TERM.
-FAMILY = """
-import os, signal, subprocess, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-sleep = [sys.executable, "-S", "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(1000)"]
-subprocess.Popen(sleep)
-subprocess.Popen(sleep, start_new_session=True)
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        os.execv(sleep[0], sleep)
-    os._exit(0)
-os.wait()
-print("family complete", flush=True)
-time.sleep(1000)
-"""
-
-
-def family(group: Any, marked: Marked, label: str = "family", **options: Any) -> ManagedSubprocess:
-    process = ManagedSubprocess.spawn(
-        label, group, 0, num_gpus=0, python_args=["-S", "-c", FAMILY], subprocess_env=marked.env, **options
-    )
-    eventually("the whole family", lambda: "family complete" in process.read_log_tail())
-    assert len(marked.alive()) == 4
-    return process
 
 
 def test_a_program_sees_its_gpus_the_nodes_environment_and_what_it_was_given(

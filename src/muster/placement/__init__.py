@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from muster.placement.managed import ManagedSubprocess
     from muster.placement.nodes import check_total_gpu_capacity, survey
     from muster.placement.planning import FREE, TOTAL, Outcome, PlacedReplica, Plan, plan
+    from muster.placement.probe import Probe
+    from muster.placement.replica import Event
+    from muster.placement.replicas import Endpoint, Replicas, ReplicaStatus
     from muster.placement.request import PACK, STRICT_PACK, STRICT_SPREAD, Model, Shape
     from muster.placement.shape import ReplicaBundleSpec, plan_replica_bundle_shape
     from muster.placement.stopping import graceful_stop_actors
+    from muster.placement.supervision import Policy
     from muster.placement.sweep import reacquire_detached_actor_handles, sweep_orphan_actors_by_prefix
 
 __all__ = [
@@ -34,6 +38,8 @@ __all__ = [
     "STRICT_SPREAD",
     "TOTAL",
     "Cluster",
+    "Endpoint",
+    "Event",
     "GroupRequest",
     "ManagedSubprocess",
     "Model",
@@ -43,7 +49,11 @@ __all__ = [
     "PlacedReplica",
     "PlacementError",
     "Plan",
+    "Policy",
+    "Probe",
     "ReplicaBundleSpec",
+    "ReplicaStatus",
+    "Replicas",
     "Shape",
     "SubprocessError",
     "build_groups",
@@ -97,6 +107,13 @@ _ROOMS = {
         "Plan",
         "plan",
     ),
+    "probe": ("Probe",),
+    "replica": ("Event",),
+    "replicas": (
+        "Endpoint",
+        "ReplicaStatus",
+        "Replicas",
+    ),
     "request": (
         "PACK",
         "STRICT_PACK",
@@ -109,6 +126,7 @@ _ROOMS = {
         "plan_replica_bundle_shape",
     ),
     "stopping": ("graceful_stop_actors",),
+    "supervision": ("Policy",),
     "sweep": (
         "reacquire_detached_actor_handles",
         "sweep_orphan_actors_by_prefix",

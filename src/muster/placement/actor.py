@@ -23,11 +23,14 @@ from typing import Any
 import ray
 
 from muster.placement import ports
+from muster.placement.probe import NONE, Probe, ask
+from muster.placement.watch import Watch
 from muster.process import Exit, Owned, Scope, SpawnError
 
 LOST_OWNER_GRACE_S = 2.0  # for the program, when the actor is gone
 LEFTOVER_GRACE_S = 2.0  # for what an ended program left behind
 TAIL_BYTES = 8192
+LEASED = ("port", "master_port")
 
 
 class SubprocessActor:
@@ -38,6 +41,7 @@ class SubprocessActor:
         self._process: Owned | None = None
         self._ended: asyncio.Future[Exit] | None = None
         self._log_file: str | None = None
+        self._watch: Watch | None = None
 
     async def initialize(
         self,
@@ -48,28 +52,30 @@ class SubprocessActor:
         python_args: Sequence[str] | None = None,
         lost_owner_grace: float = LOST_OWNER_GRACE_S,
         substitutes: Mapping[str, str] | None = None,
+        probe: Probe | None = None,
     ) -> dict[str, Any]:
         """Start the program; the answer has all that a caller wants to know, or an `error`: one round trip.
 
-        A `{port}` in arguments or environment stands for a port of this node, leased while the actor lives; further
-        `{...}` are the caller's. Everything else is left as it is.
+        `{port}` and `{master_port}` in arguments or environment are ports of this node, leased while the actor lives;
+        `{host}` is its address; further ones are the caller's. Other braces are left as they are.
         """
         argv = [sys.executable, *python_args] if python_args is not None else list(command or ())
         env = {**os.environ, **visible_gpus(), **subprocess_env}
-        known = dict(substitutes or {})
-        if any("{port}" in text for text in (*argv, *subprocess_env.values())) and "port" not in known:
-            known["port"] = str(ports.take(holder=os.getpid()))
+        known = with_ports(substitutes or {}, [*argv, *subprocess_env.values()])
         argv = [filled_in(text, known) for text in argv]
         env.update({name: filled_in(text, known) for name, text in subprocess_env.items()})
         self._log_file = log_file or os.path.join(session_logs(), f"muster-{type(self).__name__}-{os.getpid()}.log")
         try:
-            await self._start(argv, env, lost_owner_grace)
+            self._ended = await self._start(argv, env, lost_owner_grace)
         except (OSError, SpawnError) as error:
             await self._close(0.0)
             return {**self._facts(), "error": f"{argv[0] if argv else 'nothing'} could not be started: {error}"}
-        return {**self._facts(), **known}
+        probe = probe or Probe(NONE)
+        self._watch = Watch(probe, lambda: ask(probe, known["host"], int(known.get("port", 0))))
+        self._watching = asyncio.ensure_future(self._watch.run(self._ended))
+        return {**known, "address": known["host"], **self._facts()}
 
-    async def _start(self, argv: list[str], env: dict[str, str], lost_owner_grace: float) -> None:
+    async def _start(self, argv: list[str], env: dict[str, str], lost_owner_grace: float) -> asyncio.Future[Exit]:
         assert self._log_file is not None
         os.makedirs(os.path.dirname(self._log_file) or ".", exist_ok=True)
         log = os.open(self._log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)  # what a former start wrote stays
@@ -78,9 +84,9 @@ class SubprocessActor:
             self._process = await self._scope.spawn(argv, env=env, stdout=log, stderr=log)
         finally:
             os.close(log)
-        self._ended = asyncio.ensure_future(self._follow(self._process))
         # Somebody killed the keeper. We are no subreaper, or the keeper would be our child, and Ray kills those.
         self._scope.on_lost = lambda: kill_group(self._process)
+        return asyncio.ensure_future(self._follow(self._process))
 
     async def _follow(self, process: Owned) -> Exit:
         exit = await process.wait()
@@ -103,10 +109,18 @@ class SubprocessActor:
         alive = await self.is_alive()
         return {**self._facts(), "alive": alive, "log_tail": "" if alive else await self.read_log_tail()}
 
+    async def report(self, seen: int, seconds: float) -> dict[str, Any]:
+        """The program's status with its health, as soon as that is newer than `seen`, or after so many seconds."""
+        assert self._watch is not None, "initialize comes first"
+        await self._watch.news(seen, seconds)
+        health = {"version": self._watch.version, "state": self._watch.state, "detail": self._watch.detail}
+        return {**await self.status(), **health}
+
     def _facts(self) -> dict[str, Any]:
         exit = self._process.exit if self._process is not None else None
         return {
             "host": socket.gethostname(),
+            "actor_pid": os.getpid(),
             "pid": self._process.pid if self._process is not None else None,
             "exit": None if exit is None else str(exit),
             "exit_code": None if exit is None else returncode(exit),
@@ -151,6 +165,14 @@ def visible_gpus() -> dict[str, str]:
     """The GPUs that Ray gave this actor, for the program; Ray itself is told to leave the variable alone."""
     gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
     return {"CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in gpus)} if gpus else {}
+
+
+def with_ports(known: Mapping[str, str], texts: Sequence[str]) -> dict[str, str]:
+    """What stands for what on this node; a port is leased only where somebody wants one and has not been given it."""
+    wanted = [name for name in LEASED if name not in known and any("{" + name + "}" in text for text in texts)]
+    leased = {name: str(ports.take(holder=os.getpid())) for name in wanted}
+    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call, unused-ignore]
+    return {"host": address, **known, **leased}
 
 
 def filled_in(text: str, known: Mapping[str, str]) -> str:

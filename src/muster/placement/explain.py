@@ -89,8 +89,13 @@ def _missing(plan: Plan, model: Model) -> Iterator[str]:
         yield f"    as {shape}: a bundle fits on {rooms[index]} nodes{apart}"
     if model.same is not None:
         yield f"    all bundles of a replica must be on nodes with the same {model.same}"
-    shape = _telling_shape(plan, model)
-    yield f"    what nodes lack for {_bundle(shape)}, beside what is placed above:"
+    for shape in _telling_shapes(plan, model):
+        yield f"    what nodes lack for {_bundle(shape)}, beside what is placed above:"
+        yield from _by_node(plan, model, shape, left)
+
+
+def _by_node(plan: Plan, model: Model, shape: Shape, left: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    """Nodes that lack the same are told together."""
     reasons: dict[str, list[str]] = {}
     names = plan.cluster.names()
     for node in plan.cluster.nodes:
@@ -102,12 +107,13 @@ def _missing(plan: Plan, model: Model) -> Iterator[str]:
         yield f"      {_some(alike)}: {reason}"
 
 
-def _telling_shape(plan: Plan, model: Model) -> Shape:
-    """Of a model's shapes, the first whose bundle some empty node could hold: the others are out of the question."""
-    for shape in model.shapes():
+def _telling_shapes(plan: Plan, model: Model) -> list[Shape]:
+    """Of a model's shapes, the preferred one, and the first whose bundle some empty node could hold."""
+    shapes = model.shapes()
+    for shape in shapes:
         if any(not _barred(node, model) and not _lack(shape, dict(node.total)) for node in plan.cluster.nodes):
-            return shape
-    return model.shapes()[-1]
+            return [shape] if shape is shapes[0] else [shapes[0], shape]
+    return shapes[:1]
 
 
 def _bundle(shape: Shape) -> str:

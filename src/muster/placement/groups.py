@@ -169,6 +169,17 @@ def find_groups(wanted: Callable[[str], bool]) -> dict[str, PlacementGroup]:
     return found
 
 
+def find_groups_anywhere(wanted: Callable[[str], bool]) -> dict[str, PlacementGroup]:
+    """The same in every namespace: for names that cannot be anybody else's."""
+    from ray._raylet import PlacementGroupID  # type: ignore[attr-defined, unused-ignore]
+
+    return {
+        record["name"]: PlacementGroup(PlacementGroupID(bytes.fromhex(id)))
+        for id, record in placement_group_table().items()
+        if record["state"] != "REMOVED" and record["name"] and wanted(record["name"])
+    }
+
+
 def remove_named_pgs_with_prefix(prefix: str) -> int:
     """Remove the groups of this driver's namespace whose name begins so; returns how many there were."""
     if not prefix:

@@ -15,6 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from muster.placement.actor import LOST_OWNER_GRACE_S, TAIL_BYTES, SubprocessActor
 from muster.placement.errors import SubprocessError
+from muster.placement.probe import Probe
 from muster.placement.stopping import graceful_stop_actors
 
 NOSET_CUDA_RUNTIME_ENV = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
@@ -26,6 +27,7 @@ class ManagedSubprocess:
 
     def __init__(self, label: str, actor: Any, run_ref: Any = None, facts: Mapping[str, Any] | None = None) -> None:
         self.label = label
+        self.name = label  # the actor's
         self.actor = actor
         self._run_ref = run_ref
         self.facts = dict(facts or {})  # of the start: host, pid, log_file, port
@@ -44,20 +46,23 @@ class ManagedSubprocess:
         actor_name_prefix: str = "",
         subprocess_env: Mapping[str, str] | None = None,
         runtime_env: Mapping[str, Any] | None = None,
+        name: str | None = None,
         namespace: str | None = None,
         detached: bool = True,
         lost_owner_grace: float = LOST_OWNER_GRACE_S,
         substitutes: Mapping[str, str] | None = None,
+        probe: Probe | None = None,
     ) -> ManagedSubprocess:
         """Start a program in a bundle: one round trip. SubprocessError, and no actor left, when it cannot be started.
 
         `command` is a whole command line, `python_args` one for the actor's own interpreter. The program has the
         actor's environment, `subprocess_env` on top, and the GPUs that Ray gave the actor. It writes to
-        `<runtime_dir>/<label>.log`, by default among Ray's logs. A detached one outlives this driver.
+        `<runtime_dir>/<label>.log`, by default among Ray's logs. A detached one outlives this driver. `name` is the
+        actor's, else made of prefix and label.
         """
         if (command is None) == (python_args is None):
             raise ValueError("spawn needs exactly one of 'command' and 'python_args'")
-        name = f"{actor_name_prefix}_{label}" if actor_name_prefix else label
+        name = name or (f"{actor_name_prefix}_{label}" if actor_name_prefix else label)
         strategy = PlacementGroupSchedulingStrategy(
             placement_group=pg, placement_group_bundle_index=bundle_index, placement_group_capture_child_tasks=True
         )
@@ -72,15 +77,24 @@ class ManagedSubprocess:
         log_file = os.path.join(runtime_dir, f"{label}.log") if runtime_dir else None
         starting = actor.initialize.remote(
             command, dict(subprocess_env or {}), log_file,
-            python_args=python_args, lost_owner_grace=lost_owner_grace, substitutes=substitutes,
+            python_args=python_args, lost_owner_grace=lost_owner_grace, substitutes=substitutes, probe=probe,
         )  # fmt: skip
-        return cls(label, actor, facts=_started(label, actor, starting))
+        process = cls(label, actor, facts=_started(label, actor, starting))
+        process.name = name
+        return process
+
+    def reacquire(self, actor: Any) -> None:
+        """The same program through an actor handle of another connection."""
+        self.actor = actor
+        self._run_ref = None
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
     @property
     def run_ref(self) -> Any:
-        """A reference that resolves when the program has ended; asked for on first use, see actor.py."""
+        """A reference that resolves when the program has ended. Asked for on first use: until it resolves, a SIGTERM to
+        the actor has no effect (Ray waits for methods in flight); everything else that ends an actor does end it.
+        """
         if self._run_ref is None:
             self._run_ref = self.actor.run.remote()
         return self._run_ref

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 import ray
 from ray.util import list_named_actors
 
+from muster.placement.groups import find_groups_anywhere, remove_groups
 from muster.placement.managed import ManagedSubprocess
+from muster.placement.names import NAMESPACE, parsed
 from muster.placement.stopping import graceful_stop_actors
 
 
@@ -19,10 +21,9 @@ def reacquire_detached_actor_handles(
     for proc in procs:
         name = f"{actor_name_prefix}_{proc.label}" if actor_name_prefix else proc.label
         try:
-            proc.actor = ray.get_actor(name, namespace=namespace)
+            proc.reacquire(ray.get_actor(name, namespace=namespace))
         except ValueError:
             continue
-        proc._run_ref = None  # of the former connection
         found.append(proc)
     return found
 
@@ -50,3 +51,15 @@ def sweep(wanted: Callable[[str], bool], namespace: str | None, timeout_s: float
             continue  # gone meanwhile
     graceful_stop_actors(actors, timeout_s=timeout_s)
     return len(actors)
+
+
+def sweep_server(server: str, *, before_term: int, timeout_s: float | None = None) -> int:
+    """End what terms of this very server before the given one have left: programs first, then groups."""
+
+    def is_old(text: str) -> bool:
+        name = parsed(text)
+        return name is not None and name.server == server and name.term < before_term
+
+    stopped = sweep(is_old, NAMESPACE, timeout_s)
+    remove_groups(list(find_groups_anywhere(is_old).values()))
+    return stopped
