@@ -119,6 +119,11 @@ def test_exactly_one_of_command_and_python_args_is_wanted(group: Any) -> None:
             ManagedSubprocess.spawn("x", group, 0, num_gpus=0, **arguments)
 
 
+def test_more_gpus_than_the_bundle_has_are_refused(group: Any) -> None:
+    with pytest.raises(ValueError, match="bundle 1 has 2 GPUs, not 3"):
+        ManagedSubprocess.spawn("x", group, 1, num_gpus=3, command=["true"])
+
+
 def test_the_runtime_env_is_merged_into_a_copy() -> None:
     given = {"env_vars": {"A": "1"}, "working_dir": "."}
     merged = merged_runtime_env(given)

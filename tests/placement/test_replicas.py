@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,8 @@ from tests.placement.conftest import connect, eventually
 
 if TYPE_CHECKING:
     from tests.placement.conftest import Marked
+
+    from muster.placement.cluster import Node
 
 ray = pytest.importorskip("ray")
 
@@ -30,6 +34,7 @@ from muster.placement import (  # noqa: E402
     groups,
     sweep,
 )
+from muster.placement.lease import Lease, is_alive, owner_of  # noqa: E402
 from muster.placement.names import NAMESPACE, parsed  # noqa: E402
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
@@ -148,6 +153,33 @@ def test_a_name_belongs_to_one_live_owner_until_it_is_taken_over(marked: Marked)
         assert of_server("mine") == []
     with serving("mine", marked) as third:  # released: nobody has to be taken over
         assert third.endpoints()
+
+
+def test_of_many_who_claim_a_name_at_once_one_gets_it() -> None:
+    def claim(_: int) -> Lease | None:
+        try:
+            return Lease.acquire("contended")
+        except OwnedElsewhere:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        won = [lease for lease in pool.map(claim, range(8)) if lease is not None]
+    assert [lease.term for lease in won] == [1] and won[0].is_ours()
+    taken = Lease.acquire("contended", takeover=True)
+    assert taken.term == 2 and not won[0].is_ours()
+    taken.release()
+    assert Lease.acquire("contended").term == 3
+
+
+def test_whether_an_owner_lives_is_asked_of_its_node(worker: Node) -> None:
+    Lease.acquire("asked")
+    here = owner_of("asked", 1)
+    assert here is not None and here.pid == os.getpid() and is_alive(here)
+    there = replace(here, node=worker.id)  # which is on this machine too, and has to be asked by Ray
+    assert is_alive(there) is True
+    assert is_alive(replace(there, began=here.began + 1)) is False  # another process with its number
+    assert is_alive(replace(there, pids="pid:[1]")) is None  # numbers of another namespace say nothing
+    assert is_alive(replace(there, node="f" * 56)) is False  # a node that is not there
 
 
 def test_busy_waits_and_tells_so_until_there_is_room(marked: Marked) -> None:

@@ -14,6 +14,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from muster.placement.actor import LOST_OWNER_GRACE_S, TAIL_BYTES, SubprocessActor
+from muster.placement.cluster import GPU
 from muster.placement.errors import SubprocessError
 from muster.placement.probe import Probe
 from muster.placement.stopping import graceful_stop_actors
@@ -62,6 +63,11 @@ class ManagedSubprocess:
         """
         if (command is None) == (python_args is None):
             raise ValueError("spawn needs exactly one of 'command' and 'python_args'")
+        there = pg.bundle_specs[bundle_index].get(GPU, 0)
+        if num_gpus > there:
+            raise ValueError(
+                f"{label}: bundle {bundle_index} has {there:g} GPUs, not {num_gpus}: it would wait for ever"
+            )
         name = name or (f"{actor_name_prefix}_{label}" if actor_name_prefix else label)
         strategy = PlacementGroupSchedulingStrategy(
             placement_group=pg, placement_group_bundle_index=bundle_index, placement_group_capture_child_tasks=True

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ray.util.placement_group import PlacementGroup
 
+from muster.placement.bundles import get_bundle_node_id
 from muster.placement.cluster import NODE_ID_LABEL, Cluster
 from muster.placement.errors import PlacementError
 from muster.placement.groups import DETACHED, KNOWS_SELECTORS, GroupRequest, Progress, build_groups
@@ -45,7 +47,7 @@ def place(
             wanted = [_pinned(placed, name_of(placed), cluster, detached) for placed in made.replicas]
             try:
                 groups = build_groups(wanted, timeout_s=min(SETTLE_S, max(0.0, left)), progress=progress)
-                return list(zip(made.replicas, groups, strict=True))
+                return [(_as_built(placed, group), group) for placed, group in zip(made.replicas, groups, strict=True)]
             except PlacementError as error:  # what was free was taken meanwhile, or a node has gone
                 reason = str(error)
         if left <= 0 or given_up():
@@ -54,6 +56,13 @@ def place(
             told = reason.splitlines()[0]
             progress(f"waiting for room: {told}")
         time.sleep(min(LOOK_S, left))
+
+
+def _as_built(placed: PlacedReplica, group: PlacementGroup) -> PlacedReplica:
+    """Where several nodes share an address, as in a cluster on one machine, an old Ray may have taken another one."""
+    if KNOWS_SELECTORS:
+        return placed
+    return replace(placed, nodes=tuple(get_bundle_node_id(group, index) for index in range(len(placed.nodes))))
 
 
 def _pinned(placed: PlacedReplica, name: str, cluster: Cluster, detached: bool) -> GroupRequest:
