@@ -1,0 +1,116 @@
+"""A port of this node that nobody else is given: leases in one file per user and host, taken under a lock.
+
+A port that is free when it is looked at may be given to two askers before either of them binds it. So what was given
+away is written down until its holder is gone, or, where no holder is known, for a while in which it has to be bound.
+Another user's programs do not read the file; against them there is the look itself, on all addresses of both families.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import random
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+FIRST_PORT, LAST_PORT = 10000, 65535
+UNBOUND_LEASE_S = 300.0
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A port and for how long it is somebody's."""
+
+    port: int
+    until: float  # of the host's clock; 0 when a holder decides
+    holder: int = 0  # a process
+    holder_began: int = 0  # told apart from a later one with the same number
+
+    def alive(self) -> bool:
+        return began(self.holder) == self.holder_began if self.holder else time.time() < self.until
+
+
+def take(first: int | None = None, *, last: int = LAST_PORT, holder: int = 0, directory: Path | None = None) -> int:
+    """A free port, from `first` on or from anywhere outside the ephemeral range; OSError when there is none.
+
+    It stays taken while process `holder` lives; without one, for UNBOUND_LEASE_S.
+    """
+    with _leases(directory or _directory()) as leases:
+        taken = {lease.port for lease in leases}
+        for port in _candidates(first, last):
+            if port not in taken and _can_be_bound(port):
+                until = 0.0 if holder else time.time() + UNBOUND_LEASE_S
+                leases.append(Lease(port, until, holder, (began(holder) or 0) if holder else 0))
+                return port
+    raise OSError(f"no free port from {FIRST_PORT if first is None else first} to {last}")
+
+
+def give_back(port: int, *, directory: Path | None = None) -> None:
+    """Before its time is over."""
+    with _leases(directory or _directory()) as leases:
+        leases[:] = [lease for lease in leases if lease.port != port]
+
+
+def began(pid: int) -> int | None:
+    """When a process began, in the kernel's ticks; None when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError):
+        return None
+
+
+def ephemeral_range() -> tuple[int, int]:
+    """Where the kernel takes ports for outgoing connections from: one that is free now may be in use a moment later."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        low, high = file.read().split()
+        return int(low), int(high)
+    return 32768, 60999
+
+
+def _candidates(first: int | None, last: int) -> Iterator[int]:
+    if first is not None:
+        yield from range(first, last + 1)
+        return
+    low, high = ephemeral_range()
+    ports = [port for port in range(FIRST_PORT, last + 1) if not low <= port <= high]
+    start = random.randrange(len(ports)) if ports else 0
+    yield from ports[start:] + ports[:start]
+
+
+def _directory() -> Path:
+    return Path(f"/tmp/muster-ports-{os.getuid()}")
+
+
+@contextlib.contextmanager
+def _leases(directory: Path) -> Iterator[list[Lease]]:
+    """The live leases of this host, to be changed in place; nobody else reads or writes them meanwhile."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    if directory.stat().st_uid != os.getuid():
+        raise PermissionError(f"{directory} belongs to somebody else")
+    with open(directory / "leases.jsonl", "a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        records = [json.loads(line) for line in file if line.endswith("}\n")]
+        leases = [lease for lease in (Lease(**record) for record in records) if lease.alive()]
+        yield leases
+        file.truncate(0)
+        file.write("".join(json.dumps(asdict(lease)) + "\n" for lease in leases))
+
+
+def _can_be_bound(port: int) -> bool:
+    """On all addresses of both families, without SO_REUSEADDR, which would call a port free that is not."""
+    dual = socket.has_dualstack_ipv6()
+    with socket.socket(socket.AF_INET6 if dual else socket.AF_INET) as probe:
+        try:
+            if dual:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            probe.bind(("::" if dual else "0.0.0.0", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,42 @@
+"""A program that is hard to get rid of, for tests that do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.placement.conftest import eventually
+
+if TYPE_CHECKING:
+    from tests.placement.conftest import Marked
+
+    from muster.placement.managed import ManagedSubprocess
+
+# A launcher, a child in its group, one in a session of its own, and a daemon; all deaf to TERM.
+FAMILY = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sleep = [sys.executable, "-S", "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(1000)"]
+subprocess.Popen(sleep)
+subprocess.Popen(sleep, start_new_session=True)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execv(sleep[0], sleep)
+    os._exit(0)
+os.wait()
+print("family complete", flush=True)
+time.sleep(1000)
+"""
+SIZE = 4
+
+
+def family(group: Any, marked: Marked, label: str = "family", **options: Any) -> ManagedSubprocess:
+    """One of these in the group's first bundle."""
+    from muster.placement.managed import ManagedSubprocess
+
+    process = ManagedSubprocess.spawn(
+        label, group, 0, num_gpus=0, python_args=["-S", "-c", FAMILY], subprocess_env=marked.env, **options
+    )
+    eventually("the whole family", lambda: "family complete" in process.read_log_tail())
+    assert len(marked.alive()) == SIZE
+    return process

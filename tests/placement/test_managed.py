@@ -1,0 +1,161 @@
+"""Managed programs on real Ray: what they see, how they end, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.placement.conftest import eventually
+from tests.placement.families import family
+
+if TYPE_CHECKING:
+    from tests.placement.conftest import Marked
+
+ray = pytest.importorskip("ray")
+
+from muster.placement import sweep  # noqa: E402
+from muster.placement.errors import SubprocessError  # noqa: E402
+from muster.placement.managed import NOSET_CUDA_RUNTIME_ENV, ManagedSubprocess, merged_runtime_env  # noqa: E402
+
+pytestmark = pytest.mark.ray
+
+
+def test_a_program_sees_its_gpus_the_nodes_environment_and_what_it_was_given(
+    group: Any, marked: Marked, tmp_path: Path
+) -> None:
+    show = "echo gpus=$CUDA_VISIBLE_DEVICES; echo path=$PATH; echo given=$GIVEN; echo port={port}; exit 3"
+    process = ManagedSubprocess.spawn(
+        "show", group, 1, num_gpus=2, command=["sh", "-c", show], runtime_dir=str(tmp_path),
+        subprocess_env={"GIVEN": "yes {not} ours", **marked.env},
+    )  # fmt: skip
+    try:
+        assert process.wait(timeout=60) == 3
+        log = process.read_log_tail()
+        assert re.search(r"gpus=\d,\d\n", log) and "path=/" in log and "given=yes {not} ours\n" in log
+        assert f"port={process.facts['port']}\n" in log
+        assert (tmp_path / "show.log").read_text() == log
+        status = process.status()
+        assert status["alive"] is False and status["exit"] == "exited with 3" and status["log_tail"] == log
+        assert str(process.error("is gone")).startswith("show: is gone (host ") and "  | gpus=" in str(
+            process.error("is gone")
+        )
+    finally:
+        process.stop()
+
+
+def test_python_args_are_for_the_actors_interpreter_and_a_second_start_appends_to_the_log(
+    group: Any, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        process = ManagedSubprocess.spawn(
+            "which", group, 0, num_gpus=0, python_args=["-c", "import sys; print(sys.executable)"],
+            runtime_dir=str(tmp_path),
+        )  # fmt: skip
+        assert process.wait(timeout=60) == 0
+        process.stop()
+    assert (tmp_path / "which.log").read_text() == f"{sys.executable}\n" * 2
+
+
+def test_stop_leaves_nothing_of_the_program_its_group_its_daemons(group: Any, marked: Marked) -> None:
+    process = family(group, marked)
+    process.stop(timeout_s=0.5)
+    assert marked.alive() == []
+
+
+def test_many_that_ignore_term_are_stopped_at_once_and_one_that_is_dead_already_does_not_matter(
+    group: Any, marked: Marked
+) -> None:
+    processes = [family(group, marked, label="first")]
+    processes += [
+        ManagedSubprocess.spawn(f"deaf{n}", group, 0, num_gpus=0, subprocess_env=marked.env,
+                                command=["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done"])
+        for n in range(2)
+    ]  # fmt: skip
+    ray.kill(processes[1].actor)
+    ManagedSubprocess.stop_many(processes, timeout_s=1)
+    eventually("all to be gone", lambda: not marked.alive())
+
+
+def test_a_killed_actor_makes_the_wait_resolve_and_takes_the_program_along(group: Any, marked: Marked) -> None:
+    process = family(group, marked, lost_owner_grace=0.2)
+    reference = process.run_ref
+    ray.kill(process.actor)
+    with pytest.raises(ray.exceptions.RayActorError):
+        process.wait(timeout=60)
+    assert ray.wait([reference], timeout=60)[0] == [reference]
+    eventually("all to be gone", lambda: not marked.alive())
+
+
+def test_what_a_program_leaves_behind_when_it_ends_is_ended_too(group: Any, marked: Marked) -> None:
+    process = ManagedSubprocess.spawn("leaves", group, 0, num_gpus=0, subprocess_env=marked.env,
+                                      command=["sh", "-c", "setsid sleep 1000 & sleep 0.2; exit 0"])  # fmt: skip
+    assert process.wait(timeout=60) == 0
+    assert marked.alive() == []
+    process.stop()
+
+
+def test_a_bad_binary_is_an_error_with_its_place_and_leaves_the_name_free(group: Any) -> None:
+    for _ in range(2):  # the second time, because the first left nothing
+        with pytest.raises(
+            SubprocessError, match=r"bad: /no/such/program could not be started: .*No such file"
+        ) as caught:
+            ManagedSubprocess.spawn("bad", group, 0, num_gpus=0, command=["/no/such/program"])
+        assert caught.value.debug_context["host"]
+
+
+def test_a_name_that_is_taken_is_refused(group: Any) -> None:
+    process = ManagedSubprocess.spawn("named", group, 0, num_gpus=0, command=["sleep", "1000"])
+    with pytest.raises(SubprocessError, match="already taken"):
+        ManagedSubprocess.spawn("named", group, 0, num_gpus=0, command=["sleep", "1000"])
+    process.stop()
+
+
+def test_exactly_one_of_command_and_python_args_is_wanted(group: Any) -> None:
+    for arguments in ({}, {"command": ["a"], "python_args": ["b"]}):
+        with pytest.raises(ValueError, match="exactly one"):
+            ManagedSubprocess.spawn("x", group, 0, num_gpus=0, **arguments)
+
+
+def test_more_gpus_than_the_bundle_has_are_refused(group: Any) -> None:
+    with pytest.raises(ValueError, match="bundle 1 has 2 GPUs, not 3"):
+        ManagedSubprocess.spawn("x", group, 1, num_gpus=3, command=["true"])
+
+
+def test_the_runtime_env_is_merged_into_a_copy() -> None:
+    given = {"env_vars": {"A": "1"}, "working_dir": "."}
+    merged = merged_runtime_env(given)
+    assert merged["env_vars"] == {"A": "1", **NOSET_CUDA_RUNTIME_ENV["env_vars"]} and merged["working_dir"] == "."
+    merged_runtime_env(None)["env_vars"]["B"] = "2"
+    assert given["env_vars"] == {"A": "1"} and len(NOSET_CUDA_RUNTIME_ENV["env_vars"]) == 1
+
+
+def test_a_detached_program_survives_its_driver_and_is_found_again(
+    ray_cluster: Any, group: Any, marked: Marked
+) -> None:
+    from tests.placement.conftest import connect
+
+    live = family(group, marked, label="kept", actor_name_prefix="ours")
+    gone = ManagedSubprocess("never_there", live.actor)
+    ray.shutdown()
+    assert len(marked.alive()) == 4
+    connect(ray_cluster)
+    found = sweep.reacquire_detached_actor_handles([live, gone], actor_name_prefix="ours")
+    assert found == [live] and live.is_alive()
+    live.stop(timeout_s=0.2)
+    assert marked.alive() == []
+
+
+def test_a_sweep_by_prefix_stops_what_matches_and_nothing_else(group: Any, marked: Marked) -> None:
+    _, other = (
+        ManagedSubprocess.spawn("it", group, 0, num_gpus=0, command=["sleep", "1000"], actor_name_prefix=prefix)
+        for prefix in ("mine", "other")
+    )
+    assert sweep.sweep_orphan_actors_by_prefix(prefix="mine_") == 1
+    assert sweep.sweep_orphan_actors_by_prefix(prefix="mine_") == 0
+    assert other.is_alive()
+    other.stop()
+    with pytest.raises(ValueError, match="empty prefix"):
+        sweep.sweep_orphan_actors_by_prefix(prefix="")

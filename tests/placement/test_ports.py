@@ -1,0 +1,82 @@
+"""Ports: what is given to one is given to nobody else while it is theirs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster.placement import ports
+
+# Fifty processes that wait for one pipe to be closed, ask, and tell.
+FIFTY = """
+import os, sys
+from pathlib import Path
+from muster.placement import ports
+read, write = os.pipe()
+for _ in range(50):
+    if os.fork() == 0:
+        os.close(write)
+        os.read(read, 1)
+        os.write(1, b"%d\\n" % ports.take(30000, directory=Path(sys.argv[1])))
+        os._exit(0)
+os.close(write)
+for _ in range(50): os.wait()
+"""
+
+
+def test_fifty_who_ask_at_once_get_fifty_ports(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FIFTY, str(tmp_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=100)
+    given = [int(line) for line in done.stdout.split()]
+    assert len(given) == len(set(given)) == 50 and min(given) >= 30000
+
+
+def test_a_port_that_somebody_listens_on_is_not_given(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert ports.take(port, directory=tmp_path) != port
+        with pytest.raises(OSError, match=f"no free port from {port} to {port}"):
+            ports.take(port, last=port, directory=tmp_path)
+
+
+def test_a_port_is_its_holders_until_the_holder_is_gone(tmp_path: Path) -> None:
+    first = ports.take(30100, directory=tmp_path)
+    ports.give_back(first, directory=tmp_path)
+    with subprocess.Popen(["sleep", "1000"]) as holder:
+        assert ports.take(first, holder=holder.pid, directory=tmp_path) == first
+        assert ports.take(first, directory=tmp_path) != first
+        holder.kill()
+    assert ports.take(first, directory=tmp_path) == first
+
+
+def test_without_a_holder_it_is_held_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ports.take(30200, directory=tmp_path)
+    assert ports.take(first, directory=tmp_path) != first
+    monkeypatch.setattr(ports, "UNBOUND_LEASE_S", -1.0)
+    other = ports.take(30300, directory=tmp_path)
+    assert ports.take(other, directory=tmp_path) == other
+
+
+def test_a_port_from_anywhere_lies_outside_the_ephemeral_range(tmp_path: Path) -> None:
+    low, high = ports.ephemeral_range()
+    assert not low <= ports.take(directory=tmp_path) <= high
+
+
+def test_a_line_that_was_cut_short_does_not_matter(tmp_path: Path) -> None:
+    first = ports.take(30400, directory=tmp_path)
+    with open(tmp_path / "leases.jsonl", "a") as file:
+        file.write('{"port": 1')
+    assert ports.take(first, directory=tmp_path) != first
+
+
+def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can make a directory somebody else's")
+    os.chown(tmp_path, 12345, 12345)
+    with pytest.raises(PermissionError, match="belongs to somebody else"):
+        ports.take(directory=tmp_path)
