@@ -19,7 +19,7 @@ DRIVER = """
 import os, time
 cycle, log = os.environ["MUSTER_CYCLE"], os.path.join(os.environ["MUSTER_OUTPUT_DIR"], "lives")
 print("cycle", cycle, flush=True)
-end = time.monotonic() + (600 if cycle == "0" else 1)
+end = time.monotonic() + (600 if cycle == "0" else 3)
 while time.monotonic() < end:
     with open(log, "a") as file:
         file.write(f"{cycle} {time.time()}\\n")
@@ -112,6 +112,19 @@ def test_where_the_nodes_cannot_cancel_the_job_whoever_follows_it_does(slurm: Sl
         _, err = process.communicate(timeout=150)
         assert process.returncode == 0, err
         freed(slurm, slurm.status()["job_id"], lead)
+
+
+def test_a_lead_that_was_stopped_and_goes_on_later_disturbs_nobody(slurm: SlurmCommand) -> None:
+    """It has been fenced: what it still says belongs to another term."""
+    process, lead = start(slurm)
+    stopped = agent_on(slurm, lead)
+    os.kill(stopped, signal.SIGSTOP)
+    slurm.wait_for_driver("cycle 1")
+    os.kill(stopped, signal.SIGCONT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert (slurm.status()["term"], slurm.status()["state"]) == (1, "succeeded")
+    assert_no_overlap(slurm)
 
 
 def assert_no_overlap(slurm: SlurmCommand) -> None:
