@@ -34,6 +34,11 @@ class Plan:
         return len(self.hosts)
 
     @property
+    def succession(self) -> bool:
+        """Whether another node may lead when the lead is lost: of fewer than three nodes none has a majority then."""
+        return self.nodes > 2 and self.on_node_loss != FAIL and self.max_restarts > 0
+
+    @property
     def wanted(self) -> int:
         """How many nodes are active in a cycle."""
         return len(self.hosts) - self.spares
@@ -48,6 +53,7 @@ class Mandate:
     cycle: int = 0  # the one it begins
     excluded: frozenset[int] = frozenset()
     reason: str = ""  # why that cycle follows the one before
+    lost: int | None = None  # the lead before
 
 
 FIRST_MANDATE = Mandate()

@@ -6,7 +6,7 @@ an active node             running, fail          the end
 an active node             running, replace       a spare takes its rank; none left: the end
 an active node             running, restart       a new cycle, within the budget and with enough nodes; else the end
 the lead's Ray             running, restart       the same; under any other policy the end
-the lead's agent           any                    the end
+the lead's agent           any                    with a majority of the others a new cycle, as above; else the end
 the driver                 running                a new cycle where that is wanted, as above; else the end
 (a spare, or anybody while nodes gather: the protocol's own rules, no choice is to be made)
 """
@@ -19,7 +19,7 @@ from enum import Enum
 
 from muster.rendezvous import words
 from muster.rendezvous.plan import FAIL, REPLACE, RESTART, Plan
-from muster.rendezvous.roles import Node, next_spare, usable
+from muster.rendezvous.roles import Node, left, next_spare, usable
 
 RAY_PHASE = "ray"  # what failed was Ray, not the agent
 
@@ -56,6 +56,13 @@ def after_loss(
     return Verdict(Step.END, "no spare is left" if plan.spares or plan.on_node_loss == REPLACE else "")
 
 
+def after_lead_loss(plan: Plan, nodes: Sequence[Node], restarts: int) -> Verdict:
+    """For the lead that follows a lost one. With that one the driver and Ray's head went: only a new cycle helps."""
+    if plan.on_node_loss == FAIL:
+        return Verdict(Step.END)
+    return _restart_with(plan, left(nodes), restarts)
+
+
 def after_driver_failure(plan: Plan, nodes: Sequence[Node], restarts: int) -> Verdict:
     """The driver failed by itself: it exited with another code than 0, or stalled."""
     return after_restart_cause(plan, nodes, restarts) if plan.restart_on_driver_failure else Verdict(Step.END)
@@ -63,9 +70,13 @@ def after_driver_failure(plan: Plan, nodes: Sequence[Node], restarts: int) -> Ve
 
 def after_restart_cause(plan: Plan, nodes: Sequence[Node], restarts: int) -> Verdict:
     """A new cycle, if there are restarts and nodes left for it."""
+    return _restart_with(plan, usable(nodes), restarts)
+
+
+def _restart_with(plan: Plan, count: int, restarts: int) -> Verdict:
     if restarts >= plan.max_restarts:
         spent = f"restart {restarts} was the last" if restarts else "no restart is allowed"
         return Verdict(Step.END, f"{spent} (--max-restarts {plan.max_restarts})")
-    if usable(nodes) < plan.wanted:
-        return Verdict(Step.END, words.too_few(plan, usable(nodes)))
+    if count < plan.wanted:
+        return Verdict(Step.END, words.too_few(plan, count))
     return Verdict(Step.RESTART)

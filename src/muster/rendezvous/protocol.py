@@ -12,7 +12,14 @@ from dataclasses import replace
 from muster.rendezvous import messages as m
 from muster.rendezvous import policy, roles, words
 from muster.rendezvous.messages import Command, EndDriver, Outcome, StopNode
-from muster.rendezvous.plan import FAILURE_GRACE_S, FINISH_TIMEOUT_S, INFRASTRUCTURE_FAILED, Plan
+from muster.rendezvous.plan import (
+    FAILURE_GRACE_S,
+    FINISH_TIMEOUT_S,
+    FIRST_MANDATE,
+    INFRASTRUCTURE_FAILED,
+    Mandate,
+    Plan,
+)
 from muster.rendezvous.policy import Step, Verdict
 from muster.rendezvous.roles import Node, Role
 from muster.rendezvous.rounds import Rounds
@@ -23,6 +30,18 @@ __all__ = ["FAILURE_GRACE_S", "FINISH_TIMEOUT_S", "INFRASTRUCTURE_FAILED", "Node
 
 class Protocol(Rounds):
     """Feed it events with `handle`; carry out the commands it returns."""
+
+    def __init__(self, plan: Plan, now: float, mandate: Mandate = FIRST_MANDATE) -> None:
+        """A later lead goes on with the next cycle; or, where the plan does not allow that, begins with the end."""
+        super().__init__(plan, now, mandate)
+        if mandate.lost is None:
+            return
+        verdict = policy.after_lead_loss(plan, self.nodes, mandate.cycle - 1)
+        if verdict.step is Step.END:
+            ended = replace(words.failure(self.nodes[mandate.lost], "lead", mandate.reason), lost=True)
+            self.outcome = words.because(ended, verdict.why)
+            self._move_run(RunState.FINISHING)
+            self.deadline = now + FINISH_TIMEOUT_S
 
     def handle(self, event: m.Event, now: float) -> list[Command]:
         """Take one event; return what is to be done because of it."""
@@ -191,7 +210,7 @@ class Protocol(Rounds):
 
     def _maybe_conclude(self) -> list[Command]:
         """Conclude when every node that joined has left."""
-        if self.state is not RunState.FINISHING or self.driver_running or roles.waiting_for(self.nodes):
+        if self.state is not RunState.FINISHING or self.driver_running or self._held:
             return []
         return self._conclude()
 

@@ -45,6 +45,16 @@ class Node:
         """Whether it is not here, but still can be: it has not arrived, or is being cleaned for the next cycle."""
         return self.role is not Role.EXCLUDED and self.state in (NodeState.EXPECTED, NodeState.STOPPING)
 
+    @property
+    def unready(self) -> bool:
+        """Whether the driver, or the end of a replacement, waits for it."""
+        return self.role is Role.ACTIVE and self.state is not NodeState.READY
+
+    @property
+    def held(self) -> bool:
+        """Whether its end has to be seen before the run is over; one that never joined holds nothing of it."""
+        return self.state not in DEPARTED and self.state is not NodeState.EXPECTED
+
 
 def newcomers(hosts: Sequence[str], spares: int, excluded: frozenset[int] = frozenset()) -> list[Node]:
     """Before anybody has arrived. Where there are no spares nothing is to be chosen: every role is known."""
@@ -54,11 +64,6 @@ def newcomers(hosts: Sequence[str], spares: int, excluded: frozenset[int] = froz
         else Node(rank, host, role=role, logical=None if spares else rank)
         for rank, host in enumerate(hosts)
     ]  # fmt: skip
-
-
-def enough(nodes: Sequence[Node], wanted: int, lead: int) -> bool:
-    """Whether the round could close with who is here. The lead is always one of them."""
-    return nodes[lead].here and sum(node.here for node in nodes) >= wanted
 
 
 def assigned(nodes: Sequence[Node], wanted: int, lead: int) -> list[Node]:
@@ -95,5 +100,5 @@ def left(nodes: Sequence[Node]) -> int:
 
 
 def waiting_for(nodes: Sequence[Node]) -> list[Node]:
-    """Those whose end has to be seen before the run is over; one that never joined holds nothing of it."""
-    return [node for node in nodes if node.state not in DEPARTED and node.state is not NodeState.EXPECTED]
+    """Those whose end has to be seen before the run is over."""
+    return [node for node in nodes if node.held]

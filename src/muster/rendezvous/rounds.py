@@ -23,6 +23,10 @@ class Rounds:
         self.cycle = mandate.cycle
         self.restart_reason = mandate.reason  # why the present cycle follows the one before
         self.nodes = roles.newcomers(plan.hosts, plan.spares, mandate.excluded)
+        self._here = 0  # how many nodes are, and how many may come: asked at every arrival
+        self._missing = sum(node.may_come for node in self.nodes)
+        self._unready = sum(node.unready for node in self.nodes)  # asked at every word of a node that is ready
+        self._held = 0  # whose end has to be seen: asked at every word of one that is clean
         self.outcome: Outcome | None = None
         self.moves: list[Node | RunState] = [
             RunState.GATHERING
@@ -37,7 +41,7 @@ class Rounds:
         node = self.nodes[event.rank]
         if node.state is not NodeState.EXPECTED:
             return []
-        self.nodes[event.rank] = replace(node, host=event.host)
+        self._put(replace(node, host=event.host))
         self._move_node(event.rank, NodeState.ARRIVED)
         return self._take_part(event.rank, now)
 
@@ -57,7 +61,7 @@ class Rounds:
         """Close the round when nobody can still come; or when enough are here and last call or deadline is over."""
         if self.state is not RunState.GATHERING or (not self.plan.spares and self._somebody_is_missing()):
             return []
-        if not roles.enough(self.nodes, self.plan.wanted, self.lead):
+        if not self._enough() or not self._half_is_here():
             return []
         if self._somebody_is_missing():
             assert self.deadline is not None
@@ -96,7 +100,7 @@ class Rounds:
         return self._maybe_start_driver()
 
     def _maybe_start_driver(self) -> list[Command]:
-        if any(node.state is not NodeState.READY for node in self._active()):
+        if self._unready:
             return []
         if self.state is RunState.RUNNING:
             self.deadline = None  # every replacement is up
@@ -113,11 +117,19 @@ class Rounds:
         self._move_node(rank, NodeState.STOPPING)
         return [m.StopNode(rank)]
 
+    def _half_is_here(self) -> bool:
+        """Of those that may come. With fewer, the others could find a lead of their own."""
+        return self._here >= self._missing or not self.plan.succession
+
     # -- small questions ----------------------------------------------------------------------------------------
 
     def _somebody_is_missing(self) -> bool:
-        """Not here, and still may come. Without spares that alone keeps a round open, and is soon found."""
-        return any(node.may_come for node in self.nodes)
+        """Not here, and still may come. Without spares that alone keeps a round open."""
+        return self._missing > 0
+
+    def _enough(self) -> bool:
+        """Whether the round could close with who is here."""
+        return self._here >= self.plan.wanted and self.nodes[self.lead].here
 
     def _active(self) -> Iterator[Node]:
         return (node for node in self.nodes if node.role is Role.ACTIVE)
@@ -125,15 +137,23 @@ class Rounds:
     def _set_role(self, rank: int, role: Role, logical: int | None = None) -> None:
         node = replace(self.nodes[rank], role=role, logical=logical)
         if node != self.nodes[rank]:
-            self.nodes[rank] = node
+            self._put(node)
             self.role_changes += 1
             self.moves.append(node)
 
     def _move_node(self, rank: int, state: NodeState) -> None:
         node = self.nodes[rank]
         if state in NODE_MOVES[node.state]:
-            self.nodes[rank] = replace(node, state=state)
+            self._put(replace(node, state=state))
             self.moves.append(self.nodes[rank])
+
+    def _put(self, node: Node) -> None:
+        """The one place where a node is changed."""
+        before, self.nodes[node.rank] = self.nodes[node.rank], node
+        self._here += node.here - before.here
+        self._missing += node.may_come - before.may_come
+        self._unready += node.unready - before.unready
+        self._held += node.held - before.held
 
     def _move_run(self, state: RunState) -> None:
         assert state in RUN_MOVES[self.state], f"{self.state.value} -> {state.value}"
