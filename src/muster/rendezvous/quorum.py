@@ -16,6 +16,7 @@ been left, and the dead may have followed another lead before they ended: for it
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -46,7 +47,7 @@ class Quorum:
         if sent is not None and sent > before:
             self._answered[rank] = sent
             for half in self._halves:
-                half.answered(rank, before, sent, self._answered)
+                half.answered(rank, before, sent)
         if version <= knew:
             return False
         self._knows[rank] = version
@@ -109,34 +110,30 @@ class Quorum:
 class _Half:
     """Of one list, the lead apart: since when enough have answered to make half with the lead, and whether they know.
 
-    Counted as it comes: of ten thousand answers to a beat one alone costs a look at all of them.
+    Kept in order as it comes: ten thousand answer every beat.
     """
 
     def __init__(self, others: frozenset[int], answered: Mapping[int, float], know: set[int]) -> None:
         self._others, self._wanted = others, len(others) // 2
         self._missing = self._wanted - len(others & know)
-        self.since = FOREVER
-        self._look(answered)
+        self._times = sorted(answered.get(rank, -FOREVER) for rank in others)
 
     @property
     def know(self) -> bool:
         return self._missing <= 0
 
+    @property
+    def since(self) -> float:
+        """For ever, where the lead alone is half."""
+        return self._times[-self._wanted] if self._wanted else FOREVER
+
     def knows(self, rank: int) -> None:
         self._missing -= rank in self._others
 
-    def answered(self, rank: int, before: float, sent: float, answered: Mapping[int, float]) -> None:
-        if rank in self._others and before <= self.since < sent:
-            self._later += 1
-            if self._later >= self._wanted:
-                self._look(answered)
-
-    def _look(self, answered: Mapping[int, float]) -> None:
-        if not self._wanted:
-            return  # the lead alone is half: for ever
-        times = sorted((answered.get(rank, -FOREVER) for rank in self._others), reverse=True)
-        self.since = times[self._wanted - 1]
-        self._later = sum(time > self.since for time in times[: self._wanted])
+    def answered(self, rank: int, before: float, sent: float) -> None:
+        if rank in self._others:
+            del self._times[bisect_left(self._times, before)]
+            insort(self._times, sent)
 
 
 def majority(share: int, roster: frozenset[int]) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Union
 
 from muster.rendezvous.charter import FENCE_S, VERSIONS, Charter
@@ -91,10 +92,11 @@ class Succession:
         self._since = max(now, self.fenced_at)
 
     def _place(self) -> int:
-        """Those who have tried, and the lost lead, come after everybody else."""
+        """Those who have tried, and the lost lead, come after everybody else; the turn of many never comes."""
         if self._turn is None:
             ours = (self._rank in self._gone, self._rank)
-            self._turn = sum((rank in self._gone, rank) < ours for rank in self._charter.roster)
+            before = (rank for rank in self._charter.roster if (rank in self._gone, rank) < ours)
+            self._turn = sum(1 for _ in islice(before, int(GIVE_UP_S / TURN_S) + 1))
         return self._turn
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from muster.rendezvous import messages as m
-from muster.rendezvous.roles import Role
+from muster.rendezvous.roster import Roster
 from muster.rendezvous.sim.host import DRIVER, Running
 from muster.rendezvous.sim.network import End
 from muster.rendezvous.sim.seat import Seat
-from muster.rendezvous.states import DEPARTED, NodeState, RunState
+from muster.rendezvous.states import NodeState, RunState
 
 if TYPE_CHECKING:
     from muster.rendezvous.sim.heir import Heir
@@ -29,7 +29,7 @@ class Lead:
         self.quorum = around.watch.quorum(seat.charter) if around.plan.succession else None
         self.over = False
         self._told = False  # of a roster of this lead's own
-        self._moves = 0  # of the protocol, when the roster was last looked at
+        self._roster = Roster(self.protocol)
         self._entitled = self.quorum is None
         self._driver: Running | None = None
         self._wanted: int | None = None  # the cycle whose driver is to start
@@ -115,15 +115,11 @@ class Lead:
     def _look(self) -> None:
         """After every event: who is to count from now on."""
         quorum, protocol = self.quorum, self.protocol
-        if quorum is None or protocol.outcome is not None or self._moves == len(protocol.moves):
-            return
-        if (protocol.state is RunState.GATHERING and not self._told) or quorum.charter.before:
-            return  # who counted before does so until it is known who is there; one change at a time
-        self._moves = len(protocol.moves)
-        away = (*DEPARTED, NodeState.EXPECTED)
-        there = [node.rank for node in protocol.nodes if node.role is not Role.EXCLUDED and node.state not in away]
-        excluded = [node.rank for node in protocol.nodes if node.role is Role.EXCLUDED]
-        proposed = quorum.propose(there, excluded, protocol.cycle)
+        if quorum is None or protocol.outcome is not None or quorum.charter.before:
+            return  # one change at a time
+        if (protocol.state is RunState.GATHERING and not self._told) or not self._roster.changed():
+            return  # who counted before does so until it is known who is there
+        proposed = quorum.propose(self._roster.there, self._roster.excluded, protocol.cycle)
         self._tell(proposed or not self._told)
         self._told = True
         self._renew()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from muster.rendezvous.charter import Charter
 from muster.rendezvous.messages import Outcome
@@ -145,7 +145,7 @@ def _name(process: Running) -> str:
     return f"term {process.term}, cycle {process.cycle} (n{process.host.rank})"
 
 
-def judge_end(watch: Watch, agents: list[Any], until: float, now: float) -> None:
+def judge_end(agents: Sequence[Agent], now: float) -> None:
     """When all faults are over, everybody leaves in bounded time, with a reason."""
     waiting = [agent.rank for agent in agents if agent.alive]
     if waiting:
