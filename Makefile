@@ -10,7 +10,7 @@ OLDEST := .venv-ray-oldest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-ray-oldest lint bench chaos failures clean
+.PHONY: help demo test test-ray-oldest lint bench chaos simulate failures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ bench: .venv/.ready-for-tests ## Measure agents, and bring-up side by side on th
 chaos: .venv/.ready-for-tests ## Kill 200 random processes of runs, with and without Ray (about 15 minutes)
 	@.ci/system-packages
 	$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+
+simulate: .venv/.ready-for-tests ## Try the protocol under 100,000 random schedules of faults (some minutes on 2 cores)
+	$(BIN)/python -m muster.rendezvous.simulate --schedules 100000 --jobs 2
 
 failures: .venv/.ready-for-tests ## Inflict every fault on the lab, hold the bounds, write docs/failures.md (root)
 	@.ci/system-packages

@@ -136,6 +136,7 @@ class Heir:
         if self._leading is not None and self._node.leads:
             return None  # it was this node that led
         await self._node.clean()
+        self._lease.lift()  # nothing runs here that it would have to end
         if charter is None or self._succession is None:
             if not self._node.gone:
                 await end_alone(self._identity, f"the lead is gone: {self._node.parted}")

@@ -39,7 +39,7 @@ class Lead:
     """Runs the job, cycle after cycle, to its end. `run` returns the exit code of the job."""
 
     def __init__(self, identity: Identity, job: Job, seat: Seat, lease: Lease) -> None:
-        self._identity, self._job, self._seat, self._lease = identity, job, seat, lease
+        self._identity, self._job, self._seat = identity, job, seat
         plan = plan_of(identity, job, matters(os.environ, job))
         self._protocol = Protocol(plan, time.monotonic(), seat.mandate)
         secrets = secret_values({**os.environ, **given_variables(identity)})
@@ -97,13 +97,13 @@ class Lead:
         """
         over: list[asyncio.Future[Any]] = [asyncio.ensure_future(wait) for wait in self._ends()]
         await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
-        if self._lease.expired or self._protocol.state is RunState.YIELDED:
+        if self._entitlement.over or self._protocol.state is RunState.YIELDED:
             return await self._give_way()
         await self._driving.close()
         await self._driving.keep_last_log()
         outcome = self._protocol.outcome
         assert outcome is not None
-        if self._lease.expired:
+        if self._entitlement.over:
             return await self._give_way()
         await note_left_job(self._identity)
         self._publisher.run_ends(outcome)
@@ -147,7 +147,7 @@ class Lead:
     # -- events in ----------------------------------------------------------------------------------------------
 
     def _feed(self, event: m.Event) -> None:
-        if self._gave_way:
+        if self._gave_way or self._entitlement.over:
             return
         commands = self._protocol.handle(event, time.monotonic())
         self._spares.look(self._protocol.moves)
@@ -182,9 +182,8 @@ class Lead:
         leads = rank == self._protocol.lead
         self._members.send(rank, "welcome", cycle=cycle, ray=options, interface=self._job.interface, leads=leads)
 
-    def _lost(self, rank: int, how: str, silent: bool) -> None:
+    def _lost(self, rank: int, how: str) -> None:
         """Told in words, and with what the node's log said last."""
-        self._entitlement.lost(rank, silent)
         if isinstance(self._driving.driver, Gang):
             self._driving.driver.lost(rank)
         reason = f"the agent of {self._protocol.nodes[rank].host} {how}"
@@ -250,6 +249,8 @@ class Lead:
             await self._driving.look()
 
     def _task_ended(self, host: str, rank: int | None, reason: str) -> None:
+        if rank is not None:
+            self._entitlement.died(rank)
         for node in self._protocol.nodes:
             if node.state is NodeState.EXPECTED and (node.rank == rank if rank is not None else node.host == host):
                 event = m.NodeFailed(node.rank, "start", f"{host}: {reason}", self._protocol.cycle)
@@ -303,7 +304,7 @@ class Lead:
         self._publisher.head_is_there(cluster.published(self._driving.environment({})), cluster.dashboard_line())
 
     async def _run_driver(self, cycle: int) -> None:
-        await self._entitlement.entitled.wait()
+        await self._entitlement.may_drive(cycle)
         await self._driving.run(cycle)
 
     async def _start_head(self) -> None:

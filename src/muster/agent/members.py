@@ -21,13 +21,14 @@ class Members:
         self._company = asyncio.Event()  # an agent of another node has connected
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._echoed: dict[int, float] = {}  # of those who are there: when the beat was sent that was answered last
+        self._heard: dict[int, float] = {}  # what each said last of its own time
         self._echo = asyncio.Event()  # there is another one, or somebody is lost
         self.on_task: Callable[[Coroutine[Any, Any, None]], None] = lambda work: None
         self.on_join: Callable[[int, dict[str, Any], float], None] = lambda rank, greeting, spoken: None
         self.refusal: Callable[[int, str], str | None] = lambda rank, host: None  # why this one may not join
         self.on_answer: Callable[[int, float | None, int], None] = lambda rank, sent, version: None
         self.on_message: Callable[[int, dict[str, Any]], None] = lambda rank, message: None
-        self.on_loss: Callable[[int, str, bool], None] = lambda rank, how, silent: None
+        self.on_loss: Callable[[int, str], None] = lambda rank, how: None
 
     async def listen(self) -> int:
         """Returns the port."""
@@ -46,13 +47,19 @@ class Members:
     async def beat(self) -> None:
         """Say when we speak; whoever hears it answers with that time, so that we know what its answer is worth."""
         while True:
-            self.send_all("beat", at=time.monotonic())
+            self._beat_once()
             await asyncio.sleep(BEAT_S)
+
+    def _beat_once(self) -> float:
+        """With what each said last of its own time: so it knows until when we have heard of it."""
+        now = time.monotonic()
+        for rank, channel in self._channels.items():
+            channel.send("beat", at=now, heard=self._heard.get(rank))
+        return now
 
     async def all_answer(self) -> None:
         """Returns when everybody has answered a beat that is sent now, or has been found to be lost."""
-        asked = time.monotonic()
-        self.send_all("beat", at=asked)
+        asked = self._beat_once()
         while any(echoed < asked for echoed in self._echoed.values()):
             self._echo.clear()
             await self._echo.wait()
@@ -112,13 +119,14 @@ class Members:
         self.on_join(rank, greeting, spoken)
         while (message := await channel.receive()) is not None:
             if message["type"] == "beat":
+                self._heard[rank] = message["time"]
                 self._answered_beat(rank, message["at"], message["version"])
             else:
                 self.on_message(rank, message)
         channel.close()
         del self._echoed[rank]
         silent = f"fell silent: no heartbeat for {SILENCE_S:g} s"
-        self.on_loss(rank, silent if channel.fell_silent else "is gone: its connection ended", channel.fell_silent)
+        self.on_loss(rank, silent if channel.fell_silent else "is gone: its connection ended")
         self._echo.set()
 
     def _answered_beat(self, rank: int, sent: float | None, version: int) -> None:

@@ -80,6 +80,7 @@ class NodeAgent:
         """Beats are answered at once, whatever an order takes."""
         while (message := await channel.receive()) is not None:
             if message["type"] == "beat":
+                self._renew(message["heard"])
                 self._answer(channel, message["at"])
             elif message["type"] == "charter":
                 self.charter = Charter.from_record(message)
@@ -91,9 +92,12 @@ class NodeAgent:
     def _answer(self, channel: Channel, at: float | None) -> None:
         """`at` is the time that the lead's beat carried; without one we tell it only what we know."""
         self.answered = time.monotonic()
-        channel.send("beat", at=at, version=self.charter.version if self.charter else -1)
-        if self.charter is not None and not self.leads:
-            self._lease.renew(LEASE_S)
+        channel.send("beat", at=at, version=self.charter.version if self.charter else -1, time=self.answered)
+
+    def _renew(self, heard: float | None) -> None:
+        """Of what we said at that time the lead has heard: until a lease later it does not take us for lost."""
+        if self.charter is not None and heard is not None and not self.leads:
+            self._lease.renew(max(0.0, heard + LEASE_S - time.monotonic()))
 
     def report_signal(self, signum: int) -> None:
         """Slurm signals all tasks in one instant; only the lead acts on it, so that the driver keeps its cluster."""

@@ -87,7 +87,7 @@ class Seat:
         if rank in self.joined and sent is not None:
             self.joined[rank] = Joined(self.joined[rank].greeting, sent)
 
-    def _loss(self, rank: int, how: str, silent: bool) -> None:
+    def _loss(self, rank: int, how: str) -> None:
         self.joined.pop(rank, None)
         self._candidacy.leaves(rank)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from muster.agent import steps
 
 AGENT_ROOMS = ("agent", "rendezvous", "board", "process")
+SIMULATOR = ("rendezvous/sim/", "rendezvous/simulate.py")  # of no use on a node
 
 BOOTSTRAP = """\
 import marshal, sys
@@ -68,6 +69,8 @@ def agent_sources() -> dict[str, tuple[bool, str]]:
     modules = {"muster": (True, "")}
     for room in AGENT_ROOMS:
         for path in sorted((root / room).rglob("*.py")):
+            if path.relative_to(root).as_posix().startswith(SIMULATOR):
+                continue
             parts = ("muster", *path.relative_to(root).with_suffix("").parts)
             package = parts[-1] == "__init__"
             modules[".".join(parts[:-1] if package else parts)] = (package, path.read_text(encoding="utf-8"))

@@ -12,9 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-LEASE_S = 10.0
+LEASE_S = 9.5
 KILL_S = 2.0
-FENCE_S = LEASE_S + KILL_S  # after its last answer to a lead a member may join another one
+DRIFT_S = 0.5  # by what the clocks of two hosts may disagree about such a time: 1 % each, in either direction
+FENCE_S = LEASE_S + KILL_S + DRIFT_S  # after its last answer to a lead a member may join another one
+
+VERSIONS = 1_000_000  # in a term; so a version of a later term is the higher one, whoever made it
 
 
 @dataclass(frozen=True)
@@ -24,24 +27,33 @@ class Charter:
     term: int
     lead: int
     cycle: int
-    version: int  # of the roster; grows with every change
+    version: int  # grows with every change
     roster: frozenset[int]  # the nodes, by number, of which a new lead needs more than half
     excluded: frozenset[int] = frozenset()  # never used again
+    before: frozenset[int] = frozenset()  # the roster that this one replaces, until it is known to be in force
+
+    @property
+    def rosters(self) -> tuple[frozenset[int], ...]:
+        """The lists that count: while a new one is not known to be in force, the one before as well."""
+        return (self.roster, self.before) if self.before else (self.roster,)
 
     def as_record(self) -> dict[str, Any]:
         """For a message; a thousand neighbours take no more room than one."""
-        lists = {"roster": _ranges(self.roster), "excluded": _ranges(self.excluded)}
-        return {"term": self.term, "lead": self.lead, "cycle": self.cycle, "version": self.version, **lists}
+        numbers = {"term": self.term, "lead": self.lead, "cycle": self.cycle, "version": self.version}
+        return {**numbers, **{name: _ranges(getattr(self, name)) for name in _LISTS}}
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Charter:
-        known = {name: record[name] for name in ("term", "lead", "cycle", "version")}
-        return cls(**known, roster=_numbers(record["roster"]), excluded=_numbers(record["excluded"]))
+        roster, excluded, before = (_numbers(record[name]) for name in _LISTS)
+        return cls(record["term"], record["lead"], record["cycle"], record["version"], roster, excluded, before)
 
     def newer(self, other: Charter) -> Charter:
         """The newer of two, with the higher cycle of both."""
         newest = max(self, other, key=lambda charter: (charter.term, charter.version))
         return replace(newest, cycle=max(self.cycle, other.cycle))
+
+
+_LISTS = ("roster", "excluded", "before")
 
 
 def first_charter(nodes: int, lead: int = 0) -> Charter:

@@ -251,7 +251,7 @@ class Protocol(Rounds):
 
     def _maybe_conclude(self) -> list[Command]:
         """Conclude when every node that joined has left."""
-        if self.state is not RunState.FINISHING or self.driver_running or roles.waiting_for(self.nodes):
+        if self.state is not RunState.FINISHING or self.driver_running or self._held:
             return []
         return self._conclude()
 

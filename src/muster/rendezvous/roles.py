@@ -54,6 +54,16 @@ class Node:
         """Whether it is not here, but still can be: it has not arrived, or is being cleaned for the next cycle."""
         return self.fit and self.state in (NodeState.EXPECTED, NodeState.STOPPING)
 
+    @property
+    def unready(self) -> bool:
+        """Whether the driver, or the end of a replacement, waits for it."""
+        return self.role is Role.ACTIVE and self.state is not NodeState.READY
+
+    @property
+    def held(self) -> bool:
+        """Whether its end has to be seen before the run is over; one that never joined holds nothing of it."""
+        return self.state not in DEPARTED and self.state is not NodeState.EXPECTED
+
 
 def newcomers(plan: Plan, excluded: frozenset[int] = frozenset()) -> list[Node]:
     """Before anybody has arrived. Where nothing is to be chosen every role is known."""
@@ -93,7 +103,7 @@ def present(nodes: Sequence[Node], plan: Plan, lead: int) -> Supply:
 
 def usable(nodes: Sequence[Node], plan: Plan, lead: int) -> Supply:
     """What a new cycle could have: everybody who has joined, is fit and has not left."""
-    return supply((node for node in waiting_for(nodes) if node.fit), plan, lead)
+    return supply((node for node in nodes if node.held and node.fit), plan, lead)
 
 
 def possible(nodes: Sequence[Node], plan: Plan, lead: int) -> Supply:
@@ -129,8 +139,3 @@ def stand_in(nodes: Sequence[Node], lost: Node, segment: int) -> Node | None:
     if segment > 1:
         ordered = [node for node in ordered if node.place.domain == lost.place.domain]
     return min(ordered, key=lambda node: distance(node.place, lost.place), default=None)
-
-
-def waiting_for(nodes: Sequence[Node]) -> list[Node]:
-    """Those whose end has to be seen before the run is over; one that never joined holds nothing of it."""
-    return [node for node in nodes if node.state not in DEPARTED and node.state is not NodeState.EXPECTED]

@@ -29,6 +29,9 @@ class Rounds:
         # Asked at every arrival, so counted as nodes change: who is here, by domain too, and who may come.
         self._here, self._near = 0, Counter[str]()
         self._missing = sum(node.may_come for node in self.nodes)
+        self._unready = sum(node.unready for node in self.nodes)  # asked at every word of a node that is ready
+        self.membership = 0  # grows when a node joins, leaves or is excluded
+        self._held = 0  # whose end has to be seen: asked at every word of one that is clean
         self.outcome: Outcome | None = None
         self.moves: list[Node | RunState] = [
             RunState.GATHERING
@@ -104,7 +107,7 @@ class Rounds:
         return self._maybe_start_driver()
 
     def _maybe_start_driver(self) -> list[Command]:
-        if any(node.state is not NodeState.READY for node in self._active()):
+        if self._unready:
             return []
         if self.state is RunState.RUNNING:
             self.deadline = None  # every replacement is up
@@ -165,6 +168,10 @@ class Rounds:
             self._here += change
             self._near[node.place.domain] += change
         self._missing += node.may_come - before.may_come
+        self._unready += node.unready - before.unready
+        self._held += node.held - before.held
+        excluded = (node.role is Role.EXCLUDED) != (before.role is Role.EXCLUDED)
+        self.membership += excluded or node.held != before.held
 
     def _move_run(self, state: RunState) -> None:
         assert state in RUN_MOVES[self.state], f"{self.state.value} -> {state.value}"
