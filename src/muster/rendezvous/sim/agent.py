@@ -129,9 +129,11 @@ class Agent:
         around = self.around
         around.network.leave(self)
         around.watch.left()
-        if 0 not in around.network.dead and not around.network.is_blocked(self.rank, 0):
-            around.world.after(around.world.between(0.05, 1.0), self._told)
+        around.world.after(around.world.between(0.05, 1.0), self._tell_launcher)
 
-    def _told(self) -> None:
-        if 0 not in self.around.network.dead:
-            self.around.files.ended[self.rank] = self.around.world.now
+    def _tell_launcher(self) -> None:
+        around = self.around
+        if around.network.is_blocked(self.rank, 0):
+            around.world.after(1.0, self._tell_launcher)
+        elif not {0, self.rank} & around.network.dead:
+            around.files.ended[self.rank] = around.world.now

@@ -38,6 +38,7 @@ class Watch:
         self.on_note: Callable[[str], None] = lambda what: None  # for faults that wait for a moment
         self._welcomed: dict[int, tuple[int, int]] = {}  # the term and cycle that each node was last welcomed to
         self._closed: set[tuple[int, int]] = set()  # rounds, by term and cycle
+        self._protocols: dict[int, Protocol] = {}  # by term
         self._seen: dict[int, int] = {}  # moves of each term's protocol that were looked at
         self._ranked: dict[int, int] = {}  # changes of roles, likewise
 
@@ -65,7 +66,7 @@ class Watch:
         if term in self.terms:
             raise Broken(f"n{self.terms[term]} and n{rank} both lead term {term}")
         self.terms[term] = rank
-        self._seen[term], self._ranked[term] = 0, -1
+        self._protocols[term], self._seen[term], self._ranked[term] = protocol, 0, -1
         self.note("lead")
         self.look(term, protocol)
 
@@ -88,6 +89,14 @@ class Watch:
         if process.cycle > self.plan.max_restarts:
             raise Broken(f"{_name(process)} is past the budget of {self.plan.max_restarts} restarts")
         self.drivers.append(process)
+        self._works_for(process, self._protocols[process.term])
+
+    def _works_for(self, driver: Running, protocol: Protocol) -> None:
+        """Never an active node from another cycle: what runs on those that the driver finds is of its own."""
+        for node in protocol.nodes:
+            for process in self.hosts[node.rank].processes if node.role is Role.ACTIVE else ():
+                if (process.term, process.cycle) != (driver.term, driver.cycle):
+                    raise Broken(f"{_name(process)} runs on an active node of {_name(driver)}")
 
     def called_silent(self, lead: Agent, rank: int, term: int) -> None:
         """Whoever is called silent is fenced already."""
@@ -122,14 +131,10 @@ class Watch:
             raise Broken(f"the round of cycle {cycle}, term {term}, reopens")
 
     def _works(self, term: int, protocol: Protocol, node: Node) -> None:
-        """Never an active node from another cycle. (Its welcome may be on its way; a later one cannot have come.)"""
+        """Nor one that was welcomed to another. (Its welcome may be on its way; a later one cannot have come.)"""
         at, cycle = self._welcomed.get(node.rank, (term, protocol.cycle))
         if at == term and cycle > protocol.cycle:
             raise Broken(f"n{node.rank} works in cycle {cycle}, the lead is in cycle {protocol.cycle}")
-        if node.state is NodeState.READY and self.plan.ray:
-            of = {(process.term, process.cycle) for process in self.hosts[node.rank].processes}
-            if of - {(term, protocol.cycle)}:
-                raise Broken(f"n{node.rank} is ready in term {term}, cycle {protocol.cycle}, and runs {sorted(of)}")
 
 
 def _ranks(protocol: Protocol) -> None:
