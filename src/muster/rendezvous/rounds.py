@@ -69,7 +69,7 @@ class Rounds:
             if now < min(self.last_call, self.deadline):
                 return []
         for node in roles.assigned(self.nodes, self.plan.wanted, self.lead):
-            self._set_role(node.rank, node.role, node.logical)
+            self._change_role(node)
         self._move_run(RunState.STARTING)
         self.deadline = now + self.plan.start_timeout
         return self._begin_all() + self._maybe_start_driver()
@@ -135,8 +135,11 @@ class Rounds:
         return (node for node in self.nodes if node.role is Role.ACTIVE)
 
     def _set_role(self, rank: int, role: Role, logical: int | None = None) -> None:
-        node = replace(self.nodes[rank], role=role, logical=logical)
-        if node != self.nodes[rank]:
+        self._change_role(replace(self.nodes[rank], role=role, logical=logical))
+
+    def _change_role(self, node: Node) -> None:
+        before = self.nodes[node.rank]
+        if node.role is not before.role or node.logical != before.logical:
             self._put(node)
             self.role_changes += 1
             self.moves.append(node)
@@ -150,10 +153,11 @@ class Rounds:
     def _put(self, node: Node) -> None:
         """The one place where a node is changed."""
         before, self.nodes[node.rank] = self.nodes[node.rank], node
-        self._here += node.here - before.here
-        self._missing += node.may_come - before.may_come
         self._unready += node.unready - before.unready
-        self._held += node.held - before.held
+        if node.state is not before.state or Role.EXCLUDED in (node.role, before.role):
+            self._here += node.here - before.here
+            self._missing += node.may_come - before.may_come
+            self._held += node.held - before.held
 
     def _move_run(self, state: RunState) -> None:
         assert state in RUN_MOVES[self.state], f"{self.state.value} -> {state.value}"
