@@ -76,7 +76,7 @@ class Rounds:
             if now < min(self.last_call, self.deadline):
                 return []
         for node in roles.assigned(self.nodes, self.plan, self.lead):
-            self._set_role(node.rank, node.role, node.logical)
+            self._change_role(node)
         self._move_run(RunState.STARTING)
         self.deadline = now + self.plan.start_timeout
         return self._begin_all() + self._maybe_start_driver()
@@ -148,8 +148,11 @@ class Rounds:
         return (node for node in self.nodes if node.role is Role.ACTIVE)
 
     def _set_role(self, rank: int, role: Role, logical: int | None = None) -> None:
-        node = replace(self.nodes[rank], role=role, logical=logical)
-        if node != self.nodes[rank]:
+        self._change_role(replace(self.nodes[rank], role=role, logical=logical))
+
+    def _change_role(self, node: Node) -> None:
+        before = self.nodes[node.rank]
+        if node.role is not before.role or node.logical != before.logical:
             self._put(node)
             self.role_changes += 1
             self.moves.append(node)

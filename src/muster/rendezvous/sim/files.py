@@ -47,12 +47,9 @@ class Files:
     def publish(self, term: int, publishes: Callable[[], bool]) -> None:
         self.statuses[term] = (self._world.now, publishes)
 
-    def conclude(self, term: int, reason: str) -> bool:
-        """The first reason stands."""
-        if term in self.outcomes:
-            return False
-        self.outcomes[term] = (self._world.now, reason)
-        return True
+    def conclude(self, term: int, reason: str) -> str:
+        """The first reason stands, and is returned."""
+        return self.outcomes.setdefault(term, (self._world.now, reason))[1]
 
     def seen_claims(self, host: int) -> dict[int, int]:
         since = self._seen_until(host)

@@ -10,6 +10,7 @@ from muster.rendezvous.sim.lead import Lead
 from muster.rendezvous.sim.member import Member
 from muster.rendezvous.sim.network import End
 from muster.rendezvous.sim.seat import Seat
+from muster.rendezvous.sim.watch import LEFT_BEHIND
 from muster.rendezvous.succession import Claim, Join, Leave, Succession
 
 LOOK_S = 0.5
@@ -88,8 +89,6 @@ class Heir(Member):
         self._clean = True
         if self._succession is not None:
             self.after(max(0.0, self._succession.fenced_at - self.now), self._look)  # before that nothing is decided
-        elif self.gone:
-            self.leave("clean when the lead was lost")
         else:
             self._end_alone("the lead is gone")
 
@@ -167,6 +166,6 @@ class Heir(Member):
         elif self.now < self._until and not (term >= 0 and (written or newest > term)):
             self.after(2.0, self._listen_for_a_lead, newest, reason)
         elif self.now < self._until:
-            self.leave("the run goes on without this node")
+            self.leave(LEFT_BEHIND)
         else:
-            self.ask(lambda: self.around.files.conclude(max(newest, 0), reason), lambda ours: self.leave(reason))
+            self.ask(lambda: self.around.files.conclude(max(newest, 0), reason), self.leave)

@@ -55,7 +55,7 @@ def simulate(large: Large) -> dict[str, Any]:
     meter.living = len(agents)
     _lose(world, meter, agents, large)
     world.run(36000.0, lambda: meter.living <= 0)
-    judge_end(agents, world.now)
+    judge_end(meter, agents, world.now)
     return _figures(large, world, meter, time.perf_counter() - began[0], time.process_time() - began[1])
 
 

@@ -233,6 +233,7 @@ class Lead:
 
     def _dismiss(self, reason: str) -> None:
         """Everybody may go, this agent with them."""
+        self._watch.dismissed[self.term] = list(self._seat.ends), reason
         self._seat.closed = True
         for end in self._seat.ends.values():
             end.send("bye", reason)

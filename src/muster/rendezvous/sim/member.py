@@ -23,7 +23,6 @@ class Member(Agent):
         self.term, self.lead_rank = -1, 0  # whom it follows
         self.cycle = 0
         self.answered = 0.0  # when a lead last had a sign of life from us
-        self.gone = False  # told to stop, and nothing is left
         self._orders: list[tuple[Any, ...]] = []  # that wait for one that takes time
         self._busy = False
         self._greeted = False
@@ -43,7 +42,7 @@ class Member(Agent):
 
     def _greet(self, end: End) -> None:
         """From here on the lead may count us, whatever becomes of the connection."""
-        self._greeted, self.gone, self.answered = True, False, self.now
+        self._greeted, self.answered = True, self.now
         self._orders, self._busy = [], False
         end.send("greeting", self.rank, self.charter, self.now)
         self.listen(end, self._silent)
@@ -87,7 +86,7 @@ class Member(Agent):
     def _obey(self, end: End, message: tuple[Any, ...]) -> None:
         kind = message[0]
         if kind == "welcome":
-            self.cycle, self.gone = message[1], False
+            self.cycle = message[1]
             self.around.watch.welcomed(self.rank, self.term, message[1])
         elif kind == "start":
             process = self.host.start(RAY, self.term, self.cycle, message[1])
@@ -123,7 +122,7 @@ class Member(Agent):
             self.host.end(process, "was ended by SIGTERM")
         if end is not self.end:
             return
-        self.gone, self._busy = True, False
+        self._busy = False
         end.send("gone", cycle)
         while self._orders and not self._busy and end is self.end and self.alive:
             self._obey(end, self._orders.pop(0))

@@ -70,7 +70,7 @@ def run(
     broken = None
     try:
         world.run(until + LIVENESS_S, lambda: watch.living <= 0)
-        judge_end(agents, world.now)
+        judge_end(watch, agents, world.now)
     except Broken as error:
         broken = str(error)
         world.say(f"BROKEN: {broken}")

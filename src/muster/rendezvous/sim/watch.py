@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from muster.rendezvous.sim.agent import Agent
 
 WORKING = (NodeState.STARTING, NodeState.READY)
+LEFT_BEHIND = "the run goes on without this node"
 
 
 class Broken(Exception):
@@ -33,6 +34,7 @@ class Watch:
         self.drivers: list[Running] = []  # alive or not, in the order of their starts
         self.terms: dict[int, int] = {}  # who led them
         self.outcomes: dict[int, Outcome] = {}
+        self.dismissed: dict[int, tuple[list[int], str]] = {}  # by term: the members at its end, and the reason
         self.cycles = 0
         self.living = 0  # agents that have not left
         self.on_note: Callable[[str], None] = lambda what: None  # for faults that wait for a moment
@@ -150,11 +152,13 @@ def _name(process: Running) -> str:
     return f"term {process.term}, cycle {process.cycle} (n{process.host.rank})"
 
 
-def judge_end(agents: Sequence[Agent], now: float) -> None:
-    """When all faults are over, everybody leaves in bounded time, with a reason."""
+def judge_end(watch: Watch, agents: Sequence[Agent], now: float) -> None:
+    """When all faults are over, everybody leaves in bounded time; who was with the last lead, with its reason."""
     waiting = [agent.rank for agent in agents if agent.alive]
     if waiting:
         raise Broken(f"nodes {waiting} still wait at {now:g} s")
-    for agent in agents:
-        if not agent.crashed and not agent.reason:
-            raise Broken(f"n{agent.rank} left without a reason")
+    if watch.dismissed:
+        members, reason = watch.dismissed[max(watch.dismissed)]
+        for agent in agents:
+            if not agent.crashed and agent.rank in members and agent.reason not in (reason, LEFT_BEHIND):
+                raise Broken(f"n{agent.rank} left with another reason than its lead: {agent.reason}")
