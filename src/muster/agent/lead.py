@@ -108,7 +108,7 @@ class Lead:
         await note_left_job(self._identity)
         self._publisher.run_ends(outcome)
         await self._off_loop(self._publisher.conclude, self._publisher.batch(), outcome, self._signalled)
-        await self._members.dismiss(code=outcome.exit_code)
+        await self._members.dismiss(code=outcome.exit_code, ended=outcome.end_reason)
         return outcome.exit_code
 
     def _ends(self) -> tuple[Coroutine[Any, Any, Any], Coroutine[Any, Any, Any]]:

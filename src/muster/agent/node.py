@@ -74,6 +74,8 @@ class NodeAgent:
         self.parted = lost if reason is None else f"has stepped down: {reason}"
         if message["type"] == Parting.REFUSED.value:
             say(f"the lead refused this agent: {reason}")
+        elif "ended" in message:
+            say(f"the run has ended with {self.code}: {message['ended']}")
         return Parting(message["type"])
 
     async def _hear(self, channel: Channel, orders: asyncio.Queue[dict[str, Any]]) -> None:
