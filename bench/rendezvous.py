@@ -1,0 +1,153 @@
+"""What it costs to gather the nodes of a run: time, messages, bytes, the lead's CPU and memory.
+
+tcp        agents on loopback, with the real handshake, against the lead's real listener and protocol in a process of
+           its own. All of the agents share one process, so the time is theirs as much as the lead's.
+simulated  the protocol and the quorum alone, under a virtual network: the lead's CPU in the real code, and messages.
+store      torch's TCPStore, in the same run: one client reads the records of all nodes with one multi_get, which is
+           how the reference's barrier learns who is there. Beside it the event that closes a round of as many nodes:
+           that is when the lead has decided about all of them, and there is nothing to read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from interrupts import INTERRUPTED, leave_on_signals
+from light_agents import LightAgents, Traffic, lead_process
+from report import Goal, goals_table, machine, save, table
+
+from muster.rendezvous.messages import Arrived
+from muster.rendezvous.protocol import Plan, Protocol
+from muster.rendezvous.sim.large import Large, simulate
+
+AGENTS, SPARES, NODES = 1000, 10, 10_000
+STEADY_S = 15.0
+GOAL_CPU_S, GOAL_MESSAGES = 1.0, 1.0
+
+
+def main() -> int:
+    options = _options()
+    leave_on_signals()
+    results: dict[str, Any] = {
+        "machine": machine(),
+        "tcp": asyncio.run(over_tcp(options.agents, SPARES)),
+        "simulated": simulated(options.nodes),
+        "store": beside_a_store(options.nodes, options.repeat),
+    }
+    wanted = goals(results)
+    results["goals"] = [goal.to_json() for goal in wanted]
+    path = save("rendezvous.json", results)
+    print(json.dumps(results, indent=2) if options.json_only else _page(results, wanted, path))
+    return 0
+
+
+async def over_tcp(nodes: int, spares: int) -> dict[str, float]:
+    """To the close of the round, then for a while in the steady state."""
+    loop = asyncio.get_running_loop()
+    with lead_process(nodes, spares) as lead:
+        agents = LightAgents(nodes)
+        await agents.join(await loop.run_in_executor(None, lead.recv))
+        closed = await loop.run_in_executor(None, lead.recv)
+        gathered = [Traffic(one.messages, one.bytes) for one in agents.traffic]
+        before, since = _ask(lead), time.perf_counter()
+        await asyncio.sleep(STEADY_S)
+        after, seconds = _ask(lead), time.perf_counter() - since
+        spoken = sum(now.messages - then.messages for now, then in zip(agents.traffic, gathered, strict=True))
+        carried = sum(now.bytes - then.bytes for now, then in zip(agents.traffic, gathered, strict=True))
+        await agents.leave()
+    return {
+        "nodes": nodes,
+        "close_s": round(closed["close_s"], 3),
+        "lead_cpu_to_close_s": round(closed["close_cpu_s"], 3),
+        "messages_per_node_to_close": round(statistics.mean(one.messages for one in gathered), 2),
+        "bytes_per_node_to_close": round(statistics.mean(one.bytes for one in gathered)),
+        "steady_messages_per_node_per_s": round(spoken / nodes / seconds, 3),
+        "steady_bytes_per_node_per_s": round(carried / nodes / seconds, 1),
+        "steady_lead_cpu_percent": round(100 * (after["cpu_s"] - before["cpu_s"]) / seconds, 1),
+        "lead_memory_mb": round(after["memory_mb"], 1),
+    }
+
+
+def _ask(lead: Any) -> dict[str, float]:
+    lead.send("figures")
+    figures: dict[str, float] = lead.recv()
+    return figures
+
+
+def simulated(nodes: int) -> dict[str, Any]:
+    figures = simulate(Large(nodes - 100, 100, losses=0, seed=7, lead_losses=0, seconds=60.0))
+    figures["lead_cpu_to_close_s"] = figures.pop("rounds")[0]["lead_cpu_s"]
+    return figures
+
+
+def beside_a_store(nodes: int, repeat: int) -> dict[str, float]:
+    """Medians, in milliseconds; both in turn, so that a busy moment meets both."""
+    from torch.distributed import TCPStore
+
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    client = TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
+    keys = [f"arrived/{rank}" for rank in range(nodes)]
+    records = [json.dumps({"rank": rank, "host": f"n{rank}", "address": "10.0.0.1"}) for rank in range(nodes)]
+    client.multi_set(keys, records)
+    reads, closes = [], []
+    for _ in range(repeat + 1):
+        start = time.perf_counter()
+        client.multi_get(keys)
+        reads.append(time.perf_counter() - start)
+        closes.append(_close(nodes))
+    return {
+        "keys": nodes,
+        "multi_get_ms": round(1000 * statistics.median(reads[1:]), 1),  # the first warms up
+        "close_ms": round(1000 * statistics.median(closes[1:]), 1),
+    }
+
+
+def _close(nodes: int) -> float:
+    """How long the last arrival takes, with which the roles of all are given."""
+    protocol = Protocol(Plan([f"n{rank}" for rank in range(nodes)], spares=100), 0.0)
+    for rank in range(nodes - 1):
+        protocol.handle(Arrived(rank, f"n{rank}"), 0.0)
+    start = time.perf_counter()
+    protocol.handle(Arrived(nodes - 1, f"n{nodes - 1}"), 0.0)
+    return time.perf_counter() - start
+
+
+def goals(results: dict[str, Any]) -> list[Goal]:
+    steady, sim, store = results["tcp"]["steady_messages_per_node_per_s"], results["simulated"], results["store"]
+    closing = f"lead's CPU to close {sim['nodes']} arrivals"
+    read, close = store["multi_get_ms"], store["close_ms"]
+    return [
+        Goal(closing, sim["lead_cpu_to_close_s"], GOAL_CPU_S, " s", below=True),
+        Goal("steady state, messages per node per second", steady, GOAL_MESSAGES, below=True),
+        Goal(f"close of {store['keys']} against the store's read", close, read, " ms", below=True),
+    ]
+
+
+def _page(results: dict[str, Any], wanted: list[Goal], path: Path) -> str:
+    parts = [goals_table(wanted)]
+    for name in ("tcp", "simulated", "store"):
+        parts += ["", table([[name, ""], *([key, str(value)] for key, value in results[name].items())])]
+    return "\n".join([*parts, "", f"written to {path}"])
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="What it costs to gather the nodes of a run.")
+    parser.add_argument("--agents", type=int, default=AGENTS, metavar="N", help=f"over TCP (default: {AGENTS})")
+    parser.add_argument("--nodes", type=int, default=NODES, metavar="N", help=f"simulated (default: {NODES})")
+    parser.add_argument("--repeat", type=int, default=20, metavar="N", help="reads of the store (default: 20)")
+    parser.add_argument("--json-only", action="store_true", help="print the results as JSON and nothing else")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
