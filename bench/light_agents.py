@@ -39,7 +39,7 @@ class _Lead:
     def __init__(self, nodes: int, spares: int) -> None:
         self._protocol = Protocol(Plan([f"n{rank}" for rank in range(nodes)], ray=False, spares=spares), 0.0)
         run = RunPaths("/nonexistent/run")
-        self._members = Members(Identity(0, "n0", run, run.attempt(0), local=True), nodes, TOKEN)
+        self._members = Members(Identity(0, "n0", run, run.attempt(0), local=True), TOKEN)
         self._members.on_task, self._members.on_join = self._keep, self._joined
         self._tasks: set[asyncio.Task[None]] = set()
         self._began: tuple[float, float] | None = None
@@ -48,8 +48,7 @@ class _Lead:
     async def listen(self) -> int:
         self.closed = asyncio.get_running_loop().create_future()
         port = await self._members.listen()
-        if hasattr(self._members, "beat"):  # one for all members; before that, each connection had its own
-            self._keep(self._members.beat())
+        self._keep(self._members.beat())
         return port
 
     def _keep(self, work: Any) -> None:
@@ -88,6 +87,7 @@ def lead_process(nodes: int, spares: int) -> Iterator[Connection]:
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=_serve, args=(theirs, nodes, spares), daemon=True)
     process.start()
+    theirs.close()  # so that its end is seen, should it fail
     try:
         yield ours
         ours.send("end")
@@ -138,7 +138,7 @@ class LightAgents:
             traffic.messages += 1
             if message["type"] == "beat":
                 traffic.messages += 1
-                channel.send("beat", at=message.get("at"), version=0)
+                channel.send("beat", at=message["at"], version=0, time=0.0)
             traffic.bytes = _carried(channel)
 
     async def leave(self) -> None:
