@@ -227,12 +227,10 @@ class Lead:
         self._agent.say(f"concludes: {outcome.end_reason}")
         self._watch.concluded(self.term, outcome)
         self._agent.host.end_all()
-        self._agent.ask(
-            lambda: self._files.conclude(self.term, outcome.end_reason), lambda _: self._dismiss(outcome.end_reason)
-        )
+        self._agent.ask(lambda: self._files.conclude(self.term, outcome.end_reason), self._dismiss)
 
     def _dismiss(self, reason: str) -> None:
-        """Everybody may go, this agent with them."""
+        """Everybody may go, this agent with them. The reason is the one that was recorded first."""
         self._watch.dismissed[self.term] = list(self._seat.ends), reason
         self._seat.closed = True
         for end in self._seat.ends.values():
