@@ -93,3 +93,33 @@ def test_a_live_run_is_seen_up_to_now(muster: MusterCommand) -> None:
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert phases(timeline(reader.read()).attempts[0].nodes[0])[-1] == "gone"
+
+
+def test_a_run_that_is_followed_leaves_its_report_and_its_metrics(muster: MusterCommand) -> None:
+    done = muster.local("--", "true", nodes=1)
+    report = muster.run_dir() / "report.html"
+    assert f"report: {report}" in done.stderr and "node-0" in report.read_text()
+    assert 'muster_run_nodes{run="' in (muster.run_dir() / "metrics.prom").read_text()
+
+
+def test_a_run_that_nobody_followed_gets_its_report_from_whoever_looks_next(muster: MusterCommand) -> None:
+    started = muster.local("--detach", "--", "true", nodes=1)
+    assert started.returncode == 0, started.stderr
+    wait_for("its end", (muster.run_dir() / "attempt-0" / "outcome").exists)
+    assert not (muster.run_dir() / "report.html").exists()
+    assert muster.status()["state"] == "succeeded"
+    assert (muster.run_dir() / "report.html").exists()
+
+
+def test_a_report_that_cannot_be_written_changes_nothing_about_the_run(muster: MusterCommand) -> None:
+    spoil = "mkdir -p $MUSTER_OUTPUT_DIR/../report.html/x; exit 3"
+    done = muster.local("--", "bash", "-c", spoil, nodes=1)
+    assert done.returncode == 3 and "the driver exited with 3" in done.stderr
+
+
+def test_two_real_runs_are_compared(muster: MusterCommand) -> None:
+    for name in ("one", "other"):
+        assert muster.local("--name", name, "--", "true", nodes=1).returncode == 0
+    done = muster("compare", "one", "other")
+    assert done.returncode == 0, done.stderr
+    assert "from job start to driver" in done.stdout and "one-" in done.stdout

@@ -33,7 +33,7 @@ class SyntheticRun:
         write_json(self.paths.job, {**job, **{k: v for k, v in group.items() if k not in job}, "stop_grace": 30.0})
         submission = {"asked": START, "time": START + 1.0, "backend": "slurm", "kind": "sbatch", "job_id": "4711"}
         write_json(self.paths.submission, {**submission, "run": self.paths.run_id, "pid": None, "host": "login1"})
-        Path(self.attempt.hosts).write_text("\n".join(self.hosts) + "\n")
+        Path(self.attempt.hosts).write_bytes(("\n".join(self.hosts) + "\n").encode("utf-8", "surrogatepass"))
         Path(self.attempt.driver_log).write_text("")
 
     def tell(self, event: str, after: float = 0.0, **fields: Any) -> None:
@@ -126,4 +126,27 @@ def large_run(root: Path, nodes: int = 1000) -> SyntheticRun:
     run.loses(min(871, nodes - 6), reason="no word for 12 s")
     run.brings_up(slow=1)
     run.ends()
+    return run
+
+
+HOSTILE = (
+    "<img src=x onerror=boom()>", "</script><script>boom()</script>", "\x1b[2J\x1b[31mred\x1b[0m", "turned\u202eround",
+    "a\r\nb\tc", "'\"&amp;{{7*7}}", "null\0byte", "\x9b31m", "\ud800",
+)  # fmt: skip
+
+
+def hostile_run(root: Path) -> SyntheticRun:
+    """Every text of it tries to be more than text; one node is lost, one driver fails."""
+    run = SyntheticRun(root, len(HOSTILE), hosts=[f"{text}" for text in HOSTILE])
+    job = {"nodes": len(HOSTILE), "command": ["sh", "-c", *HOSTILE], "name": HOSTILE[0], HOSTILE[1]: HOSTILE[2]}
+    write_json(run.paths.job, job)
+    run.brings_up()
+    run.loses(2, reason=HOSTILE[0])
+    run.lines[-4] = json.dumps({**json.loads(run.lines[-4]), "reason": " ".join(HOSTILE), "log_tail": [*HOSTILE]})
+    run.brings_up()
+    run.error = {"rank": 1, "host": HOSTILE[1], "phase": HOSTILE[0], "reason": HOSTILE[2], "log_tail": [*HOSTILE]}
+    run.tell("note", rank=1, host=HOSTILE[1], text=HOSTILE[0])
+    Path(run.attempt.node_log(1)).write_bytes(" ".join(HOSTILE).encode("utf-8", "surrogatepass") + b"\xff\xfe\n")
+    Path(run.attempt.driver_log).write_bytes("\n".join(HOSTILE).encode("utf-8", "surrogatepass") + b"\xff\xfe\n")
+    run.ends(code=1)
     return run

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -19,8 +20,10 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from muster.backends.prepare import Prepared
+from muster.board import RunPaths
 from muster.runs.follow import Event, Output, RunResult
 from muster.runs.sequel import in_words
+from muster.views.plain import printable
 
 ARRIVED = ("arrived", "starting", "ready")
 
@@ -85,6 +88,8 @@ class Display:
             self.note(f"{who} failed in phase {error['phase']!r}: {error['reason']}")
             for line in error["log_tail"]:
                 self.console.print(Text(f"    | {printable(line)}"))
+        if os.path.exists(report := RunPaths(ended.run_dir).report):
+            self.note(f"report: {report}")
 
     def task_ended(self, ended: RunResult) -> None:
         """One of many runs at once: a line; `muster status` says more."""
@@ -173,8 +178,3 @@ class JsonDisplay(Display):
 
     def _print(self, fields: dict[str, Any]) -> None:
         print(json.dumps({"time": time.time(), **fields}), flush=True)
-
-
-def printable(text: str) -> str:
-    """Text of foreign origin without control characters: a log line must not move the cursor."""
-    return "".join(char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -31,12 +31,13 @@ class Span:
 
 @dataclass(frozen=True)
 class NodeLine:
-    """One node of an attempt, with its last role and state."""
+    """One node of an attempt, with its last role, state and phase; in the latter it may have spent no time."""
 
     rank: int
     host: str
     role: str
     state: str
+    phase: Phase
     spans: tuple[Span, ...]
 
     def seconds(self, phase: Phase, cycle: int | None = None) -> float:
@@ -165,7 +166,7 @@ class _Fold:
         for node in self._nodes.values():
             self._enter(node, None, self._end)
         lines = [
-            NodeLine(node.rank, node.host, node.role, node.state, tuple(node.spans))
+            NodeLine(node.rank, node.host, node.role, node.state, node.phase, tuple(node.spans))
             for _, node in sorted(self._nodes.items())
         ]
         cycles = tuple(self._cycles())
