@@ -73,10 +73,10 @@ class _Walk:
         unclean = [(when, rank) for rank, when in cycle.stopping.items() if rank not in cycle.arrived]
         unready = [(when, rank) for rank, when in cycle.starting.items() if rank not in cycle.ready]
         if unclean:
-            self._from_clean(min(unclean)[1])
+            self._from_clean(min(unclean)[1], len(unclean) - 1)
         elif unready:
             rank = min(unready)[1]
-            self._from_ready(rank, f"Ray starts on {self._host(rank)}, and is not up")
+            self._from_ready(rank, f"Ray starts on {self._host(rank)}{_and_others(len(unready) - 1)}")
         elif cycle.closed is None or not cycle.arrived:
             self._back_to(cycle.start, Phase.LAUNCHING, None, "nodes are awaited")
         else:
@@ -125,10 +125,15 @@ class _Walk:
         else:
             self._back_to(cycle.start, Phase.LAUNCHING, rank, f"{self._host(rank)} comes up")
 
-    def _from_clean(self, rank: int) -> None:
+    def _from_clean(self, rank: int, others: int = 0) -> None:
         cycle = self._cycle
-        self._back_to(cycle.stopping[rank], Phase.FINISHING, rank, f"{self._host(rank)} is cleared")
+        what = f"{self._host(rank)}{_and_others(others)} is cleared"
+        self._back_to(cycle.stopping[rank], Phase.FINISHING, rank, what)
         self._back_to(cycle.start, Phase.FINISHING, None, "the driver before is ended")
 
     def _host(self, rank: int) -> str:
         return self._cycle.hosts.get(rank) or f"rank-{rank}"
+
+
+def _and_others(count: int) -> str:
+    return f" (and {count} more)" if count else ""

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from muster.runs.liveness import SILENT_S
+from muster.views.hosts import folded
 from muster.views.phases import ALLOCATED, Phase
 from muster.views.record import AttemptRecord, RunRecord, moment, record, records, whole, words
 from muster.views.timeline import AttemptTimeline, NodeLine, Timeline
 
-UNLIKE = 1.5  # how many times the median makes a node slow
+MOST_NAMED = 2000  # hosts that are folded into one text
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,31 @@ def node_seconds(seen: Timeline) -> dict[Phase, float]:
         if span.phase in sums:
             sums[span.phase] += span.seconds
     return {phase: total for phase, total in sums.items() if total > 0}
+
+
+def waits_for(run: RunRecord, seen: Timeline) -> tuple[str, float] | None:
+    """What a live run waits for, in words, and since when; None when it is over."""
+    attempt = seen.attempts[-1]
+    cycle = attempt.cycles[-1]
+    if not run.live:
+        return None
+    state = words(run.status.get("state"))
+    if cycle.driver_start is not None and cycle.driver_end is None and state == "running":
+        return "the driver runs", cycle.driver_start
+    if state == "finishing":
+        return "everything is being ended", cycle.driver_end or cycle.start
+    if not cycle.path:
+        return None
+    step = cycle.path[-1]
+    away = folded([node.host for node in missing(attempt)][:MOST_NAMED]) if step.phase is Phase.LAUNCHING else ""
+    return step.what + (f": {away}" if away else ""), step.start
+
+
+def silence(run: RunRecord) -> float | None:
+    """For how long a run that seems to be live has said nothing, where that is longer than a live lead ever is."""
+    updated = moment(run.attempts[-1].status.get("updated")) if run.attempts else None
+    quiet = run.now - updated if updated is not None and run.live else 0.0
+    return quiet if quiet > SILENT_S else None
 
 
 def failures(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda attempt, rank: []) -> list[Failure]:

@@ -35,6 +35,8 @@ def page_model(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda
         "backend": words(status.get("backend")) or words(run.submission.get("backend")),
         "job_id": words(status.get("job_id")),
         "command": redact_words([word for word in job.get("command") or [] if isinstance(word, str)]),
+        "waits": _waits(run, seen),
+        "silent": findings.silence(run),
         "asked": run.asked,
         "now": _ms(seen, run.now),
         "wall": _ms(seen, seen.end),
@@ -55,6 +57,11 @@ def page_model(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda
 
 def _ms(seen: Timeline, when: float) -> int:
     return round((when - seen.start) * 1000)
+
+
+def _waits(run: RunRecord, seen: Timeline) -> list[Any] | None:
+    waits = findings.waits_for(run, seen)
+    return None if waits is None else [waits[0], _ms(seen, waits[1])]
 
 
 def _look(phase: Phase) -> dict[str, str]:
@@ -86,7 +93,7 @@ def _attempt(seen: Timeline, attempt: AttemptTimeline) -> dict[str, Any]:
             }
             for cycle in attempt.cycles
         ],
-        "missing": folded([node.host for node in findings.missing(attempt)][:2000]),
+        "missing": folded([node.host for node in findings.missing(attempt)][: findings.MOST_NAMED]),
         "slow": {
             "cycle": slow_cycle,
             "usual": round(usual, 3),

@@ -3,18 +3,11 @@
 (function () {
   const el = Muster.el, seconds = Muster.seconds;
 
-  // What there is to say first: what the run waits for, or how it ended.
-  Muster.waitsFor = function (model) {
-    const attempt = model.attempts[model.attempts.length - 1], cycle = attempt.cycles[attempt.cycles.length - 1];
-    if (!model.live) return null;
-    if (cycle.driver[0] !== null && cycle.driver[1] === null && model.state === "running") {
-      return "The driver has run for " + seconds(model.now - cycle.driver[0]) + ".";
-    }
-    if (model.state === "finishing") return "Everything is being ended.";
-    const step = cycle.path[cycle.path.length - 1];
-    if (!step) return null;
-    const who = attempt.missing && model.state === "gathering" ? ": " + attempt.missing : "";
-    return "Waiting: " + step[4] + who + " (" + seconds(step[3] - step[2]) + ")";
+  // What there is to say first: what a live run waits for, and whether it still speaks.
+  Muster.waitsFor = function (model, now) {
+    if (!model.waits) return null;
+    const quiet = model.silent ? " No word from it for " + seconds(model.silent * 1000) + ": its lead may be gone." : "";
+    return model.waits[0] + ", for " + seconds(now - model.waits[1]) + "." + quiet;
   };
 
   Muster.head = function (model, ...more) {
@@ -25,7 +18,7 @@
       el("div", { class: "tools" }, el("h1", {}, model.run), el("span", { class: "state " + model.state }, model.state), ...more),
       model.reason ? el("p", { class: "reason" }, model.reason
         + (model.exit_code === null ? "" : " (exit code " + model.exit_code + ")")) : null,
-      Muster.waitsFor(model) ? el("p", { class: "waits" }, Muster.waitsFor(model)) : null,
+      model.waits ? el("p", { class: "waits" }, Muster.waitsFor(model, model.now)) : null,
       el("ul", { class: "facts" },
         fact("nodes", attempt.nodes.length), fact(model.live ? "so far" : "took", seconds(model.wall)),
         fact("job start to driver", first ? seconds(first.driver[0] - attempt.began) : ""),
