@@ -107,7 +107,10 @@ class SyntheticRun:
             {"rank": r, "host": h, "role": self.roles[r], "logical_rank": None, "state": self.states[r]}
             for r, h in enumerate(self.hosts)
         ]
-        timings = {"job_start": START + 30.0, "lead_ready": START + 31.0, "ended": None}
+        told = [json.loads(line) for line in self.lines if '"driver_' in line or '"end"' in line]
+        when = {event["event"]: event["time"] for event in told}
+        timings = {"job_start": START + 30.0, "lead_ready": START + 31.0, "ended": when.get("end")}
+        timings |= {name: when[name] for name in ("driver_start", "driver_end") if name in when}
         status = {
             "run": self.paths.run_id, "job_id": "4711", "backend": "slurm", "attempt": 0, "cycle": self.cycle,
             "lead": 0, "cycles": self.cycles, "state": state, "end_reason": None, "nodes": nodes, "guests": [],

@@ -41,7 +41,7 @@ def report(run: RunRecord) -> str:
     tails = _tails(run)
     scripts, style = [asset(name) for name in SCRIPTS], asset("page.css")
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    policy = f"default-src 'none'; script-src {hashes}; style-src 'sha256-{_digest(style)}' 'unsafe-hashes'"
+    policy = f"default-src 'none'; script-src {hashes}; style-src 'sha256-{_digest(style)}'"
     return _PAGE.format(
         policy=html.escape(policy),
         title=html.escape(f"{run.run_id}: {run.status['state']}"),
