@@ -49,7 +49,7 @@ def test_the_report_needs_nothing_but_itself(tmp_path: Path) -> None:
     page = report(RunReader(large_run(tmp_path / "r", nodes=24).paths).read())
     elements = Elements(page)
     assert elements.addresses == []
-    assert elements.tags.count("script") == 5 and "link" not in elements.tags
+    assert elements.tags.count("script") == 6 and "link" not in elements.tags
     assert "default-src &#x27;none&#x27;" in page
 
 

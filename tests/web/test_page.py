@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.browser import Page, needs_browser
 from tests.running import MusterCommand, wait_for
-from tests.views.synthetic import HOSTILE, hostile_run, large_run
+from tests.views.synthetic import HOSTILE, SyntheticRun, hostile_run, large_run
 from tests.web.conftest import Site
 
 pytestmark = needs_browser
@@ -237,4 +237,21 @@ def test_the_list_shows_states_and_bars_and_is_searched(page: Page, site: Site, 
     assert page.run("document.activeElement.type") == "search"
     page.run("document.activeElement.value = 'eval'; document.activeElement.dispatchEvent(new Event('input'))")
     assert page.run("document.querySelectorAll('tbody tr').length") == 1
+    assert page.errors() == []
+
+
+def test_what_has_the_focus_keeps_it_while_a_live_run_goes_on(page: Page, site: Site) -> None:
+    run = SyntheticRun(site.runs_dir / "live", nodes=3)
+    run.now = time.time() - 20.0
+    run.brings_up()
+    run.write("running", timings={"job_start": run.now - 19.0}, updated=time.time())
+    enter(page, site, "/run/live")
+    page.wait_for(f"{STATE} === 'running'")
+    page.run("[...document.querySelectorAll('.tools button')].find(b => b.textContent === 'all').focus()")
+    waits = page.run("document.querySelector('.waits').textContent")
+    page.wait_for(f"document.querySelector('.waits').textContent !== {waits!r}", "the seconds to go on")
+    run.tell("note", text="something new")
+    run.write("running", timings={"job_start": run.now - 19.0}, updated=time.time())
+    page.wait_for("document.body.innerText.includes('something new')")
+    assert page.run("document.activeElement.textContent") == "all"
     assert page.errors() == []

@@ -21,7 +21,7 @@ from muster.views.record import RunReader, RunRecord
 from muster.views.summary import summary
 
 ASSETS = Path(__file__).parent / "assets"
-SCRIPTS = ("elements.js", "timeline.js", "run.js", "report.js")
+SCRIPTS = ("elements.js", "picture.js", "timeline.js", "run.js", "report.js")
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">

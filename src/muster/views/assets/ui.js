@@ -223,7 +223,7 @@
       const waits = this.head.querySelector(".waits");
       if (waits && model.waits) waits.textContent = Muster.waitsFor(model, now);
       attempt.end = now;
-      this.timelines?.[this.timelines.length - 1].show(model, attempt);
+      this.timelines?.[this.timelines.length - 1].grow(now);
     }
 
     askToStop() {
