@@ -244,14 +244,16 @@ def test_what_has_the_focus_keeps_it_while_a_live_run_goes_on(page: Page, site: 
     run = SyntheticRun(site.runs_dir / "live", nodes=3)
     run.now = time.time() - 20.0
     run.brings_up()
-    run.write("running", timings={"job_start": run.now - 19.0}, updated=time.time())
+    ray = {"address": "n1:6379", "dashboard": {"host": "n1", "port": 24005}, "tuning": {}}
+    run.write("running", timings={"job_start": run.now - 19.0}, updated=time.time(), ray=ray)
     enter(page, site, "/run/live")
     page.wait_for(f"{STATE} === 'running'")
+    page.wait_for("document.querySelector('header').textContent.includes('ssh -N -L 24005:127.0.0.1:24005 -J')")
     page.run("[...document.querySelectorAll('.tools button')].find(b => b.textContent === 'all').focus()")
     waits = page.run("document.querySelector('.waits').textContent")
     page.wait_for(f"document.querySelector('.waits').textContent !== {waits!r}", "the seconds to go on")
     run.tell("note", text="something new")
-    run.write("running", timings={"job_start": run.now - 19.0}, updated=time.time())
+    run.write("running", timings={"job_start": run.now - 19.0}, updated=time.time(), ray=ray)
     page.wait_for("document.body.innerText.includes('something new')")
     assert page.run("document.activeElement.textContent") == "all"
     assert page.errors() == []

@@ -6,12 +6,16 @@ import http.client
 import json
 import os
 import re
+import socket
+import threading
 from pathlib import Path
 
 import pytest
 from tests.running import wait_for
 from tests.views.synthetic import SyntheticRun, hostile_run, large_run
 from tests.web.conftest import Site
+
+from muster.web.server import MOST_CONNECTIONS
 
 PATHS = [
     "/",
@@ -50,8 +54,8 @@ def test_a_wrong_token_gives_no_cookie(site: Site, token: str) -> None:
 
 def test_a_link_works_once(site: Site, run: SyntheticRun) -> None:
     path = site.link().removeprefix(site.origin)
-    status, headers, _ = site.ask(path)
-    assert status == 200
+    status, headers, body = site.ask(path)
+    assert status == 200 and b'rel="icon" href="data:,"' in body  # else the browser asks for one, in vain
     assert site.ask("/api/runs", Cookie=headers["Set-Cookie"].partition(";")[0])[0] == 200
     assert site.ask(path)[0] == 403
 
@@ -184,3 +188,20 @@ def test_requests_that_are_too_large_or_of_no_known_kind_are_refused(site: Site)
     assert site.ask("/", "POST", Content_Length="999999")[0] == 413
     assert site.ask("/", "DELETE", **site.entered())[0] == 405
     assert site.ask("/", "OPTIONS", Origin="http://evil.example")[0] == 403
+
+
+def test_connections_of_others_that_say_nothing_do_not_keep_us_out(site: Site, run: SyntheticRun) -> None:
+    idle = [socket.create_connection(("127.0.0.1", site.server.port)) for _ in range(MOST_CONNECTIONS + 20)]
+    try:
+        cookie = site.entered()
+        assert [site.ask(path, **cookie)[0] for path in ("/", "/assets/ui.js", "/api/runs")] == [200, 200, 200]
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_an_answer_leaves_no_connection_and_no_thread_behind(site: Site, run: SyntheticRun) -> None:
+    before, cookie = threading.active_count(), site.entered()
+    for _ in range(2 * MOST_CONNECTIONS):
+        assert site.ask("/assets/page.css", **cookie)[1]["Connection"] == "close"
+    wait_for("the threads to end", lambda: threading.active_count() <= before)

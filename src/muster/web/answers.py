@@ -22,7 +22,7 @@ FILES = ("page.css", *SCRIPTS)
 MOST_SCRAPED = 50
 
 _ENTERED = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/"><title>Muster</title>
-<p><a href="/">Go on</a>"""
+<link rel="icon" href="data:,"><p><a href="/">Go on</a>"""
 _SHELL = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Muster</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><meta name="muster-key" content="{key}">

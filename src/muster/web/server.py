@@ -10,8 +10,8 @@ from typing import Any
 from muster.web.answers import Answers
 from muster.web.messages import HEADERS, Answer, Request
 
-QUIET_S = 60.0  # a connection that says nothing for so long is closed
-MOST_CONNECTIONS = 128  # anybody on this host can open them: they must not use up our threads
+QUIET_S = 5.0  # a connection that asks nothing for so long is closed: anybody on this host can open one
+MOST_CONNECTIONS = 128  # at once, each with a thread; further ones wait their turn
 
 
 class Server(ThreadingHTTPServer):
@@ -19,6 +19,7 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, port: int, answers: Answers | None = None) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
@@ -30,7 +31,9 @@ class Server(ThreadingHTTPServer):
         return int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
+        """Where there is no room, whoever comes waits: silent connections are soon gone. One dropped would be a page
+        with a part missing."""
+        if self._room.acquire(timeout=2 * QUIET_S):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -54,7 +57,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         length = self.headers.get("Content-Length", "0")
         if not length.isdigit() or int(length) > 4096 or "Transfer-Encoding" in self.headers:
-            self.close_connection = True
             self._send(Answer(413, b"Too much."))
             return
         self.rfile.read(int(length))  # nothing that we are told is in a body
@@ -65,18 +67,18 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_DELETE = do_OPTIONS = do_HEAD = do_PATCH = _serve
 
     def _send(self, answer: Answer) -> None:
+        """One answer for each connection: kept open, they would take each other's room, and loopback is quick."""
+        self.close_connection = True
         self.send_response(answer.status)
-        for name, value in {**HEADERS, "Content-Type": answer.kind, **answer.headers}.items():
+        for name, value in {**HEADERS, "Content-Type": answer.kind, **answer.headers, "Connection": "close"}.items():
             self.send_header(name, value)
         if isinstance(answer.body, bytes):
             self.send_header("Content-Length", str(len(answer.body)))
             self.end_headers()
             self.wfile.write(b"" if self.command == "HEAD" else answer.body)
             return
-        self.close_connection = True
         if answer.length is not None:
             self.send_header("Content-Length", str(answer.length))
-        self.send_header("Connection", "close")
         self.end_headers()
         with contextlib.closing(answer.body) as pieces:  # type: ignore[type-var]
             for piece in pieces:

@@ -19,7 +19,7 @@ from muster.views.record import RunReader, RunRecord
 from muster.views.report import leave_report, model_of
 
 LOOK_S = 0.5
-KEEP_ALIVE_S = 15.0
+KEEP_ALIVE_S = 5.0  # a browser that has gone is noticed when it is spoken to
 MOST_LISTED = 300
 MOST_KEPT = 24  # runs whose events are kept in memory
 
