@@ -106,6 +106,7 @@ class Page:
         self._browser, self._session, self._target = browser, session, target
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
+        self.ask("Page.setLifecycleEventsEnabled", enabled=True)
         self.size(width, height)
 
     def ask(self, method: str, **params: Any) -> dict[str, Any]:
@@ -121,15 +122,15 @@ class Page:
         self.ask("Emulation.setEmulatedVisionDeficiency", type="achromatopsia")
 
     def go(self, url: str) -> None:
-        """Open an address, and wait until it is loaded."""
+        """Open an address, and wait until just that is loaded: the page before may still be about to be."""
         self._browser.events.clear()
-        self.ask("Page.navigate", url=url)
-        wait_for(f"{url} to load", self._loaded)
+        loader = self.ask("Page.navigate", url=url)["loaderId"]
+        wait_for(f"{url} to load", lambda: self._loaded(loader))
 
-    def _loaded(self) -> bool:
+    def _loaded(self, loader: str) -> bool:
         self._browser.listen()
-        mine = [event for event in self._browser.events if event.get("sessionId") == self._session]
-        return any(event["method"] == "Page.loadEventFired" for event in mine)
+        told = [event["params"] for event in self._browser.events if event["method"] == "Page.lifecycleEvent"]
+        return any((params["loaderId"], params["name"]) == (loader, "load") for params in told)
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page; of a promise, what it becomes."""
