@@ -95,6 +95,17 @@ def muster(tmp_path: Path) -> MusterCommand:
     return MusterCommand(cwd=tmp_path, python=sys.executable)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--images", action="store_true", help="write the pictures in docs/images anew")
+
+
+@pytest.fixture(scope="session")
+def images(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pictures are kept: of the documentation with --images, else a place that is forgotten."""
+    docs = Path(__file__).parents[1] / "docs" / "images"
+    return docs if request.config.getoption("--images") else tmp_path_factory.mktemp("images")
+
+
 @pytest.fixture(scope="session")
 def has_ray() -> bool:
     return subprocess.run([sys.executable, "-c", "import ray"], capture_output=True).returncode == 0

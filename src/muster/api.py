@@ -21,6 +21,7 @@ from muster.runs.status import read_status
 from muster.runs.stop import stop_run
 from muster.spec import JobSpec, SpecError
 from muster.spec import load_job as read_job
+from muster.views.report import leave_report
 
 __all__ = [
     "BackendError",
@@ -118,9 +119,10 @@ async def _run_attached(prepared: Prepared, observe: Observer) -> RunResult:
 
 
 async def observed(run: RunPaths, observe: Observer) -> RunResult:
-    """Follow a run, showing each item to the observer; returns the result."""
+    """Follow a run, showing each item to the observer; returns the result, once its report is written."""
     async for item in follow(run):
         if isinstance(item, RunResult):
+            await asyncio.get_running_loop().run_in_executor(None, leave_report, run)
             return item
         observe(item)
     raise AssertionError("a followed run ends with its result")

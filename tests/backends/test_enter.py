@@ -8,7 +8,7 @@ from muster.agent.attach import WORDS
 from muster.backends.container import Container
 from muster.backends.enter import Entry, Node, session_environment
 from muster.board import RunPaths
-from muster.cli.tunnel import Tunnel
+from muster.runs.reach import Tunnel
 
 RUN = RunPaths("/lustre/muster-runs/up-20260101T000000-ab12")
 ENTRY = Entry(RUN, RUN.attempt(1), Node(2, "n3", "/envs/x/bin/python", 77), "4711", 0, "10.0.0.1:6379")

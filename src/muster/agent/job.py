@@ -122,7 +122,7 @@ def slurm_job_id(env: Mapping[str, str]) -> str | None:
 def host_names(attempt: AttemptPaths) -> list[str]:
     """Names of the step's nodes by rank; none before the job script has written them."""
     try:
-        with open(attempt.hosts, encoding="utf-8") as file:
+        with open(attempt.hosts, encoding="utf-8", errors="replace") as file:
             return file.read().split()
     except OSError:
         return []

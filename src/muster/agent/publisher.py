@@ -88,6 +88,7 @@ class Publisher:
         if self.error is None:
             self.phase(f"{node.host} failed in phase {phase}: {reason}")
             self.error = {"rank": node.rank, "host": node.host, "phase": phase, "reason": reason, "log_tail": tail}
+            self.event("failure", **self.error)  # the status forgets it where a spare or a new cycle mends it
 
     def mark(self, timing: str, when: float | None = None) -> None:
         self.timings[timing] = time.time() if when is None else when

@@ -30,6 +30,7 @@ def submit_batch(prepared: Prepared) -> str:
 
 def submit_batches(runs: Sequence[Prepared]) -> str:
     """sbatch one script for all these runs: one, or those of an array; returns the job id."""
+    asked = time.time()
     _check_size(runs[0])
     try:
         for prepared in runs:
@@ -44,7 +45,7 @@ def submit_batches(runs: Sequence[Prepared]) -> str:
         raise
     for prepared in runs:
         own = [job_array.job_id(prepared, job) for job in jobs]
-        _record(prepared, own[0], pid=None, job_ids=own)
+        _record(prepared, asked, own[0], pid=None, job_ids=own)
     return jobs[0]
 
 
@@ -92,6 +93,7 @@ def _check_size(prepared: Prepared) -> None:
 
 def start_detached(prepared: Prepared) -> int:
     """Start the job script in a session of its own; returns its pid."""
+    asked = time.time()
     write_run(prepared)
     with open(prepared.run.output_file, "ab") as output:
         process = subprocess.Popen(
@@ -99,13 +101,14 @@ def start_detached(prepared: Prepared) -> int:
             stdin=subprocess.DEVNULL, stdout=output, stderr=output,
         )  # fmt: skip
     process.returncode = 0  # nobody is going to wait for it
-    _record(prepared, job_id_here(prepared), process.pid)
+    _record(prepared, asked, job_id_here(prepared), process.pid)
     return process.pid
 
 
 @asynccontextmanager
 async def attached(prepared: Prepared) -> AsyncIterator[Owned]:
     """Run the job script until it ends by itself; if this process is killed, its keeper ends the run."""
+    asked = time.time()
     write_run(prepared)
     grace = prepared.spec.stop_grace + OWNER_LOST_EXTRA_S
     async with Scope("run", lost_owner_grace=grace) as scope:
@@ -116,7 +119,7 @@ async def attached(prepared: Prepared) -> AsyncIterator[Owned]:
                 stdout=output.fileno(),
                 stderr=output.fileno(),
             )
-        _record(prepared, job_id_here(prepared), process.pid)
+        _record(prepared, asked, job_id_here(prepared), process.pid)
         yield process
         await process.wait()
 
@@ -126,7 +129,8 @@ def job_id_here(prepared: Prepared) -> str | None:
     return os.environ.get("SLURM_JOB_ID") if prepared.place.kind == "allocation" else None
 
 
-def _record(prepared: Prepared, job_id: str | None, pid: int | None, job_ids: Sequence[str] = ()) -> None:
+def _record(prepared: Prepared, asked: float, job_id: str | None, pid: int | None, job_ids: Sequence[str] = ()) -> None:
+    """`asked` is when the run was asked for, `time` when it was handed over: a busy slurmctld shows between them."""
     submission = {
         "run": prepared.run.run_id,
         "backend": prepared.place.backend,
@@ -135,6 +139,7 @@ def _record(prepared: Prepared, job_id: str | None, pid: int | None, job_ids: Se
         "job_ids": list(job_ids),
         "host": socket.gethostname(),
         "pid": pid,
+        "asked": asked,
         "time": time.time(),
     }
     write_json(prepared.run.submission, submission)

@@ -2,6 +2,7 @@
 
 <runs dir>/<run id>/
   job.json  env.json  job.sh  job.out  agent.pyz  token  ray-token  submission.json  output/
+  report.html  metrics.prom
   attempt-0/
     canary  hosts  steps.log  phases.log  stop.json  beat  reserve  outcome  sequel.json
     lead-0.json  status-0.json  events-0.jsonl           for each term, that is, for each lead
@@ -219,6 +220,16 @@ class RunPaths:
     def submission(self) -> str:
         """Backend, job id and time of submission."""
         return self._at("submission.json")
+
+    @property
+    def report(self) -> str:
+        """The picture of a run that is over, written by whoever saw its end first."""
+        return self._at("report.html")
+
+    @property
+    def metrics(self) -> str:
+        """The same in figures, for Prometheus' node exporter."""
+        return self._at("metrics.prom")
 
     @property
     def output_dir(self) -> str:

@@ -11,6 +11,7 @@ from muster.backends.prepare import Prepared
 from muster.board import RunPaths
 from muster.cli.display import Display
 from muster.runs.array import ends
+from muster.views.report import leave_report
 
 DETACHED_BY_INTERRUPT = 130
 
@@ -36,6 +37,7 @@ async def _wait(handles: list[RunHandle], display: Display) -> int:
     array_job = (handles[0].job_id or "").partition("_")[0]
     highest = 0
     async for ended in ends([RunPaths(handle.run_dir) for handle in handles], array_job):
+        await asyncio.get_running_loop().run_in_executor(None, leave_report, RunPaths(ended.run_dir))
         display.task_ended(ended)
         highest = max(highest, ended.exit_code)
     return highest

@@ -16,11 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.board import RunPaths
-from muster.cli.display import printable
 from muster.runs.index import NoSuchRun, all_runs, find_run
 from muster.runs.removal import Doomed, Spared, plan, remove
 from muster.runs.usage import PARTS, Usage, measure, total
 from muster.spec.values import seconds
+from muster.views.plain import printable
 
 _runs_dir = click.option("--runs-dir", type=click.Path(path_type=Path), help="Look for runs in this directory only.")
 

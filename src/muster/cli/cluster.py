@@ -26,6 +26,7 @@ from muster.runs.index import NoSuchRun
 from muster.runs.live import NoLiveRun, live_run
 from muster.runs.stop import requester
 from muster.spec import JobSpec, load_job
+from muster.views.report import leave_report
 
 EXAMPLES = """\b
 Examples:
@@ -155,5 +156,6 @@ def down(run: str | None, runs_dir: Path | None) -> int:
         ended = bring_down(paths, requester())
     except BackendError as error:
         raise click.ClickException(str(error)) from error
+    leave_report(paths)
     click.echo(f"{ended.run}: {ended.state}: {ended.end_reason}")
     return 0

@@ -1,4 +1,4 @@
-"""What `muster run` shows: a progress line on a terminal, timestamped lines elsewhere, JSON lines for programs.
+"""What `muster run` shows: nodes coming up on a terminal, timestamped lines elsewhere, JSON lines for programs.
 
 The driver's output goes to stdout untouched, everything of Muster's to stderr.
 """
@@ -7,29 +7,30 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 import time
-from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
-from rich.spinner import Spinner
 from rich.text import Text
 
 from muster.backends.prepare import Prepared
+from muster.board import RunPaths
 from muster.runs.follow import Event, Output, RunResult
 from muster.runs.sequel import in_words
-
-ARRIVED = ("arrived", "starting", "ready")
+from muster.views.plain import printable
+from muster.views.terminal import BringUp
 
 
 def make_display(prepared: Prepared, as_json: bool) -> Display:
     if as_json:
         return JsonDisplay()
-    kind = LiveDisplay if sys.stderr.isatty() and prepared.spec.array is None else Display
-    return kind(prepared.place.nodes, prepared.spec.ray)
+    if sys.stderr.isatty() and prepared.spec.array is None:
+        return LiveDisplay(prepared.place.nodes, prepared.spec.ray, prepared.run)
+    return Display(prepared.place.nodes, prepared.spec.ray)
 
 
 class Display:
@@ -85,6 +86,8 @@ class Display:
             self.note(f"{who} failed in phase {error['phase']!r}: {error['reason']}")
             for line in error["log_tail"]:
                 self.console.print(Text(f"    | {printable(line)}"))
+        if os.path.exists(report := RunPaths(ended.run_dir).report):
+            self.note(f"report: {report}")
 
     def task_ended(self, ended: RunResult) -> None:
         """One of many runs at once: a line; `muster status` says more."""
@@ -110,29 +113,21 @@ READY_HINTS = (
 
 
 class LiveDisplay(Display):
-    """The same lines, with a line below them that moves until the driver's output begins."""
+    """The same lines, and below them the nodes and what is waited for, until the driver's output begins."""
 
-    def __init__(self, nodes: int, ray: bool) -> None:
+    def __init__(self, nodes: int, ray: bool, run: RunPaths) -> None:
         super().__init__(nodes, ray)
-        self._spinner = Spinner("dots", self._summary())
+        view = BringUp(run)
         self._live = Live(
-            self._spinner, console=self.console, refresh_per_second=8, transient=True, redirect_stdout=False
-        )
+            view, console=self.console, refresh_per_second=4, transient=True, redirect_stdout=False,
+            vertical_overflow="crop",
+        )  # fmt: skip
         self._live.start()
 
     def show(self, item: Event | Output) -> None:
         if isinstance(item, Output) or item.fields["event"] == "driver_start":
             self._live.stop()  # from here on the terminal is the driver's
         super().show(item)
-        self._spinner.update(text=self._summary())
-
-    def _summary(self) -> Text:
-        states = Counter(self._nodes.values())
-        arrived = sum(states[state] for state in ARRIVED)
-        text = f"{arrived}/{self._total} nodes arrived" if self._nodes else "waiting for the job to start"
-        if self._ray and self._nodes:
-            text += f", Ray up on {states['ready']}/{self._total}"
-        return Text(text)
 
     def close(self) -> None:
         self._live.stop()
@@ -173,8 +168,3 @@ class JsonDisplay(Display):
 
     def _print(self, fields: dict[str, Any]) -> None:
         print(json.dumps({"time": time.time(), **fields}), flush=True)
-
-
-def printable(text: str) -> str:
-    """Text of foreign origin without control characters: a log line must not move the cursor."""
-    return "".join(char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in text)

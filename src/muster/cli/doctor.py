@@ -14,11 +14,11 @@ from rich.text import Text
 
 from muster.backends.choose import choose_place
 from muster.backends.errors import Mistake
-from muster.cli.display import printable
 from muster.cli.options import GroupedOption, JobCommand, job_options
 from muster.doctor.examine import Examination, Report
 from muster.doctor.verdict import Verdict
 from muster.spec import load_job
+from muster.views.plain import printable
 
 COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 PLAIN_WIDTH = 120  # where the output is no terminal

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from ClusterShell.NodeSet import NodeSet, NodeSetException
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,7 +19,6 @@ from muster.backends.errors import BackendError
 from muster.board import AttemptPaths, RunPaths, read_json
 from muster.board.secrets import redact_words
 from muster.cli import ray_logs
-from muster.cli.display import printable
 from muster.runs.follow import Tail
 from muster.runs.index import NoSuchRun, all_runs, find_run
 from muster.runs.live import NoLiveRun, live_run
@@ -28,6 +26,9 @@ from muster.runs.liveness import Liveness, record_silent_end, settle
 from muster.runs.sequel import in_words
 from muster.runs.status import ENDED_STATES, read_status
 from muster.runs.stop import is_live, requester, stop_run
+from muster.views.hosts import folded
+from muster.views.plain import printable
+from muster.views.report import leave_report
 
 WATCH_S = 0.5
 
@@ -58,7 +59,10 @@ def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -
             click.echo(text)
         shown = text
         attempt = paths.newest_attempt()
-        if not watch or (now["state"] in ENDED_STATES and not (attempt and alive.goes_on(attempt))):
+        if now["state"] in ENDED_STATES and not (watch and attempt and alive.goes_on(attempt)):
+            leave_report(paths)
+            return
+        if not watch:
             return
         time.sleep(WATCH_S)
         if reason := alive.gone(paths.newest_attempt()):
@@ -73,10 +77,10 @@ def _status_lines(status: dict[str, Any]) -> list[str]:
     by_state: dict[str, list[str]] = {}
     for node in status["nodes"]:
         by_state.setdefault(node["state"], []).append(node["host"])
-    lines += [f"  nodes {state}: {len(hosts)} ({_folded(hosts)})" for state, hosts in by_state.items()]
+    lines += [f"  nodes {state}: {len(hosts)} ({folded(hosts)})" for state, hosts in by_state.items()]
     for role in ("spare", "excluded"):
         if hosts := [node["host"] for node in status["nodes"] if node.get("role") == role]:
-            lines.append(f"  {role}: {len(hosts)} ({_folded(hosts)})")
+            lines.append(f"  {role}: {len(hosts)} ({folded(hosts)})")
     for node in status["nodes"]:
         if not node.get("healthy", True):
             lines.append(f"  unhealthy: {node['host']}: {node['ailment']}")
@@ -115,14 +119,6 @@ def _timing_line(timings: dict[str, float | None]) -> str:
     start = timings["job_start"]
     known = [f"{name} {when - start:.1f} s" for name, when in timings.items() if start and when and name != "job_start"]
     return "since the job's start: " + ", ".join(known) if known else "not started"
-
-
-def _folded(hosts: list[str]) -> str:
-    """n[1-4] for n1 n2 n3 n4."""
-    try:
-        return str(NodeSet.fromlist(hosts))
-    except NodeSetException:
-        return ", ".join(hosts)
 
 
 @click.command()
@@ -209,6 +205,7 @@ def stop(run: str | None, runs_dir: Path | None) -> None:
         return
     except (NoSuchRun, BackendError) as error:
         raise click.ClickException(str(error)) from error
+    leave_report(RunPaths(ended.run_dir))
     click.echo(f"{ended.run}: {ended.state}: {ended.end_reason}")
 
 

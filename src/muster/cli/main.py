@@ -17,9 +17,12 @@ from muster.cli.inspect import logs, runs, status, stop
 from muster.cli.lab import lab
 from muster.cli.process_list import hide_secrets
 from muster.cli.render import render
+from muster.cli.report import compare_, report
 from muster.cli.run import run
+from muster.cli.top import top
 from muster.cli.torchrun import torchrun
 from muster.cli.tunnel import tunnel
+from muster.cli.ui import ui
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -30,6 +33,9 @@ def cli() -> None:
     \b
     muster run -N 4 -- python train.py     start a 4-node Ray cluster, run train.py on it, clean up
     muster status | logs -f | stop         look at, follow, end the newest run
+    muster top                             watch it: nodes, what it waits for, the driver's last lines
+    muster ui                              the same and more as a web page on this host's loopback
+    muster report | compare RUN1 RUN2      what a run did, node by node; two bring-ups side by side
     muster du | clean                      what runs take of the disk; remove old ones
     muster config show                     the settings in force, and where each came from
     muster doctor [--nodes 4]              check whether runs would work here, and what to do if not
@@ -40,7 +46,8 @@ def cli() -> None:
 
 
 for command in (
-    run, render, status, logs, stop, runs, up, attach, exec_, tunnel, down, torchrun, du, clean, config, doctor, lab,
+    run, render, status, logs, stop, runs, top, report, compare_, ui, up, attach, exec_, tunnel, down, torchrun, du,
+    clean, config, doctor, lab,
 ):  # fmt: skip
     cli.add_command(command)
 cli.add_command(stop, "cancel")  # the word that Slurm's users know

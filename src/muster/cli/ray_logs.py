@@ -15,8 +15,8 @@ from muster.agent.job import hosts_by_rank
 from muster.agent.ray_node.archive import ENDING
 from muster.agent.ray_node.settings import file_name
 from muster.board import AttemptPaths, RunPaths, read_record
-from muster.cli.display import printable
 from muster.runs.stop import is_live
+from muster.views.plain import printable
 
 
 def show(run: RunPaths, node: str | None, pattern: str | None) -> None:

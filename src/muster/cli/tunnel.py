@@ -5,9 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import shlex
-import socket
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,21 +15,9 @@ from muster.board import RunPaths
 from muster.cli.enter import node_named
 from muster.runs.index import NoSuchRun, find_run
 from muster.runs.live import NotRunning, live_run, running
+from muster.runs.reach import Tunnel, this_host
 
 DASHBOARD = "dashboard"
-
-
-@dataclass(frozen=True)
-class Tunnel:
-    """A port on the loopback of a node."""
-
-    host: str
-    port: int
-
-    def ssh(self, local_port: int, through: str | None = None) -> list[str]:
-        """The command that opens it: here, or with `through` (the login node) from outside."""
-        jump = ["-J", through] if through else []
-        return ["ssh", "-N", "-L", f"{local_port}:127.0.0.1:{self.port}", *jump, self.host]
 
 
 @click.command()
@@ -64,7 +50,7 @@ def tunnel(
         return 0
     local = local_port or target.port
     if only_print or not sys.stdin.isatty():
-        click.echo(shlex.join(target.ssh(local, login or f"{getpass.getuser()}@{_this_host()}")))
+        click.echo(shlex.join(target.ssh(local, login or f"{getpass.getuser()}@{this_host()}")))
         return 0
     click.echo(f"http://127.0.0.1:{local} on this host, until you interrupt it", err=True)
     argv = target.ssh(local, login)
@@ -74,11 +60,6 @@ def tunnel(
         raise click.ClickException(
             f"ssh could not be run: {error.strerror}; the command: {shlex.join(argv)}"
         ) from error
-
-
-def _this_host() -> str:
-    name = socket.getfqdn()
-    return socket.gethostname() if name.startswith("localhost") else name
 
 
 def _meant(words: tuple[str, ...], runs_dir: Path | None) -> tuple[RunPaths, str]:

@@ -1,0 +1,113 @@
+// The log viewer: a window on a log of any size, which is fetched by ranges and searched on the other side.
+"use strict";
+(function () {
+  const el = Muster.el, KEPT = 1 << 20, PART = 256 * 1024;
+
+  Muster.Logs = class {
+    constructor(run) {
+      this.base = "/api/runs/" + encodeURIComponent(run) + "/";
+      this.choice = el("select", { "aria-label": "Log", onchange: () => this.open(this.choice.value) });
+      this.follow = el("input", { type: "checkbox", id: "follow", checked: true });
+      this.words = el("input", { type: "search", placeholder: "find lines", "aria-label": "Find lines in the log",
+        onchange: () => this.search() });
+      this.download = el("a", { download: "" }, "download");
+      this.where = el("span", { class: "faint", role: "status" });
+      this.text = el("div", { class: "log", tabindex: "0", role: "log", "aria-label": "Contents of the log" });
+      const button = (title, action) => el("button", { onclick: action }, title);
+      this.element = el("section", { id: "logs" }, el("h2", {}, "Logs"), el("div", { class: "tools" }, this.choice,
+        button("start", () => this.jump(0)), button("earlier", () => this.earlier()), button("later", () => this.later()),
+        button("end", () => this.jump(-PART)), el("label", { for: "follow" }, this.follow, " follow"), this.words,
+        this.download, this.where), this.text);
+      this.name = ""; this.start = this.end = this.size = 0; this.found = false; this.run = 0;
+      setInterval(() => { if (this.follow.checked && !document.hidden) this.later().catch(() => {}); }, 1000);
+    }
+
+    async ask(path, query) {
+      const answer = await fetch(this.base + path + "?" + new URLSearchParams(query));
+      if (!answer.ok) throw new Error(await answer.text());
+      return answer.json();
+    }
+
+    // The list of logs grows while a run does: the chosen one stays chosen.
+    async list() {
+      const logs = await this.ask("logs", {});
+      const names = logs.map(log => log.name).join("\n");
+      if (names !== this.names) {
+        this.names = names;
+        this.choice.replaceChildren(...logs.map(log => el("option", { value: log.name }, log.name)));
+        if (this.name) this.choice.value = this.name;
+      }
+      if (!this.name && logs.length) await this.open(logs[0].name);
+    }
+
+    async open(name) {
+      this.name = name; this.choice.value = name; this.words.value = ""; this.found = false;
+      this.download.href = this.base + "download?" + new URLSearchParams({ name });
+      await this.jump(-PART);
+    }
+
+    async jump(from) {
+      const run = ++this.run, part = await this.ask("log", { name: this.name, from, most: PART });
+      if (run !== this.run) return;
+      this.found = false;
+      this.text.replaceChildren(Muster.clean(part.text));
+      this.start = part.start; this.end = part.end; this.size = part.size;
+      this.text.scrollTop = from < 0 ? this.text.scrollHeight : 0;
+      if (from >= 0) this.follow.checked = false;
+      this.say();
+    }
+
+    async later() {
+      if (!this.name || this.found) return;
+      const run = this.run, part = await this.ask("log", { name: this.name, on: this.end });
+      if (run !== this.run || !part.text) { this.size = part.size; this.say(); return; }
+      const below = this.text.scrollHeight - this.text.scrollTop - this.text.clientHeight < 40;
+      this.text.append(Muster.clean(part.text));
+      this.end = part.end; this.size = part.size;
+      while (this.text.childNodes.length > 1 && this.end - this.start > KEPT) {
+        this.start += new TextEncoder().encode(this.text.firstChild.data).length; this.text.firstChild.remove();
+      }
+      if (this.follow.checked && below) this.text.scrollTop = this.text.scrollHeight;
+      this.say();
+    }
+
+    async earlier() {
+      if (!this.start || this.found) return;
+      const from = Math.max(0, this.start - PART), run = this.run;
+      const part = await this.ask("log", { name: this.name, from, most: this.start - from });
+      if (run !== this.run) return;
+      const height = this.text.scrollHeight;
+      this.text.prepend(Muster.clean(part.text));
+      this.start = part.start; this.follow.checked = false;
+      this.text.scrollTop = this.text.scrollHeight - height;
+      this.say();
+    }
+
+    async search() {
+      const words = this.words.value, run = ++this.run;
+      if (!words) { await this.jump(-PART); return; }
+      this.found = true; this.text.replaceChildren();
+      let from = 0, count = 0;
+      while (from !== null && count < 1000 && run === this.run) {
+        const found = await this.ask("find", { name: this.name, words, from });
+        if (run !== this.run) return;
+        for (const [at, line] of found.lines) this.text.append(this.line(at, Muster.clean(line), words));
+        count += found.lines.length; from = found.next;
+        const share = from === null ? 100 : Math.floor(100 * from / Math.max(1, found.size));
+        this.where.textContent = count + " lines found in " + share + " % of it" + (count >= 1000 ? "; the first are shown" : "");
+      }
+    }
+
+    // A line that was found: a click leads to its place.
+    line(at, text, words) {
+      const hit = text.toLowerCase().indexOf(words.toLowerCase());
+      const shown = hit < 0 ? [text] : [text.slice(0, hit), el("mark", {}, text.slice(hit, hit + words.length)), text.slice(hit + words.length)];
+      return el("div", { title: "byte " + at + "; click to see it in its place", onclick: () => this.jump(at) }, shown);
+    }
+
+    say() {
+      this.where.textContent = this.size === 0 ? "empty" : "bytes " + this.start.toLocaleString("en") + " to "
+        + this.end.toLocaleString("en") + " of " + this.size.toLocaleString("en");
+    }
+  };
+})();

@@ -1,0 +1,115 @@
+// A run, from its model: the sections that the report and the web page both have.
+"use strict";
+(function () {
+  const el = Muster.el, seconds = Muster.seconds;
+
+  // What there is to say first: what a live run waits for, and whether it still speaks.
+  Muster.waitsFor = function (model, now) {
+    if (!model.waits) return null;
+    const quiet = model.silent ? " No word from it for " + seconds(model.silent * 1000) + ": its lead may be gone." : "";
+    return model.waits[0] + ", for " + seconds(now - model.waits[1]) + "." + quiet;
+  };
+
+  Muster.head = function (model, ...more) {
+    const attempt = model.attempts[model.attempts.length - 1], cycles = attempt.cycles.length;
+    const first = attempt.cycles.find(cycle => cycle.driver[0] !== null);
+    const fact = (name, value) => value === null || value === "" ? null : el("li", {}, name + " ", el("b", {}, value));
+    return el("header", { class: "card" },
+      el("div", { class: "tools" }, el("h1", {}, model.run), el("span", { class: "state " + model.state }, model.state), ...more),
+      model.reason ? el("p", { class: "reason" }, model.reason
+        + (model.exit_code === null ? "" : " (exit code " + model.exit_code + ")")) : null,
+      model.waits ? el("p", { class: "waits" }, Muster.waitsFor(model, model.now)) : null,
+      el("ul", { class: "facts" },
+        fact("nodes", attempt.nodes.length), fact(model.live ? "so far" : "took", seconds(model.wall)),
+        fact("job start to driver", first ? seconds(first.driver[0] - attempt.began) : ""),
+        fact("cycles", cycles > 1 ? cycles : ""), fact("attempts", model.attempts.length > 1 ? model.attempts.length : ""),
+        fact("asked for", new Date(model.asked * 1000).toLocaleString()),
+        fact(model.backend === "slurm" ? "Slurm job" : "on", model.job_id || model.backend)),
+      el("p", { class: "mono faint" }, model.command.join(" ")));
+  };
+
+  Muster.pathTable = function (model, cycle) {
+    const total = cycle.path.reduce((sum, step) => sum + step[3] - step[2], 0) || 1;
+    const rows = cycle.path.filter(step => step[3] - step[2] >= 1).map(([phase, rank, start, end, what]) => [
+      seconds(end - start), Math.round(100 * (end - start) / total) + " %", model.phases[phase].title,
+      what + (rank === null ? "" : " (rank " + rank + ")")]);
+    rows.push([el("b", {}, seconds(total)), "", "", cycle.driver[0] === null ? "and no driver" : "to the driver"]);
+    return Muster.table([{ title: "seconds", right: true }, { title: "", right: true }, "phase", "what was waited for"], rows);
+  };
+
+  Muster.paths = function (model) {
+    const parts = [];
+    for (const attempt of model.attempts) for (const cycle of attempt.cycles) {
+      const name = (model.attempts.length > 1 ? "attempt " + attempt.number + ", " : "") + "cycle " + cycle.number;
+      const several = attempt.cycles.length > 1 || model.attempts.length > 1;
+      parts.push(several ? el("h3", {}, name) : null, Muster.pathTable(model, cycle),
+        cycle.reason && several ? el("p", { class: "faint" }, "ended: " + cycle.reason) : null);
+    }
+    return el("section", {}, el("h2", {}, "Critical path to the driver"), parts);
+  };
+
+  Muster.slow = function (model) {
+    const attempt = model.attempts[model.attempts.length - 1], slow = attempt.slow;
+    if (slow.nodes.length < 2) return null;
+    return el("section", {}, el("h2", {}, "Slowest nodes"),
+      el("p", { class: "faint" }, "What each took by its own doing; the median of all: " + seconds(slow.usual * 1000)
+        + (slow.cycle ? " (cycle " + slow.cycle + ")" : "")),
+      Muster.table([{ title: "rank", right: true }, "node", { title: "launching", right: true }, { title: "Ray", right: true }],
+        slow.nodes.map(([rank, host, launching, starting]) => [rank, host, seconds(launching * 1000), seconds(starting * 1000)])));
+  };
+
+  Muster.failures = function (model) {
+    if (!model.failures.length) return null;
+    return el("section", {}, el("h2", {}, "Failures"), model.failures.map(failure => el("div", {},
+      el("p", {}, el("b", {}, failure.host || "the step"), failure.rank === null ? "" : " (rank " + failure.rank + ")",
+        " in phase " + failure.phase + (failure.cycle ? ", cycle " + failure.cycle : "")
+        + (failure.time === null ? "" : ", after " + seconds(failure.time)) + ": " + failure.reason),
+      failure.tail.length ? el("pre", {}, failure.tail.join("\n")) : null)));
+  };
+
+  Muster.uses = function (model) {
+    const total = model.node_seconds.reduce((sum, [, part]) => sum + part, 0);
+    if (!total) return null;
+    const fills = Muster.fills(model.phases), sorted = [...model.node_seconds].sort((a, b) => b[1] - a[1]);
+    return el("section", {}, el("h2", {}, "Where the node-seconds went"),
+      Muster.table(["", "phase", { title: "node-seconds", right: true }, { title: "", right: true }],
+        sorted.map(([phase, part]) => [Muster.swatch(fills[phase]), model.phases[phase].title, part.toFixed(1),
+          (100 * part / total).toFixed(1) + " %"])));
+  };
+
+  Muster.resources = function (model) {
+    const show = value => value === null || value === undefined ? "\u2013" : value;
+    return el("section", {}, el("h2", {}, "Resources asked for"),
+      Muster.table(["group", { title: "nodes", right: true }, { title: "CPUs", right: true }, { title: "GPUs", right: true },
+        { title: "memory", right: true }, "partition"],
+      model.resources.map(r => [r.group || "all", r.nodes, show(r.cpus), show(r.gpus), show(r.memory), show(r.partition)])),
+      el("p", { class: "faint" }, "Per node, as the job asks for it."));
+  };
+
+  Muster.spec = function (model) {
+    const text = value => typeof value === "string" ? value : JSON.stringify(value);
+    return el("section", {}, el("details", {}, el("summary", {}, "The resolved job"),
+      Muster.table(["field", "value"], Object.entries(model.spec).map(([name, value]) => [name, el("code", {}, text(value))])),
+      el("p", { class: "faint mono" }, model.directory)));
+  };
+
+  Muster.timelines = function (model) {
+    const timelines = model.attempts.map(attempt => new Muster.Timeline(model, attempt));
+    const element = el("section", {}, el("h2", {}, "Timeline"), model.attempts.map((attempt, at) => [
+      model.attempts.length > 1 ? el("h3", {}, "attempt " + attempt.number) : null, timelines[at].element]));
+    return { timelines, element };
+  };
+
+  // Two columns: the way to the driver; and what there is to say about the nodes.
+  Muster.columns = function (model) {
+    return el("div", { class: "two" }, el("div", {}, Muster.paths(model)),
+      el("div", {}, Muster.slow(model), Muster.uses(model), Muster.resources(model)));
+  };
+
+  Muster.report = function (model, place) {
+    const torn = model.torn ? el("p", { class: "faint" }, model.torn + " lines of the events could not be read.") : null;
+    const parts = [Muster.head(model), Muster.failures(model), Muster.timelines(model).element, Muster.columns(model),
+      Muster.spec(model), torn];
+    place.replaceChildren(...parts.filter(Boolean));
+  };
+})();

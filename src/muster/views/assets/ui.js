@@ -1,0 +1,251 @@
+// `muster ui`: the list of runs, and the page of one.
+"use strict";
+(function () {
+  const el = Muster.el, seconds = Muster.seconds, place = document.getElementById("page");
+  const key = document.querySelector('meta[name="muster-key"]').content;
+  const wanted = location.pathname.match(/^\/run\/([^/]+)$/);
+
+  async function ask(path) {
+    const answer = await fetch(path);
+    if (answer.status === 403) throw new Error("This page is no longer let in. " + await answer.text());
+    if (!answer.ok) throw new Error(await answer.text());
+    return answer.json();
+  }
+
+  function trouble(error) {
+    const words = error instanceof TypeError ? "`muster ui` does not answer: is it still running?" : error.message;
+    let said = document.getElementById("trouble");
+    if (!said) { said = el("p", { id: "trouble", class: "card", role: "alert" }); place.prepend(said); }
+    said.textContent = words;
+  }
+  const fine = () => document.getElementById("trouble")?.remove();
+
+  // -- the list -------------------------------------------------------------------------------------------------
+
+  const PARTS = ["pending", "lost", "launching", "driver", "finishing"].map(name => ({ name }));
+  const SAID = { launching: "coming up", lost: "cycles before" };
+
+  function spark(run, longest) {
+    const canvas = el("canvas", { role: "img", class: "spark" });
+    canvas.title = run.bar.map(([phase, ms]) => (SAID[phase] ?? phase) + " " + seconds(ms)).join(", ");
+    canvas.setAttribute("aria-label", canvas.title);
+    const g = Muster.sized(canvas, 160, 14), fills = Muster.fills(PARTS);
+    const own = run.bar.reduce((sum, [, ms]) => sum + ms, 0) || 1;
+    const long = 160 * Math.max(.1, Math.log1p(own / 1000) / Math.log1p(longest / 1000));
+    let x = 0;
+    for (const [phase, ms] of run.bar) {
+      const width = Math.max(1, long * ms / own);
+      g.fillStyle = fills[PARTS.findIndex(part => part.name === phase)];
+      g.fillRect(x, 1, Math.min(width, 160 - x), 12); x += width;
+    }
+    return canvas;
+  }
+
+  async function list() {
+    const find = el("input", { type: "search", placeholder: "run, state or command", "aria-label": "Find runs", oninput: () => draw() });
+    const rows = el("div");
+    let runs = [];
+    place.replaceChildren(el("header", { class: "card" }, el("h1", {}, "Runs"), el("div", { class: "tools" }, find)), el("section", {}, rows));
+    function draw() {
+      const words = find.value.toLowerCase();
+      const shown = runs.filter(run => [run.run, run.state, run.command, run.job_id].join(" ").toLowerCase().includes(words));
+      const longest = Math.max(...shown.map(run => run.bar.reduce((sum, [, ms]) => sum + ms, 0)), 1000);
+      const focused = document.activeElement?.getAttribute("href");
+      rows.replaceChildren(shown.length ? Muster.table(
+        ["run", "state", { title: "nodes", right: true }, "time", { title: "took", right: true }, "asked for", "command"],
+        shown.map(run => [el("a", { href: "/run/" + encodeURIComponent(run.run) }, run.run),
+          el("span", { class: "state " + run.state }, run.state + (run.exit_code ? " " + run.exit_code : "")), run.nodes ?? "",
+          spark(run, longest), seconds(run.took), new Date(run.asked * 1000).toLocaleString(), el("code", {}, run.command)]))
+        : el("p", { class: "faint" }, runs.length ? "No run fits." : "No runs yet. `muster run` starts one."));
+      if (focused) [...rows.querySelectorAll("a")].find(a => a.getAttribute("href") === focused)?.focus();
+    }
+    async function load() {
+      try {
+        const found = await ask("/api/runs");
+        if (JSON.stringify(found) !== JSON.stringify(runs) || !rows.firstChild) { runs = found; draw(); }
+        fine();
+      } catch (error) { trouble(error); }
+    }
+    await load();
+    setInterval(() => { if (!document.hidden) load(); }, 2000);
+    document.addEventListener("keydown", event => {
+      if (event.key === "/" && document.activeElement !== find) { find.focus(); event.preventDefault(); }
+    });
+  }
+
+  // -- one run --------------------------------------------------------------------------------------------------
+
+  class RunPage {
+    constructor(name) {
+      this.name = name; this.address = "/api/runs/" + encodeURIComponent(name);
+      this.logs = new Muster.Logs(name);
+      this.chosen = null;
+      this.stop = el("button", { class: "danger", onclick: () => this.askToStop() }, "Stop\u2026");
+      this.head = el("div"); this.grid = el("div", { class: "grid" }); this.details = el("div", { class: "details", role: "status" });
+      this.key = el("div"); this.bad = el("div"); this.pictures = el("div"); this.columns = el("div"); this.happened = el("div"); this.spec = el("div");
+      this.dialog = el("dialog", { "aria-labelledby": "ask" });
+      this.shown = {};
+      place.replaceChildren(el("p", {}, el("a", { href: "/" }, "\u2190 all runs")), this.head, this.bad,
+        el("section", {}, el("h2", {}, "Nodes"), this.grid, this.key, this.details), this.pictures, this.logs.element,
+        this.columns, this.happened, this.spec, this.dialog);
+      this.grid.addEventListener("keydown", event => this.walk(event));
+    }
+
+    async begin() {
+      await this.load();
+      this.listen();
+      document.addEventListener("visibilitychange", () => document.hidden ? this.deaf() : this.listen());
+      setInterval(() => this.tick(), 1000);
+    }
+
+    // A browser has few connections to one server: only a page that is looked at keeps one open.
+    listen() {
+      if (this.source || document.hidden) return;
+      this.source = new EventSource(this.address + "/changes");
+      this.source.addEventListener("changed", () => this.soon());
+      this.source.onerror = () => { if (this.source.readyState === EventSource.CLOSED) { this.deaf(); setTimeout(() => this.listen(), 3000); } };
+    }
+    deaf() { this.source?.close(); this.source = null; }
+
+    soon() { this.waiting ??= setTimeout(() => { this.waiting = null; this.load(); }, 200); }
+
+    async load() {
+      try {
+        this.show(await ask(this.address));
+        await this.logs.list();
+        fine();
+      } catch (error) { trouble(error); }
+    }
+
+    // Put a part into its place only when it is another than before: what is read or chosen stays as it is.
+    part(name, where, value, make) {
+      const now = JSON.stringify(value);
+      if (this.shown[name] === now) return;
+      this.shown[name] = now;
+      where.replaceChildren(...[make()].flat().filter(Boolean));
+    }
+
+    show(model) {
+      this.model = model; this.loaded = performance.now();
+      document.title = model.run + ": " + model.state;
+      const attempt = model.attempts[model.attempts.length - 1];
+      this.stop.hidden = !model.live;
+      this.stop.disabled = model.stopping === "";
+      this.stop.textContent = model.stopping === "" ? "Stopping\u2026" : "Stop\u2026";
+      const { now, wall, ...rest } = model;
+      this.part("head", this.head, [rest.state, rest.reason, rest.waits, rest.exit_code, rest.attempts.length, attempt.cycles.length,
+        attempt.cycles.map(c => c.driver[0]), rest.stopping, rest.silent === null, rest.dashboard, model.live ? 0 : wall], () => this.makeHead(model));
+      this.part("bad", this.bad, model.failures, () => Muster.failures(model));
+      this.showGrid(model, attempt);
+      if (!this.timelines || this.timelines.length !== model.attempts.length) {
+        const made = Muster.timelines(model);
+        this.timelines = made.timelines; this.pictures.replaceChildren(made.element);
+      } else this.timelines.forEach((timeline, at) => timeline.show(model, model.attempts[at]));
+      this.part("columns", this.columns, [model.attempts.map(a => [a.cycles.map(c => [c.reason, c.driver, model.live ? c.path.length : c.path]), a.slow]), model.live ? 0 : model.node_seconds],
+        () => Muster.columns(model));
+      this.part("happened", this.happened, model.happenings, () => model.happenings.length ? el("section", {}, el("h2", {}, "What happened"),
+        Muster.table([{ title: "after", right: true }, "event", ""], model.happenings.slice(-15).reverse().map(([ms, name, text]) =>
+          [seconds(ms), name.replaceAll("_", " "), text]))) : null);
+      this.part("spec", this.spec, model.spec, () => Muster.spec(model));
+    }
+
+    makeHead(model) {
+      const head = Muster.head(model, this.stop);
+      if (model.stopping) head.append(el("p", { role: "alert" }, "It could not be stopped: " + model.stopping));
+      if (model.dashboard) {
+        head.append(el("p", {}, "Ray's dashboard: ", model.dashboard.command
+          ? ["on your own machine ", el("code", {}, model.dashboard.command), ", then "] : "",
+        el("a", { href: model.dashboard.address, rel: "noreferrer", target: "_blank" }, model.dashboard.address),
+        el("span", { class: "faint" }, " (it asks for the token in ray-token, in the run's directory)")));
+      }
+      return head;
+    }
+
+    // -- the nodes ----------------------------------------------------------------------------------------------
+
+    showGrid(model, attempt) {
+      this.grid.classList.toggle("many", attempt.nodes.length > 200);
+      if (this.grid.childElementCount !== attempt.nodes.length) {
+        this.grid.replaceChildren(...attempt.nodes.map((node, at) => el("button", { tabindex: at ? -1 : 0, onclick: () => this.choose(at) })));
+      }
+      const counts = new Map();
+      attempt.nodes.forEach((node, at) => {
+        const phase = model.phases[node[5]], cell = this.grid.children[at], told = node[1] + ": " + phase.title;
+        counts.set(node[5], (counts.get(node[5]) || 0) + 1);
+        if (cell.title !== told) {
+          cell.title = told; cell.setAttribute("aria-label", told); cell.textContent = phase.glyph;
+          cell.style.background = "var(--" + phase.name + ")";
+        }
+      });
+      this.part("key", this.key, [...counts], () => el("ul", { class: "legend" }, [...counts].sort((a, b) => a[0] - b[0]).map(([phase, count]) =>
+        el("li", {}, model.phases[phase].glyph + " " + model.phases[phase].title + " ", el("b", {}, count)))));
+      if (this.chosen !== null) this.tell();
+    }
+
+    choose(at) {
+      this.chosen = this.chosen === at ? null : at;
+      [...this.grid.children].forEach((cell, index) => {
+        cell.tabIndex = index === at ? 0 : -1; cell.setAttribute("aria-pressed", String(index === this.chosen));
+      });
+      this.shown.details = null;
+      this.tell();
+    }
+
+    tell() {
+      const attempt = this.model.attempts[this.model.attempts.length - 1], node = this.chosen === null ? null : attempt.nodes[this.chosen];
+      if (!node) { this.details.replaceChildren(); return; }
+      this.part("details", this.details, [node, this.model.live ? 0 : attempt.end], () => {
+        const [rank, host, role, state, flat] = node, spans = [];
+        for (let i = 0; i < flat.length; i += 2) spans.push([this.model.phases[flat[i]].title, flat[i + 1], i + 2 < flat.length ? flat[i + 3] : attempt.end]);
+        const log = "attempt-" + attempt.number + "/logs/node-" + String(rank).padStart(4, "0") + ".log";
+        return [el("p", {}, el("b", {}, host), " (rank " + rank + "): " + role + ", " + state + " ",
+          el("button", { onclick: () => { this.logs.open(log).catch(trouble); this.logs.element.scrollIntoView(); } }, "its log")),
+        Muster.table(["phase", { title: "from", right: true }, { title: "took", right: true }],
+          spans.filter(([, a, b]) => b - a >= 1).map(([title, a, b]) => [title, seconds(a), seconds(b - a)]))];
+      });
+    }
+
+    walk(event) {
+      const cells = [...this.grid.children], at = cells.indexOf(document.activeElement);
+      const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.rowLength(cells), ArrowUp: -this.rowLength(cells) }[event.key];
+      if (at < 0 || !step || !cells[at + step]) return;
+      cells[at].tabIndex = -1; cells[at + step].tabIndex = 0; cells[at + step].focus();
+      event.preventDefault();
+    }
+    rowLength(cells) { return Math.max(1, cells.filter(cell => cell.offsetTop === cells[0].offsetTop).length); }
+
+    // -- time goes on, and may be ended ---------------------------------------------------------------------------
+
+    tick() {
+      const model = this.model;
+      if (!model?.live || document.hidden) return;
+      const now = model.now + performance.now() - this.loaded, attempt = model.attempts[model.attempts.length - 1];
+      const waits = this.head.querySelector(".waits");
+      if (waits && model.waits) waits.textContent = Muster.waitsFor(model, now);
+      attempt.end = now;
+      this.timelines?.[this.timelines.length - 1].grow(now);
+    }
+
+    askToStop() {
+      const close = () => this.dialog.close();
+      const stay = el("button", { onclick: close, autofocus: true }, "Let it run");
+      this.dialog.replaceChildren(el("h2", { id: "ask" }, "Stop this run?"), el("p", {}, el("b", {}, this.name),
+        ": its driver gets SIGTERM and its grace, then everything of it is ended on all nodes. This cannot be undone."),
+      el("div", { class: "tools" }, stay, el("button", { class: "danger", onclick: () => { close(); this.doStop(); } }, "Stop the run")));
+      this.dialog.showModal();
+      stay.focus();
+    }
+
+    async doStop() {
+      this.stop.disabled = true;
+      try {
+        const answer = await fetch(this.address + "/stop", { method: "POST", headers: { "X-Muster-Key": key } });
+        if (!answer.ok) throw new Error(await answer.text());
+      } catch (error) { trouble(error); }
+      this.load();
+    }
+  }
+
+  if (wanted) new RunPage(decodeURIComponent(wanted[1])).begin();
+  else list().catch(trouble);
+})();

@@ -1,0 +1,23 @@
+"""Many host names in few words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ClusterShell.NodeSet import NodeSet, NodeSetException
+
+from muster.views.plain import printable
+
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def folded(hosts: Iterable[str]) -> str:
+    """n[1-4] for n1 n2 n3 n4. What is no ordinary name is listed as it is: it might stand for millions."""
+    hosts = list(hosts)
+    if all(_PLAIN.fullmatch(host) for host in hosts):
+        try:
+            return str(NodeSet.fromlist(hosts))
+        except NodeSetException:
+            pass
+    return ", ".join(printable(host) for host in hosts)

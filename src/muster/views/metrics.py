@@ -1,0 +1,76 @@
+"""A run in Prometheus' text format: for a scrape of `muster ui`, and as a file for the node exporter. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from muster.views.findings import last_phases, node_seconds
+from muster.views.phases import Phase
+from muster.views.record import RunRecord, words
+from muster.views.timeline import timeline
+
+STATES = ("pending", "gathering", "starting", "running", "restarting", "finishing", "succeeded", "failed", "stopped")
+
+Sample = tuple[dict[str, str], float]
+
+FAMILIES = {
+    "muster_run_state": "1 for the state that the run is in.",
+    "muster_run_wall_seconds": "Seconds since the run was asked for, up to its end.",
+    "muster_run_nodes": "Nodes by the phase that they are in.",
+    "muster_run_bringup_seconds": "Seconds of the critical path to the newest driver, by phase.",
+    "muster_run_driver_start_seconds": "Seconds from the job's start to the newest driver's.",
+    "muster_run_node_seconds": "Seconds of all nodes by phase, from the job's start on.",
+    "muster_run_restarts": "Cycles begun after the first, in this attempt.",
+    "muster_run_attempts": "Attempts begun after the first: requeues, or further jobs of a chain.",
+    "muster_run_nodes_lost": "Nodes that failed or were lost, in all attempts.",
+    "muster_run_exit_code": "Exit code of a run that is over.",
+}
+
+
+def metrics(*runs: RunRecord) -> str:
+    """All families of all runs."""
+    found: dict[str, list[Sample]] = {name: [] for name in FAMILIES}
+    for run in runs:
+        for name, labels, value in _samples(run):
+            found[name].append(({"run": run.run_id, **labels}, value))
+    lines: list[str] = []
+    for name, samples in found.items():
+        if samples:
+            lines += [f"# HELP {name} {FAMILIES[name]}", f"# TYPE {name} gauge"]
+            lines += [f"{name}{{{_labels(labels)}}} {_number(value)}" for labels, value in samples]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _samples(run: RunRecord) -> Iterable[tuple[str, dict[str, str], float]]:
+    seen, state = timeline(run), words(run.status.get("state"))
+    attempt = seen.attempts[-1]
+    yield from (("muster_run_state", {"state": one}, float(one == state)) for one in STATES)
+    yield "muster_run_wall_seconds", {}, seen.wall
+    for phase, nodes in last_phases(attempt).items():
+        yield "muster_run_nodes", {"phase": phase.value}, len(nodes)
+    cycle = next((c for c in reversed(attempt.cycles) if c.driver_start is not None), attempt.cycles[-1])
+    for phase in Phase:
+        if total := sum(step.seconds for step in cycle.path if step.phase is phase):
+            yield "muster_run_bringup_seconds", {"phase": phase.value}, total
+    if cycle.driver_start is not None:
+        yield "muster_run_driver_start_seconds", {}, cycle.driver_start - attempt.began
+    for phase, total in node_seconds(seen).items():
+        yield "muster_run_node_seconds", {"phase": phase.value}, total
+    yield "muster_run_restarts", {}, attempt.cycles[-1].number
+    yield "muster_run_attempts", {}, attempt.number
+    yield "muster_run_nodes_lost", {}, sum(mark.kind == "lost" for one in seen.attempts for mark in one.marks)
+    code = run.status.get("exit_code")
+    if isinstance(code, int) and not run.live:
+        yield "muster_run_exit_code", {}, code
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}".rstrip("0").rstrip(".")

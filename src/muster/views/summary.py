@@ -1,0 +1,99 @@
+"""A run in lines of text: `muster report --text`, and what a report shows where scripts do not run. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from muster.board.secrets import redacted
+from muster.views import findings
+from muster.views.hosts import folded
+from muster.views.phases import LOOKS
+from muster.views.plain import log_line, printable
+from muster.views.record import RunRecord, words
+from muster.views.timeline import AttemptTimeline, Cycle, Timeline, timeline
+
+SHORTEST_STEP_S = 0.05  # of the path; what is shorter is summed up
+
+
+def summary(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda attempt, rank: []) -> list[str]:
+    """The lines, each printable and without secrets."""
+    seen = timeline(run)
+    lines = [*_head(run, seen)]
+    for attempt in seen.attempts:
+        lines += _attempt(attempt, len(seen.attempts) > 1, run.live)
+    lines += _use(seen)
+    for failure in findings.failures(run, tail_of):
+        cycle = f" in cycle {failure.cycle}" if failure.cycle else ""
+        when = f" after {duration(failure.time - seen.start)}" if failure.time is not None else ""
+        lines.append(f"failure{cycle}{when}: {failure.host or 'the step'} in phase {failure.phase}: {failure.reason}")
+        lines += [f"    | {log_line(line)}" for line in failure.tail]
+    return [printable(redacted(line)) for line in lines]
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(0.51), duration(75.04), duration(7384)
+    ('0.5 s', '1 min 15.0 s', '2 h 03 min 04 s')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60:04.1f} s"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:02.0f} min {seconds % 60:02.0f} s"
+
+
+def _head(run: RunRecord, seen: Timeline) -> Iterator[str]:
+    status = run.status
+    job = f", Slurm job {status['job_id']}" if status.get("job_id") else ""
+    yield f"{run.run_id}: {words(status.get('state'))} ({status.get('backend')}{job})"
+    if status.get("end_reason"):
+        yield f"  {status['end_reason']} (exit code {status.get('exit_code')})"
+    asked = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.asked))
+    yield f"  asked for at {asked}, {'so far ' if run.live else ''}{duration(seen.wall)}"
+
+
+def _attempt(attempt: AttemptTimeline, one_of_several: bool, live: bool) -> Iterator[str]:
+    if one_of_several:
+        yield f"attempt {attempt.number}: {duration(attempt.end - attempt.start)}"
+    for cycle in attempt.cycles:
+        yield from _path(cycle, live and cycle is attempt.cycles[-1])
+    if attempt.nodes:
+        phases = [f"{len(nodes)} {LOOKS[phase].title}" for phase, nodes in findings.last_phases(attempt).items()]
+        yield f"nodes: {', '.join(phases)}"
+    if away := findings.missing(attempt):
+        yield f"not arrived: {folded(node.host for node in away)}"
+    slow, usual = findings.slowest(attempt, attempt.cycles[-1].number, 5)
+    if len(slow) > 1:
+        yield f"slowest nodes (the median took {usual:.1f} s):"
+        for one in slow:
+            yield f"    {one.host} (rank {one.rank}): launching {one.launching:.1f} s, Ray {one.starting:.1f} s"
+
+
+def _path(cycle: Cycle, live: bool) -> Iterator[str]:
+    total = sum(step.seconds for step in cycle.path)
+    which = f"cycle {cycle.number}" if cycle.number else "the driver"
+    if cycle.driver_start is not None:
+        ran = (cycle.driver_end or cycle.end) - cycle.driver_start
+        yield f"{duration(total)} to {which}, which ran {duration(ran)}"
+    else:
+        yield f"{duration(total)} without a driver{' so far' if live else ''}"
+    shown = [step for step in cycle.path if step.seconds >= SHORTEST_STEP_S]
+    for step in shown:
+        yield f"    {step.seconds:7.1f} s  {LOOKS[step.phase].title:<13} {step.what}"
+    if (rest := total - sum(step.seconds for step in shown)) > SHORTEST_STEP_S:
+        yield f"    {rest:7.1f} s  in shorter steps"
+    if cycle.reason:
+        yield f"    ended: {cycle.reason}"
+
+
+def _use(seen: Timeline) -> Iterator[str]:
+    sums = findings.node_seconds(seen)
+    total = sum(sums.values())
+    if total:
+        parts = [
+            f"{LOOKS[phase].title} {100 * part / total:.0f} %"
+            for phase, part in sorted(sums.items(), key=lambda item: -item[1])
+            if part >= 0.005 * total
+        ]
+        yield f"node-seconds: {total:.0f}, of them {', '.join(parts)}"

@@ -1,0 +1,177 @@
+"""The logs of a run: which there are, ranges of them, and lines in them. None is ever read whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from muster.board import RunPaths
+
+MOST_BYTES = 256 * 1024
+BLOCK = 4 * 1024 * 1024
+SEARCH_S = 0.5  # of one request; the answer says where to go on
+MOST_FOUND = 200
+LONGEST_LINE = 4000
+
+_JOB_OUTPUT = re.compile(r"slurm-.*\.out|job\.out")
+_BESIDE_LOGS = ("phases.log", "steps.log")
+_NO_TEXT = (".tar.gz", ".tar.gz.tmp")
+
+
+@dataclass(frozen=True)
+class Log:
+    """A log by the name it has below the run's directory."""
+
+    name: str
+    path: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of a log: whole lines where it can be."""
+
+    start: int
+    data: bytes
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.data)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Lines with what was searched for, each with where it begins; `next` is where to go on, None at the end."""
+
+    lines: list[tuple[int, bytes]]
+    next: int | None
+    size: int
+
+
+def logs(run: RunPaths) -> list[Log]:
+    """Every text that the run has written for people: the driver's first, of the newest attempt first."""
+    found = [_log(run, name) for name in _names(run)]
+    return sorted((log for log in found if log is not None), key=_order)
+
+
+def find_log(run: RunPaths, name: str) -> Log | None:
+    """The log of this name, if it is one: names are looked up, never made into paths."""
+    return _log(run, name) if name in set(_names(run)) else None
+
+
+def _names(run: RunPaths) -> list[str]:
+    names = [name for name in _listed(run.root) if _JOB_OUTPUT.fullmatch(name)]
+    for attempt in _listed(run.root):
+        if re.fullmatch(r"attempt-\d+", attempt):
+            names += [f"{attempt}/{name}" for name in _BESIDE_LOGS]
+            names += _below(run.root, f"{attempt}/logs", 3)
+    return names
+
+
+def _below(root: str, place: str, depth: int) -> list[str]:
+    names: list[str] = []
+    for name in _listed(os.path.join(root, place)):
+        path = f"{place}/{name}"
+        if depth and os.path.isdir(os.path.join(root, path)) and not os.path.islink(os.path.join(root, path)):
+            names += _below(root, path, depth - 1)
+        elif not name.endswith(_NO_TEXT):
+            names.append(path)
+    return names
+
+
+def _listed(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []
+
+
+def _log(run: RunPaths, name: str) -> Log | None:
+    """Ordinary files alone: a link may lead anywhere, a pipe nowhere."""
+    path = os.path.join(run.root, name)
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return Log(name, path, found.st_size) if stat.S_ISREG(found.st_mode) else None
+
+
+def _order(log: Log) -> tuple[int, int, str]:
+    attempt = re.match(r"attempt-(\d+)/", log.name)
+    kinds = ("/driver.log", "/guest-", "/node-", "/services/", "/stacks-", "phases.log", "steps.log")
+    kind = next((number for number, word in enumerate(kinds) if word in log.name), len(kinds))
+    return (-int(attempt[1]) if attempt else 1, kind, log.name)
+
+
+def read_part(log: Log, start: int, most: int = MOST_BYTES) -> Part:
+    """From about `start` on, counted from the end if it is negative: lines are not cut where that can be avoided."""
+    with _opened(log) as file:
+        size = os.fstat(file.fileno()).st_size
+        start = min(max(0, start if start >= 0 else size + start), size)
+        file.seek(max(0, start - 1))
+        data = file.read(min(max(0, most), MOST_BYTES) + (1 if start else 0))
+    if start:
+        before, data = data[:1], data[1:]
+        first = data.find(b"\n") + 1 if before != b"\n" else 0
+        start, data = start + first, data[first:]
+    if start + len(data) < size and (last := data.rfind(b"\n") + 1):
+        data = data[:last]
+    return Part(start, data, size)
+
+
+def read_on(log: Log, start: int) -> Part:
+    """Exactly from `start` on, where the part before ended; a character that is not whole yet is left for the next."""
+    with _opened(log) as file:
+        size = os.fstat(file.fileno()).st_size
+        start = min(max(0, start), size)
+        file.seek(start)
+        data = file.read(MOST_BYTES)
+    return Part(start, data[: len(data) - _incomplete(data)], size)
+
+
+def _incomplete(data: bytes) -> int:
+    """How many bytes at the end are the beginning of a character of more."""
+    for back in range(1, min(4, len(data) + 1)):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:
+            wanted = 2 if byte & 0xE0 == 0xC0 else 3 if byte & 0xF0 == 0xE0 else 4 if byte & 0xF8 == 0xF0 else 1
+            return back if wanted > back else 0
+    return 0
+
+
+def _opened(log: Log) -> BinaryIO:
+    return os.fdopen(os.open(log.path, os.O_RDONLY | os.O_NOFOLLOW), "rb")
+
+
+def find_lines(log: Log, words: bytes, start: int, clock: float = SEARCH_S) -> Found:
+    """Lines that hold these words, whatever their case, from `start` on, for as long as one request may take."""
+    wanted, deadline, found = words.lower(), time.monotonic() + clock, list[tuple[int, bytes]]()
+    with _opened(log) as file:
+        size = os.fstat(file.fileno()).st_size
+        at, rest = max(0, start), b""
+        file.seek(at)
+        while time.monotonic() < deadline and len(found) < MOST_FOUND:
+            block = file.read(BLOCK)
+            data = rest + block
+            whole = len(data) if not block else data.rfind(b"\n") + 1 or len(data)
+            found += [(at + begin, line) for begin, line in _matching(data[:whole], wanted)]
+            at, rest = at + whole, data[whole:]
+            if not block:
+                return Found(found[:MOST_FOUND], None if len(found) <= MOST_FOUND else found[MOST_FOUND][0], size)
+    further = found[MOST_FOUND][0] if len(found) > MOST_FOUND else at
+    return Found(found[:MOST_FOUND], further, size)
+
+
+def _matching(data: bytes, wanted: bytes) -> list[tuple[int, bytes]]:
+    lowered, found, at = data.lower(), list[tuple[int, bytes]](), 0
+    while (hit := lowered.find(wanted, at)) >= 0:
+        begin, end = data.rfind(b"\n", 0, hit) + 1, data.find(b"\n", hit)
+        end = len(data) if end < 0 else end
+        found.append((begin, data[begin : min(end, begin + LONGEST_LINE)]))
+        at = end + 1
+    return found

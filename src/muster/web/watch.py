@@ -1,0 +1,101 @@
+"""The runs as the web page sees them: read when somebody looks, and again only when something has changed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from muster.board import RunPaths
+from muster.runs.index import all_runs
+from muster.runs.reach import to_dashboard
+from muster.runs.status import ENDED_STATES
+from muster.views.listing import entry
+from muster.views.record import RunReader, RunRecord
+from muster.views.report import leave_report, model_of
+
+LOOK_S = 0.5
+KEEP_ALIVE_S = 5.0  # a browser that has gone is noticed when it is spoken to
+MOST_LISTED = 300
+MOST_KEPT = 24  # runs whose events are kept in memory
+
+Signature = tuple[tuple[str, int, int], ...]
+
+
+class Watch:
+    """All runs of a directory, or all that are known."""
+
+    def __init__(self, runs_dir: Path | None = None) -> None:
+        self._runs_dir = runs_dir
+        self._readers: OrderedDict[str, tuple[RunReader, threading.Lock]] = OrderedDict()
+        self._entries: dict[str, tuple[Signature, dict[str, Any]]] = {}
+        self._lock = threading.Lock()
+
+    def runs(self) -> list[RunPaths]:
+        """The newest first."""
+        return all_runs(self._runs_dir)[::-1][:MOST_LISTED]
+
+    def find(self, name: str) -> RunPaths | None:
+        """By its whole id, looked up among those that are there: a name is never made into a path."""
+        return next((run for run in all_runs(self._runs_dir) if run.run_id == name), None)
+
+    def listing(self) -> list[dict[str, Any]]:
+        return [self._entry(run) for run in self.runs()]
+
+    def _entry(self, run: RunPaths) -> dict[str, Any]:
+        seen = signature(run)
+        known = self._entries.get(run.root)
+        if known is None or known[0] != seen or known[1]["live"]:
+            known = self._entries[run.root] = (seen, entry(run, time.time()))
+        return known[1]
+
+    def record(self, run: RunPaths) -> RunRecord:
+        """All that its directory says. One reader serves all who look, one at a time."""
+        with self._lock:
+            reader, lock = self._readers.setdefault(run.root, (RunReader(run), threading.Lock()))
+            self._readers.move_to_end(run.root)
+            while len(self._readers) > MOST_KEPT:
+                self._readers.popitem(last=False)
+        with lock:
+            return reader.read()
+
+    def model(self, run: RunPaths) -> dict[str, Any]:
+        """What its page shows; the end of a run that nobody has followed is seen here first."""
+        record = self.record(run)
+        if record.status["state"] in ENDED_STATES:
+            threading.Thread(target=leave_report, args=(run,), daemon=True).start()
+        return {**model_of(record), "dashboard": to_dashboard(record.status) if record.live else None}
+
+    def changes(self, run: RunPaths) -> Iterator[bytes]:
+        """Server-sent events: one whenever there is something new, and a word now and then that we are still here."""
+        before, said = None, time.monotonic()
+        while True:
+            now = signature(run)
+            if now != before:
+                yield b"event: changed\ndata: {}\n\n"
+                before, said = now, time.monotonic()
+            elif time.monotonic() - said > KEEP_ALIVE_S:
+                yield b": still here\n\n"
+                said = time.monotonic()
+            time.sleep(LOOK_S)
+
+
+def signature(run: RunPaths) -> Signature:
+    """Changes when anything about the run does that a page would show: sizes and times of its small files."""
+    attempt, found = run.newest_attempt(), []
+    for place in (run.root, *([attempt.root] if attempt is not None else [])):
+        try:
+            entries = list(os.scandir(place))
+        except OSError:
+            continue
+        for file in entries:
+            try:
+                stat = file.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            found.append((file.path, stat.st_size, stat.st_mtime_ns))
+    return tuple(sorted(found))

@@ -1,0 +1,155 @@
+"""Run directories as large and as odd as a test wants them, written without running anything."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from muster.board import RunPaths, write_json
+
+START = 1_760_000_000.0
+COMMAND = ["python", "train.py", "--config", "big.yaml"]
+
+
+class SyntheticRun:
+    """A run whose events a test, or `brings_up` and `loses`, puts together."""
+
+    def __init__(self, root: Path, nodes: int, spares: int = 0, hosts: list[str] | None = None) -> None:
+        self.paths = RunPaths(str(root))
+        self.attempt = self.paths.attempt(0)
+        self.nodes, self.spares = nodes, spares
+        self.hosts = hosts or [f"gpu{rank:04d}" for rank in range(nodes + spares)]
+        self.cycle, self.now = 0, START + 31.0
+        self.states = dict.fromkeys(range(nodes + spares), "expected")
+        self.roles = dict.fromkeys(range(nodes + spares), "waiting" if spares else "active")
+        self.cycles: list[dict[str, Any]] = []
+        self.lines: list[str] = []
+        self.error: dict[str, Any] | None = None
+        os.makedirs(os.path.join(self.attempt.root, "logs"))
+        group = {"name": "main", "nodes": nodes, "cpus_per_node": 96, "gpus_per_node": 8, "mem": "1000G"}
+        job = {"nodes": nodes, "spares": spares, "command": COMMAND, "name": "train", "ray": True, "groups": []}
+        write_json(self.paths.job, {**job, **{k: v for k, v in group.items() if k not in job}, "stop_grace": 30.0})
+        submission = {"asked": START, "time": START + 1.0, "backend": "slurm", "kind": "sbatch", "job_id": "4711"}
+        write_json(self.paths.submission, {**submission, "run": self.paths.run_id, "pid": None, "host": "login1"})
+        Path(self.attempt.hosts).write_bytes(("\n".join(self.hosts) + "\n").encode("utf-8", "surrogatepass"))
+        Path(self.attempt.driver_log).write_text("")
+
+    def tell(self, event: str, after: float = 0.0, **fields: Any) -> None:
+        self.now += after
+        common = {"time": self.now, "event": event, "attempt": 0, "cycle": self.cycle}
+        self.lines.append(json.dumps({**common, **fields}))
+
+    def node(self, rank: int, state: str, after: float = 0.0, role: str | None = None) -> None:
+        self.states[rank], self.roles[rank] = state, role or self.roles[rank]
+        self.tell("node", after, rank=rank, host=self.hosts[rank], state=state, role=self.roles[rank])
+
+    def brings_up(self, slow: int | None = None) -> None:
+        """Everybody arrives and starts Ray; one node may be slow to. Then the driver starts."""
+        here = [rank for rank, role in self.roles.items() if role != "excluded"]
+        self.cycles.append({"cycle": self.cycle, "start": self.now, "end": None, "reason": None})
+        self.tell("run", state="gathering")
+        if self.cycle:
+            for rank in here:
+                self.node(rank, "stopping", role="waiting" if self.spares else "active")
+        for number, rank in enumerate(here):
+            self.node(rank, "arrived", 2.0 if number == 0 else 3.0 / len(here))
+            if number == 0 and self.cycle == 0:  # the first head does not wait for the others
+                self.node(rank, "starting", role="active")
+        active, spare = here[: self.nodes], here[self.nodes :]
+        for rank in here:
+            self.node(rank, self.states[rank], role="active" if rank in active else "spare")
+        self.tell("run", state="starting")
+        if self.cycle:
+            self.node(active[0], "starting")
+        self.tell("note", 4.0, rank=active[0], host=self.hosts[active[0]], text="Ray's head is up")
+        for rank in active[1:]:
+            self.node(rank, "starting")
+        self.node(active[0], "ready")
+        for rank in [rank for rank in active[1:] if rank != slow] + [rank for rank in active[1:] if rank == slow]:
+            self.node(rank, "ready", 5.0 if rank == slow else 2.0 / len(active))
+        assert len(spare) <= self.spares
+        self.tell("run", state="running")
+        self.tell("driver_start", 0.01, command=COMMAND)
+
+    def loses(self, rank: int, after: float = 60.0, reason: str = "its connection ended") -> None:
+        """A node is lost while the driver runs, and the next cycle begins."""
+        host, tail = self.hosts[rank], ["CUDA error: an illegal memory access was encountered", "Aborted"]
+        error = {"rank": rank, "host": host, "phase": "running", "reason": f"the agent of {host} is gone: {reason}"}
+        self.tell("failure", after, **error, log_tail=tail)
+        self.node(rank, "lost", role="excluded")
+        self.tell("run", state="restarting")
+        self.tell("driver_end", 3.0, exit_code=143)
+        self.cycles[-1].update(end=self.now, reason=error["reason"])
+        self.cycle += 1
+
+    def ends(self, code: int = 0, after: float = 90.0) -> None:
+        self.tell("driver_end", after, exit_code=code)
+        self.tell("run", state="finishing")
+        here = [rank for rank, state in self.states.items() if state not in ("lost", "gone", "expected")]
+        for rank in here:
+            self.node(rank, "stopping")
+        for rank in here:
+            self.node(rank, "gone", 1.0 / len(here))
+        state = "succeeded" if code == 0 else "failed"
+        self.tell("run", state=state)
+        reason = f"the driver exited with {code}"
+        self.cycles[-1].update(end=self.now, reason=reason)
+        self.tell("end", state=state, exit_code=code, reason=reason)
+        self.write(state, end_reason=reason)
+        write_json(self.attempt.outcome, {"exit_code": code, "state": state, "end_reason": reason})
+
+    def write(self, state: str, **fields: Any) -> None:
+        """What the lead has published by now."""
+        Path(self.attempt.events()).write_text("".join(f"{line}\n" for line in self.lines))
+        nodes = [
+            {"rank": r, "host": h, "role": self.roles[r], "logical_rank": None, "state": self.states[r]}
+            for r, h in enumerate(self.hosts)
+        ]
+        told = [json.loads(line) for line in self.lines if '"driver_' in line or '"end"' in line]
+        when = {event["event"]: event["time"] for event in told}
+        timings = {"job_start": START + 30.0, "lead_ready": START + 31.0, "ended": when.get("end")}
+        timings |= {name: when[name] for name in ("driver_start", "driver_end") if name in when}
+        status = {
+            "run": self.paths.run_id, "job_id": "4711", "backend": "slurm", "attempt": 0, "cycle": self.cycle,
+            "lead": 0, "cycles": self.cycles, "state": state, "end_reason": None, "nodes": nodes, "guests": [],
+            "driver": {"state": "waiting", "exit_code": None}, "ray": None, "timings": timings, "error": self.error,
+            "updated": self.now,
+        }  # fmt: skip
+        write_json(self.attempt.status(), {**status, **fields})
+
+
+def large_run(root: Path, nodes: int = 1000) -> SyntheticRun:
+    """Three cycles: one node is slow, two are lost, spares take their places."""
+    run = SyntheticRun(root, nodes - 4, spares=4)
+    run.brings_up(slow=min(412, nodes - 5))
+    run.loses(min(17, nodes - 5))
+    run.brings_up()
+    run.loses(min(871, nodes - 6), reason="no word for 12 s")
+    run.brings_up(slow=1)
+    run.ends()
+    return run
+
+
+HOSTILE = (
+    "<img src=x onerror=boom()>", "</script><script>boom()</script>", "\x1b[2J\x1b[31mred\x1b[0m", "turned\u202eround",
+    "a\r\nb\tc", "'\"&amp;{{7*7}}", "null\0byte", "\x9b31m", "\ud800",
+)  # fmt: skip
+
+
+def hostile_run(root: Path) -> SyntheticRun:
+    """Every text of it tries to be more than text; one node is lost, one driver fails."""
+    run = SyntheticRun(root, len(HOSTILE), hosts=[f"{text}" for text in HOSTILE])
+    job = {"nodes": len(HOSTILE), "command": ["sh", "-c", *HOSTILE], "name": HOSTILE[0], HOSTILE[1]: HOSTILE[2]}
+    write_json(run.paths.job, job)
+    run.brings_up()
+    run.loses(2, reason=HOSTILE[0])
+    run.lines[-4] = json.dumps({**json.loads(run.lines[-4]), "reason": " ".join(HOSTILE), "log_tail": [*HOSTILE]})
+    run.brings_up()
+    run.error = {"rank": 1, "host": HOSTILE[1], "phase": HOSTILE[0], "reason": HOSTILE[2], "log_tail": [*HOSTILE]}
+    run.tell("note", rank=1, host=HOSTILE[1], text=HOSTILE[0])
+    Path(run.attempt.node_log(1)).write_bytes(" ".join(HOSTILE).encode("utf-8", "surrogatepass") + b"\xff\xfe\n")
+    Path(run.attempt.driver_log).write_bytes("\n".join(HOSTILE).encode("utf-8", "surrogatepass") + b"\xff\xfe\n")
+    run.ends(code=1)
+    return run

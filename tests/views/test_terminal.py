@@ -1,0 +1,103 @@
+"""The live view for terminals: what it shows of runs of any size, and that nothing hostile reaches the screen."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.views.synthetic import HOSTILE, START, SyntheticRun, hostile_run, large_run
+
+from muster.views.record import RunReader
+from muster.views.terminal import BringUp, Top, View, plain_line
+from muster.views.timeline import timeline
+
+
+def drawn(view: View, width: int = 100, height: int = 40, encoding: str = "utf-8") -> list[str]:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
+    console = Console(file=file, width=width, height=height, force_terminal=True, color_system=None)
+    console.print(view)
+    return file.buffer.getvalue().decode(encoding).splitlines()  # type: ignore[attr-defined]
+
+
+def gathering(root: Path) -> SyntheticRun:
+    run = SyntheticRun(root, nodes=6)
+    run.tell("run", state="gathering")
+    for rank in (0, 1, 4):
+        run.node(rank, "arrived", 1.0)
+    run.node(0, "starting")
+    run.write("gathering")
+    return run
+
+
+def test_who_is_missing_is_named_and_every_node_has_its_cell(tmp_path: Path) -> None:
+    lines = drawn(Top(gathering(tmp_path / "train").paths, lambda: START + 60.0))
+    assert lines[0].startswith("train  gathering  1 min 00.0 s  6 nodes")
+    assert "missing: gpu[0002-0003,0005]" in lines
+    assert any("◓◐○○◐○" in line for line in lines)
+    assert any("○ launching 3" in line and "◐ arrived 2" in line for line in lines)
+
+
+def test_without_unicode_letters_take_the_place_of_signs(tmp_path: Path) -> None:
+    lines = drawn(BringUp(gathering(tmp_path / "train").paths, lambda: START + 60.0), encoding="ascii")
+    assert any("raooao" in line for line in lines)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60), (40, 10), (20, 5)])
+def test_a_thousand_nodes_fit_any_screen(tmp_path: Path, width: int, height: int) -> None:
+    lines = drawn(Top(large_run(tmp_path / "r").paths), width, height)
+    assert len(lines) <= height and all(len(line) <= width for line in lines)
+
+
+def test_a_cell_for_many_nodes_shows_the_lost_one_among_them(tmp_path: Path) -> None:
+    lines = drawn(Top(large_run(tmp_path / "r").paths), width=60)
+    assert sum(line.count("✕") for line in lines) == 3  # two cells, and the key to them
+    assert any("each cell is" in line for line in lines)
+
+
+def test_the_driver_s_last_lines_take_the_room_that_is_left(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "r", nodes=2)
+    run.brings_up()
+    run.write("running")
+    Path(run.attempt.driver_log).write_text("".join(f"step {n}\n" for n in range(500)))
+    lines = drawn(Top(run.paths, lambda: run.now + 5.0), height=30)
+    assert "step 499" in lines[-1] and len(lines) in (28, 29)  # the last line of a screen stays free
+
+
+def test_a_run_that_has_fallen_silent_is_told_to_be(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "r", nodes=2)
+    run.brings_up()
+    run.write("running")
+    assert "no word from it" not in "\n".join(drawn(Top(run.paths, lambda: run.now + 20.0)))
+    assert "no word from it for 5 min" in "\n".join(drawn(Top(run.paths, lambda: run.now + 300.0)))
+
+
+def test_nothing_hostile_moves_the_cursor(tmp_path: Path) -> None:
+    run = hostile_run(tmp_path / "r")
+    record = RunReader(run.paths).read()
+    shown = "\n".join(
+        [*drawn(Top(run.paths), 200, 100), *drawn(BringUp(run.paths)), plain_line(record, timeline(record))]
+    )
+    assert HOSTILE[0] in shown
+    assert [char for char in shown if not char.isprintable() and char != "\n"] == []
+
+
+def test_a_picture_of_it_is_made_for_the_documentation(tmp_path: Path, images: Path) -> None:
+    run = SyntheticRun(tmp_path / "train-20260101T120000-ab12", nodes=252, spares=4)
+    run.brings_up(slow=40)
+    run.loses(17)
+    run.tell("run", state="gathering")
+    for rank in range(250):
+        if run.roles[rank] != "excluded":
+            run.node(rank, "stopping" if rank in (3, 4, 99) else "arrived", 0.01, role="waiting")
+    run.write("gathering")
+    Path(run.attempt.driver_log).write_text("".join(f"step {n}: loss {4.2 - n / 100:.3f}\n" for n in range(90, 100)))
+    console = Console(record=True, width=120, height=30, file=io.StringIO(), force_terminal=True)
+    console.print(Top(run.paths, lambda: run.now + 2.5))
+    images.mkdir(parents=True, exist_ok=True)
+    picture = console.export_svg(title="muster top", unique_id="muster-top")
+    picture = re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL)  # they would come over the network
+    (images / "top.svg").write_text(picture)
+    assert "gathering" in picture and "url(http" not in picture

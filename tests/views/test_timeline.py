@@ -1,0 +1,250 @@
+"""The timeline of a run: spans that add up, whatever the run directory looks like."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.views.synthetic import START, SyntheticRun, large_run
+
+from muster.board import RunPaths, write_json
+from muster.views.phases import Phase
+from muster.views.record import AttemptRecord, Happening, RunReader, RunRecord
+from muster.views.timeline import NodeLine, Timeline, timeline
+
+
+def adds_up(seen: Timeline) -> None:
+    """Attempts without a gap; of each node spans without a gap, from the attempt's start to its end; paths too."""
+    ends = [seen.start, *(attempt.end for attempt in seen.attempts)]
+    assert [attempt.start for attempt in seen.attempts] == ends[:-1] and ends[-1] == seen.end
+    for attempt in seen.attempts:
+        for node in attempt.nodes:
+            edges = [attempt.start, *(span.end for span in node.spans)]
+            assert [span.start for span in node.spans] == edges[:-1] and edges[-1] == attempt.end
+            assert all(span.end > span.start for span in node.spans)
+            assert sum(span.seconds for span in node.spans) == pytest.approx(attempt.end - attempt.start)
+        for cycle in attempt.cycles:
+            assert [step.start for step in cycle.path[1:]] == [step.end for step in cycle.path[:-1]]
+            if cycle.path and cycle.driver_start is not None:
+                assert cycle.path[-1].end == cycle.driver_start
+
+
+def seen_of(run: RunPaths, now: float = START + 1000.0) -> Timeline:
+    seen = timeline(RunReader(run, lambda: now).read())
+    adds_up(seen)
+    return seen
+
+
+def phases(node: NodeLine) -> list[str]:
+    return [span.phase.value for span in node.spans]
+
+
+def test_a_node_goes_through_its_phases_and_they_sum_to_the_wall_time(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "r", nodes=4)
+    run.brings_up(slow=2)
+    run.ends()
+    seen = seen_of(run.paths)
+    (attempt,) = seen.attempts
+    assert phases(attempt.nodes[2]) == [
+        "submitted", "pending", "launching", "arrived", "starting", "joined", "driver", "finishing", "gone",
+    ]  # fmt: skip
+    assert seen.start == START and seen.wall == pytest.approx(run.now - START)
+    assert attempt.nodes[2].seconds(Phase.PENDING) == 29.0
+    assert attempt.nodes[2].seconds(Phase.DRIVER) == pytest.approx(90.0)
+
+
+def test_the_critical_path_names_the_slow_node_and_its_seconds_lead_to_the_driver(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "r", nodes=4)
+    run.brings_up(slow=2)
+    run.ends()
+    (cycle,) = seen_of(run.paths).attempts[0].cycles
+    assert [(step.phase.value, step.rank) for step in cycle.path] == [
+        ("submitted", None), ("pending", None), ("launching", 0), ("starting", 0), ("starting", 2), ("joined", None),
+    ]  # fmt: skip
+    assert cycle.driver_start is not None
+    assert sum(step.seconds for step in cycle.path) == pytest.approx(cycle.driver_start - START)
+    assert cycle.path[4].what == "Ray starts on gpu0002"
+
+
+def test_of_three_cycles_each_has_its_path_and_its_end_in_words(tmp_path: Path) -> None:
+    run = large_run(tmp_path / "r", nodes=24)
+    (attempt,) = seen_of(run.paths).attempts
+    assert [cycle.number for cycle in attempt.cycles] == [0, 1, 2]
+    assert "gpu0017 is gone" in attempt.cycles[0].reason
+    assert attempt.cycles[1].path[0].what == "the driver before is ended"
+    assert attempt.cycles[2].path[-2].what == "Ray starts on gpu0001"
+    assert [(mark.kind, mark.rank) for mark in attempt.marks if mark.kind == "lost"] == [("lost", 17), ("lost", 18)]
+    assert phases(attempt.nodes[17])[-1] == "lost" and attempt.nodes[17].role == "excluded"
+    assert {"spare", "driver"} <= set(phases(attempt.nodes[20]))  # a spare that stood in
+
+
+def test_a_run_in_the_queue_is_pending_until_now(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "r", nodes=2)
+    os.rename(run.attempt.root, tmp_path / "elsewhere")
+    seen = seen_of(run.paths, START + 50.0)
+    assert [phases(node) for node in seen.attempts[0].nodes] == [["submitted", "pending"]] * 2
+    assert seen.wall == 50.0
+
+
+def test_a_live_run_ends_now_and_its_path_leads_to_what_it_waits_for(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "r", nodes=3)
+    run.tell("run", state="gathering")
+    run.node(0, "arrived", 1.0)
+    run.node(0, "starting")
+    run.node(2, "arrived", 1.0)
+    run.write("gathering")
+    (attempt,) = seen_of(run.paths, START + 100.0).attempts
+    assert [phases(node)[-1] for node in attempt.nodes] == ["starting", "launching", "arrived"]
+    assert attempt.cycles[0].path[-1].end == START + 100.0
+
+
+def test_a_requeued_run_waits_in_the_queue_again(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "r", nodes=2)
+    run.brings_up()
+    run.ends(code=3)
+    write_json(run.attempt.sequel, {"again": "requeue", "cause": "exit=3", "note": ""})
+    seen = seen_of(run.paths, START + 500.0)
+    assert [attempt.number for attempt in seen.attempts] == [0, 1]
+    assert phases(seen.attempts[1].nodes[0]) == ["pending"]
+    second = run.paths.attempt(1)
+    os.makedirs(second.root)
+    event = {"time": START + 420.0, "event": "run", "state": "gathering", "cycle": 0}
+    Path(second.events()).write_text(json.dumps(event) + "\n")
+    write_json(second.status(), {"state": "gathering", "timings": {"job_start": START + 400.0}})
+    seen = seen_of(run.paths, START + 500.0)
+    assert [phases(node) for node in seen.attempts[1].nodes] == [["pending", "launching"]] * 2
+    assert seen.wall == 500.0
+
+
+# -- broken ---------------------------------------------------------------------------------------------------------
+
+
+def test_torn_and_foreign_lines_are_left_out_and_counted(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "r", nodes=2)
+    run.brings_up()
+    run.lines[3:3] = ['{"time": 17600', '{"time": "soon", "event": "node"}', "[1, 2]", '{"event": {}, "time": 1}', ""]
+    run.lines.append('{"time": 1760000090.0, "event": "node", "rank": "x", "host": 7, "state": []}')
+    run.ends()
+    with open(run.attempt.events(), "ab") as file:
+        file.write(b'\xff\xfe\0\0\n{"time": 1760000099.0, "ev')
+    record = RunReader(run.paths).read()
+    adds_up(timeline(record))
+    assert record.attempts[0].torn == 5
+
+
+def test_only_what_is_new_is_read_and_a_line_may_come_in_two_parts(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "r", nodes=2)
+    run.brings_up()
+    run.write("running")
+    whole = Path(run.attempt.events()).read_bytes()
+    Path(run.attempt.events()).write_bytes(whole[:700])
+    reader = RunReader(run.paths, lambda: START + 100.0)
+    before = len(reader.read().attempts[0].events)
+    with open(run.attempt.events(), "ab") as file:
+        file.write(whole[700:])
+    record = reader.read()
+    assert before < len(record.attempts[0].events) == len(run.lines)
+    assert record.attempts[0].torn == 0
+
+
+def test_a_lead_that_was_killed_leaves_the_end_to_the_outcome(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "r", nodes=2)
+    run.brings_up()
+    run.write("running")
+    write_json(run.attempt.outcome, {"exit_code": 125, "end_reason": "the lead is gone"})
+    os.utime(run.attempt.outcome, (run.now + 7.0, run.now + 7.0))
+    assert seen_of(run.paths).end == pytest.approx(run.now + 7.0)
+
+
+def test_an_end_that_somebody_noticed_days_later_is_the_lead_s_last_word(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "r", nodes=2)
+    run.brings_up()
+    run.write("running")
+    write_json(run.attempt.outcome, {"exit_code": 125, "end_reason": "Slurm job 4711 is NODE_FAIL"})
+    os.utime(run.attempt.outcome, (run.now + 200_000.0,) * 2)
+    assert seen_of(run.paths).end == pytest.approx(run.now)
+
+
+def test_a_step_that_never_had_a_lead_is_launching_to_the_end(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "r", nodes=2)
+    Path(run.attempt.root, "canary").write_text("r 0\n")
+    os.utime(Path(run.attempt.root, "canary"), (START + 5.0,) * 2)
+    write_json(run.attempt.outcome, {"exit_code": 125, "end_reason": "no container"})
+    os.utime(run.attempt.outcome, (START + 9.0,) * 2)
+    seen = seen_of(run.paths)
+    assert phases(seen.attempts[0].nodes[1]) == ["submitted", "pending", "launching"]
+    assert seen.wall == 9.0
+
+
+def test_an_empty_directory_has_a_timeline_too(tmp_path: Path) -> None:
+    seen = seen_of(RunPaths(str(tmp_path / "nothing")))
+    assert seen.wall == 0.0 and seen.attempts[0].nodes == ()
+
+
+def test_clocks_that_disagree_shorten_phases_but_never_below_nothing(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "r", nodes=2)
+    run.brings_up()
+    run.ends()
+    # The login node is an hour ahead.
+    write_json(run.paths.submission, {"asked": START + 4000.0, "time": START + 4001.0})
+    seen = seen_of(run.paths)
+    assert seen.start == START + 30.0
+
+
+# -- terms ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_events_of_all_terms_count_in_order_and_nothing_of_a_fenced_lead(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "r", nodes=2, spares=1)
+    run.brings_up()
+    first, run.lines = [*run.lines], []
+    fenced = json.dumps({"time": run.now + 900.0, "event": "driver_end", "cycle": 0, "exit_code": 0})
+    run.cycle, run.now, run.nodes, run.spares = 1, run.now + 60.0, 2, 0
+    run.tell("run", state="gathering")
+    for rank in (1, 2):
+        run.node(rank, "arrived", 1.0, role="active")
+    run.tell("run", state="starting")
+    for rank in (1, 2):
+        run.node(rank, "ready", 1.0)
+    run.tell("run", state="running")
+    run.tell("driver_start", 0.1)
+    Path(run.attempt.events(1)).write_text("".join(f"{line}\n" for line in run.lines))
+    Path(run.attempt.events(0)).write_text("".join(f"{line}\n" for line in [*first, fenced]))
+    nodes = [{"rank": 0, "host": "gpu0000", "role": "excluded", "state": "lost"}]
+    timings = {"job_start": START + 30.0}
+    write_json(run.attempt.status(1), {"state": "running", "nodes": nodes, "timings": timings, "updated": run.now})
+    (attempt,) = seen_of(run.paths, run.now + 10.0).attempts
+    assert [phases(node)[-1] for node in attempt.nodes] == ["lost", "driver", "driver"]
+    assert [mark.kind for mark in attempt.marks] == ["driver_start", "lead", "cycle", "driver_start"]
+    assert attempt.cycles[1].driver_start is not None
+
+
+# -- anything -------------------------------------------------------------------------------------------------------
+
+NAMES = ["node", "run", "driver_start", "driver_end", "end", "failure", "again"]
+STATES = ["expected", "arrived", "starting", "ready", "stopping", "gone", "failed", "lost", "running", "restarting"]
+HAPPENINGS = st.builds(
+    Happening,
+    time=st.floats(START, START + 100),
+    name=st.sampled_from(NAMES),
+    cycle=st.integers(0, 3),
+    term=st.integers(0, 2),
+    fields=st.fixed_dictionaries(
+        {"state": st.sampled_from(STATES), "rank": st.integers(0, 4), "role": st.sampled_from(["active", "spare", "x"])}
+    ),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(HAPPENINGS, max_size=40), st.floats(START - 50, START + 150), st.booleans())
+def test_whatever_the_events_say_the_spans_add_up(events: list[Happening], began: float, over: bool) -> None:
+    ordered = tuple(sorted(events, key=lambda event: event.time))
+    ended = max([began, *(event.time for event in events)]) if over else None
+    attempt = AttemptRecord(0, ordered, {}, {}, (), began, ended)
+    state = {"state": "failed" if over else "running"}
+    record = RunRecord("r", "/r", state, {"nodes": 3}, {}, (attempt,), began - 2, began - 1, START + 200)
+    adds_up(timeline(record))

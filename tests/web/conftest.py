@@ -1,0 +1,76 @@
+"""The server of `muster ui` in this process, over runs of the test's own; a browser; requests by hand."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.browser import Browser, Page, opened
+
+from muster.web.answers import Answers
+from muster.web.doors import Doors
+from muster.web.server import Server
+from muster.web.watch import Watch
+
+
+@dataclass
+class Site:
+    """A running server."""
+
+    server: Server
+    doors: Doors
+    runs_dir: Path
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.server.port}"
+
+    def link(self) -> str:
+        return f"{self.origin}/enter?token={self.doors.new_link()}"
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+        """One request, with just these headers (underscores for dashes)."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
+        try:
+            given = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, headers=given)
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+        finally:
+            connection.close()
+
+    def entered(self) -> dict[str, str]:
+        """The cookie of a new session, as a header."""
+        session = self.doors.enter(self.doors.new_link())
+        assert session is not None
+        return {"Cookie": f"{self.doors.cookie_name}={session.cookie}"}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    runs_dir = tmp_path / "muster-runs"
+    with Server(0) as server:
+        doors = Doors(f"muster-{server.port}", "scrape-me")
+        server.answers = Answers(doors, Watch(runs_dir))
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield Site(server, doors, runs_dir)
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with opened(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    page = browser.page()
+    yield page
+    page.close()

@@ -1,0 +1,259 @@
+"""`muster ui` in a real browser, over real runs."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.browser import Page, needs_browser
+from tests.running import MusterCommand, wait_for
+from tests.views.synthetic import HOSTILE, SyntheticRun, hostile_run, large_run
+from tests.web.conftest import Site
+
+pytestmark = needs_browser
+
+STATE = "document.querySelector('header .state')?.textContent"
+GRID = "[...document.querySelectorAll('.grid button')].map(cell => cell.title)"
+
+
+def enter(page: Page, site: Site, path: str = "/") -> None:
+    """Come in by a link, then go to a page."""
+    page.go(site.link())
+    page.wait_for("location.pathname === '/' && document.querySelector('h1') !== null", "the list of runs")
+    if path != "/":
+        page.go(site.origin + path)
+
+
+def test_a_live_run_is_seen_from_its_start_to_its_end_without_a_reload(
+    page: Page, site: Site, muster: MusterCommand, images: Path
+) -> None:
+    setup = "[ $MUSTER_RANK != 1 ] || until [ -e come ]; do sleep 0.1; done"
+    command = ["bash", "-c", "echo the driver speaks; until [ -e go ]; do sleep 0.1; done; echo the end"]
+    process = muster.start(*muster.local_args("--setup", setup, "--", *command, nodes=3))
+    run = wait_for("the run", muster.run_dirs)[0].name
+    enter(page, site)
+    page.wait_for(f"document.body.innerText.includes({run!r})")
+    page.run("document.querySelector('td a').click()")
+    page.wait_for(f"{STATE} === 'gathering' && {GRID}.length === 3")
+    page.run("window.sameDocument = true")
+    page.wait_for("document.querySelector('.waits').textContent.includes('nodes are awaited: node-1')")
+    (muster.cwd / "come").touch()
+    page.wait_for(f"{STATE} === 'running' && {GRID}.every(title => title.endsWith(': driver'))")
+    page.wait_for("document.querySelector('.log').textContent.includes('the driver speaks')")
+    (muster.cwd / "go").touch()
+    page.wait_for(f"{STATE} === 'succeeded'")
+    page.wait_for("document.querySelector('.log').textContent.includes('the end')")
+    process.communicate(timeout=60)
+    assert page.run("window.sameDocument === true")
+    page.wait_for("document.querySelector('header').textContent.includes('the driver exited with 0')")
+    page.size(1280, 1400)
+    page.screenshot(images / "ui-run.png")
+    assert page.errors() == []
+
+
+def test_a_failed_run_shows_the_end_of_the_failed_node_s_log(page: Page, site: Site, muster: MusterCommand) -> None:
+    setup = "[ $MUSTER_RANK != 1 ] || { echo 'module cuda is not there'; exit 5; }"
+    assert muster.local("--setup", setup, "--", "true").returncode == 125
+    enter(page, site, f"/run/{muster.run_dir().name}")
+    page.wait_for(f"{STATE} === 'failed'")
+    assert "module cuda is not there" in page.run("document.querySelector('pre').textContent")
+    page.run("document.querySelectorAll('.grid button')[1].click()")
+    page.wait_for("document.body.innerText.includes('node-1 (rank 1)')")
+    page.run("[...document.querySelectorAll('button')].find(b => b.textContent === 'its log').click()")
+    page.wait_for("document.querySelector('.log').textContent.includes('module cuda is not there')")
+    assert page.errors() == []
+
+
+def test_stopping_a_run_asks_first_and_then_does_it(
+    page: Page, site: Site, muster: MusterCommand, images: Path
+) -> None:
+    process = muster.start(*muster.local_args("--stop-grace", "5s", "--", "bash", "-c", "echo up; exec sleep 1000"))
+    run = muster.wait_for_driver("up")
+    enter(page, site, f"/run/{run.name}")
+    page.wait_for(f"{STATE} === 'running'")
+    button = "document.querySelector('header button.danger')"
+    page.run(f"{button}.focus()")
+    page.press("Enter", "\r")
+    page.wait_for("document.querySelector('dialog').open")
+    page.screenshot(images / "ui-stop.png")
+    assert page.run("document.activeElement.textContent") == "Let it run"
+    page.press("Enter", "\r")
+    page.wait_for("!document.querySelector('dialog').open")
+    assert not (run / "attempt-0" / "stop.json").exists()
+    page.run(f"{button}.click()")
+    page.run("document.querySelector('dialog button.danger').click()")
+    page.wait_for(f"{STATE} === 'stopped'")
+    assert page.run(f"{button} === null || {button}.hidden")
+    process.communicate(timeout=60)
+    assert "in muster ui" in muster.status()["end_reason"]
+    assert page.errors() == []
+
+
+@pytest.mark.parametrize("path", ["/", "/run/large", "/api/runs", "/enter?token=wrong"])
+def test_without_the_link_a_browser_sees_nothing(page: Page, site: Site, path: str) -> None:
+    large_run(site.runs_dir / "large", nodes=8)
+    page.go(site.origin + path)
+    assert (
+        page.text().strip() == "Open the link that `muster ui` printed. It works once; press Enter there for another."
+    )
+
+
+HOSTILE_PAGE = """<!doctype html><title>evil</title><script>
+const stop = "%s";
+async function attack() {
+  const results = [];
+  for (const options of [{mode: "no-cors"}, {mode: "cors"}, {mode: "no-cors", headers: {"Content-Type": "text/plain"}},
+                         {mode: "cors", headers: {"X-Muster-Key": "guess"}}]) {
+    try {
+      const answer = await fetch(stop, {method: "POST", credentials: "include", ...options});
+      results.push(answer.status + answer.type);
+    } catch (error) { results.push("refused"); }
+  }
+  const form = document.createElement("form"); form.method = "POST"; form.action = stop; form.target = "frame";
+  const frame = document.createElement("iframe"); frame.name = "frame";
+  document.body.append(frame, form);
+  form.submit();
+  await new Promise(done => { frame.onload = done; setTimeout(done, 3000); });
+  return results;
+}
+</script><body>"""
+
+
+@contextmanager
+def another_origin(contents: str) -> Iterator[str]:
+    """A page of somebody else's on the same loopback: the browser sends it, and sends from it, the same cookies."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(contents.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+        thread.join()
+
+
+def test_another_origin_cannot_stop_a_run_though_the_browser_sends_the_cookie(
+    page: Page, site: Site, muster: MusterCommand
+) -> None:
+    process = muster.start(*muster.local_args("--stop-grace", "1s", "--", "bash", "-c", "echo up; exec sleep 1000"))
+    run = muster.wait_for_driver("up")
+    enter(page, site)
+    with another_origin(HOSTILE_PAGE % f"{site.origin}/api/runs/{run.name}/stop") as address:
+        page.go(address)
+        results = page.run("attack()")
+        assert all(re.fullmatch("0opaque|refused", result) for result in results), results
+    assert not (run / "attempt-0" / "stop.json").exists()
+    assert muster.status()["state"] == "running"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+
+
+def test_a_log_of_a_gigabyte_is_opened_searched_and_walked_through(page: Page, site: Site, images: Path) -> None:
+    run = large_run(site.runs_dir / "train", nodes=8)
+    line = b"step 000000: loss 1.0000, and so on for a while to fill the line until it has its hundred bytes .....\n"
+    with open(run.attempt.driver_log, "wb") as file:
+        file.write(line * 20_000)
+        file.truncate(1 << 30)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\nTraceback (most recent call last):\n  RuntimeError: out of memory\n" + line * 200)
+    enter(page, site, "/run/train")
+    page.wait_for("document.querySelector('.log').textContent.includes('step 000000')")
+    cookie = site.entered()
+    for query in ("from=-262144", "from=536870912", "from=0"):
+        began = time.monotonic()
+        status, _, body = site.ask(f"/api/runs/train/log?name=attempt-0/logs/driver.log&{query}", **cookie)
+        assert status == 200 and len(body) < 3_000_000
+        print(f"{query}: {time.monotonic() - began:.3f} s")
+    page.run("[...document.querySelectorAll('#logs button')].find(b => b.textContent === 'start').click()")
+    page.wait_for("document.querySelector('#logs [role=status]').textContent.startsWith('bytes 0 to 26')")
+    find = "document.querySelector('#logs input[type=search]')"
+    page.run(f"{find}.value = 'runtimeerror'; {find}.dispatchEvent(new Event('change'))")
+    page.wait_for("document.querySelector('.log').textContent.includes('RuntimeError: out of memory')")
+    page.wait_for("document.querySelector('#logs [role=status]').textContent === '1 lines found in 100 % of it'")
+    page.run("document.querySelector('.log div').click()")
+    page.wait_for("document.querySelector('.log').textContent.startsWith('  RuntimeError: out of memory')")
+    assert page.run("performance.memory.usedJSHeapSize") < 300_000_000
+    assert page.errors() == []
+
+
+def test_a_thousand_nodes_are_a_page_that_can_be_used(page: Page, site: Site, images: Path) -> None:
+    large_run(site.runs_dir / "pretrain-20260101T120000-cd34")
+    enter(page, site)
+    page.wait_for("document.querySelectorAll('tbody tr').length === 1")
+    began = time.monotonic()
+    page.go(site.origin + "/run/pretrain-20260101T120000-cd34")
+    page.wait_for(f"{GRID}.length === 1000")
+    print(f"usable after {time.monotonic() - began:.2f} s")
+    page.run("document.querySelector('.grid button').focus()")
+    page.press("ArrowDown")
+    page.press("ArrowUp")
+    page.press("Enter", "\r")
+    page.wait_for("document.body.innerText.includes('gpu0000 (rank 0)')")
+    page.size(1280, 1000)
+    page.screenshot(images / "ui-1000.png")
+    assert page.errors() == []
+
+
+def test_hostile_texts_are_texts_on_every_page(page: Page, site: Site) -> None:
+    hostile_run(site.runs_dir / "<img src=x onerror=boom()>")
+    enter(page, site)
+    page.wait_for("document.querySelectorAll('tbody tr').length === 1")
+    assert HOSTILE[0] in page.text()
+    page.run("document.querySelector('td a').click()")
+    page.wait_for("document.querySelector('.log')?.textContent.includes('boom()')")
+    text = page.text()
+    assert HOSTILE[0] in text and "</script><script>boom()</script>" in text
+    assert "\u202e" not in page.run("document.body.textContent") and "\x1b" not in page.run("document.body.textContent")
+    assert page.run("typeof boom") == "undefined" and page.run("document.querySelectorAll('img').length") == 0
+    assert page.errors() == []
+
+
+def test_the_list_shows_states_and_bars_and_is_searched(page: Page, site: Site, images: Path) -> None:
+    large_run(site.runs_dir / "pretrain-20260101T120000-cd34", nodes=64)
+    failing = large_run(site.runs_dir / "eval-20260102T090000-12ab", nodes=8)
+    failing.ends(3)
+    enter(page, site)
+    page.wait_for("document.querySelectorAll('tbody tr').length === 2")
+    page.size(1280, 420)
+    page.screenshot(images / "ui-list.png")
+    page.press("/", "/")
+    assert page.run("document.activeElement.type") == "search"
+    page.run("document.activeElement.value = 'eval'; document.activeElement.dispatchEvent(new Event('input'))")
+    assert page.run("document.querySelectorAll('tbody tr').length") == 1
+    assert page.errors() == []
+
+
+def test_what_has_the_focus_keeps_it_while_a_live_run_goes_on(page: Page, site: Site) -> None:
+    run = SyntheticRun(site.runs_dir / "live", nodes=3)
+    run.now = time.time() - 20.0
+    run.brings_up()
+    ray = {"address": "n1:6379", "dashboard": {"host": "n1", "port": 24005}, "tuning": {}}
+    run.write("running", timings={"job_start": run.now - 19.0}, updated=time.time(), ray=ray)
+    enter(page, site, "/run/live")
+    page.wait_for(f"{STATE} === 'running'")
+    page.wait_for("document.querySelector('header').textContent.includes('ssh -N -L 24005:127.0.0.1:24005 -J')")
+    page.run("[...document.querySelectorAll('.tools button')].find(b => b.textContent === 'all').focus()")
+    waits = page.run("document.querySelector('.waits').textContent")
+    page.wait_for(f"document.querySelector('.waits').textContent !== {waits!r}", "the seconds to go on")
+    run.tell("note", text="something new")
+    run.write("running", timings={"job_start": run.now - 19.0}, updated=time.time(), ray=ray)
+    page.wait_for("document.body.innerText.includes('something new')")
+    assert page.run("document.activeElement.textContent") == "all"
+    assert page.errors() == []
