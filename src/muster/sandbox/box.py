@@ -1,0 +1,191 @@
+"""The sandbox of one node, without HTTP: programs and cells in, ends out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from typing import Any
+
+from muster.process import Scope
+from muster.sandbox import cgroups, levels, metrics
+from muster.sandbox.admission import SESSION, Admission, Overloaded
+from muster.sandbox.job import CellEnded, Ended, Step, Work
+from muster.sandbox.languages import Languages
+from muster.sandbox.pool import Pool
+from muster.sandbox.sessions import Session, Sessions
+from muster.sandbox.settings import MAX_SLOTS, Settings
+from muster.sandbox.verify import verify
+from muster.sandbox.worker import Unclean, Worker
+from muster.sandbox.workspaces import SHARED, Workspaces
+from muster.sandbox.zygote import SandboxError, environment
+
+TRIES = 3  # workers that a program is offered to, when one turns out unfit before it ran
+COUNT_S = 5.0  # how often the user's processes are counted, where they share a limit
+HEADROOM = 256
+
+
+class Box:
+    """Opened once; then `run` and `cell`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = metrics.Metrics()
+        self.admission = Admission(settings.workers_max, settings.queue, settings.queue_wait_s)
+        self.languages = Languages(environment(settings)["PATH"])
+        self.started = time.time()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._others = 0  # threads of our user, where its limit on processes is shared
+
+    # -- its life ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Ready, and verified to be, when this returns."""
+        self._parent = cgroups.find_parent() if os.getuid() == 0 else None
+        self.place = tempfile.mkdtemp(prefix="muster-sandbox-", dir=self.settings.scratch_dir)
+        os.chmod(self.place, 0o711)
+        removed = [self.place, *(dict.fromkeys(self._parent.directories.values()) if self._parent else [])]
+        self._scope = Scope("sandbox", lost_owner_grace=0.0, directories=removed)
+        await self._scope.open()
+        try:
+            self.pool = Pool(self.settings, self._scope, self.place, self._parent)
+            await self.pool.open()
+            self.sessions = Sessions(self.settings, self.pool)
+            own_users = os.getuid() == 0 and self.pool.level is not None and self.pool.level.recipe is not levels.USER
+            first = self.settings.first_user + MAX_SLOTS if own_users else None
+            self.workspaces = Workspaces(self.place, self.settings.workspaces_max, self.settings.session_idle_s, first)
+            await verify(self)
+        except BaseException:
+            await self.close()
+            raise
+        self._tasks = [asyncio.create_task(job) for job in (self.sessions.keep_house(), self._keep_house())]
+
+    async def close(self) -> None:
+        """Nothing is left when this returns: no process, no file."""
+        self.admission.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if hasattr(self, "pool"):
+            await self.pool.close()
+        await self._scope.close(grace=0.0)
+        if self._parent is not None:
+            await asyncio.get_running_loop().run_in_executor(None, cgroups.remove_parent, self._parent)
+        shutil.rmtree(self.place, ignore_errors=True)
+
+    async def _keep_house(self) -> None:
+        while True:
+            self.workspaces.expire()
+            if not self.pool.counts_processes:
+                self._others = await asyncio.get_running_loop().run_in_executor(None, threads_of_user, os.getuid())
+            await asyncio.sleep(COUNT_S)
+
+    # -- running ----------------------------------------------------------------------------------------------------
+
+    async def run(self, work: Work, kind: int) -> list[Ended]:
+        """Run the steps; Overloaded when nothing of it was."""
+        asked = time.monotonic()
+        name = work.workspace or (SHARED if self.settings.shared_scratch else None)
+        async with self.admission.slot(kind):
+            waited = time.monotonic() - asked
+            directory = self.workspaces.enter(name) if name else None
+            try:
+                ends = await self._run_somewhere(work, directory)
+            finally:
+                if name:
+                    self.workspaces.leave(name)
+        last = ends[-1]
+        status = last.reason or ("ok" if last.exit_code == 0 else "failed")
+        self.metrics.ended(work.language, status, waited, sum(ended.usage.wall_s for ended in ends))
+        return ends
+
+    async def _run_somewhere(self, work: Work, directory: str | None) -> list[Ended]:
+        for _ in range(TRIES):
+            try:
+                worker = await self.pool.take(directory)
+            except SandboxError as error:
+                raise Overloaded(str(error)) from None
+            try:
+                return await self._run_steps(worker, work)
+            except Unclean:
+                continue  # found before anything was run
+        raise Overloaded("no worker could be made ready")
+
+    async def _run_steps(self, worker: Worker, work: Work) -> list[Ended]:
+        ends: list[Ended] = []
+        try:
+            for step in work.steps:
+                if ends:
+                    worker.prepare(fresh=False)
+                    if worker.state != "warm":
+                        break
+                ends.append(await worker.run(self._limited(step), work.max_output))
+                if not ends[-1].succeeded:
+                    break
+        finally:
+            self.pool.give(worker)
+        return ends
+
+    def _limited(self, step: Step) -> Step:
+        """Where a limit on processes is shared by all that our user runs, it is above what runs already."""
+        if self.pool.counts_processes:
+            return step
+        limits = {**step.job.get("limits", {}), "processes_of_user": self._others + self.settings.processes + HEADROOM}
+        return Step({**step.job, "limits": limits}, step.timeout, step.stdin)
+
+    async def cell(self, name: str, code: str, verbosity: str, timeout: float, limit: int) -> CellEnded:
+        """Run a cell of a session, which is made if there is none; Overloaded when nothing was run."""
+        asked = time.monotonic()
+        session, created = await self._session(name, asked)
+        try:
+            async with self.admission.slot(SESSION):
+                waited = time.monotonic() - asked
+                ended = await session.run(code, verbosity, timeout, limit, created)
+        finally:
+            self.sessions.release(session)
+        self.metrics.ended("ipython", ended.status, waited, ended.wall_s)
+        return ended
+
+    async def _session(self, name: str, asked: float) -> tuple[Session, bool]:
+        if self.admission.is_closed:
+            raise Overloaded("the sandbox is stopping")
+        wait = self.settings.queue_wait_s
+        try:
+            return await asyncio.wait_for(self.sessions.get(name), wait)
+        except asyncio.TimeoutError:
+            raise Overloaded(f"the session was busy for {wait:g} s") from None
+        except SandboxError as error:
+            raise Overloaded(str(error)) from None
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def load(self) -> dict[str, Any]:
+        """The load summary."""
+        workers = [(one.number, one.busy_s, one.executions, one.state) for one in self.pool.workers.values()]
+        return {
+            "host": metrics.HOST, "slots": self.settings.workers_max, "running": self.admission.running,
+            "queued": self.admission.queued, "workers": len(workers), "sessions": len(self.sessions),
+            "workspaces": len(self.workspaces), "uptime_s": round(time.time() - self.started, 1),
+            "busiest": metrics.busiest(workers),
+        }  # fmt: skip
+
+    def counters(self) -> dict[str, float]:
+        return {
+            "refused_total": self.admission.refused, "workers_started_total": self.pool.started,
+            "workers_lost_total": self.pool.lost, "sessions_created_total": self.sessions.created,
+            "sessions_evicted_total": self.sessions.evicted, "sessions_lost_total": self.sessions.lost,
+        }  # fmt: skip
+
+
+def threads_of_user(user: int) -> int:
+    """As RLIMIT_NPROC counts them."""
+    total = 0
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == user:
+                    total += len(os.listdir(f"/proc/{entry.name}/task"))
+    return total
