@@ -136,10 +136,12 @@ class Box:
         limits = {**step.job.get("limits", {}), "processes_of_user": self._others + self.settings.processes + HEADROOM}
         return Step({**step.job, "limits": limits}, step.timeout, step.stdin)
 
-    async def cell(self, name: str, code: str, verbosity: str, timeout: float, limit: int) -> CellEnded:
-        """Run a cell of a session, which is made if there is none; Overloaded when nothing was run."""
+    async def cell(
+        self, name: str, code: str, verbosity: str, timeout: float, limit: int, must_exist: bool
+    ) -> CellEnded:
+        """Run a cell of a session; there is none: one is made, or SessionLost. Overloaded when nothing was run."""
         asked = time.monotonic()
-        session, created = await self._session(name, asked)
+        session, created = await self._session(name, must_exist)
         try:
             async with self.admission.slot(SESSION):
                 waited = time.monotonic() - asked
@@ -149,12 +151,12 @@ class Box:
         self.metrics.ended("ipython", ended.status, waited, ended.wall_s)
         return ended
 
-    async def _session(self, name: str, asked: float) -> tuple[Session, bool]:
+    async def _session(self, name: str, must_exist: bool) -> tuple[Session, bool]:
         if self.admission.is_closed:
             raise Overloaded("the sandbox is stopping")
         wait = self.settings.queue_wait_s
         try:
-            return await asyncio.wait_for(self.sessions.get(name), wait)
+            return await asyncio.wait_for(self.sessions.get(name, must_exist), wait)
         except asyncio.TimeoutError:
             raise Overloaded(f"the session was busy for {wait:g} s") from None
         except SandboxError as error:

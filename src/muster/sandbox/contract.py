@@ -34,6 +34,7 @@ class Request:
     max_output: int
     verbosity: str
     session: str | None
+    must_exist: bool  # the session: a word of ours
     workspace: str | None
     memory_mb: int | None
     report: bool
@@ -73,6 +74,7 @@ def parse(body: Any, headers: Mapping[str, str], languages: Languages, bounds: B
         max_output=int(within(body, "max_output_characters", bounds.output, DEFAULT_OUTPUT)),
         verbosity=verbosity,
         session=session,
+        must_exist=bool(headers.get("x-session-must-exist")),
         workspace=headers.get("x-workspace-id") or body.get("workspace") or None,
         memory_mb=int(within(body, "memory_mb", bounds.memory_mb, 0)) or None if "memory_mb" in body else None,
         report=bool(body.get("report", False)),

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
+import contextlib
 import socket
 from typing import Any, Callable
 
 from muster.sandbox.inside import wire
 from muster.sandbox.output import Stream
-
-INLINE = wire.PACKET // 2  # characters of a job that goes in the packet itself; JSON may double it
 
 
 class Execution:
@@ -36,18 +33,8 @@ class Execution:
 
     def hand(self, message: dict[str, Any], stdin: bytes = b"") -> None:
         """Send a job or a cell; long ones, and input, as a sealed file. A process that is gone is noticed elsewhere."""
-        head = json.dumps(message).encode()
-        try:
-            if len(head) <= INLINE and not stdin:
-                self.socket.send(head)
-                return
-            fd = wire.in_memory([head, stdin])
-            try:
-                wire.send(self.socket, {"head": len(head)}, (fd,))
-            finally:
-                os.close(fd)
-        except (BrokenPipeError, ConnectionError):
-            pass
+        with contextlib.suppress(BrokenPipeError, ConnectionError):
+            wire.send_job(self.socket, message, stdin)
 
     def begin(self, limit: int) -> None:
         """Read its output from now on."""

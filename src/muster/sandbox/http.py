@@ -14,7 +14,7 @@ from typing import Any, Callable
 HEAD_LIMIT = 64 << 10
 BODY_LIMIT = 64 << 20
 REASONS = {
-    200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
+    200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict",
     413: "Content Too Large", 500: "Internal Server Error", 501: "Not Implemented", 503: "Service Unavailable",
     504: "Gateway Timeout",
 }  # fmt: skip

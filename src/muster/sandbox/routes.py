@@ -19,10 +19,9 @@ from muster.sandbox.http import Request, Response
 from muster.sandbox.job import Ended, Step, Usage, Work
 from muster.sandbox.languages import IPYTHON, PYTHON
 from muster.sandbox.metrics import HOST
+from muster.sandbox.sessions import SessionLost
 from muster.sandbox.workspaces import BadName
 
-OVERLOADED = 503
-TRY_AGAIN_WORDS = "overloaded"
 FETCH_S = 10.0
 
 
@@ -79,9 +78,10 @@ class Routes:
             return Response(400, contract.refusal(str(error)))
         except ValueError as error:
             return Response(400, contract.refusal(f"the body is no JSON: {error}"))
+        except SessionLost as error:
+            return Response(409, {**contract.refusal(str(error)), "reason": "session_lost"})
         except Overloaded as error:
-            refusal = {**contract.refusal(str(error)), "reason": TRY_AGAIN_WORDS}
-            return Response(OVERLOADED, refusal, {"Retry-After": "1"})
+            return Response(503, {**contract.refusal(str(error)), "reason": "overloaded"}, {"Retry-After": "1"})
         headers = {"X-Muster-Node": HOST}
         if usage is not None:
             headers["X-Muster-Usage"] = json.dumps(usage.to_json())
@@ -90,7 +90,9 @@ class Routes:
     async def _answer(self, asked: contract.Request, kind: int) -> tuple[dict[str, Any], Usage | None]:
         if asked.language == IPYTHON:
             assert asked.session is not None
-            cell = self._box.cell(asked.session, asked.code, asked.verbosity, asked.timeout, asked.max_output)
+            cell = self._box.cell(
+                asked.session, asked.code, asked.verbosity, asked.timeout, asked.max_output, asked.must_exist
+            )
             # A cell is run to its end even if nobody waits for it any more: the session's state hangs on it.
             return contract.cell_answer(asked, await asyncio.shield(asyncio.ensure_future(cell))), None
         limits = {"memory_mb": asked.memory_mb} if asked.memory_mb else None

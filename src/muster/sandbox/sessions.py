@@ -20,6 +20,10 @@ INTERRUPT_S = 0.5  # what a cell may take to end after its interrupt; then its s
 LOOK_S = 1.0
 
 
+class SessionLost(Exception):
+    """It was to be there, and is not; nothing was run."""
+
+
 class Session:
     """One session that lives."""
 
@@ -113,13 +117,15 @@ class Sessions:
     def memory(self) -> int:
         return sum(one.worker.memory for one in self._sessions.values())
 
-    async def get(self, name: str) -> tuple[Session, bool]:
+    async def get(self, name: str, must_exist: bool) -> tuple[Session, bool]:
         """The session, and whether it was created by this call. It is the caller's turn in it."""
         created = False
         while True:
             while name in self._opening:
                 await asyncio.wait([self._opening[name]])
             session = self._sessions.get(name)
+            if session is None and must_exist:
+                raise SessionLost(f"session {name} is not there any more")
             if session is None:
                 session, created = await self._open(name), True
             await session.turn.acquire()

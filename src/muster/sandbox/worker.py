@@ -16,6 +16,7 @@ from typing import Any, Callable
 from muster.sandbox.cgroups import Cgroup
 from muster.sandbox.execution import Execution
 from muster.sandbox.inside import wire
+from muster.sandbox.inside import worker as orders
 from muster.sandbox.job import Ended, Step, Usage
 from muster.sandbox.settings import KILL_S
 from muster.sandbox.zygote import SandboxError, Zygote
@@ -147,7 +148,7 @@ class Worker:
     def _spawn(self, fresh: bool) -> None:
         self.waiting = Execution()
         try:
-            wire.send(self._control, {"do": "spawn", "fresh": fresh}, self.waiting.descriptors)
+            wire.send_bytes(self._control, orders.SPAWN if fresh else orders.SPAWN_AGAIN, self.waiting.descriptors)
         except OSError as error:
             self.waiting.give_away()
             self.destroy(f"it cannot be reached: {error}")
@@ -156,17 +157,17 @@ class Worker:
 
     def kill(self, reason: str) -> None:
         """End the tree that runs; the whole worker, if that takes too long."""
-        if self._tell({"do": "kill", "reason": reason}) and self._last_resort is None:
+        if self._tell(orders.KILL + reason.encode()) and self._last_resort is None:
             self._last_resort = self._loop.call_later(KILL_S, self.destroy, "its processes did not end")
 
     def interrupt(self) -> None:
-        self._tell({"do": "interrupt"})
+        self._tell(orders.INTERRUPT)
 
-    def _tell(self, message: dict[str, Any]) -> bool:
+    def _tell(self, order: bytes) -> bool:
         if self.state == "gone":
             return False
         try:
-            wire.send(self._control, message)
+            self._control.send(order)
         except OSError as error:
             self.destroy(f"it cannot be reached: {error}")
             return False
@@ -179,13 +180,19 @@ class Worker:
             if self.state == "gone":
                 return
             try:
-                message, fds = wire.receive(self._control)
+                data, fds = wire.receive_bytes(self._control)
             except BlockingIOError:
                 return
-            if message is None:
+            if not data:
                 self.destroy("it has ended")
-                return
-            self._take(message, fds)
+            elif data.startswith(b"ended "):
+                self._on_end(report_of(data))
+            else:
+                self._take(wire.decoded(data), fds)
+
+    def _on_end(self, report: dict[str, Any]) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(report)
 
     def _take(self, message: dict[str, Any], fds: list[int]) -> None:
         event = message["event"]
@@ -197,17 +204,23 @@ class Worker:
                 self._ready.set_result(None)
         elif event == "memory":
             self.memory = message["bytes"]
-        elif event == "ended" and self._ended is not None and not self._ended.done():
-            self._ended.set_result(message)
         elif event == "failed":
-            if self._ended is not None and not self._ended.done():
-                self._ended.set_result({"status": 0, "reason": "unclean", "clean": False})
+            self._on_end({"status": 0, "reason": "unclean", "clean": False})
             self.destroy(message["why"])
 
     def expect_end(self) -> asyncio.Future[dict[str, Any]]:
         """Of a session's tree: its end, whenever that is."""
         self._ended = self._loop.create_future()
         return self._ended
+
+
+def report_of(data: bytes) -> dict[str, Any]:
+    """The words of inside/worker.py's REPORT."""
+    _, status, cpu_s, max_rss_kb, killed, clean, reason = data.decode().split(" ")
+    return {
+        "status": int(status), "cpu_s": float(cpu_s), "max_rss_kb": int(max_rss_kb), "killed": int(killed),
+        "clean": clean == "1", "reason": None if reason == "-" else reason,
+    }  # fmt: skip
 
 
 def ended_of(report: dict[str, Any], stdout: Any, stderr: Any, wall: float, cgroup: Cgroup | None) -> Ended:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import base64
 import contextlib
+import gc
 import json
 import os
 import resource
@@ -28,10 +29,13 @@ def main(fds: list[int], rules: Ruleset) -> None:
     """Never returns: what is above us on the stack is the worker's."""
     try:
         channel = _settle(fds, rules)
-        message, received = wire.receive(channel)
-        if message is None:
+        job, rest = wire.receive_job(channel)
+        if job is None:
             os._exit(0)  # not needed after all
-        _become(_unpack(message, received), channel)
+        if rest is not None:
+            os.dup2(rest, 0)  # what is left to read of it is the input
+            os.close(rest)
+        _become(job, channel)
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.write(2, f"sandbox: {error or type(error).__name__}\n".encode())
@@ -64,20 +68,12 @@ def _settle(fds: list[int], rules: Ruleset) -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, JOB)
 
 
-def _unpack(message: dict[str, Any], received: list[int]) -> dict[str, Any]:
-    """The job; what is long, and any input, comes in a file, which then is our stdin."""
-    if not received:
-        return message
-    job: dict[str, Any] = json.loads(wire.read_exactly(received[0], message["head"]))
-    os.dup2(received[0], 0)
-    os.close(received[0])
-    return job
-
-
 def _become(job: dict[str, Any], channel: socket.socket) -> None:
-    _limit(job.get("limits", {}))
-    _write_files(job)
-    os.environ.update(job.get("env", {}))
+    gc.enable()
+    if "limits" in job:
+        _limit(job["limits"])
+    if "files" in job or "texts" in job:
+        _write_files(job)
     if job["do"] == "session":
         session.serve(channel, job["backend"])
     channel.close()

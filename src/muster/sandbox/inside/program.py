@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
-import contextlib
 import os
 import sys
 import threading
@@ -50,17 +50,18 @@ def _report(error: BaseException, trace: types.TracebackType | None) -> int:
         sys.stderr.write(f"{error.code}\n")
         return 1
     error.__traceback__ = trace
-    with contextlib.suppress(Exception):
-        sys.excepthook(type(error), error, trace)
+    sys.excepthook(type(error), error, trace)
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
 def leave(status: int) -> None:
     """The end of an interpreter, without its taking apart: that would touch, and so copy, all of its memory."""
-    with contextlib.suppress(BaseException):
-        threading._shutdown()  # type: ignore[attr-defined]
-    with contextlib.suppress(BaseException):
-        atexit._run_exitfuncs()
+    if _thread._count():
+        try:
+            threading._shutdown()  # type: ignore[attr-defined]
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+    atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -32,7 +32,7 @@ HOME, TEMPORARY, SHARED_MEMORY = "/sandbox", "/tmp", "/dev/shm"
 SYSTEM = ("/usr", "/opt", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
 ETC = (
     "alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "timezone", "mime.types", "fonts",
-    "ssl/certs",
+    "ssl/certs", "ssl/openssl.cnf", "pki/tls/openssl.cnf",
     "pki/tls/certs", "pki/ca-trust/extracted", "ca-certificates", "protocols", "services", "magic", "java-17-openjdk",
     "java-11-openjdk", "ImageMagick-6", "texmf",
 )  # fmt: skip
@@ -159,6 +159,8 @@ def empty(directory: str, keep: Sequence[str] = (), limit: int = 20000) -> bool:
 
     Called when nobody who could play with links is alive.
     """
+    if not os.listdir(directory):
+        return True
     for entry in os.scandir(directory):
         limit -= 1
         if limit < 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -36,12 +35,11 @@ def serve(channel: socket.socket, backend: str) -> None:
     with contextlib.suppress(OSError):
         wire.send(channel, {"event": "open"})
         while True:
-            message, fds = wire.receive(channel)
+            message, rest = wire.receive_job(channel)
             if message is None:
                 break
-            if fds:
-                message = json.loads(wire.read_exactly(fds[0], message["head"]))
-                os.close(fds[0])
+            if rest is not None:
+                os.close(rest)
             failed = _run(shell, turn, message)
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import time
 from dataclasses import dataclass
@@ -99,3 +100,41 @@ class Reaper:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(-1, signal.SIGKILL)  # one step for the kernel: a fork cannot slip through
         return 1
+
+
+class Ends:
+    """Wakes a poll when the first child ends: by a pidfd, or where there is none (before Linux 5.3) by SIGCHLD."""
+
+    def __init__(self, poll: select.poll) -> None:
+        self._poll = poll
+        self._fd = -1
+        self._wake = -1
+
+    def watch(self, pid: int) -> None:
+        try:
+            self._fd = os.pidfd_open(pid)
+        except OSError:
+            self._by_signal()
+        else:
+            self._poll.register(self._fd, select.POLLIN)
+
+    def forget(self) -> None:
+        if self._fd != -1:
+            self._poll.unregister(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    def heard(self) -> None:
+        if self._wake != -1:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake, 4096)
+
+    def _by_signal(self) -> None:
+        if self._wake == -1:
+            self._wake, write = os.pipe()
+            os.set_blocking(write, False)
+            os.set_blocking(self._wake, False)
+            signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+            signal.signal(signal.SIGCHLD, lambda *_: None)
+            self._poll.register(self._wake, select.POLLIN)
+            os.write(write, b"x")  # it may have ended before we listened

@@ -2,11 +2,11 @@
 
 It is told what to do by the server, over a socket of packets, and it reports there:
 
-    from the server                                          to the server
-    spawn   + job socket, stdout, stderr: fork the next one  born + pidfd   at first, by whoever forked it
-    interrupt  SIGINT to the execution                       ready          the walls stand; or: failed, why
-    kill       end the tree                                  ended          status, usage, reason, is all clean?
-                                                             memory         of a long-lived tree, when it has changed
+    from the server                                           to the server
+    spawn, again  + job socket, stdout, stderr: fork the next born + pidfd   at first, by whoever forked it
+                  one; `again`: in the scratch as it is       ready          the walls stand; or: failed, why
+    interrupt     SIGINT to the execution                     ended          status, usage, reason, is all clean?
+    kill REASON   end the tree                                memory         of a long-lived tree, when it has changed
 
 It reads no code, no input and no output. A closed socket is its end.
 """
@@ -14,6 +14,7 @@ It reads no code, no input and no output. A closed socket is its end.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import select
 import signal
@@ -25,6 +26,9 @@ from muster.sandbox.inside.confine import Plan, Walls
 
 LOOK_S = 0.25  # how often memory and scratch are looked at, where no limit of the kernel's counts the whole tree
 TELL_BYTES = 8 << 20  # a change of memory worth telling
+SPAWN, SPAWN_AGAIN, INTERRUPT, KILL = b"spawn", b"again", b"interrupt", b"kill "
+ORDER = 100  # the longest
+REPORT = "ended %d %.4f %d %d %d %s"  # status, CPU seconds, max RSS in KB, others killed, clean, reason or -
 WALK_LIMIT = 20000  # files in the scratch that are looked at
 
 
@@ -76,7 +80,7 @@ def _protect_from_oom_killer() -> None:
 
 
 class Worker:
-    """Serves the server; see the module's table."""
+    """Serves the server; see the module's table. Between two forks it does as little as it can: see wire.py."""
 
     def __init__(self, control: socket.socket, plan: Plan, walls: Walls, kept: list[str]) -> None:
         self.control, self.plan, self.walls, self.kept = control, plan, walls, kept
@@ -88,46 +92,43 @@ class Worker:
         # A workspace's workers are one user: a signal to all of it would reach its other workers too.
         self.owns_everything = plan.has_namespaces or (plan.user is not None and plan.workspace is None)
         self.watches = not plan.cgroups
-        self.wake, write = os.pipe()
-        os.set_blocking(write, False)
-        os.set_blocking(self.wake, False)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.poll = select.poll()
+        self.poll.register(control, select.POLLIN)
+        self.ends = tree.Ends(self.poll)
+        self.looked = 0.0
 
     def serve(self) -> None:
-        poll = select.poll()
-        poll.register(self.control, select.POLLIN)
-        poll.register(self.wake, select.POLLIN)
-        looked = time.monotonic()
+        control = self.control.fileno()
+        gc.disable()
         while True:
-            ready = poll.poll(None if self.reaper is None else LOOK_S * 1000)
-            if any(fd == self.wake for fd, _ in ready):
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self.wake, 4096)
-            if any(fd == self.control.fileno() for fd, _ in ready) and not self.obey():
-                self.end()
-                return
-            if self.reaper is not None:
-                self.reaper.collect()
-                if self.reaper.first_has_ended:
+            for fd, _ in self.poll.poll(None if self.reaper is None else LOOK_S * 1000):
+                if fd == control and not self.obey():
                     self.end()
-                elif time.monotonic() - looked > LOOK_S:
-                    self.look()
-                    looked = time.monotonic()
+                    return
+            reaper = self.reaper
+            if reaper is None:
+                continue
+            self.ends.heard()
+            reaper.collect()
+            if reaper.first_has_ended:
+                self.end()
+            elif time.monotonic() - self.looked > LOOK_S:
+                self.look()
+                self.looked = time.monotonic()
 
     def obey(self) -> bool:
-        """Carry out one message; False when the server is gone."""
-        message, fds = wire.receive(self.control)
-        if message is None:
+        """Carry out one order; False when the server is gone."""
+        order, fds = wire.receive_bytes(self.control, ORDER)
+        if not order:
             return False
-        if message["do"] == "spawn":
-            self.spawn(fresh=message["fresh"], fds=fds)
+        if order in (SPAWN, SPAWN_AGAIN):
+            self.spawn(order == SPAWN, fds)
         elif self.reaper is not None and not self.reaper.first_has_ended:
-            if message["do"] == "kill":
-                self.reason = message["reason"]
-                self.end()
-            elif message["do"] == "interrupt":
+            if order == INTERRUPT:
                 os.kill(self.reaper.first, signal.SIGINT)
+            elif order.startswith(KILL):
+                self.reason = order[len(KILL) :].decode()
+                self.end()
         return True
 
     def spawn(self, fresh: bool, fds: list[int]) -> None:
@@ -142,19 +143,19 @@ class Worker:
         for fd in fds:
             os.close(fd)
         self.reaper = tree.Reaper(pid, self.owns_everything)
+        self.ends.watch(pid)
 
     def end(self) -> None:
         """End the tree and report."""
         if self.reaper is None:
             return
+        self.ends.forget()
         reaped = self.reaper.finish()
         self.reaper = None
         self.is_clean = self.is_clean and reaped.all_gone
-        with contextlib.suppress(OSError):
-            wire.send(self.control, {
-                "event": "ended", "status": reaped.status, "cpu_s": round(reaped.cpu_s, 4),
-                "max_rss_kb": reaped.max_rss_kb, "killed": reaped.killed, "reason": self.reason, "clean": self.is_clean,
-            })  # fmt: skip
+        words = (reaped.status, reaped.cpu_s, reaped.max_rss_kb, reaped.killed, self.is_clean, self.reason or "-")
+        with contextlib.suppress(OSError):  # nobody listens any more: the next order is our end
+            self.control.send((REPORT % words).encode())
 
     # -- limits of the whole tree -----------------------------------------------------------------------------------
 
