@@ -133,3 +133,17 @@ def a_python_for_anybody() -> str | None:
                 if done.returncode == 0:
                     return python
     return None
+
+
+def survivors(mark: str) -> list[str]:
+    """Processes anywhere on the machine whose first argument is the mark."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/cmdline", "rb") as file:
+                    if file.read().startswith(mark.encode() + b"\0"):
+                        found.append(entry)
+            except OSError:
+                continue
+    return found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.sandbox.serving import survivors
 
 if TYPE_CHECKING:
     from tests.sandbox.serving import Served
@@ -28,20 +28,6 @@ if os.fork() == 0:
     linger()
 time.sleep(0.3)
 """
-
-
-def survivors(mark: str) -> list[str]:
-    """Processes anywhere on the machine whose first argument is the mark."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/cmdline", "rb") as file:
-                    if file.read().startswith(mark.encode() + b"\0"):
-                        found.append(entry)
-            except OSError:
-                continue
-    return found
 
 
 @pytest.mark.parametrize("end", ["", "time.sleep(600)", "os.kill(os.getpid(), 9)"], ids=["exit", "timeout", "crash"])
@@ -125,7 +111,6 @@ os.write(2, b"end")
 
 def test_the_scratch_cannot_be_filled_beyond_its_limit(box: Served) -> None:
     code = """
-import os
 import time
 for number in range(100):
     with open(f"f{number}", "wb") as file:

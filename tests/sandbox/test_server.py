@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.running import wait_for
+from tests.sandbox.serving import survivors
 
 from muster.process.keeper import descendants, read_processes
 
@@ -113,13 +115,18 @@ def alive(pids: list[int]) -> list[int]:
 def test_killed_workers_are_replaced_and_only_what_ran_in_them_fails(own: Callable[..., Served], level: str) -> None:
     served = own(level, workers_min=2, workers_max=4)
     answers: list[Any] = []
-    thread = in_background(lambda: answers.append(served.execute(SLEEP.format(60), timeout=90, report=True)))
-    busy(served, 1)
+    mark = served.new_session()
+    child = f"subprocess.Popen(['{mark}', '600'], executable='/bin/sleep', start_new_session=True)"
+    running = f"import subprocess; {child}\n{SLEEP.format(60)}"
+    thread = in_background(lambda: answers.append(served.execute(running, timeout=90, report=True)))
+    wait_for("its child", lambda: survivors(mark))
     for pid in workers_of(served):
-        os.kill(pid, signal.SIGKILL)  # the warm interpreter among them: it comes back as well
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)  # the warm interpreter among them: it comes back as well
     thread.join(30)
     assert answers[0]["process_status"] == "error" and answers[0]["reason"] == "lost"
     assert wait_for("a working sandbox", lambda: served.execute("print(1)")["stdout"] == "1\n")
+    wait_for("its child to be ended too", lambda: not survivors(mark))
     wait_for("the minimum of workers", lambda: served.ask("GET", "/load")["workers"] >= 2)
     probe = "import socket\ntry:\n    socket.socket()\nexcept OSError as error:\n    print('off')"
     assert served.out(probe) == "off\n"  # the new ones are walled in as the old ones were

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -136,6 +139,32 @@ def test_delete_ends_a_running_session_and_its_files_and_a_second_is_404(box: Se
     second = box.ask("DELETE", f"/sessions/{session}")
     assert second.status == 404 and "error" in second
     assert box.cell("import os; (os.listdir('.'), 'y' in globals())", session)["stdout"] == "([], False)\n"
+
+
+def python_with_ipython() -> str | None:
+    for python in (sys.executable, os.path.realpath(sys.executable)):
+        if subprocess.run([python, "-I", "-c", "import IPython"], capture_output=True).returncode == 0:
+            return python
+    return None
+
+
+def test_where_ipython_is_installed_it_is_the_shell_and_the_answers_are_the_same(own: Callable[..., Served]) -> None:
+    python = python_with_ipython()
+    if python is None:
+        pytest.skip("no IPython here")
+    served = own(python=python, preload=["IPython"])
+    assert served.ask("GET", "/health")["session_backend"] == "ipython"
+    assert served.cell("1 / 0", "a") == {
+        "process_status": "error",
+        "stdout": "Traceback (most recent call last):\n    1 / 0\nZeroDivisionError: division by zero\n",
+        "stderr": "",
+        "new_session_created": True,
+    }
+    assert served.cell("x = )", "a")["stdout"] == "    x = )\n        ^\nSyntaxError: unmatched ')'\n"
+    assert served.cell("%%capture out\nprint(1)", "a")["stdout"] == ""
+    assert served.cell("out.stdout", "a")["stdout"] == "'1\\n'\n"
+    assert served.cell("while True: pass", "a", timeout=0.5)["process_status"] == "timeout"
+    assert served.cell("out.stdout", "a")["new_session_created"] is False
 
 
 def test_sessions_are_listed(strong: Served) -> None:

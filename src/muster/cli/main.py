@@ -18,6 +18,7 @@ from muster.cli.lab import lab
 from muster.cli.process_list import hide_secrets
 from muster.cli.render import render
 from muster.cli.run import run
+from muster.cli.sandbox import sandbox
 from muster.cli.tunnel import tunnel
 
 
@@ -34,11 +35,12 @@ def cli() -> None:
     muster doctor [--nodes 4]              check whether runs would work here, and what to do if not
     muster up -N 4 | attach | down         a cluster to work on: bring it up, a shell on it, end it
     muster lab up --nodes 4                a real Slurm of four nodes on this machine, to try things on
+    muster sandbox serve | exec | bench    run foreign code, contained, on this machine
     """
 
 
 for command in (
-    run, render, status, logs, stop, runs, up, attach, exec_, tunnel, down, du, clean, config, doctor, lab,
+    run, render, status, logs, stop, runs, up, attach, exec_, tunnel, down, du, clean, config, doctor, lab, sandbox,
 ):  # fmt: skip
     cli.add_command(command)
 cli.add_command(stop, "cancel")  # the word that Slurm's users know

@@ -45,15 +45,19 @@ class Box:
     async def open(self) -> None:
         """Ready, and verified to be, when this returns."""
         self._parent = cgroups.find_parent() if os.getuid() == 0 else None
-        self.place = tempfile.mkdtemp(prefix="muster-sandbox-", dir=self.settings.scratch_dir)
-        os.chmod(self.place, 0o711)
+        self._top = tempfile.mkdtemp(prefix="muster-sandbox-", dir=self.settings.scratch_dir)
+        self.place = f"{self._top}/box"  # if we are killed, the keeper removes it, and what it was made in
+        for directory in (self._top, self.place):
+            os.makedirs(directory, exist_ok=True)
+            os.chmod(directory, 0o711)
         removed = [self.place, *(dict.fromkeys(self._parent.directories.values()) if self._parent else [])]
         self._scope = Scope("sandbox", lost_owner_grace=0.0, directories=removed)
-        await self._scope.open()
+        self.pool = Pool(self.settings, self._scope, self.place, self._parent)
+        self.sessions = Sessions(self.settings, self.pool)
         try:
-            self.pool = Pool(self.settings, self._scope, self.place, self._parent)
+            await self._scope.open()
             await self.pool.open()
-            self.sessions = Sessions(self.settings, self.pool)
+            await self._count_others()
             own_users = os.getuid() == 0 and self.pool.level is not None and self.pool.level.recipe is not levels.USER
             first = self.settings.first_user + MAX_SLOTS if own_users else None
             self.workspaces = Workspaces(self.place, self.settings.workspaces_max, self.settings.session_idle_s, first)
@@ -69,19 +73,21 @@ class Box:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if hasattr(self, "pool"):
-            await self.pool.close()
+        await self.pool.close()
         await self._scope.close(grace=0.0)
         if self._parent is not None:
             await asyncio.get_running_loop().run_in_executor(None, cgroups.remove_parent, self._parent)
-        shutil.rmtree(self.place, ignore_errors=True)
+        shutil.rmtree(self._top, ignore_errors=True)
 
     async def _keep_house(self) -> None:
         while True:
             self.workspaces.expire()
-            if not self.pool.counts_processes:
-                self._others = await asyncio.get_running_loop().run_in_executor(None, threads_of_user, os.getuid())
+            await self._count_others()
             await asyncio.sleep(COUNT_S)
+
+    async def _count_others(self) -> None:
+        if not self.pool.counts_processes:
+            self._others = await asyncio.get_running_loop().run_in_executor(None, threads_of_user, os.getuid())
 
     # -- running ----------------------------------------------------------------------------------------------------
 

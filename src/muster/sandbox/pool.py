@@ -16,8 +16,9 @@ from typing import Any
 from muster.process import Scope
 from muster.sandbox import cgroups, levels
 from muster.sandbox.levels import Level, Recipe
+from muster.sandbox.orphans import end_orphans
 from muster.sandbox.settings import Settings
-from muster.sandbox.worker import Worker
+from muster.sandbox.worker import ENDED, Worker
 from muster.sandbox.zygote import SandboxError, Zygote
 
 LOOK_S = 1.0
@@ -43,6 +44,7 @@ class Pool:
         self._wanted = asyncio.Event()
         self._housekeeper: asyncio.Task[None] | None = None
         self._removals: set[asyncio.Future[None]] = set()
+        self._at_keeper = asyncio.Lock()  # either a zygote is started there, or orphans are ended
         self._zygote_again: asyncio.Task[None] | None = None
 
     # -- coming up --------------------------------------------------------------------------------------------------
@@ -167,14 +169,23 @@ class Pool:
             self.lost += 1
         if worker.cgroup is not None:
             worker.cgroup.close()
-        removal = asyncio.get_running_loop().run_in_executor(None, self._remove, worker)
+        removal = asyncio.ensure_future(self._clean_up(worker))
         self._removals.add(removal)
         removal.add_done_callback(self._removals.discard)
-        removal.add_done_callback(lambda _: self._numbers.append(worker.number))
         self._look_soon()
 
+    async def _clean_up(self, worker: Worker) -> None:
+        """In threads, as its processes may take a moment to be gone; its number is free when nothing of it is left."""
+        loop = asyncio.get_running_loop()
+        if self._recipe is not None and self._recipe.level != "full" and worker.why == ENDED:
+            async with self._at_keeper:
+                known = {one.pid for one in self.workers.values()}
+                known |= {self.zygote.pid} if self.zygote is not None else set()
+                await loop.run_in_executor(None, end_orphans, self._scope.keeper_pid, known)
+        await loop.run_in_executor(None, self._remove, worker)
+        self._numbers.append(worker.number)
+
     def _remove(self, worker: Worker) -> None:
-        """Its group and its place; in a thread, as its processes may take a moment to be gone."""
         if worker.cgroup is not None:
             cgroups.remove(worker.cgroup.directories)
         remove_tree(f"{self._place}/worker-{worker.number}")
@@ -229,7 +240,8 @@ class Pool:
     async def _replace_zygote(self) -> None:
         while self.zygote is None and not self._closing:
             try:
-                self.zygote = await Zygote.start(self._scope, self.settings, self._on_zygote_lost)
+                async with self._at_keeper:
+                    self.zygote = await Zygote.start(self._scope, self.settings, self._on_zygote_lost)
             except Exception as error:  # whatever it is, without a zygote there is no sandbox
                 self.last_failure = str(error)
                 await asyncio.sleep(BACKOFF_S)

@@ -22,6 +22,7 @@ from muster.sandbox.settings import KILL_S
 from muster.sandbox.zygote import SandboxError, Zygote
 
 START_S = 10.0
+ENDED = "it has ended"  # by itself, or by somebody's hand
 READS_FAR = 8  # reports taken at once
 
 
@@ -184,7 +185,7 @@ class Worker:
             except BlockingIOError:
                 return
             if not data:
-                self.destroy("it has ended")
+                self.destroy(ENDED)
             elif data.startswith(b"ended "):
                 self._on_end(report_of(data))
             else:

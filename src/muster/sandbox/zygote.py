@@ -23,8 +23,8 @@ class SandboxError(Exception):
 class Zygote:
     """One warm interpreter; `facts` is what it told about itself."""
 
-    def __init__(self, channel: socket.socket, facts: dict[str, Any]) -> None:
-        self.channel, self.facts = channel, facts
+    def __init__(self, channel: socket.socket, pid: int, facts: dict[str, Any]) -> None:
+        self.channel, self.pid, self.facts = channel, pid, facts
 
     @classmethod
     async def start(cls, scope: Scope, settings: Settings, on_lost: Callable[[], None]) -> Zygote:
@@ -32,7 +32,7 @@ class Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         with theirs:
-            await scope.spawn(
+            owned = await scope.spawn(
                 [settings.python, "-I", "-X", "utf8", "-c", BOOTSTRAP],
                 env=environment(settings), cwd="/", stdin=theirs.fileno(), stderr=2,
             )  # fmt: skip
@@ -46,7 +46,7 @@ class Zygote:
         if facts["event"] != "ready":
             ours.close()
             raise SandboxError(f"the warm interpreter ({settings.python}) did not start: {facts['why']}")
-        zygote = cls(ours, facts)
+        zygote = cls(ours, owned.pid, facts)
         asyncio.get_running_loop().add_reader(ours, zygote._on_readable, on_lost)
         return zygote
 

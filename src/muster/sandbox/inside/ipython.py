@@ -15,6 +15,7 @@ class Shell:
         self.shell: Any = InteractiveShell()
         self.shell.history_manager.enabled = False
         self.shell.colors = "NoColor"
+        self.shell.ask_exit = lambda: None  # `exit` has nothing to leave here: a session is ended by its owner
         # Its own would page long help texts and wait for keys.
         self.shell.set_hook("show_in_pager", lambda shell, data, *_, **__: print(_text(data)), 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import linecache
 import os
 import sys
 import threading
@@ -25,13 +26,13 @@ def run(code: str) -> None:
     try:
         program = compile(code, NAME, "exec", dont_inherit=True)
     except BaseException as error:
-        status = _report(error, None)
+        status = _report(error, None, code)
     else:
         try:
             exec(program, main.__dict__)
         except BaseException as error:
             trace = error.__traceback__
-            status = _report(error, trace and trace.tb_next)
+            status = _report(error, trace and trace.tb_next, code)
     leave(status)
 
 
@@ -42,7 +43,7 @@ def reseed() -> None:
         numpy_random.seed()
 
 
-def _report(error: BaseException, trace: types.TracebackType | None) -> int:
+def _report(error: BaseException, trace: types.TracebackType | None, code: str) -> int:
     """Print what the interpreter would; returns the exit code."""
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
@@ -50,6 +51,8 @@ def _report(error: BaseException, trace: types.TracebackType | None) -> int:
         sys.stderr.write(f"{error.code}\n")
         return 1
     error.__traceback__ = trace
+    if sys.version_info >= (3, 13):  # from then on `python3 -c` shows the lines; before, it did not
+        linecache.cache[NAME] = len(code), None, code.splitlines(keepends=True), NAME
     sys.excepthook(type(error), error, trace)
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
+import linecache
 import os
 import platform
 import signal
@@ -36,6 +37,7 @@ def main(channel: socket.socket, config: dict[str, Any]) -> None:
         wire.send(channel, {"event": "failed", "why": str(error)})
         return
     forget_ourselves()
+    linecache.clearcache()  # our own source is nobody's <string>
     gc.collect()
     gc.freeze()  # so that a program's own collections do not touch, and so copy, all of this
     kernel.use_huge_pages()
