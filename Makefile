@@ -36,6 +36,7 @@ lint: .venv/.ready-for-tests ## Check style and types
 bench: .venv/.ready-for-tests ## Measure agents, and bring-up side by side on the lab (root); writes bench/results
 	@.ci/system-packages
 	$(BIN)/python bench/agent.py
+	$(BIN)/python bench/sandbox.py
 	$(BIN)/python bench/bringup.py $(BENCH_ARGS)
 
 chaos: .venv/.ready-for-tests ## Kill 200 random processes of runs, with and without Ray (about 15 minutes)
