@@ -207,9 +207,28 @@ async def sleepers(python: str) -> dict[str, Any]:
             one = await load(place.url, count, count, code)
             found[f"{count} on {count}"] = {**one.to_json(), "sleeps": round(one.seconds / SLEEP_S, 2)}
             if count == 32:
-                many = await load(place.url, 32, 320, code)
-                found["32 clients"] = {**many.to_json(), "sleeps": round(many.seconds / SLEEP_S, 2)}
+                many, health = await asyncio.gather(load(place.url, 32, 320, code), health_while_busy(place.url))
+                found["32 clients"] = {
+                    **many.to_json(),
+                    "sleeps": round(many.seconds / SLEEP_S, 2),
+                    "health_ms": health,
+                }
     return found
+
+
+async def health_while_busy(url: str) -> dict[str, float]:
+    """Answers of /health while every slot sleeps, in milliseconds."""
+    address = url.removeprefix("http://").split(":")
+    times = []
+    for _ in range(50):
+        await asyncio.sleep(0.05)
+        started = time.perf_counter()
+        reader, writer = await asyncio.open_connection(address[0], int(address[1]))
+        writer.write(b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")
+        await reader.read()
+        writer.close()
+        times.append(1e3 * (time.perf_counter() - started))
+    return {"p50": round(statistics.median(times), 2), "most": round(max(times), 2)}
 
 
 async def memory(place: Place, executions: int) -> dict[str, Any]:
@@ -244,6 +263,7 @@ def goals(results: dict[str, Any]) -> list[Goal]:
         Goal("full: the same", NEMO_PER_S / rates["full"], 1 / 5),
         Goal("a warm session's cell", 1e3 / results["full"]["warm session"]["per_second"], 1.0, " ms"),
         Goal("64 sleepers on 64 slots, in sleeps", results["sleepers"]["64 on 64"]["sleeps"], 1.5),
+        Goal("/health with every slot busy, median", results["sleepers"]["32 clients"]["health_ms"]["p50"], 100, " ms"),
         Goal("growth of the server's memory", results["memory"]["growth_mb"], 5.0, " MB"),
         Goal("failures", failures, 0),
     ]

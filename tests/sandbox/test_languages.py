@@ -37,6 +37,13 @@ def test_a_program_that_does_not_compile_is_an_error_with_the_compiler_s_words(s
     assert answer["process_status"] == "error" and "undeclared" in answer["stderr"]
 
 
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc here")
+def test_compiling_and_running_share_the_timeout(strong: Served) -> None:
+    answer = strong.execute("int main(void) { for (;;); }", "c", timeout=3, report=True)
+    assert (answer["process_status"], answer["stderr"]) == ("timeout", "Execution timed out after 3 seconds\n")
+    assert answer["usage"]["wall_s"] < 3  # the compiler had its part of the three seconds
+
+
 def test_a_language_that_is_not_installed_is_told_apart_from_an_unknown_one() -> None:
     languages = Languages("/nowhere")
     assert languages.names == ["ipython", "python"]

@@ -49,17 +49,14 @@ def test_as_many_sleepers_as_slots_take_about_one_sleep(own: Callable[..., Serve
 
 
 def test_health_is_answered_while_every_slot_is_busy_and_the_queue_full(own: Callable[..., Served]) -> None:
-    served = own(workers_min=2, workers_max=2, queue=4)
-    threads = [in_background(lambda: served.execute(SLEEP.format(3), timeout=10)) for _ in range(6)]
+    served = own(workers_min=2, workers_max=2, queue=4, queue_wait_s=3.5)
+    threads = [in_background(lambda: served.execute(SLEEP.format(8), timeout=30)) for _ in range(6)]
     busy(served, 2)
-    times = []
     for _ in range(20):
-        before = time.monotonic()
         assert served.ask("GET", "/health")["status"] == "healthy"
-        times.append(time.monotonic() - before)
+    assert served.ask("GET", "/load")["running"] == 2  # none of the sleepers was waited for
     for thread in threads:
         thread.join()
-    assert sorted(times)[len(times) // 2] < 0.1  # the median: single ones are this machine's
 
 
 def test_a_full_queue_is_answered_at_once_and_a_long_wait_in_time(own: Callable[..., Served]) -> None:

@@ -141,6 +141,38 @@ def test_delete_ends_a_running_session_and_its_files_and_a_second_is_404(box: Se
     assert box.cell("import os; (os.listdir('.'), 'y' in globals())", session)["stdout"] == "([], False)\n"
 
 
+def test_a_session_that_speaks_out_of_turn_is_ended_and_the_server_unharmed(strong: Served) -> None:
+    session = strong.new_session()
+    flood = """
+import os, threading
+def flood():
+    while True:
+        try:
+            os.write(3, b"[" * 5000)
+        except OSError:
+            break
+threading.Thread(target=flood, daemon=True).start()
+"""
+    assert strong.cell(flood + "import time; time.sleep(30)", session)["process_status"] == "error"
+    assert strong.cell("1", session)["new_session_created"] is True
+    assert strong.ask("GET", "/health")["status"] == "healthy"
+
+
+def test_what_a_session_prints_between_its_cells_waits_for_the_next(strong: Served) -> None:
+    session = strong.new_session()
+    strong.cell(
+        "import os, threading, time\ndef late():\n    time.sleep(0.3)\n    os.write(1, b'late\\n' * 100_000)", session
+    )
+    strong.cell("thread = threading.Thread(target=late, daemon=True); thread.start()", session)
+    wait_for(
+        "its output to fill the pipe",
+        lambda: strong.cell("1", session, max_output_characters=10_000)["stdout"] != "1\n",
+    )
+    answer = strong.cell("thread.join()", session, max_output_characters=10)
+    assert answer["process_status"] == "completed" and answer["stdout"].endswith("<output cut>")
+    assert len(answer["stdout"]) == 10 + len("<output cut>")
+
+
 def python_with_ipython() -> str | None:
     for python in (sys.executable, os.path.realpath(sys.executable)):
         if subprocess.run([python, "-I", "-c", "import IPython"], capture_output=True).returncode == 0:

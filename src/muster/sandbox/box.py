@@ -11,13 +11,13 @@ import time
 from typing import Any
 
 from muster.process import Scope
-from muster.sandbox import cgroups, levels, metrics
-from muster.sandbox.admission import SESSION, Admission, Overloaded
+from muster.sandbox import cgroups, metrics
+from muster.sandbox.admission import BATCH, SESSION, Admission, Overloaded
 from muster.sandbox.job import CellEnded, Ended, Step, Work
 from muster.sandbox.languages import Languages
 from muster.sandbox.pool import Pool
 from muster.sandbox.sessions import Session, Sessions
-from muster.sandbox.settings import MAX_SLOTS, Settings
+from muster.sandbox.settings import CLIENT_PATIENCE_S, KILL_S, Settings
 from muster.sandbox.verify import verify
 from muster.sandbox.worker import Unclean, Worker
 from muster.sandbox.workspaces import SHARED, Workspaces
@@ -26,6 +26,7 @@ from muster.sandbox.zygote import SandboxError, environment
 TRIES = 3  # workers that a program is offered to, when one turns out unfit before it ran
 COUNT_S = 5.0  # how often the user's processes are counted, where they share a limit
 HEADROOM = 256
+LONGEST_WAIT_S = CLIENT_PATIENCE_S - KILL_S - 0.5  # for a slot and a worker together: the answer must come in time
 
 
 class Box:
@@ -58,9 +59,8 @@ class Box:
             await self._scope.open()
             await self.pool.open()
             await self._count_others()
-            own_users = os.getuid() == 0 and self.pool.level is not None and self.pool.level.recipe is not levels.USER
-            first = self.settings.first_user + MAX_SLOTS if own_users else None
-            self.workspaces = Workspaces(self.place, self.settings.workspaces_max, self.settings.session_idle_s, first)
+            settings, first = self.settings, self.pool.first_user_of_workspaces
+            self.workspaces = Workspaces(self.place, settings.workspaces_max, settings.session_idle_s, first)
             await verify(self)
         except BaseException:
             await self.close()
@@ -99,7 +99,7 @@ class Box:
             waited = time.monotonic() - asked
             directory = self.workspaces.enter(name) if name else None
             try:
-                ends = await self._run_somewhere(work, directory)
+                ends = await self._run_somewhere(work, directory, None if kind == BATCH else LONGEST_WAIT_S - waited)
             finally:
                 if name:
                     self.workspaces.leave(name)
@@ -108,10 +108,10 @@ class Box:
         self.metrics.ended(work.language, status, waited, sum(ended.usage.wall_s for ended in ends))
         return ends
 
-    async def _run_somewhere(self, work: Work, directory: str | None) -> list[Ended]:
+    async def _run_somewhere(self, work: Work, directory: str | None, wait_s: float | None) -> list[Ended]:
         for _ in range(TRIES):
             try:
-                worker = await self.pool.take(directory)
+                worker = await self.pool.take(directory, wait_s)
             except SandboxError as error:
                 raise Overloaded(str(error)) from None
             try:
@@ -122,25 +122,29 @@ class Box:
 
     async def _run_steps(self, worker: Worker, work: Work) -> list[Ended]:
         ends: list[Ended] = []
+        left = work.within
         try:
             for step in work.steps:
                 if ends:
                     worker.prepare(fresh=False)
                     if worker.state != "warm":
                         break
-                ends.append(await worker.run(self._limited(step), work.max_output))
+                ends.append(await worker.run(self._limited(step, left), work.max_output))
+                left -= ends[-1].usage.wall_s
                 if not ends[-1].succeeded:
                     break
         finally:
             self.pool.give(worker)
         return ends
 
-    def _limited(self, step: Step) -> Step:
-        """Where a limit on processes is shared by all that our user runs, it is above what runs already."""
+    def _limited(self, step: Step, left: float) -> Step:
+        """Within the time that is left for all. Where a limit on processes is shared by all that our user runs, it is
+        above what runs already."""
+        timeout = min(step.timeout, left)
         if self.pool.counts_processes:
-            return step
+            return step if timeout == step.timeout else Step(step.job, timeout, step.stdin)
         limits = {**step.job.get("limits", {}), "processes_of_user": self._others + self.settings.processes + HEADROOM}
-        return Step({**step.job, "limits": limits}, step.timeout, step.stdin)
+        return Step({**step.job, "limits": limits}, timeout, step.stdin)
 
     async def cell(
         self, name: str, code: str, verbosity: str, timeout: float, limit: int, must_exist: bool

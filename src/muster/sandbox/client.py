@@ -214,7 +214,7 @@ class Client:
                 if not connections:
                     return None
                 connection = connections.pop()
-            if connection.sock is not None and not select.select([connection.sock], [], [], 0)[0]:
+            if connection.sock is not None and not _has_something_to_say(connection.sock):
                 return connection
             connection.close()
 
@@ -234,6 +234,13 @@ class Client:
 
 class ConnectionRefused(Exception):
     """No connection, so nothing was sent."""
+
+
+def _has_something_to_say(idle: socket.socket) -> bool:
+    """Of a connection on which nothing was asked: that is its end."""
+    poll = select.poll()
+    poll.register(idle, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _gathered(results: Any, streams: int, wanted: int) -> Iterator[tuple[int, Result]]:

@@ -19,7 +19,7 @@ class Execution:
         self.socket.setblocking(False)
         self.stdout, self.stderr = Stream(), Stream()
         self._loop = asyncio.get_running_loop()
-        self._reads = False
+        self._read: set[Stream] = set()
 
     @property
     def descriptors(self) -> tuple[int, int, int]:
@@ -40,14 +40,17 @@ class Execution:
         """Read its output from now on."""
         self.stdout.begin(limit)
         self.stderr.begin(limit)
-        if not self._reads:
-            self._reads = True
-            for stream in (self.stdout, self.stderr):
+        for stream in (self.stdout, self.stderr):
+            if stream not in self._read:
+                self._read.add(stream)
                 self._loop.add_reader(stream.fd, self._on_output, stream)
 
     def _on_output(self, stream: Stream) -> None:
-        stream.read()
-        if stream.ended:
+        """What comes while nobody asked for it (between two cells) stays in the pipe: whoever writes on must wait."""
+        if stream.wanted:
+            stream.read()
+        if stream.ended or not stream.wanted:
+            self._read.discard(stream)
             self._loop.remove_reader(stream.fd)
 
     def on_message(self, then: Callable[[dict[str, Any] | None], None]) -> None:
@@ -60,7 +63,7 @@ class Execution:
             message = wire.decoded(data) if data else None
         except BlockingIOError:
             return
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             message = None  # foreign code has the other end: what it says is not to be relied on
         if message is None:
             self._loop.remove_reader(self.socket)

@@ -186,6 +186,9 @@ class Connection(asyncio.Protocol):
                 await self._write_lines(response)
             else:
                 self._write(response)
+        except Exception:  # in the middle of an answer: a broken connection is the only way left to say so
+            self._transport.abort()
+            raise
         finally:
             self._task = None
         if self._closing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ class Work:
     max_output: int
     language: str
     workspace: str | None = None
+    within: float = math.inf  # seconds, for all steps together
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from muster.sandbox.inside import landlock, seccomp
+from muster.sandbox.settings import MAX_SLOTS
 
+USERS, LEAST_USER = 2 * MAX_SLOTS, 1000
 COUNTS_BY_NAMESPACE = (5, 14)  # since then RLIMIT_NPROC counts a user namespace's processes apart
 
 
@@ -46,6 +48,25 @@ def candidates(isolation: str, is_root: bool) -> list[Recipe]:
     """What to try, in this order. `auto` never goes below the floor: who wants less must say so."""
     full = [ROOT, USER] if is_root else [USER]
     return {"auto": [*full, FLOOR], "full": full, "floor": [FLOOR], "process": [PROCESS]}[isolation]
+
+
+def users_that_exist() -> list[tuple[int, int]]:
+    """The first and the number of each range of users in our namespace: a container may have few."""
+    with open("/proc/self/uid_map") as file:
+        return [(int(words[0]), int(words[2])) for words in map(str.split, file)]
+
+
+def first_user(wanted: int, ranges: Sequence[tuple[int, int]]) -> int | None:
+    """The first of the users for workers and workspaces: as wanted, else the last that there are; None: too few are.
+
+    >>> first_user(1_900_000_000, [(0, 4294967295)]), first_user(1_900_000_000, [(0, 300_000)])
+    (1900000000, 100000)
+    """
+    for first, count in ranges:
+        if first <= wanted and wanted + USERS <= first + count:
+            return wanted
+    ends = [first + count - USERS for first, count in ranges if count > USERS + LEAST_USER]
+    return max(ends) if ends else None
 
 
 def impossible(recipe: Recipe) -> str | None:

@@ -42,11 +42,12 @@ class Stream:
         self._parts: list[bytes] = []
         self._room = 0
         self._more = False
-        self.ended = False
+        self.wanted = self.ended = False
 
     def begin(self, limit: int) -> None:
         """Keep up to this many characters from now on; what was printed before belongs to what comes now."""
         self._room = LONGEST_CHARACTER * limit + CHUNK
+        self.wanted = True
 
     def read(self) -> bool:
         """Take what is there, at most one chunk; False when there was nothing."""
@@ -71,7 +72,7 @@ class Stream:
             if not self.read():
                 break
         captured = Captured(b"".join(self._parts), self._more)
-        self._parts, self._more, self._room = [], False, 0
+        self._parts, self._more, self._room, self.wanted = [], False, 0, False
         return captured
 
     def give_away(self) -> None:

@@ -17,8 +17,8 @@ from muster.process import Scope
 from muster.sandbox import cgroups, levels
 from muster.sandbox.levels import Level, Recipe
 from muster.sandbox.orphans import end_orphans
-from muster.sandbox.settings import Settings
-from muster.sandbox.worker import ENDED, Worker
+from muster.sandbox.settings import MAX_SLOTS, Settings
+from muster.sandbox.worker import ENDED, NOT_NEEDED, NOT_WANTED, Worker
 from muster.sandbox.zygote import SandboxError, Zygote
 
 LOOK_S = 1.0
@@ -38,6 +38,7 @@ class Pool:
         self.last_failure = ""
         self._warm: dict[str | None, list[Worker]] = {}
         self._recipe: Recipe | None = None
+        self._first_user = levels.first_user(settings.first_user, levels.users_that_exist())
         self._numbers: list[int] = []
         self._next_number = 0
         self._closing = False
@@ -83,15 +84,18 @@ class Pool:
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
-    async def take(self, workspace: str | None = None) -> Worker:
-        """A warm worker; started now if none is."""
+    async def take(self, workspace: str | None, wait_s: float | None) -> Worker:
+        """A warm worker; started now if none is, if that takes no longer than `wait_s`."""
         warm = self._warm.get(workspace, [])
         while warm:
             worker = warm.pop()
             if worker.state == "warm":
                 self._look_soon()
                 return worker
-        return await self._start(workspace)
+        try:
+            return await asyncio.wait_for(self._start(workspace), wait_s)
+        except asyncio.TimeoutError:
+            raise SandboxError(f"no worker could be started within {wait_s:g} s") from None
 
     def give(self, worker: Worker) -> None:
         """Back, for the next program."""
@@ -99,7 +103,7 @@ class Pool:
         if worker.state == "warm" and not self._closing:
             self._warm.setdefault(worker.workspace, []).append(worker)
         elif worker.state != "gone":
-            worker.destroy("it is not needed")
+            worker.destroy(NOT_NEEDED)
 
     async def _start(self, workspace: str | None) -> Worker:
         if self.zygote is None:
@@ -141,6 +145,10 @@ class Pool:
         }  # fmt: skip
 
     @property
+    def first_user_of_workspaces(self) -> int | None:
+        return self._user(MAX_SLOTS)
+
+    @property
     def session_backend(self) -> str:
         return "ipython" if self.zygote is not None and self.zygote.facts["ipython"] else "repl"
 
@@ -152,7 +160,7 @@ class Pool:
     def _user(self, number: int) -> int | None:
         """A user that nobody else is, if we may become one; in a user namespace we stay who we are."""
         is_root = os.getuid() == 0 and self._recipe is not levels.USER
-        return self.settings.first_user + number if is_root else None
+        return self._first_user + number if is_root and self._first_user is not None else None
 
     def _number(self) -> int:
         if self._numbers:
@@ -165,7 +173,7 @@ class Pool:
         warm = self._warm.get(worker.workspace, [])
         if worker in warm:
             warm.remove(worker)
-        if worker.why not in ("it is not needed", "nobody waits for its result any more"):
+        if worker.why not in (NOT_NEEDED, NOT_WANTED):
             self.lost += 1
         if worker.cgroup is not None:
             worker.cgroup.close()
@@ -229,7 +237,7 @@ class Pool:
             spare = self.count - self.settings.workers_min if workspace is None else len(warm)
             idle = [worker for worker in warm if worker.idle_since < old]
             for worker in idle[: max(0, spare)]:
-                worker.destroy("it is not needed")
+                worker.destroy(NOT_NEEDED)
         self._warm = {workspace: warm for workspace, warm in self._warm.items() if warm}
 
     def _on_zygote_lost(self) -> None:
@@ -257,7 +265,7 @@ class Pool:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         for worker in list(self.workers.values()):
-            worker.destroy("it is not needed")
+            worker.destroy(NOT_NEEDED)
         if self.zygote is not None:
             self.zygote.close()
         while self._removals:

@@ -100,7 +100,8 @@ class Routes:
         steps = self._box.languages.steps(
             asked.language, asked.code, stdin, (asked.timeout, asked.timeout), limits=limits
         )
-        ended = (await self._box.run(Work(steps, asked.max_output, asked.language, asked.workspace), kind))[-1]
+        work = Work(steps, asked.max_output, asked.language, asked.workspace, within=asked.timeout)
+        ended = (await self._box.run(work, kind))[-1]
         body = contract.answer(asked, ended)
         if asked.report:
             body |= {"usage": ended.usage.to_json(), "exit_code": ended.exit_code, "signal": ended.signal,

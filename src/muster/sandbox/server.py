@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -18,6 +19,7 @@ from muster.sandbox.routes import Routes
 from muster.sandbox.settings import Settings, split_address
 from muster.sandbox.zygote import SandboxError
 
+FILES_PER_WORKER, FILES_OF_CLIENTS = 8, 512
 DRAIN_S = 3.0  # for answers to requests that were running when the end came
 
 
@@ -34,6 +36,7 @@ class Server:
     async def open(self) -> None:
         """Bind first (a taken port is the commonest mistake), serve when the box is verified."""
         settings = self.settings
+        allow_open_files(settings)
         sockets: list[tuple[socket.socket, str | None]] = [(_bind(settings.host, settings.port), None)]
         if settings.listen is not None:
             sockets.append((_bind(*split_address(settings.listen)), settings.token))
@@ -76,6 +79,18 @@ class Server:
         if self.settings.ready_file is not None:
             with contextlib.suppress(OSError):
                 os.unlink(self.settings.ready_file)
+
+
+def allow_open_files(settings: Settings) -> None:
+    """As many as there can be; each worker and session takes a handful of ours, each client one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_PER_WORKER * (settings.workers_max + settings.sessions_max) + FILES_OF_CLIENTS
+    if hard != resource.RLIM_INFINITY and wanted > hard:
+        raise SandboxError(
+            f"{wanted} open files would be needed, {hard} are allowed: fewer workers or sessions, or ulimit -n"
+        )
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else hard, hard))
 
 
 def _factory(routes: Routes, connections: set[Connection]) -> Any:

@@ -34,6 +34,7 @@ class Session:
         self.why = ""  # it ended, when there is something better to say than that it did
         self.is_closed = False
         self._cells = 0
+        self._is_open = False
         self._answer: asyncio.Future[dict[str, Any] | None] | None = None
         worker.of_session = True
         self._execution = worker.begin()
@@ -47,8 +48,18 @@ class Session:
         return not self.ended.done()
 
     def _on_message(self, message: dict[str, Any] | None) -> None:
-        if message is None or (message.get("event") == "done" and message.get("cell") == self._cells):
-            self._say(message)
+        """A word that is not due is foreign code's, which has the other end too: its session is over."""
+        expected = {"event": "open"} if not self._is_open else {"event": "done", "cell": self._cells}
+        if message is None or (expected.items() <= message.items() and (not self._is_open or self._is_waiting)):
+            is_answer, self._is_open = self._is_open or message is None, True
+            if is_answer:
+                self._say(message)
+        else:
+            self.worker.kill("lost")
+
+    @property
+    def _is_waiting(self) -> bool:
+        return self._answer is not None and not self._answer.done()
 
     def _say(self, message: dict[str, Any] | None) -> None:
         if self._answer is not None and not self._answer.done():
@@ -139,7 +150,7 @@ class Sessions:
             raise Overloaded(f"all {self._settings.sessions_max} sessions are in use")
         opening = self._opening[name] = asyncio.get_running_loop().create_future()
         try:
-            worker = await self._pool.take()
+            worker = await self._pool.take(None, self._settings.queue_wait_s)
             session = Session(name, worker, self._pool.session_backend)
             self._sessions[name] = session
             session.ended.add_done_callback(lambda _: self._on_ended(session))

@@ -23,6 +23,7 @@ from muster.sandbox.zygote import SandboxError, Zygote
 
 START_S = 10.0
 ENDED = "it has ended"  # by itself, or by somebody's hand
+NOT_NEEDED, NOT_WANTED = "it is not needed", "nobody waits for its result any more"
 READS_FAR = 8  # reports taken at once
 
 
@@ -108,17 +109,17 @@ class Worker:
         timer = self._loop.call_later(step.timeout, self.kill, "timeout")
         try:
             report = await self._ended
+            wall = time.monotonic() - started
+            if report["reason"] == "unclean":
+                raise Unclean(self.why)
+            stdout, stderr = execution.stdout.finish(), execution.stderr.finish()
         except asyncio.CancelledError:
-            self.destroy("nobody waits for its result any more")
+            self.destroy(NOT_WANTED)
             raise
         finally:
             timer.cancel()
-            wall = time.monotonic() - started
-            self.busy_s += wall
-        if report["reason"] == "unclean":
-            raise Unclean(self.why)
-        stdout, stderr = execution.stdout.finish(), execution.stderr.finish()
-        execution.close()
+            execution.close()
+            self.busy_s += time.monotonic() - started
         self.finished(report)
         return ended_of(report, stdout, stderr, wall, self.cgroup)
 
@@ -192,7 +193,9 @@ class Worker:
                 self._take(wire.decoded(data), fds)
 
     def _on_end(self, report: dict[str, Any]) -> None:
-        if self._ended is not None and not self._ended.done():
+        if self.state == "warm":  # the execution that waited did: the kernel wanted its memory, or somebody killed it
+            self.destroy("what waited in it has ended")
+        elif self._ended is not None and not self._ended.done():
             self._ended.set_result(report)
 
     def _take(self, message: dict[str, Any], fds: list[int]) -> None:

@@ -96,6 +96,7 @@ class Worker:
         self.poll.register(control, select.POLLIN)
         self.ends = tree.Ends(self.poll)
         self.looked = 0.0
+        self.seen = b""
 
     def serve(self) -> None:
         control = self.control.fileno()
@@ -157,10 +158,18 @@ class Worker:
         with contextlib.suppress(OSError):  # nobody listens any more: the next order is our end
             self.control.send((REPORT % words).encode())
 
+    def _is_alone_and_unchanged(self, first: int) -> bool:
+        """Most of the time, and cheap to see: no child of its own, memory as before."""
+        state = tree.state_of(first)
+        before, self.seen = self.seen, state
+        return state == before and not tree.children_of(first) and self.plan.has_namespaces
+
     # -- limits of the whole tree -----------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Memory, processes and scratch of the tree against their limits, where the kernel does not count it."""
+        if self.reaper is not None and self._is_alone_and_unchanged(self.reaper.first):
+            return
         family = tree.family()
         memory = sum(max(0, tree.memory_of(pid) - self.baseline) for pid in family)
         if abs(memory - self.told_memory) > TELL_BYTES:
