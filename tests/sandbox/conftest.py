@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 from tests.sandbox.serving import NOBODY, Served, a_python_for_anybody
 
-LEVELS = ("root", "user", "floor") if os.getuid() == 0 else ("user", "floor")
+LEVELS = ("root", "user", "floor", "root at the floor") if os.getuid() == 0 else ("user", "floor")
 _running: dict[str, Served] = {}
 
 
 def serve_at(level: str, **settings: Any) -> Served:
-    """`root`: full namespaces as root; `user` and `floor`: as a user without privileges."""
-    isolation = "floor" if level == "floor" else "full"
+    """`root`: full namespaces as root; `user`, `floor`: without privileges; and root without namespaces."""
+    isolation = "full" if level in ("root", "user") else "floor"
     if level == "root" or os.getuid() != 0:
         return Served({"isolation": isolation, **settings})
     python = a_python_for_anybody()
     if python is None:
         pytest.skip("no Python here that another user may run")
+    if level == "root at the floor":
+        return Served({"isolation": isolation, "python": python, **settings})
     return Served({"isolation": isolation, **settings}, user=NOBODY, python=python)
 
 

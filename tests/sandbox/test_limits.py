@@ -109,18 +109,20 @@ os.write(2, b"end")
     assert answer == {"process_status": "completed", "stdout": "x" * 50 + "<output cut>", "stderr": "end"}
 
 
-def test_the_scratch_cannot_be_filled_beyond_its_limit(box: Served) -> None:
+@pytest.mark.parametrize("workspace", [{}, {"X-Workspace-ID": "w"}], ids=["private", "workspace"])
+def test_the_scratch_cannot_be_filled_beyond_its_limit(box: Served, workspace: dict[str, str]) -> None:
     code = """
 import time
 for number in range(100):
     with open(f"f{number}", "wb") as file:
         for _ in range(8):
             file.write(bytes(1 << 20))
-time.sleep(5)
+time.sleep(20)
 """
-    answer = box.execute(code, timeout=60, report=True)
+    answer = box.execute(code, timeout=60, report=True, headers=workspace)
     assert answer["reason"] == "disk" or "No space left on device" in answer["stderr"], answer
     assert box.out("print('fine')") == "fine\n"
+    box.ask("DELETE", "/workspaces/w")
 
 
 def test_a_file_cannot_be_larger_than_its_limit(own: Callable[..., Served]) -> None:

@@ -21,7 +21,7 @@ from muster.sandbox.http import Connection, Request, Response
 from muster.sandbox.inside import repl, rootfs, seccomp
 from muster.sandbox.job import Ended, Usage
 from muster.sandbox.languages import Languages
-from muster.sandbox.levels import FLOOR, ROOT, USER, candidates
+from muster.sandbox.levels import FLOOR, ROOT, USER, candidates, first_user
 from muster.sandbox.output import Captured, Stream, plain
 from muster.sandbox.settings import Settings, SettingsError, split_address
 
@@ -105,6 +105,12 @@ def test_auto_never_goes_below_the_floor() -> None:
     assert candidates("auto", True) == [ROOT, USER, FLOOR]
     assert candidates("auto", False) == [USER, FLOOR]
     assert candidates("full", False) == [USER]
+
+
+def test_users_for_workers_are_found_in_small_containers_too() -> None:
+    assert first_user(1_900_000_000, [(0, 1), (1, 65535)]) is None
+    assert first_user(1_900_000_000, [(0, 1), (1, 1_000_000)]) == 800_001
+    assert first_user(500_000, [(0, 4_294_967_295)]) == 500_000
 
 
 # -- translation ----------------------------------------------------------------------------------------------------

@@ -226,3 +226,46 @@ def test_a_taken_port_a_missing_preload_and_threads_are_told() -> None:
         port = taken.getsockname()[1]
         assert f"port {port} of 127.0.0.1 is taken" in refused({"port": port})
     assert "cannot preload no_such_module" in refused({"port": 0, "preload": ["no_such_module"]})
+
+
+# -- what can be chosen ---------------------------------------------------------------------------------------------
+
+
+def test_the_network_can_be_allowed(own: Callable[..., Served]) -> None:
+    served = own(network=True)
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        code = f"import socket; socket.create_connection(('127.0.0.1', {there.getsockname()[1]}), 10); print('reached')"
+        assert served.out(code) == "reached\n"
+    isolation = served.facts["isolation"]
+    assert isolation["level"] == "full" and "net namespace" not in isolation["mechanisms"]
+
+
+def test_programs_get_the_variables_and_places_that_were_chosen_for_them(
+    own: Callable[..., Served], tmp_path: Path
+) -> None:
+    (tmp_path / "data").write_text("shared")
+    served = own(env={"CHOSEN": "yes"}, read_only=[str(tmp_path)])
+    code = f"""
+import os
+print(os.environ["CHOSEN"], open({str(tmp_path / "data")!r}).read(), "MUSTER_TEST_TAG" in os.environ)
+try:
+    open({str(tmp_path / "data")!r}, "w")
+except OSError:
+    print("read-only")
+"""
+    os.chmod(tmp_path, 0o755)
+    assert served.out(code) == "yes shared False\nread-only\n"
+
+
+def test_calls_that_name_no_workspace_can_share_one(own: Callable[..., Served]) -> None:
+    served = own(shared_scratch=True)
+    served.execute("echo 'int main(void){return 5;}' > m.c; mkdir -p /tmp/d", "shell")
+    served.execute("cp m.c /tmp/d/", "shell")
+    assert served.out("ls /tmp/d", "shell") == "m.c\n"
+
+
+def test_less_than_the_floor_must_be_asked_for_and_is_reported(own: Callable[..., Served]) -> None:
+    served = own("floor", isolation="process")
+    assert served.facts["isolation"]["level"] == "process"
+    assert not [one for one in served.facts["isolation"]["mechanisms"] if "Landlock" in one]
+    assert served.out("print(1)") == "1\n"

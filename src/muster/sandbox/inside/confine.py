@@ -55,6 +55,11 @@ class Plan:
         return rootfs.TEMPORARY if self.has_namespaces else (self.workspace or self.place) + "/tmp"
 
     @property
+    def is_on_disk(self) -> bool:
+        """Whether what is written has no limit but our own look at it."""
+        return not self.has_namespaces or self.workspace is not None
+
+    @property
     def scratch(self) -> list[str]:
         """What is emptied between two programs."""
         shared = [] if self.workspace else [self.home, self.temporary]

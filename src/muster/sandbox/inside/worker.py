@@ -91,7 +91,7 @@ class Worker:
         self.told_memory = 0
         # A workspace's workers are one user: a signal to all of it would reach its other workers too.
         self.owns_everything = plan.has_namespaces or (plan.user is not None and plan.workspace is None)
-        self.watches = not plan.cgroups
+        self.watches = not plan.cgroups  # memory and processes; where there are cgroups, the kernel does
         self.poll = select.poll()
         self.poll.register(control, select.POLLIN)
         self.ends = tree.Ends(self.poll)
@@ -162,7 +162,7 @@ class Worker:
         """Most of the time, and cheap to see: no child of its own, memory as before."""
         state = tree.state_of(first)
         before, self.seen = self.seen, state
-        return state == before and not tree.children_of(first) and self.plan.has_namespaces
+        return state == before and not tree.children_of(first) and not self.plan.is_on_disk
 
     # -- limits of the whole tree -----------------------------------------------------------------------------------
 
@@ -176,13 +176,11 @@ class Worker:
             self.told_memory = memory
             with contextlib.suppress(OSError):
                 wire.send(self.control, {"event": "memory", "bytes": memory})
-        if not self.watches:
-            return
-        if memory > self.plan.memory_mb << 20:
+        if self.watches and memory > self.plan.memory_mb << 20:
             self.reason = "memory"
-        elif len(family) > self.plan.processes:
+        elif self.watches and len(family) > self.plan.processes:
             self.reason = "processes"
-        elif not self.plan.has_namespaces and _used(self.plan.scratch) > self.plan.scratch_mb << 20:
+        elif self.plan.is_on_disk and _used([self.plan.home, self.plan.temporary]) > self.plan.scratch_mb << 20:
             self.reason = "disk"
         if self.reason is not None:
             self.end()
