@@ -139,3 +139,7 @@ def test_descriptors_and_core_files_are_limited(strong: Served) -> None:
 def test_a_program_killed_by_a_signal_is_completed_as_python_s_contract_has_it(strong: Served) -> None:
     answer = strong.execute("import os; os.kill(os.getpid(), 11)", report=True)
     assert (answer["process_status"], answer["signal"]) == ("completed", 11)
+
+
+def test_programs_are_the_first_to_go_when_memory_is_short(strong: Served) -> None:
+    assert strong.out("print(open('/proc/self/oom_score_adj').read().strip())") == "1000\n"

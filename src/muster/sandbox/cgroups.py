@@ -56,15 +56,17 @@ class Cgroup:
 def find_parent() -> Parent | None:
     """A place for our groups, or None where we may not have one."""
     for attempt in (_version_1, _version_2):
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        with contextlib.suppress(OSError, ValueError, KeyError, StopIteration):
             parent = attempt()
             try:
                 tried = make(parent, "try", 64, 8)
                 tried.close()
                 remove(tried.directories)
                 return parent
-            except OSError:
+            except BaseException:
+                remove([f"{directory}/try" for directory in parent.directories.values()])
                 remove_parent(parent)
+                raise
     return None
 
 
@@ -114,9 +116,14 @@ def _version_1() -> Parent:
     for kind in ("memory", "pids"):
         where = next(place for place, options in mounts.items() if kind in options)
         directories[kind] = f"{where}{ours[kind].rstrip('/')}/{name}"
-    for directory in directories.values():
-        os.mkdir(directory)
-    return Parent(directories, 1)
+    parent = Parent(directories, 1)
+    try:
+        for directory in directories.values():
+            os.mkdir(directory)
+    except OSError:
+        remove_parent(parent)
+        raise
+    return parent
 
 
 def _version_2() -> Parent:

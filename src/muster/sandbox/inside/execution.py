@@ -50,6 +50,7 @@ def _settle(fds: list[int], rules: Ruleset) -> socket.socket:
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     os.setsid()
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # the worker is not; what is in /proc of us is ours from here on
     try:
         score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
         os.write(score, b"1000")
@@ -63,7 +64,6 @@ def _settle(fds: list[int], rules: Ruleset) -> socket.socket:
     if job != JOB:
         os.dup2(job, JOB, inheritable=False)
     kernel.close_from(JOB + 1)
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, 9)
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, JOB)
 
