@@ -31,6 +31,7 @@ def test_flags_that_the_guide_names_exist() -> None:
     from muster.cli.main import cli
 
     commands = [[name] for name in cli.commands] + [["lab", name] for name in cli.commands["lab"].commands]  # type: ignore[attr-defined]
+    commands += [["sandbox", name] for name in cli.commands["sandbox"].commands]  # type: ignore[attr-defined]
     known = "".join(CliRunner().invoke(cli, [*words, "--help"], terminal_width=200).output for words in commands)
     guide = (REPOSITORY / "docs/guide.md").read_text()
     ours = set(re.findall(r"`(--[a-z][a-z-]+)[ =`]", guide))

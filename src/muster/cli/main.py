@@ -19,6 +19,7 @@ from muster.cli.process_list import hide_secrets
 from muster.cli.render import render
 from muster.cli.report import compare_, report
 from muster.cli.run import run
+from muster.cli.sandbox import sandbox
 from muster.cli.top import top
 from muster.cli.torchrun import torchrun
 from muster.cli.tunnel import tunnel
@@ -42,12 +43,13 @@ def cli() -> None:
     muster up -N 4 | attach | down         a cluster to work on: bring it up, a shell on it, end it
     srun muster torchrun train.py          torchrun on every node of an allocation, with spares
     muster lab up --nodes 4                a real Slurm of four nodes on this machine, to try things on
+    muster sandbox serve | exec | bench    run foreign code, contained, on this machine
     """
 
 
 for command in (
     run, render, status, logs, stop, runs, top, report, compare_, ui, up, attach, exec_, tunnel, down, torchrun, du,
-    clean, config, doctor, lab,
+    clean, config, doctor, lab, sandbox,
 ):  # fmt: skip
     cli.add_command(command)
 cli.add_command(stop, "cancel")  # the word that Slurm's users know

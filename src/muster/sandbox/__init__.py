@@ -1,0 +1,29 @@
+"""The sandbox: model-written code, run by the thousand, contained. Standard library only, Python >= 3.9.
+
+>>> from muster.sandbox import Client
+>>> with Client("http://127.0.0.1:6000") as box:  # doctest: +SKIP
+...     print(box.execute("print(6 * 7)").stdout)
+42
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["AsyncClient", "Client", "Result", "SandboxLost", "SandboxRefused", "SandboxUnavailable"]
+
+if TYPE_CHECKING:
+    from muster.sandbox.async_client import AsyncClient
+    from muster.sandbox.calls import Result, SandboxLost, SandboxRefused, SandboxUnavailable
+    from muster.sandbox.client import Client
+
+_PLACES = {"AsyncClient": "async_client", "Client": "client"}
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded on first use: the server needs nothing of this."""
+    if name not in __all__:
+        raise AttributeError(f"module 'muster.sandbox' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"muster.sandbox.{_PLACES.get(name, 'calls')}"), name)

@@ -1,0 +1,31 @@
+"""`python -m muster.sandbox SETTINGS.json`: the server, where there is nothing but Python."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from muster.sandbox.server import Server, serve
+from muster.sandbox.settings import Settings, SettingsError
+
+
+def main() -> int:
+    """Settings come as a file (they may hold a token), or `-` for stdin."""
+    try:
+        with sys.stdin if sys.argv[1] == "-" else open(sys.argv[1]) as file:
+            settings = Settings.from_json(json.load(file))
+    except (SettingsError, ValueError, OSError) as error:
+        for problem in getattr(error, "problems", [str(error)]):
+            print(f"muster sandbox: {problem}", file=sys.stderr)
+        return 2
+    return asyncio.run(serve(settings, announce))
+
+
+def announce(server: Server) -> None:
+    facts = server.facts()
+    print(f"muster sandbox: {facts['url']}, isolation {facts['isolation']['level']}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""What a client sends, what it may send again, and what it makes of the answer: pure, the same for both clients.
+
+Code is never run twice by a retry. A request is sent again only when it is certain that nothing of it was run: no
+connection was made, or the server says so (503). A connection that breaks after the request was sent is a SandboxLost:
+whether the code ran is not known, and the caller is told. A cell of a session that we know is sent with the demand that
+it be there; if it is not, the server runs nothing, and the completed cells are replayed first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from muster.sandbox.ring import ranked
+
+PATIENCE_S = 5.0  # beyond a program's own timeout
+CONNECT_S = 5.0
+NOT_RUN, SESSION_LOST = 503, 409  # statuses that say that nothing was run
+MUST_EXIST = "X-Session-Must-Exist"
+CHUNK = 128  # programs of a batch in one request: what a lost endpoint can cost
+STREAMS = 2  # requests of a batch at an endpoint at once, so that it never waits for the next
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+
+
+class SandboxUnavailable(Exception):
+    """No endpoint took the request in time; nothing of it was run."""
+
+
+class SandboxLost(Exception):
+    """The connection broke while the request was being run: whether its code ran is not known."""
+
+
+class SandboxRefused(Exception):
+    """The request was wrong, and is so everywhere."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a program or a cell."""
+
+    status: str  # completed, error, failed or timeout
+    stdout: str
+    stderr: str
+    new_session: bool = False
+    reason: str | None = None
+    usage: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def completed(self) -> bool:
+        return self.status == "completed"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request."""
+
+    path: str
+    body: bytes
+    headers: Mapping[str, str]
+    timeout: float
+
+
+def execute_call(
+    code: str, language: str, timeout: float, session: str | None, known: bool, more: Mapping[str, Any]
+) -> Call:
+    """`known`: the session has state that the code may need."""
+    fields = {"generated_code": code, "timeout": timeout, "language": language, **more}
+    headers = {"Content-Type": "application/json"}
+    if session is not None:
+        headers["X-Session-ID"] = session
+    if known:
+        headers[MUST_EXIST] = "1"
+    return Call("/execute", json.dumps(fields).encode(), headers, timeout + PATIENCE_S)
+
+
+def batch_calls(programs: Sequence[str | Mapping[str, Any]], language: str, timeout: float) -> list[tuple[int, Call]]:
+    """Requests of a part of the programs each, and the number of its first."""
+    calls = []
+    for first in range(0, len(programs), CHUNK):
+        bodies = [
+            {"timeout": timeout, "language": language, **({"generated_code": one} if isinstance(one, str) else one)}
+            for one in programs[first : first + CHUNK]
+        ]
+        body = json.dumps({"requests": bodies}).encode()
+        calls.append((first, Call("/batch", body, {"Content-Type": "application/json"}, timeout + PATIENCE_S)))
+    return calls
+
+
+def lost_result(words: str) -> Result:
+    """Of a program of a batch whose endpoint was lost while it may have been running."""
+    return Result("error", "", f"the sandbox was lost while this ran: {words}\n", reason="lost")
+
+
+def result_of(status: int, body: bytes, usage: str | None = None) -> Result:
+    """The answer to a program; SandboxRefused when it was the caller's mistake."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        raise SandboxLost(f"the answer (HTTP {status}) is no JSON") from None
+    if status != 200:
+        raise SandboxRefused(answer.get("error") or f"HTTP {status}")
+    return result_from(answer, json.loads(usage) if usage else {})
+
+
+def result_from(answer: Mapping[str, Any], usage: dict[str, float]) -> Result:
+    return Result(
+        answer["process_status"], answer["stdout"], answer["stderr"], answer.get("new_session_created", False),
+        answer.get("reason"), usage,
+    )  # fmt: skip
+
+
+class Choice:
+    """The order in which endpoints are tried: a session's own first, else in turn; lately unreachable ones last."""
+
+    def __init__(self, endpoints: Sequence[str]) -> None:
+        if not endpoints:
+            raise ValueError("a client needs at least one endpoint")
+        self.endpoints = [endpoint.rstrip("/") for endpoint in endpoints]
+        self._turn = 0
+        self._down: dict[str, float] = {}
+
+    def order(self, session: str | None, now: float) -> list[str]:
+        if session is not None:
+            order = ranked(session, self.endpoints)
+        else:
+            self._turn = (self._turn + 1) % len(self.endpoints)
+            order = self.endpoints[self._turn :] + self.endpoints[: self._turn]
+        return sorted(order, key=lambda endpoint: self._down.get(endpoint, 0.0) > now)
+
+    def failed(self, endpoint: str, now: float) -> None:
+        self._down[endpoint] = now + LONGEST_PAUSE_S
+
+    def works(self, endpoint: str) -> None:
+        self._down.pop(endpoint, None)
+
+
+class Histories:
+    """The cells of each session that completed, to be replayed when the session was lost."""
+
+    def __init__(self) -> None:
+        self._cells: dict[str, list[tuple[str, float]]] = {}
+
+    def of(self, session: str | None) -> list[tuple[str, float]]:
+        """Code and timeout of each."""
+        return list(self._cells.get(session, ())) if session is not None else []
+
+    def add(self, session: str | None, code: str, timeout: float, result: Result) -> None:
+        if session is not None and result.completed:
+            self._cells.setdefault(session, []).append((code, timeout))
+
+    def forget(self, session: str) -> None:
+        self._cells.pop(session, None)
+
+
+def pauses() -> Any:
+    """Between rounds of tries."""
+    pause = FIRST_PAUSE_S
+    while True:
+        yield pause
+        pause = min(2 * pause, LONGEST_PAUSE_S)

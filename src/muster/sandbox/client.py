@@ -1,0 +1,267 @@
+"""The client: one endpoint or several, sessions that keep to theirs, retries that never run code twice (calls.py).
+
+with Client(["http://n1:7000", "http://n2:7000"], token=token) as box:
+    box.execute("x = 1", session="alice")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import queue
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from muster.sandbox import calls
+from muster.sandbox.calls import Call, Choice, Histories, Result, SandboxLost, SandboxRefused, SandboxUnavailable
+
+URL_VARIABLES = ("MUSTER_SERVICE_SANDBOX_URLS", "MUSTER_SERVICE_SANDBOX")
+DEFAULT_URL = "http://127.0.0.1:6000"
+
+
+class Client:
+    """For threads: any number may use one client."""
+
+    def __init__(
+        self, endpoints: str | Sequence[str] | None = None, token: str | None = None, wait_s: float = 60.0
+    ) -> None:
+        """`wait_s`: for how long a request that nobody could take is tried again."""
+        self._choice = Choice(given_or_found(endpoints))
+        self._token, self._wait_s = token, wait_s
+        self._histories = Histories()
+        self._idle: dict[str, list[http.client.HTTPConnection]] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            for connections in self._idle.values():
+                for connection in connections:
+                    connection.close()
+            self._idle.clear()
+
+    # -- programs and cells -----------------------------------------------------------------------------------------
+
+    def execute(
+        self, code: str, language: str | None = None, timeout: float = 30, session: str | None = None, **more: Any
+    ) -> Result:
+        """Run a program, or with `session` a cell of it. `more`: further fields of /execute (std_input, ...)."""
+        language = language or ("ipython" if session is not None else "python")
+        with self._lock:
+            history = self._histories.of(session)
+        status, result = self._send(calls.execute_call(code, language, timeout, session, bool(history), more), session)
+        if status == calls.SESSION_LOST:
+            for cell, its_timeout in history:
+                self._send(calls.execute_call(cell, language, its_timeout, session, False, {}), session)
+            _, result = self._send(calls.execute_call(code, language, timeout, session, False, more), session)
+        assert result is not None
+        with self._lock:
+            self._histories.add(session, code, timeout, result)
+        return result
+
+    def delete_session(self, session: str) -> bool:
+        """End it wherever it is; False when nobody has it."""
+        with self._lock:
+            self._histories.forget(session)
+        call = Call(f"/sessions/{quote(session, safe='')}", b"", {}, calls.PATIENCE_S)
+        answers = [self._exchange("DELETE", endpoint, call)[0] for endpoint in self._choice.endpoints]
+        return 200 in answers
+
+    def health(self, endpoint: str | None = None) -> dict[str, Any]:
+        _, body, _ = self._exchange(
+            "GET", endpoint or self._choice.endpoints[0], Call("/health", b"", {}, calls.PATIENCE_S)
+        )
+        found: dict[str, Any] = json.loads(body)
+        return found
+
+    def _send(self, call: Call, session: str | None) -> tuple[int, Result | None]:
+        """Until somebody takes it; a lost session is the caller's matter."""
+        end = time.monotonic() + self._wait_s
+        why = ""
+        for pause in calls.pauses():
+            for endpoint in self._choice.order(session, time.monotonic()):
+                try:
+                    status, body, usage = self._exchange("POST", endpoint, call)
+                except ConnectionRefused as error:
+                    self._choice.failed(endpoint, time.monotonic())
+                    why = str(error)
+                    continue
+                self._choice.works(endpoint)
+                if status == calls.SESSION_LOST:
+                    return status, None
+                if status != calls.NOT_RUN:
+                    return status, calls.result_of(status, body, usage)
+                why = json.loads(body).get("error", "")
+                if session is not None:
+                    break  # it is there, and busy: another endpoint would make a second one
+            if time.monotonic() + pause > end:
+                raise SandboxUnavailable(f"nobody took the request for {self._wait_s:g} s: {why}")
+            time.sleep(pause)
+        raise AssertionError("unreachable")
+
+    # -- batches ----------------------------------------------------------------------------------------------------
+
+    def batch(
+        self, programs: Iterable[str | Mapping[str, Any]], language: str = "python", timeout: float = 30
+    ) -> Iterator[tuple[int, Result]]:
+        """Results as they end, with the number of their program; over all endpoints."""
+        todo: queue.Queue[tuple[int, Call]] = queue.Queue()
+        chosen = list(programs)
+        for numbered in calls.batch_calls(chosen, language, timeout):
+            todo.put(numbered)
+        results: queue.Queue[tuple[int, Result] | BaseException | None] = queue.Queue()
+        stopped = threading.Event()
+        streams = [
+            threading.Thread(target=self._stream, args=(endpoint, todo, results, stopped), daemon=True)
+            for endpoint in self._choice.endpoints
+            for _ in range(calls.STREAMS)
+        ]
+        for stream in streams:
+            stream.start()
+        try:
+            yield from _gathered(results, len(streams), len(chosen))
+        finally:
+            stopped.set()
+
+    def _stream(self, endpoint: str, todo: Any, results: Any, stopped: threading.Event) -> None:
+        """Take parts of the batch to one endpoint, one after the other, until there are none or it is lost."""
+        try:
+            while not stopped.is_set():
+                try:
+                    first, call = todo.get_nowait()
+                except queue.Empty:
+                    break
+                try:
+                    if not self._stream_one(endpoint, first, call, results, stopped):
+                        break
+                except ConnectionRefused as error:
+                    todo.put((first, call))  # nothing of it was run: somebody else may
+                    results.put(error)
+                    break
+        except BaseException as error:
+            results.put(error)
+        finally:
+            results.put(None)
+
+    def _stream_one(self, endpoint: str, first: int, call: Call, results: Any, stopped: threading.Event) -> bool:
+        """One part; False when the endpoint was lost before its end."""
+        wanted = set(range(len(json.loads(call.body)["requests"])))
+        connection = self._connect(endpoint, call.timeout)
+        try:
+            connection.request("POST", call.path, call.body, self._headers(call))
+            response = connection.getresponse()
+            if response.status != 200:
+                raise SandboxRefused(response.read().decode("utf-8", "replace")[:500])
+            for line in response:
+                answer = json.loads(line)
+                wanted.discard(answer["index"])
+                results.put((first + answer["index"], calls.result_from(answer, answer.get("usage") or {})))
+                if stopped.is_set():
+                    return False
+            why = "the answer has no end"
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            why = str(error) or type(error).__name__
+        finally:
+            connection.close()
+        for index in wanted:
+            results.put((first + index, calls.lost_result(f"{endpoint}: {why}")))
+        return not wanted
+
+    # -- connections ------------------------------------------------------------------------------------------------
+
+    def _exchange(self, method: str, endpoint: str, call: Call) -> tuple[int, bytes, str | None]:
+        """ConnectionRefused when it was not sent; SandboxLost when that is not known."""
+        connection = self._take(endpoint) or self._connect(endpoint, call.timeout)
+        try:
+            assert connection.sock is not None
+            connection.sock.settimeout(call.timeout)
+            connection.request(method, call.path, call.body or None, self._headers(call))
+            response = connection.getresponse()
+            body = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise SandboxLost(f"{endpoint}: {error or type(error).__name__}") from error
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            self._idle.setdefault(endpoint, []).append(connection)
+        return response.status, body, response.headers.get("X-Muster-Usage")
+
+    def _headers(self, call: Call) -> dict[str, str]:
+        return dict(call.headers) if self._token is None else {**call.headers, "Authorization": f"Bearer {self._token}"}
+
+    def _take(self, endpoint: str) -> http.client.HTTPConnection | None:
+        """One that is open still: a closed one must be noticed before a request is sent into it."""
+        while True:
+            with self._lock:
+                connections = self._idle.get(endpoint)
+                if not connections:
+                    return None
+                connection = connections.pop()
+            if connection.sock is not None and not _has_something_to_say(connection.sock):
+                return connection
+            connection.close()
+
+    def _connect(self, endpoint: str, timeout: float) -> http.client.HTTPConnection:
+        parts = urlsplit(endpoint)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=calls.CONNECT_S)
+        try:
+            connection.connect()
+        except OSError as error:
+            raise ConnectionRefused(f"{endpoint}: {error}") from error
+        assert connection.sock is not None
+        with contextlib.suppress(OSError):
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sock.settimeout(timeout)
+        return connection
+
+
+class ConnectionRefused(Exception):
+    """No connection, so nothing was sent."""
+
+
+def _has_something_to_say(idle: socket.socket) -> bool:
+    """Of a connection on which nothing was asked: that is its end."""
+    poll = select.poll()
+    poll.register(idle, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _gathered(results: Any, streams: int, wanted: int) -> Iterator[tuple[int, Result]]:
+    """What the streams bring, until all programs have a result or no stream is left."""
+    problem: BaseException | None = None
+    while streams and wanted:
+        item = results.get()
+        if item is None:
+            streams -= 1
+        elif isinstance(item, BaseException):
+            problem = item
+        else:
+            wanted -= 1
+            yield item
+    if wanted:
+        raise SandboxUnavailable(f"{wanted} programs of the batch were taken by nobody: {problem}")
+
+
+def given_or_found(endpoints: str | Sequence[str] | None) -> list[str]:
+    """The endpoints given, or those of the run that we are in, or this machine's."""
+    if endpoints is None:
+        found = next((os.environ[name] for name in URL_VARIABLES if os.environ.get(name)), DEFAULT_URL)
+        return [one for one in found.replace(",", " ").split() if one]
+    return [endpoints] if isinstance(endpoints, str) else list(endpoints)

@@ -1,0 +1,73 @@
+"""A Python program in this interpreter, as `python3 -c` would run it: same names, same traceback, same exit code."""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import linecache
+import os
+import sys
+import threading
+import types
+from typing import Any
+
+NAME = "<string>"
+
+
+def run(code: str) -> None:
+    """Run it and leave the process; threads, exit functions and buffers are waited for as at any end."""
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = main
+    sys.argv[:] = ["-c"]
+    sys.path.insert(0, "")
+    reseed()
+    status = 0
+    try:
+        program = compile(code, NAME, "exec", dont_inherit=True)
+    except BaseException as error:
+        status = _report(error, None, code)
+    else:
+        try:
+            exec(program, main.__dict__)
+        except BaseException as error:
+            trace = error.__traceback__
+            status = _report(error, trace and trace.tb_next, code)
+    leave(status)
+
+
+def reseed() -> None:
+    """All forks of one interpreter would draw the same numbers; `random` knows that by itself."""
+    numpy_random: Any = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def _report(error: BaseException, trace: types.TracebackType | None, code: str) -> int:
+    """Print what the interpreter would; returns the exit code."""
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return (error.code or 0) & 0xFF
+        sys.stderr.write(f"{error.code}\n")
+        return 1
+    error.__traceback__ = trace
+    if sys.version_info >= (3, 13):  # from then on `python3 -c` shows the lines; before, it did not
+        linecache.cache[NAME] = len(code), None, code.splitlines(keepends=True), NAME
+    sys.excepthook(type(error), error, trace)
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def leave(status: int) -> None:
+    """The end of an interpreter, without its taking apart: that would touch, and so copy, all of its memory."""
+    if _thread._count():
+        try:
+            threading._shutdown()  # type: ignore[attr-defined]
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BaseException:
+            status = status or 120  # as the interpreter's own, when the last output is lost
+    os._exit(status)

@@ -1,0 +1,200 @@
+"""A worker: builds its walls, then forks one execution after the other, and ends each with all it left behind.
+
+It is told what to do by the server, over a socket of packets, and it reports there:
+
+    from the server                                           to the server
+    spawn, again  + job socket, stdout, stderr: fork the next born + pidfd   at first, by whoever forked it
+                  one; `again`: in the scratch as it is       ready          the walls stand; or: failed, why
+    interrupt     SIGINT to the execution                     ended          status, usage, reason, is all clean?
+    kill REASON   end the tree                                memory         of a long-lived tree, when it has changed
+
+It reads no code, no input and no output. A closed socket is its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import time
+
+from muster.sandbox.inside import confine, execution, kernel, rootfs, tree, wire
+from muster.sandbox.inside.confine import Plan, Walls
+
+LOOK_S = 0.25  # how often memory and scratch are looked at, where no limit of the kernel's counts the whole tree
+TELL_BYTES = 8 << 20  # a change of memory worth telling
+SPAWN, SPAWN_AGAIN, INTERRUPT, KILL = b"spawn", b"again", b"interrupt", b"kill "
+ORDER = 100  # the longest
+REPORT = "ended %d %.4f %d %d %d %s"  # status, CPU seconds, max RSS in KB, others killed, clean, reason or -
+WALK_LIMIT = 20000  # files in the scratch that are looked at
+
+
+def main(control: socket.socket, plan: Plan, kept: list[str]) -> None:
+    """The life of a worker, in a fork of the zygote's. Never returns."""
+    try:
+        _restore_signals()
+        confine.enter_namespaces(plan)
+        pid = os.fork() if plan.has_namespaces else 0
+        if pid or not plan.has_namespaces:
+            _tell_birth(control, pid or os.getpid())
+        if pid:
+            os._exit(0)
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        _protect_from_oom_killer()
+        walls = confine.confine(plan)
+        os.environ.update(HOME=plan.home, TMPDIR=plan.temporary)
+        wire.send(control, {"event": "ready", "proc": walls.proc})
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            wire.send(control, {"event": "failed", "why": str(error) or type(error).__name__})
+        os._exit(1)
+    try:
+        Worker(control, plan, walls, kept).serve()
+    finally:
+        os._exit(0)
+
+
+def _tell_birth(control: socket.socket, pid: int) -> None:
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:  # before Linux 5.3
+        wire.send(control, {"event": "born", "pid": pid})
+        return
+    wire.send(control, {"event": "born", "pid": pid}, (pidfd,))
+    os.close(pidfd)
+
+
+def _restore_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_DFL)
+
+
+def _protect_from_oom_killer() -> None:
+    """Where we may: what we fork is to be killed, not we. An execution makes itself the first choice in any case."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("-900")
+
+
+class Worker:
+    """Serves the server; see the module's table. Between two forks it does as little as it can: see wire.py."""
+
+    def __init__(self, control: socket.socket, plan: Plan, walls: Walls, kept: list[str]) -> None:
+        self.control, self.plan, self.walls, self.kept = control, plan, walls, kept
+        self.reaper: tree.Reaper | None = None
+        self.reason: str | None = None
+        self.is_clean = True
+        self.baseline = tree.memory_of(os.getpid())
+        self.told_memory = 0
+        # A workspace's workers are one user: a signal to all of it would reach its other workers too.
+        self.owns_everything = plan.has_namespaces or (plan.user is not None and plan.workspace is None)
+        self.watches = not plan.cgroups  # memory and processes; where there are cgroups, the kernel does
+        self.poll = select.poll()
+        self.poll.register(control, select.POLLIN)
+        self.ends = tree.Ends(self.poll)
+        self.looked = 0.0
+        self.seen = b""
+
+    def serve(self) -> None:
+        control = self.control.fileno()
+        gc.disable()
+        while True:
+            for fd, _ in self.poll.poll(None if self.reaper is None else LOOK_S * 1000):
+                if fd == control and not self.obey():
+                    self.end()
+                    return
+            reaper = self.reaper
+            if reaper is None:
+                continue
+            self.ends.heard()
+            reaper.collect()
+            if reaper.first_has_ended:
+                self.end()
+            elif time.monotonic() - self.looked > LOOK_S:
+                self.look()
+                self.looked = time.monotonic()
+
+    def obey(self) -> bool:
+        """Carry out one order; False when the server is gone."""
+        order, fds = wire.receive_bytes(self.control, ORDER)
+        if not order:
+            return False
+        if order in (SPAWN, SPAWN_AGAIN):
+            self.spawn(order == SPAWN, fds)
+        elif self.reaper is not None and not self.reaper.first_has_ended:
+            if order == INTERRUPT:
+                os.kill(self.reaper.first, signal.SIGINT)
+            elif order.startswith(KILL):
+                self.reason = order[len(KILL) :].decode()
+                self.end()
+        return True
+
+    def spawn(self, fresh: bool, fds: list[int]) -> None:
+        """Fork the next execution; it waits for its job by itself."""
+        if fresh and not all(rootfs.empty(place, self.kept) for place in self.plan.scratch):
+            wire.send(self.control, {"event": "failed", "why": "its scratch could not be emptied"})
+            os._exit(1)
+        self.reason, self.told_memory = None, 0
+        pid = os.fork()
+        if pid == 0:
+            execution.main(fds, self.walls.execution_rules)
+        for fd in fds:
+            os.close(fd)
+        self.reaper = tree.Reaper(pid, self.owns_everything)
+        self.ends.watch(pid)
+
+    def end(self) -> None:
+        """End the tree and report."""
+        if self.reaper is None:
+            return
+        self.ends.forget()
+        reaped = self.reaper.finish()
+        self.reaper = None
+        self.is_clean = self.is_clean and reaped.all_gone
+        words = (reaped.status, reaped.cpu_s, reaped.max_rss_kb, reaped.killed, self.is_clean, self.reason or "-")
+        with contextlib.suppress(OSError):  # nobody listens any more: the next order is our end
+            self.control.send((REPORT % words).encode())
+
+    def _is_alone_and_unchanged(self, first: int) -> bool:
+        """Most of the time, and cheap to see: no child of its own, memory as before."""
+        state = tree.state_of(first)
+        before, self.seen = self.seen, state
+        return state == before and not tree.children_of(first) and not self.plan.is_on_disk
+
+    # -- limits of the whole tree -----------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Memory, processes and scratch of the tree against their limits, where the kernel does not count it."""
+        if self.reaper is not None and self._is_alone_and_unchanged(self.reaper.first):
+            return
+        family = tree.family()
+        memory = sum(max(0, tree.memory_of(pid) - self.baseline) for pid in family)
+        if abs(memory - self.told_memory) > TELL_BYTES:
+            self.told_memory = memory
+            with contextlib.suppress(OSError):
+                wire.send(self.control, {"event": "memory", "bytes": memory})
+        if self.watches and memory > self.plan.memory_mb << 20:
+            self.reason = "memory"
+        elif self.watches and len(family) > self.plan.processes:
+            self.reason = "processes"
+        elif self.plan.is_on_disk and _used([self.plan.home, self.plan.temporary]) > self.plan.scratch_mb << 20:
+            self.reason = "disk"
+        if self.reason is not None:
+            self.end()
+
+
+def _used(directories: list[str]) -> int:
+    """Bytes that files take; counted up to a number of them, which is limit enough."""
+    total = seen = 0
+    for top in directories:
+        for directory, _, names in os.walk(top):
+            for name in names:
+                seen += 1
+                if seen > WALK_LIMIT:
+                    return 1 << 62
+                with contextlib.suppress(OSError):
+                    total += os.lstat(os.path.join(directory, name)).st_blocks * 512
+    return total

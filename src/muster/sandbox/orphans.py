@@ -1,0 +1,30 @@
+"""What a lost worker leaves behind where it had no pid namespace: processes that fell to the keeper, ended here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection
+
+from muster.process.keeper import descendants, read_processes, send_signal
+
+POLL_S, GIVE_UP_S = 0.02, 5.0
+
+
+def end_orphans(keeper: int, known: Collection[int]) -> int:
+    """KILL every child of the keeper that is not known, and all below it, until there is none; how many there were."""
+    ended: set[int] = set()
+    end = time.monotonic() + GIVE_UP_S
+    while time.monotonic() < end:
+        processes = read_processes()
+        strays = [pid for pid, (parent, _) in processes.items() if parent == keeper and pid not in known]
+        if not strays:
+            break
+        for stray in strays:
+            for pid in (stray, *descendants(stray, processes)):
+                if pid not in (os.getpid(), *known):
+                    send_signal(pid, signal.SIGKILL)
+                    ended.add(pid)
+        time.sleep(POLL_S)
+    return len(ended)

@@ -1,0 +1,215 @@
+"""The endpoints: a request in, an answer out. Whatever goes wrong, an answer of /execute has its three keys."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import sys
+import traceback
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import unquote
+
+from muster.sandbox import contract, fusion
+from muster.sandbox.admission import BATCH, PROGRAM, Overloaded
+from muster.sandbox.box import Box
+from muster.sandbox.contract import BadRequest, Bounds
+from muster.sandbox.http import Request, Response
+from muster.sandbox.job import Ended, Step, Usage, Work
+from muster.sandbox.languages import IPYTHON, PYTHON
+from muster.sandbox.metrics import HOST
+from muster.sandbox.sessions import SessionLost
+from muster.sandbox.workspaces import BadName
+
+FETCH_S = 10.0
+
+
+class Routes:
+    """Answers requests; `token` is what they must carry, if anything."""
+
+    def __init__(self, box: Box, token: str | None) -> None:
+        self._box, self._token = box, token
+        settings = box.settings
+        self._bounds = Bounds(settings.max_timeout_s, settings.max_output, settings.memory_mb)
+        self._table = {
+            ("POST", "/execute"): self._execute, ("POST", "/run_code"): self._run_code, ("POST", "/batch"): self._batch,
+            ("GET", "/health"): self._health, ("GET", "/metrics"): self._metrics, ("GET", "/load"): self._load,
+            ("GET", "/sessions"): self._sessions,
+        }  # fmt: skip
+
+    async def __call__(self, request: Request) -> Response:
+        path = request.path.partition("?")[0]
+        try:
+            response = await self._route(request, path)
+        except Exception:  # a defect of ours: the client gets an answer that it can read, the log the rest
+            traceback.print_exc(file=sys.stderr)
+            response = Response(500, contract.refusal("the sandbox failed; its log says how"))
+        known = path if path.count("/") == 1 else "/" + path.split("/")[1]
+        self._box.metrics.requests[known if response.status != 404 else "other", response.status] += 1
+        return response
+
+    async def _route(self, request: Request, path: str) -> Response:
+        if self._token is not None and not self._is_authorised(request):
+            return Response(401, contract.refusal("this endpoint wants the token"))
+        do = self._table.get((request.method, path))
+        if do is not None:
+            return await do(request)
+        if request.method == "DELETE" and path.startswith("/sessions/"):
+            return self._delete("IPython session", unquote(path[10:]), self._box.sessions.delete)
+        if request.method == "DELETE" and path.startswith("/workspaces/"):
+            return self._delete("workspace", unquote(path[12:]), self._box.workspaces.remove)
+        if any(path == known for _, known in self._table):
+            return Response(405, contract.refusal(f"{request.method} is not for {path}"))
+        return Response(404, contract.refusal(f"there is nothing at {path}"))
+
+    def _is_authorised(self, request: Request) -> bool:
+        assert self._token is not None
+        given = request.headers.get("authorization", "")
+        return hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode())
+
+    # -- programs ---------------------------------------------------------------------------------------------------
+
+    async def _execute(self, request: Request) -> Response:
+        try:
+            asked = contract.parse(request.json(), request.headers, self._box.languages, self._bounds)
+            body, usage = await self._answer(asked, PROGRAM)
+        except (BadRequest, BadName) as error:
+            return Response(400, contract.refusal(str(error)))
+        except ValueError as error:
+            return Response(400, contract.refusal(f"the body is no JSON: {error}"))
+        except SessionLost as error:
+            return Response(409, {**contract.refusal(str(error)), "reason": "session_lost"})
+        except Overloaded as error:
+            return Response(503, {**contract.refusal(str(error)), "reason": "overloaded"}, {"Retry-After": "1"})
+        headers = {"X-Muster-Node": HOST}
+        if usage is not None:
+            headers["X-Muster-Usage"] = json.dumps(usage.to_json())
+        return Response(200, body, headers)
+
+    async def _answer(self, asked: contract.Request, kind: int) -> tuple[dict[str, Any], Usage | None]:
+        if asked.language == IPYTHON:
+            assert asked.session is not None
+            cell = self._box.cell(
+                asked.session, asked.code, asked.verbosity, asked.timeout, asked.max_output, asked.must_exist
+            )
+            # A cell is run to its end even if nobody waits for it any more: the session's state hangs on it.
+            return contract.cell_answer(asked, await asyncio.shield(asyncio.ensure_future(cell))), None
+        limits = {"memory_mb": asked.memory_mb} if asked.memory_mb else None
+        stdin = asked.stdin.encode("utf-8", "surrogatepass")
+        steps = self._box.languages.steps(
+            asked.language, asked.code, stdin, (asked.timeout, asked.timeout), limits=limits
+        )
+        work = Work(steps, asked.max_output, asked.language, asked.workspace, within=asked.timeout)
+        ended = (await self._box.run(work, kind))[-1]
+        body = contract.answer(asked, ended)
+        if asked.report:
+            body |= {"usage": ended.usage.to_json(), "exit_code": ended.exit_code, "signal": ended.signal,
+                     "reason": ended.reason}  # fmt: skip
+        return body, ended.usage
+
+    async def _run_code(self, request: Request) -> Response:
+        try:
+            asked = fusion.parse(request.json(), self._box.languages, self._bounds)
+        except ValueError as error:  # BadRequest is one
+            return Response(400, fusion.refusal(str(error)))
+        limits = {"memory_mb": asked.memory_mb} if asked.memory_mb else None
+        timeouts = asked.compile_timeout, asked.run_timeout
+        steps = self._box.languages.steps(
+            asked.language, asked.code, asked.stdin.encode(), timeouts, asked.files, limits
+        )
+        compiled = len(steps) > 1
+        if asked.fetch:
+            steps += (Step({"do": "fetch", "names": list(asked.fetch)}, FETCH_S),)
+        try:
+            ends = await self._box.run(Work(steps, self._bounds.output, asked.language), PROGRAM)
+        except Overloaded as error:
+            return Response(504, fusion.refusal(str(error)))  # the status after which its clients try again
+        files = _fetched(ends.pop()) if asked.fetch and len(ends) == len(steps) else {}
+        return Response(200, fusion.answer(ends, compiled, self._bounds.output, files))
+
+    # -- batches ----------------------------------------------------------------------------------------------------
+
+    async def _batch(self, request: Request) -> Response:
+        try:
+            body = request.json()
+            if not isinstance(body, dict) or not isinstance(body.get("requests"), list):
+                raise BadRequest('the body must be {"requests": [...]}')
+        except ValueError as error:
+            return Response(400, contract.refusal(str(error)))
+        return Response(200, self._results(body["requests"]))
+
+    async def _results(self, bodies: list[Any]) -> AsyncIterator[bytes]:
+        """A line for each as it ends; as many at once as there are slots."""
+        rest = iter(enumerate(bodies))
+        running: set[asyncio.Task[dict[str, Any]]] = set()
+        try:
+            while True:
+                for index, body in rest:
+                    running.add(asyncio.ensure_future(self._one_of_batch(index, body)))
+                    if len(running) >= self._box.settings.workers_max:
+                        break
+                if not running:
+                    return
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield json.dumps(task.result()).encode() + b"\n"
+        finally:
+            for task in running:
+                task.cancel()
+
+    async def _one_of_batch(self, index: int, body: Any) -> dict[str, Any]:
+        try:
+            language = body.get("language", PYTHON) if isinstance(body, dict) else PYTHON
+            if language == IPYTHON:
+                raise BadRequest("a batch has no sessions: its programs run in any order")
+            asked = contract.parse(
+                {"language": PYTHON, **body} if isinstance(body, dict) else body, {}, self._box.languages, self._bounds
+            )
+            answer, usage = await self._answer(asked, BATCH)
+        except (BadRequest, BadName, Overloaded) as error:
+            return {"index": index, **contract.refusal(str(error))}
+        return {"index": index, **answer, "usage": usage.to_json() if usage else None}
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    async def _health(self, request: Request) -> Response:
+        pool = self._box.pool
+        healthy = pool.zygote is not None and not self._box.admission.is_closed
+        level = pool.level.to_json() if pool.level else {}
+        body = {
+            "status": "healthy" if healthy else "unhealthy", "isolation": level, "network": self._box.settings.network,
+            "languages": self._box.languages.names, "session_backend": pool.session_backend,
+            "preloaded": pool.zygote.facts["preloaded"] if pool.zygote else [], **self._box.load(),
+        }  # fmt: skip
+        return Response(200 if healthy else 503, body)
+
+    async def _load(self, request: Request) -> Response:
+        return Response(200, self._box.load())
+
+    async def _metrics(self, request: Request) -> Response:
+        load = self._box.load()
+        names = ("slots", "running", "queued", "workers", "sessions", "workspaces", "uptime_s")
+        level = self._box.pool.level.recipe.level if self._box.pool.level else ""
+        gauges = {name: load[name] for name in names}
+        gauges["session_memory_bytes"] = self._box.sessions.memory
+        text = self._box.metrics.text(gauges, self._box.counters(), {"host": HOST, "isolation": level})
+        return Response(200, text)
+
+    # -- sessions and workspaces ------------------------------------------------------------------------------------
+
+    async def _sessions(self, request: Request) -> Response:
+        return Response(200, {"sessions": self._box.sessions.listed(), "backend": "ipython"})
+
+    def _delete(self, what: str, name: str, remove: Any) -> Response:
+        if remove(name):
+            return Response(200, {"message": f"{what} {name} deleted successfully"})
+        return Response(404, {"error": f"{what} {name} not found"})
+
+
+def _fetched(ended: Ended) -> dict[str, str]:
+    try:
+        found: dict[str, str] = json.loads(ended.stdout.data)
+        return found
+    except ValueError:
+        return {}

@@ -1,0 +1,140 @@
+"""The server of one node: the box behind one or two endpoints, from start to SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from typing import Any
+
+from muster.sandbox.box import Box
+from muster.sandbox.http import Connection
+from muster.sandbox.routes import Routes
+from muster.sandbox.settings import Settings, split_address
+from muster.sandbox.zygote import SandboxError
+
+FILES_PER_WORKER, FILES_OF_CLIENTS = 8, 512
+DRAIN_S = 3.0  # for answers to requests that were running when the end came
+
+
+class Server:
+    """Opened, it serves; closed, it leaves nothing."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.box = Box(settings)
+        self._connections: set[Connection] = set()
+        self._servers: list[asyncio.AbstractServer] = []
+        self.port = self.listen_port = 0
+
+    async def open(self) -> None:
+        """Bind first (a taken port is the commonest mistake), serve when the box is verified."""
+        settings = self.settings
+        allow_open_files(settings)
+        sockets: list[tuple[socket.socket, str | None]] = [(_bind(settings.host, settings.port), None)]
+        if settings.listen is not None:
+            sockets.append((_bind(*split_address(settings.listen)), settings.token))
+        try:
+            await self.box.open()
+        except BaseException:
+            for bound, _ in sockets:
+                bound.close()
+            raise
+        for bound, token in sockets:
+            routes = Routes(self.box, token)
+            make = _factory(routes, self._connections)
+            self._servers.append(await asyncio.get_running_loop().create_server(make, sock=bound, backlog=4096))
+        self.port = sockets[0][0].getsockname()[1]
+        self.listen_port = sockets[1][0].getsockname()[1] if len(sockets) > 1 else 0
+        if settings.ready_file is not None:
+            _publish(settings.ready_file, self.facts())
+
+    def facts(self) -> dict[str, Any]:
+        """For whoever started it."""
+        assert self.box.pool.level is not None
+        return {
+            "url": f"http://{self.settings.host}:{self.port}", "port": self.port, "listen_port": self.listen_port,
+            "pid": os.getpid(), "host": socket.gethostname(), "isolation": self.box.pool.level.to_json(),
+        }  # fmt: skip
+
+    async def close(self) -> None:
+        """Nobody new; whoever runs is told that it is over; then everything goes."""
+        for server in self._servers:
+            server.close()
+        self.box.admission.close()
+        for worker in list(self.box.pool.workers.values()):
+            worker.kill("stopped")
+        for connection in list(self._connections):
+            connection.finish()
+        end = asyncio.get_running_loop().time() + DRAIN_S
+        while self._connections and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.01)
+        await self.box.close()
+        if self.settings.ready_file is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self.settings.ready_file)
+
+
+def allow_open_files(settings: Settings) -> None:
+    """As many as there can be; each worker and session takes a handful of ours, each client one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_PER_WORKER * (settings.workers_max + settings.sessions_max) + FILES_OF_CLIENTS
+    if hard != resource.RLIM_INFINITY and wanted > hard:
+        raise SandboxError(
+            f"{wanted} open files would be needed, {hard} are allowed: fewer workers or sessions, or ulimit -n"
+        )
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else hard, hard))
+
+
+def _factory(routes: Routes, connections: set[Connection]) -> Any:
+    return lambda: Connection(routes, connections)
+
+
+def _bind(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family, backlog=4096)
+    except OSError as error:
+        words = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+        raise SandboxError(f"port {port} of {address} {words}") from None
+
+
+def _publish(path: str, facts: dict[str, Any]) -> None:
+    """Complete or not there."""
+    temporary = f"{path}.{os.getpid()}.new"
+    with open(temporary, "w") as file:
+        json.dump(facts, file)
+    os.replace(temporary, path)
+
+
+async def serve(settings: Settings, say: Any = None) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(signum, stop.set)
+    server = Server(settings)
+    opening = asyncio.ensure_future(server.open())
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([opening, stopping], return_when=asyncio.FIRST_COMPLETED)
+    if not opening.done():
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        return 0
+    try:
+        opening.result()
+    except SandboxError as error:
+        stopping.cancel()
+        print(f"muster sandbox: {error}", file=sys.stderr, flush=True)
+        return 1
+    if say is not None:
+        say(server)
+    await stopping
+    await server.close()
+    return 0

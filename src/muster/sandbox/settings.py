@@ -1,0 +1,158 @@
+"""Everything that can be chosen about a sandbox. What cannot be is refused, all problems at once."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+ISOLATION = ("auto", "full", "floor", "process")
+CLIENT_PATIENCE_S = 5.0  # a client waits its own timeout and this much: queueing and killing must fit
+KILL_S = 1.0  # what ending a tree may take before its whole worker is ended
+FIRST_USER = 1_900_000_000  # of users that nobody is; each worker of a root service has one of its own
+MAX_SLOTS = 100_000
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be served; `problems` names each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def half_of_memory_mb() -> int:
+    return (os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20) // 2
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The defaults are for one node on its own."""
+
+    host: str = "127.0.0.1"  # of the endpoint for clients: loopback
+    port: int = 6000  # 0: any free one
+    listen: str | None = None  # ADDRESS:PORT of the endpoint between nodes, which wants the token
+    token: str | None = None
+    ready_file: str | None = None  # written, as JSON, when the sandbox is ready
+
+    workers_min: int = field(default_factory=lambda: max(2, usable_cores()))
+    workers_max: int = field(default_factory=lambda: max(4, 2 * usable_cores()))
+    idle_s: float = 60.0
+    queue: int = 1024
+    queue_wait_s: float = 3.0
+    max_timeout_s: float = 3600.0
+    max_output: int = 16 << 20
+
+    sessions_max: int = 256
+    session_idle_s: float = 3600.0
+    session_memory_mb: int = field(default_factory=half_of_memory_mb)  # of all sessions together
+    workspaces_max: int = 256
+    shared_scratch: bool = False  # one workspace for all calls that name none
+
+    isolation: str = "auto"
+    network: bool = False
+    first_user: int = FIRST_USER
+    memory_mb: int = 4096
+    processes: int = 128
+    open_files: int = 1024
+    file_mb: int = 512
+    scratch_mb: int = 512
+
+    python: str = sys.executable
+    preload: tuple[str, ...] = ("numpy?", "sympy?", "IPython?")
+    read_only: tuple[str, ...] = ()  # further places that programs may read
+    env: tuple[tuple[str, str], ...] = ()  # that programs get
+    scratch_dir: str = field(default_factory=tempfile.gettempdir)
+
+    def __post_init__(self) -> None:
+        problems = [*_problems_of_workers(self), *_problems_of_addresses(self), *_problems_of_places(self)]
+        if problems:
+            raise SettingsError(problems)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Settings:
+        """As a service's configuration has it; a name that is none of ours is refused."""
+        known = {one.name for one in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise SettingsError([f"unknown setting {name!r}" for name in unknown])
+        lists: dict[str, Any] = {name: tuple(values[name]) for name in ("preload", "read_only") if name in values}
+        env = {"env": tuple(sorted(dict(values["env"]).items()))} if "env" in values else {}
+        merged: dict[str, Any] = {**values, **lists, **env}
+        return cls(**merged)
+
+
+def _problems_of_workers(settings: Settings) -> list[str]:
+    problems = [
+        f"{name} is {getattr(settings, name)}: it must be at least {least}"
+        for name, least in (
+            ("workers_min", 1), ("workers_max", 1), ("queue", 0), ("sessions_max", 0), ("session_memory_mb", 1),
+            ("workspaces_max", 0), ("memory_mb", 16), ("processes", 1), ("open_files", 16), ("file_mb", 1),
+            ("scratch_mb", 1), ("max_output", 1), ("idle_s", 0), ("session_idle_s", 0), ("first_user", 1),
+        )
+        if getattr(settings, name) < least
+    ]  # fmt: skip
+    if settings.workers_min > settings.workers_max:
+        problems.append(f"workers_min is {settings.workers_min}, more than workers_max, {settings.workers_max}")
+    if settings.workers_max + settings.sessions_max + settings.workspaces_max > MAX_SLOTS:
+        problems.append(f"workers_max, sessions_max and workspaces_max are more than {MAX_SLOTS} together")
+    if not settings.max_timeout_s > 0:
+        problems.append(f"max_timeout_s is {settings.max_timeout_s}: it must be more than 0")
+    longest = CLIENT_PATIENCE_S - KILL_S - 0.5
+    if not 0 <= settings.queue_wait_s <= longest:
+        problems.append(
+            f"queue_wait_s is {settings.queue_wait_s:g}: it must be from 0 to {longest:g}, "
+            f"since clients wait for their timeout and {CLIENT_PATIENCE_S:g} s"
+        )
+    return problems
+
+
+def _problems_of_addresses(settings: Settings) -> list[str]:
+    problems = []
+    try:
+        if not ipaddress.ip_address(settings.host).is_loopback:
+            problems.append(
+                f"host is {settings.host}, which is not loopback: `listen` opens another endpoint, with a token"
+            )
+    except ValueError:
+        problems.append(f"host is {settings.host!r}: it must be a loopback address")
+    if not 0 <= settings.port <= 65535:
+        problems.append(f"port is {settings.port}: it must be from 0 to 65535")
+    if settings.listen is not None:
+        try:
+            split_address(settings.listen)
+        except ValueError as error:
+            problems.append(f"listen: {error}")
+        if not settings.token:
+            problems.append("listen needs a token: without one, everybody on the network could run code here")
+    return problems
+
+
+def _problems_of_places(settings: Settings) -> list[str]:
+    problems = [f"read_only: {path} does not exist" for path in settings.read_only if not os.path.exists(path)]
+    if settings.isolation not in ISOLATION:
+        problems.append(f"isolation is {settings.isolation!r}: it must be one of {', '.join(ISOLATION)}")
+    if not os.access(settings.python, os.X_OK):
+        problems.append(f"python: {settings.python} cannot be run")
+    if not os.path.isdir(settings.scratch_dir):
+        problems.append(f"scratch_dir: {settings.scratch_dir} is no directory")
+    return problems
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """ADDRESS:PORT, [IPv6]:PORT or PORT alone, which is all addresses.
+
+    >>> split_address("10.0.0.3:7000"), split_address("[::]:0"), split_address("7000")
+    (('10.0.0.3', 7000), ('::', 0), ('0.0.0.0', 7000))
+    """
+    address, _, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not ADDRESS:PORT")
+    return address.strip("[]") or "0.0.0.0", int(port)

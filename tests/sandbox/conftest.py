@@ -1,0 +1,67 @@
+"""Servers of every isolation level that this machine has, shared by the tests that do not break them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.sandbox.serving import NOBODY, Served, a_python_for_anybody
+
+LEVELS = ("root", "user", "floor", "root at the floor") if os.getuid() == 0 else ("user", "floor")
+_running: dict[str, Served] = {}
+
+
+def serve_at(level: str, **settings: Any) -> Served:
+    """`root`: full namespaces as root; `user`, `floor`: without privileges; and root without namespaces."""
+    isolation = "full" if level in ("root", "user") else "floor"
+    if level == "root" or os.getuid() != 0:
+        return Served({"isolation": isolation, **settings})
+    python = a_python_for_anybody()
+    if python is None:
+        pytest.skip("no Python here that another user may run")
+    if level == "root at the floor":
+        return Served({"isolation": isolation, "python": python, **settings})
+    return Served({"isolation": isolation, **settings}, user=NOBODY, python=python)
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Callable[[str], Served]]:
+    """One for each level, started when first wanted."""
+
+    def of(level: str) -> Served:
+        if level not in _running or _running[level].process.poll() is not None:
+            _running[level] = serve_at(level, scratch_mb=32, memory_mb=512, processes=32)
+        return _running[level]
+
+    yield of
+    for served in _running.values():
+        served.clean()
+    _running.clear()
+
+
+@pytest.fixture(params=LEVELS)
+def box(request: pytest.FixtureRequest, servers: Callable[[str], Served]) -> Served:
+    """A server of each level in turn."""
+    return servers(request.param)
+
+
+@pytest.fixture
+def strong(servers: Callable[[str], Served]) -> Served:
+    """The strongest level alone, for what does not depend on it."""
+    return servers(LEVELS[0])
+
+
+@pytest.fixture
+def own() -> Iterator[Callable[..., Served]]:
+    """A server of the test's own: own(level, **settings)."""
+    mine: list[Served] = []
+
+    def start(level: str = LEVELS[0], **settings: Any) -> Served:
+        mine.append(serve_at(level, **settings))
+        return mine[-1]
+
+    yield start
+    for served in mine:
+        served.clean()

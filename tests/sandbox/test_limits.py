@@ -1,0 +1,145 @@
+"""Programs that take too much: each fails alone, for a reason that is told, and nothing of it is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.sandbox.serving import survivors
+
+if TYPE_CHECKING:
+    from tests.sandbox.serving import Served
+
+LINGER = """
+import os, sys, time
+mark = {mark!r}
+def linger():
+    with open("/dev/null") as null:
+        os.dup2(null.fileno(), 0)
+    os.execv("/bin/sleep", [mark, "600"])
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        linger()
+    os._exit(0)
+if os.fork() == 0:
+    linger()
+time.sleep(0.3)
+"""
+
+
+@pytest.mark.parametrize("end", ["", "time.sleep(600)", "os.kill(os.getpid(), 9)"], ids=["exit", "timeout", "crash"])
+def test_no_descendant_outlives_its_program(box: Served, end: str) -> None:
+    mark = "linger-" + box.new_session()
+    box.execute(LINGER.format(mark=mark) + end, timeout=2)
+    assert survivors(mark) == []  # by the time of the answer
+
+
+def test_a_background_child_that_holds_stdout_does_not_delay_the_answer(box: Served) -> None:
+    started = time.monotonic()
+    assert box.out("sleep 600 & echo done", "shell", timeout=60) == "done\n"
+    assert time.monotonic() - started < 30
+
+
+def test_a_program_that_needs_too_much_memory_is_told_so(box: Served) -> None:
+    answer = box.execute("x = bytearray(2 << 30)")
+    assert answer["stderr"].splitlines()[-1] == "MemoryError"
+    assert box.out("print('fine')") == "fine\n"
+
+
+def test_memory_of_many_processes_together_is_limited(box: Served) -> None:
+    code = """
+import mmap, os, sys, time
+for _ in range(4):
+    if os.fork() == 0:
+        shared = mmap.mmap(-1, 300 << 20)
+        for page in range(0, 300 << 20, 4096):
+            shared[page] = 1
+        time.sleep(5)
+        os._exit(0)
+sys.exit(any([os.wait()[1] for _ in range(4)]))
+"""
+    answer = box.execute(code, timeout=60, report=True)
+    assert (answer["process_status"], answer["reason"]) == ("error", "memory"), answer
+    assert "it needed more memory than it may have" in answer["stderr"]
+    assert box.out("print('fine')") == "fine\n"
+
+
+def test_a_smaller_limit_can_be_asked_for(strong: Served) -> None:
+    assert "MemoryError" in strong.execute("x = bytearray(200 << 20)", memory_mb=100)["stderr"]
+    refused = strong.execute("1", memory_mb=100_000)
+    assert refused.status == 400 and "memory_mb is 100000: at most 512 is allowed here" in refused["error"]
+
+
+def test_a_fork_bomb_is_contained(box: Served) -> None:
+    code = """
+import os
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass
+"""
+    answer = box.execute(code, timeout=2, report=True)
+    assert answer["process_status"] in ("timeout", "error")
+    assert answer["reason"] in ("timeout", "processes")
+    assert box.out("print('fine')") == "fine\n"
+    assert box.ask("GET", "/health")["status"] == "healthy"
+
+
+def test_a_bomb_that_leaves_its_session_at_every_step_is_ended_too(box: Served) -> None:
+    answer = box.execute(
+        ":(){ setsid bash -c 'sleep 0.01; '\"$(declare -f :)\"'; :' & }; :; sleep 60", "shell", timeout=2
+    )
+    assert answer["process_status"] in ("timeout", "error")
+    assert box.out("print('fine')") == "fine\n"
+
+
+def test_a_gigabyte_of_output_is_cut_exactly_and_the_program_runs_to_its_end(box: Served) -> None:
+    code = """
+import os
+data = b"x" * (1 << 20)
+for _ in range(1024):
+    os.write(1, data)
+os.write(2, b"end")
+"""
+    answer = box.execute(code, timeout=120, max_output_characters=50)
+    assert answer == {"process_status": "completed", "stdout": "x" * 50 + "<output cut>", "stderr": "end"}
+
+
+@pytest.mark.parametrize("workspace", [{}, {"X-Workspace-ID": "w"}], ids=["private", "workspace"])
+def test_the_scratch_cannot_be_filled_beyond_its_limit(box: Served, workspace: dict[str, str]) -> None:
+    code = """
+import time
+for number in range(100):
+    with open(f"f{number}", "wb") as file:
+        for _ in range(8):
+            file.write(bytes(1 << 20))
+time.sleep(20)
+"""
+    answer = box.execute(code, timeout=60, report=True, headers=workspace)
+    assert answer["reason"] == "disk" or "No space left on device" in answer["stderr"], answer
+    assert box.out("print('fine')") == "fine\n"
+    box.ask("DELETE", "/workspaces/w")
+
+
+def test_a_file_cannot_be_larger_than_its_limit(own: Callable[..., Served]) -> None:
+    served = own(file_mb=2, scratch_mb=64)
+    answer = served.execute("open('f', 'wb').write(bytes(4 << 20))")
+    assert "File too large" in answer["stderr"]
+
+
+def test_descriptors_and_core_files_are_limited(strong: Served) -> None:
+    code = "import resource as r\nprint(r.getrlimit(r.RLIMIT_NOFILE)[1], r.getrlimit(r.RLIMIT_CORE)[1])"
+    assert strong.out(code) == "1024 0\n"
+
+
+def test_a_program_killed_by_a_signal_is_completed_as_python_s_contract_has_it(strong: Served) -> None:
+    answer = strong.execute("import os; os.kill(os.getpid(), 11)", report=True)
+    assert (answer["process_status"], answer["signal"]) == ("completed", 11)
+
+
+def test_programs_are_the_first_to_go_when_memory_is_short(strong: Served) -> None:
+    assert strong.out("print(open('/proc/self/oom_score_adj').read().strip())") == "1000\n"

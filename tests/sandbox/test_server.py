@@ -1,0 +1,271 @@
+"""The server as a whole: slots and queue, lost workers, two endpoints, metrics, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.running import wait_for
+from tests.sandbox.serving import survivors
+
+from muster.process.keeper import descendants, read_processes
+
+if TYPE_CHECKING:
+    from tests.sandbox.serving import Served
+
+SLEEP = "import time; time.sleep({})"
+KEYS = {"process_status", "stdout", "stderr"}
+
+
+def in_background(do: Callable[[], Any]) -> threading.Thread:
+    thread = threading.Thread(target=do)
+    thread.start()
+    return thread
+
+
+def busy(served: Served, count: int) -> None:
+    wait_for(f"{count} to run", lambda: served.ask("GET", "/load")["running"] >= count)
+
+
+def test_as_many_sleepers_as_slots_take_about_one_sleep(own: Callable[..., Served]) -> None:
+    served = own(workers_min=16, workers_max=16)
+    started = time.monotonic()
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: served.execute(SLEEP.format(3)), range(16)))
+    assert all(answer["process_status"] == "completed" for answer in answers)
+    assert time.monotonic() - started < 16 * 3 / 2  # one after the other would be 48 s
+
+
+def test_health_is_answered_while_every_slot_is_busy_and_the_queue_full(own: Callable[..., Served]) -> None:
+    served = own(workers_min=2, workers_max=2, queue=4, queue_wait_s=3.5)
+    threads = [in_background(lambda: served.execute(SLEEP.format(8), timeout=30)) for _ in range(6)]
+    busy(served, 2)
+    for _ in range(20):
+        assert served.ask("GET", "/health")["status"] == "healthy"
+    assert served.ask("GET", "/load")["running"] == 2  # none of the sleepers was waited for
+    for thread in threads:
+        thread.join()
+
+
+def test_a_full_queue_is_answered_at_once_and_a_long_wait_in_time(own: Callable[..., Served]) -> None:
+    served = own(workers_min=1, workers_max=1, queue=1, queue_wait_s=1)
+    blocker = in_background(lambda: served.execute(SLEEP.format(6), timeout=30))
+    busy(served, 1)
+    answers: list[Any] = []
+    waiting = in_background(lambda: answers.append(served.execute("print(1)", timeout=5)))
+    wait_for("one to wait", lambda: served.ask("GET", "/load")["queued"] == 1)
+    refused = served.execute("print(1)", timeout=5)
+    assert refused.status == 503 and set(refused) >= KEYS and refused["process_status"] == "error"
+    assert "1 requests wait already" in refused["error"] and refused["reason"] == "overloaded"
+    waiting.join()
+    assert answers[0].status == 503 and set(answers[0]) >= KEYS and "busy for 1 s" in answers[0]["error"]
+    blocker.join()
+    assert served.out("print(2)") == "2\n"
+
+
+def test_a_client_that_leaves_frees_its_slot(own: Callable[..., Served]) -> None:
+    served = own(workers_min=1, workers_max=1)
+    body = json.dumps({"generated_code": SLEEP.format(600), "timeout": 900, "language": "python"}).encode()
+    with socket.create_connection(("127.0.0.1", served.port)) as leaver:
+        leaver.sendall(b"POST /execute HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        busy(served, 1)
+    wait_for("the slot", lambda: served.ask("GET", "/load")["running"] == 0)
+    assert served.out("print(1)") == "1\n"
+
+
+def workers_of(served: Served) -> list[int]:
+    """Host pids of its warm interpreter and workers."""
+    return [pid for pid in keepers_children(served) if b"FromMemory" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def keepers_children(served: Served) -> list[int]:
+    """The keeper has detached itself; it is whoever holds the scope's directories in its arguments."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(word.startswith(bytes(served.place) + b"/muster-sandbox-") for word in words):
+                found += [int(entry.name), *descendants(int(entry.name))]
+    return found
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if pid in read_processes()]
+
+
+@pytest.mark.parametrize("level", ["root", "floor"] if os.getuid() == 0 else ["floor"])
+def test_killed_workers_are_replaced_and_only_what_ran_in_them_fails(own: Callable[..., Served], level: str) -> None:
+    served = own(level, workers_min=2, workers_max=4)
+    answers: list[Any] = []
+    mark = served.new_session()
+    child = f"subprocess.Popen(['{mark}', '600'], executable='/bin/sleep', start_new_session=True)"
+    running = f"import subprocess; {child}\n{SLEEP.format(60)}"
+    thread = in_background(lambda: answers.append(served.execute(running, timeout=90, report=True)))
+    wait_for("its child", lambda: survivors(mark))
+    for pid in workers_of(served):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)  # the warm interpreter among them: it comes back as well
+    thread.join(30)
+    assert answers[0]["process_status"] == "error" and answers[0]["reason"] == "lost"
+    assert wait_for("a working sandbox", lambda: served.execute("print(1)")["stdout"] == "1\n")
+    wait_for("its child to be ended too", lambda: not survivors(mark))
+    wait_for("the minimum of workers", lambda: served.ask("GET", "/load")["workers"] >= 2)
+    probe = "import socket\ntry:\n    socket.socket()\nexcept OSError as error:\n    print('off')"
+    assert served.out(probe) == "off\n"  # the new ones are walled in as the old ones were
+
+
+def test_warm_workers_are_kept_and_idle_ones_retired(own: Callable[..., Served]) -> None:
+    served = own(workers_min=1, workers_max=6, idle_s=1)
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda _: served.execute(SLEEP.format(1)), range(6)))
+    assert served.ask("GET", "/load")["workers"] > 1
+    wait_for("the others to be retired", lambda: served.ask("GET", "/load")["workers"] == 1)
+
+
+@pytest.mark.parametrize("level", ["root", "user", "floor"] if os.getuid() == 0 else ["user", "floor"])
+def test_sigterm_leaves_no_process_port_or_file(own: Callable[..., Served], level: str) -> None:
+    served = own(level)
+    served.cell("import subprocess; p = subprocess.Popen(['sleep', '600'])", "a")
+    served.execute("echo x > f", "shell", headers={"X-Workspace-ID": "w"})
+    answers: list[Any] = []
+    thread = in_background(lambda: answers.append(served.execute(SLEEP.format(600), timeout=900)))
+    busy(served, 1)
+    family = keepers_children(served)
+    assert len(family) > 3
+    assert served.stop() == 0
+    thread.join(10)
+    assert answers[0]["process_status"] == "error" and "the sandbox is stopping" in answers[0]["stderr"]
+    wait_for("the keeper to follow", lambda: not alive(family))  # it says that all is gone, and goes
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", served.port))
+    assert sorted(path.name for path in served.place.iterdir()) == ["log"]
+    assert leftover_cgroups(served.process.pid) == []
+    assert served.said().count("\n") == 1  # its announcement: nothing went wrong on the way
+
+
+def leftover_cgroups(pid: int) -> list[str]:
+    found = subprocess.run(
+        ["find", "/sys/fs/cgroup", "-name", f"muster-sandbox-{pid}-*"], capture_output=True, text=True
+    )
+    return found.stdout.split()
+
+
+def test_a_killed_server_leaves_nothing_either(own: Callable[..., Served]) -> None:
+    served = own()
+    served.cell("import subprocess; p = subprocess.Popen(['sleep', '600'])", "a")
+    family = keepers_children(served)
+    served.stop(signal.SIGKILL)
+    wait_for("all to be gone", lambda: not alive(family))
+    wait_for("the scratch to be gone", lambda: not list(served.place.glob("muster-sandbox-*")))
+    wait_for("the cgroups to be gone", lambda: not leftover_cgroups(served.process.pid))
+
+
+def test_the_endpoint_between_nodes_wants_the_token(own: Callable[..., Served]) -> None:
+    served = own(listen="127.0.0.1:0", token="t0p")
+    port = served.facts["listen_port"]
+    body = {"generated_code": "print(1)", "timeout": 5, "language": "python"}
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "t0p"}):
+        answer = served.ask("POST", "/execute", body, headers, port)
+        assert answer.status == 401 and set(answer) >= KEYS
+    assert served.ask("POST", "/execute", body, {"Authorization": "Bearer t0p"}, port)["stdout"] == "1\n"
+    assert served.ask("GET", "/health", port=port).status == 401
+    assert served.out("print(2)") == "2\n"  # loopback's asks for nothing
+
+
+def test_metrics_and_load_name_the_host_and_count(strong: Served) -> None:
+    strong.execute("print(1)")
+    strong.execute("import time; time.sleep(9)", timeout=0.2)
+    text = strong.ask("GET", "/metrics")["text"]
+    assert f'host="{socket.gethostname()}"' in text
+    executions = 'executions_total{{language="python",status="{}"}}'.format
+    for name in (executions("ok"), executions("timeout"), "run_seconds_bucket", "queued", "sessions", "requests_total"):
+        assert f"muster_sandbox_{name}" in text, name
+    load = strong.ask("GET", "/load")
+    assert load["host"] == socket.gethostname() and load["busiest"][0]["busy_s"] > 0
+
+
+def test_unknown_paths_and_methods_are_told(strong: Served) -> None:
+    assert strong.ask("GET", "/nothing").status == 404
+    assert strong.ask("GET", "/execute").status == 405
+
+
+def refused(settings: dict[str, Any]) -> str:
+    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-m", "muster.sandbox", "-"], input=json.dumps(settings), text=True,
+                          capture_output=True, timeout=60, env=environment)  # fmt: skip
+    assert done.returncode in (1, 2), done
+    return done.stderr
+
+
+def test_what_cannot_be_is_refused_with_all_its_problems() -> None:
+    words = refused({"workers_min": 9, "workers_max": 3, "queue_wait_s": 60, "listen": "0.0.0.0:1", "host": "0.0.0.0"})
+    assert "workers_min is 9, more than workers_max, 3" in words
+    assert "queue_wait_s is 60" in words
+    assert "listen needs a token" in words
+    assert "not loopback" in words
+    assert "unknown setting 'worker'" in refused({"worker": 1})
+
+
+def test_a_taken_port_a_missing_preload_and_threads_are_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"port {port} of 127.0.0.1 is taken" in refused({"port": port})
+    assert "cannot preload no_such_module" in refused({"port": 0, "preload": ["no_such_module"]})
+
+
+# -- what can be chosen ---------------------------------------------------------------------------------------------
+
+
+def test_the_network_can_be_allowed(own: Callable[..., Served]) -> None:
+    served = own(network=True)
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        code = f"import socket; socket.create_connection(('127.0.0.1', {there.getsockname()[1]}), 10); print('reached')"
+        assert served.out(code) == "reached\n"
+    isolation = served.facts["isolation"]
+    assert isolation["level"] == "full" and "net namespace" not in isolation["mechanisms"]
+
+
+def test_programs_get_the_variables_and_places_that_were_chosen_for_them(
+    own: Callable[..., Served], tmp_path: Path
+) -> None:
+    (tmp_path / "data").write_text("shared")
+    served = own(env={"CHOSEN": "yes"}, read_only=[str(tmp_path)])
+    code = f"""
+import os
+print(os.environ["CHOSEN"], open({str(tmp_path / "data")!r}).read(), "MUSTER_TEST_TAG" in os.environ)
+try:
+    open({str(tmp_path / "data")!r}, "w")
+except OSError:
+    print("read-only")
+"""
+    os.chmod(tmp_path, 0o755)
+    assert served.out(code) == "yes shared False\nread-only\n"
+
+
+def test_calls_that_name_no_workspace_can_share_one(own: Callable[..., Served]) -> None:
+    served = own(shared_scratch=True)
+    served.execute("echo 'int main(void){return 5;}' > m.c; mkdir -p /tmp/d", "shell")
+    served.execute("cp m.c /tmp/d/", "shell")
+    assert served.out("ls /tmp/d", "shell") == "m.c\n"
+
+
+def test_less_than_the_floor_must_be_asked_for_and_is_reported(own: Callable[..., Served]) -> None:
+    served = own("floor", isolation="process")
+    assert served.facts["isolation"]["level"] == "process"
+    assert not [one for one in served.facts["isolation"]["mechanisms"] if "Landlock" in one]
+    assert served.out("print(1)") == "1\n"

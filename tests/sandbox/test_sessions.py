@@ -1,0 +1,237 @@
+"""ipython sessions: state, isolation from each other, interrupts, loss, eviction."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.running import wait_for
+
+if TYPE_CHECKING:
+    from tests.sandbox.serving import Served
+
+
+def test_the_contract_s_four_answers_exactly(box: Served) -> None:
+    session = box.new_session()
+    assert box.cell("print(1)", session) == {
+        "process_status": "completed", "stdout": "1\n", "stderr": "", "new_session_created": True,
+    }  # fmt: skip
+    assert box.cell("1 / 0", session) == {
+        "process_status": "error",
+        "stdout": "Traceback (most recent call last):\n    1 / 0\nZeroDivisionError: division by zero\n",
+        "stderr": "",
+        "new_session_created": False,
+    }
+    assert box.cell("x = )", session) == {
+        "process_status": "error",
+        "stdout": "    x = )\n        ^\nSyntaxError: unmatched ')'\n",
+        "stderr": "",
+        "new_session_created": False,
+    }
+    assert box.cell("import time; time.sleep(60)", session, timeout=1) == {
+        "process_status": "timeout", "stdout": "", "stderr": "Execution timed out after 1 seconds\n",
+        "new_session_created": False,
+    }  # fmt: skip
+
+
+def test_state_stays_and_the_last_expression_is_shown(box: Served) -> None:
+    session = box.new_session()
+    assert box.cell("x = 41\nx", session)["stdout"] == "41\n"
+    assert box.cell("x + 1", session)["stdout"] == "42\n"
+    assert box.cell("x;", session)["stdout"] == ""
+    assert box.cell("'a'", session)["stdout"] == "'a'\n"
+
+
+def test_top_level_await_and_commands_work(strong: Served) -> None:
+    session = strong.new_session()
+    assert strong.cell("import asyncio\nawait asyncio.sleep(0, 5)", session)["stdout"] == "5\n"
+    assert strong.cell("!echo hi", session)["stdout"] == "hi\n"
+
+
+def test_output_past_python_belongs_to_its_cell(strong: Served) -> None:
+    session = strong.new_session()
+    answer = strong.cell("import os, sys\nos.write(1, b'raw\\n')\nprint('e', file=sys.stderr)", session)
+    assert (answer["stdout"].splitlines()[0], answer["stderr"]) == ("raw", "e\n")
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "said"),
+    [
+        ("Minimal", "ZeroDivisionError: division by zero\n"),
+        ("plain", "Traceback (most recent call last):\n    1 / 0\n"),
+    ],
+)
+def test_tracebacks_come_as_verbose_as_asked_for(strong: Served, verbosity: str, said: str) -> None:
+    answer = strong.cell("1 / 0", strong.new_session(), traceback_verbosity=verbosity)
+    assert answer["stdout"].startswith(said)
+
+
+def test_ten_concurrent_sessions_never_see_each_other(box: Served) -> None:
+    sessions = [box.new_session() for _ in range(10)]
+
+    def work(number: int) -> list[str]:
+        for step in range(3):
+            box.cell(f"mine = {number}\nopen('f', 'w').write('{number}')", sessions[number])
+            seen = box.cell("print(mine, open('f').read())", sessions[number])["stdout"]
+            assert seen == f"{number} {number}\n", step
+        return [seen]
+
+    with ThreadPoolExecutor(10) as pool:
+        assert len(list(pool.map(work, range(10)))) == 10
+    for session in sessions:
+        assert box.ask("DELETE", f"/sessions/{session}").status == 200
+
+
+def test_calls_of_one_session_run_one_after_the_other(strong: Served) -> None:
+    session = strong.new_session()
+    strong.cell("n = 0\nimport time", session)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: strong.cell("m = n; time.sleep(0.1); n = m + 1", session), range(4)))
+    assert strong.cell("n", session)["stdout"] == "4\n"
+
+
+def test_an_interrupted_cell_leaves_the_state_there(box: Served) -> None:
+    session = box.new_session()
+    box.cell("kept = 1", session)
+    assert box.cell("while True: pass", session, timeout=0.5)["process_status"] == "timeout"
+    answer = box.cell("kept", session)
+    assert (answer["stdout"], answer["new_session_created"]) == ("1\n", False)
+
+
+def test_a_cell_that_ignores_the_interrupt_costs_the_session_which_says_so_once(box: Served) -> None:
+    session = box.new_session()
+    stubborn = "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\nwhile True: pass"
+    started = time.monotonic()
+    assert box.cell(stubborn, session, timeout=1)["process_status"] == "timeout"
+    assert time.monotonic() - started < 1 + 3 + 10
+    assert [box.cell("1", session)["new_session_created"] for _ in range(3)] == [True, False, False]
+
+
+def test_a_session_that_ends_its_process_is_an_error_and_then_new(box: Served) -> None:
+    session = box.new_session()
+    box.cell("x = 1", session)
+    answer = box.cell("import os; os._exit(3)", session)
+    assert answer == {
+        "process_status": "error", "stdout": "", "stderr": "connection closed\n", "new_session_created": False,
+    }  # fmt: skip
+    assert [box.cell("1", session)["new_session_created"] for _ in range(2)] == [True, False]
+
+
+def test_delete_ends_a_running_session_and_its_files_and_a_second_is_404(box: Served) -> None:
+    session = box.new_session()
+    box.cell("open('f', 'w').write('x'); y = 1", session)
+    answers = []
+    running = threading.Thread(
+        target=lambda: answers.append(box.cell("import time; time.sleep(60)", session, timeout=90))
+    )
+    running.start()
+    wait_for("the cell to run", lambda: box.ask("GET", "/load")["running"])
+    assert box.ask("DELETE", f"/sessions/{session}").status == 200
+    running.join(20)
+    assert answers[0]["process_status"] == "error"
+    second = box.ask("DELETE", f"/sessions/{session}")
+    assert second.status == 404 and "error" in second
+    assert box.cell("import os; (os.listdir('.'), 'y' in globals())", session)["stdout"] == "([], False)\n"
+
+
+def test_a_session_that_speaks_out_of_turn_is_ended_and_the_server_unharmed(strong: Served) -> None:
+    session = strong.new_session()
+    flood = """
+import os, threading
+def flood():
+    while True:
+        try:
+            os.write(3, b"[" * 5000)
+        except OSError:
+            break
+threading.Thread(target=flood, daemon=True).start()
+"""
+    assert strong.cell(flood + "import time; time.sleep(30)", session)["process_status"] == "error"
+    assert strong.cell("1", session)["new_session_created"] is True
+    assert strong.ask("GET", "/health")["status"] == "healthy"
+
+
+def test_what_a_session_prints_between_its_cells_waits_for_the_next(strong: Served) -> None:
+    session = strong.new_session()
+    strong.cell(
+        "import os, threading, time\ndef late():\n    time.sleep(0.3)\n    os.write(1, b'late\\n' * 100_000)", session
+    )
+    strong.cell("thread = threading.Thread(target=late, daemon=True); thread.start()", session)
+    wait_for(
+        "its output to fill the pipe",
+        lambda: strong.cell("1", session, max_output_characters=10_000)["stdout"] != "1\n",
+    )
+    answer = strong.cell("thread.join()", session, max_output_characters=10)
+    assert answer["process_status"] == "completed" and answer["stdout"].endswith("<output cut>")
+    assert len(answer["stdout"]) == 10 + len("<output cut>")
+
+
+def python_with_ipython() -> str | None:
+    for python in (sys.executable, os.path.realpath(sys.executable)):
+        if subprocess.run([python, "-I", "-c", "import IPython"], capture_output=True).returncode == 0:
+            return python
+    return None
+
+
+def test_where_ipython_is_installed_it_is_the_shell_and_the_answers_are_the_same(own: Callable[..., Served]) -> None:
+    python = python_with_ipython()
+    if python is None:
+        pytest.skip("no IPython here")
+    served = own(python=python, preload=["IPython"])
+    assert served.ask("GET", "/health")["session_backend"] == "ipython"
+    assert served.cell("1 / 0", "a") == {
+        "process_status": "error",
+        "stdout": "Traceback (most recent call last):\n    1 / 0\nZeroDivisionError: division by zero\n",
+        "stderr": "",
+        "new_session_created": True,
+    }
+    assert served.cell("x = )", "a")["stdout"] == "    x = )\n        ^\nSyntaxError: unmatched ')'\n"
+    assert served.cell("%%capture out\nprint(1)", "a")["stdout"] == ""
+    assert served.cell("out.stdout", "a")["stdout"] == "'1\\n'\n"
+    assert served.cell("while True: pass", "a", timeout=0.5)["process_status"] == "timeout"
+    assert served.cell("out.stdout", "a")["new_session_created"] is False
+
+
+def test_sessions_are_listed(strong: Served) -> None:
+    session = strong.new_session()
+    strong.cell("1", session)
+    listed = strong.ask("GET", "/sessions")
+    assert listed["backend"] == "ipython"
+    assert set(listed["sessions"][session]) == {"backend", "created", "last_used", "alive"}
+    assert listed["sessions"][session]["alive"] is True
+
+
+def test_a_session_left_alone_too_long_is_evicted(own: Callable[..., Served]) -> None:
+    served = own(session_idle_s=0.5)
+    served.cell("x = 1", "a")
+    wait_for("the eviction", lambda: not served.ask("GET", "/sessions")["sessions"])
+    assert served.cell("1", "a")["new_session_created"] is True
+
+
+def test_the_longest_unused_session_makes_room_for_a_new_one(own: Callable[..., Served]) -> None:
+    served = own(sessions_max=2)
+    for name in ("a", "b", "c"):
+        served.cell("x = 1", name)
+    assert set(served.ask("GET", "/sessions")["sessions"]) == {"b", "c"}
+
+
+def test_sessions_that_take_too_much_memory_together_lose_the_oldest(own: Callable[..., Served]) -> None:
+    served = own(session_memory_mb=150, memory_mb=512)
+    for name in ("a", "b"):
+        served.cell("x = bytearray(100 << 20)", name)
+    wait_for("the eviction", lambda: set(served.ask("GET", "/sessions")["sessions"]) == {"b"})
+
+
+def test_a_session_that_needs_too_much_memory_fails_alone(box: Served) -> None:
+    other, session = box.new_session(), box.new_session()
+    box.cell("x = 1", other)
+    answer = box.cell("y = bytearray(2 << 30)", session)
+    assert answer["process_status"] == "error" and "MemoryError" in answer["stdout"]
+    assert box.cell("x", other)["stdout"] == "1\n"
