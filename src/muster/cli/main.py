@@ -16,6 +16,7 @@ from muster.cli.errors import run_command_line
 from muster.cli.inspect import logs, runs, status, stop
 from muster.cli.lab import lab
 from muster.cli.process_list import hide_secrets
+from muster.cli.programs import ps, reap
 from muster.cli.render import render
 from muster.cli.run import run
 from muster.cli.torchrun import torchrun
@@ -34,13 +35,15 @@ def cli() -> None:
     muster config show                     the settings in force, and where each came from
     muster doctor [--nodes 4]              check whether runs would work here, and what to do if not
     muster up -N 4 | attach | down         a cluster to work on: bring it up, a shell on it, end it
+    muster ps | reap                       what muster.placement runs on the cluster; end what has no owner
     srun muster torchrun train.py          torchrun on every node of an allocation, with spares
     muster lab up --nodes 4                a real Slurm of four nodes on this machine, to try things on
     """
 
 
 for command in (
-    run, render, status, logs, stop, runs, up, attach, exec_, tunnel, down, torchrun, du, clean, config, doctor, lab,
+    run, render, status, logs, stop, runs, up, attach, exec_, tunnel, down, ps, reap, torchrun, du, clean, config,
+    doctor, lab,
 ):  # fmt: skip
     cli.add_command(command)
 cli.add_command(stop, "cancel")  # the word that Slurm's users know
