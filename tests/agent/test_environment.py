@@ -87,6 +87,28 @@ def test_python_s_output_is_not_buffered_unless_somebody_wants_it_so() -> None:
     assert environment({}, {"PYTHONUNBUFFERED": "0"})["PYTHONUNBUFFERED"] == "0"
 
 
+LIBRARY = f"{RUN.root}/muster-library.zip"
+
+
+@pytest.mark.parametrize(
+    ("there", "path"),
+    [
+        ({}, LIBRARY),
+        ({"PYTHONPATH": ""}, LIBRARY),  # an empty entry would mean the working directory
+        ({"PYTHONPATH": "/mine:/too"}, f"/mine:/too:{LIBRARY}"),
+        ({"PYTHONPATH": "/mine:/runs/outer/muster-library.zip"}, f"/mine:{LIBRARY}"),
+    ],
+)
+def test_the_run_s_library_is_behind_what_the_user_has_on_the_path(there: dict[str, str], path: str) -> None:
+    assert environment(there)["PYTHONPATH"] == path
+    assert environment({"PYTHONPATH": "/before"}, {"PYTHONPATH": "", **there})["PYTHONPATH"] == path
+
+
+def test_a_run_directory_that_no_path_can_name_is_left_out() -> None:
+    run = RunPaths("/odd:name/run")
+    assert job_environment({"PYTHONPATH": "/mine"}, {}, replace(IDENTITY, run=run), 0)["PYTHONPATH"] == "/mine"
+
+
 def test_the_base_is_left_as_it_was() -> None:
     base = {"SLURM_PROCID": "0", "PATH": "/usr/bin"}
     environment(base, {"SEED": "7"})

@@ -115,9 +115,8 @@ def test_with_fitting_bytecode_nothing_is_compiled_on_the_node(contents: bytes, 
 def test_where_the_bytecode_is_another_version_s_the_sources_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = list(agent_sources())
     monkeypatch.setattr(
-        archive, "_compile", lambda sources, python: (b"\x00\x00\r\n", dict.fromkeys(names, b"no bytecode"))
+        archive, "compiled", lambda sources, python: (b"\x00\x00\r\n", dict.fromkeys(sources, b"no bytecode"))
     )
     loaded = probe(build_archive(sys.executable), tmp_path)
     assert loaded["main"] == f"{tmp_path}/agent.pyz/muster.agent.main"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import signal
 import time
@@ -22,7 +24,13 @@ WORKER_LABELS = {"rack": "b", "ray.io/accelerator-type": "H100"}
 
 
 @pytest.fixture(scope="module")
-def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def ray_settings() -> dict[str, str]:
+    """Variables for Ray's daemons; a module may have its own."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory, ray_settings: dict[str, str]) -> Iterator[Any]:
     """A head with 4 CPUs and 2 GPUs, a worker with 4 CPUs and 4 GPUs; connected to it. GPUs are declared, not there."""
     import ray
     from ray.cluster_utils import Cluster
@@ -30,6 +38,8 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))  # Ray writes a token there
         patch.setenv("RAY_AUTH_MODE", "disabled")
+        for name, value in ray_settings.items():
+            patch.setenv(name, value)
         cluster = Cluster(
             initialize_head=True,
             connect=False,
@@ -65,8 +75,10 @@ def worker(ray_cluster: Any) -> Node:
 class Marked:
     """The processes of one test, wherever they went."""
 
-    def __init__(self) -> None:
-        self.value = uuid.uuid4().hex
+    def __init__(self, directory: Path) -> None:
+        self.lock = directory / uuid.uuid4().hex  # held by families as long as any member lives
+        self.lock.touch()
+        self.value = str(self.lock)
         self.env = {MARK: self.value}
 
     def alive(self) -> list[int]:
@@ -79,17 +91,34 @@ class Marked:
                 continue
         return found
 
+    def gone(self) -> bool:
+        """Whether nothing of it is left. One that forks and leaves, again and again, may be in no list of processes;
+        but a lock that was taken before a fork is held until the last who inherited it is gone."""
+        with open(self.lock) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return not self.alive()
 
-@pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that carries the mark is left when the test ends, whatever became of it."""
-    mark = Marked()
-    yield mark
+
+@contextlib.contextmanager
+def marking(directory: Path) -> Iterator[Marked]:
+    """Nothing that carries the mark is left at the end, whatever became of it."""
+    mark = Marked(directory)
     try:
-        eventually("everything marked to be gone", lambda: not mark.alive())
+        yield mark
+        eventually("everything marked to be gone", mark.gone)
     finally:
         for pid in mark.alive():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def marked(tmp_path: Path) -> Iterator[Marked]:
+    with marking(tmp_path) as mark:
+        yield mark
 
 
 def eventually(what: str, look: Callable[[], Any], deadline: float = DEADLINE_S) -> Any:

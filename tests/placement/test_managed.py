@@ -62,7 +62,7 @@ def test_python_args_are_for_the_actors_interpreter_and_a_second_start_appends_t
 def test_stop_leaves_nothing_of_the_program_its_group_its_daemons(group: Any, marked: Marked) -> None:
     process = family(group, marked)
     process.stop(timeout_s=0.5)
-    assert marked.alive() == []
+    assert marked.gone()
 
 
 def test_many_that_ignore_term_are_stopped_at_once_and_one_that_is_dead_already_does_not_matter(
@@ -76,7 +76,7 @@ def test_many_that_ignore_term_are_stopped_at_once_and_one_that_is_dead_already_
     ]  # fmt: skip
     ray.kill(processes[1].actor)
     ManagedSubprocess.stop_many(processes, timeout_s=1)
-    eventually("all to be gone", lambda: not marked.alive())
+    eventually("all to be gone", marked.gone)
 
 
 def test_a_killed_actor_makes_the_wait_resolve_and_takes_the_program_along(group: Any, marked: Marked) -> None:
@@ -86,7 +86,7 @@ def test_a_killed_actor_makes_the_wait_resolve_and_takes_the_program_along(group
     with pytest.raises(ray.exceptions.RayActorError):
         process.wait(timeout=60)
     assert ray.wait([reference], timeout=60)[0] == [reference]
-    eventually("all to be gone", lambda: not marked.alive())
+    eventually("all to be gone", marked.gone)
 
 
 def test_what_a_program_leaves_behind_when_it_ends_is_ended_too(group: Any, marked: Marked) -> None:
@@ -140,12 +140,12 @@ def test_a_detached_program_survives_its_driver_and_is_found_again(
     live = family(group, marked, label="kept", actor_name_prefix="ours")
     gone = ManagedSubprocess("never_there", live.actor)
     ray.shutdown()
-    assert len(marked.alive()) == 4
+    assert len(marked.alive()) >= 4
     connect(ray_cluster)
     found = sweep.reacquire_detached_actor_handles([live, gone], actor_name_prefix="ours")
     assert found == [live] and live.is_alive()
     live.stop(timeout_s=0.2)
-    assert marked.alive() == []
+    assert marked.gone()
 
 
 def test_a_sweep_by_prefix_stops_what_matches_and_nothing_else(group: Any, marked: Marked) -> None:

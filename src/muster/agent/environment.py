@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 
 from muster.agent.job import Identity
+from muster.board.layout import LIBRARY
 
 # Variables that describe the step the agent runs in. A process that starts steps of its own must not inherit them.
 _STEP_SCOPED = re.compile(
@@ -47,6 +48,7 @@ def job_environment(
     env.setdefault("PYTHONUNBUFFERED", "1")  # so that output is seen when it is written
     env.setdefault("PYTHONFAULTHANDLER", "1")  # so that a crash, or the abort of a stalled driver, shows where it was
     env.update(given)
+    env["PYTHONPATH"] = path_with_library(env.get("PYTHONPATH", ""), identity.run.library)
     env.update(
         MUSTER_RUN_ID=identity.run.run_id,
         MUSTER_ATTEMPT=str(identity.attempt.number),
@@ -56,6 +58,12 @@ def job_environment(
         MUSTER_BEAT_FILE=identity.attempt.beat,
     )
     return env
+
+
+def path_with_library(path: str, library: str) -> str:
+    """PYTHONPATH with the run's library behind what the user has there, and without that of a run around this one."""
+    kept = [entry for entry in path.split(os.pathsep) if os.path.basename(entry) != LIBRARY] if path else []
+    return os.pathsep.join(kept if os.pathsep in library else [*kept, library])  # there is no way to write a colon
 
 
 def path_with_interpreter(path: str) -> str:

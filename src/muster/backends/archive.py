@@ -12,6 +12,7 @@ import marshal
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from muster.agent import steps
@@ -58,17 +59,23 @@ _COMPILE = """\
 import marshal, sys
 from _frozen_importlib_external import MAGIC_NUMBER
 names = marshal.load(sys.stdin.buffer)
-codes = {name: marshal.dumps(compile(source, "agent/" + name, "exec")) for name, source in names.items()}
+codes = {name: marshal.dumps(compile(source, name, "exec")) for name, source in names.items()}
 sys.stdout.buffer.write(marshal.dumps((MAGIC_NUMBER, codes), 2))
 """
 
 
 def agent_sources() -> dict[str, tuple[bool, str]]:
     """Module name -> (is a package, source) of everything the agent may import. `muster` itself stays empty there."""
+    return {"muster": (True, ""), **room_sources(AGENT_ROOMS)}
+
+
+def room_sources(rooms: Sequence[str]) -> dict[str, tuple[bool, str]]:
+    """Module name -> (is a package, source) of all modules of these rooms; a room may be a single module."""
     root = Path(__file__).parent.parent
-    modules = {"muster": (True, "")}
-    for room in AGENT_ROOMS:
-        for path in sorted((root / room).rglob("*.py")):
+    modules = {}
+    for room in rooms:
+        single = root / f"{room}.py"
+        for path in [single] if single.exists() else sorted((root / room).rglob("*.py")):
             if path.relative_to(root).as_posix().startswith(SIMULATOR):
                 continue
             parts = ("muster", *path.relative_to(root).with_suffix("").parts)
@@ -80,8 +87,8 @@ def agent_sources() -> dict[str, tuple[bool, str]]:
 def build_archive(python: str) -> bytes:
     """The contents of agent.pyz, with bytecode for `python` if that can be run here."""
     sources = agent_sources()
-    magic, codes = _compile({name: source for name, (_, source) in sources.items()}, python)
-    blob = {name: (package, source, magic, codes[name]) for name, (package, source) in sources.items()}
+    magic, codes = compiled({f"agent/{name}": source for name, (_, source) in sources.items()}, python)
+    blob = {name: (package, source, magic, codes[f"agent/{name}"]) for name, (package, source) in sources.items()}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("__main__.py", BOOTSTRAP.replace("@OLD_PYTHON@", str(steps.OLD_PYTHON)))
@@ -89,7 +96,11 @@ def build_archive(python: str) -> bytes:
     return buffer.getvalue()
 
 
-def _compile(sources: dict[str, str], python: str) -> tuple[bytes, dict[str, bytes]]:
+def compiled(sources: dict[str, str], python: str) -> tuple[bytes, dict[str, bytes]]:
+    """A magic number, and bytecode of that version by the sources' file names.
+
+    It is that of `python` if that can be run here, else this interpreter's; nothing where not even that can.
+    """
     for interpreter in (python, sys.executable):
         try:
             done = subprocess.run(

@@ -23,6 +23,7 @@ from muster.backends.container import Container
 from muster.backends.container_here import container_of
 from muster.backends.errors import BackendError, Mistake
 from muster.backends.exposure import refuse_exposed
+from muster.backends.library import build_library
 from muster.backends.slurm import client, hetjob, render
 from muster.board import RunPaths, write_atomic
 from muster.board.secrets import redact_words
@@ -33,6 +34,7 @@ from muster.spec.groups import resolved
 from muster.spec.spare_fields import segment_problem
 
 _archive = functools.lru_cache(maxsize=1)(build_archive)  # the runs of an array have the same
+_library = functools.lru_cache(maxsize=1)(build_library)
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,9 @@ def write_run(prepared: Prepared) -> None:
         hides = redact_words(spec.command) != spec.command
         write_atomic(run.job, json.dumps(_job_record(prepared)) + "\n", mode=0o600 if hides else 0o644)
         write_atomic(run.script, prepared.script, mode=0o755)
-        Path(run.agent).write_bytes(_archive(sys.executable if prepared.container else prepared.python))
+        python = sys.executable if prepared.container else prepared.python
+        Path(run.agent).write_bytes(_archive(python))
+        Path(run.library).write_bytes(_library(python))
     except BaseException:
         shutil.rmtree(run.root, ignore_errors=True)
         raise

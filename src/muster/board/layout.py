@@ -1,7 +1,7 @@
 """Where everything lies in a run directory. No other module builds these paths.
 
 <runs dir>/<run id>/
-  job.json  env.json  job.sh  job.out  agent.pyz  token  ray-token  submission.json  output/
+  job.json  env.json  job.sh  job.out  agent.pyz  muster-library.zip  token  ray-token  submission.json  output/
   report.html  metrics.prom
   attempt-0/
     canary  hosts  steps.log  phases.log  stop.json  beat  reserve  outcome  sequel.json
@@ -17,6 +17,8 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+
+LIBRARY = "muster-library.zip"
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,11 @@ class RunPaths:
     @property
     def agent(self) -> str:
         return self._at("agent.pyz")
+
+    @property
+    def library(self) -> str:
+        """On PYTHONPATH of the driver and of Ray's workers: `muster` for those who have none."""
+        return self._at(LIBRARY)
 
     @property
     def token(self) -> str:

@@ -51,7 +51,7 @@ def attach(ctx: click.Context, run: str | None, node: str | None, runs_dir: Path
     `ray.init()` finds the cluster there. Under Slurm this is one further step of the job's, beside those that run.
     Leaving the shell leaves the cluster as it is.
     """
-    entry, words = _entry(run, node, runs_dir), ctx.meta[_COMMAND]
+    entry, words = entry_for(run, node, runs_dir), ctx.meta[_COMMAND]
     pty = sys.stdin.isatty() and sys.stdout.isatty()
     if pty and not words:
         click.echo(f"{entry.run.run_id}, rank {entry.node.rank} on {entry.node.host}: leave with `exit`", err=True)
@@ -68,10 +68,11 @@ def exec_(ctx: click.Context, run: str | None, node: str | None, runs_dir: Path 
     """
     if not ctx.meta[_COMMAND]:
         raise click.UsageError("nothing to run: give COMMAND after --")
-    _become(_entry(run, node, runs_dir), ctx.meta[_COMMAND], pty=False)
+    _become(entry_for(run, node, runs_dir), ctx.meta[_COMMAND], pty=False)
 
 
-def _entry(name: str | None, node: str | None, runs_dir: Path | None) -> Entry:
+def entry_for(name: str | None, node: str | None, runs_dir: Path | None) -> Entry:
+    """The way to a node of a run that can be used now; the user is told why there is none."""
     try:
         run = live_run(name, runs_dir)
         attempt, status = running(run)

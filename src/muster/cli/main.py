@@ -16,6 +16,7 @@ from muster.cli.errors import run_command_line
 from muster.cli.inspect import logs, runs, status, stop
 from muster.cli.lab import lab
 from muster.cli.process_list import hide_secrets
+from muster.cli.programs import ps, reap
 from muster.cli.render import render
 from muster.cli.report import compare_, report
 from muster.cli.run import run
@@ -41,6 +42,7 @@ def cli() -> None:
     muster config show                     the settings in force, and where each came from
     muster doctor [--nodes 4]              check whether runs would work here, and what to do if not
     muster up -N 4 | attach | down         a cluster to work on: bring it up, a shell on it, end it
+    muster ps | reap                       what muster.placement runs on the cluster; end what has no owner
     srun muster torchrun train.py          torchrun on every node of an allocation, with spares
     muster lab up --nodes 4                a real Slurm of four nodes on this machine, to try things on
     muster sandbox serve | exec | bench    run foreign code, contained, on this machine
@@ -48,8 +50,8 @@ def cli() -> None:
 
 
 for command in (
-    run, render, status, logs, stop, runs, top, report, compare_, ui, up, attach, exec_, tunnel, down, torchrun, du,
-    clean, config, doctor, lab, sandbox,
+    run, render, status, logs, stop, runs, top, report, compare_, ui, up, attach, exec_, tunnel, down, ps, reap,
+    torchrun, du, clean, config, doctor, lab, sandbox,
 ):  # fmt: skip
     cli.add_command(command)
 cli.add_command(stop, "cancel")  # the word that Slurm's users know

@@ -17,12 +17,14 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
 
 from muster.placement import ports
+from muster.placement.owner import Owner
 from muster.placement.probe import NONE, Probe, ask
 from muster.placement.watch import Watch
 from muster.process import Exit, Owned, Scope, SpawnError
@@ -42,6 +44,8 @@ class SubprocessActor:
         self._ended: asyncio.Future[Exit] | None = None
         self._log_file: str | None = None
         self._watch: Watch | None = None
+        self._owner: Owner | None = None
+        self._since: float | None = None
 
     async def initialize(
         self,
@@ -53,12 +57,14 @@ class SubprocessActor:
         lost_owner_grace: float = LOST_OWNER_GRACE_S,
         substitutes: Mapping[str, str] | None = None,
         probe: Probe | None = None,
+        owner: Owner | None = None,
     ) -> dict[str, Any]:
         """Start the program; the answer has all that a caller wants to know, or an `error`: one round trip.
 
         `{port}` and `{master_port}` in arguments or environment are ports of this node, leased while the actor lives;
         `{host}` is its address; further ones are the caller's. Other braces are left as they are.
         """
+        self._owner = owner
         argv = [sys.executable, *python_args] if python_args is not None else list(command or ())
         env = {**os.environ, **visible_gpus(), **subprocess_env}
         known = with_ports(substitutes or {}, [*argv, *subprocess_env.values()])
@@ -82,6 +88,7 @@ class SubprocessActor:
         try:
             self._scope = await Scope(type(self).__name__, lost_owner_grace=lost_owner_grace).open()
             self._process = await self._scope.spawn(argv, env=env, stdout=log, stderr=log)
+            self._since = time.time()
         finally:
             os.close(log)
         # Somebody killed the keeper. We are no subreaper, or the keeper would be our child, and Ray kills those.
@@ -126,6 +133,14 @@ class SubprocessActor:
             "exit_code": None if exit is None else returncode(exit),
             "log_file": self._log_file,
         }
+
+    async def describe(self) -> dict[str, Any]:
+        """For an inventory: whose it is, too."""
+        return {**self._facts(), "alive": await self.is_alive(), "owner": self._owner, "since": self._since}
+
+    async def belongs_to(self, owner: Owner) -> None:
+        """Another process has it in hand now."""
+        self._owner = owner
 
     async def pid(self) -> int:
         return self._process.pid if self._process is not None else -1

@@ -12,6 +12,10 @@ class PlacementError(RuntimeError):
     """No place could be had: the plan's explanation is in the message."""
 
 
+class NeverFits(PlacementError):
+    """Not even if nothing else ran on the nodes there are."""
+
+
 class OwnedElsewhere(RuntimeError):
     """The name belongs to another owner, who is alive."""
 

@@ -13,37 +13,14 @@ later term than its own has lost the name and keeps its hands off.
 from __future__ import annotations
 
 import json
-import os
-import socket
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-import ray
-from ray.exceptions import GetTimeoutError, RayError
 from ray.experimental import internal_kv
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from muster.placement.errors import OwnedElsewhere
 from muster.placement.names import NAMESPACE, checked_server
-from muster.placement.ports import began
-
-ASK_TIMEOUT_S = 30.0  # for another node to say whether a process of its lives
-
-
-@dataclass(frozen=True)
-class Owner:
-    """A process, as anybody can look it up."""
-
-    node: str  # Ray's id of its node
-    host: str
-    pid: int
-    began: int  # the kernel's ticks
-    pids: str  # the namespace its number is of
-    since: float  # when it took the name
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host} (since {time.strftime('%H:%M:%S', time.localtime(self.since))})"
+from muster.placement.owner import Owner, is_alive, this_process
 
 
 class Lease:
@@ -64,7 +41,7 @@ class Lease:
                 raise OwnedElsewhere(
                     f"server {server!r} belongs to {owner}; takeover=True ends what it runs and takes the name"
                 )
-            record = json.dumps(asdict(_this_process())).encode()
+            record = json.dumps(asdict(this_process())).encode()
             # True when there is one already: somebody was quicker, and is asked about like any other owner.
             if not internal_kv._internal_kv_put(_key(server, last + 1), record, overwrite=False, namespace=NAMESPACE):
                 return cls(server, last + 1)
@@ -89,36 +66,6 @@ def owner_of(server: str, term: int) -> Owner | None:
         return None
     record: Any = internal_kv._internal_kv_get(_key(server, term), namespace=NAMESPACE)
     return None if record is None else Owner(**json.loads(record))
-
-
-def is_alive(owner: Owner) -> bool | None:
-    """Whether its process runs; None when that cannot be told."""
-    if not any(node["NodeID"] == owner.node and node["Alive"] for node in ray.nodes()):  # type: ignore[no-untyped-call, unused-ignore]
-        return False
-    if owner.node == ray.get_runtime_context().get_node_id():
-        return _runs_here(owner)
-    there = NodeAffinitySchedulingStrategy(node_id=owner.node, soft=False)
-    task: Any = ray.remote(num_cpus=0)(_runs_here)
-    try:
-        answer: bool | None = ray.get(task.options(scheduling_strategy=there).remote(owner), timeout=ASK_TIMEOUT_S)
-    except (RayError, GetTimeoutError):
-        return None
-    return answer
-
-
-def _runs_here(owner: Owner) -> bool | None:
-    if _pid_namespace() != owner.pids:
-        return None
-    return began(owner.pid) == owner.began
-
-
-def _this_process() -> Owner:
-    node = ray.get_runtime_context().get_node_id()
-    return Owner(node, socket.gethostname(), os.getpid(), began(os.getpid()) or 0, _pid_namespace(), time.time())
-
-
-def _pid_namespace() -> str:
-    return os.readlink("/proc/self/ns/pid")
 
 
 def _key(server: str, term: int | None) -> str:

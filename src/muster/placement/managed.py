@@ -16,6 +16,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from muster.placement.actor import LOST_OWNER_GRACE_S, TAIL_BYTES, SubprocessActor
 from muster.placement.cluster import GPU
 from muster.placement.errors import SubprocessError
+from muster.placement.owner import this_process
 from muster.placement.probe import Probe
 from muster.placement.stopping import graceful_stop_actors
 
@@ -84,15 +85,17 @@ class ManagedSubprocess:
         starting = actor.initialize.remote(
             command, dict(subprocess_env or {}), log_file,
             python_args=python_args, lost_owner_grace=lost_owner_grace, substitutes=substitutes, probe=probe,
+            owner=this_process(),
         )  # fmt: skip
         process = cls(label, actor, facts=_started(label, actor, starting))
         process.name = name
         return process
 
     def reacquire(self, actor: Any) -> None:
-        """The same program through an actor handle of another connection."""
+        """The same program through an actor handle of another connection; from now on it is this process's."""
         self.actor = actor
         self._run_ref = None
+        actor.belongs_to.remote(this_process())
 
     # -- looking ----------------------------------------------------------------------------------------------------
 

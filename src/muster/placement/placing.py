@@ -10,7 +10,7 @@ from ray.util.placement_group import PlacementGroup
 
 from muster.placement.bundles import get_bundle_node_id
 from muster.placement.cluster import NODE_ID_LABEL, Cluster
-from muster.placement.errors import PlacementError
+from muster.placement.errors import NeverFits, PlacementError
 from muster.placement.groups import DETACHED, KNOWS_SELECTORS, GroupRequest, Progress, build_groups
 from muster.placement.nodes import survey
 from muster.placement.planning import Outcome, PlacedReplica, plan
@@ -33,7 +33,8 @@ def place(
 ) -> list[tuple[PlacedReplica, PlacementGroup]]:
     """A group for every replica, each bundle on its planned node; all or none.
 
-    PlacementError at once, with the plan's explanation, for what can never be; after `wait_s` for what others hold.
+    NeverFits at once, with the plan's explanation, for what can never be; PlacementError after `wait_s` for what others
+    hold.
     """
     deadline, told = time.monotonic() + wait_s, ""
     while True:
@@ -41,7 +42,7 @@ def place(
         made = plan(cluster, models)
         reason = made.explain()
         if made.outcome is Outcome.INFEASIBLE:
-            raise PlacementError(reason)
+            raise NeverFits(reason)
         left = deadline - time.monotonic()
         if made.fits:
             wanted = [_pinned(placed, name_of(placed), cluster, detached) for placed in made.replicas]
@@ -55,6 +56,31 @@ def place(
         if reason.splitlines()[0] != told:
             told = reason.splitlines()[0]
             progress(f"waiting for room: {told}")
+        time.sleep(min(LOOK_S, left))
+
+
+def place_again(
+    model: Model, name: str, *, wait_s: float, detached: bool, progress: Progress, given_up: Callable[[], bool]
+) -> tuple[PlacedReplica, PlacementGroup]:
+    """Another place for one replica whose node is gone.
+
+    It did fit: where it never will on the nodes that are left, another node, such as a spare, is waited for as well.
+    """
+    deadline, told = time.monotonic() + wait_s, False
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            ((placed, group),) = place(
+                [replace(model, replicas=1)], lambda _: name,
+                wait_s=max(0.0, left), detached=detached, progress=progress, given_up=given_up,
+            )  # fmt: skip
+            return placed, group
+        except NeverFits as error:
+            if left <= 0 or given_up():
+                raise
+            if not told:
+                progress(f"waiting for another node: {str(error).splitlines()[0]}")
+            told = True
         time.sleep(min(LOOK_S, left))
 
 

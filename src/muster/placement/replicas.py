@@ -24,7 +24,7 @@ from muster.placement.lease import Lease
 from muster.placement.managed import ManagedSubprocess
 from muster.placement.names import Name, checked_server
 from muster.placement.nodes import survey
-from muster.placement.placing import WAIT_S, place
+from muster.placement.placing import WAIT_S, place, place_again
 from muster.placement.planning import TOTAL, Outcome, PlacedReplica, plan
 from muster.placement.replica import FAILED, Event, Program, Replica
 from muster.placement.request import Model
@@ -231,12 +231,10 @@ class Replicas:
 
     def _place_again(self, lost: Replica) -> tuple[PlacedReplica, PlacementGroup]:
         """Another place for a replica whose node is gone."""
-        name = str(Name(self.server, lost.lease.term, lost.number))
-        ((placed, group),) = place(
-            [replace(self.model, replicas=1)], lambda _: name, wait_s=self._wait_s, detached=self.program.detached,
-            progress=self._on_progress, given_up=lambda: lost.stop_requested,
+        return place_again(
+            self.model, str(Name(self.server, lost.lease.term, lost.number)), wait_s=self._wait_s,
+            detached=self.program.detached, progress=self._on_progress, given_up=lambda: lost.stop_requested,
         )  # fmt: skip
-        return placed, group
 
     def _tell(self, event: Event) -> None:
         try:

@@ -1,0 +1,43 @@
+"""The library that travels with a run: `muster.placement`, `muster.process` and `muster.beat`, without an installation.
+
+It is a zip archive, not a directory: on PYTHONPATH a directory of a shared filesystem is asked about at every import of
+every worker, while an archive is opened once by each process. Bytecode is inside, since nobody can write it there
+later; where it is another Python's, the sources beside it are used.
+
+Being on PYTHONPATH it comes before whatever is installed, and so gives way by itself: see stand_in.py.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+
+from muster.backends import stand_in
+from muster.backends.archive import compiled, room_sources
+from muster.process import source_of
+
+LIBRARY_ROOMS = ("placement", "process", "progress")
+_UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # of a pyc's header: no time and no hash to compare with the source
+
+
+def library_sources() -> dict[str, str]:
+    """By their names in the archive."""
+    modules = {"muster": (True, source_of(stand_in)), **room_sources(LIBRARY_ROOMS)}
+    return {_file_name(name, package): source for name, (package, source) in modules.items()}
+
+
+def build_library(python: str) -> bytes:
+    """The archive, with bytecode for `python` if that can be run here."""
+    sources = library_sources()
+    magic, codes = compiled(sources, python)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, source in sources.items():
+            archive.writestr(name, source)
+            if codes[name]:
+                archive.writestr(f"{name}c", magic + _UNCHECKED + codes[name])
+    return buffer.getvalue()
+
+
+def _file_name(module: str, package: bool) -> str:
+    return module.replace(".", "/") + ("/__init__.py" if package else ".py")
