@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.backends.enter import Entry, session_environment
-from muster.cli.display import printable
 from muster.cli.enter import entry_for
+from muster.views.plain import printable
 
 _PROGRAM = ("python", "-m", "muster.placement")
 
