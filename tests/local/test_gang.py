@@ -296,4 +296,5 @@ def test_torch_adds_up_over_all_processes(muster: MusterCommand) -> None:
     pytest.importorskip("torch", reason="torch is not installed: no torch.distributed to try")
     done = gang(muster, "--", "python", str(REPOSITORY / "examples" / "gang_allreduce.py"), "--steps", "5")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["4 ranks, cycle 0, from step 0", "total 50 after 5 steps"]
+    said = [line for line in done.stdout.splitlines() if line.endswith((" 0", " steps"))]  # torch may warn of numpy
+    assert said == ["4 ranks, cycle 0, from step 0", "total 50 after 5 steps"]
