@@ -30,8 +30,9 @@ from muster.rendezvous.messages import (
     StopNode,
     StopRequested,
     Tick,
+    Yield,
 )
-from muster.rendezvous.plan import FINISH_TIMEOUT_S, RESTART
+from muster.rendezvous.plan import FINISH_TIMEOUT_S, RESTART, Plan
 from muster.rendezvous.states import RunState
 
 PLAN = replace(SPARES, on_node_loss=RESTART, max_restarts=2, restart_grace=30.0)
@@ -232,3 +233,12 @@ def test_a_run_without_spares_restarts_its_driver_on_the_same_nodes() -> None:
     run = Run(replace(PLAN, spares=0, restart_on_driver_failure=True, ray=False))
     run.feed(*come(0, 1, 2, 3), DriverEnded(1, "exited with 1"))
     assert run.feed(*clean(1, 0, 1, 2, 3))[-1] == StartDriver()
+
+
+def test_a_lead_that_is_late_with_others_yields_once() -> None:
+    """What is late besides is for whoever leads next."""
+    hosts = ["n0", "n1", "n2", "n3"]
+    run = Run(Plan(hosts, start_timeout=50.0, spares=1, on_node_loss="restart", max_restarts=1))
+    run.feed(*(Arrived(rank, hosts[rank]) for rank in range(4)))
+    commands = run.feed(Tick(), at=60.0)
+    assert [type(command) for command in commands] == [Yield] and run.state is RunState.YIELDED

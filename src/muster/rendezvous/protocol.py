@@ -287,7 +287,7 @@ class Protocol(Rounds):
         self.deadline = now + self.plan.start_timeout
         commands: list[Command] = []
         for node in late:
-            if self.outcome is None:
+            if self.outcome is None and self.state is not RunState.YIELDED:
                 commands += self._without(node, words.failure(node, self.state.value, reason), now)
         return commands
 
