@@ -166,12 +166,14 @@ class Rounds:
     def _put(self, node: Node) -> None:
         """The one place where a node is changed."""
         before, self.nodes[node.rank] = self.nodes[node.rank], node
+        self._unready += node.unready - before.unready
+        if node.state is before.state and node.fit == before.fit and node.role is not Role.EXCLUDED:
+            return  # the rest does not depend on what role it has
         if node.here != before.here:
             change = 1 if node.here else -1
             self._here += change
             self._near[node.place.domain] += change
         self._missing += node.may_come - before.may_come
-        self._unready += node.unready - before.unready
         self._held += node.held - before.held
         excluded = (node.role is Role.EXCLUDED) != (before.role is Role.EXCLUDED)
         self.membership += excluded or node.held != before.held
