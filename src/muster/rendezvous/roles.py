@@ -10,7 +10,7 @@ excluded   failed or lost: never used again
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from muster.rendezvous.plan import OUTSIDE, Plan
@@ -38,6 +38,10 @@ class Node:
     logical: int | None = None  # its rank in the cycle; active nodes alone have one
     place: Place = NOWHERE
     ailment: str | None = None  # what its own check found; None while it is healthy
+
+    def having(self, role: Role, logical: int | None) -> Node:
+        """The same node in this role; `replace` would take three times as long, for ten thousand of them."""
+        return Node(self.rank, self.host, self.state, role, logical, self.place, self.ailment)
 
     @property
     def fit(self) -> bool:
@@ -126,8 +130,8 @@ def assigned(nodes: Sequence[Node], plan: Plan, lead: int) -> list[Node]:
     ranks = {rank: logical for logical, rank in enumerate(present(nodes, plan, lead).seats[: plan.wanted])}
     return [
         node if node.role is Role.EXCLUDED
-        else replace(node, role=Role.ACTIVE, logical=ranks[node.rank]) if node.rank in ranks
-        else replace(node, role=Role.SPARE, logical=None)
+        else node.having(Role.ACTIVE, ranks[node.rank]) if node.rank in ranks
+        else node.having(Role.SPARE, None)
         for node in nodes
     ]  # fmt: skip
 
