@@ -86,7 +86,8 @@ def kill_descendants() -> tuple[list[int], list[int]]:
     processes = read_processes()
     found = descendants(os.getpid(), processes)
     foreign = [pid for pid in found if not send_signal(pid, signal.SIGKILL)]
-    for group in {processes[pid][1] for pid in found} - {os.getpgrp()}:
+    # 0 would mean our own group, and 1 everybody: a child of another pid namespace may show such a number.
+    for group in {processes[pid][1] for pid in found} - {0, 1, os.getpgrp()}:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
     return [pid for pid in found if pid not in foreign], foreign
