@@ -6,6 +6,7 @@ one a request  the same requests at an HTTP server (ours) that starts `python3 -
 fresh session  a cell in a session that is made for it; warm session: cells in sessions that are there
 sleepers       0.5 s sleeps: 32 clients on 32 slots, and 64 on 64
 output         8 MB printed and answered
+idle           cores that a sandbox takes with all those sessions and nothing to do
 memory         resident memory of the server before and after `--executions` programs
 
 The floor wants an interpreter that every user may read when we are root; --python names one (default: the first of this
@@ -36,6 +37,7 @@ from typing import Any
 from interrupts import INTERRUPTED, leave_on_signals
 from report import Goal, goals_table, machine, save, table
 
+from muster.process.keeper import descendants
 from muster.sandbox.http import Connection, Request, Response
 from muster.sandbox.load import Measured, cell, load, program
 
@@ -54,6 +56,7 @@ class Place:
     url: str
     python: str
     pid: int
+    directory: str
 
 
 def main() -> int:
@@ -85,6 +88,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         results["stateless"] = await stateless(places, options.rounds, options.requests)
         for place in places:
             results[place.name] = await one_place(place, options.requests)
+        results["idle"] = await idle(places)
         results["sleepers"] = await sleepers(python)
         results["memory"] = await memory(places[1], options.executions)
     return results
@@ -113,7 +117,7 @@ async def served(name: str, python: str, level: str, preload: list[str], slots: 
                     raise SystemExit(f"bench: the sandbox ({name}) did not start")
                 await asyncio.sleep(0.05)
             facts = json.loads(ready.read_text())
-            yield Place(name, facts["url"], python, process.pid)
+            yield Place(name, facts["url"], python, process.pid, place)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
@@ -197,6 +201,37 @@ async def one_place(place: Place, requests: int) -> dict[str, Any]:
     return {kind: one.to_json() for kind, one in found.items()}
 
 
+async def idle(places: list[Place]) -> dict[str, float]:
+    """Of the server and all below it; the keeper has left the server's tree, and owns the rest."""
+    found = {}
+    for place in places:
+        before = _cpu_s(place)
+        await asyncio.sleep(5)
+        found[place.name] = round((_cpu_s(place) - before) / 5, 4)
+    return found
+
+
+def _cpu_s(place: Place) -> float:
+    below = [pid for keeper in _keepers(place) for pid in (keeper, *descendants(keeper))]
+    total = 0
+    for pid in (place.pid, *below):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def _keepers(place: Place) -> list[int]:
+    """Whoever was told to remove the place."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+            if place.directory.encode() + b"/muster-sandbox-" in words:
+                found.append(int(entry.name))
+    return found
+
+
 async def sleepers(python: str) -> dict[str, Any]:
     """How many sleeps as many sleepers as slots take."""
     code = program(f"import time; time.sleep({SLEEP_S})")
@@ -264,6 +299,7 @@ def goals(results: dict[str, Any]) -> list[Goal]:
         Goal("a warm session's cell", 1e3 / results["full"]["warm session"]["per_second"], 1.0, " ms"),
         Goal("64 sleepers on 64 slots, in sleeps", results["sleepers"]["64 on 64"]["sleeps"], 1.5),
         Goal("/health with every slot busy, median", results["sleepers"]["32 clients"]["health_ms"]["p50"], 100, " ms"),
+        Goal("cores taken by an idle sandbox", max(results["idle"].values()), 0.05),
         Goal("growth of the server's memory", results["memory"]["growth_mb"], 5.0, " MB"),
         Goal("failures", failures, 0),
     ]

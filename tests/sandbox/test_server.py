@@ -50,7 +50,7 @@ def test_as_many_sleepers_as_slots_take_about_one_sleep(own: Callable[..., Serve
 
 def test_health_is_answered_while_every_slot_is_busy_and_the_queue_full(own: Callable[..., Served]) -> None:
     served = own(workers_min=2, workers_max=2, queue=4, queue_wait_s=3.5)
-    threads = [in_background(lambda: served.execute(SLEEP.format(8), timeout=30)) for _ in range(6)]
+    threads = [in_background(lambda: served.execute(SLEEP.format(8), timeout=30, patient=False)) for _ in range(6)]
     busy(served, 2)
     for _ in range(20):
         assert served.ask("GET", "/health")["status"] == "healthy"
@@ -64,9 +64,9 @@ def test_a_full_queue_is_answered_at_once_and_a_long_wait_in_time(own: Callable[
     blocker = in_background(lambda: served.execute(SLEEP.format(6), timeout=30))
     busy(served, 1)
     answers: list[Any] = []
-    waiting = in_background(lambda: answers.append(served.execute("print(1)", timeout=5)))
+    waiting = in_background(lambda: answers.append(served.execute("print(1)", timeout=5, patient=False)))
     wait_for("one to wait", lambda: served.ask("GET", "/load")["queued"] == 1)
-    refused = served.execute("print(1)", timeout=5)
+    refused = served.execute("print(1)", timeout=5, patient=False)
     assert refused.status == 503 and set(refused) >= KEYS and refused["process_status"] == "error"
     assert "1 requests wait already" in refused["error"] and refused["reason"] == "overloaded"
     waiting.join()
@@ -143,7 +143,7 @@ def test_sigterm_leaves_no_process_port_or_file(own: Callable[..., Served], leve
     served.cell("import subprocess; p = subprocess.Popen(['sleep', '600'])", "a")
     served.execute("echo x > f", "shell", headers={"X-Workspace-ID": "w"})
     answers: list[Any] = []
-    thread = in_background(lambda: answers.append(served.execute(SLEEP.format(600), timeout=900)))
+    thread = in_background(lambda: answers.append(served.execute(SLEEP.format(600), timeout=900, patient=False)))
     busy(served, 1)
     family = keepers_children(served)
     assert len(family) > 3

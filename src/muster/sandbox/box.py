@@ -25,7 +25,7 @@ from muster.sandbox.zygote import SandboxError, environment
 
 TRIES = 3  # workers that a program is offered to, when one turns out unfit before it ran
 COUNT_S = 5.0  # how often the user's processes are counted, where they share a limit
-HEADROOM = 256
+HEADROOM = 64
 LONGEST_WAIT_S = CLIENT_PATIENCE_S - KILL_S - 0.5  # for a slot and a worker together: the answer must come in time
 
 

@@ -118,7 +118,8 @@ class Pool:
             if self._parent is not None:
                 settings = self.settings
                 cgroup = cgroups.make(self._parent, f"worker-{number}", settings.memory_mb, settings.processes)
-            worker = Worker(number, workspace, cgroup)
+            is_on_disk = workspace is not None or (self._recipe is not None and self._recipe.level != "full")
+            worker = Worker(number, workspace, cgroup, is_on_disk)
             worker.on_gone = self._on_gone
             self.workers[number] = worker
             await worker.start(self.zygote, self._plan(place, user, workspace, cgroup))

@@ -17,7 +17,7 @@ from muster.sandbox.settings import KILL_S, Settings
 from muster.sandbox.worker import Worker, ended_of
 
 INTERRUPT_S = 0.5  # what a cell may take to end after its interrupt; then its session is ended
-LOOK_S = 1.0
+LOOK_S, LOOK_AT_ALL_S = 1.0, 30.0
 
 
 class SessionLost(Exception):
@@ -32,6 +32,7 @@ class Session:
         self.created = self.last_used = time.time()
         self.turn = asyncio.Lock()  # cells of one session run one after the other
         self.why = ""  # it ended, when there is something better to say than that it did
+        self.looked = 0.0  # when its memory was asked for
         self.is_closed = False
         self._cells = 0
         self._is_open = False
@@ -77,9 +78,11 @@ class Session:
         self._execution.hand({"cell": self._cells, "code": code, "verbosity": verbosity})
         timer = loop.call_later(timeout, self.worker.interrupt)
         last = loop.call_later(timeout + INTERRUPT_S, self.worker.kill, "timeout")
+        self.worker.watch()
         try:
             message = await answer
         finally:
+            self.worker.unwatch()
             timer.cancel()
             last.cancel()
             self.last_used = time.time()
@@ -211,10 +214,19 @@ class Sessions:
             return True
         return False
 
+    def _look(self) -> None:
+        """At those that were used since the last time, and now and then at all: they may have threads."""
+        now = time.time()
+        for session in self._sessions.values():
+            if session.last_used > session.looked or now - session.looked > LOOK_AT_ALL_S:
+                session.looked = now
+                session.worker.look()
+
     async def keep_house(self) -> None:
         """End sessions that were not used for too long, and the oldest while all take too much memory."""
         while True:
             await asyncio.sleep(LOOK_S)
+            self._look()
             old = time.time() - self._settings.session_idle_s
             for session in self._idle():
                 if session.last_used < old or self.memory > self._settings.session_memory_mb << 20:

@@ -22,6 +22,7 @@ from muster.sandbox.settings import KILL_S
 from muster.sandbox.zygote import SandboxError, Zygote
 
 START_S = 10.0
+LOOK_S = 0.25  # how often a tree is looked at, where nobody else counts what it takes
 ENDED = "it has ended"  # by itself, or by somebody's hand
 NOT_NEEDED, NOT_WANTED = "it is not needed", "nobody waits for its result any more"
 READS_FAR = 8  # reports taken at once
@@ -34,12 +35,14 @@ class Unclean(Exception):
 class Worker:
     """A place to run in. `number` is its own among all that live."""
 
-    def __init__(self, number: int, workspace: str | None, cgroup: Cgroup | None) -> None:
+    def __init__(self, number: int, workspace: str | None, cgroup: Cgroup | None, is_on_disk: bool) -> None:
         self.number, self.workspace, self.cgroup = number, workspace, cgroup
         self.state, self.why = "starting", ""
         self.pid, self.proc = 0, False
         self.executions, self.busy_s, self.idle_since = 0, 0.0, time.monotonic()
         self.of_session = False
+        self.watches = cgroup is None or is_on_disk
+        self._looking: asyncio.TimerHandle | None = None
         self.memory = 0  # of a long-lived tree, when it told
         self.on_gone: Callable[[Worker], None] = lambda worker: None
         self.waiting: Execution | None = None
@@ -89,6 +92,7 @@ class Worker:
             self._ended.set_result({"status": signal.SIGKILL, "reason": "lost", "clean": False})
         if self._last_resort is not None:
             self._last_resort.cancel()
+        self.unwatch()
         self.on_gone(self)
 
     def _signal(self, signum: int) -> None:
@@ -107,6 +111,7 @@ class Worker:
         execution.begin(limit)
         execution.hand(step.job, step.stdin)
         timer = self._loop.call_later(step.timeout, self.kill, "timeout")
+        self.watch()
         try:
             report = await self._ended
             wall = time.monotonic() - started
@@ -118,6 +123,7 @@ class Worker:
             raise
         finally:
             timer.cancel()
+            self.unwatch()
             execution.close()
             self.busy_s += time.monotonic() - started
         self.finished(report)
@@ -161,6 +167,24 @@ class Worker:
         """End the tree that runs; the whole worker, if that takes too long."""
         if self._tell(orders.KILL + reason.encode()) and self._last_resort is None:
             self._last_resort = self._loop.call_later(KILL_S, self.destroy, "its processes did not end")
+
+    def watch(self) -> None:
+        """While something runs whose memory, or files, the kernel does not count, have the worker look at it."""
+        if self.watches:
+            self._looking = self._loop.call_later(LOOK_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self.look()
+        self.watch()
+
+    def unwatch(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def look(self) -> None:
+        if self.state != "gone":
+            with contextlib.suppress(OSError):  # it has more than enough to do, or is gone, which is noticed elsewhere
+                self._control.send(orders.LOOK)
 
     def interrupt(self) -> None:
         self._tell(orders.INTERRUPT)

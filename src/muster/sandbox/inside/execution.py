@@ -22,6 +22,7 @@ from muster.sandbox.inside import kernel, program, session, wire
 from muster.sandbox.inside.landlock import Ruleset
 
 JOB = 3  # the descriptor of the job socket
+NICE = 5  # behind the server and the worker, who must end us however many we are
 CANNOT_START = 127  # as a shell's
 
 
@@ -50,6 +51,7 @@ def _settle(fds: list[int], rules: Ruleset) -> socket.socket:
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     os.setsid()
+    os.nice(NICE)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # the worker is not; what is in /proc of us is ours from here on
     try:
         score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)

@@ -5,8 +5,9 @@ It is told what to do by the server, over a socket of packets, and it reports th
     from the server                                           to the server
     spawn, again  + job socket, stdout, stderr: fork the next born + pidfd   at first, by whoever forked it
                   one; `again`: in the scratch as it is       ready          the walls stand; or: failed, why
-    interrupt     SIGINT to the execution                     ended          status, usage, reason, is all clean?
-    kill REASON   end the tree                                memory         of a long-lived tree, when it has changed
+    look          at what the tree takes                      ended          status, usage, reason, is all clean?
+    interrupt     SIGINT to the execution                     memory         of the tree, when it has changed
+    kill REASON   end the tree
 
 It reads no code, no input and no output. A closed socket is its end.
 """
@@ -19,14 +20,12 @@ import os
 import select
 import signal
 import socket
-import time
 
 from muster.sandbox.inside import confine, execution, kernel, rootfs, tree, wire
 from muster.sandbox.inside.confine import Plan, Walls
 
-LOOK_S = 0.25  # how often memory and scratch are looked at, where no limit of the kernel's counts the whole tree
 TELL_BYTES = 8 << 20  # a change of memory worth telling
-SPAWN, SPAWN_AGAIN, INTERRUPT, KILL = b"spawn", b"again", b"interrupt", b"kill "
+SPAWN, SPAWN_AGAIN, LOOK, INTERRUPT, KILL = b"spawn", b"again", b"look", b"interrupt", b"kill "
 ORDER = 100  # the longest
 REPORT = "ended %d %.4f %d %d %d %s"  # status, CPU seconds, max RSS in KB, others killed, clean, reason or -
 WALK_LIMIT = 20000  # files in the scratch that are looked at
@@ -95,14 +94,12 @@ class Worker:
         self.poll = select.poll()
         self.poll.register(control, select.POLLIN)
         self.ends = tree.Ends(self.poll)
-        self.looked = 0.0
-        self.seen = b""
 
     def serve(self) -> None:
         control = self.control.fileno()
         gc.disable()
         while True:
-            for fd, _ in self.poll.poll(None if self.reaper is None else LOOK_S * 1000):
+            for fd, _ in self.poll.poll():
                 if fd == control and not self.obey():
                     self.end()
                     return
@@ -113,9 +110,6 @@ class Worker:
             reaper.collect()
             if reaper.first_has_ended:
                 self.end()
-            elif time.monotonic() - self.looked > LOOK_S:
-                self.look()
-                self.looked = time.monotonic()
 
     def obey(self) -> bool:
         """Carry out one order; False when the server is gone."""
@@ -125,7 +119,9 @@ class Worker:
         if order in (SPAWN, SPAWN_AGAIN):
             self.spawn(order == SPAWN, fds)
         elif self.reaper is not None and not self.reaper.first_has_ended:
-            if order == INTERRUPT:
+            if order == LOOK:
+                self.look()
+            elif order == INTERRUPT:
                 os.kill(self.reaper.first, signal.SIGINT)
             elif order.startswith(KILL):
                 self.reason = order[len(KILL) :].decode()
@@ -158,18 +154,10 @@ class Worker:
         with contextlib.suppress(OSError):  # nobody listens any more: the next order is our end
             self.control.send((REPORT % words).encode())
 
-    def _is_alone_and_unchanged(self, first: int) -> bool:
-        """Most of the time, and cheap to see: no child of its own, memory as before."""
-        state = tree.state_of(first)
-        before, self.seen = self.seen, state
-        return state == before and not tree.children_of(first) and not self.plan.is_on_disk
-
     # -- limits of the whole tree -----------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Memory, processes and scratch of the tree against their limits, where the kernel does not count it."""
-        if self.reaper is not None and self._is_alone_and_unchanged(self.reaper.first):
-            return
         family = tree.family()
         memory = sum(max(0, tree.memory_of(pid) - self.baseline) for pid in family)
         if abs(memory - self.told_memory) > TELL_BYTES:
