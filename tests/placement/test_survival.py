@@ -21,6 +21,7 @@ ray = pytest.importorskip("ray")
 
 from muster.placement import Model, Policy, Probe, Replicas  # noqa: E402
 from muster.placement.groups import build_pg, remove_groups  # noqa: E402
+from muster.process.tree import read_process  # noqa: E402
 
 pytestmark = pytest.mark.ray
 
@@ -30,7 +31,15 @@ EVENTS: dict[str, Act] = {
     "ray.kill": lambda process, group: ray.kill(process.actor),
     "worker killed": lambda process, group: os.kill(process.facts["actor_pid"], signal.SIGKILL),
     "group removed": lambda process, group: remove_groups([group]),
+    "keeper killed": lambda process, group: os.kill(keeper_of(process), signal.SIGKILL),
 }
+
+
+def keeper_of(process: ManagedSubprocess) -> int:
+    """The parent of the program."""
+    found = read_process(process.facts["pid"])
+    assert found is not None
+    return found[0]
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "a method in flight"])

@@ -15,6 +15,7 @@ from tests.running import wait_for
 
 from muster.process import Log, Owned, Scope, descendants
 from muster.process.capture import Rotating
+from muster.process.tree import read_processes
 
 Python = Callable[[str], list[str]]
 Gone = Callable[..., Awaitable[None]]
@@ -30,7 +31,8 @@ def rotated(log: Log) -> list[str]:
 
 def copier_of(scope: Scope, process: Owned) -> int:
     """The process that writes the log, once it has begun."""
-    (copier,) = [pid for pid in descendants(scope.keeper_pid) if os.getsid(pid) == pid and pid != process.pid]
+    children = [pid for pid, (parent, _) in read_processes().items() if parent == scope.keeper_pid]
+    (copier,) = [pid for pid in children if pid != process.pid]
     return copier
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.running import wait_for
 
 from muster.process import Scope
 from muster.process import cgroup as module
@@ -36,14 +39,13 @@ async def test_whatever_runs_in_the_scope_is_in_its_group_and_the_group_goes_wit
 
 
 @pytest.mark.usefixtures("allowed")
-async def test_a_program_that_has_become_another_user_is_ended_too(words: Words) -> None:
-    """Which its keeper, without a group and without being root, may not do."""
+async def test_one_word_ends_all_that_is_in_it(words: Words) -> None:
     async with Scope("test", cgroup=True) as scope:
-        await scope.spawn(["sh", "-c", "echo; sleep 1000"], stdout=words.fd)
+        process = await scope.spawn(["sh", "-c", "setsid sleep 1000 & echo; wait"], stdout=words.fd)
         assert await words.line() == ""
         assert scope.cgroup.kill()
-        while scope.cgroup.kill():
-            pass
+        assert (await process.wait()).signal == signal.SIGKILL
+        await asyncio.to_thread(wait_for, "an empty group", lambda: not scope.cgroup.kill())
 
 
 async def test_a_scope_that_does_not_ask_for_a_group_has_none() -> None:

@@ -48,7 +48,7 @@ LENGTH = struct.Struct("!I")
 MOST_FDS = 5  # standard streams; where its output is captured, the pipe's other end and the file
 LEASE = struct.Struct("=Q")  # until when what is owned may run: nanoseconds of the clock below; 0: for ever
 LOOK_S = 1.0  # how often a lease without an end is looked at: it may get one
-COPY_S = 2.0  # for the rest of captured output to reach its file; it does so without us if that takes longer
+COPY_S = 2.0  # for captured output to reach its file when all have ended; it does so without us if that takes longer
 
 
 def lease_clock() -> int:
@@ -208,36 +208,45 @@ class Keeper:
     def end(self) -> None:
         """TERM, grace, KILL, until nothing is left; then say so and exit."""
         self.ending = True
-        start = since = time.monotonic()
+        start = seen = time.monotonic()
         killed: set[int] = set()
         while self.reap():
             now = time.monotonic()
-            if not self.only_copying_is_left():
-                since = now
-            elif now - since > COPY_S:
-                break
-            if now - start < self.grace:
-                self.ask_to_leave()
-            elif not self.kill(killed):
-                break
+            if self.ask_to_leave() if now - start < self.grace else self.kill(killed):
+                seen = now
+            elif now - seen > COPY_S:
+                break  # nobody but those that copy, and programs that have become another user: we may not end them
             self.wait_while_ending()
         self.cgroup.remove()
         self.tell(event="closed", killed=len(killed), seconds=time.monotonic() - start)
         self.remove_directories()
 
+    def ask_to_leave(self) -> bool:
+        """TERM once to the group of each process asked for, and once to each orphan; whether there is one.
+
+        First to those we know. Who else is there is looked for when that did not end all: it takes a look at everybody.
+        """
+        known = [pid for pid in self.children if pid not in self.signalled]
+        for pid in known:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGTERM)
+        self.signalled.update(known)
+        if known:
+            return True
+        ours = [pid for pid, (parent, _) in read_processes().items() if parent == os.getpid()]
+        left = [pid for pid in ours if pid not in self.copying]
+        for pid in [pid for pid in left if pid not in self.signalled]:
+            send_signal(pid, signal.SIGTERM)
+        self.signalled.update(left)
+        return bool(left)
+
     def kill(self, killed: set[int]) -> bool:
-        """KILL all; False when only programs that have become another user are left: we may not end them."""
+        """KILL all; whether there was somebody to be killed."""
         self.killing = True
-        reached, foreign = kill_descendants(spared=self.copying)
+        reached, _ = kill_descendants(spared=self.copying)
         killed.update(reached)
         self.signalled.update(reached)
-        return self.cgroup.kill() or bool(reached) or not foreign
-
-    def only_copying_is_left(self) -> bool:
-        """As far as one look can tell. What was captured is to be in its file when the scope is closed."""
-        return bool(self.copying) and all(
-            pid in self.copying for pid, (parent, _) in read_processes().items() if parent == os.getpid()
-        )
+        return self.cgroup.kill() or bool(reached)
 
     def remove_directories(self) -> None:
         """For an owner that cannot do it any more."""
@@ -267,17 +276,6 @@ class Keeper:
             grace = self.grace
             self.take_request()
             self.grace = min(grace, self.grace)
-
-    def ask_to_leave(self) -> None:
-        """TERM once to the group of each process asked for, and once to each orphan as it is adopted."""
-        ours = [pid for pid, (parent, _) in read_processes().items() if parent == os.getpid()]
-        for pid in [pid for pid in ours if pid not in self.signalled and pid not in self.copying]:
-            self.signalled.add(pid)
-            if pid in self.children:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGTERM)
-            else:
-                send_signal(pid, signal.SIGTERM)
 
 
 def main() -> None:
