@@ -36,6 +36,7 @@ lint: .venv/.ready-for-tests ## Check style and types
 bench: .venv/.ready-for-tests ## Measure agents, gathering, and bring-up side by side on the lab (root); writes bench/results
 	@.ci/system-packages
 	$(BIN)/python bench/agent.py
+	$(BIN)/python bench/process.py
 	$(BIN)/python bench/rendezvous.py
 	$(BIN)/python bench/placement.py
 	$(BIN)/python bench/spares.py

@@ -31,7 +31,7 @@ from report import Goal, goals_table, machine, save, table
 from tracing import count
 
 from muster.backends.archive import build_archive
-from muster.process.keeper import descendants
+from muster.process import descendants
 
 NODES, WORKER = 4, 1
 GOAL_IMPORT_MS, GOAL_MEMORY_MB, GOAL_OPERATIONS = 100.0, 30.0, 20

@@ -30,6 +30,7 @@ ray = pytest.importorskip("ray")
 
 from muster.placement import inventory  # noqa: E402
 from muster.placement.groups import build_pg, find_groups_anywhere, remove_groups  # noqa: E402
+from muster.process.tree import read_process  # noqa: E402
 
 pytestmark = pytest.mark.ray
 
@@ -91,10 +92,18 @@ def end_raylet(node: Any, signum: int, life: Life) -> None:
     process.wait(timeout=60)
 
 
+def keeper_of(process: ManagedSubprocess) -> int:
+    """The parent of the program."""
+    found = read_process(process.facts["pid"])
+    assert found is not None
+    return found[0]
+
+
 EVENTS: dict[str, Callable[[Life], object]] = {
     "ray.kill": lambda life: ray.kill(life.process.actor),
     "worker killed": lambda life: os.kill(life.process.facts["actor_pid"], signal.SIGKILL),
     "group removed": lambda life: remove_groups([life.group]),
+    "keeper killed": lambda life: os.kill(keeper_of(life.process), signal.SIGKILL),
 }
 
 

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,7 +95,6 @@ class Procs:
                 self._fail(0, INFRASTRUCTURE_FAILED, f"could not be started: {error}")
         finally:
             await self._close_scope(LEFTOVER_GRACE_S)
-            self._kill_lost()
             await self._off_loop(self._remove_directory)
             self._tell("procs_ended", cycle=self._part.cycle)
 
@@ -171,13 +169,6 @@ class Procs:
         with contextlib.suppress(SpawnError):  # the keeper was lost before it had begun
             await self._opening
             await self._scope.close(grace)
-
-    def _kill_lost(self) -> None:
-        """Those whose keeper was killed: our own children now, which nobody else waits for."""
-        for process in self._processes.values():
-            if process.exit == Exit():
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
 
     def _remove_directory(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)

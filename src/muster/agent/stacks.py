@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from muster.process.keeper import descendants
+from muster.process import descendants
 
 EACH_S = 10.0  # for one process
 ALL_S = 40.0  # for all of a node; what has not been looked at by then is left out

@@ -18,8 +18,7 @@ from typing import Any
 from muster.agent.ray_node import ports
 from muster.doctor.node import meeting, mounts, probe, wire
 from muster.doctor.node.wire import MARK, reports_in
-from muster.process import Scope
-from muster.process.scope import source_of
+from muster.process import Scope, source_of
 from muster.spec import JobSpec
 from muster.spec.sbatch_options import as_argument
 

@@ -12,9 +12,7 @@ no method but `run` takes long, and nobody needs that one.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
 import socket
 import sys
 import time
@@ -27,7 +25,7 @@ from muster.placement import ports
 from muster.placement.owner import Owner
 from muster.placement.probe import NONE, Probe, ask
 from muster.placement.watch import Watch
-from muster.process import Exit, Owned, Scope, SpawnError
+from muster.process import Exit, Log, Owned, Scope, SpawnError
 
 LOST_OWNER_GRACE_S = 2.0  # for the program, when the actor is gone
 LEFTOVER_GRACE_S = 2.0  # for what an ended program left behind
@@ -84,15 +82,11 @@ class SubprocessActor:
     async def _start(self, argv: list[str], env: dict[str, str], lost_owner_grace: float) -> asyncio.Future[Exit]:
         assert self._log_file is not None
         os.makedirs(os.path.dirname(self._log_file) or ".", exist_ok=True)
-        log = os.open(self._log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)  # what a former start wrote stays
-        try:
-            self._scope = await Scope(type(self).__name__, lost_owner_grace=lost_owner_grace).open()
-            self._process = await self._scope.spawn(argv, env=env, stdout=log, stderr=log)
-            self._since = time.time()
-        finally:
-            os.close(log)
-        # Somebody killed the keeper. We are no subreaper, or the keeper would be our child, and Ray kills those.
-        self._scope.on_lost = lambda: kill_group(self._process)
+        # We are no subreaper, or the keeper would be our child, and Ray kills those.
+        self._scope = await Scope(type(self).__name__, lost_owner_grace=lost_owner_grace, cgroup=True).open()
+        # What a former start wrote to the log stays.
+        self._process = await self._scope.spawn(argv, env=env, log=Log(self._log_file))
+        self._since = time.time()
         return asyncio.ensure_future(self._follow(self._process))
 
     async def _follow(self, process: Owned) -> Exit:
@@ -149,11 +143,7 @@ class SubprocessActor:
         return self._process is not None and self._process.exit is None
 
     async def read_log_tail(self, num_bytes: int = TAIL_BYTES) -> str:
-        with contextlib.suppress(OSError), open(self._log_file or os.devnull, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - num_bytes))
-            return file.read().decode(errors="replace")
-        return ""
+        return Log(self._log_file or os.devnull).tail(num_bytes)
 
     async def stop(self, sigterm_wait: float) -> int | None:
         """TERM, wait so long, KILL; returns when nothing is left of it."""
@@ -167,13 +157,6 @@ class SubprocessActor:
     async def _close(self, grace: float) -> None:
         if self._scope is not None:
             await self._scope.close(grace)
-
-
-def kill_group(process: Owned | None) -> None:
-    """What is left to do for a process that nobody keeps any more."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if process is not None:
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 def visible_gpus() -> dict[str, str]:

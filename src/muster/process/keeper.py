@@ -4,26 +4,26 @@ It is the parent (and, as a subreaper, the foster parent) of everything started 
 there can escape it: not with setsid, not by double-forking. It watches a socket held by its owner. When the owner
 asks for it, or is gone, the keeper ends the scope: TERM, grace, KILL, again and again until no child is left.
 
-The file is self-contained: it is run as `python -I -S -c <this source> FD LEASE GRACE DIRECTORY...`, in an environment
-in which Muster need not be importable. Messages are JSON with a length in front; descriptors travel beside the length.
+Its program is this module and those it imports, handed to `python -I -S -c` as text (see program.py), in an environment
+in which Muster need not be importable: FD LEASE GRACE CGROUP DIRECTORY... Messages are JSON with a length in front;
+descriptors travel beside the length.
 
     state      leaves on                                           to
     serving    "close" from the owner, EOF, the end of the lease   ending (after a lease without any grace)
     ending     no child left                                       (exit)
 
 LEASE is the descriptor of the owner's lease (see lease.py), or -1: it may have been stopped while others go on without
-it, and must not be waited for.
+it, and must not be waited for. CGROUP names a control group to be made for the scope, where that is allowed; it may be
+empty.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import mmap
 import os
 import select
-import shutil
 import signal
 import socket
 import struct
@@ -32,76 +32,23 @@ import sys
 import time
 from typing import Any
 
+from muster.process.capture import start_copying
+from muster.process.cgroup import Cgroup, make_cgroup, oom_counter, oom_kills
+from muster.process.tree import (
+    POLL_S,
+    become_subreaper,
+    ended_child,
+    kill_descendants,
+    kill_groups,
+    read_processes,
+    send_signal,
+)
+
 LENGTH = struct.Struct("!I")
-PR_SET_CHILD_SUBREAPER = 36
-THREADS = 17  # index of num_threads among the fields of /proc/<pid>/stat that follow the name
+MOST_FDS = 5  # standard streams; where its output is captured, the pipe's other end and the file
 LEASE = struct.Struct("=Q")  # until when what is owned may run: nanoseconds of the clock below; 0: for ever
 LOOK_S = 1.0  # how often a lease without an end is looked at: it may get one
-POLL_S = 0.02  # how often an ending scope is looked at; nothing signals "a grandchild was adopted"
-
-
-def become_subreaper() -> None:
-    """Adopt every orphaned descendant instead of letting it go to init."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
-
-
-def read_processes() -> dict[int, tuple[int, int]]:
-    """pid -> (parent, process group) of every process that is not yet dead (zombies are left out).
-
-    A process whose main thread has ended looks like a zombie while its other threads run: it counts as alive.
-    """
-    processes = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            with open(f"/proc/{entry}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        if fields[0] not in (b"Z", b"X") or int(fields[THREADS]) > 1:
-            processes[int(entry)] = int(fields[1]), int(fields[2])
-    return processes
-
-
-def descendants(root: int, processes: dict[int, tuple[int, int]] | None = None) -> list[int]:
-    """Every live process below root, nearest first."""
-    children: dict[int, list[int]] = {}
-    for pid, (parent, _) in (read_processes() if processes is None else processes).items():
-        children.setdefault(parent, []).append(pid)
-    found = list(children.get(root, ()))
-    for pid in found:  # grows while we walk it
-        found.extend(children.get(pid, ()))
-    return found
-
-
-def kill_descendants() -> tuple[list[int], list[int]]:
-    """KILL everything below this process, once; returns whom it reached, and who is not ours to signal.
-
-    Their groups too: the kernel kills a group in one step, while a process that forks and leaves, again and again,
-    is never there any more when a list of pids has been read.
-    """
-    processes = read_processes()
-    found = descendants(os.getpid(), processes)
-    foreign = [pid for pid in found if not send_signal(pid, signal.SIGKILL)]
-    # 0 would mean our own group, and 1 everybody: a child of another pid namespace may show such a number.
-    for group in {processes[pid][1] for pid in found} - {0, 1, os.getpgrp()}:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
-    return [pid for pid in found if pid not in foreign], foreign
-
-
-def send_signal(pid: int, signum: int) -> bool:
-    """False when it is not ours to signal: a set-user-id program has become another user."""
-    try:
-        os.kill(pid, signum)
-    except ProcessLookupError:
-        pass
-    except PermissionError:
-        return False
-    return True
+COPY_S = 2.0  # for captured output to reach its file when all have ended; it does so without us if that takes longer
 
 
 def lease_clock() -> int:
@@ -112,13 +59,17 @@ def lease_clock() -> int:
 class Keeper:
     """Serves one owner; see the module's state table."""
 
-    def __init__(self, owner: socket.socket, lease: int, grace: float, directories: list[str]) -> None:
+    def __init__(self, owner: socket.socket, lease: int, grace: float, cgroup: Cgroup, directories: list[str]) -> None:
         self.lease = mmap.mmap(lease, LEASE.size, mmap.MAP_SHARED, mmap.PROT_READ) if lease != -1 else None
         self.owner: socket.socket | None = owner
         self.grace = grace  # for the case that the owner dies and cannot name one
-        self.ending = False
+        self.ending = self.killing = False
         self.directories = directories  # in that case nobody else removes them
-        self.children: dict[int, int] = {}  # pid -> the owner's id for it, of the processes it asked for
+        self.children: dict[int, tuple[int, int]] = {}  # pid -> owner's id of what it asked for, OOM kills before
+        self.copying: set[int] = set()  # our own, which write captured output
+        self.signalled: set[int] = set()  # whom we have asked, or made, to leave
+        self.cgroup = cgroup
+        self.oom_counter = oom_counter()
         self.wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         os.set_blocking(self.wake_read, False)
@@ -165,7 +116,7 @@ class Keeper:
         """Carry out one message; False when the scope is to end."""
         assert self.owner is not None
         try:
-            header, fds, _, _ = socket.recv_fds(self.owner, LENGTH.size, 3)
+            header, fds, _, _ = socket.recv_fds(self.owner, LENGTH.size, MOST_FDS)
             body = self.receive(LENGTH.unpack(header)[0]) if len(header) == LENGTH.size else b""
         except OSError:
             header = body = b""
@@ -195,17 +146,21 @@ class Keeper:
         return body
 
     def spawn(self, request: dict[str, Any], fds: list[int]) -> None:
-        """Start one process in a session of its own, its standard streams being the three descriptors sent."""
+        """Start one process in a session of its own, its standard streams being the first descriptors sent."""
+        kills = oom_kills(self.oom_counter)
         try:
+            if request["capture"] is not None:  # ends by itself if nothing is started
+                self.copying.add(start_copying(fds[3], fds[4], **request["capture"]))
             process = subprocess.Popen(
                 request["argv"], cwd=request["cwd"], env=request["env"],
                 stdin=fds[0], stdout=fds[1], stderr=fds[2], start_new_session=True,
+                preexec_fn=self.cgroup.enter if self.cgroup.directory is not None else None,
             )  # fmt: skip
         except (OSError, ValueError) as error:
             self.tell(event="refused", id=request["id"], error=str(error))
         else:
             process.returncode = 0  # ours to reap, not Popen's: its own waiting would steal the status
-            self.children[process.pid] = request["id"]
+            self.children[process.pid] = request["id"], kills
             self.tell(event="spawned", id=request["id"], pid=process.pid)
         finally:
             for fd in fds:
@@ -220,12 +175,24 @@ class Keeper:
             pass
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid = ended_child()
             except ChildProcessError:
                 return False
-            if pid == 0:
+            if pid is None:
                 return True
-            self.tell(event="exited", id=self.children.pop(pid, None), pid=pid, status=status)
+            if self.killing:
+                kill_groups([os.getpgid(pid)])
+            _, status = os.waitpid(pid, 0)
+            if pid in self.copying:
+                self.copying.discard(pid)
+            else:
+                self.tell_exit(pid, status)
+
+    def tell_exit(self, pid: int, status: int) -> None:
+        number, before = self.children.pop(pid, (None, None))
+        kills = oom_kills(self.oom_counter) - before if status and before is not None else 0
+        asked = pid in self.signalled
+        self.tell(event="exited", id=number, pid=pid, status=status, signalled=asked, oom_kills=kills)
 
     def tell(self, **message: Any) -> None:
         if self.owner is None:
@@ -241,20 +208,53 @@ class Keeper:
     def end(self) -> None:
         """TERM, grace, KILL, until nothing is left; then say so and exit."""
         self.ending = True
-        start = time.monotonic()
-        termed: set[int] = set()
+        start = seen = time.monotonic()
         killed: set[int] = set()
         while self.reap():
-            if time.monotonic() - start < self.grace:
-                self.ask_to_leave(termed)
-            else:
-                reached, foreign = kill_descendants()
-                killed.update(reached)
-                if foreign and not reached:
-                    break  # only programs that have become another user are left: we may not end them
+            now = time.monotonic()
+            if self.ask_to_leave() if now - start < self.grace else self.kill(killed):
+                seen = now
+            elif now - seen > COPY_S:
+                break  # nobody but those that copy, and programs that have become another user: we may not end them
             self.wait_while_ending()
+        self.cgroup.remove()
         self.tell(event="closed", killed=len(killed), seconds=time.monotonic() - start)
-        for directory in self.directories if self.owner_is_gone() else ():
+        self.remove_directories()
+
+    def ask_to_leave(self) -> bool:
+        """TERM once to the group of each process asked for, and once to each orphan; whether there is one.
+
+        First to those we know. Who else is there is looked for when that did not end all: it takes a look at everybody.
+        """
+        known = [pid for pid in self.children if pid not in self.signalled]
+        for pid in known:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGTERM)
+        self.signalled.update(known)
+        if known:
+            return True
+        ours = [pid for pid, (parent, _) in read_processes().items() if parent == os.getpid()]
+        left = [pid for pid in ours if pid not in self.copying]
+        for pid in [pid for pid in left if pid not in self.signalled]:
+            send_signal(pid, signal.SIGTERM)
+        self.signalled.update(left)
+        return bool(left)
+
+    def kill(self, killed: set[int]) -> bool:
+        """KILL all; whether there was somebody to be killed."""
+        self.killing = True
+        reached, _ = kill_descendants(spared=self.copying)
+        killed.update(reached)
+        self.signalled.update(reached)
+        return self.cgroup.kill() or bool(reached)
+
+    def remove_directories(self) -> None:
+        """For an owner that cannot do it any more."""
+        if not self.directories or not self.owner_is_gone():
+            return
+        import shutil  # here, since it costs every start of a keeper a fifth of its time
+
+        for directory in self.directories:
             shutil.rmtree(directory, ignore_errors=True)
             with contextlib.suppress(OSError):  # what it was made in, if nobody else uses that
                 os.rmdir(os.path.dirname(directory))
@@ -277,29 +277,16 @@ class Keeper:
             self.take_request()
             self.grace = min(grace, self.grace)
 
-    def ask_to_leave(self, termed: set[int]) -> None:
-        """TERM once to the group of each process asked for, and once to each orphan as it is adopted."""
-        ours = [pid for pid, (parent, _) in read_processes().items() if parent == os.getpid()]
-        for pid in [pid for pid in ours if pid not in termed]:
-            termed.add(pid)
-            if pid in self.children:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGTERM)
-            else:
-                send_signal(pid, signal.SIGTERM)
-
 
 def main() -> None:
     """Detach (so that whoever ends the owner's children does not end the keeper), adopt, keep."""
-    owner = socket.socket(fileno=int(sys.argv[1]))
+    owner_fd, lease, grace, cgroup, *directories = sys.argv[1:]
+    owner = socket.socket(fileno=int(owner_fd))
     if os.fork():
         os._exit(0)
     os.setsid()
     become_subreaper()
-    keeper = Keeper(owner, int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:])
-    keeper.tell(event="keeping", pid=os.getpid())
+    made = make_cgroup(cgroup) if cgroup else Cgroup()
+    keeper = Keeper(owner, int(lease), float(grace), made, directories)
+    keeper.tell(event="keeping", pid=os.getpid(), cgroup=made.directory)
     keeper.run()
-
-
-if __name__ == "__main__":
-    main()

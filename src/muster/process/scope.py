@@ -15,16 +15,21 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any, Callable
 
-from muster.process import keeper, lease
+from muster.process import lease
+from muster.process.cgroup import Cgroup
 from muster.process.exit import Exit
-from muster.process.keeper import LENGTH, POLL_S, kill_descendants
+from muster.process.keeper import COPY_S, LENGTH
+from muster.process.log import Log, logged_streams, streams
+from muster.process.owned import Owned, exit_of
+from muster.process.program import keeper_command
+from muster.process.tag import KEEPER_VARIABLE, OWNER_VARIABLE, await_copies, new_tag, sweep_tagged
+from muster.process.tree import read_process
 
 LOST_OWNER_GRACE_S = 2.0
 
@@ -41,44 +46,35 @@ class Closed:
     seconds: float
 
 
-class Owned:
-    """One process that a scope was asked to start."""
-
-    def __init__(self, pid: int, ended: asyncio.Future[Exit]) -> None:
-        self.pid = pid
-        self._ended = ended
-
-    @property
-    def exit(self) -> Exit | None:
-        """How it ended; None while it runs."""
-        return self._ended.result() if self._ended.done() else None
-
-    async def wait(self) -> Exit:
-        return await asyncio.shield(self._ended)
-
-    def signal(self, signum: int) -> None:
-        """Signal its whole group; nothing happens when it has ended."""
-        if self.exit is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signum)
-
-
 class Scope:
     """Owns processes through a keeper of its own."""
 
     def __init__(
-        self, name: str, *, lost_owner_grace: float = LOST_OWNER_GRACE_S, directories: Sequence[str] = ()
+        self,
+        name: str,
+        *,
+        lost_owner_grace: float = LOST_OWNER_GRACE_S,
+        directories: Sequence[str] = (),
+        tag: str | None = None,
+        cgroup: bool = False,
     ) -> None:
-        """`directories` are removed at the end if the owner is not there any more to do it."""
+        """`directories` are removed at the end if the owner is not there any more to do it.
+
+        `tag` is this scope's alone, a new one unless given. `cgroup`: have a control group where that is allowed, so
+        that whatever runs in it ends in one step; it costs each start some milliseconds.
+        """
         self.name = name
+        self.tag = new_tag() if tag is None else tag
         self._directories = directories
+        self._lost_owner_grace = lost_owner_grace
         self.on_orphan_exit: Callable[[int, Exit], None] = lambda pid, exit: None
         self.on_lost: Callable[[], None] = lambda: None
-        self._lost_owner_grace = lost_owner_grace
+        self._wants_cgroup = cgroup
+        self.cgroup = Cgroup()
+        self._adopter = os.getpid()  # who gets the keeper's orphans if it is killed
         self._next_id = 0
         self._buffer = b""  # what the keeper has said and nobody has taken yet
-        self._spawning: dict[int, asyncio.Future[int]] = {}
-        self._running: dict[int, asyncio.Future[Exit]] = {}
+        self._running: dict[int, Owned] = {}
         self._closed: asyncio.Future[Closed]
         self._opened: asyncio.Future[int]
         self._sending: asyncio.Lock  # a request is two writes; those of two tasks must not mix
@@ -100,18 +96,21 @@ class Scope:
         loop = asyncio.get_running_loop()
         self._closed, self._opened, self._sending = loop.create_future(), loop.create_future(), asyncio.Lock()
         ours, theirs = socket.socketpair()
-        program = source_of(keeper)
         fds = [theirs.fileno(), -1 if lease.held is None else lease.held.fd]
-        argv = [sys.executable, "-I", "-S", "-c", program, *map(str, fds), str(self._lost_owner_grace)]
-        argv += self._directories
+        group = new_tag() if self._wants_cgroup else ""
+        argv = [*keeper_command(), *map(str, fds), str(self._lost_owner_grace), group, *self._directories]
+        env = {**os.environ, KEEPER_VARIABLE: self.tag}
         with theirs:
             passed = [fd for fd in fds if fd != -1]
-            first = subprocess.Popen(argv, pass_fds=passed, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            first = subprocess.Popen(
+                argv, env=env, pass_fds=passed, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            )
             self._socket = ours
             ours.setblocking(False)
             self._reader = asyncio.create_task(self._read())
         self.keeper_pid = await self._opened
         first.wait()  # it has forked the keeper proper and left
+        self._adopter, _ = read_process(self.keeper_pid) or (self._adopter, 0)
         return self
 
     async def spawn(
@@ -123,35 +122,40 @@ class Scope:
         stdin: int | None = None,
         stdout: int | None = None,
         stderr: int | None = None,
+        log: Log | None = None,
     ) -> Owned:
-        """Start a process; descriptors left out are /dev/null. The caller keeps, and closes, its own copies."""
-        if self._closed.done():
+        """Start a process. The caller keeps, and closes, its own copies of descriptors.
+
+        Output for which no descriptor is given goes to `log`; what is still left out is /dev/null.
+        """
+        if self.lost or self._closed.done():
             raise SpawnError(f"the scope {self.name!r} is {'lost' if self.lost else 'closed'}")
         self._next_id += 1
         request = {
             "do": "spawn", "id": self._next_id, "argv": list(argv), "cwd": cwd,
-            "env": dict(os.environ if env is None else env),
+            "env": {**(os.environ if env is None else env), OWNER_VARIABLE: self.tag},
+            "capture": None if log is None else log.capture(),
         }  # fmt: skip
-        fds = [os.open(os.devnull, os.O_RDWR) if fd is None else os.dup(fd) for fd in (stdin, stdout, stderr)]
+        given = [None if fd is None else os.dup(fd) for fd in (stdin, stdout, stderr)]
         # Shielded: a request that was begun is finished, or the next one would be read as its rest.
-        return await asyncio.shield(asyncio.ensure_future(self._spawn(self._next_id, request, fds)))
+        return await asyncio.shield(asyncio.ensure_future(self._spawn(self._next_id, request, given, log)))
 
-    async def _spawn(self, number: int, request: dict[str, Any], fds: list[int]) -> Owned:
+    async def _spawn(self, number: int, request: dict[str, Any], given: list[int | None], log: Log | None) -> Owned:
         loop = asyncio.get_running_loop()
-        started, ended = loop.create_future(), loop.create_future()
-        self._spawning[number], self._running[number] = started, ended
+        try:
+            fds = streams(given) if log is None else await loop.run_in_executor(None, logged_streams, given, log)
+        except OSError as error:
+            raise SpawnError(f"its log cannot be opened: {error}") from error
+        owned = self._running[number] = Owned(loop.create_future(), loop.create_future())
         try:
             await self._send(request, fds)
         except OSError as error:
-            if not started.done():
-                started.set_exception(SpawnError(f"the keeper of scope {self.name!r} cannot be reached: {error}"))
+            owned.refuse(SpawnError(f"the keeper of scope {self.name!r} cannot be reached: {error}"))
         finally:
             for fd in fds:
                 os.close(fd)
-        try:
-            return Owned(await started, ended)
-        finally:
-            del self._spawning[number]
+        await owned.started
+        return owned
 
     async def close(self, grace: float) -> Closed:
         """End everything in the scope; returns when all of it is verified gone."""
@@ -195,7 +199,7 @@ class Scope:
             except OSError:
                 data = b""
             if not data:
-                self._on_lost()
+                await self._end_lost()
                 return
             self._buffer += data
             while len(self._buffer) >= LENGTH.size:
@@ -208,56 +212,45 @@ class Scope:
     def _on_message(self, message: dict[str, Any]) -> None:
         event, number = message["event"], message.get("id")
         if event == "keeping":
+            self.cgroup = Cgroup(message["cgroup"])
             self._opened.set_result(message["pid"])
         elif event == "spawned":
-            self._spawning[message["id"]].set_result(message["pid"])
+            self._running[message["id"]].started.set_result(message["pid"])
         elif event == "refused":
-            self._running.pop(message["id"]).cancel()
-            self._spawning[message["id"]].set_exception(SpawnError(message["error"]))
+            self._running.pop(message["id"]).refuse(SpawnError(message["error"]))
         elif event == "exited" and number is None:
-            self.on_orphan_exit(message["pid"], Exit.from_status(message["status"]))
+            self.on_orphan_exit(message["pid"], exit_of(message))
         elif event == "exited":
-            self._running.pop(message["id"]).set_result(Exit.from_status(message["status"]))
+            self._running.pop(message["id"]).on_exited(message)
         elif event == "closed":
             self._refuse_waiting(f"the scope {self.name!r} was closed")
             self._closed.set_result(Closed(message["killed"], message["seconds"]))
 
     def _refuse_waiting(self, reason: str) -> None:
         """Nothing more will be started: say so to everybody who waits for it."""
-        for waiting in (self._opened, *self._spawning.values()):
-            if not waiting.done():
-                waiting.set_exception(SpawnError(reason))
+        if not self._opened.done():
+            self._opened.set_exception(SpawnError(reason))
+        for owned in self._running.values():
+            owned.refuse(SpawnError(reason))
 
-    def _on_lost(self) -> None:
-        """The keeper was killed: its processes are now our children, if we are a subreaper, or init's."""
-        self.lost = True
-        self._refuse_waiting(f"the keeper of scope {self.name!r} was lost")
-        for running in self._running.values():
-            if not running.done():
-                running.set_result(Exit())
+    async def _end_lost(self) -> None:
+        """The keeper was killed: its processes are now our children, if we are a subreaper, or another's. End them."""
+        start = time.monotonic()
+        groups = [owned.pid for owned in self._running.values() if owned.runs]
+        if not self.lost:
+            self.lost = True
+            self._refuse_waiting(f"the keeper of scope {self.name!r} was lost")
+            for owned in self._running.values():
+                owned.on_lost()
+            self.on_lost()
+        ended = await asyncio.get_running_loop().run_in_executor(None, self._sweep_lost, groups)
         if not self._closed.done():
-            self._closed.set_result(Closed(0, 0.0))
-        self.on_lost()
+            self._closed.set_result(Closed(ended, time.monotonic() - start))
 
-
-def source_of(module: ModuleType) -> str:
-    """A module's source, to be run by `python -c`: it need not be a file (agents import from memory)."""
-    assert module.__spec__ is not None and module.__spec__.loader is not None
-    source: str = module.__spec__.loader.get_source(module.__name__)  # type: ignore[attr-defined]
-    return source
-
-
-def sweep() -> int:
-    """KILL every descendant of this process until none is left: the last resort at an owner's own end."""
-    killed: set[int] = set()
-    while True:
-        reached, foreign = kill_descendants()
-        killed.update(reached)
-        if foreign and not reached:
-            return len(killed)  # only programs that have become another user are left
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return len(killed)
-        time.sleep(POLL_S)
+    def _sweep_lost(self, groups: Sequence[int]) -> int:
+        """Without grace: nobody else would notice if we ended before it."""
+        self.cgroup.kill()
+        swept = sweep_tagged(self.tag, groups=groups, adopters=[self._adopter])
+        self.cgroup.remove()
+        await_copies(self.tag, COPY_S)
+        return swept.ended

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Collection
 
-from muster.process.keeper import descendants, read_processes, send_signal
+from muster.process.tree import descendants, read_processes, send_signal
 
 POLL_S, GIVE_UP_S = 0.02, 5.0
 

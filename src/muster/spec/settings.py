@@ -32,7 +32,7 @@ _NOT_IN_ENVIRONMENT = (*OF_ONE_JOB, "groups")
 _WITH_VARIABLES = ("container_image", "container_mounts", "output", "python", "runs_dir", "workdir")
 """Fields in which a settings file may write $USER: one file serves many users."""
 
-_SET_BY_MUSTER = "ATTEMPT CYCLE GROUP HOST JOB_START NODE OUTPUT_DIR RANK RESUME RUN_ID TASK"
+_SET_BY_MUSTER = "ATTEMPT CYCLE GROUP HOST JOB_START KEEPER NODE OUTPUT_DIR OWNER RANK RESUME RUN_ID TASK"
 _OWN_VARIABLES = {SITE_VARIABLE, PROFILE_VARIABLE, *(PREFIX + name for name in _SET_BY_MUSTER.split())}
 _MISSPELT = 0.85  # near enough to a field's name to be a slip of the fingers
 

@@ -16,8 +16,7 @@ from muster.agent.ray_node import starter
 from muster.agent.ray_node.archive import Keep, collect
 from muster.agent.ray_node.ports import HeldBlock
 from muster.agent.ray_node.settings import ray_token
-from muster.process import Exit, Scope, source_of, sweep
-from muster.process.keeper import descendants
+from muster.process import Exit, Scope, descendants, source_of, sweep
 
 STOP_GRACE_S = 0.3  # Ray's daemons have nothing to save at the end of a run; their logs are written as they go
 DAEMONS = ("raylet", "gcs_server")  # the node lives and dies with these, by their names in /proc/<pid>/comm

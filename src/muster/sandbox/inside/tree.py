@@ -9,7 +9,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-from muster.process.keeper import kill_descendants
+from muster.process.tree import kill_descendants
 
 POLL_S = 0.005
 GIVE_UP_S = 5.0  # what cannot be killed by then hangs in the kernel

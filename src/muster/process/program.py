@@ -1,0 +1,31 @@
+"""The keeper's program as one text for `python -c`: Muster need not be importable where it runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import ModuleType
+
+from muster.process import capture, cgroup, keeper, tree
+
+MODULES = (tree, capture, cgroup, keeper)  # each after those that it imports; the last has main()
+_PROGRAM = """\
+import json, sys, types
+for name, source in json.loads(sys.argv.pop(1)):
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(source, name, "exec"), module.__dict__)
+module.main()
+"""
+
+
+def keeper_command() -> list[str]:
+    """What starts a keeper; its own arguments follow."""
+    modules = [(module.__name__, source_of(module)) for module in MODULES]
+    return [sys.executable, "-I", "-S", "-c", _PROGRAM, json.dumps(modules)]
+
+
+def source_of(module: ModuleType) -> str:
+    """A module's source, to be run by `python -c`: it need not be a file (agents import from memory)."""
+    assert module.__spec__ is not None and module.__spec__.loader is not None
+    source: str = module.__spec__.loader.get_source(module.__name__)  # type: ignore[attr-defined]
+    return source

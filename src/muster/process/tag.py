@@ -1,0 +1,148 @@
+"""Finding, by a tag in its environment, what a scope has started when nobody keeps it any more.
+
+Whatever runs in a scope has MUSTER_OWNER=<the scope's tag>; its keeper has MUSTER_KEEPER=<tag>. A tag alone is no
+proof: drivers hand their whole environment to processes that others start for them (Ray's workers). What we have lost
+was orphaned and adopted; a copy has a living parent that is neither tagged nor an adopter, and is left alone. A keeper
+is never ended: it ends its own when its owner is gone.
+
+Not found is who has emptied its environment and has left its group and its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from muster.process.handle import Handle, wait_for_one
+from muster.process.tree import POLL_S, descendants, kill_groups, newest_first, read_process
+
+OWNER_VARIABLE, KEEPER_VARIABLE = "MUSTER_OWNER", "MUSTER_KEEPER"
+NOBODY = (0, 1)  # parents of orphans: outside this namespace, init
+LOOKS = 3  # without a find: one look misses who is forked, and whose parent leaves, while the list is read
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep has ended, and who is left: not ours to signal, or not gone in time."""
+
+    ended: int
+    left: tuple[int, ...] = ()
+
+
+def new_tag() -> str:
+    return os.urandom(8).hex()
+
+
+def find_tagged(tag: str, *, groups: Collection[int] = (), adopters: Collection[int] = ()) -> dict[int, int]:
+    """pid -> group of a scope's live processes, by its tag; also those in groups known to be its, and all below them.
+
+    `adopters`: who may have adopted its orphans, besides init, this process and keepers.
+    """
+    processes, environments = read_all()
+    keepers = {pid for pid, text in environments.items() if f"\0{KEEPER_VARIABLE}=".encode() in text}
+    mark = f"\0{OWNER_VARIABLE}={tag}\0".encode()
+    tagged = {pid for pid, text in environments.items() if mark in text} - keepers
+    foster = {*NOBODY, os.getpid(), *adopters, *keepers}
+
+    def is_ours(pid: int) -> bool:
+        while pid in tagged:
+            pid = processes[pid][0]
+        return pid in foster or pid not in processes  # it has just died, and its children have another parent by now
+
+    roots = {pid for pid in tagged if is_ours(pid)} | {pid for pid in processes if processes[pid][1] in groups}
+    below = {child for root in roots for child in descendants(root, processes)}
+    kept = {child for keeper in below & keepers for child in descendants(keeper, processes)}
+    return {pid: processes[pid][1] for pid in (roots | below - kept) - keepers - {os.getpid()}}
+
+
+def sweep_tagged(
+    tag: str,
+    *,
+    groups: Collection[int] = (),
+    adopters: Collection[int] = (),
+    grace: float = 0.0,
+    within: float = float("inf"),
+) -> Swept:
+    """TERM, grace, KILL, until no process of the scope is left, or so many seconds have passed."""
+    start = time.monotonic()
+    found = Found()
+    empty = 0
+    try:
+        while empty < LOOKS:
+            now_found = find_tagged(tag, groups=groups, adopters=adopters)
+            targets = found.confirm(now_found)
+            empty = 0 if now_found or targets else empty + 1
+            passed = time.monotonic() - start
+            if passed < grace:
+                reached = [handle for handle in targets if found.ask(handle)]
+            else:
+                reached = [handle for handle in targets if handle.send(signal.SIGKILL)]
+                if targets:
+                    kill_groups(now_found.values())
+                    groups = ()  # their numbers may be another's from now on
+            if passed >= within or (targets and not reached):
+                return Swept(len(found.handles) - len(now_found), tuple(now_found))
+            wait_for_one(targets, POLL_S if targets else 0)
+        return Swept(len(found.handles))
+    finally:
+        found.release()
+
+
+class Found:
+    """Who was found. One is a target from the second time on: its handle was opened in between, and means no other."""
+
+    def __init__(self) -> None:
+        self.handles: dict[int, Handle] = {}
+        self._targets: set[int] = set()
+        self._asked: set[int] = set()
+
+    def confirm(self, pids: Iterable[int]) -> list[Handle]:
+        """All targets that live, also those that are not found any more: a program without a tag whose parent went."""
+        for pid in pids:
+            if pid in self.handles and not self.handles[pid].gone:
+                self._targets.add(pid)
+            else:
+                self.handles[pid] = Handle(pid)
+                self._targets.discard(pid)
+        return [self.handles[pid] for pid in self._targets if not self.handles[pid].gone]
+
+    def ask(self, handle: Handle) -> bool:
+        """TERM, once."""
+        if handle.pid in self._asked:
+            return True
+        self._asked.add(handle.pid)
+        return handle.send(signal.SIGTERM)
+
+    def release(self) -> None:
+        for handle in self.handles.values():
+            handle.release()
+
+
+def await_copies(tag: str, seconds: float) -> None:
+    """Wait for those that still write a lost scope's captured output: they end once they have written all of it."""
+    deadline = time.monotonic() + seconds
+    mark = f"\0{KEEPER_VARIABLE}={tag}\0".encode()
+    while any(mark in read_environment(pid) for pid in newest_first()) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def read_all() -> tuple[dict[int, tuple[int, int]], dict[int, bytes]]:
+    """Every process, and its environment in the same moment."""
+    processes, environments = {}, {}
+    for pid in newest_first():
+        process, environment = read_process(pid), read_environment(pid)
+        if process is not None:
+            processes[pid], environments[pid] = process, environment
+    return processes, environments
+
+
+def read_environment(pid: int) -> bytes:
+    """With a zero byte on either side of every variable; empty for another user's."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return b"\0" + file.read() + b"\0"
+    except OSError:
+        return b""

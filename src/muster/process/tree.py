@@ -1,0 +1,115 @@
+"""Which processes live, who is below whom, and how what is below this one is killed. Part of the keeper's program."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Collection, Iterable
+
+PR_SET_CHILD_SUBREAPER = 36
+THREADS = 17  # index of num_threads among the fields of /proc/<pid>/stat that follow the name
+POLL_S = 0.02  # how often ending processes are looked at; nothing signals "a grandchild was adopted"
+
+
+def become_subreaper() -> None:
+    """Adopt every orphaned descendant instead of letting it go to init."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def read_processes() -> dict[int, tuple[int, int]]:
+    """pid -> (parent, process group) of every process that is not yet dead (zombies are left out).
+
+    A process whose main thread has ended looks like a zombie while its other threads run: it counts as alive.
+    """
+    found = ((pid, read_process(pid)) for pid in newest_first())
+    return {pid: process for pid, process in found if process is not None}
+
+
+def newest_first() -> list[int]:
+    """All pids: one that forks and leaves is gone before a long list has been gone through."""
+    return [int(entry) for entry in reversed(os.listdir("/proc")) if entry.isdigit()]
+
+
+def read_process(pid: int) -> tuple[int, int] | None:
+    """One of these; None when it is dead."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    alive = fields[0] not in (b"Z", b"X") or int(fields[THREADS]) > 1
+    return (int(fields[1]), int(fields[2])) if alive else None
+
+
+def descendants(root: int, processes: dict[int, tuple[int, int]] | None = None) -> list[int]:
+    """Every live process below root, nearest first."""
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _) in (read_processes() if processes is None else processes).items():
+        children.setdefault(parent, []).append(pid)
+    found = list(children.get(root, ()))
+    for pid in found:  # grows while we walk it
+        found.extend(children.get(pid, ()))
+    return found
+
+
+def kill_descendants(spared: Collection[int] = ()) -> tuple[list[int], list[int]]:
+    """KILL everything below this process, once; returns whom it reached, and who is not ours to signal.
+
+    Their groups too: the kernel kills a group in one step, while a process that forks and leaves, again and again,
+    is often not there any more when a list of pids has been read.
+    """
+    processes = read_processes()
+    found = [pid for pid in descendants(os.getpid(), processes) if pid not in spared]
+    foreign = [pid for pid in found if not send_signal(pid, signal.SIGKILL)]
+    kill_groups(processes[pid][1] for pid in found)
+    return [pid for pid in found if pid not in foreign], foreign
+
+
+def kill_groups(groups: Iterable[int]) -> None:
+    # 0 would mean our own group, and 1 everybody: a child of another pid namespace may show such a number.
+    for group in set(groups) - {0, 1, os.getpgrp()}:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def ended_child() -> int | None:
+    """A child that waits to be reaped; None when all live, ChildProcessError when there is none.
+
+    Until it is reaped its number, and its group's, are no other's: the moment to KILL its group. So whoever forks and
+    leaves, again and again, betrays its successors.
+    """
+    ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return None if ended is None else ended.si_pid
+
+
+def send_signal(pid: int, signum: int) -> bool:
+    """False when it is not ours to signal: a set-user-id program has become another user."""
+    try:
+        os.kill(pid, signum)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        return False
+    return True
+
+
+def sweep() -> int:
+    """KILL every descendant of this process until none is left: the last resort at an owner's own end."""
+    killed: set[int] = set()
+    while True:
+        reached, foreign = kill_descendants()
+        killed.update(reached)
+        if foreign and not reached:
+            return len(killed)  # only programs that have become another user are left
+        try:
+            while (pid := ended_child()) is not None:
+                kill_groups([os.getpgid(pid)])
+                os.waitpid(pid, 0)
+        except ChildProcessError:
+            return len(killed)
+        time.sleep(POLL_S)

@@ -1,0 +1,114 @@
+"""A scope's own control group, where one may be made; everything works without."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.running import wait_for
+
+from muster.process import Scope
+from muster.process import cgroup as module
+from muster.process.cgroup import Cgroup, make_cgroup, may_have_children, oom_counter, oom_kills, own_directory
+
+if TYPE_CHECKING:
+    from tests.process.conftest import Words
+
+
+@pytest.fixture
+def allowed() -> None:
+    probe = make_cgroup(uuid.uuid4().hex)
+    if probe.directory is None:
+        pytest.skip("no control group of version 2 may be made here")
+    probe.remove()
+
+
+@pytest.mark.usefixtures("allowed")
+async def test_whatever_runs_in_the_scope_is_in_its_group_and_the_group_goes_with_it(words: Words) -> None:
+    async with Scope("test", cgroup=True) as scope:
+        process = await scope.spawn(["sh", "-c", "setsid sleep 1000 & echo $!; wait"], stdout=words.fd)
+        escaped = await words.pid()
+        inside = Path(scope.cgroup.directory, "cgroup.procs").read_text().split()
+        assert {str(process.pid), str(escaped)} <= set(inside) and str(scope.keeper_pid) not in inside
+    assert not os.path.exists(scope.cgroup.directory)
+
+
+@pytest.mark.usefixtures("allowed")
+async def test_one_word_ends_all_that_is_in_it(words: Words) -> None:
+    async with Scope("test", cgroup=True) as scope:
+        process = await scope.spawn(["sh", "-c", "setsid sleep 1000 & echo; wait"], stdout=words.fd)
+        assert await words.line() == ""
+        assert scope.cgroup.kill()
+        assert (await process.wait()).signal == signal.SIGKILL
+        await asyncio.to_thread(wait_for, "an empty group", lambda: not scope.cgroup.kill())
+
+
+async def test_a_scope_that_does_not_ask_for_a_group_has_none() -> None:
+    async with Scope("test") as scope:
+        assert scope.cgroup.directory is None
+        process = await scope.spawn(["sleep", "1000"])
+        assert Path(f"/proc/{process.pid}/cgroup").read_text() == Path("/proc/self/cgroup").read_text()
+
+
+def test_without_a_group_nothing_happens() -> None:
+    assert not Cgroup().kill()
+    Cgroup().remove()
+
+
+@pytest.mark.parametrize(
+    ("files", "may"),
+    [
+        ({}, True),
+        ({"memory.max": "max\n", "cpu.max": "max 100000\n"}, True),
+        ({"memory.max": "1073741824\n"}, False),
+        ({"cpu.max": "200000 100000\n"}, False),
+    ],
+)
+def test_no_group_is_made_below_one_with_limits_that_programs_look_for(
+    files: dict[str, str], may: bool, tmp_path: Path
+) -> None:
+    for name, text in {"cgroup.procs": "", **files}.items():
+        (tmp_path / name).write_text(text)
+    assert may_have_children(str(tmp_path)) == may
+
+
+def test_no_group_is_made_inside_slurm_s(tmp_path: Path) -> None:
+    place = tmp_path / "system.slice" / "slurmstepd.scope" / "job_7" / "step_0" / "user" / "task_0"
+    place.mkdir(parents=True)
+    (place / "cgroup.procs").write_text("")
+    assert not may_have_children(str(place))
+
+
+def test_where_no_group_can_be_made_the_scope_does_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "own_directory", lambda controller: str(tmp_path))
+    assert make_cgroup("x").directory is None  # nothing here that can be entered
+    (tmp_path / "cgroup.procs").write_text("")
+    assert make_cgroup("x").directory is None  # no cgroup.kill in it
+    assert os.listdir(tmp_path) == ["cgroup.procs"]
+
+
+FILES = {
+    "/proc/self/mounts": "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n"
+    "cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n",
+    "/proc/self/cgroup": "4:memory:/slurm/job_7\n0::/user.slice\n",
+    "/proc/vmstat": "pgfault 1\noom_kill 9\n",
+}
+
+
+def test_kills_are_counted_where_the_group_tells_and_else_by_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = dict(FILES)
+    monkeypatch.setattr(module, "_read", lambda path: files.get(path, ""))
+    monkeypatch.setattr(module.os.path, "isdir", lambda path: True)
+    assert own_directory("") == "/sys/fs/cgroup/unified/user.slice"
+    assert own_directory("memory") == "/sys/fs/cgroup/memory/slurm/job_7"
+    assert oom_kills(oom_counter()) == 9
+    files["/sys/fs/cgroup/memory/slurm/job_7/memory.oom_control"] = "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"
+    assert oom_kills(oom_counter()) == 2
+    files["/sys/fs/cgroup/unified/user.slice/memory.events"] = "low 0\noom 1\noom_kill 1\n"
+    assert oom_kills(oom_counter()) == 1
+    assert oom_kills(None) == 0
