@@ -18,7 +18,7 @@ from muster.cli.lab import lab
 from muster.cli.process_list import hide_secrets
 from muster.cli.render import render
 from muster.cli.run import run
-from muster.cli.torchrun import torchrun
+from muster.cli.torchrun import torchrun, torchrun_coordinator
 from muster.cli.tunnel import tunnel
 
 
@@ -40,7 +40,8 @@ def cli() -> None:
 
 
 for command in (
-    run, render, status, logs, stop, runs, up, attach, exec_, tunnel, down, torchrun, du, clean, config, doctor, lab,
+    run, render, status, logs, stop, runs, up, attach, exec_, tunnel, down, torchrun, torchrun_coordinator, du, clean,
+    config, doctor, lab,
 ):  # fmt: skip
     cli.add_command(command)
 cli.add_command(stop, "cancel")  # the word that Slurm's users know
