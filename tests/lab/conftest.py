@@ -17,6 +17,7 @@ from tests.running import MusterCommand, wait_for
 from muster.lab import Lab
 
 LAB_DIR = Path("/run/ml-tests" + os.environ.get("PYTEST_XDIST_WORKER", ""))  # labs can be up at the same time
+WAIT_ONCE = 'echo "cycle $MUSTER_CYCLE"; [ $MUSTER_CYCLE != 0 ] || sleep 1000'  # a driver that has to be restarted
 REPOSITORY = Path(__file__).parents[2]  # may be a clone in /tmp, which the nodes have of their own
 
 
@@ -96,6 +97,10 @@ class SlurmCommand(MusterCommand):
         )
         return self.job(job_id)
 
+    def hosts(self) -> list[str]:
+        """The names of the run's nodes, by number."""
+        return (self.run_dir() / "attempt-0" / "hosts").read_text().split()
+
     def steps(self, job_id: str) -> list[str]:
         out = self.slurm("squeue", "--steps", f"--jobs={job_id}", "--noheader", "--format=%i").stdout
         return [step for step in out.split() if not step.endswith((".batch", ".extern"))]
@@ -117,13 +122,11 @@ def _processes(slurm: SlurmCommand, node: str, name: str) -> list[int]:
     """By their UTS namespace, which is the node's own."""
     (found,) = [entry for entry in slurm.lab.status().nodes if entry.name == node]
     space = os.readlink(f"/proc/{found.pid}/ns/uts")
-    return [
-        pid for pid in slurm.lab.processes(node) if _named(pid, name) and os.readlink(f"/proc/{pid}/ns/uts") == space
-    ]
+    return [pid for pid in slurm.lab.processes(node) if _is(pid, name, space)]
 
 
-def _named(pid: int, name: str) -> bool:
+def _is(pid: int, name: str, space: str) -> bool:
     try:
-        return Path(f"/proc/{pid}/comm").read_text().startswith(name)
+        return Path(f"/proc/{pid}/comm").read_text().startswith(name) and os.readlink(f"/proc/{pid}/ns/uts") == space
     except OSError:
-        return False
+        return False  # it has ended meanwhile

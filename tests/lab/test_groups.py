@@ -40,10 +40,6 @@ def mixed(slurm: SlurmCommand, *args: str, ray: bool = False) -> list[str]:
     return ["run", "-f", "job.yaml", "--python", slurm.python, *kind, *args]
 
 
-def hosts(slurm: SlurmCommand) -> list[str]:
-    return (slurm.run_dir() / "attempt-0" / "hosts").read_text().split()
-
-
 # -- groups -------------------------------------------------------------------------------------------------------
 
 
@@ -53,7 +49,7 @@ def test_groups_are_one_job_of_one_step_led_by_the_first_group(slurm: SlurmComma
     assert done.returncode == 6, done.stderr
     assert done.stdout.splitlines() == ["trainers on n1", "1"]
     status = slurm.status()
-    assert [(node["rank"], node["host"]) for node in status["nodes"]] == list(enumerate(hosts(slurm)))
+    assert [(node["rank"], node["host"]) for node in status["nodes"]] == list(enumerate(slurm.hosts()))
     job = slurm.slurm("scontrol", "show", "job", status["job_id"]).stdout
     assert re.findall(r"NumNodes=(\d+)", job) == ["2", "1"]
     assert set(re.findall(r"TimeLimit=(\S+)", job)) == {"00:30:00"}
@@ -84,7 +80,7 @@ def test_a_node_of_the_second_group_that_fails_is_named_and_not_taken_for_the_le
     done = slurm(*mixed(slurm, "--setup", '[ "$SLURM_PROCID" != 2 ]', "--", "true"))
     assert done.returncode == 125
     error = slurm.status()["error"]
-    assert (error["host"], error["rank"], error["reason"]) == (hosts(slurm)[2], 2, "--setup failed with code 1")
+    assert (error["host"], error["rank"], error["reason"]) == (slurm.hosts()[2], 2, "--setup failed with code 1")
 
 
 def test_a_run_of_groups_is_stopped_by_its_job_id(slurm: SlurmCommand) -> None:
@@ -105,7 +101,7 @@ def test_an_allocation_of_the_same_groups_is_used(slurm: SlurmCommand) -> None:
     command = [sys.executable, "-m", "muster.cli.main", *words]
     done = slurm.slurm("salloc", "-N2", "--exclusive", ":", "-N1", "--exclusive", *command)
     assert (done.returncode, done.stdout) == (4, "trainers\n"), done.stderr
-    assert len(hosts(slurm)) == 3
+    assert len(slurm.hosts()) == 3
 
 
 # -- arrays -------------------------------------------------------------------------------------------------------

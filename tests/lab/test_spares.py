@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.lab.conftest import SlurmCommand
+from tests.lab.conftest import WAIT_ONCE, SlurmCommand
 from tests.lab.figures import report
 from tests.running import wait_for
 
 from muster.agent import steps
 
 LAB = {"nodes": 5}
-WAIT_ONCE = 'echo "cycle $MUSTER_CYCLE"; [ $MUSTER_CYCLE != 0 ] || sleep 1000'
 # Computes until the nodes of its cluster have changed, and all ranks are there again.
 COMPUTE = """
 import time, ray
@@ -46,10 +45,6 @@ def lost(slurm: SlurmCommand, victim: str) -> Iterator[None]:
         slurm.lab.heal(victim)
 
 
-def hosts(run: Path) -> list[str]:
-    return (run / "attempt-0" / "hosts").read_text().split()
-
-
 def events(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "attempt-0" / "events-0.jsonl").read_text().splitlines()]
 
@@ -73,7 +68,7 @@ def test_a_spare_replaces_a_killed_node_in_ray_and_the_driver_goes_on(slurm: Slu
     options = ("--spares", "1", "--on-node-loss", "replace", "--cpus-per-node", "1", "--", "python", "driver.py")
     process = slurm.start(*slurm.run_args(*options, nodes=4, ray=True))
     run = slurm.wait_for_driver("ranks")
-    victim, spare = hosts(run)[2], hosts(run)[4]
+    victim, spare = slurm.hosts()[2], slurm.hosts()[4]
     wait_for("the status to tell", lambda: slurm.status()["state"] == "running")
     killed = time.time()
     with lost(slurm, victim):
@@ -93,7 +88,7 @@ def test_a_killed_node_costs_a_restart_and_slurm_s_job_completes(slurm: SlurmCom
     options = ("--spares", "1", "--on-node-loss", "restart", "--", "bash", "-c", WAIT_ONCE)
     process = slurm.start(*slurm.run_args(*options, nodes=4))
     run = slurm.wait_for_driver("cycle 0")
-    victim, spare = hosts(run)[1], hosts(run)[4]
+    victim, spare = slurm.hosts()[1], slurm.hosts()[4]
     with lost(slurm, victim):
         out, err = process.communicate(timeout=90)
     assert process.returncode == 0, err
@@ -113,7 +108,8 @@ def test_a_driver_that_fails_because_a_host_is_silent_runs_again(slurm: SlurmCom
     fail = f'echo "cycle $MUSTER_CYCLE"; {wait}; exit $((1 - MUSTER_CYCLE))'
     options = ("--spares", "1", "--on-node-loss", "restart", "--", "bash", "-c", fail)
     process = slurm.start(*slurm.run_args(*options, nodes=4))
-    victim = hosts(slurm.wait_for_driver("cycle 0"))[1]
+    slurm.wait_for_driver("cycle 0")
+    victim = slurm.hosts()[1]
     slurm.lab.partition(victim)
     try:
         (slurm.cwd / "go").touch()
@@ -130,7 +126,7 @@ def test_a_node_killed_while_nodes_gather_costs_no_restart(slurm: SlurmCommand) 
     options = ("--spares", "1", "--setup", setup, "--last-call", "60", "--", "echo", "well")
     process = slurm.start(*slurm.run_args(*options, nodes=4))
     run = wait_for("a run", lambda: slurm.run_dirs() and slurm.run_dirs()[0])
-    names = wait_for("the names of its nodes", lambda: (run / "attempt-0" / "hosts").exists() and hosts(run))
+    names = wait_for("the names of its nodes", lambda: (run / "attempt-0" / "hosts").exists() and slurm.hosts())
     log = run / "attempt-0" / "events-0.jsonl"
     wait_for("the others", lambda: log.exists() and {e["host"] for e in events(run) if arrived(e)} == others(names))
     with lost(slurm, names[2]):

@@ -48,9 +48,9 @@ def start(slurm: SlurmCommand, *options: str) -> tuple[subprocess.Popen[str], st
     (slurm.cwd / "driver.py").write_text(DRIVER)
     asked = ("--spares", "1", "--on-node-loss", "restart", *options, "--", "python", "driver.py")
     process = slurm.start(*slurm.run_args(*asked, nodes=3))
-    run = slurm.wait_for_driver("cycle 0")
+    slurm.wait_for_driver("cycle 0")
     wait_for("the status to tell", lambda: slurm.status()["state"] == "running")
-    return process, (run / "attempt-0" / "hosts").read_text().split()[0]
+    return process, slurm.hosts()[0]
 
 
 @contextmanager

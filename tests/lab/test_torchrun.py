@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from tests.running import wait_for
 from tests.torch.conftest import needs_torch
 
 LAB = {"nodes": 3}
+MUSTER = (sys.executable, "-m", "muster.cli.main")
 pytestmark = needs_torch
 
 # The first time they wait to be killed or stopped; the rank is torchrun's, the node Slurm's.
@@ -32,13 +34,12 @@ dist.destroy_process_group()
 def test_a_spare_takes_the_place_of_a_killed_node_and_every_task_that_is_left_exits_with_0(slurm: SlurmCommand) -> None:
     (slurm.cwd / "train.py").write_text(TRAIN)
     (slurm.cwd / "hold").touch()
-    command = [sys.executable, "-m", "muster.cli.main", "torchrun", "--spares", "1", "train.py"]
-    environment = {**os.environ, **slurm.env, "PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": "1"}
+    command = [*MUSTER, "torchrun", "--spares", "1", "train.py"]
     log = slurm.cwd / "srun.log"
     with open(log, "w") as out:
         srun = subprocess.Popen(
             ["srun", "-N3", "--ntasks-per-node=1", "--no-kill", "--kill-on-bad-exit=0", *command],
-            cwd=slurm.cwd, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+            cwd=slurm.cwd, env=environment(slurm), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:
         first, second, spare = slurm.live_nodes()
@@ -56,6 +57,28 @@ def test_a_spare_takes_the_place_of_a_killed_node_and_every_task_that_is_left_ex
         srun.kill()
         srun.wait()
         slurm.lab.heal(second)
+
+
+def test_10_a_coordinator_closes_a_round_without_taking_part_in_it(slurm: SlurmCommand) -> None:
+    (slurm.cwd / "train.py").write_text(TRAIN)
+    muster = shlex.join(MUSTER)
+    coordinate, take_part = f"{muster} torchrun-coordinator --nnodes 2", f"{muster} torchrun --nnodes 2 train.py"
+    part = f"if [ $SLURM_PROCID = 0 ]; then {coordinate}; else {take_part}; fi"
+    done = subprocess.run(
+        ["srun", "-N3", "--ntasks-per-node=1", "bash", "-c", part],
+        cwd=slurm.cwd, env=environment(slurm), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, second, third = slurm.live_nodes()
+    assert sorted(line for line in done.stdout.splitlines() if " of " in line) == [
+        f"{second} is 0 of 2",
+        f"{third} is 1 of 2",
+    ]
+    assert f"round 1 runs on {second}, {third}" in done.stderr and first not in done.stdout
+
+
+def environment(slurm: SlurmCommand) -> dict[str, str]:
+    return {**os.environ, **slurm.env, "PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": "1"}
 
 
 def launchers_of(slurm: SlurmCommand, node: str) -> list[str]:

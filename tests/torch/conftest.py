@@ -78,15 +78,17 @@ class Game:
         self._stores = itertools.count(1)
 
     def player(self, number: int, token: bytes = b"secret", is_host: bool | None = None, **plan: Any) -> Player:
-        plan = {"least": 2, "most": 2, **plan}
         is_host = not self.players if is_host is None else is_host
-        settings = Settings(
-            "127.0.0.1", self.port, "run", ElasticPlan(**plan), token, f"n{number}", number,
-            is_host=is_host, read_timeout=DEADLINE_S,
-        )  # fmt: skip
+        settings = self.settings(number, token, is_host, **plan)
         player = Player(Session(settings, lambda: (next(self._stores), object())))
         self.players.append(player)
         return player
+
+    def settings(self, number: int, token: bytes = b"secret", is_host: bool = False, **plan: Any) -> Settings:
+        return Settings(
+            "127.0.0.1", self.port, "run", ElasticPlan(**{"least": 2, "most": 2, **plan}), token, f"n{number}", number,
+            is_host=is_host, read_timeout=DEADLINE_S,
+        )  # fmt: skip
 
     def running(self, numbers: int, **plan: Any) -> list[Player]:
         """That many players; the round runs on the first ones."""

@@ -8,6 +8,8 @@ import pytest
 from tests.running import wait_for
 from tests.torch.conftest import DEADLINE_S, Game, Player
 
+from muster.rendezvous.messages import Outcome
+from muster.torch.apart import coordinate
 from muster.torch.session import JobOver, Refused, Unreachable
 
 SPARE = {"spares": 1}
@@ -150,3 +152,22 @@ def test_a_spare_that_leaves_does_not_wait_for_the_job(game: Game) -> None:
     first, _, spare = game.running(3, **SPARE)
     assert all_gone([spare.leave(1, "KeyboardInterrupt")])
     assert not first.session.is_called_back
+
+
+def test_a_coordinator_that_is_no_node_closes_rounds_without_taking_part(game: Game) -> None:
+    settings = game.settings(9, **SPARE)
+    outcome: list[Outcome] = []
+    listening = threading.Event()
+
+    def serve() -> None:
+        outcome.append(coordinate(settings, lambda: (1, object()), lambda port: listening.set()))
+
+    apart = threading.Thread(target=serve, daemon=True)
+    apart.start()
+    assert listening.wait(60)
+    first, second, spare = (game.player(number, is_host=False, **SPARE).join() for number in range(3))
+    assert [player.joined().rank for player in (first, second)] == [0, 1]
+    game.drop(first)  # whoever it is: the coordinator stays
+    assert [player.join().joined().rank for player in (second,)] == [0] and spare.joined().rank == 1
+    assert all_gone([second.leave(0), spare.leave(0), apart])
+    assert outcome[0].exit_code == 0 and second.session.outcome == outcome[0]

@@ -93,12 +93,12 @@ class Heir:
         write_json(identity.attempt.node_record(identity.rank), {**self._greeting(), **process})
         while True:
             claims = identity.attempt.claims()
-            if claims:
+            for term in reversed(claims):  # the newest may be of one who was not elected
                 try:
-                    return await self._connect(claims[-1])
+                    return await self._connect(term)
                 except ChannelError as error:
                     say(f"{error}; trying again")
-            elif wait >= LONGEST_LOOK_S and self._is_first_left():
+            if not claims and wait >= LONGEST_LOOK_S and self._is_first_left():
                 await self._stand(0, first_charter(self._job().step_nodes, identity.rank))
             if has_outcome(identity.attempt):
                 return None

@@ -109,7 +109,7 @@ class Members:
         stale = greeting.get("attempt") != self._identity.attempt.number or "host" not in greeting
         reason = None if stale else self.refusal(rank, greeting["host"])
         if stale or reason is not None or rank in self._channels:
-            channel.send("bye" if reason is None else "refused", reason=reason)
+            channel.send("bye" if stale else "refused" if reason is not None else "retire", reason=reason)
             channel.close()
             return
         self._channels[rank] = channel

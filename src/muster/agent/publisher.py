@@ -14,7 +14,7 @@ from muster.agent.cycles import Cycles
 from muster.agent.job import Identity, slurm_job_id
 from muster.agent.log import say
 from muster.agent.node_entry import node_entry
-from muster.board import read_record, write_atomic, write_json
+from muster.board import claim, read_record, write_atomic
 from muster.board.secrets import redact_words, scrubbed
 from muster.rendezvous.messages import Outcome
 from muster.rendezvous.protocol import Node, Protocol
@@ -155,7 +155,8 @@ class Publisher:
         with contextlib.suppress(OSError):
             os.unlink(self._attempt.reserve)
         try:
-            write_json(self._attempt.outcome, self.shown(record))
+            if not claim(self._attempt.outcome, self.shown(record)):
+                say("the run's end had been recorded before, and that stands")
         except OSError as error:
             say(f"the outcome could not be written: {error}")
 

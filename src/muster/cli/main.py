@@ -22,7 +22,7 @@ from muster.cli.report import compare_, report
 from muster.cli.run import run
 from muster.cli.sandbox import sandbox
 from muster.cli.top import top
-from muster.cli.torchrun import torchrun
+from muster.cli.torchrun import torchrun, torchrun_coordinator
 from muster.cli.tunnel import tunnel
 from muster.cli.ui import ui
 
@@ -51,7 +51,7 @@ def cli() -> None:
 
 for command in (
     run, render, status, logs, stop, runs, top, report, compare_, ui, up, attach, exec_, tunnel, down, ps, reap,
-    torchrun, du, clean, config, doctor, lab, sandbox,
+    torchrun, torchrun_coordinator, du, clean, config, doctor, lab, sandbox,
 ):  # fmt: skip
     cli.add_command(command)
 cli.add_command(stop, "cancel")  # the word that Slurm's users know

@@ -6,6 +6,8 @@ import importlib.util
 
 import click
 
+from muster.agent.log import say
+
 
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
@@ -40,11 +42,60 @@ def torchrun(words: tuple[str, ...]) -> int:
     """
     if not words:
         raise click.UsageError("no SCRIPT is given", click.get_current_context())
-    if importlib.util.find_spec("torch") is None:
-        raise click.ClickException("`muster torchrun` needs torch in the same environment: pip install torch")
+    _demand_torch()
     from muster.torch.launcher import launch
 
     try:
         return launch(words)
     except ValueError as error:
         raise click.UsageError(str(error), click.get_current_context()) from error
+
+
+@click.command("torchrun-coordinator")
+@click.option("--nnodes", required=True, metavar="N|MIN:MAX", help="As the nodes have it.")
+@click.option("--spares", type=click.IntRange(0), default=0, help="As the nodes have it.")
+@click.option("--rdzv-endpoint", metavar="HOST:PORT", help="As the nodes have it; HOST is this one.")
+@click.option("--rdzv-id", help="As the nodes have it.")
+@click.option("--last-call", type=float, help="Seconds that a round with enough nodes waits for the others.")
+@click.option("--timeout", type=float, help="Seconds for enough nodes to come, in every round.")
+@click.option("--token-file", help="A file with the secret that connections must prove to know.")
+def torchrun_coordinator(
+    nnodes: str, spares: int, rdzv_endpoint: str | None, rdzv_id: str | None, **conf: float | str | None
+) -> int:
+    """Coordinate a job of `muster torchrun` without taking part in it: no worker runs here.
+
+    Nodes that come and go then never take the coordinator along. For a host that is not one of the job's, a login or a
+    CPU node, or the first task of a step:
+
+    \b
+      muster torchrun-coordinator --rdzv-endpoint $(hostname):29400 --rdzv-id 4711 --nnodes 4 --spares 1
+
+    The nodes run `muster torchrun`, or torchrun with --rdzv-backend muster, with the same endpoint, id and numbers. In
+    a Slurm step endpoint and id need not be given. The exit code is the job's.
+    """
+    _demand_torch()
+    from muster.torch.apart import coordinate
+    from muster.torch.handler import open_store
+    from muster.torch.launcher import numbers
+    from muster.torch.settings import settings_of
+    from muster.torch.surroundings import surroundings
+
+    place = surroundings()
+    try:
+        given = {"spares": spares, **{name: value for name, value in conf.items() if value is not None}}
+        endpoint = rdzv_endpoint or place.endpoint or ""
+        settings = settings_of(endpoint, rdzv_id or place.run_id or "none", numbers(nnodes), given, place)
+    except ValueError as error:
+        raise click.UsageError(str(error), click.get_current_context()) from error
+    try:
+        outcome = coordinate(settings, lambda: open_store(settings), lambda port: say(f"coordinating at port {port}"))
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
+    say(f"the job {outcome.state}: {outcome.end_reason}")
+    return outcome.exit_code
+
+
+def _demand_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        name = click.get_current_context().command.name
+        raise click.ClickException(f"`muster {name}` needs torch in the same environment: pip install torch")

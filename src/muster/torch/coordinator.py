@@ -29,6 +29,7 @@ from muster.agent.channel import LINE_LIMIT, SILENCE_S, Channel, accept
 from muster.agent.log import say
 from muster.rendezvous.elastic import ElasticJob
 from muster.rendezvous.elastic_types import CallBack, Command, ElasticPlan, End, Form, Go, JobState, Refuse
+from muster.rendezvous.messages import Outcome
 from muster.rendezvous.states import NodeState
 from muster.rendezvous.words import listed
 
@@ -51,7 +52,13 @@ class Coordinator:
 
     async def start(self, listener: socket.socket) -> None:
         self._server = await asyncio.start_server(self._accepted, sock=listener, limit=LINE_LIMIT)
-        self._background(self._look())
+        self._looking = self._background(self._look())
+
+    async def ended(self) -> Outcome:
+        """Wait for the job's end; whoever is connected is told of it, and may not have heard it yet."""
+        await self._looking
+        assert self._job.outcome is not None
+        return self._job.outcome
 
     async def close(self, seconds: float) -> None:
         """Let everybody hear the outcome and go, within bounds; then stop listening."""
@@ -182,7 +189,8 @@ class Coordinator:
             if key in self._channels:
                 self._channels[key].send(kind, **fields)
 
-    def _background(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
+    def _background(self, work: Any) -> asyncio.Future[Any]:
+        task: asyncio.Future[Any] = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

@@ -35,7 +35,7 @@ class MusterRendezvous(RendezvousHandler):
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._session = Session(settings, self._open_store)
+        self._session = Session(settings, lambda: open_store(settings))
 
     def get_backend(self) -> str:
         return BACKEND
@@ -103,19 +103,21 @@ class MusterRendezvous(RendezvousHandler):
         """This node goes by a signal; torchrun does not call `shutdown` then."""
         self._session.withdraw(reason)
 
-    def _open_store(self) -> tuple[int, object]:
-        store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=self._timeout)
-        return store.port, store
-
     def _reach_store(self, round: Round) -> Any:
         try:
-            return TCPStore(self._settings.host, round.port, wait_for_workers=False, timeout=self._timeout)
+            return TCPStore(self._settings.host, round.port, wait_for_workers=False, timeout=_timeout(self._settings))
         except RuntimeError as error:
             raise RendezvousConnectionError(f"the store of round {round.number}: {error}") from error
 
-    @property
-    def _timeout(self) -> timedelta:
-        return timedelta(seconds=self._settings.read_timeout)
+
+def open_store(settings: Settings) -> tuple[int, object]:
+    """A round's store, on the coordinator's host: its port, and what keeps it open."""
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=_timeout(settings))
+    return store.port, store
+
+
+def _timeout(settings: Settings) -> timedelta:
+    return timedelta(seconds=settings.read_timeout)
 
 
 def create_handler(parameters: RendezvousParameters) -> MusterRendezvous:

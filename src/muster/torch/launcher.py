@@ -78,7 +78,7 @@ def parse(words: Sequence[str], place: Surroundings, environ: Mapping[str, str])
         raise ValueError(f"--rdzv-backend {args.rdzv_backend}: `muster torchrun` has its own; use torchrun for another")
     if args.nnodes is None:
         args.nnodes = str((place.nodes or 1) - spares)
-    least, most = _numbers(args.nnodes)
+    least, most = numbers(args.nnodes)
     if least < 1:
         raise ValueError(f"--spares {spares}: no node is left of {place.nodes or 1}")
     args.rdzv_endpoint = args.rdzv_endpoint or place.endpoint or ("localhost:0" if most + spares == 1 else "")
@@ -102,7 +102,7 @@ def configured(args: argparse.Namespace) -> tuple[Any, Callable[..., Any] | str,
     return config, command, arguments
 
 
-def _numbers(nnodes: str) -> tuple[int, int]:
+def numbers(nnodes: str) -> tuple[int, int]:
     try:
         least, most = parse_min_max_nnodes(nnodes)
     except (RuntimeError, ValueError):
