@@ -26,7 +26,7 @@ class Life:
         self.protocol = SimpleNamespace(cycle=0, nodes=[], lead=0)
         self.fed: list[m.Event] = []
         self.heard = Heard()
-        quiet = SimpleNamespace(phase=lambda text: None, event=lambda name, **fields: None)
+        quiet = SimpleNamespace(phase=lambda text: None, event=lambda name, **fields: None, guests=[])
         around: Any = (
             identity,
             JOB,
