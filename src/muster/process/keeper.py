@@ -197,9 +197,11 @@ class Keeper:
     def tell(self, **message: Any) -> None:
         if self.owner is None:
             return
-        body = json.dumps(message).encode()
+        body, left = json.dumps(message).encode(), self.lease_left()
         try:
+            self.owner.settimeout(None if left == float("inf") else left + 0.001)  # not beyond the lease
             self.owner.sendall(LENGTH.pack(len(body)) + body)
+            self.owner.settimeout(None)
         except OSError:
             self.owner = None
 

@@ -281,8 +281,13 @@ class Protocol(Rounds):
         return self._conclude()
 
     def _too_late(self, now: float) -> list[Command]:
-        """Nodes on which Ray is not up in time are as good as failed: spares take their ranks, where there are any."""
-        late = [node for node in self._active() if node.state is not NodeState.READY]
+        """Nodes on which Ray is not up in time are as good as failed: spares take their ranks, where there are any.
+
+        Who only waits for the head is not late; the lead is the first to be judged.
+        """
+        unready = [node for node in self._active() if node.state is not NodeState.READY]
+        begun = [node for node in unready if node.state is NodeState.STARTING] or unready
+        late = sorted(begun, key=lambda node: node.rank != self.lead)
         reason = words.too_late(self.plan, late)
         self.deadline = now + self.plan.start_timeout
         commands: list[Command] = []
