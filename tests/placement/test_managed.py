@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 import time
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 ray = pytest.importorskip("ray")
 
-from muster.placement import sweep  # noqa: E402
+from muster.placement import stopping, sweep  # noqa: E402
 from muster.placement.errors import SubprocessError  # noqa: E402
 from muster.placement.managed import NOSET_CUDA_RUNTIME_ENV, ManagedSubprocess, merged_runtime_env  # noqa: E402
 
@@ -83,8 +84,30 @@ def test_thirty_two_that_ignore_term_take_one_grace_and_one_that_is_dead_already
     ray.kill(processes[1].actor)
     start = time.monotonic()
     ManagedSubprocess.stop_many(processes, timeout_s=GRACE_S)
-    assert time.monotonic() - start < MANY * GRACE_S / 4  # far from one after the other, however slow the machine
+    took = time.monotonic() - start
+    print(f"{MANY} stopped in {took:.1f} s with a grace of {GRACE_S:g} s")
+    assert took < MANY * GRACE_S / 4  # far from one after the other, however slow the machine
     eventually("all to be gone", marked.gone)
+
+
+def test_a_stop_that_hangs_is_forced_and_what_cannot_be_asked_is_named(
+    group: Any, marked: Marked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced = tmp_path / "forced"
+
+    class Stuck:
+        async def stop(self, grace: float) -> None:
+            await asyncio.sleep(1000)
+
+        async def force_sigkill_subprocess(self) -> None:
+            forced.touch()
+
+    stuck = ray.remote(Stuck).options(num_cpus=0).remote()
+    program = ManagedSubprocess.spawn("asked", group, 0, num_gpus=0, command=["sleep", "9"], subprocess_env=marked.env)
+    monkeypatch.setattr(stopping, "ANSWER_S", 0.5)
+    actors = [("alike", stuck), ("alike", program.actor), ("no actor", object())]
+    assert stopping.graceful_stop_actors(actors, timeout_s=0.5) == ["no actor"]
+    assert forced.exists() and marked.gone()
 
 
 def test_a_killed_actor_makes_the_wait_resolve_and_takes_the_program_along(group: Any, marked: Marked) -> None:

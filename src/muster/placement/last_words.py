@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,14 +20,12 @@ def last_words(facts: Mapping[str, Any]) -> str:
         return ""
     there = NodeAffinitySchedulingStrategy(node_id=facts["node_id"], soft=False)
     task: Any = ray.remote(num_cpus=0)(_tail)
-    with contextlib.suppress(RayError):
-        asked = task.options(scheduling_strategy=there).remote(facts["log_file"])
-        try:
-            tail: str = ray.get(asked, timeout=ANSWER_S)
-            return tail
-        finally:
-            ray.cancel(asked)  # nothing happens when it is done
-    return ""
+    try:
+        # Not cancelled when it is late: ray.cancel of a task that ends in that moment aborts the whole process.
+        tail: str = ray.get(task.options(scheduling_strategy=there).remote(facts["log_file"]), timeout=ANSWER_S)
+    except RayError:
+        return ""
+    return tail
 
 
 def _tail(log_file: str) -> str:
