@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Union
 
 ALL, HEAD, ANY = "all", "head", "any"
 
@@ -45,7 +44,7 @@ class ServicePlan:
     """One service, as far as the protocol is concerned."""
 
     name: str
-    scope: Union[str, int] = ALL
+    scope: str | int = ALL
     gate: bool = True  # the driver waits for it
     deadline: float = 300.0  # from an instance's start until it must be ready
 
