@@ -21,6 +21,7 @@ from muster.agent.outside import Outside
 from muster.agent.place import matters, place_from
 from muster.agent.publisher import Publisher
 from muster.agent.seat import Seat
+from muster.agent.services.on_lead import LeadServices
 from muster.agent.spare_watch import SpareWatch
 from muster.agent.turns import cycle_ending, ending
 from muster.board.secrets import secret_values
@@ -57,10 +58,13 @@ class Lead:
         self._signalled = False
         self._killed_at: float | None = None  # when Slurm's SIGKILL will come
         self._outside = Outside(identity.attempt, plan.hosts)
+        self._services = LeadServices(
+            identity, self._protocol, self._publisher, self._members, self._off_loop, self.watch, self._feed
+        )
         self._driving = Driving(
             Around(
                 identity, job, self._protocol, self._publisher, self._members, self._off_loop, self.watch,
-                self._own_address, self._feed, self._feed_failure,
+                self._own_address, self._feed, self._feed_failure, self._services.environment,
             )
         )  # fmt: skip
         self._spares = SpareWatch(job, self._members.send, self._publisher.phase)
@@ -106,6 +110,7 @@ class Lead:
         if self._entitlement.over:
             return await self._give_way()
         await note_left_job(self._identity)
+        await self._services.publish()
         self._publisher.run_ends(outcome)
         await self._off_loop(self._publisher.conclude, self._publisher.batch(), outcome, self._signalled)
         await self._members.dismiss(code=outcome.exit_code, ended=outcome.end_reason)
@@ -151,6 +156,7 @@ class Lead:
             return
         commands = self._protocol.handle(event, time.monotonic())
         self._spares.look(self._protocol.moves)
+        self._services.look()
         for command in commands:
             self._perform(command)
         self._publisher.note_moves()
@@ -180,7 +186,8 @@ class Lead:
     def _welcome(self, rank: int) -> None:
         options, cycle = self._driving.cluster.options(rank), self._protocol.cycle
         leads = rank == self._protocol.lead
-        self._members.send(rank, "welcome", cycle=cycle, ray=options, interface=self._job.interface, leads=leads)
+        told = {"ray": options, "interface": self._job.interface, "services": self._services.any}
+        self._members.send(rank, "welcome", cycle=cycle, leads=leads, **told)
 
     def _lost(self, rank: int, how: str) -> None:
         """Told in words, and with what the node's log said last."""
@@ -215,6 +222,8 @@ class Lead:
             self._members.answered(rank, message["python"])
         elif kind == "gone":
             self._feed(m.NodeGone(rank, cycle))
+        elif kind == "service":
+            self._services.take(rank, message)
         elif kind in REPORTS and isinstance(self._driving.driver, Gang):
             self._driving.driver.take(rank, message)
 
@@ -266,6 +275,8 @@ class Lead:
             self._members.send(
                 command.rank, "start_ray", address=None, head=self._driving.cluster.address, logical=logical
             )
+        elif isinstance(command, m.StartServices):
+            self._services.begin(command)
         elif isinstance(command, m.StartDriver):
             if self._job.ray:
                 self._publisher.mark("ray_ready")
@@ -305,6 +316,7 @@ class Lead:
 
     async def _run_driver(self, cycle: int) -> None:
         await self._entitlement.may_drive(cycle)
+        await self._services.publish()
         await self._driving.run(cycle)
 
     async def _start_head(self) -> None:

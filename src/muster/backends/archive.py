@@ -17,7 +17,7 @@ from pathlib import Path
 
 from muster.agent import steps
 
-AGENT_ROOMS = ("agent", "rendezvous", "board", "process")
+AGENT_ROOMS = ("agent", "rendezvous", "board", "process", "sandbox")  # sandbox: as a service
 SIMULATOR = ("rendezvous/sim/", "rendezvous/simulate.py")  # of no use on a node
 
 BOOTSTRAP = """\

@@ -1,8 +1,8 @@
 """Where everything lies in a run directory. No other module builds these paths.
 
 <runs dir>/<run id>/
-  job.json  env.json  services.json  job.sh  job.out  agent.pyz  muster-library.zip  token  ray-token  submission.json  output/
-  report.html  metrics.prom
+  job.json  env.json  services.json  job.sh  job.out  agent.pyz  muster-library.zip  token  ray-token  submission.json
+  output/  report.html  metrics.prom
   attempt-0/
     canary  hosts  steps.log  phases.log  stop.json  beat  reserve  outcome  sequel.json
     lead-0.json  status-0.json  events-0.jsonl           for each term, that is, for each lead
