@@ -15,6 +15,8 @@ import pytest
 import yaml
 from tests.running import MusterCommand, wait_for
 
+from muster.agent.ray_node.settings import temp_dir
+
 # Serves as a real one does, once the file `go` is there; says which start it is, and ends when told to over HTTP.
 SERVER = """
 import http.server, os, sys, time
@@ -26,7 +28,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             os._exit(0)
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(f"{os.environ['MUSTER_PORT_HTTP']} {os.getpid()}".encode())
+        self.wfile.write(f"{sys.argv[1]} {os.getpid()}".encode())
     def log_message(self, *words):
         pass
 print("begins, cycle", os.environ["MUSTER_CYCLE"], flush=True)
@@ -43,7 +45,7 @@ def args(muster: MusterCommand, services: dict[str, Any], *options: str, nodes: 
     (muster.cwd / "server.py").write_text(SERVER)
     file = muster.cwd / "job.yaml"
     fields = {"backend": "local", "nodes": nodes, "python": muster.python, "ray": False, "stop_grace": 5, **job}
-    file.write_text(yaml.safe_dump({**fields, "services": services}))
+    file.write_text(yaml.safe_dump({**fields, "services": services}, sort_keys=False))
     return ["run", "--file", str(file), *options]
 
 
@@ -125,24 +127,19 @@ def test_services_of_all_scopes_are_where_they_should_be(muster: MusterCommand) 
     assert (ended["ready"], ended["instances"], record(muster, "every")["urls"]) == (0, [], [])
 
 
-@pytest.mark.parametrize(
-    ("command", "ready"),
-    [
-        (["bash", "-c", "echo warming; sleep 0.3; echo now serving; sleep 600"], {"log": "now ser[v]ing"}),
-        (["bash", "-c", "sleep 0.3; touch $MUSTER_SERVICE_DIR/up; sleep 600"], {"file": "up"}),
-        (["bash", "-c", "sleep 0.3; touch {dir}/up; sleep 600"], {"command": "[ -e {dir}/up ]"}),
-        (["python", "server.py", "{port}"], {"tcp": "http"}),
-        (["python", "server.py", "{http}"], None),
-    ],
-    ids=["log", "file", "command", "tcp", "its port"],
-)
-def test_a_service_may_show_in_many_ways_that_it_is_ready(
-    muster: MusterCommand, command: list[str], ready: dict[str, Any] | None
-) -> None:
-    service = {"command": command, "ready": ready, "ports": {"http": "auto"}, "deadline": "60s"}
-    done = run(muster, {"web": service}, nodes=1, command=["true"])
+def test_a_service_may_show_in_many_ways_that_it_is_ready(muster: MusterCommand) -> None:
+    later = "sleep 0.3; touch {dir}/up; sleep 600"
+    services: dict[str, Any] = {
+        "log": {"command": "echo warming; sleep 0.3; echo now serving; sleep 600", "ready": {"log": "now ser[v]ing"}},
+        "file": {"command": later.replace("{dir}", "$MUSTER_SERVICE_DIR"), "ready": {"file": "up"}},
+        "command": {"command": later, "ready": {"command": "[ -e {dir}/up ]"}},
+        "tcp": {"command": "python server.py {port}", "ports": {"main": "auto"}, "ready": {"tcp": "main"}},
+        "port": {"command": "python server.py {http}", "ports": {"http": "auto"}},
+        "none": {"command": "sleep 600"},
+    }
+    done = run(muster, services, nodes=1, command=["true"])
     assert done.returncode == 0, done.stderr
-    assert [event["state"] for event in events(muster)] == ["ready"]
+    assert {event["service"]: event["state"] for event in events(muster)} == dict.fromkeys(services, "ready")
 
 
 # -- failures -----------------------------------------------------------------------------------------------------
@@ -301,8 +298,69 @@ def test_a_record_of_an_earlier_attempt_is_never_read(muster: MusterCommand) -> 
     shown = "echo dir $MUSTER_SERVICES_DIR; cat $MUSTER_SERVICES_DIR/web.json"
     job = json.loads((muster.run_dir() / "job.json").read_text())
     (muster.run_dir() / "job.json").write_text(json.dumps({**job, "command": ["bash", "-c", shown]}))
-    done = subprocess.run(["bash", str(muster.run_dir() / "job.sh")], capture_output=True, text=True, timeout=60)
+    again = (muster.run_dir() / "job.sh").read_text().replace("\nnumber=0\n", "\nnumber=1\n")
+    done = subprocess.run(["bash", "-c", again], capture_output=True, text=True, timeout=60)
     log = (muster.run_dir() / "attempt-1" / "logs" / "driver.log").read_text()
     assert done.returncode == 0, done.stderr + log
     found = json.loads(log.splitlines()[-1])
     assert (found["attempt"], found["ready"]) == (1, 1) and found["urls"] != [] and "attempt-1/services" in log
+
+
+# -- sandboxes ----------------------------------------------------------------------------------------------------
+
+EXECUTE = """
+import json, os, urllib.request
+url, urls = os.environ["MUSTER_SERVICE_SANDBOX"], os.environ["MUSTER_SERVICE_SANDBOX_URLS"]
+body = {"generated_code": "print(6 * 7)", "language": "python", "timeout": 20}
+ask = urllib.request.Request(url + "/execute", json.dumps(body).encode(), {"Content-Type": "application/json"})
+print(url, urls, json.load(urllib.request.urlopen(ask))["stdout"].strip(), flush=True)
+while not os.path.exists("stop"):
+    __import__("time").sleep(0.1)
+"""
+
+
+def test_a_sandbox_gates_the_driver_and_every_node_knows_the_others(muster: MusterCommand) -> None:
+    (muster.cwd / "driver.py").write_text(EXECUTE)
+    settings = {"workers_min": 1, "workers_max": 2, "preload": []}
+    sandbox = {"kind": "sandbox", "settings": settings, "deadline": "60s"}
+    process = start(muster, {"sandbox": sandbox}, command=["python", "driver.py"])
+    run_dir = muster.wait_for_driver("42")
+    url, urls, said = (run_dir / "attempt-0" / "logs" / "driver.log").read_text().split()
+    assert (urls, said) == (url, "42") and url.startswith("http://127.0.0.1:")
+    known = wait_for("the members", lambda: members(muster, 2))
+    assert known[0] == known[1]
+    assert all(url not in endpoint and endpoint.startswith("http://127.0.0.1:") for endpoint in known[0])
+    (muster.cwd / "stop").touch()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+
+
+def members(muster: MusterCommand, count: int) -> list[list[str]] | None:
+    """What so many nodes know of each other, when they know of all."""
+    digest = Path(temp_dir(muster.run_dir().name, 0, 0, 0)).parent
+    found = [json.loads(path.read_text())["endpoints"] for path in digest.glob("*.service-sandbox/members.json")]
+    return found if len(found) == count and all(len(known) == count for known in found) else None
+
+
+def test_settings_that_a_node_refuses_end_the_run_with_its_words(muster: MusterCommand) -> None:
+    sandbox = {"kind": "sandbox", "settings": {"workers_min": 5, "workers_max": 2}}
+    done = run(muster, {"sandbox": sandbox}, nodes=1, command=["true"])
+    assert done.returncode == 125
+    assert "service sandbox on node-0 exited with 2 before it was ready" in done.stderr
+    assert "workers_min is 5, more than workers_max, 2" in done.stderr
+
+
+@pytest.mark.ray
+def test_ray_s_workers_find_the_endpoint_of_their_own_node(muster: MusterCommand) -> None:
+    (muster.cwd / "driver.py").write_text(
+        "import os, ray\nray.init(log_to_driver=False)\n"
+        "own = lambda: os.environ['MUSTER_SERVICE_WEB']\n"
+        "from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On\n"
+        "places = [On(node['NodeID'], False) for node in ray.nodes()]\n"
+        "tasks = [ray.remote(own).options(scheduling_strategy=place) for place in places]\n"
+        "found = ray.get([task.remote() for task in tasks])\n"
+        "print(sorted(found) == sorted(os.environ['MUSTER_SERVICE_WEB_URLS'].split(',')), len(set(found)))\n"
+    )
+    done = run(muster, {"web": WEB}, command=["python", "driver.py"], ray=True, cpus_per_node=1)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "True 2"
