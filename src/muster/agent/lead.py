@@ -22,6 +22,7 @@ from muster.agent.place import matters, place_from
 from muster.agent.publisher import Publisher
 from muster.agent.seat import Seat
 from muster.agent.services.on_lead import LeadServices
+from muster.agent.services.record import service_variables
 from muster.agent.spare_watch import SpareWatch
 from muster.agent.turns import cycle_ending, ending
 from muster.board.secrets import secret_values
@@ -43,7 +44,7 @@ class Lead:
         self._identity, self._job, self._seat = identity, job, seat
         plan = plan_of(identity, job, matters(os.environ, job))
         self._protocol = Protocol(plan, time.monotonic(), seat.mandate)
-        secrets = secret_values({**os.environ, **given_variables(identity)})
+        secrets = secret_values({**os.environ, **given_variables(identity), **service_variables(identity.run)})
         self._publisher = Publisher(identity, self._protocol, secrets, seat.term)
         self._members, self._whereabouts = seat.members, seat.whereabouts
         self._members.on_task, self._members.on_join = self._background, self._joined
@@ -59,8 +60,9 @@ class Lead:
         self._killed_at: float | None = None  # when Slurm's SIGKILL will come
         self._outside = Outside(identity.attempt, plan.hosts)
         self._services = LeadServices(
-            identity, self._protocol, self._publisher, self._members, self._off_loop, self.watch, self._feed
-        )
+            identity, self._protocol, self._publisher, self._members, self._off_loop, self.watch, self._feed,
+            lambda: not self._gave_way and not self._entitlement.over,
+        )  # fmt: skip
         self._driving = Driving(
             Around(
                 identity, job, self._protocol, self._publisher, self._members, self._off_loop, self.watch,

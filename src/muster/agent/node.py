@@ -152,6 +152,8 @@ class NodeAgent:
 
     async def _take_ports(self, channel: Channel, leads: bool) -> None:
         """Before Ray, which is to know where this node's services are."""
+        if self._services is not None:
+            await self._services.close()
         self._services = NodeServices(self._identity, self._cycle, self._address, self._token, channel.send)
         try:
             await self._services.prepare(leads)

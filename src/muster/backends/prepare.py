@@ -176,8 +176,9 @@ def write_run(prepared: Prepared) -> None:
         write_atomic(run.job, json.dumps(_job_record(prepared)) + "\n", mode=0o600 if hides else 0o644)
         write_atomic(run.script, prepared.script, mode=0o755)
         python = sys.executable if prepared.container else prepared.python
-        Path(run.agent).write_bytes(_archive(python))
-        Path(run.library).write_bytes(_library(python))
+        sandbox = any(service.kind == "sandbox" for service in spec.services.values())
+        Path(run.agent).write_bytes(_archive(python, sandbox))
+        Path(run.library).write_bytes(_library(python, sandbox))
     except BaseException:
         shutil.rmtree(run.root, ignore_errors=True)
         raise

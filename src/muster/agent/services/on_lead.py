@@ -19,7 +19,6 @@ from muster.rendezvous import messages as m
 from muster.rendezvous.plan import FAIL
 from muster.rendezvous.protocol import Protocol
 from muster.rendezvous.services import Instance, ServiceState
-from muster.rendezvous.states import RunState
 
 WRITE_S = 0.2  # at most so often are the records written, however many instances change
 TAIL_LINES = 12
@@ -46,9 +45,11 @@ class LeadServices:
         off_loop: Callable[..., Awaitable[Any]],
         watch: Callable[[asyncio.Future[Any]], None],
         feed: Callable[[m.Event], None],
+        entitled: Callable[[], bool],
     ) -> None:
+        """`entitled`: whether this is still the lead, whose records count."""
         self._identity, self._protocol, self._publisher, self._members = identity, protocol, publisher, members
-        self._off_loop, self._watch, self._feed = off_loop, watch, feed
+        self._off_loop, self._watch, self._feed, self._entitled = off_loop, watch, feed, entitled
         self._told: dict[tuple[str, int], Told] = {}
         self._seen = -1  # the version, and the cycle, that the records were last made of
         self._cycle = protocol.cycle
@@ -175,14 +176,14 @@ class LeadServices:
     async def _write(self) -> None:
         """Until nothing has changed since the last time."""
         version = None
-        while version != (self._seen, self._cycle) and self._protocol.state is not RunState.YIELDED:
+        while version != (self._seen, self._cycle):
             version = self._seen, self._cycle
             await self.publish()
             await asyncio.sleep(WRITE_S)
 
     async def publish(self) -> None:
         """The records as of now; and to the nodes of a sandbox, who they are."""
-        if not self.any:
+        if not self.any or not self._entitled():
             return
         await self._off_loop(_write_records, self._identity.attempt.services_dir, self._records())
         for name in self._protocol.services.plans:

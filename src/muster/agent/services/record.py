@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,13 @@ def load_services(run: RunPaths) -> dict[str, Service]:
     with open(run.services, encoding="utf-8") as file:
         records: dict[str, Any] = json.load(file)
     return {name: Service.from_record(name, record) for name, record in records.items()}
+
+
+def service_variables(run: RunPaths) -> dict[str, str]:
+    """What is given to any of them, for whoever must not show it; nothing where there are none."""
+    if not os.path.exists(run.services):
+        return {}
+    return {name: value for service in load_services(run).values() for name, value in service.env.items()}
 
 
 def plans_of(records: Mapping[str, Any] | None) -> tuple[ServicePlan, ...]:
