@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from tests.running import MusterCommand, wait_for
 
 from muster.agent.ray_node.settings import temp_dir
 
+REPOSITORY = Path(__file__).parents[2]
 # Serves as a real one does, once the file `go` is there; says which start it is, and ends when told to over HTTP.
 SERVER = """
 import http.server, os, sys, time
@@ -348,6 +350,14 @@ def test_settings_that_a_node_refuses_end_the_run_with_its_words(muster: MusterC
     assert done.returncode == 125
     assert "service sandbox on node-0 exited with 2 before it was ready" in done.stderr
     assert "workers_min is 5, more than workers_max, 2" in done.stderr
+
+
+def test_the_example_runs_as_it_is(muster: MusterCommand) -> None:
+    shutil.copytree(REPOSITORY / "examples", muster.cwd / "examples")
+    options = ("--backend", "local", "--no-ray", "--python", muster.python)
+    done = muster("run", "--file", "examples/services.yaml", *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("True says") == 3 and "3 of 3 are ready, in cycle 0" in done.stdout
 
 
 @pytest.mark.ray
