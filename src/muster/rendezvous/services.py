@@ -12,6 +12,7 @@ restarting  its deadline passes; its restarts are used up            failed
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -85,6 +86,7 @@ class Services:
         self.changes: list[Instance] = []  # every one made, in order, for whoever publishes them
         self.version = 0  # grows with everything that changes, a vanished instance included
         self.failure: Instance | None = None
+        self.ready: Counter[str] = Counter()  # how many there are of each
         self._nodes = nodes
         self._closed = sum(plan.wanted(nodes) for plan in plans if plan.gate)  # gated instances that are not ready
         self._serving: dict[int, int] = {}  # ranks in the cycle of nodes that have their instances, or are about to
@@ -168,6 +170,7 @@ class Services:
             self._count(instance.service, instance, None)
 
     def _count(self, service: str, before: Instance | None, after: Instance | None) -> None:
+        was, is_now = (one is not None and one.state is ServiceState.READY for one in (before, after))
+        self.ready[service] += is_now - was
         if self.plans[service].gate:
-            was, is_now = (one is not None and one.state is ServiceState.READY for one in (before, after))
             self._closed += was - is_now

@@ -13,7 +13,7 @@ from muster.agent.log import say
 from muster.agent.members import Members
 from muster.agent.publisher import Publisher
 from muster.agent.ray_node.settings import file_name
-from muster.agent.services.words import variable
+from muster.agent.services.found import reachable, variables
 from muster.board import write_json
 from muster.rendezvous import messages as m
 from muster.rendezvous.plan import FAIL
@@ -128,22 +128,9 @@ class LeadServices:
     # -- what others find ---------------------------------------------------------------------------------------
 
     def environment(self, rank: int) -> dict[str, str]:
-        """For the driver, or a part of it, on this node: the endpoint here if there is one, else the first; and all."""
+        """For the driver, or a part of it, on this node."""
         found = {"MUSTER_SERVICES_DIR": self._identity.attempt.services_dir} if self.any else {}
-        for name in self._protocol.services.plans:
-            here, urls = self._reachable(name, rank)
-            if urls:
-                found[f"MUSTER_SERVICE_{variable(name)}"] = here or urls[0]
-                found[f"MUSTER_SERVICE_{variable(name)}_URLS"] = ",".join(urls)
-        return found
-
-    def _reachable(self, name: str, rank: int) -> tuple[str | None, list[str]]:
-        """A sandbox's endpoint is reached on its own node alone."""
-        ready = self._ready(name)
-        here = next((self._of(instance).url for instance in ready if instance.rank == rank), None)
-        if any(self._of(instance).between for instance in ready):
-            return here, [here] if here else []
-        return here, [url for instance in ready if (url := self._of(instance).url)]
+        return {**found, **variables({name: self._record(name) for name in self._protocol.services.plans}, rank)}
 
     def snapshot(self) -> dict[str, Any]:
         """For the status."""
@@ -161,17 +148,15 @@ class LeadServices:
         gate = self._protocol.services.plans[name].gate
         return {"wanted": wanted, "ready": ready, "gate": gate, "instances": instances}
 
-    def _records(self) -> dict[str, dict[str, Any]]:
-        """By file. Attempt, term and cycle tell a reader whether it is of the present."""
-        attempt, protocol = self._identity.attempt, self._protocol
-        common = {"attempt": attempt.number, "term": self._publisher.term, "cycle": protocol.cycle}
-        return {
-            attempt.service_record(name): {
-                "service": name, **common, "version": protocol.services.version,
-                "urls": self._reachable(name, protocol.lead)[1], **entry,
-            }
-            for name, entry in self.snapshot().items()
+    def _record(self, name: str) -> dict[str, Any]:
+        """Attempt, term and cycle tell a reader whether it is of the present; `local`: reached on its own node alone."""
+        protocol = self._protocol
+        record: dict[str, Any] = {
+            "service": name, "attempt": self._identity.attempt.number, "term": self._publisher.term,
+            "cycle": protocol.cycle, "version": protocol.services.version, **self._entry(name),
+            "local": any(self._of(one).between for one in protocol.services.of(name)),
         }  # fmt: skip
+        return {**record, "urls": reachable(record, protocol.lead)[1]}
 
     async def _write(self) -> None:
         """Until nothing has changed since the last time."""
@@ -185,8 +170,10 @@ class LeadServices:
         """The records as of now; and to the nodes of a sandbox, who they are."""
         if not self.any or not self._entitled():
             return
-        await self._off_loop(_write_records, self._identity.attempt.services_dir, self._records())
-        for name in self._protocol.services.plans:
+        attempt, names = self._identity.attempt, list(self._protocol.services.plans)
+        records = {attempt.service_record(name): self._record(name) for name in names}
+        await self._off_loop(_write_records, attempt.services_dir, records)
+        for name in names:
             self._tell_members(name)
 
     def _tell_members(self, name: str) -> None:
@@ -212,7 +199,10 @@ class LeadServices:
         return [one for one in self._protocol.services.of(name) if one.state is ServiceState.READY]
 
     def _count(self, name: str) -> tuple[int, int]:
-        return len(self._ready(name)), self._protocol.services.plans[name].wanted(self._protocol.plan.wanted)
+        """How many are ready, and how many there should be."""
+        return self._protocol.services.ready[name], self._protocol.services.plans[name].wanted(
+            self._protocol.plan.wanted
+        )
 
 
 def _write_records(directory: str, records: dict[str, dict[str, Any]]) -> None:
