@@ -258,6 +258,28 @@ def test_a_cycle_ends_its_services_and_the_next_one_starts_them_again(muster: Mu
     assert (logs / "services" / "web" / "node-1.log").read_text() == "begins, cycle 0\n"
 
 
+def test_one_that_is_not_to_be_started_again_ends_the_run_whatever_could_be_mended(muster: MusterCommand) -> None:
+    web = {**WEB, "restart": "never"}
+    process = start(muster, {"web": web}, command=WAIT, spares=1, on_node_loss="restart")
+    muster.wait_for_driver("began")
+    urls = record(muster)["urls"]
+    found = muster("exec", "--node", "1", "--", "bash", "-c", "echo $MUSTER_SERVICE_WEB")  # a session finds its node's
+    assert found.stdout.strip() == urls[1], found.stderr
+    ask(urls[1], "/die")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 125
+    assert "service web on node-1 exited with 3, and may not be started again (restart: never)" in err
+
+
+def test_a_run_that_is_stopped_while_services_start_leaves_nothing(muster: MusterCommand) -> None:
+    process = start(muster, {"web": {"command": ["sleep", "600"], "ready": {"file": "never"}}}, command=WAIT)
+    logs = "muster-runs/*/attempt-0/logs/services/web/*.log"
+    wait_for("both to begin", lambda: len(list(muster.cwd.glob(logs))) == 2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+
+
 # -- what is given ------------------------------------------------------------------------------------------------
 
 

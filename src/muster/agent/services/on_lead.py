@@ -149,7 +149,7 @@ class LeadServices:
         return {"wanted": wanted, "ready": ready, "gate": gate, "instances": instances}
 
     def _record(self, name: str) -> dict[str, Any]:
-        """Attempt, term and cycle tell a reader whether it is of the present; `local`: reached on its own node alone."""
+        """Attempt, term and cycle tell whether it is of the present; `local`: reached on its own node alone."""
         protocol = self._protocol
         record: dict[str, Any] = {
             "service": name, "attempt": self._identity.attempt.number, "term": self._publisher.term,
@@ -200,9 +200,8 @@ class LeadServices:
 
     def _count(self, name: str) -> tuple[int, int]:
         """How many are ready, and how many there should be."""
-        return self._protocol.services.ready[name], self._protocol.services.plans[name].wanted(
-            self._protocol.plan.wanted
-        )
+        services = self._protocol.services
+        return services.ready[name], services.plans[name].wanted(self._protocol.plan.wanted)
 
 
 def _write_records(directory: str, records: dict[str, dict[str, Any]]) -> None:
