@@ -52,6 +52,7 @@ class Around:
     own_address: Callable[[], Awaitable[str]]
     feed: Callable[[m.Event], None]
     feed_failure: Callable[[m.Event, int, str, str, list[str]], None]
+    services: Callable[[int], dict[str, str]]  # where they are, for a process on this node
 
 
 class Driving:
@@ -77,7 +78,7 @@ class Driving:
         gang = Gang(
             around.identity, around.job, around.members, around.protocol, around.own_address, lambda: self._fenced
         )
-        gang.on_note = around.publisher.phase
+        gang.on_note, gang.services = around.publisher.phase, around.services
         return gang
 
     def begin_cycle(self) -> None:
@@ -115,7 +116,7 @@ class Driving:
     def environment(self, more: dict[str, str]) -> dict[str, str]:
         """The driver's, and every guest's with what it was given besides."""
         identity, protocol = self._around.identity, self._around.protocol
-        given = {**given_variables(identity), **more}
+        given = {**given_variables(identity), **self._around.services(identity.rank), **more}
         again = {"MUSTER_RESTART_REASON": protocol.restart_reason} if protocol.cycle else {}
         return {**self.cluster.environment(job_environment(os.environ, given, identity, protocol.cycle)), **again}
 

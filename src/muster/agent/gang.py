@@ -81,6 +81,7 @@ class Gang:
         self._port: MasterPort | None = None
         self._dumping: asyncio.Future[None] | None = None
         self.on_note: Callable[[str], None] = lambda text: None
+        self.services: Callable[[int], dict[str, str]] = lambda node: {}  # where they are, for processes there
 
     async def run(self, command: list[str], env: dict[str, str], cwd: str) -> Exit:
         """As the driver's. Nodes know command, directory and most of `env` themselves: those may be secret."""
@@ -113,7 +114,8 @@ class Gang:
         for node in active:
             assert node.logical is not None and self._job.procs_per_node is not None
             part = Part(self._cycle, node.logical, len(active), self._job.procs_per_node, address, port)
-            self._members.send(node.rank, "start_procs", part=asdict(part), **told)
+            services = self.services(node.rank)
+            self._members.send(node.rank, "start_procs", part=asdict(part), services=services, **told)
 
     async def _follow_output(self) -> None:
         """Until all is over; what rank 0 wrote is then complete in the driver's log."""

@@ -21,6 +21,8 @@ from muster.agent.outside import Outside
 from muster.agent.place import matters, place_from
 from muster.agent.publisher import Publisher
 from muster.agent.seat import Seat
+from muster.agent.services.on_lead import LeadServices
+from muster.agent.services.record import service_variables
 from muster.agent.spare_watch import SpareWatch
 from muster.agent.tails import Tails
 from muster.agent.turns import cycle_ending, ending
@@ -44,7 +46,7 @@ class Lead:
         self._identity, self._job, self._seat = identity, job, seat
         plan = plan_of(identity, job, matters(os.environ, job))
         self._protocol = Protocol(plan, time.monotonic(), seat.mandate)
-        secrets = secret_values({**os.environ, **given_variables(identity)})
+        secrets = secret_values({**os.environ, **given_variables(identity), **service_variables(identity.run)})
         self._publisher = Publisher(identity, self._protocol, secrets, seat.term)
         self._members, self._whereabouts = seat.members, seat.whereabouts
         self._members.on_task, self._members.on_join = self._background, self._joined
@@ -61,10 +63,14 @@ class Lead:
         self._killed_at: float | None = None  # when Slurm's SIGKILL will come
         self._outside = Outside(identity.attempt, plan.hosts)
         self._tails = Tails()
+        self._services = LeadServices(
+            identity, self._protocol, self._publisher, self._members, self._off_loop, self.watch, self._feed,
+            lambda: not self._gave_way and not self._entitlement.over,
+        )  # fmt: skip
         self._driving = Driving(
             Around(
                 identity, job, self._protocol, self._publisher, self._members, self._tails, self._off_loop, self.watch,
-                self._own_address, self._feed, self._feed_failure,
+                self._own_address, self._feed, self._feed_failure, self._services.environment,
             )
         )  # fmt: skip
         self._spares = SpareWatch(job, self._members.send, self._publisher.phase)
@@ -120,6 +126,7 @@ class Lead:
         if self._entitlement.over:
             return await self._give_way()
         await note_left_job(self._identity)
+        await self._services.publish()
         self._publisher.run_ends(outcome)
         await self._off_loop(self._publisher.conclude, self._publisher.batch(), outcome, self._signalled)
         await self._members.dismiss(code=outcome.exit_code, ended=outcome.end_reason)
@@ -166,6 +173,7 @@ class Lead:
             return
         commands = self._protocol.handle(event, time.monotonic())
         self._spares.look(self._protocol.moves)
+        self._services.look()
         for command in commands:
             self._perform(command)
         self._publisher.note_moves()
@@ -195,7 +203,8 @@ class Lead:
     def _welcome(self, rank: int) -> None:
         options, cycle = self._driving.cluster.options(rank), self._protocol.cycle
         leads = rank == self._protocol.lead
-        self._members.send(rank, "welcome", cycle=cycle, ray=options, interface=self._job.interface, leads=leads)
+        told = {"ray": options, "interface": self._job.interface, "services": self._services.any}
+        self._members.send(rank, "welcome", cycle=cycle, leads=leads, **told)
 
     def _lost(self, rank: int, how: str) -> None:
         """Told in words, and with what the node's log said last."""
@@ -231,6 +240,8 @@ class Lead:
             self._feed(m.NodeGone(rank, cycle))
         elif kind == "procs_beat" and cycle == self._protocol.cycle:
             self._driving.beaten(message["step"])
+        elif kind == "service":
+            self._services.take(rank, message)
         elif kind in REPORTS and isinstance(self._driving.driver, Gang):
             self._driving.driver.take(rank, message)
 
@@ -283,6 +294,8 @@ class Lead:
             self._members.send(
                 command.rank, "start_ray", address=None, head=self._driving.cluster.address, logical=logical
             )
+        elif isinstance(command, m.StartServices):
+            self._services.begin(command)
         elif isinstance(command, m.StartDriver):
             if self._job.ray:
                 self._publisher.mark("ray_ready")
@@ -322,6 +335,7 @@ class Lead:
 
     async def _run_driver(self, cycle: int) -> None:
         await self._entitlement.may_drive(cycle)
+        await self._services.publish()
         await self._driving.run(cycle)
 
     async def _start_head(self) -> None:

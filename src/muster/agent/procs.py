@@ -16,7 +16,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,10 +45,11 @@ class Order:
     part: Part
     ray: str | None  # the cluster's address
     reason: str | None  # why this cycle follows the one before
+    services: Mapping[str, str]  # where they are
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> Order:
-        return cls(Part(**message["part"]), message["ray"], message["reason"])
+        return cls(Part(**message["part"]), message["ray"], message["reason"], message["services"])
 
 
 class Procs:
@@ -117,7 +118,7 @@ class Procs:
         base = job_environment(os.environ, given_variables(identity), identity, self._part.cycle)
         cluster = Cluster(identity, job)
         cluster.address = order.ray
-        return {**cluster.environment(base, processes=self._part.procs), **again}
+        return {**cluster.environment(base, processes=self._part.procs), **order.services, **again}
 
     async def _start(self, local: int, job: Job, base: dict[str, str]) -> None:
         own = {**base, "MUSTER_BEAT_FILE": beat_file(self._directory, local)}

@@ -41,6 +41,7 @@ class Settings:
     listen: str | None = None  # ADDRESS:PORT of the endpoint between nodes, which wants the token
     token: str | None = None
     ready_file: str | None = None  # written, as JSON, when the sandbox is ready
+    members_file: str | None = None  # of a sandbox of many nodes: who they are, rewritten when that changes
 
     workers_min: int = field(default_factory=lambda: max(2, usable_cores()))
     workers_max: int = field(default_factory=lambda: max(4, 2 * usable_cores()))
