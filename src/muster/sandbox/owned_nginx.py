@@ -31,6 +31,7 @@ class OwnedNginx:
     def __init__(self, program: str, bound: socket.socket, plan: Plan, scratch_dir: str) -> None:
         """`plan` has everything but a place and members."""
         self._program, self._bound = program, bound
+        bound.setblocking(False)  # nginx leaves one that it is given as it is, and would wait in accept()
         self._top = tempfile.mkdtemp(prefix="muster-gateway-", dir=scratch_dir)
         self._place = f"{self._top}/nginx"  # if we are killed, the keeper removes it, and what it was made in
         os.mkdir(self._place, 0o700)
