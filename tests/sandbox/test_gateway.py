@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -126,10 +127,11 @@ def test_large_bodies_and_large_answers_pass(four: Cluster, kind: str) -> None:
 
 @gateways
 def test_a_batch_is_streamed(four: Cluster, kind: str) -> None:
-    """The first line is there while the second program runs: it ends only when we say so."""
+    """The first line is there while the second program runs, which is ended when we leave."""
     node = node_with(four, kind)
-    programs = [{"generated_code": "print(1)", "timeout": 60}, {"generated_code": "input()", "timeout": 60}]
-    programs[1] = {"generated_code": "import time; time.sleep(600)", "timeout": 900}
+    programs = [
+        {"generated_code": "print(1)", "timeout": 60}, {"generated_code": "import time; time.sleep(600)", "timeout": 900},
+    ]  # fmt: skip
     connection = http.client.HTTPConnection("127.0.0.1", node.port, timeout=60)
     connection.request("POST", "/batch", json.dumps({"requests": programs}))
     response = connection.getresponse()
@@ -239,7 +241,7 @@ def test_a_request_that_was_sent_is_sent_to_nobody_else(start: Callable[..., Clu
         assert len(heads) + len(more) == 1
     for answer in (cluster.nodes[0].execute("1", patient=False), cluster.nodes[0].cell("1", "s", patient=False)):
         assert answer.status == 503 and set(answer) >= KEYS and answer["reason"] == "unreachable"
-        assert "nothing was run" in answer["error"] and "127.0.0.1:" in answer["error"]
+        assert "nothing was run" in answer["error"] and re.search(r"127\.0\.0\.1:\d|any node", answer["error"])
 
 
 @gateways

@@ -78,7 +78,12 @@ http {{
     map $http_x_session_id $muster_header_key {{ "" $http_x_workspace_id; default $http_x_session_id; }}
     # A path has its key behind the name; everything else has it in a header.
     map $uri $muster_key {{ "~^/(sessions|workspaces)/(?<muster_id>.+)$" $muster_id; default $muster_header_key; }}
-    map $upstream_addr $muster_node {{ muster_any "any node"; "~(?<muster_last>[^ ,]+)$" $muster_last; default ""; }}
+    # The last node that was tried. Behind it nginx names its list of nodes when there is nobody left in it.
+    map $upstream_addr $muster_node {{
+        "" "";
+        "~(?<muster_last>[^ ,]+:[0-9]+)(, muster_[a-z]+)?$" $muster_last;
+        default "any node";
+    }}
     map $upstream_bytes_sent $muster_was_sent {{ "~[1-9]" yes; default no; }}
 """
 
