@@ -130,8 +130,9 @@ def test_a_batch_is_streamed(four: Cluster, kind: str) -> None:
     """The first line is there while the second program runs, which is ended when we leave."""
     node = node_with(four, kind)
     programs = [
-        {"generated_code": "print(1)", "timeout": 60}, {"generated_code": "import time; time.sleep(600)", "timeout": 900},
-    ]  # fmt: skip
+        {"generated_code": "print(1)", "timeout": 60},
+        {"generated_code": "import time; time.sleep(600)", "timeout": 900},
+    ]
     connection = http.client.HTTPConnection("127.0.0.1", node.port, timeout=60)
     connection.request("POST", "/batch", json.dumps({"requests": programs}))
     response = connection.getresponse()
