@@ -15,12 +15,14 @@ from muster.sandbox.calls import (
     Answer,
     Call,
     Choice,
+    ConnectionRefused,
     Histories,
     Result,
     SandboxLost,
     SandboxUnavailable,
-)
-from muster.sandbox.client import ConnectionRefused, given_or_found, refuse
+    refuse,
+)  # fmt: skip
+from muster.sandbox.client import given_or_found
 from muster.sandbox.streams import Idle, Streams
 
 
@@ -68,7 +70,8 @@ class AsyncClient:
         self._histories.forget(session)
         self._choice.forget(session)
         call = Call(f"/sessions/{quote(session, safe='')}", b"", {}, calls.PATIENCE_S)
-        return any([await self._deleted(endpoint, call) for endpoint in self._choice.endpoints])
+        deleted = [await self._deleted(endpoint, call) for endpoint in self._choice.endpoints]
+        return any(deleted)
 
     async def _deleted(self, endpoint: str, call: Call) -> bool:
         try:

@@ -34,6 +34,10 @@ class SandboxLost(Exception):
     """The connection broke while the request was being run: whether its code ran is not known."""
 
 
+class ConnectionRefused(Exception):
+    """No connection, so nothing was sent; or nothing was run, by a gateway's own word."""
+
+
 class SandboxRefused(Exception):
     """The request was wrong, and is so everywhere."""
 
@@ -142,6 +146,15 @@ def result_of(answer: Answer) -> Result:
     except ValueError:
         raise SandboxLost("the answer is no JSON") from None
     return replace(result_from(body, json.loads(answer.usage) if answer.usage else {}), node=answer.node or "")
+
+
+def refuse(answer: Answer) -> None:
+    """A batch that was not begun: may somebody else have it?"""
+    if answer.status == NOT_RUN:
+        raise ConnectionRefused(answer.words)
+    if answer.status not in LOST:
+        raise SandboxRefused(answer.words)
+    raise ValueError(answer.words)  # as any answer that breaks off
 
 
 def result_from(answer: Mapping[str, Any], usage: dict[str, float]) -> Result:

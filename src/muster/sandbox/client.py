@@ -25,12 +25,13 @@ from muster.sandbox.calls import (
     Answer,
     Call,
     Choice,
+    ConnectionRefused,
     Histories,
     Result,
     SandboxLost,
-    SandboxRefused,
     SandboxUnavailable,
-)
+    refuse,
+)  # fmt: skip
 
 URL_VARIABLES = ("MUSTER_SERVICE_SANDBOX", "MUSTER_SERVICE_SANDBOX_URLS")  # this node's endpoint serves all
 DEFAULT_URL = "http://127.0.0.1:6000"
@@ -89,7 +90,8 @@ class Client:
             self._histories.forget(session)
             self._choice.forget(session)
         call = Call(f"/sessions/{quote(session, safe='')}", b"", {}, calls.PATIENCE_S)
-        return any([self._deleted(endpoint, call) for endpoint in self._choice.endpoints])
+        deleted = [self._deleted(endpoint, call) for endpoint in self._choice.endpoints]
+        return any(deleted)
 
     def _deleted(self, endpoint: str, call: Call) -> bool:
         try:
@@ -257,19 +259,6 @@ class Client:
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sock.settimeout(timeout)
         return connection
-
-
-class ConnectionRefused(Exception):
-    """No connection, so nothing was sent; or nothing was run, by a gateway's own word."""
-
-
-def refuse(answer: Answer) -> None:
-    """A batch that was not begun: may somebody else have it?"""
-    if answer.status == calls.NOT_RUN:
-        raise ConnectionRefused(answer.words)
-    if answer.status not in calls.LOST:
-        raise SandboxRefused(answer.words)
-    raise ValueError(answer.words)  # as any answer that breaks off
 
 
 def _has_something_to_say(idle: socket.socket) -> bool:
