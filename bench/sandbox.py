@@ -37,7 +37,7 @@ from typing import Any
 from interrupts import INTERRUPTED, leave_on_signals
 from report import Goal, goals_table, machine, save, table
 
-from muster.process.keeper import descendants
+from muster.process.tree import descendants
 from muster.sandbox.http import Connection, Request, Response
 from muster.sandbox.load import Measured, cell, load, program
 

@@ -14,7 +14,7 @@ from typing import Any
 from tests.running import wait_for
 from tests.sandbox.serving import Served
 
-from muster.process.keeper import read_processes
+from muster.process.tree import read_processes
 from muster.sandbox.nginx import find_nginx
 
 TOKEN = "a-token.of~the/run=="

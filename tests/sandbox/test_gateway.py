@@ -20,7 +20,7 @@ import pytest
 from tests.running import wait_for
 from tests.sandbox.cluster import KINDS, TOKEN, Cluster, kinds_here, nginx_of
 
-from muster.process.keeper import read_processes
+from muster.process.tree import read_processes
 from muster.sandbox.nginx import find_nginx
 from muster.sandbox.ring import Ring
 
