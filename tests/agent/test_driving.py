@@ -27,20 +27,8 @@ class Life:
         self.fed: list[m.Event] = []
         self.heard = Heard()
         quiet = SimpleNamespace(phase=lambda text: None, event=lambda name, **fields: None, guests=[])
-        around: Any = (
-            identity,
-            JOB,
-            self.protocol,
-            quiet,
-            self.heard,
-            Tails(),
-            None,
-            None,
-            None,
-            self.fed.append,
-            None,
-        )
-        self.driving = Driving(Around(*around))
+        parts: Any = (identity, JOB, self.protocol, quiet, self.heard, Tails())
+        self.driving = Driving(Around(*parts, None, None, None, self.fed.append, None, None))  # type: ignore[arg-type]
         self.signals: list[int] = []
         self.driving.driver.signal = self.signals.append  # type: ignore[method-assign]
 
