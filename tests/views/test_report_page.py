@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -47,11 +46,8 @@ def test_a_report_shows_its_parts_without_an_error_or_a_request(page: Page, tmp_
 
 def test_a_thousand_nodes_are_grouped_searchable_and_zoomable(page: Page, tmp_path: Path, images: Path) -> None:
     address = written(large_run(tmp_path / "pretrain-20260101T120000-cd34"))
-    began = time.monotonic()
     page.go(address)
     page.wait_for("document.querySelector('.timeline canvas').width > 300")
-    assert page.run("performance.timing.domInteractive - performance.timing.navigationStart") < 20_000
-    print(f"interactive after {time.monotonic() - began:.2f} s")
     page.size(1280, 1000)
     page.screenshot(images / "report-1000.png")
     find = "document.querySelector('input[type=search]')"

@@ -177,10 +177,8 @@ def test_a_log_of_a_gigabyte_is_opened_searched_and_walked_through(page: Page, s
     page.wait_for("document.querySelector('.log').textContent.includes('step 000000')")
     cookie = site.entered()
     for query in ("from=-262144", "from=536870912", "from=0"):
-        began = time.monotonic()
         status, _, body = site.ask(f"/api/runs/train/log?name=attempt-0/logs/driver.log&{query}", **cookie)
         assert status == 200 and len(body) < 3_000_000
-        print(f"{query}: {time.monotonic() - began:.3f} s")
     page.run("[...document.querySelectorAll('#logs button')].find(b => b.textContent === 'start').click()")
     page.wait_for("document.querySelector('#logs [role=status]').textContent.startsWith('bytes 0 to 26')")
     find = "document.querySelector('#logs input[type=search]')"
@@ -197,10 +195,8 @@ def test_a_thousand_nodes_are_a_page_that_can_be_used(page: Page, site: Site, im
     large_run(site.runs_dir / "pretrain-20260101T120000-cd34")
     enter(page, site)
     page.wait_for("document.querySelectorAll('tbody tr').length === 1")
-    began = time.monotonic()
     page.go(site.origin + "/run/pretrain-20260101T120000-cd34")
     page.wait_for(f"{GRID}.length === 1000")
-    print(f"usable after {time.monotonic() - began:.2f} s")
     page.run("document.querySelector('.grid button').focus()")
     page.press("ArrowDown")
     page.press("ArrowUp")

@@ -1,13 +1,14 @@
 """Where everything lies in a run directory. No other module builds these paths.
 
 <runs dir>/<run id>/
-  job.json  env.json  job.sh  job.out  agent.pyz  muster-library.zip  token  ray-token  submission.json  output/
-  report.html  metrics.prom
+  job.json  env.json  services.json  job.sh  job.out  agent.pyz  muster-library.zip  token  ray-token  submission.json
+  output/  report.html  metrics.prom
   attempt-0/
     canary  hosts  steps.log  phases.log  stop.json  beat  reserve  outcome  sequel.json
     lead-0.json  status-0.json  events-0.jsonl           for each term, that is, for each lead
-    nodes/0003.json
+    nodes/0003.json  services/<name>.json
     logs/driver.log  logs/node-0003.log  logs/stacks-0003.txt  logs/ray/<host>.tar.gz  logs/guest-<id>.log
+    logs/services/<name>/<host>.log  logs/cycle-1/services/<name>/<host>.log
     logs/cycle-0/driver.log  logs/cycle-0/rank-0003.log  logs/cycle-1/ray/<host>.tar.gz
     guests/<id>.json  guests/<id>.stop  guests/<id>.outcome  sessions/<host>-<pid>  down
 """
@@ -166,6 +167,18 @@ class AttemptPaths:
     def node_record(self, rank: int) -> str:
         return self._at("nodes", f"{rank:04d}.json")
 
+    @property
+    def services_dir(self) -> str:
+        """One record for each service: where it can be reached now."""
+        return self._at("services")
+
+    def service_record(self, name: str) -> str:
+        return self._at("services", f"{name}.json")
+
+    def service_log(self, name: str, host: str, cycle: int) -> str:
+        """What a service wrote on a host; `host` as a file may be named. Later cycles have a directory of their own."""
+        return self._at("logs", *([f"cycle-{cycle}"] if cycle else []), "services", name, f"{host}.log")
+
     def stacks(self, rank: int) -> str:
         """What a node's processes were doing when the driver had stalled."""
         return self._at("logs", f"stacks-{rank:04d}.txt")
@@ -222,6 +235,11 @@ class RunPaths:
     def env(self) -> str:
         """Values of --env, 0600: they may be secrets, so job.json holds the names alone."""
         return self._at("env.json")
+
+    @property
+    def services(self) -> str:
+        """The job's services with all that agents must know, 0600: their variables may be secrets."""
+        return self._at("services.json")
 
     @property
     def submission(self) -> str:

@@ -17,6 +17,7 @@ from muster.runs.status import ENDED_STATES
 from muster.views.listing import entry
 from muster.views.record import RunReader, RunRecord
 from muster.views.report import leave_report, model_of
+from muster.views.textfile import MetricsFile
 
 LOOK_S = 0.5
 KEEP_ALIVE_S = 5.0  # a browser that has gone is noticed when it is spoken to
@@ -31,7 +32,7 @@ class Watch:
 
     def __init__(self, runs_dir: Path | None = None) -> None:
         self._runs_dir = runs_dir
-        self._readers: OrderedDict[str, tuple[RunReader, threading.Lock]] = OrderedDict()
+        self._readers: OrderedDict[str, tuple[RunReader, MetricsFile, threading.Lock]] = OrderedDict()
         self._entries: dict[str, tuple[Signature, dict[str, Any]]] = {}
         self._lock = threading.Lock()
 
@@ -56,12 +57,15 @@ class Watch:
     def record(self, run: RunPaths) -> RunRecord:
         """All that its directory says. One reader serves all who look, one at a time."""
         with self._lock:
-            reader, lock = self._readers.setdefault(run.root, (RunReader(run), threading.Lock()))
+            fresh = (RunReader(run), MetricsFile(run), threading.Lock())
+            reader, file, lock = self._readers.setdefault(run.root, fresh)
             self._readers.move_to_end(run.root)
             while len(self._readers) > MOST_KEPT:
                 self._readers.popitem(last=False)
         with lock:
-            return reader.read()
+            record = reader.read()
+            file.refresh(record)
+            return record
 
     def model(self, run: RunPaths) -> dict[str, Any]:
         """What its page shows; the end of a run that nobody has followed is seen here first."""
@@ -92,7 +96,7 @@ def signature(run: RunPaths) -> Signature:
             entries = list(os.scandir(place))
         except OSError:
             continue
-        for file in entries:
+        for file in (one for one in entries if not one.path.startswith(run.metrics)):  # that is our own doing
             try:
                 stat = file.stat(follow_symlinks=False)
             except OSError:
