@@ -21,8 +21,10 @@ def written(run: SyntheticRun) -> str:
 
 
 def small_run(root: Path) -> SyntheticRun:
-    run = SyntheticRun(root, nodes=4)
+    run = SyntheticRun(root, nodes=4, services=("sandbox",))
     run.brings_up(slow=2)
+    run.service("sandbox", 1, "restarting", after=20.0, restarts=1, reason="was ended by signal 9")
+    run.service("sandbox", 1, after=2.0, restarts=1)
     run.ends()
     return run
 
@@ -35,7 +37,9 @@ def test_a_report_shows_its_parts_without_an_error_or_a_request(page: Page, tmp_
         "Critical path to the driver",
         "Slowest nodes",
         "Resources asked for",
-        "Ray starts on gpu0002",
+        "sandbox is awaited on gpu0000",
+        "4 of 4 ready, restarts: 1",
+        "http://gpu0001:7001",
     ):
         assert part in text
     assert page.errors() == []
@@ -91,7 +95,8 @@ def test_phases_can_be_told_apart_in_the_dark_and_without_colour(
     getattr(page, look)()
     page.go(written(small_run(tmp_path / "train-20260101T120000-ab12")))
     # Phases that lie beside each other differ in their pattern or, without one, clearly in their grey.
-    tell = """(() => { const phases = ["pending", "launching", "arrived", "starting", "joined", "driver", "finishing"];
+    tell = """(() => { const phases = ["pending", "launching", "arrived", "starting", "services", "joined", "driver",
+        "finishing"];
       const fills = Muster.fills(phases.map(name => ({name})));
       return fills.map(fill => { const c = document.createElement("canvas"); c.width = c.height = 16;
         const g = c.getContext("2d"); g.fillStyle = fill; g.fillRect(0, 0, 16, 16);
@@ -111,4 +116,4 @@ def test_where_scripts_do_not_run_the_summary_is_read(page: Page, tmp_path: Path
     page.go(written(small_run(tmp_path / "r")))
     snapshot = page.ask("Accessibility.getFullAXTree")["nodes"]
     texts = " ".join(str(node.get("name", {}).get("value", "")) for node in snapshot)
-    assert "Ray's head starts on gpu0000" in texts
+    assert "sandbox is awaited on gpu0000" in texts

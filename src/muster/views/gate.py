@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from muster.views.record import record, whole
@@ -14,6 +14,7 @@ class Gate:
 
     scopes: dict[str, Any]
     nodes: int
+    _known: dict[int, tuple[str, ...]] = field(default_factory=dict, compare=False)  # asked at every event
 
     def on(self, logical: int | None) -> tuple[str, ...]:
         """Those that run on the node of this rank in the cycle: docs/services.md says who gets which.
@@ -21,9 +22,11 @@ class Gate:
         >>> Gate({"sandbox": "all", "judge": 1, "web": "head"}, nodes=4).on(3)
         ('sandbox', 'judge')
         """
-        if logical is None:
+        if logical is None or not self.scopes:
             return ()
-        return tuple(name for name, scope in self.scopes.items() if self._runs(scope, logical))
+        if logical not in self._known:
+            self._known[logical] = tuple(name for name, scope in self.scopes.items() if self._runs(scope, logical))
+        return self._known[logical]
 
     def _runs(self, scope: Any, logical: int) -> bool:
         if scope == "head":

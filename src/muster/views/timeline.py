@@ -161,7 +161,8 @@ class _Fold:
     def folded(self) -> AttemptTimeline:
         term = 0
         for event in self._record.events:
-            event = replace(event, time=min(max(event.time, self._began), self._end))
+            if not self._began <= event.time <= self._end:
+                event = replace(event, time=min(max(event.time, self._began), self._end))
             if event.term != term:
                 term = event.term
                 self._lead_changes(event)
