@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
 
 import pytest
 from tests.local.test_seeing import seen
@@ -16,24 +16,19 @@ from muster.views.services import services
 
 pytest.importorskip("muster.agent.services")
 
-JOB = """
-services:
-  judge:
-    command: {command}
-    ports: {{http: auto}}
-    deadline: {deadline}
-"""
+KNOW_WHERE = ("--setup", "export WHERE=$MUSTER_RANK")  # a service is told no rank
 
 
-def job(muster: MusterCommand, command: str, deadline: str = "60s") -> Path:
-    path = muster.cwd / "job.yaml"
-    path.write_text(JOB.format(command=command, deadline=deadline))
-    return path
+def job(muster: MusterCommand, command: str, deadline: str = "60s") -> str:
+    """A job file with one service on every node; JSON is YAML, too."""
+    judge = {"command": command, "ports": {"http": "auto"}, "deadline": deadline}
+    (muster.cwd / "job.yaml").write_text(json.dumps({"services": {"judge": judge}}))
+    return "job.yaml"
 
 
 def test_the_phases_of_a_run_with_services_add_up_and_its_path_goes_through_the_slow_one(muster: MusterCommand) -> None:
-    slow = "[ $MUSTER_RANK != 1 ] || sleep 3; echo judge is up; exec python3 -m http.server {http}"
-    done = muster.local("-f", str(job(muster, slow)), "--", "true", nodes=2)
+    slow = "[ $WHERE != 1 ] || sleep 3; echo judge is up; exec python3 -m http.server {http}"
+    done = muster.local("-f", job(muster, slow), *KNOW_WHERE, "--", "true", nodes=2)
     assert done.returncode == 0, done.stderr
     (attempt,) = seen(muster).attempts
     assert phases(attempt.nodes[0]).count("services") == 1 and "joined" in phases(attempt.nodes[0])
@@ -46,8 +41,8 @@ def test_the_phases_of_a_run_with_services_add_up_and_its_path_goes_through_the_
 
 
 def test_a_service_that_was_never_ready_is_told_with_the_end_of_its_log(muster: MusterCommand) -> None:
-    stuck = "[ $MUSTER_RANK != 1 ] || { echo no licence; exec sleep 1000; }; exec python3 -m http.server {http}"
-    done = muster.local("-f", str(job(muster, stuck, "5s")), "--", "true", nodes=2)
+    stuck = "if [ $WHERE = 1 ]; then echo no licence; exec sleep 1000; fi; exec python3 -m http.server {http}"
+    done = muster.local("-f", job(muster, stuck, "3s"), *KNOW_WHERE, "--", "true", nodes=2)
     assert done.returncode == 125
     (attempt,) = seen(muster).attempts
     assert attempt.cycles[0].path[-1].what == "judge is awaited on node-1"

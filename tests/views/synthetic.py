@@ -34,7 +34,7 @@ class SyntheticRun:
         os.makedirs(os.path.join(self.attempt.root, "logs"))
         group = {"name": "main", "nodes": nodes, "cpus_per_node": 96, "gpus_per_node": 8, "mem": "1000G"}
         job = {"nodes": nodes, "spares": spares, "command": COMMAND, "name": "train", "ray": True, "groups": []}
-        asked = {name: {"kind": "command", "scope": "all", "gate": name != "beside"} for name in services}
+        asked = {name: {"kind": "command", "scope": "all", "gate": name != "tensorboard"} for name in services}
         job |= {**{k: v for k, v in group.items() if k not in job}, "stop_grace": 30.0, "services": asked}
         write_json(self.paths.job, job)
         submission = {"asked": START, "time": START + 1.0, "backend": "slurm", "kind": "sbatch", "job_id": "4711"}
@@ -145,7 +145,7 @@ class SyntheticRun:
         return {
             name: {
                 "wanted": self.nodes, "ready": sum(one["state"] == "ready" for one in instances.values()),
-                "gate": name != "beside", "instances": [instances[rank] for rank in sorted(instances)],
+                "gate": name != "tensorboard", "instances": [instances[rank] for rank in sorted(instances)],
             }
             for name, instances in ((name, {} if over else known) for name, known in self.services.items())
         }  # fmt: skip

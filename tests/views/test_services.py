@@ -83,16 +83,18 @@ def test_what_is_waited_for_names_the_service_and_its_nodes(tmp_path: Path) -> N
 
 
 def test_a_service_beside_the_driver_holds_nobody(tmp_path: Path) -> None:
-    run = SyntheticRun(tmp_path / "r", 2, services=("beside",))
-    run.services["beside"] = {}
+    run = SyntheticRun(tmp_path / "r", 2, services=("tensorboard",))
+    run.services["tensorboard"] = {}
     run.brings_up()
-    run.service("beside", 1, "restarting", after=1.0, restarts=1, reason="exited with 3")
+    run.service("tensorboard", 1, "restarting", after=1.0, restarts=1, reason="exited with 3")
     run.write("running")
     (attempt,) = seen_of(run.paths).attempts
     assert not any("services" in phases(node) for node in attempt.nodes)
-    assert [mark.text for mark in attempt.marks if mark.kind == "service"] == ["beside on gpu0001: restarting"]
+    assert [mark.text for mark in attempt.marks if mark.kind == "service"] == ["tensorboard on gpu0001: restarting"]
     text = "\n".join(drawn(Top(run.paths, lambda: run.now + 1.0)))
-    assert "service beside: 1 of 2 ready, restarting on gpu0001, 1 restart; the driver does not wait for it" in text
+    assert (
+        "service tensorboard: 1 of 2 ready, restarting on gpu0001, 1 restart; the driver does not wait for it" in text
+    )
 
 
 def test_a_failed_service_ends_the_path_and_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
@@ -227,6 +229,6 @@ def test_nothing_hostile_in_services_reaches_a_terminal_or_leaves_its_place(tmp_
     ("scope", "ranks"), [("all", [0, 1, 2, 3]), ("head", [0]), ("any", [3]), (2, [2, 3]), (9, [0, 1, 2, 3]), ([], [])]
 )
 def test_the_gate_is_where_the_scope_says(scope: object, ranks: list[int]) -> None:
-    gate = gate_of({"nodes": 4, "services": {"web": {"scope": scope}, "beside": {"scope": "all", "gate": False}}})
+    gate = gate_of({"nodes": 4, "services": {"web": {"scope": scope}, "tensorboard": {"scope": "all", "gate": False}}})
     assert [rank for rank in range(4) if gate.on(rank) == ("web",)] == ranks
     assert gate.on(None) == ()

@@ -18,6 +18,8 @@ from tests.running import MusterCommand, wait_for
 from tests.views.synthetic import HOSTILE, SyntheticRun, hostile_run, large_run, load
 from tests.web.conftest import Site
 
+from muster.board import write_json
+
 pytestmark = needs_browser
 
 STATE = "document.querySelector('header .state')?.textContent"
@@ -238,9 +240,10 @@ def test_the_list_shows_states_and_bars_and_is_searched(page: Page, site: Site, 
 
 
 def test_services_and_their_load_are_seen_as_they_change(page: Page, site: Site, images: Path) -> None:
-    run = SyntheticRun(site.runs_dir / "train-20260101T120000-ab12", nodes=6, services=("sandbox", "beside"))
+    run = SyntheticRun(site.runs_dir / "train-20260101T120000-ab12", nodes=6, services=("sandbox", "tensorboard"))
     run.now = time.time() - 40.0
     job_start = run.now - 1.0
+    write_json(run.paths.submission, {"asked": job_start - 3.0, "time": job_start - 2.5, "backend": "slurm"})
 
     def write(state: str) -> None:
         run.write(state, timings={"job_start": job_start}, updated=time.time())
@@ -261,7 +264,7 @@ def test_services_and_their_load_are_seen_as_they_change(page: Page, site: Site,
     log.write_text("warming workers\n")
     for rank in range(6):
         run.service("sandbox", rank, load=load(2 * rank % 9, queued=3 * (rank == 4)))
-    run.service("beside", 5, "restarting", restarts=1, reason="exited with 3")
+    run.service("tensorboard", 5, "restarting", restarts=1, reason="exited with 3")
     run.tell("run", state="running")
     run.tell("driver_start")
     write("running")
