@@ -41,6 +41,7 @@ bench: .venv/.ready-for-tests ## Measure agents, gathering, and bring-up side by
 	$(BIN)/python bench/placement.py
 	$(BIN)/python bench/spares.py
 	$(BIN)/python bench/sandbox.py
+	PYTHONPATH=. $(BIN)/python bench/seeing.py
 	$(BIN)/python bench/bringup.py $(BENCH_ARGS)
 
 chaos: .venv/.ready-for-tests ## Kill 200 random processes of runs, with and without Ray (about 15 minutes)

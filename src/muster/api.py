@@ -22,6 +22,7 @@ from muster.runs.stop import stop_run
 from muster.spec import JobSpec, SpecError
 from muster.spec import load_job as read_job
 from muster.views.report import leave_report
+from muster.views.textfile import MetricsFile
 
 __all__ = [
     "BackendError",
@@ -120,12 +121,24 @@ async def _run_attached(prepared: Prepared, observe: Observer) -> RunResult:
 
 async def observed(run: RunPaths, observe: Observer) -> RunResult:
     """Follow a run, showing each item to the observer; returns the result, once its report is written."""
-    async for item in follow(run):
-        if isinstance(item, RunResult):
-            await asyncio.get_running_loop().run_in_executor(None, leave_report, run)
-            return item
-        observe(item)
+    refreshing = asyncio.ensure_future(_refresh_metrics(run))
+    try:
+        async for item in follow(run):
+            if isinstance(item, RunResult):
+                await asyncio.get_running_loop().run_in_executor(None, leave_report, run)
+                return item
+            observe(item)
+    finally:
+        refreshing.cancel()
     raise AssertionError("a followed run ends with its result")
+
+
+async def _refresh_metrics(run: RunPaths) -> None:
+    """For whoever collects them while the run goes on."""
+    file = MetricsFile(run)
+    while True:
+        await asyncio.sleep(1.0)
+        await asyncio.get_running_loop().run_in_executor(None, file.refresh)
 
 
 def _in_own_loop(work: Callable[..., object] | object) -> RunResult:

@@ -78,6 +78,36 @@ def test_a_restarted_run_has_two_cycles_and_the_loss_between_them(muster: Muster
     assert phases(attempt.nodes[1])[-1] == "lost" and "spare" in phases(attempt.nodes[2])
 
 
+def test_a_driver_that_failed_and_ran_again_has_two_cycles_that_add_up(muster: MusterCommand) -> None:
+    driver = "[ $MUSTER_CYCLE != 0 ] || exit 7"
+    options = ("--restart-on-driver-failure", "--max-restarts", "1", "--stop-grace", "1s")
+    done = muster.local(*options, "--", "bash", "-c", driver)
+    assert done.returncode == 0, done.stderr
+    (attempt,) = seen(muster).attempts
+    first, second = attempt.cycles
+    assert "7" in first.reason and second.path[0].start == first.end
+    assert second.driver_start is not None and second.path[-1].end == second.driver_start
+    for node in attempt.nodes:
+        assert [span.phase for span in node.spans].count(Phase.DRIVER) == 2
+        assert {span.cycle for span in node.spans} == {0, 1}
+    assert "cycle 1, which ran" in muster("report", "--text").stdout
+
+
+def test_a_run_that_another_lead_took_over_adds_up(muster: MusterCommand) -> None:
+    options = ("--spares", "1", "--on-node-loss", "restart", "--stop-grace", "1s")
+    process = muster.start(*muster.local_args(*options, "--", "bash", "-c", RESTARTS))
+    muster.wait_for_driver("cycle 0")
+    os.kill(muster.agent_pid(0), signal.SIGKILL)
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 0, err
+    assert muster.status()["term"] == 1
+    (attempt,) = seen(muster).attempts
+    assert [mark.kind for mark in attempt.marks if mark.kind in ("lead", "cycle")] == ["lead", "cycle"]
+    assert phases(attempt.nodes[0])[-1] == "lost" and attempt.nodes[0].role == "excluded"
+    last = attempt.cycles[-1]
+    assert last.number == 1 and last.driver_start is not None and last.path[-1].end == last.driver_start
+
+
 def test_a_live_run_is_seen_up_to_now(muster: MusterCommand) -> None:
     process = muster.start(*muster.local_args("--stop-grace", "1s", "--", "bash", "-c", "echo up; sleep 1000"))
     run = RunPaths(str(muster.wait_for_driver("up")))
@@ -89,6 +119,8 @@ def test_a_live_run_is_seen_up_to_now(muster: MusterCommand) -> None:
         return found if all(phases(node)[-1] == "driver" for node in found.attempts[0].nodes) else None
 
     first = wait_for("the driver's phase", working)
+    metrics = muster.run_dir() / "metrics.prom"  # by `muster run`, which follows it
+    wait_for("its metrics", lambda: metrics.exists() and "muster_run_state" in metrics.read_text())
     assert timeline(reader.read()).wall > first.wall
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)

@@ -16,7 +16,9 @@ COMMAND = ["python", "train.py", "--config", "big.yaml"]
 class SyntheticRun:
     """A run whose events a test, or `brings_up` and `loses`, puts together."""
 
-    def __init__(self, root: Path, nodes: int, spares: int = 0, hosts: list[str] | None = None) -> None:
+    def __init__(
+        self, root: Path, nodes: int, spares: int = 0, hosts: list[str] | None = None, services: tuple[str, ...] = ()
+    ) -> None:
         self.paths = RunPaths(str(root))
         self.attempt = self.paths.attempt(0)
         self.nodes, self.spares = nodes, spares
@@ -24,13 +26,17 @@ class SyntheticRun:
         self.cycle, self.now = 0, START + 31.0
         self.states = dict.fromkeys(range(nodes + spares), "expected")
         self.roles = dict.fromkeys(range(nodes + spares), "waiting" if spares else "active")
+        self.logical = {rank: rank for rank in range(nodes)}
+        self.services: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in services}
         self.cycles: list[dict[str, Any]] = []
         self.lines: list[str] = []
         self.error: dict[str, Any] | None = None
         os.makedirs(os.path.join(self.attempt.root, "logs"))
         group = {"name": "main", "nodes": nodes, "cpus_per_node": 96, "gpus_per_node": 8, "mem": "1000G"}
         job = {"nodes": nodes, "spares": spares, "command": COMMAND, "name": "train", "ray": True, "groups": []}
-        write_json(self.paths.job, {**job, **{k: v for k, v in group.items() if k not in job}, "stop_grace": 30.0})
+        asked = {name: {"kind": "command", "scope": "all", "gate": name != "tensorboard"} for name in services}
+        job |= {**{k: v for k, v in group.items() if k not in job}, "stop_grace": 30.0, "services": asked}
+        write_json(self.paths.job, job)
         submission = {"asked": START, "time": START + 1.0, "backend": "slurm", "kind": "sbatch", "job_id": "4711"}
         write_json(self.paths.submission, {**submission, "run": self.paths.run_id, "pid": None, "host": "login1"})
         Path(self.attempt.hosts).write_bytes(("\n".join(self.hosts) + "\n").encode("utf-8", "surrogatepass"))
@@ -43,7 +49,17 @@ class SyntheticRun:
 
     def node(self, rank: int, state: str, after: float = 0.0, role: str | None = None) -> None:
         self.states[rank], self.roles[rank] = state, role or self.roles[rank]
-        self.tell("node", after, rank=rank, host=self.hosts[rank], state=state, role=self.roles[rank])
+        logical = self.logical.get(rank) if self.roles[rank] == "active" else None
+        fields = {"rank": rank, "host": self.hosts[rank], "role": self.roles[rank], "logical_rank": logical}
+        self.tell("node", after, **fields, state=state)
+
+    def service(self, name: str, rank: int, state: str = "ready", after: float = 0.0, **more: Any) -> None:
+        """What an instance does; a sandbox has a load in the status."""
+        host = self.hosts[rank]
+        told = {"rank": rank, "host": host, "state": state, "url": f"http://{host}:7001", "restarts": 0, "reason": ""}
+        told |= {key: value for key, value in more.items() if key != "load"}
+        self.tell("service", after, service=name, **told)
+        self.services[name][rank] = {**told, **({"load": more["load"]} if "load" in more else {})}
 
     def brings_up(self, slow: int | None = None) -> None:
         """Everybody arrives and starts Ray; one node may be slow to. Then the driver starts."""
@@ -58,6 +74,7 @@ class SyntheticRun:
             if number == 0 and self.cycle == 0:  # the first head does not wait for the others
                 self.node(rank, "starting", role="active")
         active, spare = here[: self.nodes], here[self.nodes :]
+        self.logical = {rank: number for number, rank in enumerate(active)}
         for rank in here:
             self.node(rank, self.states[rank], role="active" if rank in active else "spare")
         self.tell("run", state="starting")
@@ -70,6 +87,9 @@ class SyntheticRun:
         for rank in [rank for rank in active[1:] if rank != slow] + [rank for rank in active[1:] if rank == slow]:
             self.node(rank, "ready", 5.0 if rank == slow else 2.0 / len(active))
         assert len(spare) <= self.spares
+        for name in self.services:
+            for rank in [*active[1:], active[0]]:
+                self.service(name, rank, after=0.5 / len(active))
         self.tell("run", state="running")
         self.tell("driver_start", 0.01, command=COMMAND)
 
@@ -115,14 +135,32 @@ class SyntheticRun:
             "run": self.paths.run_id, "job_id": "4711", "backend": "slurm", "attempt": 0, "cycle": self.cycle,
             "lead": 0, "cycles": self.cycles, "state": state, "end_reason": None, "nodes": nodes, "guests": [],
             "driver": {"state": "waiting", "exit_code": None}, "ray": None, "timings": timings, "error": self.error,
-            "updated": self.now,
+            "updated": self.now, "services": self._serving(state),
         }  # fmt: skip
         write_json(self.attempt.status(), {**status, **fields})
 
+    def _serving(self, state: str) -> dict[str, Any]:
+        """As a lead publishes it while nodes serve; it forgets instances when their nodes are told to stop."""
+        over = state in ("succeeded", "failed")
+        return {
+            name: {
+                "wanted": self.nodes, "ready": sum(one["state"] == "ready" for one in instances.values()),
+                "gate": name != "tensorboard", "instances": [instances[rank] for rank in sorted(instances)],
+            }
+            for name, instances in ((name, {} if over else known) for name, known in self.services.items())
+        }  # fmt: skip
 
-def large_run(root: Path, nodes: int = 1000) -> SyntheticRun:
+
+def load(running: int, slots: int = 8, **more: Any) -> dict[str, Any]:
+    """What a sandbox says of itself."""
+    told = {"host": "x", "slots": slots, "running": running, "queued": 0, "workers": slots, "sessions": 1}
+    told |= {"workspaces": 0, "uptime_s": 9.5, "executed": 100, "failed": 2, "rate": 2.5 * running, "busiest": []}
+    return {**told, **more}
+
+
+def large_run(root: Path, nodes: int = 1000, services: tuple[str, ...] = ()) -> SyntheticRun:
     """Three cycles: one node is slow, two are lost, spares take their places."""
-    run = SyntheticRun(root, nodes - 4, spares=4)
+    run = SyntheticRun(root, nodes - 4, spares=4, services=services)
     run.brings_up(slow=min(412, nodes - 5))
     run.loses(min(17, nodes - 5))
     run.brings_up()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -37,11 +36,9 @@ class Elements(HTMLParser):
         self.addresses += [value or "" for name, value in attrs if name in ("src", "href") or name.startswith("on")]
 
 
-def test_a_thousand_nodes_and_three_cycles_take_less_than_three_seconds_and_five_megabytes(tmp_path: Path) -> None:
-    run = large_run(tmp_path / "large")
-    began = time.process_time()
-    page = report(RunReader(run.paths).read())
-    assert time.process_time() - began < 3.0  # of this process: others may keep the machine busy
+def test_a_thousand_nodes_and_three_cycles_take_less_than_five_megabytes(tmp_path: Path) -> None:
+    """And less than three seconds: bench/seeing.py."""
+    page = report(RunReader(large_run(tmp_path / "large", services=("sandbox", "judge")).paths).read())
     assert len(page.encode()) < 5_000_000
 
 
@@ -49,7 +46,7 @@ def test_the_report_needs_nothing_but_itself(tmp_path: Path) -> None:
     page = report(RunReader(large_run(tmp_path / "r", nodes=24).paths).read())
     elements = Elements(page)
     assert elements.addresses == []
-    assert elements.tags.count("script") == 6 and "link" not in elements.tags
+    assert elements.tags.count("script") == 7 and "link" not in elements.tags
     assert "default-src &#x27;none&#x27;" in page
 
 

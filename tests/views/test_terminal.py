@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.views.synthetic import HOSTILE, START, SyntheticRun, hostile_run, large_run
+from tests.views.synthetic import HOSTILE, START, SyntheticRun, hostile_run, large_run, load
 
 from muster.views.record import RunReader
 from muster.views.terminal import BringUp, Top, View, plain_line
@@ -94,10 +94,30 @@ def test_a_picture_of_it_is_made_for_the_documentation(tmp_path: Path, images: P
             run.node(rank, "stopping" if rank in (3, 4, 99) else "arrived", 0.01, role="waiting")
     run.write("gathering")
     Path(run.attempt.driver_log).write_text("".join(f"step {n}: loss {4.2 - n / 100:.3f}\n" for n in range(90, 100)))
-    console = Console(record=True, width=120, height=30, file=io.StringIO(), force_terminal=True)
-    console.print(Top(run.paths, lambda: run.now + 2.5))
-    images.mkdir(parents=True, exist_ok=True)
-    picture = console.export_svg(title="muster top", unique_id="muster-top")
+    picture = pictured(Top(run.paths, lambda: run.now + 2.5), images / "top.svg", height=30)
+    assert "gathering" in picture
+
+
+def test_a_picture_of_services_and_their_load_is_made_too(tmp_path: Path, images: Path) -> None:
+    run = SyntheticRun(tmp_path / "train-20260101T120000-ab12", nodes=64, services=("sandbox", "judge"))
+    run.brings_up()
+    for rank in range(64):
+        busy = min(8, (rank * rank) % 11)
+        run.service("sandbox", rank, load=load(busy, queued=2 * (busy == 8), rate=4.5 * busy, executed=900 + 30 * busy))
+    run.service("judge", 7, "restarting", after=31.0, restarts=1, reason="was ended by signal 9")
+    run.write("running")
+    Path(run.attempt.driver_log).write_text("".join(f"step {n}: reward {n / 100:.3f}\n" for n in range(40, 45)))
+    picture = pictured(Top(run.paths, lambda: run.now + 2.5), images / "top-services.svg", height=18)
+    assert "busiest" in picture
+
+
+def pictured(view: View, path: Path, height: int) -> str:
+    """The view as an SVG that needs no network."""
+    console = Console(record=True, width=120, height=height, file=io.StringIO(), force_terminal=True)
+    console.print(view)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture = console.export_svg(title="muster top", unique_id=f"muster-{path.stem}")
     picture = re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL)  # they would come over the network
-    (images / "top.svg").write_text(picture)
-    assert "gathering" in picture and "url(http" not in picture
+    path.write_text(picture)
+    assert "url(http" not in picture
+    return picture

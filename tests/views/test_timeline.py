@@ -28,6 +28,7 @@ def adds_up(seen: Timeline) -> None:
             assert all(span.end > span.start for span in node.spans)
             assert sum(span.seconds for span in node.spans) == pytest.approx(attempt.end - attempt.start)
         for cycle in attempt.cycles:
+            assert not cycle.path or cycle.path[0].start in (attempt.start, cycle.start)
             assert [step.start for step in cycle.path[1:]] == [step.end for step in cycle.path[:-1]]
             if cycle.path and cycle.driver_start is not None:
                 assert cycle.path[-1].end == cycle.driver_start
@@ -225,8 +226,10 @@ def test_the_events_of_all_terms_count_in_order_and_nothing_of_a_fenced_lead(tmp
 
 # -- anything -------------------------------------------------------------------------------------------------------
 
-NAMES = ["node", "run", "driver_start", "driver_end", "end", "failure", "again"]
-STATES = ["expected", "arrived", "starting", "ready", "stopping", "gone", "failed", "lost", "running", "restarting"]
+NAMES = ["node", "run", "driver_start", "driver_end", "end", "failure", "again", "service"]
+STATES = ["expected", "arrived", "starting", "ready", "stopping", "gone", "failed", "lost"]
+STATES += ["running", "restarting", "finishing"]
+JOB = {"nodes": 3, "services": {"web": {"scope": "all"}, "judge": {"scope": 1}, "x": {"gate": False}}}
 HAPPENINGS = st.builds(
     Happening,
     time=st.floats(START, START + 100),
@@ -234,7 +237,13 @@ HAPPENINGS = st.builds(
     cycle=st.integers(0, 3),
     term=st.integers(0, 2),
     fields=st.fixed_dictionaries(
-        {"state": st.sampled_from(STATES), "rank": st.integers(0, 4), "role": st.sampled_from(["active", "spare", "x"])}
+        {
+            "state": st.sampled_from(STATES),
+            "rank": st.integers(0, 4),
+            "role": st.sampled_from(["active", "spare", "x"]),
+            "logical_rank": st.sampled_from([None, 0, 1, 2]),
+            "service": st.sampled_from(["web", "judge", "x"]),
+        }
     ),
 )
 
@@ -246,5 +255,5 @@ def test_whatever_the_events_say_the_spans_add_up(events: list[Happening], began
     ended = max([began, *(event.time for event in events)]) if over else None
     attempt = AttemptRecord(0, ordered, {}, {}, (), began, ended)
     state = {"state": "failed" if over else "running"}
-    record = RunRecord("r", "/r", state, {"nodes": 3}, {}, (attempt,), began - 2, began - 1, START + 200)
+    record = RunRecord("r", "/r", state, JOB, {}, (attempt,), began - 2, began - 1, START + 200)
     adds_up(timeline(record))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,17 +51,25 @@ class Site:
         return {"Cookie": f"{self.doors.cookie_name}={session.cookie}"}
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    runs_dir = tmp_path / "muster-runs"
+@contextmanager
+def served(runs_dir: Path) -> Iterator[Site]:
+    """A server over the runs in this directory."""
     with Server(0) as server:
         doors = Doors(f"muster-{server.port}", "scrape-me")
         server.answers = Answers(doors, Watch(runs_dir))
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
-        yield Site(server, doors, runs_dir)
-        server.shutdown()
-        thread.join()
+        try:
+            yield Site(server, doors, runs_dir)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with served(tmp_path / "muster-runs") as site:
+        yield site
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -25,15 +24,16 @@ def log_of(path: Path, data: bytes) -> Log:
 def test_all_logs_are_listed_the_driver_s_first(run: SyntheticRun) -> None:
     place = Path(run.attempt.root)
     (place / "logs" / "node-0001.log").write_text("x")
-    (place / "logs" / "services" / "web").mkdir(parents=True)
-    (place / "logs" / "services" / "web" / "n1.log").write_text("x")
+    for at in ("services/web", "cycle-1/services/web"):
+        (place / "logs" / at).mkdir(parents=True)
+        (place / "logs" / at / "node-1.log").write_text("x")
     (place / "logs" / "ray").mkdir()
     (place / "logs" / "ray" / "n1.tar.gz").write_text("x")
     (place / "phases.log").write_text("x")
     Path(run.paths.root, "job.out").write_text("x")
     assert [log.name for log in logs(run.paths)] == [
-        "attempt-0/logs/driver.log", "attempt-0/logs/node-0001.log", "attempt-0/logs/services/web/n1.log",
-        "attempt-0/phases.log", "job.out",
+        "attempt-0/logs/driver.log", "attempt-0/logs/node-0001.log", "attempt-0/logs/cycle-1/services/web/node-1.log",
+        "attempt-0/logs/services/web/node-1.log", "attempt-0/phases.log", "job.out",
     ]  # fmt: skip
 
 
@@ -75,23 +75,20 @@ def test_what_follows_is_read_exactly_from_where_the_part_before_ended(tmp_path:
     assert read == data
 
 
-def test_a_log_of_a_gigabyte_answers_at_once(tmp_path: Path) -> None:
+def test_of_a_log_of_a_gigabyte_parts_are_read(tmp_path: Path) -> None:
+    """In less than a second: bench/seeing.py."""
     path = tmp_path / "driver.log"
     with open(path, "wb") as file:
         file.truncate(1 << 30)
         file.seek(0, os.SEEK_END)
         file.write(b"\nthe last line: Needle\n")
     log = Log("driver.log", str(path), path.stat().st_size)
-    began = time.process_time()
     assert read_part(log, -MOST_BYTES).data.endswith(b"Needle\n")
-    assert read_part(log, 500_000_000).size == log.size
-    assert time.process_time() - began < 0.2
+    assert len(read_part(log, 500_000_000).data) <= MOST_BYTES
     at: int | None = 0
     found = []
     while at is not None:
-        began = time.process_time()
         part = find_lines(log, b"needle", at)
-        assert time.process_time() - began < 1.0
         found += part.lines
         at = part.next
     assert [line for _, line in found] == [b"the last line: Needle"]

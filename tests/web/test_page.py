@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 from tests.browser import Page, needs_browser
 from tests.running import MusterCommand, wait_for
-from tests.views.synthetic import HOSTILE, SyntheticRun, hostile_run, large_run
+from tests.views.synthetic import HOSTILE, SyntheticRun, hostile_run, large_run, load
 from tests.web.conftest import Site
+
+from muster.board import write_json
 
 pytestmark = needs_browser
 
@@ -177,17 +179,16 @@ def test_a_log_of_a_gigabyte_is_opened_searched_and_walked_through(page: Page, s
     page.wait_for("document.querySelector('.log').textContent.includes('step 000000')")
     cookie = site.entered()
     for query in ("from=-262144", "from=536870912", "from=0"):
-        began = time.monotonic()
         status, _, body = site.ask(f"/api/runs/train/log?name=attempt-0/logs/driver.log&{query}", **cookie)
         assert status == 200 and len(body) < 3_000_000
-        print(f"{query}: {time.monotonic() - began:.3f} s")
     page.run("[...document.querySelectorAll('#logs button')].find(b => b.textContent === 'start').click()")
     page.wait_for("document.querySelector('#logs [role=status]').textContent.startsWith('bytes 0 to 26')")
     find = "document.querySelector('#logs input[type=search]')"
     page.run(f"{find}.value = 'runtimeerror'; {find}.dispatchEvent(new Event('change'))")
     page.wait_for("document.querySelector('.log').textContent.includes('RuntimeError: out of memory')")
     page.wait_for("document.querySelector('#logs [role=status]').textContent === '1 lines found in 100 % of it'")
-    page.run("document.querySelector('.log div').click()")
+    page.run("document.querySelector('.log .found').focus()")
+    page.press("Enter", "\r")  # a found line leads to its place, also by keyboard
     page.wait_for("document.querySelector('.log').textContent.startsWith('  RuntimeError: out of memory')")
     assert page.run("performance.memory.usedJSHeapSize") < 300_000_000
     assert page.errors() == []
@@ -197,10 +198,8 @@ def test_a_thousand_nodes_are_a_page_that_can_be_used(page: Page, site: Site, im
     large_run(site.runs_dir / "pretrain-20260101T120000-cd34")
     enter(page, site)
     page.wait_for("document.querySelectorAll('tbody tr').length === 1")
-    began = time.monotonic()
     page.go(site.origin + "/run/pretrain-20260101T120000-cd34")
     page.wait_for(f"{GRID}.length === 1000")
-    print(f"usable after {time.monotonic() - began:.2f} s")
     page.run("document.querySelector('.grid button').focus()")
     page.press("ArrowDown")
     page.press("ArrowUp")
@@ -237,6 +236,53 @@ def test_the_list_shows_states_and_bars_and_is_searched(page: Page, site: Site, 
     assert page.run("document.activeElement.type") == "search"
     page.run("document.activeElement.value = 'eval'; document.activeElement.dispatchEvent(new Event('input'))")
     assert page.run("document.querySelectorAll('tbody tr').length") == 1
+    assert page.errors() == []
+
+
+def test_services_and_their_load_are_seen_as_they_change(page: Page, site: Site, images: Path) -> None:
+    run = SyntheticRun(site.runs_dir / "train-20260101T120000-ab12", nodes=6, services=("sandbox", "tensorboard"))
+    run.now = time.time() - 40.0
+    job_start = run.now - 1.0
+    write_json(run.paths.submission, {"asked": job_start - 3.0, "time": job_start - 2.5, "backend": "slurm"})
+
+    def write(state: str) -> None:
+        run.write(state, timings={"job_start": job_start}, updated=time.time())
+
+    run.brings_up()
+    run.lines = [line for line in run.lines if '"driver_start"' not in line and '"running"' not in line]
+    run.lines = [line for line in run.lines if '"service": "sandbox", "rank": 4' not in line]
+    run.services["sandbox"][4]["state"] = "starting"
+    write("starting")
+    enter(page, site, f"/run/{run.paths.run_id}")
+    page.wait_for("document.querySelector('.waits')?.textContent.startsWith('sandbox is awaited on gpu0004')")
+    page.wait_for("document.querySelector('#services .ready').textContent === '5 of 6 ready'")
+    assert "gpu0004: services" in page.run(GRID)
+    page.run("[...document.querySelectorAll('#services button')][2].focus()")
+    focused = page.run("document.activeElement.getAttribute('aria-label')")
+    log = Path(run.attempt.service_log("sandbox", "gpu0004", 0))
+    log.parent.mkdir(parents=True)
+    log.write_text("warming workers\n")
+    for rank in range(6):
+        run.service("sandbox", rank, load=load(2 * rank % 9, queued=3 * (rank == 4)))
+    run.service("tensorboard", 5, "restarting", restarts=1, reason="exited with 3")
+    run.tell("run", state="running")
+    run.tell("driver_start")
+    write("running")
+    page.wait_for("document.querySelector('#services .ready').textContent === '6 of 6 ready'")
+    page.wait_for(f"{GRID}.every(title => title.endsWith(': driver'))")
+    text = page.text()
+    assert "21 of 48 busy, 3 queued" in text and "restarting exited with 3" in text
+    assert page.run("[...document.querySelectorAll('#services meter')].map(meter => meter.value)")[:2] == [21, 8]
+    assert page.run("document.activeElement.getAttribute('aria-label')") == focused
+    page.run("document.querySelector('[aria-label=\"log of sandbox on gpu0004\"]').focus()")
+    page.press("Enter", "\r")
+    page.wait_for("document.querySelector('.log').textContent.includes('warming workers')")
+    page.run("document.querySelectorAll('.grid button')[4].click()")
+    page.wait_for("document.querySelector('.details').textContent.includes('sandbox: ready, 8 of 8 busy')")
+    page.run("scrollTo(0, 0)")
+    page.size(1280, 1250)
+    page.screenshot(images / "ui-services.png")
+    assert os.path.exists(run.paths.metrics)
     assert page.errors() == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import click
@@ -59,6 +60,8 @@ cli.add_command(stop, "cancel")  # the word that Slurm's users know
 
 def main() -> None:
     hide_secrets()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a host's name must not end us where the terminal cannot show it
+        sys.stdout.reconfigure(errors="replace")
     sys.exit(run_command_line(cli))
 
 

@@ -181,7 +181,7 @@ class Box:
             "host": metrics.HOST, "slots": self.settings.workers_max, "running": self.admission.running,
             "queued": self.admission.queued, "workers": len(workers), "sessions": len(self.sessions),
             "workspaces": len(self.workspaces), "uptime_s": round(time.time() - self.started, 1),
-            "busiest": metrics.busiest(workers),
+            **self.metrics.summary(), "busiest": metrics.busiest(workers),
         }  # fmt: skip
 
     def counters(self) -> dict[str, float]:

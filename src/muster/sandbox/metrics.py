@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections import Counter
 from typing import Any
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 BUSIEST = 10
+RATE_S = 10  # whole seconds over which executions are counted for the rate
+WELL = ("ok", "completed")  # of a program, of a cell
 HOST = socket.gethostname()
 
 
@@ -42,11 +45,24 @@ class Metrics:
         self.requests: Counter[tuple[str, int]] = Counter()  # path, HTTP status
         self.run_s, self.wait_s = Histogram(), Histogram()
         self.output_bytes = 0
+        self._lately: Counter[int] = Counter()  # how many ended in each of the last seconds
 
     def ended(self, language: str, status: str, waited: float, ran: float) -> None:
         self.executions[language, status] += 1
         self.wait_s.add(waited)
         self.run_s.add(ran)
+        second = int(time.monotonic())
+        self._lately[second] += 1
+        if len(self._lately) > 2 * RATE_S:
+            self._lately = Counter({when: count for when, count in self._lately.items() if when >= second - RATE_S})
+
+    def summary(self) -> dict[str, float]:
+        """How many ended so far, how many of them not well, and how many a second, of the last whole seconds."""
+        now = int(time.monotonic())
+        lately = sum(count for second, count in self._lately.items() if now - RATE_S <= second < now)
+        well = sum(count for (_, status), count in self.executions.items() if status in WELL)
+        executed = sum(self.executions.values())
+        return {"executed": executed, "failed": executed - well, "rate": round(lately / RATE_S, 2)}
 
     def text(self, gauges: dict[str, float], counters: dict[str, float], labels: dict[str, str]) -> str:
         """Prometheus' text format."""

@@ -47,7 +47,6 @@ class Settings:
     gateway: str = "auto"  # what balances over them: nginx, python (this server itself), auto: nginx where it is
     single_node: bool = False  # this node alone, whatever members_file says
     ready_file: str | None = None  # written, as JSON, when the sandbox is ready
-    members_file: str | None = None  # of a sandbox of many nodes: who they are, rewritten when that changes
 
     workers_min: int = field(default_factory=lambda: max(2, usable_cores()))
     workers_max: int = field(default_factory=lambda: max(4, 2 * usable_cores()))

@@ -74,6 +74,6 @@ def _name(phase: Phase, what: str) -> str:
 
 
 _ORDER = (
-    "submitted", "pending", "launching", "waiting for others", "Ray's head", "Ray on the last node",
+    "submitted", "pending", "launching", "waiting for others", "Ray's head", "Ray on the last node", "services",
     "start of the driver", "from job start to driver", "from request to driver", "the driver", "finishing, per node",
 )  # fmt: skip

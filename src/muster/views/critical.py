@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from muster.views.hosts import folded
 from muster.views.moments import CycleMoments
 from muster.views.phases import Phase
 
@@ -36,13 +37,13 @@ def critical_path(queue: Sequence[Step], cycle: CycleMoments, now: float | None)
     """
     if cycle.driver_start is None and now is None:
         return tuple(queue)
-    end = now if cycle.driver_start is None else cycle.driver_start
-    assert end is not None
-    walk = _Walk(cycle, end)
+    known = [when for when in (cycle.driver_start, cycle.given_up, now) if when is not None]
+    walk = _Walk(cycle, known[0])
     if cycle.driver_start is None:
         walk.from_waiting()
     else:
         walk.from_driver()
+    walk.to_start()
     return (*queue, *reversed(walk.steps))
 
 
@@ -59,16 +60,25 @@ class _Walk:
             self.steps.append(Step(phase, rank, start, self._at, what))
         self._at = start
 
+    def to_start(self) -> None:
+        """What the events do not tell the cause of is the coming up of nodes."""
+        self._back_to(self._cycle.start, Phase.LAUNCHING, None, "nodes come up")
+
     def from_driver(self) -> None:
-        """It started because the last node was ready."""
-        ready = [(when, rank) for rank, when in self._cycle.ready.items() if when <= self._at]
-        when, last = max(ready, default=(self._cycle.start, None))
+        """It started because the last node was ready, or the last service that it waits for."""
+        cycle = self._cycle
+        ready = [(when, rank, "") for rank, when in cycle.ready.items()]
+        gated = {(name, rank) for rank, names in cycle.awaits.items() for name in names}
+        ready += [(when, rank, name) for (name, rank), when in cycle.served.items() if (name, rank) in gated]
+        when, last, service = max((one for one in ready if one[0] <= self._at), default=(cycle.start, None, ""))
         self._back_to(when, Phase.JOINED, None, "the driver is started")
-        if last is not None:
+        if last is not None and service:
+            self._from_service(last, f"{service} is awaited on {self._host(last)}")
+        elif last is not None:
             self._from_ready(last, f"Ray starts on {self._host(last)}")
 
     def from_waiting(self) -> None:
-        """The run waits: for a node to come back clean, for its Ray, or to arrive; the one it waits longest for."""
+        """The run waits: for a node to come back clean, for its Ray, to arrive, for its services; the longest first."""
         cycle = self._cycle
         unclean = [(when, rank) for rank, when in cycle.stopping.items() if rank not in cycle.arrived]
         unready = [(when, rank) for rank, when in cycle.starting.items() if rank not in cycle.ready]
@@ -79,6 +89,8 @@ class _Walk:
             self._from_ready(rank, f"Ray starts on {self._host(rank)}{_and_others(len(unready) - 1)}")
         elif cycle.closed is None or not cycle.arrived:
             self._back_to(cycle.start, Phase.LAUNCHING, None, "nodes are awaited")
+        elif unserved := self._unserved():
+            self._from_service(unserved[0][1], self._awaited(unserved))
         else:
             when, last = max((when, rank) for rank, when in cycle.arrived.items())
             self._back_to(when, Phase.JOINED, None, "the driver is awaited")
@@ -100,6 +112,30 @@ class _Walk:
         elif cause == "round":
             self._from_round(when)
         elif cause:
+            self._from_arrival(rank)
+
+    def _unserved(self) -> list[tuple[float, int, str]]:
+        """Services that are not ready: since when each is awaited, on which node."""
+        cycle = self._cycle
+        wanted = [(cycle.ranked[rank], rank, name) for rank, names in cycle.awaits.items() for name in names]
+        return sorted(one for one in wanted if (one[2], one[1]) not in cycle.served)
+
+    def _awaited(self, unserved: list[tuple[float, int, str]]) -> str:
+        """The one that is awaited longest first, each with all of its nodes."""
+        hosts: dict[str, list[str]] = {}
+        for _, rank, name in unserved:
+            hosts.setdefault(name, []).append(self._host(rank))
+        (first, where), *others = hosts.items()
+        return f"{first} is awaited on {folded(where)}" + "".join(f", {name} on {folded(on)}" for name, on in others)
+
+    def _from_service(self, rank: int, what: str) -> None:
+        """A service begins when its node has a rank: with its arrival, or with the round's closing."""
+        cycle = self._cycle
+        begun, closed = cycle.ranked.get(rank, cycle.start), cycle.closed
+        self._back_to(begun, Phase.SERVICES, rank, what)
+        if closed is not None and cycle.arrived.get(rank, cycle.start) < closed <= begun:
+            self._from_round(closed)
+        else:
             self._from_arrival(rank)
 
     def _head_for(self, rank: int) -> float | None:

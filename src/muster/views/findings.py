@@ -24,10 +24,11 @@ class Slow:
     host: str
     launching: float
     starting: float
+    services: float
 
     @property
     def own(self) -> float:
-        return self.launching + self.starting
+        return self.launching + self.starting + self.services
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def slowest(attempt: AttemptTimeline, cycle: int, most: int = 10) -> tuple[list[
 def _own(node: NodeLine, cycle: int) -> Slow | None:
     if not any(span.cycle == cycle and span.phase is not Phase.LOST for span in node.spans):
         return None
-    slow = Slow(node.rank, node.host, node.seconds(Phase.LAUNCHING, cycle), node.seconds(Phase.STARTING, cycle))
+    own = [node.seconds(phase, cycle) for phase in (Phase.LAUNCHING, Phase.STARTING, Phase.SERVICES)]
+    slow = Slow(node.rank, node.host, *own)
     return slow if slow.own > 0 else None
 
 

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 from muster.views.findings import last_phases, node_seconds
 from muster.views.phases import Phase
+from muster.views.plain import printable
 from muster.views.record import RunRecord, words
+from muster.views.services import Service, services
 from muster.views.timeline import timeline
 
 STATES = ("pending", "gathering", "starting", "running", "restarting", "finishing", "succeeded", "failed", "stopped")
@@ -24,6 +26,14 @@ FAMILIES = {
     "muster_run_attempts": "Attempts begun after the first: requeues, or further jobs of a chain.",
     "muster_run_nodes_lost": "Nodes that failed or were lost, in all attempts.",
     "muster_run_exit_code": "Exit code of a run that is over.",
+    "muster_run_services_ready": "Instances of a service that are ready.",
+    "muster_run_services_wanted": "Instances of a service that are wanted.",
+    "muster_run_service_restarts": "Restarts of a service's instances, in this cycle.",
+    "muster_run_sandbox_executions": "Programs and cells that a node's sandbox has run.",
+    "muster_run_sandbox_rate": "Those that it runs per second now.",
+    "muster_run_sandbox_busy": "Slots of it that run something now.",
+    "muster_run_sandbox_slots": "Slots that it has.",
+    "muster_run_sandbox_queued": "What waits for a slot of it now.",
 }
 
 
@@ -62,6 +72,22 @@ def _samples(run: RunRecord) -> Iterable[tuple[str, dict[str, str], float]]:
     code = run.status.get("exit_code")
     if isinstance(code, int) and not run.live:
         yield "muster_run_exit_code", {}, code
+    for service in services(run):
+        yield from _of_service(service)
+
+
+def _of_service(service: Service) -> Iterable[tuple[str, dict[str, str], float]]:
+    name = {"service": printable(service.name)}
+    yield "muster_run_services_ready", name, service.ready
+    yield "muster_run_services_wanted", name, service.wanted
+    yield "muster_run_service_restarts", name, service.restarts
+    for host, load in service.loads:
+        where = {**name, "host": printable(host)}
+        yield "muster_run_sandbox_executions", where, load.executed
+        yield "muster_run_sandbox_rate", where, load.rate
+        yield "muster_run_sandbox_busy", where, load.running
+        yield "muster_run_sandbox_slots", where, load.slots
+        yield "muster_run_sandbox_queued", where, load.queued
 
 
 def _labels(labels: dict[str, str]) -> str:

@@ -5,20 +5,24 @@ Times are whole milliseconds since the run was asked for. Texts are printable, a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
+from muster.agent.ray_node.settings import file_name
+from muster.board import RunPaths
 from muster.board.secrets import redact_words, scrubbed
 from muster.views import findings
 from muster.views.hosts import folded
 from muster.views.phases import LOOKS, Phase
 from muster.views.plain import log_line, plain
 from muster.views.record import RunRecord, record, records, whole, words
+from muster.views.services import Service, services, total
 from muster.views.timeline import AttemptTimeline, NodeLine, Timeline, timeline
 
 INDEX = {phase: number for number, phase in enumerate(Phase)}
 LAST_NOTES = 40
-WORTH_SAYING = ("note", "dashboard", "stalled", "failure", "driver_start", "driver_end", "end", "run")
+WORTH_SAYING = ("note", "dashboard", "stalled", "failure", "driver_start", "driver_end", "end", "run", "service")
 
 
 def page_model(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda attempt, rank: []) -> dict[str, Any]:
@@ -47,6 +51,7 @@ def page_model(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda
         "resources": [vars(share) for share in findings.resources(job)],
         "ray": record(status.get("ray")) or None,
         "guests": records(status.get("guests")),
+        "services": [_service(run, service) for service in services(run)],
         "happenings": _happenings(seen, run),
         "spec": _spec(job),
         "torn": sum(attempt.torn for attempt in run.attempts),
@@ -97,7 +102,10 @@ def _attempt(seen: Timeline, attempt: AttemptTimeline) -> dict[str, Any]:
         "slow": {
             "cycle": slow_cycle,
             "usual": round(usual, 3),
-            "nodes": [[one.rank, one.host, round(one.launching, 3), round(one.starting, 3)] for one in slow],
+            "nodes": [
+                [one.rank, one.host, *(round(part, 3) for part in (one.launching, one.starting, one.services))]
+                for one in slow
+            ],
         },
     }
 
@@ -106,6 +114,27 @@ def _node(seen: Timeline, node: NodeLine) -> list[Any]:
     """Its spans as pairs of phase and start; the last of them ends with the attempt."""
     spans = [number for span in node.spans for number in (INDEX[span.phase], _ms(seen, span.start))]
     return [node.rank, node.host, node.role, node.state, spans, INDEX[node.phase]]
+
+
+def _service(run: RunRecord, service: Service) -> dict[str, Any]:
+    """Its instances with what a page shows of each, and where their logs lie."""
+    attempt, cycle = RunPaths(run.root).attempt(run.attempts[-1].number), whole(run.attempts[-1].status.get("cycle"))
+    return {
+        "name": service.name,
+        "ready": service.ready,
+        "wanted": service.wanted,
+        "gate": service.gate,
+        "restarts": service.restarts,
+        "load": vars(total(load for _, load in service.loads)) if service.loads else None,
+        "instances": [
+            {
+                **vars(one),
+                "load": vars(one.load) if one.load else None,
+                "log": os.path.relpath(attempt.service_log(service.name, file_name(one.host), cycle or 0), run.root),
+            }
+            for one in service.instances
+        ],
+    }
 
 
 def _failure(seen: Timeline, failure: findings.Failure) -> dict[str, Any]:
@@ -117,9 +146,9 @@ def _happenings(seen: Timeline, run: RunRecord) -> list[list[Any]]:
     """The last of what is worth a line: not the moves of nodes, which the picture shows."""
     found: list[list[Any]] = []
     for event in run.attempts[-1].events if run.attempts else ():
-        if event.name in WORTH_SAYING:
+        if event.name in WORTH_SAYING and (event.name, event.fields.get("state")) != ("service", "ready"):
             host = words(event.fields.get("host"))
-            details = [words(event.fields.get(name)) for name in ("state", "text", "reason")]
+            details = [words(event.fields.get(name)) for name in ("service", "state", "text", "reason")]
             said = " ".join(filter(None, [host, *details])) or event.name.replace("_", " ")
             found.append([_ms(seen, event.time), event.name, said])
     return found[-LAST_NOTES:]

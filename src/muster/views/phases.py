@@ -14,6 +14,7 @@ class Phase(str, Enum):
     LAUNCHING = "launching"
     ARRIVED = "arrived"
     STARTING = "starting"
+    SERVICES = "services"
     JOINED = "joined"
     DRIVER = "driver"
     SPARE = "spare"
@@ -39,6 +40,7 @@ LOOKS = {
     Phase.LAUNCHING: Look("launching", "its agent is being started", "\N{WHITE CIRCLE}", "o", "yellow"),
     Phase.ARRIVED: Look("arrived", "waits for others, or for the head", "\N{CIRCLE WITH LEFT HALF BLACK}", "a", "cyan"),
     Phase.STARTING: Look("Ray starting", "starts its part of Ray", "\N{CIRCLE WITH UPPER HALF BLACK}", "r", "magenta"),
+    Phase.SERVICES: Look("services", "waits for services of its own", "\N{FISHEYE}", "v", "bright_magenta"),
     Phase.JOINED: Look("joined", "ready, waits for the rest", "\N{BLACK CIRCLE}", "j", "blue"),
     Phase.DRIVER: Look("driver", "the driver runs", "\N{BLACK SQUARE}", "D", "green"),
     Phase.SPARE: Look("spare", "waits to stand in", "\N{WHITE SQUARE}", "s", "bright_blue"),
@@ -50,8 +52,10 @@ LOOKS = {
 ALLOCATED = tuple(phase for phase in Phase if phase not in (Phase.SUBMITTED, Phase.PENDING))
 
 
-def phase_of(state: str, role: str, run_state: str, driver: str) -> Phase:
+def phase_of(state: str, role: str, run_state: str, driver: str, served: bool = True) -> Phase:
     """The phase of a node of this state and role, in a run of this state whose driver is waiting, running or ended.
+
+    `served` is whether every service that the driver waits for on this node is ready.
 
     >>> phase_of("ready", "active", "running", "running").value
     'driver'
@@ -65,5 +69,6 @@ def phase_of(state: str, role: str, run_state: str, driver: str) -> Phase:
     if state == "ready" and role == "waiting":
         return Phase.FINISHING  # for the next cycle: its word to stop follows
     if state == "ready":
-        return {"running": Phase.DRIVER, "ended": Phase.FINISHING}.get(driver, Phase.JOINED)
+        waits = Phase.JOINED if served else Phase.SERVICES
+        return {"running": Phase.DRIVER, "ended": Phase.FINISHING}.get(driver, waits)
     return {"arrived": Phase.ARRIVED, "starting": Phase.STARTING}.get(state, Phase.LAUNCHING)

@@ -9,6 +9,7 @@ import html
 import json
 import math
 import os
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from muster.views.model import page_model
 from muster.views.record import RunReader, RunRecord
 from muster.views.summary import summary
 
+ONE_WRITER = threading.RLock()  # what is published by rename has one temporary name for all of a process
 ASSETS = Path(__file__).parent / "assets"
-SCRIPTS = ("elements.js", "picture.js", "timeline.js", "run.js", "report.js")
+SCRIPTS = ("elements.js", "picture.js", "timeline.js", "services.js", "run.js", "report.js")
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -82,15 +84,15 @@ def text_of(run: RunRecord) -> list[str]:
     return summary(run, _tails(run))
 
 
-def leave_report(run: RunPaths) -> str | None:
+def leave_report(run: RunPaths, anew: bool = False) -> str | None:
     """Write report and metrics of a run that is over beside it, unless they are there; returns where the report is.
 
     Never a reason for anything to fail: a disk may be full, a directory another's, a run stranger than was thought of.
     """
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception), ONE_WRITER:
         attempt = run.newest_attempt()
         over = os.stat(attempt.outcome).st_mtime if attempt is not None else math.inf
-        if os.path.exists(run.report) and os.stat(run.report).st_mtime >= over:
+        if not anew and os.path.exists(run.report) and os.stat(run.report).st_mtime >= over:
             return run.report
         record = RunReader(run).read()
         if record.live:

@@ -11,6 +11,8 @@ from muster.views.hosts import folded
 from muster.views.phases import LOOKS
 from muster.views.plain import log_line, printable
 from muster.views.record import RunRecord, words
+from muster.views.service_lines import instance_lines, load_line, ready_line
+from muster.views.services import services
 from muster.views.timeline import AttemptTimeline, Cycle, Timeline, timeline
 
 SHORTEST_STEP_S = 0.05  # of the path; what is shorter is summed up
@@ -22,6 +24,9 @@ def summary(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda at
     lines = [*_head(run, seen)]
     for attempt in seen.attempts:
         lines += _attempt(attempt, len(seen.attempts) > 1, run.live)
+    for service in services(run):
+        lines += [f"service {ready_line(service)}", *(f"    {line}" for line in instance_lines(service))]
+        lines += [f"    {load_line(service)}"] if service.loads else []
     lines += _use(seen)
     for failure in findings.failures(run, tail_of):
         cycle = f" in cycle {failure.cycle}" if failure.cycle else ""
@@ -67,7 +72,8 @@ def _attempt(attempt: AttemptTimeline, one_of_several: bool, live: bool) -> Iter
     if len(slow) > 1:
         yield f"slowest nodes (the median took {usual:.1f} s):"
         for one in slow:
-            yield f"    {one.host} (rank {one.rank}): launching {one.launching:.1f} s, Ray {one.starting:.1f} s"
+            more = f", services {one.services:.1f} s" if one.services else ""
+            yield f"    {one.host} (rank {one.rank}): launching {one.launching:.1f} s, Ray {one.starting:.1f} s{more}"
 
 
 def _path(cycle: Cycle, live: bool) -> Iterator[str]:

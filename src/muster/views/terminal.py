@@ -18,7 +18,10 @@ from muster.views.hosts import folded
 from muster.views.phases import LOOKS, Phase
 from muster.views.plain import log_line, printable
 from muster.views.record import RunReader, RunRecord, words
+from muster.views.service_lines import live_lines
+from muster.views.services import services
 from muster.views.summary import duration
+from muster.views.textfile import MetricsFile
 from muster.views.timeline import AttemptTimeline, Timeline, timeline
 
 LOOK_S = 0.5
@@ -29,8 +32,8 @@ NAMES = 3  # lines for the nodes that are missing
 
 # A cell that stands for several nodes shows the one that most deserves to be seen.
 WORST_FIRST = (
-    Phase.LOST, Phase.SUBMITTED, Phase.PENDING, Phase.LAUNCHING, Phase.ARRIVED, Phase.STARTING, Phase.JOINED,
-    Phase.FINISHING, Phase.SPARE, Phase.DRIVER, Phase.GONE,
+    Phase.LOST, Phase.SUBMITTED, Phase.PENDING, Phase.LAUNCHING, Phase.ARRIVED, Phase.STARTING, Phase.SERVICES,
+    Phase.JOINED, Phase.FINISHING, Phase.SPARE, Phase.DRIVER, Phase.GONE,
 )  # fmt: skip
 
 
@@ -39,6 +42,7 @@ class View:
 
     def __init__(self, run: RunPaths, clock: Callable[[], float] = time.time) -> None:
         self._reader, self._looked = RunReader(run, clock), 0.0
+        self._metrics = MetricsFile(run)
         self.run, self.seen = self._read()
 
     def look(self) -> RunRecord:
@@ -50,6 +54,7 @@ class View:
     def _read(self) -> tuple[RunRecord, Timeline]:
         run = self._reader.read()
         self._looked = time.monotonic()
+        self._metrics.refresh(run)
         return run, timeline(run)
 
 
@@ -73,7 +78,7 @@ class Top(View):
         lines = [*self._lines(width, options.ascii_only)]
         lines += _driver_tail(self.run, height - len(lines) - 1)
         for line in lines[: height - 1]:
-            line.truncate(width, overflow="ellipsis")
+            line.truncate(width, overflow="crop" if options.ascii_only else "ellipsis")
             yield line
 
     def _lines(self, width: int, ascii_only: bool) -> Iterator[Text]:
@@ -86,6 +91,7 @@ class Top(View):
         yield counts(attempt, ascii_only)
         if (away := findings.missing(attempt)) and run.live:
             yield Text(f"missing: {folded(node.host for node in away[: findings.MOST_NAMED])}", style="yellow")
+        yield from live_lines(services(run), width, ascii_only)
         for cycle in attempt.cycles[:-1][-NAMES:]:
             yield Text(printable(f"cycle {cycle.number} ended: {cycle.reason or 'no reason was recorded'}"))
         yield Text()
@@ -143,7 +149,7 @@ def counts(attempt: AttemptTimeline, ascii_only: bool) -> Text:
 def happenings(run: RunRecord, seen: Timeline, most: int) -> Iterator[Text]:
     """The last marks of the timeline, with their times."""
     for mark in seen.attempts[-1].marks[-most:]:
-        style = "red" if mark.kind in ("lost", "stalled") else ""
+        style = "red" if mark.kind in ("lost", "stalled") or mark.text.endswith(": failed") else ""
         yield Text(f"{duration(mark.time - seen.start):>14}  {printable(mark.text)}", style=style)
 
 
@@ -152,7 +158,9 @@ def plain_line(run: RunRecord, seen: Timeline) -> str:
     nodes = [f"{len(nodes)} {LOOKS[phase].title}" for phase, nodes in findings.last_phases(seen.attempts[-1]).items()]
     waits = findings.waits_for(run, seen)
     said = waits[0] if waits else words(run.status.get("end_reason"))
-    return printable(f"{words(run.status.get('state'))}: {', '.join(nodes) or 'no nodes'}: {said}")
+    serving = [f"{service.name} {service.ready}/{service.wanted}" for service in services(run)]
+    parts = [words(run.status.get("state")), ", ".join(nodes) or "no nodes", ", ".join(serving), said]
+    return printable(": ".join(part for part in parts if part))
 
 
 def _sign(phase: Phase, ascii_only: bool) -> str:

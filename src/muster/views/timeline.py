@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from muster.views.critical import Step, critical_path
+from muster.views.gate import gate_of
 from muster.views.moments import CycleMoments, Moments
 from muster.views.phases import Phase, phase_of
 from muster.views.record import AttemptRecord, Happening, RunRecord, moment, records, whole, words
@@ -134,6 +135,7 @@ class _Open:
     host: str
     role: str = "waiting"
     state: str = "expected"
+    logical: int | None = None  # its rank in the cycle
     phase: Phase = Phase.SUBMITTED
     since: float = 0.0
     cycle: int = 0  # in which the present phase began
@@ -148,7 +150,9 @@ class _Fold:
         self._began = min(max(record.began if record.began is not None else end, start), end)
         self._cycle, self._driver, self._run_state = 0, "waiting", "gathering"
         self._marks: list[Mark] = []
-        self._moments = Moments(self._began)
+        self._gate = gate_of(run.job)
+        self._serving: set[tuple[str, int]] = set()  # services that are ready, by node
+        self._moments = Moments(self._began, self._gate)
         self._nodes: dict[int, _Open] = {}
         self._asked, self._queued = start, min(max(queued, start), self._began)
         for rank, host in enumerate(_hosts(run, record)):
@@ -157,7 +161,8 @@ class _Fold:
     def folded(self) -> AttemptTimeline:
         term = 0
         for event in self._record.events:
-            event = replace(event, time=min(max(event.time, self._began), self._end))
+            if not self._began <= event.time <= self._end:
+                event = replace(event, time=min(max(event.time, self._began), self._end))
             if event.term != term:
                 term = event.term
                 self._lead_changes(event)
@@ -176,7 +181,7 @@ class _Fold:
 
     def _take(self, event: Happening) -> None:
         if event.cycle > self._cycle:
-            self._cycle, self._driver = event.cycle, "waiting"
+            self._cycle, self._driver, self._serving = event.cycle, "waiting", set()
             self._mark(event.time, "cycle", None, f"cycle {event.cycle} begins")
         self._moments.note(event)
         if event.name == "node" and event.rank is not None:
@@ -190,6 +195,8 @@ class _Fold:
             ended = f"the driver ended with {code}" if isinstance(code, int) else "the driver ended"
             self._mark(event.time, event.name, None, ended if self._driver == "ended" else "the driver starts")
             self._look_at_all(event.time)
+        elif event.name == "service" and event.rank is not None:
+            self._service_moves(event, self._node(event.rank, words(event.fields.get("host"))))
         elif event.name == "stalled":
             self._mark(event.time, "stalled", None, "the driver stalled")
 
@@ -198,14 +205,24 @@ class _Fold:
         node.host = words(event.fields.get("host")) or node.host
         node.state = words(event.fields.get("state")) or node.state
         node.role = words(event.fields.get("role")) or node.role
+        node.logical = whole(event.fields.get("logical_rank"))
         self._look_at(node, event.time)
         if node.phase is Phase.LOST and before is not Phase.LOST:
             self._mark(event.time, "lost", node.rank, f"{node.host} {node.state}")
 
+    def _service_moves(self, event: Happening, node: _Open) -> None:
+        name, state = words(event.fields.get("service")), words(event.fields.get("state"))
+        self._serving.discard((name, node.rank))
+        if state == "ready":
+            self._serving.add((name, node.rank))
+        else:
+            self._mark(event.time, "service", node.rank, f"{name} on {node.host}: {state}")
+        self._look_at(node, event.time)
+
     def _lead_changes(self, event: Happening) -> None:
         """Under another lead everybody has to join anew; who does not is known at the end."""
         self._mark(event.time, "lead", None, "another lead takes over")
-        self._driver = "waiting"
+        self._driver, self._serving = "waiting", set()
         for node in self._nodes.values():
             if node.phase is not Phase.LOST:
                 node.state = "expected"
@@ -234,7 +251,9 @@ class _Fold:
             self._look_at(node, now)
 
     def _look_at(self, node: _Open, now: float) -> None:
-        phase = phase_of(node.state, node.role, self._run_state, self._driver)
+        awaited = self._gate.on(node.logical) if self._driver == "waiting" else ()
+        served = all((name, node.rank) in self._serving for name in awaited)
+        phase = phase_of(node.state, node.role, self._run_state, self._driver, served)
         if phase is not node.phase:
             self._enter(node, phase, now)
 

@@ -16,7 +16,7 @@ from muster.web.doors import Doors, Session, is_loopback, may_change
 from muster.web.messages import Answer, Request, as_json, as_page, as_text
 from muster.web.watch import Watch
 
-SCRIPTS = ("elements.js", "picture.js", "timeline.js", "run.js", "logs.js", "ui.js")
+SCRIPTS = ("elements.js", "picture.js", "timeline.js", "services.js", "run.js", "logs.js", "ui.js")
 KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 FILES = ("page.css", *SCRIPTS)
 MOST_SCRAPED = 50

@@ -103,8 +103,9 @@ def _log(run: RunPaths, name: str) -> Log | None:
 
 def _order(log: Log) -> tuple[int, int, str]:
     attempt = re.match(r"attempt-(\d+)/", log.name)
-    kinds = ("/driver.log", "/guest-", "/node-", "/services/", "/stacks-", "phases.log", "steps.log")
-    kind = next((number for number, word in enumerate(kinds) if word in log.name), len(kinds))
+    # Services first: their logs are named after nodes, which may be called anything.
+    kinds = {"/services/": 3, "/driver.log": 0, "/guest-": 1, "/node-": 2, "/stacks-": 4, "phases.log": 5}
+    kind = next((number for word, number in kinds.items() if word in log.name), 6)
     return (-int(attempt[1]) if attempt else 1, kind, log.name)
 
 

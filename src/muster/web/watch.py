@@ -13,15 +13,16 @@ from typing import Any
 from muster.board import RunPaths
 from muster.runs.index import all_runs
 from muster.runs.reach import to_dashboard
-from muster.runs.status import ENDED_STATES
 from muster.views.listing import entry
 from muster.views.record import RunReader, RunRecord
 from muster.views.report import leave_report, model_of
+from muster.views.textfile import MetricsFile
 
 LOOK_S = 0.5
 KEEP_ALIVE_S = 5.0  # a browser that has gone is noticed when it is spoken to
 MOST_LISTED = 300
 MOST_KEPT = 24  # runs whose events are kept in memory
+MOST_MODELS = 4  # runs that are over, and what their pages show
 
 Signature = tuple[tuple[str, int, int], ...]
 
@@ -31,8 +32,9 @@ class Watch:
 
     def __init__(self, runs_dir: Path | None = None) -> None:
         self._runs_dir = runs_dir
-        self._readers: OrderedDict[str, tuple[RunReader, threading.Lock]] = OrderedDict()
+        self._readers: OrderedDict[str, tuple[RunReader, MetricsFile, threading.Lock]] = OrderedDict()
         self._entries: dict[str, tuple[Signature, dict[str, Any]]] = {}
+        self._models: OrderedDict[str, tuple[Signature, dict[str, Any]]] = OrderedDict()
         self._lock = threading.Lock()
 
     def runs(self) -> list[RunPaths]:
@@ -56,19 +58,32 @@ class Watch:
     def record(self, run: RunPaths) -> RunRecord:
         """All that its directory says. One reader serves all who look, one at a time."""
         with self._lock:
-            reader, lock = self._readers.setdefault(run.root, (RunReader(run), threading.Lock()))
+            fresh = (RunReader(run), MetricsFile(run), threading.Lock())
+            reader, file, lock = self._readers.setdefault(run.root, fresh)
             self._readers.move_to_end(run.root)
             while len(self._readers) > MOST_KEPT:
                 self._readers.popitem(last=False)
         with lock:
-            return reader.read()
+            record = reader.read()
+            file.refresh(record)
+            return record
 
     def model(self, run: RunPaths) -> dict[str, Any]:
         """What its page shows; the end of a run that nobody has followed is seen here first."""
+        seen = signature(run)
+        known = self._models.get(run.root)
+        if known is not None and known[0] == seen:
+            return known[1]
         record = self.record(run)
-        if record.status["state"] in ENDED_STATES:
-            threading.Thread(target=leave_report, args=(run,), daemon=True).start()
-        return {**model_of(record), "dashboard": to_dashboard(record.status) if record.live else None}
+        if record.live:
+            return {**model_of(record), "dashboard": to_dashboard(record.status)}
+        model = {**model_of(record), "dashboard": None}
+        with self._lock:
+            self._models[run.root] = (seen, model)
+            while len(self._models) > MOST_MODELS:
+                self._models.popitem(last=False)
+        threading.Thread(target=leave_report, args=(run,), daemon=True).start()  # the page does not wait for it
+        return model
 
     def changes(self, run: RunPaths) -> Iterator[bytes]:
         """Server-sent events: one whenever there is something new, and a word now and then that we are still here."""
@@ -87,12 +102,13 @@ class Watch:
 def signature(run: RunPaths) -> Signature:
     """Changes when anything about the run does that a page would show: sizes and times of its small files."""
     attempt, found = run.newest_attempt(), []
+    ours = (run.metrics, run.report)  # written by whoever looks
     for place in (run.root, *([attempt.root] if attempt is not None else [])):
         try:
             entries = list(os.scandir(place))
         except OSError:
             continue
-        for file in entries:
+        for file in (one for one in entries if not one.path.startswith(ours)):
             try:
                 stat = file.stat(follow_symlinks=False)
             except OSError:

@@ -47,6 +47,7 @@ const HATCHES = {
   spare: g => { g.moveTo(0, 2); g.lineTo(8, 2); g.moveTo(0, 6); g.lineTo(8, 6); },
   finishing: g => { g.moveTo(2, 0); g.lineTo(2, 8); g.moveTo(6, 0); g.lineTo(6, 8); },
   lost: g => { g.moveTo(0, 0); g.lineTo(8, 8); g.moveTo(8, 0); g.lineTo(0, 8); },
+  services: g => { g.moveTo(4, 0); g.lineTo(8, 4); g.lineTo(4, 8); g.lineTo(0, 4); g.closePath(); },
   joined: g => { g.moveTo(4, 2); g.lineTo(4, 6); g.moveTo(2, 4); g.lineTo(6, 4); },
   pending: g => { g.moveTo(0, 4.5); g.lineTo(3, 4.5); },
 };

@@ -98,11 +98,11 @@
       }
     }
 
-    // A line that was found: a click leads to its place.
+    // A line that was found: it leads to its place.
     line(at, text, words) {
       const hit = text.toLowerCase().indexOf(words.toLowerCase());
       const shown = hit < 0 ? [text] : [text.slice(0, hit), el("mark", {}, text.slice(hit, hit + words.length)), text.slice(hit + words.length)];
-      return el("div", { title: "byte " + at + "; click to see it in its place", onclick: () => this.jump(at) }, shown);
+      return el("button", { class: "found", title: "byte " + at + ": see it in its place", onclick: () => this.jump(at).then(() => this.text.focus()) }, shown);
     }
 
     say() {

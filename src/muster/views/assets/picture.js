@@ -163,7 +163,8 @@
       let free = 0;
       for (const [t, kind, , text] of this.attempt.marks) {
         const x = this.x(t);
-        if (x < LABEL || x > this.width || kind === "driver_end" || x < free) continue;
+        const quiet = kind === "driver_end" || kind === "service" && !text.endsWith(": failed");  // a line will do
+        if (x < LABEL || x > this.width || quiet || x < free) continue;
         g.fillStyle = this.colour(kind === "lost" ? "--bad" : "--text");
         const words = (kind === "lost" ? "\u2715 " : "\u25be ") + text;
         const wide = g.measureText(words).width, at = Math.min(x - 3, this.width - wide - 2);

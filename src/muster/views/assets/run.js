@@ -50,12 +50,13 @@
 
   Muster.slow = function (model) {
     const attempt = model.attempts[model.attempts.length - 1], slow = attempt.slow;
+    const parts = slow.nodes.some(node => node[4] > 0) ? 3 : 2;
     if (slow.nodes.length < 2) return null;
     return el("section", {}, el("h2", {}, "Slowest nodes"),
       el("p", { class: "faint" }, "What each took by its own doing; the median of all: " + seconds(slow.usual * 1000)
         + (slow.cycle ? " (cycle " + slow.cycle + ")" : "")),
-      Muster.table([{ title: "rank", right: true }, "node", { title: "launching", right: true }, { title: "Ray", right: true }],
-        slow.nodes.map(([rank, host, launching, starting]) => [rank, host, seconds(launching * 1000), seconds(starting * 1000)])));
+      Muster.table([{ title: "rank", right: true }, "node", ...["launching", "Ray", "services"].slice(0, parts).map(title => ({ title, right: true }))],
+        slow.nodes.map(([rank, host, ...own]) => [rank, host, ...own.slice(0, parts).map(part => seconds(part * 1000))])));
   };
 
   Muster.failures = function (model) {
@@ -108,7 +109,7 @@
 
   Muster.report = function (model, place) {
     const torn = model.torn ? el("p", { class: "faint" }, model.torn + " lines of the events could not be read.") : null;
-    const parts = [Muster.head(model), Muster.failures(model), Muster.timelines(model).element, Muster.columns(model),
+    const parts = [Muster.head(model), Muster.failures(model), Muster.timelines(model).element, Muster.services(model), Muster.columns(model),
       Muster.spec(model), torn];
     place.replaceChildren(...parts.filter(Boolean));
   };

@@ -82,11 +82,11 @@
       this.chosen = null;
       this.stop = el("button", { class: "danger", onclick: () => this.askToStop() }, "Stop\u2026");
       this.head = el("div"); this.grid = el("div", { class: "grid" }); this.details = el("div", { class: "details", role: "status" });
-      this.key = el("div"); this.bad = el("div"); this.pictures = el("div"); this.columns = el("div"); this.happened = el("div"); this.spec = el("div");
+      this.key = el("div"); this.bad = el("div"); this.pictures = el("div"); this.services = el("div"); this.columns = el("div"); this.happened = el("div"); this.spec = el("div");
       this.dialog = el("dialog", { "aria-labelledby": "ask" });
-      this.shown = {};
+      this.shown = {}; this.unfolded = new Set();
       place.replaceChildren(el("p", {}, el("a", { href: "/" }, "\u2190 all runs")), this.head, this.bad,
-        el("section", {}, el("h2", {}, "Nodes"), this.grid, this.key, this.details), this.pictures, this.logs.element,
+        el("section", {}, el("h2", {}, "Nodes"), this.grid, this.key, this.details), this.pictures, this.services, this.logs.element,
         this.columns, this.happened, this.spec, this.dialog);
       this.grid.addEventListener("keydown", event => this.walk(event));
     }
@@ -125,6 +125,15 @@
       where.replaceChildren(...[make()].flat().filter(Boolean));
     }
 
+    // What is made anew while it has the focus gets it back.
+    keepingFocus(where, make) {
+      const key = where.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+      make();
+      if (key) [...where.querySelectorAll("[data-key]")].find(element => element.dataset.key === key)?.focus();
+    }
+
+    openLog(name) { this.logs.open(name).catch(trouble); this.logs.element.scrollIntoView(); }
+
     show(model) {
       this.model = model; this.loaded = performance.now();
       document.title = model.run + ": " + model.state;
@@ -141,6 +150,8 @@
         const made = Muster.timelines(model);
         this.timelines = made.timelines; this.pictures.replaceChildren(made.element);
       } else this.timelines.forEach((timeline, at) => timeline.show(model, model.attempts[at]));
+      this.keepingFocus(this.services, () => this.part("services", this.services, model.services,
+        () => Muster.services(model, log => this.openLog(log), this.unfolded)));
       this.part("columns", this.columns, [model.attempts.map(a => [a.cycles.map(c => [c.reason, c.driver, model.live ? c.path.length : c.path]), a.slow]), model.live ? 0 : model.node_seconds],
         () => Muster.columns(model));
       this.part("happened", this.happened, model.happenings, () => model.happenings.length ? el("section", {}, el("h2", {}, "What happened"),
@@ -194,12 +205,15 @@
     tell() {
       const attempt = this.model.attempts[this.model.attempts.length - 1], node = this.chosen === null ? null : attempt.nodes[this.chosen];
       if (!node) { this.details.replaceChildren(); return; }
-      this.part("details", this.details, [node, this.model.live ? 0 : attempt.end], () => {
+      const serving = this.model.services.flatMap(service => service.instances.filter(one => one.rank === node[0]).map(one => [service.name, one]));
+      this.part("details", this.details, [node, serving, this.model.live ? 0 : attempt.end], () => {
         const [rank, host, role, state, flat] = node, spans = [];
         for (let i = 0; i < flat.length; i += 2) spans.push([this.model.phases[flat[i]].title, flat[i + 1], i + 2 < flat.length ? flat[i + 3] : attempt.end]);
         const log = "attempt-" + attempt.number + "/logs/node-" + String(rank).padStart(4, "0") + ".log";
         return [el("p", {}, el("b", {}, host), " (rank " + rank + "): " + role + ", " + state + " ",
-          el("button", { onclick: () => { this.logs.open(log).catch(trouble); this.logs.element.scrollIntoView(); } }, "its log")),
+          el("button", { onclick: () => this.openLog(log) }, "its log")),
+        serving.length ? el("ul", {}, serving.map(([name, one]) => el("li", {}, name + ": " + one.state + (one.load ? ", " + one.load.running
+          + " of " + one.load.slots + " busy " : " "), el("button", { onclick: () => this.openLog(one.log) }, "its log")))) : null,
         Muster.table(["phase", { title: "from", right: true }, { title: "took", right: true }],
           spans.filter(([, a, b]) => b - a >= 1).map(([title, a, b]) => [title, seconds(a), seconds(b - a)]))];
       });

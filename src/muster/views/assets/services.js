@@ -1,0 +1,45 @@
+// The services of a run: how many are ready, what each instance does, and how busy sandboxes are.
+"use strict";
+(function () {
+  const el = Muster.el, FEW = 12;
+
+  // How much of a sandbox is taken: a bar, and the same in figures.
+  Muster.busy = load => el("span", { class: "busy" },
+    el("meter", { min: 0, max: Math.max(1, load.slots), value: load.running, "aria-label": "slots that are busy" }),
+    " " + load.running + " of " + load.slots);
+
+  // What deserves to be seen first: what is not ready, was started again, or is busy.
+  const first = (a, b) => (a.state === "ready") - (b.state === "ready") || b.restarts - a.restarts
+    || (b.load?.running ?? 0) - (a.load?.running ?? 0) || a.rank - b.rank;
+
+  function instances(service, rows, openLog) {
+    const right = title => ({ title, right: true }), loads = service.load !== null;
+    const figures = load => load ? [Muster.busy(load), load.queued, load.rate.toFixed(1), load.executed, load.failed, load.sessions]
+      : ["", "", "", "", "", ""];
+    const log = one => openLog ? el("button", { "data-key": service.name + " " + one.rank,
+      "aria-label": "log of " + service.name + " on " + one.host, onclick: () => openLog(one.log) }, "log") : "";
+    return Muster.table([right("rank"), "node", "state", right("restarts"), "where",
+      ...(loads ? ["busy", right("queued"), right("per second"), right("run so far"), right("failed"), right("sessions")] : []), ""],
+    rows.map(one => [one.rank ?? "", one.host, el("span", {}, one.state, one.reason ? el("span", { class: "faint" }, " " + one.reason) : null),
+      one.restarts, el("code", {}, one.url), ...(loads ? figures(one.load) : []), log(one)]));
+  }
+
+  function one(service, openLog, open) {
+    const rows = [...service.instances].sort(first), load = service.load;
+    const rest = rows.length > FEW ? el("details", { open: open.has(service.name), ontoggle: event =>
+      open[event.target.open ? "add" : "delete"](service.name) },
+    el("summary", {}, (rows.length - FEW) + " more"), instances(service, rows.slice(FEW), openLog)) : null;
+    return [el("h3", {}, service.name, " ", el("span", { class: "ready" }, service.ready + " of " + service.wanted + " ready"),
+      el("span", { class: "faint" }, (service.restarts ? ", restarts: " + service.restarts : "")
+        + (service.gate ? "" : "; the driver does not wait for it"))),
+    load ? el("p", {}, Muster.busy(load), " busy, " + load.queued + " queued, " + load.rate.toFixed(1) + " executions per second, "
+      + load.executed + " so far, " + load.failed + " of them failed, " + load.sessions + " sessions") : null,
+    rows.length ? instances(service, rows.slice(0, FEW), openLog) : null, rest];
+  }
+
+  // `openLog` is for pages that can show one; `open` remembers which lists are unfolded.
+  Muster.services = function (model, openLog = null, open = new Set()) {
+    if (!model.services.length) return null;
+    return el("section", { id: "services" }, el("h2", {}, "Services"), model.services.map(service => one(service, openLog, open)));
+  };
+})();

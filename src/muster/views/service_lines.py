@@ -1,0 +1,81 @@
+"""The services of a run in lines: what `muster top` and the summary say of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from muster.views.hosts import folded
+from muster.views.plain import printable
+from muster.views.services import Load, Service, total
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+LETTERS = ".123456789#"  # where there is no Unicode
+MOST_NAMED = 8
+MOST_ROWS = 2
+
+
+def ready_line(service: Service) -> str:
+    """How many are ready, and what the others do.
+
+    >>> from muster.views.services import Instance
+    >>> ready_line(Service("judge", 2, False, (Instance(1, "n1", "restarting", "", 1, "exited with 3", None),)))
+    'judge: 0 of 2 ready, restarting on n1, 1 restart; the driver does not wait for it'
+    """
+    parts = [f"{service.name}: {service.ready} of {service.wanted} ready"]
+    others: dict[str, list[str]] = {}
+    for instance in service.instances:
+        if instance.state != "ready":
+            others.setdefault(instance.state, []).append(instance.host)
+    parts += [f"{state} on {folded(hosts)}" for state, hosts in others.items()]
+    parts += [f"{service.restarts} restart{'s' if service.restarts > 1 else ''}"] if service.restarts else []
+    return ", ".join(parts) + ("" if service.gate else "; the driver does not wait for it")
+
+
+def load_line(service: Service) -> str:
+    """All nodes of a sandbox together, and the busiest of them."""
+    loads = service.loads
+    all_of_it = total(load for _, load in loads)
+    host, most = max(loads, key=lambda one: (one[1].share, one[1].queued))
+    failed = f" ({all_of_it.failed} failed)" if all_of_it.failed else ""
+    return f"load: {_busy(all_of_it)}, {all_of_it.rate:.1f}/s, {all_of_it.executed} executed{failed}" + (
+        f"; busiest {host}: {_busy(most)}" if len(loads) > 1 else ""
+    )
+
+
+def _busy(load: Load) -> str:
+    return f"{load.running} of {load.slots} busy" + (f", {load.queued} queued" if load.queued else "")
+
+
+def instance_lines(service: Service) -> Iterator[str]:
+    """Each instance with where it is; of many, those that are not ready or were started again."""
+    few = len(service.instances) <= MOST_NAMED
+    shown = [one for one in service.instances if few or one.state != "ready" or one.restarts][:MOST_NAMED]
+    for one in shown:
+        restarts = f", {one.restarts} restart{'s' if one.restarts > 1 else ''}" if one.restarts else ""
+        reason = f": {one.reason}" if one.reason else ""
+        yield f"{one.host} (rank {one.rank}): {one.state}{restarts}{f' at {one.url}' if one.url else ''}{reason}"
+
+
+def live_lines(services: list[Service], width: int, ascii_only: bool) -> Iterator[Text]:
+    """For the live view: a line for each, and of a sandbox how busy it is, with a bar for every node."""
+    for service in services[:MOST_NAMED]:
+        style = "" if service.ready >= service.wanted else "yellow"
+        yield Text(printable(f"service {ready_line(service)}"), style=style, no_wrap=True)
+        if service.loads:
+            yield Text(printable(f"  {load_line(service)}"), no_wrap=True)
+            yield from bars([load for _, load in service.loads], width, ascii_only)
+    if len(services) > MOST_NAMED:
+        yield Text(f"and {len(services) - MOST_NAMED} services more")
+
+
+def bars(loads: list[Load], width: int, ascii_only: bool) -> Iterator[Text]:
+    """A small bar for every node by how much of it is taken; of many nodes, one for the busiest of several."""
+    in_row = max(1, min(width, 120) - 4)
+    each = max(1, -(-len(loads) // (in_row * MOST_ROWS)))
+    signs = LETTERS if ascii_only else BLOCKS
+    shares = [max(load.share for load in loads[at : at + each]) for at in range(0, len(loads), each)]
+    cells = "".join(signs[round(share * (len(signs) - 1))] for share in shares)
+    for at in range(0, len(cells), in_row):
+        yield Text(f"    {cells[at : at + in_row]}", style="cyan", no_wrap=True)
