@@ -82,8 +82,13 @@ class OwnedNginx:
             return await self._answers_for(members)
 
     async def wait(self) -> Exit:
-        assert self._running is not None
-        return await self._running.wait()
+        """Until its master has ended. Workers that outlive it are asked to answer what they have, and take no more."""
+        running = self._running
+        assert running is not None
+        ended = await running.wait()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(running.pid, signal.SIGQUIT)
+        return ended
 
     def last_words(self) -> str:
         return self._log.tail(TAIL).strip()
