@@ -129,7 +129,7 @@ def test_where_nobody_answers_the_caller_is_told_that_nothing_was_run(client: Ca
 
 def test_overload_is_waited_out(client: Callable[..., Both], own: Callable[..., Served]) -> None:
     served = own(workers_min=1, workers_max=1, queue=0)
-    blocker = threading.Thread(target=lambda: served.execute("import time; time.sleep(3)"))
+    blocker = threading.Thread(target=lambda: served.execute("import time; time.sleep(1)"))
     blocker.start()
     wait_for("the slot to be taken", lambda: served.ask("GET", "/load")["running"])
     assert client(url(served)).execute("print(1)").stdout == "1\n"

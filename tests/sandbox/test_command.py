@@ -64,6 +64,8 @@ def test_serve_announces_itself_and_leaves_on_sigterm(muster: MusterCommand, tmp
         "127.0.0.1:0",
         "--token-file",
         "token",
+        "--members-file",
+        "members",
         "--preload",
         "json",
     ]
@@ -73,7 +75,8 @@ def test_serve_announces_itself_and_leaves_on_sigterm(muster: MusterCommand, tmp
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0 and err == ""
-    assert f"sandbox on {facts['url']}, for other nodes on port {facts['listen_port']}: isolation" in out
+    gateway, between = facts["gateway"], facts["listen_port"]
+    assert f"on {facts['url']}, for all members by {gateway}, for other nodes on port {between}: isolation" in out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["token"]
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.running import wait_for
 from tests.sandbox.cluster import KINDS, TOKEN, Cluster, kinds_here, nginx_of
+from tests.sandbox.conftest import LEVELS
 
 from muster.process.tree import read_processes
 from muster.sandbox.nginx import find_nginx
@@ -318,8 +319,11 @@ def test_members_that_are_none_are_refused_by_name_and_those_before_stay(
     assert cluster.nodes[0].out("print(1)") == "1\n"
 
 
-def test_a_node_serves_alone_until_there_are_members(own: Callable[..., Served], tmp_path: Path) -> None:
-    served = own(listen="127.0.0.1:0", token="t", members_file=str(tmp_path / "not-yet"))
+@pytest.mark.parametrize("level", LEVELS[:2])
+def test_a_node_serves_alone_until_there_are_members(own: Callable[..., Served], tmp_path: Path, level: str) -> None:
+    """As root, and as a user, whose nginx has no privileges either."""
+    served = own(level, listen="127.0.0.1:0", token="t", members_file=str(tmp_path / "not-yet"))
+    assert served.facts["gateway"] == kinds_here()[0]
     assert served.out("print(1)") == "1\n" and served.cell("1", "s")["stdout"] == "1\n"
     assert served.ask("GET", "/gateway")["endpoints"] == []
 

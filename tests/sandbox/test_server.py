@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,37 +50,44 @@ def test_as_many_sleepers_as_slots_take_about_one_sleep(own: Callable[..., Serve
 
 def test_health_is_answered_while_every_slot_is_busy_and_the_queue_full(own: Callable[..., Served]) -> None:
     served = own(workers_min=2, workers_max=2, queue=4, queue_wait_s=3.5)
-    threads = [in_background(lambda: served.execute(SLEEP.format(8), timeout=30, patient=False)) for _ in range(6)]
+    threads = [in_background(lambda: served.execute(SLEEP.format(60), timeout=80, patient=False)) for _ in range(6)]
     busy(served, 2)
     for _ in range(20):
         assert served.ask("GET", "/health")["status"] == "healthy"
     assert served.ask("GET", "/load")["running"] == 2  # none of the sleepers was waited for
+    served.stop()  # they are told, and end with it
     for thread in threads:
         thread.join()
 
 
+@contextlib.contextmanager
+def blocker(served: Served) -> Iterator[None]:
+    """Takes a slot until it leaves."""
+    body = json.dumps({"generated_code": SLEEP.format(600), "timeout": 900, "language": "python"}).encode()
+    with socket.create_connection(("127.0.0.1", served.port)) as leaver:
+        leaver.sendall(b"POST /execute HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        busy(served, 1)
+        yield
+
+
 def test_a_full_queue_is_answered_at_once_and_a_long_wait_in_time(own: Callable[..., Served]) -> None:
     served = own(workers_min=1, workers_max=1, queue=1, queue_wait_s=1)
-    blocker = in_background(lambda: served.execute(SLEEP.format(6), timeout=30))
-    busy(served, 1)
     answers: list[Any] = []
-    waiting = in_background(lambda: answers.append(served.execute("print(1)", timeout=5, patient=False)))
-    wait_for("one to wait", lambda: served.ask("GET", "/load")["queued"] == 1)
-    refused = served.execute("print(1)", timeout=5, patient=False)
-    assert refused.status == 503 and set(refused) >= KEYS and refused["process_status"] == "error"
-    assert "1 requests wait already" in refused["error"] and refused["reason"] == "overloaded"
-    waiting.join()
+    with blocker(served):
+        waiting = in_background(lambda: answers.append(served.execute("print(1)", timeout=5, patient=False)))
+        wait_for("one to wait", lambda: served.ask("GET", "/load")["queued"] == 1)
+        refused = served.execute("print(1)", timeout=5, patient=False)
+        assert refused.status == 503 and set(refused) >= KEYS and refused["process_status"] == "error"
+        assert "1 requests wait already" in refused["error"] and refused["reason"] == "overloaded"
+        waiting.join()
     assert answers[0].status == 503 and set(answers[0]) >= KEYS and "busy for 1 s" in answers[0]["error"]
-    blocker.join()
     assert served.out("print(2)") == "2\n"
 
 
 def test_a_client_that_leaves_frees_its_slot(own: Callable[..., Served]) -> None:
     served = own(workers_min=1, workers_max=1)
-    body = json.dumps({"generated_code": SLEEP.format(600), "timeout": 900, "language": "python"}).encode()
-    with socket.create_connection(("127.0.0.1", served.port)) as leaver:
-        leaver.sendall(b"POST /execute HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
-        busy(served, 1)
+    with blocker(served):
+        pass
     wait_for("the slot", lambda: served.ask("GET", "/load")["running"] == 0)
     assert served.out("print(1)") == "1\n"
 

@@ -50,8 +50,7 @@ class Balancer:
     async def __call__(self, request: Request) -> Response:
         path = request.path.partition("?")[0]
         if path == "/gateway":
-            about = {"version": self.members.version, "endpoints": list(self.members.endpoints)}
-            return Response(200, {"gateway": "python", **about})
+            return Response(200, {"gateway": "python", **self.members.to_json()})
         if path == "/sessions":
             return await self._forward(request, [self._own], "/cluster/sessions")
         return await self._forward(request, self._order(request, path), request.path)

@@ -111,8 +111,9 @@ class Gateway:
         """nginx's word first: both must have the same members."""
         if self._nginx is not None:
             try:
-                await self._nginx.reload(members)
-            except SandboxError as error:
+                if not await self._nginx.reload(members):
+                    _say(f"nginx does not serve version {members.version} of the members yet")
+            except (SandboxError, OSError) as error:
                 self._on_refused(f"{self._settings.members_file}: {error}")
                 return
         self.balancer.set_members(members)
@@ -133,8 +134,10 @@ class Gateway:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
                 try:
-                    await nginx.start(self.balancer.members)
-                except SandboxError as error:
+                    await nginx.start(members := self.balancer.members)
+                    if members != self.balancer.members:  # they have changed meanwhile
+                        await nginx.reload(self.balancer.members)
+                except (SandboxError, OSError) as error:
                     _say(str(error))
             self._stop_serving()
 

@@ -34,6 +34,9 @@ class Members:
         """ADDRESS:PORT of each."""
         return tuple(address_of(endpoint) for endpoint in self.endpoints)
 
+    def to_json(self) -> dict[str, Any]:
+        return {"version": self.version, "endpoints": list(self.endpoints)}
+
 
 def address_of(endpoint: str) -> str:
     return endpoint[len("http://") :]

@@ -5,6 +5,7 @@ Every word that goes in is checked first (members.py, settings.py): addresses, n
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from dataclasses import dataclass
@@ -138,7 +139,7 @@ def _server(plan: Plan) -> str:
         location = /metrics {{ proxy_pass http://muster_own; }}
         location = /load {{ proxy_pass http://muster_own; }}
         location /cluster/ {{ proxy_pass http://muster_own; }}
-        location = /gateway {{ return 200 '{_facts(plan.members)}'; }}
+        location = /gateway {{ return 200 '{json.dumps({"gateway": "nginx", **plan.members.to_json()})}'; }}
         # A session's node is the members' matter alone: if it cannot be reached, no other one is asked.
         location @keyed {{ proxy_next_upstream off; proxy_pass http://muster_keyed; }}
         location @broken {{
@@ -148,11 +149,6 @@ def _server(plan: Plan) -> str:
         location @too_long {{ return 413 '{_words(f"the body is too long: at most {BODY_LIMIT >> 20} MB", "")}'; }}
     }}
 """
-
-
-def _facts(members: Members) -> str:
-    endpoints = ", ".join(f'"http://{one}"' for one in members.addresses)
-    return f'{{"gateway": "nginx", "version": {members.version}, "endpoints": [{endpoints}]}}'
 
 
 def _words(words: str, reason: str) -> str:

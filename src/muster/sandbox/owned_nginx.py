@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -16,12 +17,14 @@ import tempfile
 from dataclasses import replace
 
 from muster.process import Exit, Log, Owned, Scope, SpawnError
+from muster.sandbox import streams
 from muster.sandbox.members import Members
 from muster.sandbox.nginx import Plan, render
 from muster.sandbox.zygote import SandboxError
 
 LOG_BYTES = 1 << 20
 TAIL = 2000
+TAKE_UP_S, ASK_S = 10.0, 2.0  # for a new configuration; for one answer
 ENVIRONMENT = {"PATH": os.defpath, "LANG": "C"}
 
 
@@ -57,6 +60,8 @@ class OwnedNginx:
                     self._command("nginx.conf"), env={**ENVIRONMENT, "NGINX": "0;"}, cwd="/",
                     stdin=self._bound.fileno(), log=self._log,
                 )  # fmt: skip
+                if not await self._answers_for(members):
+                    raise SandboxError(f"nginx was started and does not answer: {self.last_words()}")
         except SpawnError as error:
             await self._end()
             raise SandboxError(f"nginx cannot be started: {error}") from None
@@ -64,16 +69,26 @@ class OwnedNginx:
             await self._end()
             raise
 
-    async def reload(self, members: Members) -> None:
-        """The old worker answers what it has to the end. After a SandboxError all is as it was."""
+    async def reload(self, members: Members) -> bool:
+        """The old worker answers what it has to the end. After a SandboxError all is as it was.
+
+        False when the new members are not served in time; with the next start they are.
+        """
         async with self._configuring:
-            if self._running is not None and self.runs:
-                await self._configure(members)
-                self._running.signal(signal.SIGHUP)  # to all of it; workers do not mind
+            if self._running is None or not self.runs:
+                return False
+            await self._configure(members)
+            self._running.signal(signal.SIGHUP)  # to all of it; workers do not mind
+            return await self._answers_for(members)
 
     async def wait(self) -> Exit:
-        assert self._running is not None
-        return await self._running.wait()
+        """Until its master has ended. Workers that outlive it are asked to answer what they have, and take no more."""
+        running = self._running
+        assert running is not None
+        ended = await running.wait()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(running.pid, signal.SIGQUIT)
+        return ended
 
     def last_words(self) -> str:
         return self._log.tail(TAIL).strip()
@@ -92,6 +107,22 @@ class OwnedNginx:
         scope, self._scope, self._running = self._scope, None, None
         if scope is not None:
             await scope.close(grace=0.0)
+
+    async def _answers_for(self, members: Members) -> bool:
+        """Wait until it serves these members: one that is just being started would miss a signal."""
+        loop = asyncio.get_running_loop()
+        end, wanted = loop.time() + TAKE_UP_S, {"gateway": "nginx", **members.to_json()}
+        while self.runs and loop.time() < end:
+            with contextlib.suppress(OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError):
+                reader, writer = await streams.connect(f"http://{self._plan.listen}", ASK_S)
+                try:
+                    writer.write(streams.request_bytes("GET", "/gateway", {"Host": "sandbox"}, b""))
+                    if json.loads((await asyncio.wait_for(streams.answer(reader), ASK_S))[2]) == wanted:
+                        return True
+                finally:
+                    writer.close()
+            await asyncio.sleep(0.02)
+        return False
 
     def _command(self, file: str, *more: str) -> list[str]:
         return [self._program, "-p", self._place, "-e", "stderr", "-c", f"{self._place}/{file}", *more]

@@ -25,6 +25,8 @@ class Workspaces:
         self._place, self._most, self._idle_s, self._first_user = place, most, idle_s, first_user
         self._used: dict[str, tuple[float, int]] = {}  # when last, and its number
         self._in_use: dict[str, int] = {}
+        self._directories: dict[str, str] = {}
+        self._made = 0
 
     def __len__(self) -> int:
         return len(self._used)
@@ -39,7 +41,7 @@ class Workspaces:
             self._make(name)
         self._used[name] = time.monotonic(), self._used[name][1]
         self._in_use[name] = self._in_use.get(name, 0) + 1
-        return self._directory(name)
+        return self._directories[name]
 
     def leave(self, name: str) -> None:
         self._in_use[name] -= 1
@@ -54,29 +56,25 @@ class Workspaces:
             self.remove(idle[0][1])
         taken = {number for _, number in self._used.values()}
         number = next(number for number in range(len(taken) + 1) if number not in taken)
-        directory = self._directory(name)
+        self._made += 1  # never the same directory again: a warm worker may still be in the one before
+        directory = f"{self._place}/workspace-{name}-{self._made}"
         user = -1 if self._first_user is None else self._first_user + number
         os.mkdir(directory, 0o711)
         for path in (directory, f"{directory}/home", f"{directory}/tmp"):
             if path != directory:
                 os.mkdir(path, 0o700)
             os.chown(path, user, user)
+        self._directories[name] = directory
         self._used[name] = time.monotonic(), number
 
     def remove(self, name: str) -> bool:
         """False when there is none. What still runs in it loses its files."""
         if self._used.pop(name, None) is None:
             return False
-        directory = self._directory(name)
-        gone = f"{self._place}/.gone-{time.monotonic_ns()}"
-        os.rename(directory, gone)  # so that the name is free at once
-        asyncio.get_running_loop().run_in_executor(None, remove_tree, gone)
+        asyncio.get_running_loop().run_in_executor(None, remove_tree, self._directories.pop(name))
         return True
 
     def expire(self) -> None:
         old = time.monotonic() - self._idle_s
         for name in [name for name, (when, _) in self._used.items() if when < old and not self._in_use.get(name)]:
             self.remove(name)
-
-    def _directory(self, name: str) -> str:
-        return f"{self._place}/workspace-{name}"
