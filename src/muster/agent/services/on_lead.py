@@ -96,6 +96,8 @@ class LeadServices:
             self._note(change)
         if services.failure is not None:
             self._note_failure(services.failure)
+        if self._protocol.cycle != self._cycle:
+            self._all_ready, self._endpoints = set(), {}  # what is started anew knows nothing of the others
         if services.version != self._seen or self._protocol.cycle != self._cycle:
             self._seen, self._cycle = services.version, self._protocol.cycle
             if self._writing is None or self._writing.done():
