@@ -114,6 +114,10 @@ def test_a_pinned_port_is_that_or_none() -> None:
         ports.take("seed", taken.getsockname()[1])
 
 
+def test_ports_that_are_pinned_for_ray_are_avoided() -> None:
+    assert set(ports.candidates("seed", range(6000, 9000))) == {*range(5000, 6000), *range(9000, 10000)}
+
+
 def test_ray_s_blocks_are_elsewhere() -> None:
     block = take_block("seed", 100)
     assert block.block.base > ports.LAST

@@ -113,7 +113,7 @@ class Instance:
         self._restarts += 1
         self._tell(ServiceState.RESTARTING, str(exit))
         with contextlib.suppress(asyncio.TimeoutError):
-            pause = min(BACKOFF_S * 2 ** (self._restarts - 1), LONGEST_BACKOFF_S)
+            pause = min(BACKOFF_S * 2 ** (self._restarts - 1), LONGEST_BACKOFF_S, service.deadline / 4)
             await asyncio.wait_for(self._closing.wait(), pause)
         return True
 
@@ -128,7 +128,7 @@ class Instance:
         for name in stolen:
             number = self._leases[name].number
             self._leases[name].release()
-            self._leases[name] = take(f"{self._directory}/{name}/{number}")
+            self._leases[name] = take(f"{self._directory}/{name}/{number}", None, self._where.avoid)
             self._tell(ServiceState.STARTING, f"port {number} ({name}) was taken meanwhile; it moves to another")
         return True
 

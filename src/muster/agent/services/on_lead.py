@@ -60,7 +60,8 @@ class LeadServices:
         publisher.services = self.snapshot
 
     @property
-    def any(self) -> bool:
+    def expected(self) -> bool:
+        """Whether the job has services at all."""
         return bool(self._protocol.services.plans)
 
     # -- in and out ---------------------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ class LeadServices:
 
     def environment(self, rank: int) -> dict[str, str]:
         """For the driver, or a part of it, on this node."""
-        found = {"MUSTER_SERVICES_DIR": self._identity.attempt.services_dir} if self.any else {}
+        found = {"MUSTER_SERVICES_DIR": self._identity.attempt.services_dir} if self.expected else {}
         return {**found, **variables({name: self._record(name) for name in self._protocol.services.plans}, rank)}
 
     def snapshot(self) -> dict[str, Any]:
@@ -170,7 +171,7 @@ class LeadServices:
 
     async def publish(self) -> None:
         """The records as of now; and to the nodes of a sandbox, who they are."""
-        if not self.any or not self._entitled():
+        if not self.expected or not self._entitled():
             return
         attempt, names = self._identity.attempt, list(self._protocol.services.plans)
         records = {attempt.service_record(name): self._record(name) for name in names}
