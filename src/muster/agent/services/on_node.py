@@ -58,8 +58,8 @@ class NodeServices:
 
     def start(self, names: Sequence[str]) -> None:
         for name in names:
-            service = self._services[name]
-            if not self._lease(service):
+            service = self._services.get(name)  # none, where they could not be read: that was told
+            if service is None or not self._lease(service):
                 continue
             identity, cycle = self._identity, self._cycle
             directory = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank)
