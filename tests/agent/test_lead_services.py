@@ -126,6 +126,18 @@ async def test_of_a_sandbox_everybody_finds_its_own_and_the_nodes_find_each_othe
     assert later[0][1]["version"] > told[0][1]["version"]
 
 
+async def test_in_a_new_cycle_the_nodes_of_a_sandbox_are_told_again_though_nothing_moved(tmp_path: Path) -> None:
+    led = Led(tmp_path, ServicePlan("box"), restart_on_driver_failure=True, on_node_loss="restart", max_restarts=1)
+    for cycle in range(2):
+        for rank in range(3):
+            led.say(rank, "ready", "box", cycle, between=f"http://n{rank}:7000")
+        await led.services.publish()
+        assert len(led.members.of("service_members")) == 3 * (cycle + 1)
+        led.feed(m.DriverEnded(1, "exited with 1", cycle))
+        for rank in range(3):
+            led.feed(m.NodeGone(rank, cycle + 1))
+
+
 async def test_the_record_follows_a_loss_and_a_new_cycle(tmp_path: Path) -> None:
     led = Led(tmp_path, ServicePlan("web"), spares=1, on_node_loss="restart", max_restarts=1)
     for rank in range(2):

@@ -74,7 +74,7 @@ def test_a_sandbox_is_told_everything_on_its_stdin(tmp_path: Path) -> None:
     service = Service("box", kind="sandbox", settings={"workers_max": 3})
     leased = {"http": 7001, "between": 7002}
     launch = launch_of(service, where(tmp_path), leased, "/tmp/d")
-    assert launch.argv == [sys.executable, "/run/agent.pyz", "sandbox", "-"]
+    assert launch.argv == [sys.executable, "-I", "-S", "/run/agent.pyz", "sandbox", "-"]
     assert set(launch.env) == {"PATH"}  # nothing of the job's that programs could find
     told = json.loads(launch.stdin or b"")
     assert (told["port"], told["listen"], told["workers_max"]) == (7001, "127.0.0.1:7002", 3)
@@ -112,6 +112,10 @@ def test_a_port_is_taken_when_somebody_listens_there() -> None:
 def test_a_pinned_port_is_that_or_none() -> None:
     with socket.create_server(("", 0)) as taken, pytest.raises(OSError, match=r"port \d+ is taken on this host"):
         ports.take("seed", taken.getsockname()[1])
+
+
+def test_ports_that_are_pinned_for_ray_are_avoided() -> None:
+    assert set(ports.candidates("seed", range(6000, 9000))) == {*range(5000, 6000), *range(9000, 10000)}
 
 
 def test_ray_s_blocks_are_elsewhere() -> None:
@@ -284,6 +288,23 @@ async def test_one_that_never_becomes_ready_says_why(tmp_path: Path) -> None:
     web = instance(tmp_path, told, "sleep 600", ready={"command": ["false"]})
     web.start()
     assert (await told.next("starting"))["words"] == "false exited with 1"
+    await web.close()
+
+
+async def test_one_that_does_its_work_and_leaves_was_ready(tmp_path: Path) -> None:
+    told = Told()
+    web = instance(tmp_path, told, "touch {dir}/done", ready={"file": "done"})
+    web.start()
+    await told.next("ready")
+    assert (await told.next("ended"))["words"] == "exited with 0"
+    await web.close()
+
+
+async def test_a_probe_that_cannot_be_started_says_so(tmp_path: Path) -> None:
+    told = Told()
+    web = instance(tmp_path, told, "sleep 600", ready={"command": ["no-such-probe"]})
+    web.start()
+    assert (await told.next("starting"))["words"] == "no-such-probe exited with 127"
     await web.close()
 
 

@@ -69,3 +69,41 @@ def test_a_spare_starts_the_services_of_the_node_it_replaces_and_the_endpoints_f
         wait_for("the log of the spare's", lambda: (run / f"attempt-0/logs/services/web/{hosts[3]}.log").exists())
     finally:
         slurm.lab.heal(victim)
+
+
+# Runs a program on its own node's sandbox, and asks what the others' endpoints make of somebody without a token.
+EXECUTE = """
+import glob, json, os, time, urllib.error, urllib.request
+url = os.environ["MUSTER_SERVICE_SANDBOX"]
+body = {"generated_code": "print(6 * 7)", "language": "python", "timeout": 30}
+ask = urllib.request.Request(url + "/execute", json.dumps(body).encode(), {"Content-Type": "application/json"})
+print("ran", json.load(urllib.request.urlopen(ask))["stdout"].strip(), flush=True)
+members = {"endpoints": []}
+while len(members["endpoints"]) < 3:
+    time.sleep(0.1)
+    members = json.load(open(glob.glob("/tmp/muster-*/*.service-sandbox/members.json")[0]))
+codes = []
+for endpoint in members["endpoints"]:
+    ask = urllib.request.Request(endpoint + "/execute", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        codes.append(urllib.request.urlopen(ask).status)
+    except urllib.error.HTTPError as error:
+        codes.append(error.code)
+print("others", len(set(members["endpoints"])), codes, flush=True)
+"""
+
+
+def test_a_sandbox_has_the_same_port_on_all_nodes_and_they_know_each_other(slurm: SlurmCommand) -> None:
+    (slurm.cwd / "driver.py").write_text(EXECUTE)
+    settings = {"workers_min": 1, "workers_max": 2, "preload": []}
+    job = {
+        "nodes": 3, "ray": False, "python": slurm.python, "command": ["python", "driver.py"],
+        "services": {"sandbox": {"kind": "sandbox", "settings": settings}},
+    }  # fmt: skip
+    (slurm.cwd / "job.yaml").write_text(yaml.safe_dump(job))
+    done = slurm("run", "--file", "job.yaml")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["ran 42", "others 3 [401, 401, 401]"]
+    events = [json.loads(line) for line in (slurm.run_dir() / "attempt-0/events-0.jsonl").read_text().splitlines()]
+    (url,) = {one["url"] for one in events if one["event"] == "service"}
+    assert url.startswith("http://127.0.0.1:")

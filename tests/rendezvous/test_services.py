@@ -156,6 +156,12 @@ def test_a_restarted_one_has_its_deadline_anew() -> None:
     assert "service judge was not ready on n2" in run.outcome.end_reason
 
 
+def test_nobody_waits_for_one_that_did_its_work_and_ended() -> None:
+    run = run_with(JUDGE)
+    run.feed(*arrived(0, 1, 2), *is_ready(0), ServiceReport("judge", 0, ENDED, "exited with 0"))
+    assert run.feed(*is_ready(1, 2)) == [StartDriver()]
+
+
 def test_one_that_ended_well_is_missed_by_nobody() -> None:
     run = run_with(JUDGE)
     run.feed(*arrived(0, 1, 2), *is_ready(0, 1, 2), ServiceReport("judge", 1, ENDED, "exited with 0"))

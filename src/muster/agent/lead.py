@@ -203,7 +203,7 @@ class Lead:
     def _welcome(self, rank: int) -> None:
         options, cycle = self._driving.cluster.options(rank), self._protocol.cycle
         leads = rank == self._protocol.lead
-        told = {"ray": options, "interface": self._job.interface, "services": self._services.any}
+        told = {"ray": options, "interface": self._job.interface, "services": self._services.expected}
         self._members.send(rank, "welcome", cycle=cycle, leads=leads, **told)
 
     def _lost(self, rank: int, how: str) -> None:

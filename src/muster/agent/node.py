@@ -221,7 +221,9 @@ class NodeAgent:
             await procs.close()
         if self._services is not None:
             services, self._services = self._services, None
+            began = time.monotonic()
             await services.close()
+            ending = ending and ending.after_all(time.monotonic() - began)
         if self._ray is not None:
             ray, self._ray = self._ray, None
             await ray.stop(ending or leaderless(self._identity.rank))

@@ -6,7 +6,7 @@ shared filesystem never gets a thousand archives in one instant; where little ti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from muster.rendezvous.messages import Outcome
 from muster.rendezvous.plan import FIRST_LEAD
@@ -26,6 +26,10 @@ class Ending:
     failed: bool
     after: float
     seconds: float  # 0: write nothing
+
+    def after_all(self, spent: float) -> Ending:
+        """The same with what else had to end first taken off."""
+        return replace(self, seconds=max(0.0, self.seconds - spent))
 
 
 def turn(rank: int) -> float:

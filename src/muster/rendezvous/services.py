@@ -38,6 +38,7 @@ SERVICE_MOVES: dict[ServiceState, frozenset[ServiceState]] = {
     ServiceState.FAILED: frozenset(),
 }
 UNREADY = (ServiceState.STARTING, ServiceState.RESTARTING)
+DONE = (ServiceState.READY, ServiceState.ENDED)  # nobody waits for one that was ready and ended well
 
 
 @dataclass(frozen=True)
@@ -88,14 +89,14 @@ class Services:
         self.failure: Instance | None = None
         self.ready: Counter[str] = Counter()  # how many there are of each
         self._nodes = nodes
-        self._closed = sum(plan.wanted(nodes) for plan in plans if plan.gate)  # gated instances that are not ready
+        self._closed = sum(plan.wanted(nodes) for plan in plans if plan.gate)  # gated instances that hold the driver
         self._serving: dict[int, int] = {}  # ranks in the cycle of nodes that have their instances, or are about to
         self._fresh: list[int] = []
         self._waiting: dict[tuple[str, int], float] = {}  # deadlines of those that are not ready
 
     @property
     def open(self) -> bool:
-        """Whether every gated service is ready wherever it is wanted."""
+        """Whether every gated service is ready wherever it is wanted, or was and ended well."""
         return self._closed == 0
 
     def node_is(self, rank: int, logical: int | None) -> None:
@@ -173,4 +174,5 @@ class Services:
         was, is_now = (one is not None and one.state is ServiceState.READY for one in (before, after))
         self.ready[service] += is_now - was
         if self.plans[service].gate:
+            was, is_now = (one is not None and one.state in DONE for one in (before, after))
             self._closed += was - is_now

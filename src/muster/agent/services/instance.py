@@ -30,6 +30,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # between two probes
 LOAD_S = 5.0  # how often a sandbox is asked for its load
 TELL_AFTER_S = 1.0  # why it is not ready is of interest when it takes time
 BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 30.0  # before a restart; doubled each time
+NOT_STARTED = 127  # as a shell says it
 PORT_TRIES = 3  # when others take the ports that it was given
 
 
@@ -113,7 +114,7 @@ class Instance:
         self._restarts += 1
         self._tell(ServiceState.RESTARTING, str(exit))
         with contextlib.suppress(asyncio.TimeoutError):
-            pause = min(BACKOFF_S * 2 ** (self._restarts - 1), LONGEST_BACKOFF_S)
+            pause = min(BACKOFF_S * 2 ** (self._restarts - 1), LONGEST_BACKOFF_S, service.deadline / 4)
             await asyncio.wait_for(self._closing.wait(), pause)
         return True
 
@@ -128,7 +129,7 @@ class Instance:
         for name in stolen:
             number = self._leases[name].number
             self._leases[name].release()
-            self._leases[name] = take(f"{self._directory}/{name}/{number}")
+            self._leases[name] = take(f"{self._directory}/{name}/{number}", None, self._where.avoid)
             self._tell(ServiceState.STARTING, f"port {number} ({name}) was taken meanwhile; it moves to another")
         return True
 
@@ -148,7 +149,11 @@ class Instance:
             )  # fmt: skip
             process = await self._spawn(scope, launch)
             probing = asyncio.ensure_future(self._watch(probe))
-            return await self._until_over(process)
+            probing.add_done_callback(self._probed)
+            exit = await self._until_over(process)
+            if exit.code == 0 and not probing.done() and await probe() is None:
+                self._is_ready()  # it did what it was for, and was quicker than the next look
+            return exit
         finally:
             if probing is not None:
                 probing.cancel()
@@ -192,12 +197,23 @@ class Instance:
                 self._tell(ServiceState.STARTING, why)
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, LONGEST_PAUSE_S)
+        self._is_ready()
+
+    def _is_ready(self) -> None:
         self._was_ready = True
         self._tell(ServiceState.READY)
 
+    def _probed(self, probing: asyncio.Future[None]) -> None:
+        """A defect in a probe is why the service is not ready."""
+        if not probing.cancelled() and probing.exception() is not None:
+            self._tell(ServiceState.STARTING, f"its probe failed: {probing.exception()!r}")
+
     async def _run(self, scope: Scope, argv: Sequence[str], env: Mapping[str, str]) -> int:
         """A probe's command, which may not take long."""
-        process = await scope.spawn(argv, env=env, cwd=self._where.workdir)
+        try:
+            process = await scope.spawn(argv, env=env, cwd=self._where.workdir)
+        except SpawnError:
+            return NOT_STARTED
         try:
             exit = await asyncio.wait_for(process.wait(), ANSWER_S)
         except asyncio.TimeoutError:

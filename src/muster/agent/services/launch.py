@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ class Where:
     token: bytes  # the run's
     workdir: str
     env: Mapping[str, str]  # the job's
+    avoid: Container[int] = ()  # ports that are Ray's
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ class LeadServices:
         publisher.services = self.snapshot
 
     @property
-    def any(self) -> bool:
+    def expected(self) -> bool:
+        """Whether the job has services at all."""
         return bool(self._protocol.services.plans)
 
     # -- in and out ---------------------------------------------------------------------------------------------
@@ -103,6 +104,8 @@ class LeadServices:
             self._note(change)
         if services.failure is not None:
             self._note_failure(services.failure)
+        if self._protocol.cycle != self._cycle:
+            self._all_ready, self._endpoints = set(), {}  # what is started anew knows nothing of the others
         if services.version != self._seen or self._protocol.cycle != self._cycle:
             self._seen, self._cycle = services.version, self._protocol.cycle
             if self._writing is None or self._writing.done():
@@ -136,7 +139,7 @@ class LeadServices:
 
     def environment(self, rank: int) -> dict[str, str]:
         """For the driver, or a part of it, on this node."""
-        found = {"MUSTER_SERVICES_DIR": self._identity.attempt.services_dir} if self.any else {}
+        found = {"MUSTER_SERVICES_DIR": self._identity.attempt.services_dir} if self.expected else {}
         return {**found, **variables({name: self._record(name) for name in self._protocol.services.plans}, rank)}
 
     def snapshot(self) -> dict[str, Any]:
@@ -180,7 +183,7 @@ class LeadServices:
 
     async def publish(self) -> None:
         """The records as of now; and to the nodes of a sandbox, who they are."""
-        if not self.any or not self._entitled():
+        if not self.expected or not self._entitled():
             return
         attempt, names = self._identity.attempt, list(self._protocol.services.plans)
         records = {attempt.service_record(name): self._record(name) for name in names}

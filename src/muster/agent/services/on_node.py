@@ -10,7 +10,7 @@ from typing import Any
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, Job
 from muster.agent.log import say
-from muster.agent.ray_node.settings import file_name, temp_dir
+from muster.agent.ray_node.settings import RayOptions, block_size, file_name, temp_dir
 from muster.agent.services import sandbox, words
 from muster.agent.services.instance import Instance
 from muster.agent.services.launch import Where, endpoints
@@ -42,7 +42,8 @@ class NodeServices:
         identity = self._identity
         env = job_environment(os.environ, given_variables(identity), identity, self._cycle)
         env["MUSTER_SERVICES_DIR"] = identity.attempt.services_dir
-        where = Where(self._address, identity.run.agent, self._token, Job.load(identity.run).workdir, env)
+        job = Job.load(identity.run)
+        where = Where(self._address, identity.run.agent, self._token, job.workdir, env, pinned_ports(identity, job))
         return load_services(identity.run), where
 
     def environment(self) -> dict[str, str]:
@@ -57,8 +58,8 @@ class NodeServices:
 
     def start(self, names: Sequence[str]) -> None:
         for name in names:
-            service = self._services[name]
-            if not self._lease(service):
+            service = self._services.get(name)  # none, where they could not be read: that was told
+            if service is None or not self._lease(service):
                 continue
             identity, cycle = self._identity, self._cycle
             directory = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank)
@@ -78,7 +79,9 @@ class NodeServices:
         wanted = sandbox.ports(service.ports) if service.kind == SANDBOX else service.ports
         try:
             for port, number in sorted(wanted.items(), key=lambda item: item[1] == AUTO):  # fixed ones first
-                leases[port] = take(self._seed(service, port), None if number == AUTO else int(number))
+                leases[port] = take(
+                    self._seed(service, port), None if number == AUTO else int(number), self._where.avoid
+                )
         except OSError as error:
             for lease in leases.values():
                 lease.release()
@@ -110,3 +113,12 @@ class NodeServices:
         if fields.get("words"):
             say(f"service {fields['service']}: {fields['state']}: {fields['words']}")
         self._tell_lead(kind, cycle=self._cycle, **fields)
+
+
+def pinned_ports(identity: Identity, job: Job) -> range:
+    """What --port-base gives to Ray: no service is to stand in it."""
+    if not job.ray or job.port_base is None:
+        return range(0)
+    nodes = job.step_nodes if identity.local else 1  # virtual nodes of one machine follow each other
+    options = RayOptions(job.cpus_per_node, None, job.dashboard, job.nodes, identity.local)
+    return range(job.port_base, job.port_base + block_size(options) * nodes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import zlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 FIRST, LAST = 5000, 9999  # below Ray's blocks and below the kernel's ephemeral range
 
@@ -37,9 +37,9 @@ class Lease:
         self._guard.close()
 
 
-def take(seed: str, pinned: int | None = None) -> Lease:
-    """The pinned port; else the first free one, from a place that depends on the seed."""
-    for number in [pinned] if pinned is not None else candidates(seed):
+def take(seed: str, pinned: int | None = None, avoid: Container[int] = ()) -> Lease:
+    """The pinned port; else the first free one that is not to be avoided, from a place that depends on the seed."""
+    for number in [pinned] if pinned is not None else candidates(seed, avoid):
         guard = _name(number)
         held = _bind(number) if guard is not None else None
         if guard is not None and held is not None:
@@ -50,11 +50,12 @@ def take(seed: str, pinned: int | None = None) -> Lease:
     raise OSError(f"{which} taken on this host; `auto` takes a free one")
 
 
-def candidates(seed: str) -> Iterator[int]:
+def candidates(seed: str, avoid: Container[int] = ()) -> Iterator[int]:
     """Every port there is, once."""
     size = LAST - FIRST + 1
     start = zlib.crc32(seed.encode()) % size
-    return (FIRST + (start + step) % size for step in range(size))
+    ports = (FIRST + (start + step) % size for step in range(size))
+    return (port for port in ports if port not in avoid)
 
 
 def _name(port: int) -> socket.socket | None:

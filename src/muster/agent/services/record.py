@@ -28,6 +28,7 @@ class Service:
     env_passthrough: Sequence[str] | None = None  # None: everything
     ports: Mapping[str, int | str] = field(default_factory=dict)
     ready: Mapping[str, Any] = field(default_factory=dict)  # one entry: how, and with what; none: see probes.py
+    deadline: float = 300.0
     restart: str = ON_FAILURE
     max_restarts: int = 3
     settings: Mapping[str, Any] = field(default_factory=dict)  # of a sandbox

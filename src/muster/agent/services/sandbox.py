@@ -24,7 +24,7 @@ def ports(given: Mapping[str, int | str]) -> dict[str, int | str]:
 
 def command(agent: str) -> list[str]:
     """Out of the run's own archive, which is there wherever the agent is."""
-    return [sys.executable, agent, "sandbox", "-"]
+    return [sys.executable, "-I", "-S", agent, "sandbox", "-"]
 
 
 def token(of_run: bytes) -> str:
