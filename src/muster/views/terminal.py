@@ -160,7 +160,7 @@ def plain_line(run: RunRecord, seen: Timeline) -> str:
     said = waits[0] if waits else words(run.status.get("end_reason"))
     serving = [f"{service.name} {service.ready}/{service.wanted}" for service in services(run)]
     parts = [words(run.status.get("state")), ", ".join(nodes) or "no nodes", ", ".join(serving), said]
-    return printable(": ".join(part for part in parts if part))
+    return printable(": ".join(part for part in parts if part)).replace("\t", " ")
 
 
 def _sign(phase: Phase, ascii_only: bool) -> str:
