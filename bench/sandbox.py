@@ -7,7 +7,7 @@ fresh session  a cell in a session that is made for it; warm session: cells in s
 sleepers       0.5 s sleeps: 32 clients on 32 slots, and 64 on 64
 output         8 MB printed and answered
 idle           cores that a sandbox takes with all those sessions and nothing to do
-memory         resident memory of the server before and after `--executions` programs
+memory         resident memory of the server before, and after each tenth of `--executions` programs
 
 The floor wants an interpreter that every user may read when we are root; --python names one (default: the first of this
 one and /usr/bin/python3 that is). The full level is measured with it, and again with this one, numpy and sympy imported
@@ -37,7 +37,7 @@ from typing import Any
 from interrupts import INTERRUPTED, leave_on_signals
 from report import Goal, goals_table, machine, save, table
 
-from muster.process.keeper import descendants
+from muster.process.tree import descendants
 from muster.sandbox.http import Connection, Request, Response
 from muster.sandbox.load import Measured, cell, load, program
 
@@ -63,6 +63,9 @@ def main() -> int:
     options = _options()
     leave_on_signals()
     try:
+        if options.memory_alone:
+            print(json.dumps(asyncio.run(memory_alone(options)), indent=2))
+            return 0
         results = asyncio.run(measure(options))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
@@ -92,6 +95,11 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         results["sleepers"] = await sleepers(python)
         results["memory"] = await memory(places[1], options.executions)
     return results
+
+
+async def memory_alone(options: argparse.Namespace) -> dict[str, Any]:
+    async with served("full", options.python or readable_python(), "full", []) as place:
+        return await memory(place, options.executions)
 
 
 @contextlib.asynccontextmanager
@@ -267,14 +275,17 @@ async def health_while_busy(url: str) -> dict[str, float]:
 
 
 async def memory(place: Place, executions: int) -> dict[str, Any]:
-    """Of the server itself; the first thousand fill its caches."""
+    """Of the server itself, after each tenth; the first thousand fill its caches."""
     await load(place.url, CLIENTS, 1000, ONE)
-    before = resident_mb(place.pid)
-    done = await load(place.url, CLIENTS, executions, ONE)
-    after = resident_mb(place.pid)
+    sizes, failures, started = [resident_mb(place.pid)], 0, time.perf_counter()
+    for tenth in range(1, 11):
+        failures += (await load(place.url, CLIENTS, executions // 10, ONE)).failures
+        sizes.append(resident_mb(place.pid))
+        print(f"memory after {tenth * (executions // 10)} executions: {sizes[-1]} MB", file=sys.stderr, flush=True)
     return {
-        "executions": executions, "failures": done.failures, "before_mb": before, "after_mb": after,
-        "growth_mb": round(after - before, 2), "per_second": round(done.rate, 1),
+        "executions": executions, "failures": failures, "before_mb": sizes[0], "after_mb": sizes[-1],
+        "after_each_tenth_mb": sizes[1:], "growth_mb": round(sizes[-1] - sizes[0], 2),
+        "per_second": round(executions / (time.perf_counter() - started), 1),
     }  # fmt: skip
 
 
@@ -344,6 +355,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="of the kinds in turn (default: 3)")
     parser.add_argument("--requests", type=int, default=400, help="of each kind in a round (default: 400)")
     parser.add_argument("--executions", type=int, default=20_000, help="for the memory (default: 20000)")
+    parser.add_argument("--memory-alone", action="store_true", help="measure nothing else; --executions 100000, say")
     parser.add_argument("--python", help="of programs; see above")
     parser.add_argument("--json-only", action="store_true")
     return parser.parse_args()

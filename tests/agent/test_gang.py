@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class Heard:
 class Running:
     """A gang on three nodes, started."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, fenced: float = 0.0) -> None:
         run = RunPaths(str(tmp_path / "run-20260101T000000-ab12"))
         (Path(run.attempt(0).root) / "logs").mkdir(parents=True)
         identity = Identity(rank=0, host="n0", run=run, attempt=run.attempt(0), local=True)
@@ -49,7 +50,7 @@ class Running:
         for rank, host in enumerate(HOSTS):
             protocol.handle(m.Arrived(rank, host), 0.0)
         self.heard = Heard()
-        self.gang = Gang(identity, JOB, self.heard, protocol, self._address)  # type: ignore[arg-type]
+        self.gang = Gang(identity, JOB, self.heard, protocol, self._address, lambda: fenced)  # type: ignore[arg-type]
         self.attempt = identity.attempt
         self.end = asyncio.ensure_future(self.gang.run(["true"], {}, "/"))
 
@@ -153,3 +154,22 @@ async def test_a_gang_that_is_ended_before_it_begins_starts_nothing(tmp_path: Pa
     early.gang.end(1.0)
     assert (await early.exit()).shell_code == 143
     assert early.heard.sent == []
+
+
+async def test_a_gang_starts_when_an_older_one_has_ended_for_sure_on_a_lost_node(tmp_path: Path) -> None:
+    notes: list[str] = []
+    fenced = time.monotonic() + 0.3
+    running = Running(tmp_path, fenced)
+    running.gang.on_note = notes.append
+    await running.started()
+    assert time.monotonic() >= fenced and "lost node" in notes[0]
+    running.ended(0, 1, 2)
+    assert (await running.exit()).shell_code == 0
+
+
+async def test_a_gang_that_is_ended_while_it_waits_for_that_starts_nothing(tmp_path: Path) -> None:
+    running = Running(tmp_path, time.monotonic() + 1000)
+    await asyncio.sleep(0)
+    running.gang.end(1.0)
+    assert (await running.exit()).shell_code == 143
+    assert running.heard.sent == []

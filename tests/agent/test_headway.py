@@ -66,3 +66,16 @@ def test_a_beat_without_a_step_keeps_the_last_one_and_is_seen(beat: Path) -> Non
     progress.beat()
     assert int(beat.read_text()) == 7
     assert beat.stat().st_mtime_ns > 1
+
+
+def test_what_the_nodes_of_a_gang_tell_counts_as_beats(beat: Path) -> None:
+    headway = Headway(str(beat))
+    headway.begin(0, 0.0)
+    assert headway.look(1.0) is None
+    headway.told(7)
+    assert headway.look(2.0) == 0
+    headway.begin(1, 3.0)
+    headway.told(7)  # no further than the cycle before
+    assert headway.look(3.0 + LONG_S) is None
+    headway.told(8)
+    assert headway.look(5.0) == 1

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from muster.backends import library
+from muster.backends.archive import agent_sources
 from muster.backends.library import build_library, library_sources
 from muster.board.layout import LIBRARY
 
@@ -137,3 +138,9 @@ def test_every_module_has_its_source_in_the_archive_and_nothing_else_travels(con
     assert {name for name in members if name.endswith(".py")} == set(library_sources())
     rooms = {name.split("/")[1].removesuffix(".py") for name in library_sources()}
     assert rooms == {"__init__", "placement", "process", "progress"}
+
+
+def test_the_sandbox_travels_with_a_run_that_has_one_among_its_services() -> None:
+    name = "muster/sandbox/client.py"
+    assert name in library_sources(sandbox=True) and name not in library_sources()
+    assert "muster.sandbox.server" in agent_sources(sandbox=True) and "muster.sandbox.server" not in agent_sources()

@@ -1,4 +1,4 @@
-"""For tests with Ray: a cluster of two nodes on this machine, shared by a module's tests."""
+"""For tests with Ray: a cluster of two nodes on this machine, shared by all of them."""
 
 from __future__ import annotations
 
@@ -23,33 +23,48 @@ MARK = "MUSTER_PLACEMENT_TEST"  # in the environment of every program that a tes
 WORKER_LABELS = {"rack": "b", "ray.io/accelerator-type": "H100"}
 
 
-@pytest.fixture(scope="module")
-def ray_settings() -> dict[str, str]:
-    """Variables for Ray's daemons; a module may have its own."""
-    return {}
+@contextlib.contextmanager
+def cluster_of_two(home: Path, kills_children: bool = True) -> Iterator[Any]:
+    """A head with 4 CPUs and 2 GPUs, a worker with 4 CPUs and 4 GPUs. GPUs are declared, not there.
 
-
-@pytest.fixture(scope="module")
-def ray_cluster(tmp_path_factory: pytest.TempPathFactory, ray_settings: dict[str, str]) -> Iterator[Any]:
-    """A head with 4 CPUs and 2 GPUs, a worker with 4 CPUs and 4 GPUs; connected to it. GPUs are declared, not there."""
-    import ray
+    `kills_children`: whether Ray kills the children of a worker that ends, as it does by default.
+    """
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))  # Ray writes a token there
+        patch.setenv("HOME", str(home))  # Ray writes a token there
         patch.setenv("RAY_AUTH_MODE", "disabled")
-        for name, value in ray_settings.items():
-            patch.setenv(name, value)
+        patch.setenv("RAY_kill_child_processes_on_worker_exit", "true" if kills_children else "false")
         cluster = Cluster(
             initialize_head=True,
             connect=False,
             head_node_args={"num_cpus": 4, "num_gpus": 2, "include_dashboard": False, "labels": {"rack": "a"}},
         )
         cluster.add_node(num_cpus=4, num_gpus=4, labels=WORKER_LABELS)
-        connect(cluster)
         yield cluster
-        ray.shutdown()
         cluster.shutdown()
+
+
+@pytest.fixture(scope="package")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with cluster_of_two(tmp_path_factory.mktemp("home")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def ray_cluster(shared_cluster: Any) -> Iterator[Any]:
+    """Connected to it."""
+    with connected(shared_cluster):
+        yield shared_cluster
+
+
+@contextlib.contextmanager
+def connected(cluster: Any) -> Iterator[None]:
+    import ray
+
+    connect(cluster)
+    yield
+    ray.shutdown()
 
 
 def connect(cluster: Any) -> None:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 # a second; all deaf to TERM. All inherit a lock, which nobody can have before the last of them is gone.
 FAMILY = """
 import fcntl, os, signal, subprocess, sys, time
-fcntl.flock(os.dup2(os.open(os.environ["MUSTER_PLACEMENT_TEST"], os.O_RDONLY), 9), fcntl.LOCK_EX)
+lock = os.open(os.environ["MUSTER_PLACEMENT_TEST"], os.O_RDONLY | os.O_CREAT, 0o600)
+fcntl.flock(os.dup2(lock, 9), fcntl.LOCK_SH)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 leap = "import os, time\\nwhile True:\\n    if os.fork(): os._exit(0)\\n    time.sleep(0.01)"
 sleep = [sys.executable, "-S", "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(1000)"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +19,13 @@ if TYPE_CHECKING:
 
 ray = pytest.importorskip("ray")
 
-from muster.placement import sweep  # noqa: E402
+from muster.placement import stopping, sweep  # noqa: E402
 from muster.placement.errors import SubprocessError  # noqa: E402
 from muster.placement.managed import NOSET_CUDA_RUNTIME_ENV, ManagedSubprocess, merged_runtime_env  # noqa: E402
 
 pytestmark = pytest.mark.ray
+
+MANY, GRACE_S = 32, 2.0
 
 
 def test_a_program_sees_its_gpus_the_nodes_environment_and_what_it_was_given(
@@ -65,18 +70,44 @@ def test_stop_leaves_nothing_of_the_program_its_group_its_daemons(group: Any, ma
     assert marked.gone()
 
 
-def test_many_that_ignore_term_are_stopped_at_once_and_one_that_is_dead_already_does_not_matter(
+def test_thirty_two_that_ignore_term_take_one_grace_and_one_that_is_dead_already_does_not_matter(
     group: Any, marked: Marked
 ) -> None:
-    processes = [family(group, marked, label="first")]
-    processes += [
-        ManagedSubprocess.spawn(f"deaf{n}", group, 0, num_gpus=0, subprocess_env=marked.env,
-                                command=["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done"])
-        for n in range(2)
-    ]  # fmt: skip
+    deaf = ["sh", "-c", "trap '' TERM; while :; do sleep 1000; done"]
+
+    def begin(number: int) -> ManagedSubprocess:
+        return ManagedSubprocess.spawn(f"deaf{number}", group, 0, num_gpus=0, command=deaf, subprocess_env=marked.env)
+
+    with ThreadPoolExecutor(MANY) as pool:
+        processes = list(pool.map(begin, range(MANY)))
+    eventually("all to be deaf", lambda: len(marked.alive()) == 2 * MANY)
     ray.kill(processes[1].actor)
-    ManagedSubprocess.stop_many(processes, timeout_s=1)
+    start = time.monotonic()
+    ManagedSubprocess.stop_many(processes, timeout_s=GRACE_S)
+    took = time.monotonic() - start
+    print(f"{MANY} stopped in {took:.1f} s with a grace of {GRACE_S:g} s")
+    assert took < MANY * GRACE_S / 4  # far from one after the other, however slow the machine
     eventually("all to be gone", marked.gone)
+
+
+def test_a_stop_that_hangs_is_forced_and_what_cannot_be_asked_is_named(
+    group: Any, marked: Marked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced = tmp_path / "forced"
+
+    class Stuck:
+        async def stop(self, grace: float) -> None:
+            await asyncio.sleep(1000)
+
+        async def force_sigkill_subprocess(self) -> None:
+            forced.touch()
+
+    stuck = ray.remote(Stuck).options(num_cpus=0).remote()
+    program = ManagedSubprocess.spawn("asked", group, 0, num_gpus=0, command=["sleep", "9"], subprocess_env=marked.env)
+    monkeypatch.setattr(stopping, "ANSWER_S", 0.5)
+    actors = [("alike", stuck), ("alike", program.actor), ("no actor", object())]
+    assert stopping.graceful_stop_actors(actors, timeout_s=0.5) == ["no actor"]
+    assert forced.exists() and marked.gone()
 
 
 def test_a_killed_actor_makes_the_wait_resolve_and_takes_the_program_along(group: Any, marked: Marked) -> None:
@@ -85,6 +116,8 @@ def test_a_killed_actor_makes_the_wait_resolve_and_takes_the_program_along(group
     ray.kill(process.actor)
     with pytest.raises(ray.exceptions.RayActorError):
         process.wait(timeout=60)
+    assert "family: is gone (host " in str(process.error("is gone"))
+    assert process.error("is gone").debug_context["log_tail"] == "family complete\n"
     assert ray.wait([reference], timeout=60)[0] == [reference]
     eventually("all to be gone", marked.gone)
 

@@ -139,6 +139,7 @@ def test_a_killed_actor_is_a_failed_replica(marked: Marked) -> None:
         ray.kill(ray.get_actor("killed/1/0.0", namespace=NAMESPACE))
         eventually("a restart", lambda: server.status()[0].restarts == 1 and server.endpoints())
         assert len(marked.alive()) == 1
+        assert "its actor is gone" in server.status()[0].error and "  | listening" in server.status()[0].error
 
 
 def test_a_name_belongs_to_one_live_owner_until_it_is_taken_over(marked: Marked) -> None:

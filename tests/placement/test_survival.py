@@ -9,16 +9,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.placement.conftest import MARK, eventually, marking
+from tests.placement.conftest import MARK, cluster_of_two, connected, eventually, marking
 from tests.placement.families import family
 
 if TYPE_CHECKING:
@@ -38,9 +39,14 @@ REPOSITORY = Path(__file__).parents[2]
 DOOMED = {"third": signal.SIGKILL, "fourth": signal.SIGTERM}  # nodes, and what their raylets get
 
 
-@pytest.fixture(scope="module", params=["true", "false"], ids=lambda param: f"ray-kills-children={param}")
-def ray_settings(request: pytest.FixtureRequest) -> dict[str, str]:
-    return {"RAY_kill_child_processes_on_worker_exit": request.param}
+@pytest.fixture(scope="module", params=[True, False], ids=["ray-kills-children", "ray-spares-children"])
+def ray_cluster(
+    shared_cluster: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """The shared one is of the first kind."""
+    other = nullcontext(shared_cluster) if request.param else cluster_of_two(tmp_path_factory.mktemp("home"), False)
+    with other as cluster, connected(cluster):
+        yield cluster
 
 
 @pytest.fixture
@@ -69,8 +75,10 @@ class Life:
         self.waiting = self.process.run_ref if self.busy else None
 
     def end(self) -> None:
+        began = time.monotonic()
         self.act(self)
         eventually(f"nothing to survive: {self.event}", self.marked.gone)
+        print(f"{self.event}: nothing left after {time.monotonic() - began:.1f} s")  # with -s: docs/placement.md
         if self.waiting is not None:
             assert ray.wait([self.waiting], timeout=60)[0], self.event
         remove_groups([self.group])
@@ -115,7 +123,8 @@ def test_nothing_survives_whatever_ends_the_actor(doomed: dict[str, Any], tmp_pa
             return Life(event, act, marks.enter_context(marking(tmp_path)), **options)
 
         lives = [life(event, act, busy=True) for event, act in EVENTS.items()]
-        lives += [life("group removed, idle", EVENTS["group removed"]), life("worker asked to leave", asked_to_leave)]
+        lives += [life(f"{event}, idle", act) for event, act in EVENTS.items()]
+        lives += [life("worker asked to leave", asked_to_leave)]
         for name, signum in DOOMED.items():
             lose = partial(end_raylet, doomed[name], signum)
             lives.append(life(f"raylet gets {signum.name}", lose, bundle=((name, 1.0),)))

@@ -147,6 +147,23 @@ def test_a_line_longer_than_a_file_is_cut_and_none_other(tmp_path: Path) -> None
     assert rotated(log) == ["one\ntwo\n", "three\n", "y" * 10, "y" * 10, "y" * 5 + "\nend\n"]
 
 
+def test_a_line_that_comes_in_pieces_goes_over_to_the_next_file(tmp_path: Path) -> None:
+    log = Log(str(tmp_path / "log"), max_bytes=10, keep=9)
+    writing = writer(log)
+    for piece in (b"one\nt", b"w", b"o and", b"\nthree\nfo", b"ur", b"teen\n"):
+        writing.write(piece)
+        assert log.tail(3).encode().endswith(piece[-3:])  # nothing is held back
+    assert rotated(log) == ["one\n", "two and\n", "three\n", "fourteen\n"]
+
+
+def test_without_old_files_the_line_that_was_begun_is_kept(tmp_path: Path) -> None:
+    log = Log(str(tmp_path / "log"), max_bytes=10, keep=0)
+    writing = writer(log)
+    for piece in (b"one\nt", b"wo and\n"):
+        writing.write(piece)
+    assert rotated(log) == ["two and\n"]
+
+
 def test_an_old_log_is_continued_and_counts(tmp_path: Path) -> None:
     log = Log(str(tmp_path / "log"), max_bytes=10)
     Path(log.path).write_text("12345678\n")

@@ -75,6 +75,31 @@ def test_what_a_stopped_owner_had_started_is_killed_and_its_directory_goes_with_
     assert not scratch.exists()
 
 
+CHATTY = """
+import asyncio, os, time
+from muster.process import Scope, lease
+async def main():
+    held = lease.hold()
+    scope = await Scope("test").open()
+    busy = await scope.spawn(["bash", "-c", "while :; do (true & ); done"])  # each is an end that its owner is told of
+    held.renew(2.0)
+    print(busy.pid, flush=True)
+    time.sleep(1000)
+asyncio.run(main())
+"""
+
+
+def test_an_owner_that_does_not_read_cannot_hold_up_the_end_of_the_lease() -> None:
+    owner = subprocess.Popen([sys.executable, "-c", CHATTY], stdout=subprocess.PIPE, text=True)
+    try:
+        assert owner.stdout is not None
+        busy = int(owner.stdout.readline())
+        wait_for("what it started to be gone", lambda: not alive(busy))
+    finally:
+        owner.kill()
+        owner.communicate()
+
+
 def alive(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as file:

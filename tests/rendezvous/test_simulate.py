@@ -17,6 +17,7 @@ from muster.rendezvous.messages import Arrived, DriverEnded, Event, HeadUp, Node
 from muster.rendezvous.plan import RESTART, Plan
 from muster.rendezvous.protocol import Protocol
 from muster.rendezvous.quorum import Quorum
+from muster.rendezvous.services import Services
 from muster.rendezvous.sim import host, member
 from muster.rendezvous.sim.agent import Surroundings
 from muster.rendezvous.sim.heir import Heir
@@ -24,7 +25,7 @@ from muster.rendezvous.sim.large import Large
 from muster.rendezvous.sim.large import simulate as simulate_large
 from muster.rendezvous.sim.lead import Lead
 from muster.rendezvous.sim.member import Member
-from muster.rendezvous.sim.schedule import run
+from muster.rendezvous.sim.schedule import run, with_services
 from muster.rendezvous.sim.world import World
 from muster.rendezvous.states import RunState
 
@@ -43,6 +44,25 @@ def test_a_thousand_schedules_with_random_faults_break_no_invariant() -> None:
     assert [f"seed {result.seed}: {result.broken}" for result in results if result.broken] == []
     assert Counter(result.terms > 1 for result in results)[True] > SCHEDULES / 20  # leads were lost, and followed
     assert Counter(result.cycles > 0 for result in results)[True] > SCHEDULES / 20
+
+
+def test_with_services_no_driver_starts_before_them_whatever_is_lost() -> None:
+    results = [run(seed, draw=with_services) for seed in range(SCHEDULES // 2)]
+    assert [f"seed {result.seed}: {result.broken}" for result in results if result.broken] == []
+    assert Counter(result.cycles > 0 for result in results)[True] > SCHEDULES / 40
+    assert Counter(result.outcome for result in results)["succeeded"] > SCHEDULES / 5
+
+
+def test_a_gate_that_holds_nobody_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Services, "open", True)
+    broken = next(result.broken for seed in range(100) if (result := run(seed, draw=with_services)).broken)
+    assert "starts before" in (broken or "")
+
+
+def test_a_service_that_a_cycle_leaves_behind_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member, "DRIVER", host.SERVICE)  # the one kind that a member does not end
+    broken = [result.broken for seed in range(300) if (result := run(seed, draw=with_services)).broken]
+    assert any("runs on an active node" in (words or "") for words in broken)
 
 
 def test_a_seed_gives_the_same_schedule_again_traced_or_not() -> None:

@@ -93,9 +93,15 @@ class Served:
     # -- asking -----------------------------------------------------------------------------------------------------
 
     def ask(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, port: int = 0
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+        port: int = 0,
+        host: str = "127.0.0.1",
     ) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=90)
+        connection = http.client.HTTPConnection(host, port or self.port, timeout=90)
         try:
             data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
             connection.request(method, path, data, headers or {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +43,8 @@ def test_exec_asks_a_running_sandbox(muster: MusterCommand, strong: Served) -> N
         (["exec", "-c", "1", "--language", "cobol"], "unknown language 'cobol'"),
         (["serve", "--workers-min", "5", "--workers-max", "2"], "workers_min is 5, more than workers_max, 2"),
         (["serve", "--listen", "0.0.0.0:7000"], "listen needs a token"),
+        (["serve", "--members-file", "m"], "members_file needs listen"),
+        (["load", "--url", "http://127.0.0.1:9"], "no sandbox answers at http://127.0.0.1:9"),
         (["serve", "--isolation", "none"], "'none' is not one of"),
     ],
 )
@@ -72,6 +75,15 @@ def test_serve_announces_itself_and_leaves_on_sigterm(muster: MusterCommand, tmp
     assert process.returncode == 0 and err == ""
     assert f"sandbox on {facts['url']}, for other nodes on port {facts['listen_port']}: isolation" in out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["token"]
+
+
+def test_load_names_the_host_and_its_busiest_workers(muster: MusterCommand, strong: Served) -> None:
+    strong.out("print(1)")
+    url = f"http://127.0.0.1:{strong.port}"
+    done = muster("sandbox", "load", "--url", url, "--json")
+    (one,) = json.loads(done.stdout).values()
+    assert done.returncode == 0 and one["host"] == socket.gethostname() and one["busiest"][0]["executions"] > 0
+    assert socket.gethostname() in muster("sandbox", "load", "--url", url).stdout
 
 
 def test_bench_measures(muster: MusterCommand) -> None:

@@ -20,7 +20,7 @@ import pytest
 from tests.running import wait_for
 from tests.sandbox.serving import survivors
 
-from muster.process.keeper import descendants, read_processes
+from muster.process.tree import descendants, read_processes
 
 if TYPE_CHECKING:
     from tests.sandbox.serving import Served

@@ -19,6 +19,7 @@ from muster.agent.cluster import Cluster
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, Job
 from muster.agent.ray_node.settings import file_name
+from muster.agent.services.found import published_variables
 from muster.board import AttemptPaths, RunPaths, read_record
 
 LOOK_S = 1.0
@@ -47,6 +48,7 @@ def main(argv: list[str]) -> int:
         cluster.address = None if address == NO_ADDRESS else address
         env = cluster.environment(job_environment(base, given_variables(identity), identity, cycle))
         env.update({name: os.environ[name] for name in _TERMINALS_OWN if name in os.environ})
+        env.update(published_variables(attempt, identity.rank, cycle))
         env.update(MUSTER_RANK=str(identity.rank), MUSTER_HOST=identity.host)
         os.chdir(job.workdir)
         _take_affinity(attempt, rank)

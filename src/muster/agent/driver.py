@@ -37,7 +37,8 @@ class Driver:
 
     async def run(self, command: list[str], env: dict[str, str], cwd: str) -> Exit:
         """Returns when the command has ended and nothing of it is left."""
-        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        opened = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        log = await asyncio.get_running_loop().run_in_executor(None, os.open, self._log, opened, 0o644)
         try:
             await self._opening
             self._held = []

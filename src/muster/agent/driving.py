@@ -18,12 +18,14 @@ from muster.agent.environment import given_variables, job_environment
 from muster.agent.gang import Gang
 from muster.agent.guests import Guests
 from muster.agent.headway import Headway
-from muster.agent.job import Identity, Job, tail_of
+from muster.agent.job import Identity, Job
 from muster.agent.members import Members
 from muster.agent.publisher import Publisher
 from muster.agent.stall import Stall
+from muster.agent.tails import Tails
 from muster.process import Exit
 from muster.rendezvous import messages as m
+from muster.rendezvous.charter import FENCE_S
 from muster.rendezvous.plan import RESTART
 from muster.rendezvous.protocol import Protocol
 from muster.rendezvous.states import RunState
@@ -44,11 +46,13 @@ class Around:
     protocol: Protocol
     publisher: Publisher
     members: Members
+    tails: Tails
     off_loop: Callable[..., Awaitable[Any]]
     watch: Callable[[asyncio.Future[Any]], None]
     own_address: Callable[[], Awaitable[str]]
     feed: Callable[[m.Event], None]
     feed_failure: Callable[[m.Event, int, str, str, list[str]], None]
+    services: Callable[[int], dict[str, str]]  # where they are, for a process on this node
 
 
 class Driving:
@@ -58,6 +62,7 @@ class Driving:
         self._around = around
         attempt = around.identity.attempt
         self.cluster = Cluster(around.identity, around.job)
+        self._fenced = 0.0  # when what lost nodes still ran has ended for sure
         self.driver = self._new_driver()
         self._guests = Guests(around.identity, around.publisher, around.off_loop, around.watch)
         self._logs, self._headway = CycleLogs(attempt), Headway(attempt.beat)
@@ -70,8 +75,10 @@ class Driving:
         around = self._around
         if around.job.procs_per_node is None:
             return Driver(around.identity.attempt.driver_log)
-        gang = Gang(around.identity, around.job, around.members, around.protocol, around.own_address)
-        gang.on_note = around.publisher.phase
+        gang = Gang(
+            around.identity, around.job, around.members, around.protocol, around.own_address, lambda: self._fenced
+        )
+        gang.on_note, gang.services = around.publisher.phase, around.services
         return gang
 
     def begin_cycle(self) -> None:
@@ -93,23 +100,35 @@ class Driving:
         log_start = await around.off_loop(self._logs.begin, cycle, around.protocol.restart_reason)
         around.publisher.driver_begins(job.command, log_start)
         await around.off_loop(self._headway.begin, cycle, time.monotonic())
-        exit = await self.driver.run(list(job.command), self.environment({}), job.workdir)
+        env = await around.off_loop(self.environment, {})
+        exit = await self.driver.run(list(job.command), env, job.workdir)
         self._stall = None
         self._left.set()
         around.publisher.driver_ends(exit.shell_code)
         await self._guests.close(job.stop_grace)  # the cluster under them is about to go
         if exit.shell_code and around.protocol.state is RunState.RUNNING and job.on_node_loss == RESTART:
             await around.members.all_answer()  # a silent host may be why it failed: then that is the reason
-        with contextlib.suppress(asyncio.TimeoutError):  # what it said last; a filesystem that pauses holds nobody up
-            await asyncio.wait_for(self._note_progress(), PROGRESS_S)
+        if exit.shell_code:
+            with contextlib.suppress(asyncio.TimeoutError):  # what it said last; a filesystem that pauses holds nobody
+                await asyncio.wait_for(self._note_progress(), PROGRESS_S)
         self._ended(exit, cycle)
 
     def environment(self, more: dict[str, str]) -> dict[str, str]:
         """The driver's, and every guest's with what it was given besides."""
         identity, protocol = self._around.identity, self._around.protocol
-        given = {**given_variables(identity), **more}
+        given = {**given_variables(identity), **self._around.services(identity.rank), **more}
         again = {"MUSTER_RESTART_REASON": protocol.restart_reason} if protocol.cycle else {}
         return {**self.cluster.environment(job_environment(os.environ, given, identity, protocol.cycle)), **again}
+
+    def lost(self, rank: int, last_heard: float) -> None:
+        """A node is lost: what it ran of a gang may live on until it is fenced, and the next gang waits for that."""
+        if isinstance(self.driver, Gang):
+            self.driver.lost(rank)
+            self._fenced = max(self._fenced, last_heard + FENCE_S)
+
+    def beaten(self, step: int | None) -> None:
+        """A process of a gang has called muster.beat()."""
+        self._headway.told(step)
 
     def signal(self, signum: int) -> None:
         self.driver.signal(signum)
@@ -122,8 +141,9 @@ class Driving:
 
     async def close(self) -> None:
         """At the end of everything. An unkillable driver must not hold it up."""
+        closing = asyncio.gather(self.driver.close(), self._guests.close(0.0), return_exceptions=True)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.gather(self.driver.close(), self._guests.close(0.0)), UNKILLABLE_S)
+            await asyncio.wait_for(closing, UNKILLABLE_S)
 
     async def keep_last_log(self) -> None:
         """Where there was more than one cycle."""
@@ -153,6 +173,8 @@ class Driving:
         around.publisher.event("stalled", seconds=timeout)
         cycle = around.protocol.cycle
         seen = await around.members.ask("stacks", STACKS_S)
+        if around.protocol.cycle != cycle or self._left.is_set():
+            return  # it has ended meanwhile, by itself or with its cycle
         self._stalling = reason
         if not any(seen):
             self.driver.signal(signal.SIGABRT)  # Python's own fault handler then prints where the driver is
@@ -172,6 +194,6 @@ class Driving:
         event = m.DriverEnded(exit.shell_code, str(exit), cycle)
         if exit.shell_code and around.protocol.state is RunState.RUNNING:  # else it was told to end
             node, log = self.driver.to_blame(around.protocol.lead)
-            around.feed_failure(event, node, "driver", f"the driver {exit}", tail_of(log, 12))
+            around.feed_failure(event, node, "driver", f"the driver {exit}", around.tails.of(log))
         else:
             around.feed(event)

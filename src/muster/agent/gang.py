@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -66,22 +67,25 @@ class Gang:
         members: Members,
         protocol: Protocol,
         address: Callable[[], Awaitable[str]],
+        fenced: Callable[[], float],
     ) -> None:
-        """`address` is one of the lead's that other nodes have reached."""
+        """`address` is one of the lead's that other nodes have reached; before `fenced` an older one may still run."""
         self._identity, self._job, self._members, self._protocol = identity, job, members, protocol
-        self._address = address
+        self._address, self._fenced = address, fenced
         self._cycle = -1  # until it runs
         self._waiting: set[int] = set()  # nodes whose part is not over
-        self._over = asyncio.Event()
+        self._over, self._called_off = asyncio.Event(), asyncio.Event()
         self._grace: float | None = None  # set when it is to end
         self._first: Failure | None = None
         self._unended: list[str] = []  # hosts that never said that their part is over
         self._port: MasterPort | None = None
         self._dumping: asyncio.Future[None] | None = None
         self.on_note: Callable[[str], None] = lambda text: None
+        self.services: Callable[[int], dict[str, str]] = lambda node: {}  # where they are, for processes there
 
     async def run(self, command: list[str], env: dict[str, str], cwd: str) -> Exit:
         """As the driver's. Nodes know command, directory and most of `env` themselves: those may be secret."""
+        await self._until_fenced()
         try:
             address = await self._address()
             self._port = take_master_port(self._identity, self._job, self._protocol.cycle)
@@ -95,6 +99,14 @@ class Gang:
         self._port.release()
         return self._exit()
 
+    async def _until_fenced(self) -> None:
+        """Ranks of a node that was lost end by themselves, but not at once."""
+        left = self._fenced() - time.monotonic()
+        if left > 0:
+            self.on_note(f"in {left:.0f} s what the lost node ran has ended for sure; then the next gang starts")
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._called_off.wait(), left)
+
     def _start(self, env: dict[str, str], address: str, port: int) -> None:
         active = [node for node in self._protocol.nodes if node.logical is not None]
         self._cycle, self._waiting = self._protocol.cycle, {node.rank for node in active}
@@ -102,7 +114,8 @@ class Gang:
         for node in active:
             assert node.logical is not None and self._job.procs_per_node is not None
             part = Part(self._cycle, node.logical, len(active), self._job.procs_per_node, address, port)
-            self._members.send(node.rank, "start_procs", part=asdict(part), **told)
+            services = self.services(node.rank)
+            self._members.send(node.rank, "start_procs", part=asdict(part), services=services, **told)
 
     async def _follow_output(self) -> None:
         """Until all is over; what rank 0 wrote is then complete in the driver's log."""
@@ -177,11 +190,13 @@ class Gang:
     async def _keep_stacks(self, failure: Failure) -> None:
         """What every process is doing is kept before anything is ended, as for a stalled driver."""
         self.on_note(failure.words)
-        if not any(await self._members.ask("stacks", STACKS_S)):
-            self.signal(signal.SIGABRT)  # Python's own fault handler then prints where each was, into its log
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._over.wait(), ABORT_S)
-        self.end(min(FAILURE_GRACE_S, self._job.stop_grace))
+        try:
+            if not any(await self._members.ask("stacks", STACKS_S)):
+                self.signal(signal.SIGABRT)  # Python's own fault handler then prints where each was, into its log
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._over.wait(), ABORT_S)
+        finally:
+            self.end(min(FAILURE_GRACE_S, self._job.stop_grace))
 
     def _is_done(self, node: int) -> None:
         self._waiting.discard(node)
@@ -198,6 +213,7 @@ class Gang:
     def end(self, grace: float) -> None:
         """TERM now, KILL after the grace; `run` then returns. A later call may leave less time, never more."""
         self._grace = grace if self._grace is None else min(grace, self._grace)
+        self._called_off.set()
         for node in self._waiting:
             self._members.send(node, "end_procs", grace=self._grace)
         if self._waiting:

@@ -30,7 +30,7 @@ from muster.rendezvous.succession import Claim, Join, Leave, Succession
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
 LOOK_S = 0.3
-JOIN_S = 900.0  # no lead for this long: nobody is going to come
+JOIN_S = 300.0  # no lead for so much longer than nodes may take to gather: nobody is going to come
 STAND_INS = 8  # so many nodes after the first watch whether they are to lead the first term
 TRIES = 3  # to reach a candidate
 
@@ -62,7 +62,8 @@ class Heir:
             return self._work.result()
         code = await self._leading
         if code is None:  # others lead, or nobody does
-            await end_alone(self._identity, f"{self._identity.host} has lost the majority of the nodes")
+            assert self.lead is not None
+            await end_alone(self._identity, self.lead.parting)
             return INFRASTRUCTURE_FAILED
         await end_left_job(self._identity)
         return code
@@ -80,15 +81,23 @@ class Heir:
                 if parting is Parting.REFUSED:
                     return INFRASTRUCTURE_FAILED
                 channel = await self._next_lead(channel, parting)
-            return 0 if self._node.gone or self._succession is None else INFRASTRUCTURE_FAILED
+            return self._code_without_a_word()
         finally:
             await self._node.clean()
+
+    def _code_without_a_word(self) -> int:
+        """Nobody has told us how the run ended: perhaps the file does."""
+        recorded = read_record(self._identity.attempt.outcome).get("exit_code")
+        if isinstance(recorded, int):
+            return recorded
+        return 0 if self._node.gone or self._succession is None else INFRASTRUCTURE_FAILED
 
     # -- the first ----------------------------------------------------------------------------------------------
 
     async def _first_lead(self) -> Channel | None:
         """Wait for the lead's published address, then connect to whichever of them answers; None if all is over."""
-        identity, wait, deadline = self._identity, FIRST_LOOK_S, time.monotonic() + JOIN_S
+        identity, wait, patience = self._identity, FIRST_LOOK_S, self._job().gather_timeout
+        began = time.monotonic()
         process = {"pid": os.getpid(), "python": sys.executable, "time": time.time()}
         write_json(identity.attempt.node_record(identity.rank), {**self._greeting(), **process})
         while True:
@@ -98,20 +107,22 @@ class Heir:
                     return await self._connect(term)
                 except ChannelError as error:
                     say(f"{error}; trying again")
-            if not claims and wait >= LONGEST_LOOK_S and self._is_first_left():
+            late = time.monotonic() - began > patience
+            if not claims and wait >= LONGEST_LOOK_S and self._may_stand_in(late):
                 await self._stand(0, first_charter(self._job().step_nodes, identity.rank))
             if has_outcome(identity.attempt):
                 return None
-            if time.monotonic() > deadline:
-                raise ChannelError(f"no lead for {JOIN_S:g} s")
+            if time.monotonic() - began > patience + JOIN_S:
+                await end_alone(identity, f"{identity.host} found no lead for {patience + JOIN_S:g} s")
+                return None
             await asyncio.sleep(wait)
             wait = min(wait * 2, LONGEST_LOOK_S)
 
-    def _is_first_left(self) -> bool:
-        """The launcher says that the tasks of all nodes before this one have ended: they never came to lead."""
+    def _may_stand_in(self, late: bool) -> bool:
+        """Nobody has come to lead: it is too late for that, or the tasks of all nodes before this one have ended."""
         rank, attempt = self._identity.rank, self._identity.attempt
-        if rank > STAND_INS:
-            return False
+        if rank > STAND_INS or late:
+            return rank <= STAND_INS
         ended = {end.rank for end in steps.read(attempt.steps_log, host_names(attempt))}
         return ended.issuperset(range(rank))
 
@@ -138,6 +149,8 @@ class Heir:
         await self._node.clean()
         self._lease.lift()  # nothing runs here that it would have to end
         if charter is None or self._succession is None:
+            if parting is Parting.RELEASED:
+                return await self._first_lead()  # we came late, to a candidate that nobody elected
             if not self._node.gone:
                 await end_alone(self._identity, f"the lead is gone: {self._node.parted}")
             return None

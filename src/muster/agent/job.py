@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.agent.groups import Group, groups_of
+from muster.agent.services.record import plans_of
 from muster.board import AttemptPaths, RunPaths
 from muster.rendezvous.plan import Plan
+from muster.rendezvous.services import ServicePlan
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Job:
     segment: int
     health_check: str | None
     spare_check_interval: float
+    services: Sequence[ServicePlan]
 
     @property
     def step_nodes(self) -> int:
@@ -83,7 +86,7 @@ class Job:
     def load(cls, run: RunPaths) -> Job:
         with open(run.job, encoding="utf-8") as file:
             values: dict[str, Any] = json.load(file)
-        values["groups"] = groups_of(values["groups"])
+        values["groups"], values["services"] = groups_of(values["groups"]), plans_of(values.get("services"))
         return cls(**{name: values[name] for name in cls.__dataclass_fields__})
 
 
@@ -103,6 +106,7 @@ def plan_of(identity: Identity, job: Job, topology: bool) -> Plan:
         no_progress_limit=job.no_progress_limit,
         topology=topology,
         segment=job.segment,
+        services=job.services or (),
     )
 
 

@@ -14,15 +14,19 @@ from muster.agent.driving import Around, Driving
 from muster.agent.entitlement import Entitlement
 from muster.agent.environment import given_variables
 from muster.agent.gang import REPORTS, Gang
-from muster.agent.job import Identity, Job, node_tail, plan_of
+from muster.agent.job import Identity, Job, plan_of
 from muster.agent.log import say
 from muster.agent.orphan import note_left_job
 from muster.agent.outside import Outside
 from muster.agent.place import matters, place_from
 from muster.agent.publisher import Publisher
 from muster.agent.seat import Seat
+from muster.agent.services.on_lead import LeadServices
+from muster.agent.services.record import service_variables
 from muster.agent.spare_watch import SpareWatch
+from muster.agent.tails import Tails
 from muster.agent.turns import cycle_ending, ending
+from muster.agent.whereabouts import COMPANY_S
 from muster.board.secrets import secret_values
 from muster.process import signal_name
 from muster.process.lease import Lease
@@ -42,7 +46,7 @@ class Lead:
         self._identity, self._job, self._seat = identity, job, seat
         plan = plan_of(identity, job, matters(os.environ, job))
         self._protocol = Protocol(plan, time.monotonic(), seat.mandate)
-        secrets = secret_values({**os.environ, **given_variables(identity)})
+        secrets = secret_values({**os.environ, **given_variables(identity), **service_variables(identity.run)})
         self._publisher = Publisher(identity, self._protocol, secrets, seat.term)
         self._members, self._whereabouts = seat.members, seat.whereabouts
         self._members.on_task, self._members.on_join = self._background, self._joined
@@ -54,13 +58,19 @@ class Lead:
         self._tasks: set[asyncio.Future[Any]] = set()
         self._concluded = asyncio.Event()
         self._gave_way = False
+        self.parting = f"{identity.host} has lost the majority of the nodes"  # why it led no more, if it gave way
         self._signalled = False
         self._killed_at: float | None = None  # when Slurm's SIGKILL will come
         self._outside = Outside(identity.attempt, plan.hosts)
+        self._tails = Tails()
+        self._services = LeadServices(
+            identity, self._protocol, self._publisher, self._members, self._off_loop, self.watch, self._feed,
+            lambda: not self._gave_way and not self._entitlement.over,
+        )  # fmt: skip
         self._driving = Driving(
             Around(
-                identity, job, self._protocol, self._publisher, self._members, self._off_loop, self.watch,
-                self._own_address, self._feed, self._feed_failure,
+                identity, job, self._protocol, self._publisher, self._members, self._tails, self._off_loop, self.watch,
+                self._own_address, self._feed, self._feed_failure, self._services.environment,
             )
         )  # fmt: skip
         self._spares = SpareWatch(job, self._members.send, self._publisher.phase)
@@ -75,6 +85,8 @@ class Lead:
             self.watch(task)
         for rank, joined in self._seat.joined.items():
             self._joined(rank, joined.greeting, joined.spoken)
+        for rank, message in self._seat.heard:
+            self._take(rank, message)
         self._tell_inheritance()
         self._background(self._publish_regularly())
         self._background(self._look_around())
@@ -84,7 +96,7 @@ class Lead:
         """A later lead says why there is one; where all it can do is to end the run, that is the error."""
         outcome, reason = self._protocol.outcome, self._protocol.restart_reason
         if outcome is not None and outcome.rank is not None:
-            tail = node_tail(self._identity.attempt, outcome.rank)
+            tail = self._tails.of(self._identity.attempt.node_log(outcome.rank))
             self._publisher.note_error(self._protocol.nodes[outcome.rank], "lead", outcome.end_reason, tail)
         elif self._seat.term:
             self._publisher.phase(f"{self._identity.host} leads now, term {self._seat.term}: {reason}")
@@ -95,6 +107,14 @@ class Lead:
 
         None if others may go on without this lead: then everything it ran has ended, and it has nothing to say.
         """
+        try:
+            return await self._run()
+        except Exception as error:  # nobody else would ever speak to the members again
+            say(f"the lead failed: {error!r}")
+            self.parting = f"the lead {self._identity.host} failed: {error!r}"
+            return await self._give_way()
+
+    async def _run(self) -> int | None:
         over: list[asyncio.Future[Any]] = [asyncio.ensure_future(wait) for wait in self._ends()]
         await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
         if self._entitlement.over or self._protocol.state is RunState.YIELDED:
@@ -106,6 +126,7 @@ class Lead:
         if self._entitlement.over:
             return await self._give_way()
         await note_left_job(self._identity)
+        await self._services.publish()
         self._publisher.run_ends(outcome)
         await self._off_loop(self._publisher.conclude, self._publisher.batch(), outcome, self._signalled)
         await self._members.dismiss(code=outcome.exit_code, ended=outcome.end_reason)
@@ -115,11 +136,12 @@ class Lead:
         return self._concluded.wait(), self._entitlement.watch()
 
     async def _give_way(self) -> int | None:
-        """The lease is over: the keepers have killed, or are killing, what ran here."""
+        """The lease is over, or ends with our last word: the keepers kill what ran here."""
         self._gave_way = True
         say("leads no more")
         self._members.abandon()
         await self._driving.close()
+        await self._off_loop(lambda: None)  # after the last status: nobody may take ours for that of another lead
         return None
 
     async def _off_loop(self, work: Callable[..., Any], *args: Any) -> Any:
@@ -151,6 +173,7 @@ class Lead:
             return
         commands = self._protocol.handle(event, time.monotonic())
         self._spares.look(self._protocol.moves)
+        self._services.look()
         for command in commands:
             self._perform(command)
         self._publisher.note_moves()
@@ -180,14 +203,14 @@ class Lead:
     def _welcome(self, rank: int) -> None:
         options, cycle = self._driving.cluster.options(rank), self._protocol.cycle
         leads = rank == self._protocol.lead
-        self._members.send(rank, "welcome", cycle=cycle, ray=options, interface=self._job.interface, leads=leads)
+        told = {"ray": options, "interface": self._job.interface, "services": self._services.any}
+        self._members.send(rank, "welcome", cycle=cycle, leads=leads, **told)
 
     def _lost(self, rank: int, how: str) -> None:
         """Told in words, and with what the node's log said last."""
-        if isinstance(self._driving.driver, Gang):
-            self._driving.driver.lost(rank)
+        self._driving.lost(rank, self._members.last_heard(rank))
         reason = f"the agent of {self._protocol.nodes[rank].host} {how}"
-        tail = node_tail(self._identity.attempt, rank)
+        tail = self._tails.of(self._identity.attempt.node_log(rank))
         self._feed_failure(m.NodeLost(rank, reason), rank, self._protocol.state.value, reason, tail)
 
     def _take(self, rank: int, message: dict[str, Any]) -> None:
@@ -215,6 +238,10 @@ class Lead:
             self._members.answered(rank, message["python"])
         elif kind == "gone":
             self._feed(m.NodeGone(rank, cycle))
+        elif kind == "procs_beat" and cycle == self._protocol.cycle:
+            self._driving.beaten(message["step"])
+        elif kind == "service":
+            self._services.take(rank, message)
         elif kind in REPORTS and isinstance(self._driving.driver, Gang):
             self._driving.driver.take(rank, message)
 
@@ -227,7 +254,7 @@ class Lead:
                 self._feed(m.Ready(rank, cycle))
 
     async def _publish_regularly(self) -> None:
-        while not self._concluded.is_set():
+        while not (self._concluded.is_set() or self._gave_way):
             await self._off_loop(self._publisher.write, self._publisher.batch())
             await asyncio.sleep(PUBLISH_S)
 
@@ -254,7 +281,8 @@ class Lead:
         for node in self._protocol.nodes:
             if node.state is NodeState.EXPECTED and (node.rank == rank if rank is not None else node.host == host):
                 event = m.NodeFailed(node.rank, "start", f"{host}: {reason}", self._protocol.cycle)
-                self._feed_failure(event, node.rank, "start", reason, node_tail(self._identity.attempt, node.rank))
+                tail = self._tails.of(self._identity.attempt.node_log(node.rank))
+                self._feed_failure(event, node.rank, "start", reason, tail)
 
     # -- commands out -------------------------------------------------------------------------------------------
 
@@ -266,6 +294,8 @@ class Lead:
             self._members.send(
                 command.rank, "start_ray", address=None, head=self._driving.cluster.address, logical=logical
             )
+        elif isinstance(command, m.StartServices):
+            self._services.begin(command)
         elif isinstance(command, m.StartDriver):
             if self._job.ray:
                 self._publisher.mark("ray_ready")
@@ -305,6 +335,7 @@ class Lead:
 
     async def _run_driver(self, cycle: int) -> None:
         await self._entitlement.may_drive(cycle)
+        await self._services.publish()
         await self._driving.run(cycle)
 
     async def _start_head(self) -> None:
@@ -312,8 +343,9 @@ class Lead:
         self._members.send(self._protocol.lead, "start_ray", address=address, head=None, logical=0)
 
     async def _own_address(self) -> str:
-        """One that another node has reached: only they can tell which of ours it is."""
-        proven = await self._members.company(self._whereabouts.patience()) if self._job.step_nodes > 1 else []
+        """One that another node has reached: only they can tell which of ours it is, where any has to reach it."""
+        patience = self._whereabouts.patience() if self._job.nodes > 1 else COMPANY_S
+        proven = await self._members.company(patience) if self._job.step_nodes > 1 else []
         return self._whereabouts.of_the_head(proven)
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:

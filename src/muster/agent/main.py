@@ -1,6 +1,6 @@
 """The agent's entry point: `python agent.pyz RUN_DIR`, with its rank and attempt in the environment.
 
-The same file holds what else runs on a node: `agent.pyz attach ...` and `agent.pyz idle ...`.
+The same file holds what else runs on a node: `agent.pyz attach ...`, `agent.pyz idle ...` and `agent.pyz sandbox -`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from muster.agent.limits import raise_limits
 from muster.process import become_subreaper, lease, signal_name, sweep
 
 OTHER_ENTRIES = ("attach", "idle")
+SANDBOX = "sandbox"
 PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGURG)
 
 
@@ -25,6 +26,10 @@ def main(argv: list[str]) -> int:
     if argv[0] in OTHER_ENTRIES:
         code: int = importlib.import_module(f"muster.agent.{argv[0]}").main(argv[1:])
         return code
+    if argv[0] == SANDBOX:
+        sys.argv = argv
+        served: int = importlib.import_module("muster.sandbox.__main__").main()
+        return served
     identity = Identity.from_environment(argv[0], os.environ)
     become_subreaper()
     raise_limits()

@@ -21,6 +21,7 @@ class Members:
         self._company = asyncio.Event()  # an agent of another node has connected
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._echoed: dict[int, float] = {}  # of those who are there: when the beat was sent that was answered last
+        self._parted: dict[int, float] = {}  # the same of those who are lost
         self._heard: dict[int, float] = {}  # what each said last of its own time
         self._echo = asyncio.Event()  # there is another one, or somebody is lost
         self.on_task: Callable[[Coroutine[Any, Any, None]], None] = lambda work: None
@@ -77,6 +78,10 @@ class Members:
         if rank in self._answers and not self._answers[rank].done():
             self._answers[rank].set_result(answer)
 
+    def last_heard(self, rank: int) -> float:
+        """When the beat was sent that this member, who is lost, answered last."""
+        return self._parted[rank]
+
     async def company(self, seconds: float | None) -> list[str]:
         """Our own addresses that agents of other nodes have reached, once there is one or the time (if any) is over."""
         with contextlib.suppress(asyncio.TimeoutError):
@@ -109,7 +114,7 @@ class Members:
         stale = greeting.get("attempt") != self._identity.attempt.number or "host" not in greeting
         reason = None if stale else self.refusal(rank, greeting["host"])
         if stale or reason is not None or rank in self._channels:
-            channel.send("bye" if stale else "refused" if reason is not None else "retire", reason=reason)
+            channel.send("bye" if stale else "refused", reason=reason or f"rank {rank} is connected already")
             channel.close()
             return
         self._channels[rank] = channel
@@ -124,7 +129,8 @@ class Members:
             else:
                 self.on_message(rank, message)
         channel.close()
-        del self._echoed[rank]
+        self._parted[rank] = self._echoed.pop(rank)
+        self.answered(rank, None)
         silent = f"fell silent: no heartbeat for {SILENCE_S:g} s"
         self.on_loss(rank, silent if channel.fell_silent else "is gone: its connection ended")
         self._echo.set()

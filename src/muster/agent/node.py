@@ -23,6 +23,7 @@ from muster.agent.ray_node.labels import NodeFacts
 from muster.agent.ray_node.resources import Mismatch
 from muster.agent.ray_node.settings import RayOptions
 from muster.agent.self_check import SelfCheck
+from muster.agent.services.on_node import NodeServices
 from muster.agent.turns import Ending, leaderless
 from muster.process import SpawnError
 from muster.process.lease import Lease
@@ -46,6 +47,7 @@ class NodeAgent:
         self._identity, self._token, self._lease = identity, token, lease
         self._ray: RayNode | None = None
         self._procs: Procs | None = None  # this node's part in a gang
+        self._services: NodeServices | None = None
         self._cycle = 0
         self._channel: Channel | None = None
         self._check = SelfCheck(self._report_health)
@@ -112,8 +114,15 @@ class NodeAgent:
         kind = message["type"]
         if kind == "welcome":  # again for each cycle, once the node is clean for it
             self._cycle, self.gone = message["cycle"], False
-            if self._has_address(message["interface"], channel) and message["ray"] is not None:
-                await self._warm(RayOptions(**message["ray"]), channel, message["leads"])
+            if self._has_address(message["interface"], channel):
+                if message["services"]:
+                    await self._take_ports(channel, message["leads"])
+                if message["ray"] is not None:
+                    await self._warm(RayOptions(**message["ray"]), channel, message["leads"])
+        elif kind == "start_services" and self._services is not None:
+            self._services.start(message["names"])
+        elif kind == "service_members" and self._services is not None:
+            await self._services.members_are(message["service"], message["version"], message["endpoints"])
         elif kind == "start_ray" and self._ray is not None:
             self._ray.start(Order(message["address"] or self._address, message["head"], message["logical"]))
         elif kind == "check" and message["text"] is not None:
@@ -141,12 +150,23 @@ class NodeAgent:
             return False
         return True
 
+    async def _take_ports(self, channel: Channel, leads: bool) -> None:
+        """Before Ray, which is to know where this node's services are."""
+        if self._services is not None:
+            await self._services.close()
+        self._services = NodeServices(self._identity, self._cycle, self._address, self._token, channel.send)
+        try:
+            await self._services.prepare(leads)
+        except (OSError, ValueError) as error:
+            self._report_failure("service", f"the job's services could not be read: {error}")
+
     async def _warm(self, options: RayOptions, channel: Channel, leads: bool) -> None:
         """Begin with Ray at once: importing it is most of the way, and needs nobody else."""
         identity, cycle = self._identity, self._cycle
         try:
             temp = settings.temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank)
             env = job_environment(os.environ, given_variables(identity), identity, cycle)
+            env.update(self._services.environment() if self._services is not None else {})
             if options.group is not None:
                 env[GROUP_VARIABLE] = options.group
             logs = identity.attempt.ray_logs_dir(cycle)
@@ -199,6 +219,9 @@ class NodeAgent:
         if self._procs is not None:
             procs, self._procs = self._procs, None
             await procs.close()
+        if self._services is not None:
+            services, self._services = self._services, None
+            await services.close()
         if self._ray is not None:
             ray, self._ray = self._ray, None
             await ray.stop(ending or leaderless(self._identity.rank))

@@ -62,7 +62,10 @@ async def note_left_job(identity: Identity) -> None:
     loop = asyncio.get_running_loop()
     if not await loop.run_in_executor(None, batch_host_answers, identity.attempt):
         say(f"the batch host is gone: job {job} has to be cancelled")
-        write_json(identity.attempt.job_left, {"job_id": job})
+        try:
+            write_json(identity.attempt.job_left, {"job_id": job})
+        except OSError as error:
+            say(f"{identity.attempt.job_left} could not be written: {error}")
 
 
 async def end_left_job(identity: Identity) -> None:

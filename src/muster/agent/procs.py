@@ -16,13 +16,14 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from muster.agent.cluster import Cluster
 from muster.agent.driver import LEFTOVER_GRACE_S, NOT_STARTED
 from muster.agent.environment import given_variables, job_environment
+from muster.agent.headway import read_beat
 from muster.agent.job import Identity, Job
 from muster.agent.log import say
 from muster.agent.private import make_private
@@ -33,6 +34,7 @@ from muster.process import Exit, Owned, Scope, SpawnError, sweep
 from muster.rendezvous.plan import FAILURE_GRACE_S, INFRASTRUCTURE_FAILED
 
 LOOK_S = 0.5  # how often signs of life are looked for
+BEATS_S = 5.0  # how often the lead is told of beats
 HUNG = 1  # the exit code that a hang counts as
 
 
@@ -43,10 +45,11 @@ class Order:
     part: Part
     ray: str | None  # the cluster's address
     reason: str | None  # why this cycle follows the one before
+    services: Mapping[str, str]  # where they are
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> Order:
-        return cls(Part(**message["part"]), message["ray"], message["reason"])
+        return cls(Part(**message["part"]), message["ray"], message["reason"], message["services"])
 
 
 class Procs:
@@ -64,6 +67,7 @@ class Procs:
         self._signals: list[int] = []  # for those that are still being started
         self._closing: list[asyncio.Future[None]] = []  # filled when the end has begun
         self._failed = False
+        self._beats: list[object] = []  # that the lead has been told of
         self._work = asyncio.ensure_future(self._run())
 
     def obey(self, message: dict[str, Any]) -> None:
@@ -93,8 +97,11 @@ class Procs:
         except (OSError, SpawnError) as error:
             if not self._closing:
                 self._fail(0, INFRASTRUCTURE_FAILED, f"could not be started: {error}")
+        except Exception as error:  # a defect of our own must not look like a success
+            self._fail(0, INFRASTRUCTURE_FAILED, f"could not be run: {error!r}")
         finally:
             await self._close_scope(LEFTOVER_GRACE_S)
+            await self._tell_beats()
             await self._off_loop(self._remove_directory)
             self._tell("procs_ended", cycle=self._part.cycle)
 
@@ -111,7 +118,7 @@ class Procs:
         base = job_environment(os.environ, given_variables(identity), identity, self._part.cycle)
         cluster = Cluster(identity, job)
         cluster.address = order.ray
-        return {**cluster.environment(base, processes=self._part.procs), **again}
+        return {**cluster.environment(base, processes=self._part.procs), **order.services, **again}
 
     async def _start(self, local: int, job: Job, base: dict[str, str]) -> None:
         own = {**base, "MUSTER_BEAT_FILE": beat_file(self._directory, local)}
@@ -133,18 +140,35 @@ class Procs:
             process.signal(signum)
 
     async def _until_all_have_ended(self, stall_timeout: float | None) -> None:
-        watching = asyncio.ensure_future(self._feel_pulses(stall_timeout)) if stall_timeout is not None else None
+        watching = [asyncio.ensure_future(self._tell_beats_regularly())]
+        if stall_timeout is not None:
+            watching.append(asyncio.ensure_future(self._feel_pulses(stall_timeout)))
         try:
             await asyncio.gather(*(self._await_end(local, process) for local, process in self._processes.items()))
         finally:
-            if watching is not None:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
 
     async def _await_end(self, local: int, process: Owned) -> None:
         exit = await process.wait()
         if exit.shell_code != 0:
             self._fail(local, exit.shell_code, str(exit))
+
+    async def _tell_beats_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(BEATS_S)
+            await self._tell_beats()
+
+    async def _tell_beats(self) -> None:
+        """What is progress is the lead's to say; it hears of beats only when there are new ones."""
+        files = [beat_file(self._directory, local) for local in range(self._part.procs)]
+        beats = await self._off_loop(lambda: [read_beat(file) for file in files])
+        marks = [mark for mark, _ in beats]
+        if marks != self._beats and any(marks):
+            self._beats = marks
+            step = max((step for _, step in beats if step is not None), default=None)
+            self._tell("procs_beat", step=step, cycle=self._part.cycle)
 
     async def _feel_pulses(self, timeout: float) -> None:
         """Until one is too weak; once they are being ended nobody has to give a sign of life."""

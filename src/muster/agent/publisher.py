@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -31,7 +31,7 @@ class Publisher:
     def __init__(self, identity: Identity, protocol: Protocol, secrets: Sequence[str] = (), term: int = 0) -> None:
         """`secrets` are values that are hidden wherever they turn up in what is published."""
         self._attempt, self._status = identity.attempt, identity.attempt.status(term)
-        self._term = term
+        self.term = term
         self._protocol = protocol
         self._identity = {
             "run": identity.run.run_id,
@@ -49,10 +49,11 @@ class Publisher:
         self.error: dict[str, Any] | None = None
         self.ray: dict[str, Any] | None = None  # address, dashboard, settings in force
         self.guests: list[dict[str, Any]] = self._before("guests", [])
+        self.services: Callable[[], dict[str, Any]] = dict
 
     def _before(self, name: str, nothing: Any) -> Any:
         """What the lead before this one published last."""
-        terms = [term for term in self._attempt.terms() if term < self._term]
+        terms = [term for term in self._attempt.terms() if term < self.term]
         return read_record(self._attempt.status(terms[-1])).get(name, nothing) if terms else nothing
 
     def cycle_begins(self) -> None:
@@ -105,7 +106,7 @@ class Publisher:
     def event(self, name: str, **fields: Any) -> None:
         """One line of the events, the source of every timeline; after the moves that led to it."""
         self.note_moves()
-        common = {"attempt": self._identity["attempt"], "term": self._term, "cycle": self._protocol.cycle}
+        common = {"attempt": self._identity["attempt"], "term": self.term, "cycle": self._protocol.cycle}
         self._events.append({"time": time.time(), "event": name, **common, **self.shown(fields)})
 
     def note_moves(self) -> None:
@@ -128,7 +129,7 @@ class Publisher:
             self._published = time.monotonic()
             texts[self._status] = json.dumps(self.snapshot()) + "\n"
         if self._events:
-            texts[self._attempt.events(self._term)] = "".join(json.dumps(event) + "\n" for event in self._events)
+            texts[self._attempt.events(self.term)] = "".join(json.dumps(event) + "\n" for event in self._events)
         if self._phases:
             texts[self._attempt.phases_log] = "".join(self._phases)
         self._events, self._phases = [], []
@@ -167,7 +168,7 @@ class Publisher:
         return {
             **self._identity,
             "cycle": self._protocol.cycle,
-            "term": self._term,
+            "term": self.term,
             "lead": self._protocol.lead,
             "cycles": [self.shown(entry) for entry in self._cycles.entries],
             "state": self._protocol.state.value,
@@ -176,6 +177,7 @@ class Publisher:
             "driver": self.driver,
             "ray": self.ray,
             "guests": self.guests,
+            "services": self.services(),
             "timings": self.timings,
             "error": self.shown(self.error) if self.error else None,
             "outcome": ended,

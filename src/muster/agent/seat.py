@@ -35,6 +35,7 @@ class Seat:
         self.members.refusal = lambda rank, host: None if rank in range(job.step_nodes) else f"there is no rank {rank}"
         self.whereabouts = Whereabouts(identity, job.interface, os.environ)
         self.joined: dict[int, Joined] = {}
+        self.heard: list[tuple[int, dict[str, Any]]] = []  # from members, for the lead that takes the seat
         self.mandate, self.charter = Mandate(lead=identity.rank), charter  # as term 0 begins; a later one has to win
         self._candidacy = Candidacy(term, identity.rank, charter)
         self._changed = asyncio.Event()
@@ -42,6 +43,7 @@ class Seat:
         self.members.on_task = self._background
         self.members.on_join, self.members.on_answer = self._join, self._answer
         self.members.on_loss = self._loss
+        self.members.on_message = lambda rank, message: self.heard.append((rank, message))
 
     async def claim(self) -> bool:
         """False when another node has this term."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from muster.agent import steps
 
 AGENT_ROOMS = ("agent", "rendezvous", "board", "process")
+SANDBOX_ROOM = "sandbox"  # half as large again: it travels with a run that has one among its services
 SIMULATOR = ("rendezvous/sim/", "rendezvous/simulate.py")  # of no use on a node
 
 BOOTSTRAP = """\
@@ -64,9 +65,9 @@ sys.stdout.buffer.write(marshal.dumps((MAGIC_NUMBER, codes), 2))
 """
 
 
-def agent_sources() -> dict[str, tuple[bool, str]]:
+def agent_sources(sandbox: bool = False) -> dict[str, tuple[bool, str]]:
     """Module name -> (is a package, source) of everything the agent may import. `muster` itself stays empty there."""
-    return {"muster": (True, ""), **room_sources(AGENT_ROOMS)}
+    return {"muster": (True, ""), **room_sources([*AGENT_ROOMS, SANDBOX_ROOM] if sandbox else AGENT_ROOMS)}
 
 
 def room_sources(rooms: Sequence[str]) -> dict[str, tuple[bool, str]]:
@@ -84,9 +85,9 @@ def room_sources(rooms: Sequence[str]) -> dict[str, tuple[bool, str]]:
     return modules
 
 
-def build_archive(python: str) -> bytes:
+def build_archive(python: str, sandbox: bool = False) -> bytes:
     """The contents of agent.pyz, with bytecode for `python` if that can be run here."""
-    sources = agent_sources()
+    sources = agent_sources(sandbox)
     magic, codes = compiled({f"agent/{name}": source for name, (_, source) in sources.items()}, python)
     blob = {name: (package, source, magic, codes[f"agent/{name}"]) for name, (package, source) in sources.items()}
     buffer = io.BytesIO()

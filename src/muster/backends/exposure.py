@@ -7,7 +7,7 @@ from muster.board.secrets import redacted, scrubbed, secret_values
 from muster.spec import JobSpec
 from muster.spec.flags import long_flag
 
-UNEXPOSED = {"command", "env"}  # these travel in files, for the user's eyes alone where they hold a secret
+UNEXPOSED = {"command", "env", "services"}  # these travel in files, for the user's eyes alone where they hold a secret
 
 
 def refuse_exposed(spec: JobSpec) -> None:

@@ -13,22 +13,23 @@ import io
 import zipfile
 
 from muster.backends import stand_in
-from muster.backends.archive import compiled, room_sources
+from muster.backends.archive import SANDBOX_ROOM, compiled, room_sources
 from muster.process import source_of
 
-LIBRARY_ROOMS = ("placement", "process", "progress")
+LIBRARY_ROOMS = ("placement", "process", "progress")  # and the sandbox, where one is among the run's services
 _UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # of a pyc's header: no time and no hash to compare with the source
 
 
-def library_sources() -> dict[str, str]:
+def library_sources(sandbox: bool = False) -> dict[str, str]:
     """By their names in the archive."""
-    modules = {"muster": (True, source_of(stand_in)), **room_sources(LIBRARY_ROOMS)}
+    rooms = [*LIBRARY_ROOMS, SANDBOX_ROOM] if sandbox else LIBRARY_ROOMS
+    modules = {"muster": (True, source_of(stand_in)), **room_sources(rooms)}
     return {_file_name(name, package): source for name, (package, source) in modules.items()}
 
 
-def build_library(python: str) -> bytes:
+def build_library(python: str, sandbox: bool = False) -> bytes:
     """The archive, with bytecode for `python` if that can be run here."""
-    sources = library_sources()
+    sources = library_sources(sandbox)
     magic, codes = compiled(sources, python)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:

@@ -31,7 +31,11 @@ from muster.rendezvous.plan import may_succeed
 from muster.runs.index import DEFAULT_RUNS_DIR
 from muster.spec import JobSpec
 from muster.spec.groups import resolved
+from muster.spec.service_fields import scope_problem
 from muster.spec.spare_fields import segment_problem
+
+PUBLIC = {"kind", "scope", "ports", "gate", "deadline", "restart", "max_restarts"}
+"""What job.json tells of a service: what people look at, and nothing that may hold a secret."""
 
 _archive = functools.lru_cache(maxsize=1)(build_archive)  # the runs of an array have the same
 _library = functools.lru_cache(maxsize=1)(build_library)
@@ -84,8 +88,9 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
         raise Mistake(f"--workdir {spec.workdir}: no such directory")
     if spec.dedicated_head and place.nodes < 2:
         raise Mistake("--dedicated-head: with one node there would be none for the work; use --nodes 2 or more")
-    if (uneven := segment_problem(place.nodes, spec.segment)) is not None:
-        raise Mistake(uneven)
+    unfit = segment_problem(place.nodes, spec.segment) or scope_problem(spec.services, place.nodes)
+    if unfit is not None:
+        raise Mistake(unfit)
     run = RunPaths(str(runs_dir(spec, cwd) / new_run_id(spec.name)))
     spec = spec.model_copy(update={"nodes": place.nodes})
     inside = container_of(spec, place, workdir, str(runs_dir(spec, cwd)), cwd)
@@ -165,12 +170,15 @@ def write_run(prepared: Prepared) -> None:
         write_atomic(run.token, token, mode=0o600)
         write_atomic(run.ray_token, ray_token(token.encode()).decode(), mode=0o600)
         write_atomic(run.env, json.dumps(spec.env), mode=0o600)
+        if spec.services:
+            write_atomic(run.services, json.dumps(_services_record(spec)) + "\n", mode=0o600)
         hides = redact_words(spec.command) != spec.command
         write_atomic(run.job, json.dumps(_job_record(prepared)) + "\n", mode=0o600 if hides else 0o644)
         write_atomic(run.script, prepared.script, mode=0o755)
         python = sys.executable if prepared.container else prepared.python
-        Path(run.agent).write_bytes(_archive(python))
-        Path(run.library).write_bytes(_library(python))
+        sandbox = any(service.kind == "sandbox" for service in spec.services.values())
+        Path(run.agent).write_bytes(_archive(python, sandbox))
+        Path(run.library).write_bytes(_library(python, sandbox))
     except BaseException:
         shutil.rmtree(run.root, ignore_errors=True)
         raise
@@ -202,4 +210,13 @@ def _job_record(prepared: Prepared) -> dict[str, object]:
         "cpus_per_node": cpus,
         **_signal_times(spec, place),
         "groups": [group.model_dump(mode="json") for group in resolved(with_cpus)],
+        "services": {
+            name: {**service.model_dump(mode="json", include=PUBLIC), "env": sorted(service.env)}
+            for name, service in spec.services.items()
+        },
     }
+
+
+def _services_record(spec: JobSpec) -> dict[str, object]:
+    """All that the agents must know of the services; for the user's eyes alone."""
+    return {name: service.model_dump(mode="json") for name, service in spec.services.items()}

@@ -37,7 +37,7 @@ def __getattr__(name: str) -> Any:
         return beat
     raise AttributeError(
         f"module 'muster' has no attribute {name!r} here: Muster is not installed in this environment, and with a run "
-        "travel muster.placement, muster.process and muster.beat alone"
+        "travel muster.placement, muster.process and muster.beat alone; muster.sandbox, if one is among its services"
     )
 
 

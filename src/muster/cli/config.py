@@ -81,7 +81,10 @@ def _table(found: list[Setting]) -> Table:
 def _settings(resolved: Resolved, everything: bool) -> Iterator[Setting]:
     """What was said by anybody, in the model's order; with `everything`, the rest at its default."""
     values, origins = resolved.spec.model_dump(mode="json"), resolved.origins
-    known = secret_values(resolved.spec.env)
+    environments = [resolved.spec.env, *(service.env for service in resolved.spec.services.values())]
+    known = secret_values({key: value for env in environments for key, value in env.items()})
+    for service in values["services"].values():
+        service["env"] = {key: HIDDEN if looks_secret(key) else value for key, value in service["env"].items()}
     for name in FLAGS:
         if name in KEYED:
             yield from _entries(name, values[name], origins, known)

@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from muster.cli.sandbox_load import load_
 from muster.sandbox.box import Box
 from muster.sandbox.calls import SandboxRefused, SandboxUnavailable
 from muster.sandbox.client import Client
@@ -22,7 +23,7 @@ from muster.sandbox.levels import Level
 from muster.sandbox.load import Measured, cell, load, program
 from muster.sandbox.program import run_once
 from muster.sandbox.server import Server, serve
-from muster.sandbox.settings import ISOLATION, Settings, SettingsError, usable_cores
+from muster.sandbox.settings import GATEWAYS, ISOLATION, Settings, SettingsError, usable_cores
 from muster.sandbox.zygote import SandboxError
 
 _out = Console(highlight=False)
@@ -36,7 +37,11 @@ def sandbox() -> None:
     muster sandbox serve                        http://127.0.0.1:6000, at the strongest isolation there is
     muster sandbox exec -c 'print(6 * 7)'       one program
     muster sandbox bench                        how fast is this machine?
+    muster sandbox load                         who does how much? every node, its busiest workers
     """
+
+
+sandbox.add_command(load_)
 
 
 def _settings_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -83,6 +88,9 @@ def _settings(given: dict[str, Any]) -> Settings:
 @click.option("--port", type=int, help="Of the endpoint for clients, on loopback (default: 6000; 0: any).")
 @click.option("--listen", metavar="ADDRESS:PORT", help="A second endpoint for other nodes, which wants the token.")
 @click.option("--token-file", type=click.Path(exists=True, dir_okay=False), help="Holds the token of --listen.")
+@click.option("--members-file", metavar="FILE", help="Names all sandboxes; the endpoint for clients serves them all.")
+@click.option("--single-node", is_flag=True, default=None, help="This node alone, whatever the members are.")
+@click.option("--gateway", type=click.Choice(GATEWAYS), help="What balances over them (default: nginx if there).")
 @click.option("--workers-min", type=int, help="Workers kept warm.")
 @click.option("--workers-max", type=int, help="Programs at the same time.")
 @click.option("--idle", "idle_s", type=float, metavar="S", help="After which a worker beyond the minimum is retired.")
@@ -105,7 +113,8 @@ def serve_(token_file: str | None, **given: Any) -> int:
 def _announce(server: Server) -> None:
     facts = server.facts()
     between = f", for other nodes on port {facts['listen_port']}" if facts["listen_port"] else ""
-    click.echo(f"sandbox on {facts['url']}{between}: {_level_words(facts['isolation'])}")
+    gateway = f", for all members by {facts['gateway']}" if facts["gateway"] else ""
+    click.echo(f"sandbox on {facts['url']}{gateway}{between}: {_level_words(facts['isolation'])}")
 
 
 def _level_words(isolation: dict[str, Any]) -> str:

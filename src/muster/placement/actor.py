@@ -121,6 +121,7 @@ class SubprocessActor:
         exit = self._process.exit if self._process is not None else None
         return {
             "host": socket.gethostname(),
+            "node_id": ray.get_runtime_context().get_node_id(),
             "actor_pid": os.getpid(),
             "pid": self._process.pid if self._process is not None else None,
             "exit": None if exit is None else str(exit),

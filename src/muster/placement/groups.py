@@ -15,7 +15,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from muster.placement.cluster import Cluster
 from muster.placement.errors import PlacementError
 from muster.placement.nodes import survey
-from muster.placement.planning import TOTAL, plan
+from muster.placement.planning import TOTAL, Outcome, plan
 from muster.placement.request import PACK, STRATEGIES, Model
 from muster.placement.shape import ReplicaBundleSpec
 
@@ -140,7 +140,11 @@ def why_not(request: GroupRequest, cluster: Cluster) -> str:
         for number, (bundle, selector, count) in enumerate(counts)
     ]  # fmt: skip
     now = plan(cluster, models)
-    return (now if not now.fits else plan(cluster, models, against=TOTAL)).explain()
+    waits = now.outcome in (
+        Outcome.BUSY,
+        Outcome.UNDECIDED,
+    )  # for others; what can never be lacks it on empty nodes too
+    return (now if waits else plan(cluster, models, against=TOTAL)).explain()
 
 
 # -- finding and removing -----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from muster.placement.actor import LOST_OWNER_GRACE_S, TAIL_BYTES, SubprocessActor
 from muster.placement.cluster import GPU
 from muster.placement.errors import SubprocessError
+from muster.placement.last_words import last_words
 from muster.placement.owner import this_process
 from muster.placement.probe import Probe
 from muster.placement.stopping import graceful_stop_actors
@@ -27,9 +27,16 @@ WAIT_SLICE_S = 2.0  # a method in flight keeps Ray from ending the actor by its 
 class ManagedSubprocess:
     """A program in a bundle. A killed actor takes the program and all its descendants with it."""
 
-    def __init__(self, label: str, actor: Any, run_ref: Any = None, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        label: str,
+        actor: Any,
+        run_ref: Any = None,
+        facts: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> None:
         self.label = label
-        self.name = label  # the actor's
+        self.name = label if name is None else name  # the actor's
         self.actor = actor
         self._run_ref = run_ref
         self.facts = dict(facts or {})  # of the start: host, pid, log_file, port
@@ -64,32 +71,15 @@ class ManagedSubprocess:
         """
         if (command is None) == (python_args is None):
             raise ValueError("spawn needs exactly one of 'command' and 'python_args'")
-        there = pg.bundle_specs[bundle_index].get(GPU, 0)
-        if num_gpus > there:
-            raise ValueError(
-                f"{label}: bundle {bundle_index} has {there:g} GPUs, not {num_gpus}: it would wait for ever"
-            )
         name = name or (f"{actor_name_prefix}_{label}" if actor_name_prefix else label)
-        strategy = PlacementGroupSchedulingStrategy(
-            placement_group=pg, placement_group_bundle_index=bundle_index, placement_group_capture_child_tasks=True
-        )
-        options = {"namespace": namespace} if namespace is not None else {}
-        try:
-            actor = actor_class(label).options(
-                name=name, lifetime="detached" if detached else None, num_cpus=0, num_gpus=num_gpus,
-                runtime_env=merged_runtime_env(runtime_env), scheduling_strategy=strategy, **options,
-            ).remote()  # fmt: skip
-        except ValueError as error:
-            raise SubprocessError(f"{label}: no actor {name!r}: {error}") from error
-        log_file = os.path.join(runtime_dir, f"{label}.log") if runtime_dir else None
+        options = {**_in_bundle(label, pg, bundle_index, num_gpus), "runtime_env": merged_runtime_env(runtime_env)}
+        actor = _new_actor(label, name, namespace, detached, options)
         starting = actor.initialize.remote(
-            command, dict(subprocess_env or {}), log_file,
+            command, dict(subprocess_env or {}), os.path.join(runtime_dir, f"{label}.log") if runtime_dir else None,
             python_args=python_args, lost_owner_grace=lost_owner_grace, substitutes=substitutes, probe=probe,
             owner=this_process(),
         )  # fmt: skip
-        process = cls(label, actor, facts=_started(label, actor, starting))
-        process.name = name
-        return process
+        return cls(label, actor, facts=_started(label, actor, starting), name=name)
 
     def reacquire(self, actor: Any) -> None:
         """The same program through an actor handle of another connection; from now on it is this process's."""
@@ -137,11 +127,14 @@ class ManagedSubprocess:
                 raise GetTimeoutError(f"{self.label} has not ended within {timeout:g} s")
 
     def error(self, message: str) -> SubprocessError:
-        """With what can still be learnt: exit code and last log lines, if the actor answers."""
+        """With what can still be learnt: exit code and last log lines; of a dead actor's program these alone."""
         context = dict(self.facts)
-        with contextlib.suppress(RayError):
+        try:
             context |= ray.get(self.actor.status.remote(), timeout=10)
             context["log_tail"] = context.get("log_tail") or ray.get(self.actor.read_log_tail.remote(), timeout=10)
+        except RayError:
+            context["log_tail"] = last_words(self.facts)
+        context.pop("node_id", None)  # Ray's own; people have the host
         return SubprocessError(f"{self.label}: {message}", context)
 
     # -- ending -----------------------------------------------------------------------------------------------------
@@ -165,6 +158,25 @@ def merged_runtime_env(runtime_env: Mapping[str, Any] | None) -> dict[str, Any]:
     """The caller's, and that Ray leaves CUDA_VISIBLE_DEVICES alone; neither of the two is changed."""
     given = dict(runtime_env or {})
     return {**given, "env_vars": {**given.get("env_vars", {}), **NOSET_CUDA_RUNTIME_ENV["env_vars"]}}
+
+
+def _in_bundle(label: str, pg: PlacementGroup, bundle_index: int, num_gpus: int) -> dict[str, Any]:
+    """Where an actor is to be, with which of the bundle's GPUs."""
+    there = pg.bundle_specs[bundle_index].get(GPU, 0)
+    if num_gpus > there:
+        raise ValueError(f"{label}: bundle {bundle_index} has {there:g} GPUs, not {num_gpus}: it would wait for ever")
+    strategy = PlacementGroupSchedulingStrategy(
+        placement_group=pg, placement_group_bundle_index=bundle_index, placement_group_capture_child_tasks=True
+    )
+    return {"num_cpus": 0, "num_gpus": num_gpus, "scheduling_strategy": strategy}
+
+
+def _new_actor(label: str, name: str, namespace: str | None, detached: bool, options: Mapping[str, Any]) -> Any:
+    lifetime = "detached" if detached else None
+    try:
+        return actor_class(label).options(name=name, namespace=namespace, lifetime=lifetime, **options).remote()
+    except ValueError as error:
+        raise SubprocessError(f"{label}: no actor {name!r}: {error}") from error
 
 
 def _started(label: str, actor: Any, starting: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from muster.placement.cluster import NODE_ID_LABEL, Cluster
 from muster.placement.errors import NeverFits, PlacementError
 from muster.placement.groups import DETACHED, KNOWS_SELECTORS, GroupRequest, Progress, build_groups
 from muster.placement.nodes import survey
-from muster.placement.planning import Outcome, PlacedReplica, plan
+from muster.placement.planning import TOTAL, Outcome, PlacedReplica, plan
 from muster.placement.request import Model
 
 WAIT_S = 600.0
@@ -42,7 +42,7 @@ def place(
         made = plan(cluster, models)
         reason = made.explain()
         if made.outcome is Outcome.INFEASIBLE:
-            raise NeverFits(reason)
+            raise NeverFits(plan(cluster, models, against=TOTAL).explain())  # who holds what now is beside the point
         left = deadline - time.monotonic()
         if made.fits:
             wanted = [_pinned(placed, name_of(placed), cluster, detached) for placed in made.replicas]

@@ -91,7 +91,7 @@ def _directory() -> Path:
 def _leases(directory: Path) -> Iterator[list[Lease]]:
     """The live leases of this host, to be changed in place; nobody else reads or writes them meanwhile."""
     directory.mkdir(mode=0o700, exist_ok=True)
-    if directory.stat().st_uid != os.getuid():
+    if directory.is_symlink() or directory.stat().st_uid != os.getuid():
         raise PermissionError(f"{directory} belongs to somebody else")
     with open(directory / "leases.jsonl", "a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

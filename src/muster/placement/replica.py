@@ -28,6 +28,7 @@ from muster.placement.bundles import get_bundle_node_ip
 from muster.placement.cluster import GPU
 from muster.placement.errors import PlacementError, SubprocessError
 from muster.placement.groups import remove_groups
+from muster.placement.last_words import last_words
 from muster.placement.lease import Lease
 from muster.placement.managed import ManagedSubprocess
 from muster.placement.names import NAMESPACE, Name
@@ -230,7 +231,8 @@ class Replica:
             try:
                 report: dict[str, Any] = ray.get(ref)
             except RayError as error:
-                raise self._error(rank, f"its actor is gone: {error}".splitlines()[0], {}) from error
+                tail = {"log_tail": last_words(self.parts[rank].facts)}
+                raise self._error(rank, f"its actor is gone: {error}".splitlines()[0], tail) from error
             seen[rank] = report["version"]
             if not self._stopping.is_set():
                 yield rank, report

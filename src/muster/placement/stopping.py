@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,23 +12,24 @@ SIGTERM_WAIT_S = 10.0
 SIGKILL_WAIT_S = 5.0
 ANSWER_S = 5.0  # for the answer to come, beyond what the program was given
 
+Labelled = tuple[str, Any]  # an actor's handle, and what it is called; two may be called alike
 
-def graceful_stop_actors(actors: Sequence[tuple[str, Any]], *, timeout_s: float | None = None) -> list[str]:
+
+def graceful_stop_actors(actors: Sequence[Labelled], *, timeout_s: float | None = None) -> list[str]:
     """Stop many in parallel: each program gets TERM and up to `timeout_s`; then KILL; then the actor is killed.
 
     One that cannot be reached does not keep the others from being stopped. Returns the labels of those that did not
     answer: their keepers end what they own once the actor is gone.
     """
     grace = SIGTERM_WAIT_S if timeout_s is None else timeout_s
-    asked = {label: _ask(actor, "stop", grace) for label, actor in actors}
-    silent = _unanswered(asked, time.monotonic() + grace + ANSWER_S)
-    handles = dict(actors)
-    forced = {label: _ask(handles[label], "force_sigkill_subprocess") for label in silent}
-    silent = _unanswered(forced, time.monotonic() + SIGKILL_WAIT_S)
+    asked = [(each, _ask(each[1], "stop", grace)) for each in actors]
+    silent = _unanswered(asked, grace + ANSWER_S)
+    forced = [(each, _ask(each[1], "force_sigkill_subprocess")) for each in silent]
+    silent = _unanswered(forced, SIGKILL_WAIT_S)
     for _, actor in actors:
         with contextlib.suppress(Exception):  # dead already: Ray has many ways to say so
             ray.kill(actor, no_restart=True)
-    return silent
+    return [label for label, _ in silent]
 
 
 def _ask(actor: Any, method: str, *arguments: Any) -> Any:
@@ -40,12 +40,8 @@ def _ask(actor: Any, method: str, *arguments: Any) -> Any:
         return None
 
 
-def _unanswered(asked: dict[str, Any], deadline: float) -> list[str]:
+def _unanswered(asked: Sequence[tuple[Labelled, Any]], seconds: float) -> list[Labelled]:
     """Whose answer did not come in time. A dead actor is no answer, but there is nothing to be forced either."""
-    waiting = {ref: label for label, ref in asked.items() if ref is not None}
-    refs = list(waiting)
-    if refs:
-        done, _ = ray.wait(refs, num_returns=len(refs), timeout=max(0.0, deadline - time.monotonic()))
-        for ref in done:
-            del waiting[ref]
-    return [label for label, ref in asked.items() if ref is None] + list(waiting.values())
+    refs = [ref for _, ref in asked if ref is not None]
+    done = ray.wait(refs, num_returns=len(refs), timeout=seconds)[0] if refs else []
+    return [each for each, ref in asked if ref not in done]

@@ -16,19 +16,24 @@ CHUNK = 65536
 
 
 class Rotating:
-    """FILE is the newest; FILE.1, FILE.2, ... are older, and of these `keep` are kept."""
+    """FILE is the newest; FILE.1, FILE.2, ... are older, and of these `keep` are kept.
+
+    A line is written as far as it is known, and goes over to the next file when the rest of it does not fit: programs
+    write in blocks, which end anywhere.
+    """
 
     def __init__(self, fd: int, path: str, max_bytes: int, keep: int) -> None:
         self._fd, self._path, self._max_bytes, self._keep = fd, path, max_bytes, keep
         self._size = os.fstat(fd).st_size
+        self._begun = 0  # bytes of a line at the file's end whose own end is not known yet
         self._missing = 0  # bytes that could not be written
 
     def write(self, data: bytes) -> None:
-        """Lines stay whole where their end is known and a file can hold them."""
+        """Lines stay whole where a file can hold them."""
         while data:
             room = max(0, self._max_bytes - self._size)
             part = data if len(data) <= room else data[: data.rfind(b"\n", 0, room) + 1]
-            if not part and self._size:
+            if not part and (self._size > self._begun or not room):
                 self._rotate()
                 continue
             part = part or data[:room]
@@ -43,8 +48,10 @@ class Rotating:
                 self._write_all(f"\nmuster: {self._missing} bytes of output could not be written here\n".encode())
                 self._missing = 0
             self._write_all(data)
+            self._begun = len(data) + (self._begun if b"\n" not in data else -data.rfind(b"\n") - 1)
         except OSError:
             self._missing += len(data)
+            self._begun = 0
 
     def _write_all(self, data: bytes) -> None:
         while data:
@@ -52,8 +59,8 @@ class Rotating:
 
     def _rotate(self) -> None:
         """What cannot be rotated grows, until the next time."""
-        self._size = 0
         try:
+            line = self._begun_line()
             for number in range(self._keep, 0, -1):
                 younger = f"{self._path}.{number - 1}" if number > 1 else self._path
                 if os.path.exists(younger):
@@ -61,9 +68,23 @@ class Rotating:
             mode = stat.S_IMODE(os.fstat(self._fd).st_mode)
             new = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC, mode)
         except OSError:
+            self._size = self._begun = 0
             return
-        os.close(self._fd)
-        self._fd = new
+        old, self._fd = self._fd, new
+        self._size = self._begun = 0
+        self._put(line)  # first: who reads meanwhile finds it twice, and never not at all
+        with contextlib.suppress(OSError):
+            if self._keep and line and not self._missing:
+                os.ftruncate(old, os.fstat(old).st_size - len(line))
+        os.close(old)
+
+    def _begun_line(self) -> bytes:
+        """What goes over to the next file: nothing when it is all that this one holds, or too long for a line."""
+        if not 0 < self._begun < min(self._size, CHUNK):
+            return b""
+        with open(f"/proc/self/fd/{self._fd}", "rb") as file:
+            file.seek(-self._begun, os.SEEK_END)
+            return file.read()
 
 
 def start_copying(source: int, fd: int, path: str, max_bytes: int, keep: int) -> int:

@@ -38,6 +38,7 @@ from muster.process.tree import (
     POLL_S,
     become_subreaper,
     ended_child,
+    is_leaving,
     kill_descendants,
     kill_groups,
     read_processes,
@@ -150,7 +151,9 @@ class Keeper:
         kills = oom_kills(self.oom_counter)
         try:
             if request["capture"] is not None:  # ends by itself if nothing is started
-                self.copying.add(start_copying(fds[3], fds[4], **request["capture"]))
+                copier = start_copying(fds[3], fds[4], **request["capture"])
+                self.copying.add(copier)
+                self.tell(event="copying", pid=copier)
             process = subprocess.Popen(
                 request["argv"], cwd=request["cwd"], env=request["env"],
                 stdin=fds[0], stdout=fds[1], stderr=fds[2], start_new_session=True,
@@ -185,6 +188,7 @@ class Keeper:
             _, status = os.waitpid(pid, 0)
             if pid in self.copying:
                 self.copying.discard(pid)
+                self.tell(event="copied", pid=pid)
             else:
                 self.tell_exit(pid, status)
 
@@ -197,9 +201,11 @@ class Keeper:
     def tell(self, **message: Any) -> None:
         if self.owner is None:
             return
-        body = json.dumps(message).encode()
+        body, left = json.dumps(message).encode(), self.lease_left()
         try:
+            self.owner.settimeout(None if left == float("inf") else left + 0.001)  # not beyond the lease
             self.owner.sendall(LENGTH.pack(len(body)) + body)
+            self.owner.settimeout(None)
         except OSError:
             self.owner = None
 
@@ -266,7 +272,7 @@ class Keeper:
         pid = struct.unpack("3i", self.owner.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
         while self.owner is not None:
             self.take_request()
-        return pid not in read_processes()
+        return is_leaving(pid)
 
     def wait_while_ending(self) -> None:
         """A moment, or until a child ends, or the owner loses its patience: a further "close" with less grace."""

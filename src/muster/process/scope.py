@@ -71,6 +71,7 @@ class Scope:
         self.on_lost: Callable[[], None] = lambda: None
         self._wants_cgroup = cgroup
         self.cgroup = Cgroup()
+        self.copying: set[int] = set()  # the keeper's own children, which write captured output
         self._adopter = os.getpid()  # who gets the keeper's orphans if it is killed
         self._next_id = 0
         self._buffer = b""  # what the keeper has said and nobody has taken yet
@@ -214,6 +215,10 @@ class Scope:
         if event == "keeping":
             self.cgroup = Cgroup(message["cgroup"])
             self._opened.set_result(message["pid"])
+        elif event == "copying":
+            self.copying.add(message["pid"])
+        elif event == "copied":
+            self.copying.discard(message["pid"])
         elif event == "spawned":
             self._running[message["id"]].started.set_result(message["pid"])
         elif event == "refused":

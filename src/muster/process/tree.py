@@ -10,7 +10,8 @@ import time
 from collections.abc import Collection, Iterable
 
 PR_SET_CHILD_SUBREAPER = 36
-THREADS = 17  # index of num_threads among the fields of /proc/<pid>/stat that follow the name
+FLAGS, THREADS = 6, 17  # index of flags and num_threads among the fields of /proc/<pid>/stat that follow the name
+PF_EXITING = 0x4
 POLL_S = 0.02  # how often ending processes are looked at; nothing signals "a grandchild was adopted"
 
 
@@ -37,13 +38,24 @@ def newest_first() -> list[int]:
 
 def read_process(pid: int) -> tuple[int, int] | None:
     """One of these; None when it is dead."""
+    fields = read_stat(pid)
+    alive = fields and (fields[0] not in (b"Z", b"X") or int(fields[THREADS]) > 1)
+    return (int(fields[1]), int(fields[2])) if alive else None
+
+
+def is_leaving(pid: int) -> bool:
+    """Dead, or on its way there: its descriptors are closed before it counts as dead, so their end is seen earlier."""
+    fields = read_stat(pid)
+    return not fields or bool(int(fields[FLAGS]) & PF_EXITING)
+
+
+def read_stat(pid: int) -> list[bytes]:
+    """What the kernel tells of it, from the state on; nothing when there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+            return file.read().rpartition(b")")[2].split()
     except OSError:
-        return None
-    alive = fields[0] not in (b"Z", b"X") or int(fields[THREADS]) > 1
-    return (int(fields[1]), int(fields[2])) if alive else None
+        return []
 
 
 def descendants(root: int, processes: dict[int, tuple[int, int]] | None = None) -> list[int]:

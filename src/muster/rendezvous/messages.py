@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
+from muster.rendezvous.services import ServiceState
 from muster.rendezvous.topology import NOWHERE, Place
 
 
@@ -105,13 +106,24 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class ServiceReport:
+    """What a node says of its instance of a service, and in words why: `starting` that it is not ready yet."""
+
+    service: str
+    rank: int
+    state: ServiceState
+    words: str = ""
+    cycle: int = 0
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time passed; deadlines are looked at."""
 
 
 Event = Union[
     Arrived, HeadUp, Ready, NodeFailed, NodeLost, DriverEnded, DriverStalled, StopRequested, NodeGone, Health, Progress,
-    Tick,
+    ServiceReport, Tick,
 ]  # fmt: skip
 
 
@@ -125,6 +137,14 @@ class StartWorker:
     """Start a Ray worker on this node."""
 
     rank: int
+
+
+@dataclass(frozen=True)
+class StartServices:
+    """Start these services on this node."""
+
+    rank: int
+    services: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -170,7 +190,9 @@ class Conclude:
     """The run is over; the outcome is in the protocol's `outcome`."""
 
 
-Command = Union[StartHead, StartWorker, StartDriver, EndDriver, StopNode, BeginCycle, Rejoin, Yield, Conclude]
+Command = Union[
+    StartHead, StartWorker, StartServices, StartDriver, EndDriver, StopNode, BeginCycle, Rejoin, Yield, Conclude
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

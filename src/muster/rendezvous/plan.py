@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from muster.rendezvous.services import ServicePlan
+
 INFRASTRUCTURE_FAILED = 125  # the exit code for Muster's or the cluster's own failures
 NO_PROGRESS = 119  # the exit code of a run that was restarted again and again and got nowhere
 FAILURE_GRACE_S = 2.0  # after a failure the driver's cluster is broken: a long grace would only hold the nodes
@@ -38,6 +40,7 @@ class Plan:
     no_progress_limit: int = 0  # this many cycles in a row without progress are the end; 0: never
     topology: bool = False  # ranks follow the nodes' places, not their numbers
     segment: int = 1  # so many ranks in a row lie in one domain
+    services: Sequence[ServicePlan] = ()
 
     @property
     def nodes(self) -> int:

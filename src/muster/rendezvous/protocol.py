@@ -23,13 +23,13 @@ from muster.rendezvous.plan import (
 )
 from muster.rendezvous.policy import Situation, Step, Verdict
 from muster.rendezvous.roles import Node, Role
-from muster.rendezvous.rounds import Rounds
+from muster.rendezvous.serving import Serving
 from muster.rendezvous.states import CONNECTED, DEPARTED, ENDED, NodeState, RunState
 
 __all__ = ["FAILURE_GRACE_S", "FINISH_TIMEOUT_S", "INFRASTRUCTURE_FAILED", "Node", "Plan", "Protocol"]
 
 
-class Protocol(Rounds):
+class Protocol(Serving):
     """Feed it events with `handle`; carry out the commands it returns."""
 
     def __init__(self, plan: Plan, now: float, mandate: Mandate = FIRST_MANDATE) -> None:
@@ -49,6 +49,9 @@ class Protocol(Rounds):
         """Take one event; return what is to be done because of it."""
         if self.state in ENDED or self._is_stale(event):
             return []
+        return self._look_at_services(event, now) + self._handle(event, now) + self._begin_services(now)
+
+    def _handle(self, event: m.Event, now: float) -> list[Command]:
         if isinstance(event, m.Tick):
             return self._check_deadline(now)
         if isinstance(event, m.Arrived):
@@ -72,8 +75,9 @@ class Protocol(Rounds):
             return self._checked(event, now)
         if isinstance(event, m.Progress):
             self.progressed = self.progressed or self.driver_running
-            return []
-        return self._gone(event, now) + self._give_up(now)
+        if isinstance(event, m.NodeGone):
+            return self._gone(event, now) + self._give_up(now)
+        return []
 
     def _is_stale(self, event: m.Event) -> bool:
         """Of another cycle. An excluded node is in none: that it is clean holds whenever it says so."""
@@ -221,25 +225,6 @@ class Protocol(Rounds):
 
     # -- ending -------------------------------------------------------------------------------------------------
 
-    def _finish(self, outcome: Outcome, now: float, grace: float) -> list[Command]:
-        """Record the outcome, unless there is one; end the driver first, then the nodes under it."""
-        if self.outcome is None:
-            self.outcome = outcome
-        first, told = self.state is not RunState.FINISHING, self.state in (RunState.FINISHING, RunState.RESTARTING)
-        if first:
-            self._move_run(RunState.FINISHING)
-        if self.driver_running:
-            # A later reason may leave less time than the first, never more.
-            ends = now + grace + FINISH_TIMEOUT_S
-            if not told or (self.deadline is not None and ends < self.deadline):
-                self.deadline = ends
-                return [EndDriver(grace)]
-            return []
-        if first:
-            self.deadline = now + FINISH_TIMEOUT_S
-        stops = [stop for node in self.nodes for stop in self._stop_node(node.rank)]
-        return stops + self._maybe_conclude()
-
     def _gone(self, event: m.NodeGone, now: float) -> list[Command]:
         """Clean: for the next cycle, if there is one for this node; else for good."""
         node = self.nodes[event.rank]
@@ -248,18 +233,6 @@ class Protocol(Rounds):
             return [m.Rejoin(event.rank), *self._take_part(event.rank, now)]
         self._move_node(event.rank, NodeState.GONE)
         return self._maybe_conclude()
-
-    def _maybe_conclude(self) -> list[Command]:
-        """Conclude when every node that joined has left."""
-        if self.state is not RunState.FINISHING or self.driver_running or self._held:
-            return []
-        return self._conclude()
-
-    def _conclude(self) -> list[Command]:
-        assert self.outcome is not None
-        self._move_run(RunState(self.outcome.state))
-        self.deadline = None
-        return [m.Conclude()]
 
     def _check_deadline(self, now: float) -> list[Command]:
         closed = self._maybe_close(now)
@@ -281,8 +254,13 @@ class Protocol(Rounds):
         return self._conclude()
 
     def _too_late(self, now: float) -> list[Command]:
-        """Nodes on which Ray is not up in time are as good as failed: spares take their ranks, where there are any."""
-        late = [node for node in self._active() if node.state is not NodeState.READY]
+        """Nodes on which Ray is not up in time are as good as failed: spares take their ranks, where there are any.
+
+        Who only waits for the head is not late; the lead is the first to be judged.
+        """
+        unready = [node for node in self._active() if node.state is not NodeState.READY]
+        begun = [node for node in unready if node.state is NodeState.STARTING] or unready
+        late = sorted(begun, key=lambda node: node.rank != self.lead)
         reason = words.too_late(self.plan, late)
         self.deadline = now + self.plan.start_timeout
         commands: list[Command] = []

@@ -64,6 +64,11 @@ class Node:
         return self.role is Role.ACTIVE and self.state is not NodeState.READY
 
     @property
+    def serves(self) -> bool:
+        """Whether it has its rank's services: from when it has a rank and is there, until it is told to stop."""
+        return self.role is Role.ACTIVE and self.state in CONNECTED and self.state is not NodeState.FAILED
+
+    @property
     def held(self) -> bool:
         """Whether its end has to be seen before the run is over; one that never joined holds nothing of it."""
         return self.state not in DEPARTED and self.state is not NodeState.EXPECTED

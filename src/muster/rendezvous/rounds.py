@@ -11,6 +11,7 @@ from muster.rendezvous import roles
 from muster.rendezvous.messages import Command, Outcome
 from muster.rendezvous.plan import FIRST_MANDATE, OUTSIDE, Mandate, Plan
 from muster.rendezvous.roles import Node, Role
+from muster.rendezvous.services import Services
 from muster.rendezvous.states import CONNECTED, NODE_MOVES, RUN_MOVES, NodeState, RunState
 from muster.rendezvous.topology import NOWHERE
 
@@ -30,6 +31,7 @@ class Rounds:
         self._here, self._near = 0, Counter[str]()
         self._missing = sum(node.may_come for node in self.nodes)
         self._unready = sum(node.unready for node in self.nodes)  # asked at every word of a node that is ready
+        self.services = Services(plan.services, plan.wanted)
         self.membership = 0  # grows when a node joins, leaves or is excluded
         self._held = 0  # whose end has to be seen: asked at every word of one that is clean
         self.outcome: Outcome | None = None
@@ -111,7 +113,7 @@ class Rounds:
             return []
         if self.state is RunState.RUNNING:
             self.deadline = None  # every replacement is up
-        if self.state is not RunState.STARTING:
+        if self.state is not RunState.STARTING or not self.services.open:
             return []
         self._move_run(RunState.RUNNING)
         self.deadline = None
@@ -167,6 +169,8 @@ class Rounds:
         """The one place where a node is changed."""
         before, self.nodes[node.rank] = self.nodes[node.rank], node
         self._unready += node.unready - before.unready
+        if self.services.plans:
+            self.services.node_is(node.rank, node.logical if node.serves else None)
         if node.state is before.state and node.fit == before.fit and node.role is not Role.EXCLUDED:
             return  # the rest does not depend on what role it has
         if node.here != before.here:

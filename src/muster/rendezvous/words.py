@@ -8,6 +8,7 @@ from dataclasses import replace
 from muster.rendezvous.messages import Outcome
 from muster.rendezvous.plan import INFRASTRUCTURE_FAILED, Plan
 from muster.rendezvous.roles import Node, Supply
+from muster.rendezvous.services import Instance
 
 
 def because(ended: Outcome, why: str) -> Outcome:
@@ -81,3 +82,13 @@ def short_from_the_start(plan: Plan, nodes: Sequence[Node], here: Supply) -> Out
 def fruitless(limit: int, cycles: int) -> str:
     what = "1 cycle" if cycles == 1 else f"{cycles} cycles in a row"
     return f"{what} without progress (--no-progress-limit {limit})"
+
+
+def service_failed(node: Node, instance: Instance) -> str:
+    return f"service {instance.service} on {node.host} {instance.words}"
+
+
+def service_late(node: Node, instance: Instance, deadline: float) -> str:
+    """With what its probe saw last, which is what is to be mended."""
+    why = f": {instance.words}" if instance.words else ""
+    return f"service {instance.service} was not ready on {node.host} within {deadline:g} s (its deadline){why}"

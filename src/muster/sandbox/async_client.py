@@ -10,12 +10,20 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from muster.sandbox import calls
-from muster.sandbox.calls import Call, Choice, Histories, Result, SandboxLost, SandboxRefused, SandboxUnavailable
-from muster.sandbox.client import ConnectionRefused, given_or_found
-
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-LINE_LIMIT = 256 << 20
+from muster.sandbox import calls, streams
+from muster.sandbox.calls import (
+    Answer,
+    Call,
+    Choice,
+    ConnectionRefused,
+    Histories,
+    Result,
+    SandboxLost,
+    SandboxUnavailable,
+    refuse,
+)  # fmt: skip
+from muster.sandbox.client import given_or_found
+from muster.sandbox.streams import Idle, Streams
 
 
 class AsyncClient:
@@ -28,7 +36,7 @@ class AsyncClient:
         self._choice = Choice(given_or_found(endpoints))
         self._token, self._wait_s = token, wait_s
         self._histories = Histories()
-        self._idle: dict[str, list[Streams]] = {}
+        self._idle = Idle()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -39,9 +47,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        for _, writer in [one for idle in self._idle.values() for one in idle]:
-            writer.close()
-        self._idle.clear()
+        self._idle.close()
 
     async def execute(
         self, code: str, language: str | None = None, timeout: float = 30, session: str | None = None, **more: Any
@@ -50,11 +56,11 @@ class AsyncClient:
         language = language or ("ipython" if session is not None else "python")
         history = self._histories.of(session)
         call = calls.execute_call(code, language, timeout, session, bool(history), more)
-        status, result = await self._send(call, session)
+        status, result = await self._send(call)
         if status == calls.SESSION_LOST:
             for cell, its_timeout in history:
-                await self._send(calls.execute_call(cell, language, its_timeout, session, False, {}), session)
-            _, result = await self._send(calls.execute_call(code, language, timeout, session, False, more), session)
+                await self._send(calls.execute_call(cell, language, its_timeout, session, False, {}))
+            _, result = await self._send(calls.execute_call(code, language, timeout, session, False, more))
         assert result is not None
         self._histories.add(session, code, timeout, result)
         return result
@@ -62,29 +68,36 @@ class AsyncClient:
     async def delete_session(self, session: str) -> bool:
         """End it wherever it is; False when nobody has it."""
         self._histories.forget(session)
+        self._choice.forget(session)
         call = Call(f"/sessions/{quote(session, safe='')}", b"", {}, calls.PATIENCE_S)
-        answers = [(await self._exchange("DELETE", endpoint, call))[0] for endpoint in self._choice.endpoints]
-        return 200 in answers
+        deleted = [await self._deleted(endpoint, call) for endpoint in self._choice.endpoints]
+        return any(deleted)
 
-    async def _send(self, call: Call, session: str | None) -> tuple[int, Result | None]:
+    async def _deleted(self, endpoint: str, call: Call) -> bool:
+        try:
+            return (await self._exchange("DELETE", endpoint, call)).status == 200
+        except ConnectionRefused:
+            return False  # its sessions are gone, too
+
+    async def _send(self, call: Call) -> tuple[int, Result | None]:
         """Until somebody takes it; a lost session is the caller's matter."""
         end = time.monotonic() + self._wait_s
         why = ""
         for pause in calls.pauses():
-            for endpoint in self._choice.order(session, time.monotonic()):
+            for endpoint in self._choice.order(call.key, time.monotonic()):
                 try:
-                    status, body, usage = await self._exchange("POST", endpoint, call)
+                    answer = await self._exchange("POST", endpoint, call)
                 except ConnectionRefused as error:
                     self._choice.failed(endpoint, time.monotonic())
                     why = str(error)
                     continue
-                self._choice.works(endpoint)
-                if status == calls.SESSION_LOST:
-                    return status, None
-                if status != calls.NOT_RUN:
-                    return status, calls.result_of(status, body, usage)
-                why = json.loads(body).get("error", "")
-                if session is not None:
+                self._choice.works(endpoint, call.key)
+                if answer.status == calls.SESSION_LOST:
+                    return answer.status, None
+                if answer.status != calls.NOT_RUN:
+                    return answer.status, calls.result_of(answer)
+                why = answer.words
+                if call.key is not None:
                     break  # it is there, and busy: another endpoint would make a second one
             if time.monotonic() + pause > end:
                 raise SandboxUnavailable(f"nobody took the request for {self._wait_s:g} s: {why}")
@@ -98,14 +111,11 @@ class AsyncClient:
     ) -> AsyncIterator[tuple[int, Result]]:
         """Results as they end, with the number of their program; over all endpoints."""
         chosen = list(programs)
-        todo = calls.batch_calls(chosen, language, timeout)[::-1]
+        places = [endpoint for endpoint in self._choice.endpoints for _ in range(await self._streams_at(endpoint))]
+        todo = calls.batch_calls(chosen, language, timeout, len(places))[::-1]
         results: asyncio.Queue[tuple[int, Result]] = asyncio.Queue()
-        streams = [
-            asyncio.ensure_future(self._stream(endpoint, todo, results))
-            for endpoint in self._choice.endpoints
-            for _ in range(calls.STREAMS)
-        ]
-        over = asyncio.gather(*streams, return_exceptions=True)
+        workers = [asyncio.ensure_future(self._stream(endpoint, todo, results)) for endpoint in places]
+        over = asyncio.gather(*workers, return_exceptions=True)
         try:
             for left in range(len(chosen), 0, -1):
                 getting = asyncio.ensure_future(results.get())
@@ -116,95 +126,85 @@ class AsyncClient:
                     raise SandboxUnavailable(f"{left} programs of the batch were taken by nobody: {over.result()}")
                 yield await getting
         finally:
-            for stream in streams:
-                stream.cancel()
+            for worker in workers:
+                worker.cancel()
             await asyncio.gather(over, return_exceptions=True)
 
+    async def _streams_at(self, endpoint: str) -> int:
+        """A gateway has many nodes behind it."""
+        try:
+            return calls.streams_at(await self._exchange("GET", endpoint, Call("/gateway", b"", {}, calls.PATIENCE_S)))
+        except (ConnectionRefused, SandboxLost):
+            return calls.streams_at(None)
+
+    async def _is_there(self, endpoint: str) -> bool:
+        try:
+            return (await self._exchange("GET", endpoint, Call("/health", b"", {}, calls.PATIENCE_S))).status == 200
+        except (ConnectionRefused, SandboxLost):
+            return False
+
     async def _stream(self, endpoint: str, todo: list[tuple[int, Call]], results: Any) -> None:
+        """Take parts of the batch to one endpoint, one after the other, until there are none or it is lost."""
         while todo:
             first, call = todo.pop()
             try:
-                reader, writer = await self._connect(endpoint)
+                whole = await self._stream_one(endpoint, first, call, results)
             except ConnectionRefused:
                 todo.append((first, call))  # nothing of it was run: somebody else may
                 raise
-            wanted = set(range(len(json.loads(call.body)["requests"])))
-            try:
-                writer.write(self._request("POST", endpoint, call))
-                status, _ = await _head(reader)
-                if status != 200:
-                    raise SandboxRefused(f"HTTP {status}")
-                async for line in _lines(reader):
-                    answer = json.loads(line)
-                    wanted.discard(answer["index"])
-                    results.put_nowait((first + answer["index"], calls.result_from(answer, answer.get("usage") or {})))
-            except (OSError, EOFError, ValueError) as error:
-                for index in wanted:
-                    words = f"{endpoint}: {error or type(error).__name__}"
-                    results.put_nowait((first + index, calls.lost_result(words)))
+            if not whole and not await self._is_there(endpoint):
                 return  # the others go on without this endpoint
-            finally:
-                writer.close()
+
+    async def _stream_one(self, endpoint: str, first: int, call: Call, results: Any) -> bool:
+        """One part; False when it was lost before its end. ConnectionRefused when nothing of it was run."""
+        wanted = set(range(len(json.loads(call.body)["requests"])))
+        reader, writer = await self._connect(endpoint)
+        try:
+            writer.write(self._request("POST", endpoint, call))
+            status, headers = await streams.head(reader)
+            if status != 200:
+                refuse(Answer(status, await reader.readexactly(int(headers["content-length"]))))
+            async for line in streams.lines(reader):
+                answer = json.loads(line)
+                wanted.discard(answer["index"])
+                results.put_nowait((first + answer["index"], calls.result_from(answer, answer.get("usage") or {})))
+        except (OSError, EOFError, ValueError) as error:
+            for index in wanted:
+                words = f"{endpoint}: {error or type(error).__name__}"
+                results.put_nowait((first + index, calls.lost_result(words)))
+            return False
+        finally:
+            writer.close()
+        return True
 
     # -- connections ------------------------------------------------------------------------------------------------
 
-    async def _exchange(self, method: str, endpoint: str, call: Call) -> tuple[int, bytes, str | None]:
+    async def _exchange(self, method: str, endpoint: str, call: Call) -> Answer:
         """ConnectionRefused when it was not sent; SandboxLost when that is not known."""
-        reader, writer = self._take(endpoint) or await self._connect(endpoint)
+        reader, writer = self._idle.take(endpoint) or await self._connect(endpoint)
         try:
             writer.write(self._request(method, endpoint, call))
-            status, headers, body = await asyncio.wait_for(_answer(reader), call.timeout)
-        except (OSError, EOFError, ValueError, asyncio.TimeoutError) as error:
+            status, headers, body = await asyncio.wait_for(streams.answer(reader), call.timeout)
+        except (OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError) as error:
             writer.close()
             raise SandboxLost(f"{endpoint}: {error or type(error).__name__}") from error
         except BaseException:
             writer.close()
             raise
-        self._idle.setdefault(endpoint, []).append((reader, writer))
-        return status, body, headers.get("x-muster-usage")
+        if headers.get("connection", "").lower() == "close":
+            writer.close()
+        else:
+            self._idle.give(endpoint, (reader, writer))
+        return Answer(status, body, headers.get("x-muster-usage"), headers.get("x-muster-node"))
 
     def _request(self, method: str, endpoint: str, call: Call) -> bytes:
-        headers = {**call.headers, "Host": urlsplit(endpoint).netloc, "Content-Length": str(len(call.body))}
+        headers = {**call.headers, "Host": urlsplit(endpoint).netloc}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
-        lines = [f"{method} {call.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
-        return "\r\n".join(lines).encode() + call.body
-
-    def _take(self, endpoint: str) -> Streams | None:
-        """One that is open still: a closed one must be noticed before a request is sent into it."""
-        idle = self._idle.get(endpoint, [])
-        while idle:
-            reader, writer = idle.pop()
-            if not reader.at_eof() and not writer.is_closing():
-                return reader, writer
-            writer.close()
-        return None
+        return streams.request_bytes(method, call.path, headers, call.body)
 
     async def _connect(self, endpoint: str) -> Streams:
-        parts = urlsplit(endpoint)
-        opening = asyncio.open_connection(parts.hostname, parts.port or 80, limit=LINE_LIMIT)
         try:
-            return await asyncio.wait_for(opening, calls.CONNECT_S)
-        except (OSError, asyncio.TimeoutError) as error:
+            return await streams.connect(endpoint, calls.CONNECT_S)
+        except OSError as error:
             raise ConnectionRefused(f"{endpoint}: {error or 'no answer'}") from error
-
-
-async def _answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
-    status, headers = await _head(reader)
-    return status, headers, await reader.readexactly(int(headers["content-length"]))
-
-
-async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
-    first, *rest = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in rest if line)}
-    return int(first.split(" ")[1]), headers
-
-
-async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The lines of a body that comes in chunks; the server sends one in each."""
-    while True:
-        size = int(await reader.readline(), 16)
-        data = await reader.readexactly(size + 2)
-        if size == 0:
-            return
-        yield data[:-2]

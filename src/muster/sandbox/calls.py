@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from muster.sandbox.ring import ranked
@@ -18,9 +18,11 @@ from muster.sandbox.ring import ranked
 PATIENCE_S = 5.0  # beyond a program's own timeout
 CONNECT_S = 5.0
 NOT_RUN, SESSION_LOST = 503, 409  # statuses that say that nothing was run
+LOST = (502, 504)  # a gateway's, when the node that had the request was lost
 MUST_EXIST = "X-Session-Must-Exist"
 CHUNK = 128  # programs of a batch in one request: what a lost endpoint can cost
-STREAMS = 2  # requests of a batch at an endpoint at once, so that it never waits for the next
+STREAMS = 2  # requests of a batch at a node at once, so that it never waits for the next
+MOST_STREAMS = 64
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 
 
@@ -30,6 +32,10 @@ class SandboxUnavailable(Exception):
 
 class SandboxLost(Exception):
     """The connection broke while the request was being run: whether its code ran is not known."""
+
+
+class ConnectionRefused(Exception):
+    """No connection, so nothing was sent; or nothing was run, by a gateway's own word."""
 
 
 class SandboxRefused(Exception):
@@ -46,6 +52,7 @@ class Result:
     new_session: bool = False
     reason: str | None = None
     usage: dict[str, float] = field(default_factory=dict)
+    node: str = ""  # the host that ran it; not known of a batch's
 
     @property
     def completed(self) -> bool:
@@ -60,6 +67,25 @@ class Call:
     body: bytes
     headers: Mapping[str, str]
     timeout: float
+    key: str | None = None  # what belongs to one node: a session, or a workspace
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    body: bytes
+    usage: str | None = None
+    node: str | None = None
+
+    @property
+    def words(self) -> str:
+        """Of a refusal."""
+        try:
+            return str(json.loads(self.body)["error"])
+        except (ValueError, LookupError, TypeError):
+            return f"HTTP {self.status}"
 
 
 def execute_call(
@@ -70,18 +96,34 @@ def execute_call(
     headers = {"Content-Type": "application/json"}
     if session is not None:
         headers["X-Session-ID"] = session
+    workspace = more.get("workspace")
+    if workspace is not None:
+        headers["X-Workspace-ID"] = workspace  # where gateways see it
     if known:
         headers[MUST_EXIST] = "1"
-    return Call("/execute", json.dumps(fields).encode(), headers, timeout + PATIENCE_S)
+    key = session if session is not None else workspace
+    return Call("/execute", json.dumps(fields).encode(), headers, timeout + PATIENCE_S, key)
 
 
-def batch_calls(programs: Sequence[str | Mapping[str, Any]], language: str, timeout: float) -> list[tuple[int, Call]]:
+def streams_at(gateway: Answer | None) -> int:
+    """How many requests of a batch an endpoint can use at once, by its answer to GET /gateway."""
+    try:
+        nodes = len(json.loads(gateway.body)["endpoints"]) if gateway is not None and gateway.status == 200 else 1
+    except (ValueError, LookupError, TypeError):
+        nodes = 1
+    return min(STREAMS * max(1, nodes), MOST_STREAMS)
+
+
+def batch_calls(
+    programs: Sequence[str | Mapping[str, Any]], language: str, timeout: float, streams: int
+) -> list[tuple[int, Call]]:
     """Requests of a part of the programs each, and the number of its first."""
     calls = []
-    for first in range(0, len(programs), CHUNK):
+    chunk = max(1, min(CHUNK, -(-len(programs) // streams)))
+    for first in range(0, len(programs), chunk):
         bodies = [
             {"timeout": timeout, "language": language, **({"generated_code": one} if isinstance(one, str) else one)}
-            for one in programs[first : first + CHUNK]
+            for one in programs[first : first + chunk]
         ]
         body = json.dumps({"requests": bodies}).encode()
         calls.append((first, Call("/batch", body, {"Content-Type": "application/json"}, timeout + PATIENCE_S)))
@@ -93,15 +135,26 @@ def lost_result(words: str) -> Result:
     return Result("error", "", f"the sandbox was lost while this ran: {words}\n", reason="lost")
 
 
-def result_of(status: int, body: bytes, usage: str | None = None) -> Result:
+def result_of(answer: Answer) -> Result:
     """The answer to a program; SandboxRefused when it was the caller's mistake."""
+    if answer.status in LOST:
+        raise SandboxLost(answer.words)
+    if answer.status != 200:
+        raise SandboxRefused(answer.words)
     try:
-        answer = json.loads(body)
+        body = json.loads(answer.body)
     except ValueError:
-        raise SandboxLost(f"the answer (HTTP {status}) is no JSON") from None
-    if status != 200:
-        raise SandboxRefused(answer.get("error") or f"HTTP {status}")
-    return result_from(answer, json.loads(usage) if usage else {})
+        raise SandboxLost("the answer is no JSON") from None
+    return replace(result_from(body, json.loads(answer.usage) if answer.usage else {}), node=answer.node or "")
+
+
+def refuse(answer: Answer) -> None:
+    """A batch that was not begun: may somebody else have it?"""
+    if answer.status == NOT_RUN:
+        raise ConnectionRefused(answer.words)
+    if answer.status not in LOST:
+        raise SandboxRefused(answer.words)
+    raise ValueError(answer.words)  # as any answer that breaks off
 
 
 def result_from(answer: Mapping[str, Any], usage: dict[str, float]) -> Result:
@@ -112,7 +165,10 @@ def result_from(answer: Mapping[str, Any], usage: dict[str, float]) -> Result:
 
 
 class Choice:
-    """The order in which endpoints are tried: a session's own first, else in turn; lately unreachable ones last."""
+    """The order in which endpoints are tried: a session's own first, else in turn; lately unreachable ones last.
+
+    A session that had to be taken to another endpoint stays there: what its own may still have of it is not up to date.
+    """
 
     def __init__(self, endpoints: Sequence[str]) -> None:
         if not endpoints:
@@ -120,20 +176,28 @@ class Choice:
         self.endpoints = [endpoint.rstrip("/") for endpoint in endpoints]
         self._turn = 0
         self._down: dict[str, float] = {}
+        self._moved: dict[str, str] = {}
 
-    def order(self, session: str | None, now: float) -> list[str]:
-        if session is not None:
-            order = ranked(session, self.endpoints)
-        else:
+    def order(self, key: str | None, now: float) -> list[str]:
+        if key is None:
             self._turn = (self._turn + 1) % len(self.endpoints)
             order = self.endpoints[self._turn :] + self.endpoints[: self._turn]
+        else:
+            order = ranked(key, self.endpoints)
+            if key in self._moved:
+                order = [self._moved[key], *(one for one in order if one != self._moved[key])]
         return sorted(order, key=lambda endpoint: self._down.get(endpoint, 0.0) > now)
 
     def failed(self, endpoint: str, now: float) -> None:
         self._down[endpoint] = now + LONGEST_PAUSE_S
 
-    def works(self, endpoint: str) -> None:
+    def works(self, endpoint: str, key: str | None = None) -> None:
         self._down.pop(endpoint, None)
+        if key is not None and (key in self._moved or ranked(key, self.endpoints)[0] != endpoint):
+            self._moved[key] = endpoint
+
+    def forget(self, key: str) -> None:
+        self._moved.pop(key, None)
 
 
 class Histories:

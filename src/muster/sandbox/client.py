@@ -21,9 +21,19 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from muster.sandbox import calls
-from muster.sandbox.calls import Call, Choice, Histories, Result, SandboxLost, SandboxRefused, SandboxUnavailable
+from muster.sandbox.calls import (
+    Answer,
+    Call,
+    Choice,
+    ConnectionRefused,
+    Histories,
+    Result,
+    SandboxLost,
+    SandboxUnavailable,
+    refuse,
+)  # fmt: skip
 
-URL_VARIABLES = ("MUSTER_SERVICE_SANDBOX_URLS", "MUSTER_SERVICE_SANDBOX")
+URL_VARIABLES = ("MUSTER_SERVICE_SANDBOX", "MUSTER_SERVICE_SANDBOX_URLS")  # this node's endpoint serves all
 DEFAULT_URL = "http://127.0.0.1:6000"
 
 
@@ -64,11 +74,11 @@ class Client:
         language = language or ("ipython" if session is not None else "python")
         with self._lock:
             history = self._histories.of(session)
-        status, result = self._send(calls.execute_call(code, language, timeout, session, bool(history), more), session)
+        status, result = self._send(calls.execute_call(code, language, timeout, session, bool(history), more))
         if status == calls.SESSION_LOST:
             for cell, its_timeout in history:
-                self._send(calls.execute_call(cell, language, its_timeout, session, False, {}), session)
-            _, result = self._send(calls.execute_call(code, language, timeout, session, False, more), session)
+                self._send(calls.execute_call(cell, language, its_timeout, session, False, {}))
+            _, result = self._send(calls.execute_call(code, language, timeout, session, False, more))
         assert result is not None
         with self._lock:
             self._histories.add(session, code, timeout, result)
@@ -78,36 +88,41 @@ class Client:
         """End it wherever it is; False when nobody has it."""
         with self._lock:
             self._histories.forget(session)
+            self._choice.forget(session)
         call = Call(f"/sessions/{quote(session, safe='')}", b"", {}, calls.PATIENCE_S)
-        answers = [self._exchange("DELETE", endpoint, call)[0] for endpoint in self._choice.endpoints]
-        return 200 in answers
+        deleted = [self._deleted(endpoint, call) for endpoint in self._choice.endpoints]
+        return any(deleted)
+
+    def _deleted(self, endpoint: str, call: Call) -> bool:
+        try:
+            return self._exchange("DELETE", endpoint, call).status == 200
+        except ConnectionRefused:
+            return False  # its sessions are gone, too
 
     def health(self, endpoint: str | None = None) -> dict[str, Any]:
-        _, body, _ = self._exchange(
-            "GET", endpoint or self._choice.endpoints[0], Call("/health", b"", {}, calls.PATIENCE_S)
-        )
-        found: dict[str, Any] = json.loads(body)
+        call = Call("/health", b"", {}, calls.PATIENCE_S)
+        found: dict[str, Any] = json.loads(self._exchange("GET", endpoint or self._choice.endpoints[0], call).body)
         return found
 
-    def _send(self, call: Call, session: str | None) -> tuple[int, Result | None]:
+    def _send(self, call: Call) -> tuple[int, Result | None]:
         """Until somebody takes it; a lost session is the caller's matter."""
         end = time.monotonic() + self._wait_s
         why = ""
         for pause in calls.pauses():
-            for endpoint in self._choice.order(session, time.monotonic()):
+            for endpoint in self._choice.order(call.key, time.monotonic()):
                 try:
-                    status, body, usage = self._exchange("POST", endpoint, call)
+                    answer = self._exchange("POST", endpoint, call)
                 except ConnectionRefused as error:
                     self._choice.failed(endpoint, time.monotonic())
                     why = str(error)
                     continue
-                self._choice.works(endpoint)
-                if status == calls.SESSION_LOST:
-                    return status, None
-                if status != calls.NOT_RUN:
-                    return status, calls.result_of(status, body, usage)
-                why = json.loads(body).get("error", "")
-                if session is not None:
+                self._choice.works(endpoint, call.key)
+                if answer.status == calls.SESSION_LOST:
+                    return answer.status, None
+                if answer.status != calls.NOT_RUN:
+                    return answer.status, calls.result_of(answer)
+                why = answer.words
+                if call.key is not None:
                     break  # it is there, and busy: another endpoint would make a second one
             if time.monotonic() + pause > end:
                 raise SandboxUnavailable(f"nobody took the request for {self._wait_s:g} s: {why}")
@@ -122,14 +137,14 @@ class Client:
         """Results as they end, with the number of their program; over all endpoints."""
         todo: queue.Queue[tuple[int, Call]] = queue.Queue()
         chosen = list(programs)
-        for numbered in calls.batch_calls(chosen, language, timeout):
+        places = [endpoint for endpoint in self._choice.endpoints for _ in range(self._streams_at(endpoint))]
+        for numbered in calls.batch_calls(chosen, language, timeout, len(places)):
             todo.put(numbered)
         results: queue.Queue[tuple[int, Result] | BaseException | None] = queue.Queue()
         stopped = threading.Event()
         streams = [
             threading.Thread(target=self._stream, args=(endpoint, todo, results, stopped), daemon=True)
-            for endpoint in self._choice.endpoints
-            for _ in range(calls.STREAMS)
+            for endpoint in places
         ]
         for stream in streams:
             stream.start()
@@ -137,6 +152,19 @@ class Client:
             yield from _gathered(results, len(streams), len(chosen))
         finally:
             stopped.set()
+
+    def _streams_at(self, endpoint: str) -> int:
+        """A gateway has many nodes behind it."""
+        try:
+            return calls.streams_at(self._exchange("GET", endpoint, Call("/gateway", b"", {}, calls.PATIENCE_S)))
+        except (ConnectionRefused, SandboxLost):
+            return calls.streams_at(None)
+
+    def _is_there(self, endpoint: str) -> bool:
+        try:
+            return self._exchange("GET", endpoint, Call("/health", b"", {}, calls.PATIENCE_S)).status == 200
+        except (ConnectionRefused, SandboxLost):
+            return False
 
     def _stream(self, endpoint: str, todo: Any, results: Any, stopped: threading.Event) -> None:
         """Take parts of the batch to one endpoint, one after the other, until there are none or it is lost."""
@@ -147,8 +175,8 @@ class Client:
                 except queue.Empty:
                     break
                 try:
-                    if not self._stream_one(endpoint, first, call, results, stopped):
-                        break
+                    if not self._stream_one(endpoint, first, call, results, stopped) and not self._is_there(endpoint):
+                        break  # else it was a node behind it that was lost
                 except ConnectionRefused as error:
                     todo.put((first, call))  # nothing of it was run: somebody else may
                     results.put(error)
@@ -159,14 +187,14 @@ class Client:
             results.put(None)
 
     def _stream_one(self, endpoint: str, first: int, call: Call, results: Any, stopped: threading.Event) -> bool:
-        """One part; False when the endpoint was lost before its end."""
+        """One part; False when it was lost before its end. ConnectionRefused when nothing of it was run."""
         wanted = set(range(len(json.loads(call.body)["requests"])))
         connection = self._connect(endpoint, call.timeout)
         try:
             connection.request("POST", call.path, call.body, self._headers(call))
             response = connection.getresponse()
             if response.status != 200:
-                raise SandboxRefused(response.read().decode("utf-8", "replace")[:500])
+                refuse(Answer(response.status, response.read()))
             for line in response:
                 answer = json.loads(line)
                 wanted.discard(answer["index"])
@@ -184,7 +212,7 @@ class Client:
 
     # -- connections ------------------------------------------------------------------------------------------------
 
-    def _exchange(self, method: str, endpoint: str, call: Call) -> tuple[int, bytes, str | None]:
+    def _exchange(self, method: str, endpoint: str, call: Call) -> Answer:
         """ConnectionRefused when it was not sent; SandboxLost when that is not known."""
         connection = self._take(endpoint) or self._connect(endpoint, call.timeout)
         try:
@@ -201,7 +229,8 @@ class Client:
             raise
         with self._lock:
             self._idle.setdefault(endpoint, []).append(connection)
-        return response.status, body, response.headers.get("X-Muster-Usage")
+        found = response.headers
+        return Answer(response.status, body, found.get("X-Muster-Usage"), found.get("X-Muster-Node"))
 
     def _headers(self, call: Call) -> dict[str, str]:
         return dict(call.headers) if self._token is None else {**call.headers, "Authorization": f"Bearer {self._token}"}
@@ -230,10 +259,6 @@ class Client:
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sock.settimeout(timeout)
         return connection
-
-
-class ConnectionRefused(Exception):
-    """No connection, so nothing was sent."""
 
 
 def _has_something_to_say(idle: socket.socket) -> bool:

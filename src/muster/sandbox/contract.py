@@ -137,6 +137,16 @@ def refusal(words: str) -> dict[str, Any]:
     return {"error": words, **_status("error", stderr=words + "\n")}
 
 
+def unreached(node: str) -> str:
+    """A gateway's words for a request that it could hand to nobody."""
+    return f"the sandbox could not be reached ({node}): nothing was run"
+
+
+def broke_off(node: str) -> str:
+    """A gateway's words for a request that it had handed to a node which then was lost."""
+    return f"the sandbox of {node} broke off with this request in its hands: it may or may not have run"
+
+
 def timed_out(timeout: float) -> str:
     return f"Execution timed out after {timeout} seconds\n"
 

@@ -11,11 +11,14 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
+from muster.sandbox import contract
+
 HEAD_LIMIT = 64 << 10
 BODY_LIMIT = 64 << 20
 REASONS = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict",
-    413: "Content Too Large", 500: "Internal Server Error", 501: "Not Implemented", 503: "Service Unavailable",
+    413: "Content Too Large", 500: "Internal Server Error", 501: "Not Implemented",
+    502: "Bad Gateway", 503: "Service Unavailable",
     504: "Gateway Timeout",
 }  # fmt: skip
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -40,7 +43,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """Text, or an object that is sent as JSON, or lines that come one after the other."""
+    """Text, bytes, or an object that is sent as JSON, or lines that come one after the other."""
 
     status: int
     content: Any
@@ -57,9 +60,9 @@ class _Refused(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """One client's connection."""
+    """One client's connection; `keep`: for more than one request."""
 
-    def __init__(self, handler: Handler, connections: set[Connection]) -> None:
+    def __init__(self, handler: Handler, connections: set[Connection], keep: bool = True) -> None:
         self._handler, self._connections = handler, connections
         self._buffer = bytearray()
         self._head: tuple[str, str, dict[str, str]] | None = None
@@ -68,7 +71,7 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._can_write = asyncio.Event()
         self._can_write.set()
-        self._closing = False
+        self._closing = not keep
 
     # -- asyncio's side ---------------------------------------------------------------------------------------------
 
@@ -110,7 +113,7 @@ class Connection(asyncio.Protocol):
             request = self._next_request()
         except _Refused as refusal:
             self._closing = True
-            self._write(Response(refusal.status, {"error": str(refusal)}))
+            self._write(Response(refusal.status, contract.refusal(str(refusal))))
             self._transport.close()
             return
         if request is not None:
@@ -197,7 +200,9 @@ class Connection(asyncio.Protocol):
             self._advance()
 
     def _write(self, response: Response) -> None:
-        if isinstance(response.content, str):
+        if isinstance(response.content, bytes):
+            body, kind = response.content, "application/json"
+        elif isinstance(response.content, str):
             body, kind = response.content.encode(), "text/plain; charset=utf-8"
         else:
             body, kind = json.dumps(response.content).encode(), "application/json"
@@ -232,5 +237,6 @@ def _body_length(headers: dict[str, str]) -> int | None:
 
 def _head_of(response: Response, headers: dict[str, str]) -> bytes:
     lines = [f"HTTP/1.1 {response.status} {REASONS.get(response.status, '')}"]
-    lines += [f"{name}: {value}" for name, value in {**headers, **response.headers}.items()]
+    given = {name.title(): value for name, value in response.headers.items()}
+    lines += [f"{name}: {value}" for name, value in {**headers, **given}.items()]
     return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")

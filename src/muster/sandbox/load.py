@@ -7,8 +7,11 @@ import json
 import time
 from dataclasses import dataclass
 from typing import Any, Callable
-from urllib.parse import urlsplit
 
+from muster.sandbox import streams
+from muster.sandbox.streams import Streams
+
+CONNECT_S = 10.0
 Body = Callable[[int], "tuple[dict[str, Any], dict[str, str]]"]  # the number of a request -> its body and headers
 
 
@@ -47,22 +50,28 @@ def cell(code: str, session: Callable[[int], str]) -> Body:
 
 async def load(url: str, clients: int, requests: int, body: Body) -> Measured:
     """Send this many, each client one after the other; any answer but `completed` is a failure."""
-    parts = urlsplit(url)
     numbers = iter(range(requests))
     times: list[float] = []
     failures: list[str] = []
 
     async def client() -> None:
-        reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80, limit=64 << 20)
+        found: Streams | None = None
         for number in numbers:
-            data = _request(*body(number))
+            sent, headers = body(number)
+            data = streams.request_bytes("POST", "/execute", {"Host": "sandbox", **headers}, json.dumps(sent).encode())
             started = time.perf_counter()
+            reader, writer = found or await streams.connect(url, CONNECT_S)
             writer.write(data)
-            answer = await _answer(reader)
+            _, answered, answer = await streams.answer(reader)
             times.append(time.perf_counter() - started)
+            found = reader, writer
+            if answered.get("connection") == "close":  # as a gateway does
+                writer.close()
+                found = None
             if b'"process_status": "completed"' not in answer:
                 failures.append(answer[:300].decode("utf-8", "replace"))
-        writer.close()
+        if found is not None:
+            found[1].close()
 
     started = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(min(clients, requests))))
@@ -72,16 +81,3 @@ async def load(url: str, clients: int, requests: int, body: Body) -> Measured:
         requests, len(failures), took, 1e3 * times[len(times) // 2], 1e3 * times[int(len(times) * 0.99)],
         failures[0] if failures else "",
     )  # fmt: skip
-
-
-def _request(body: dict[str, Any], headers: dict[str, str]) -> bytes:
-    data = json.dumps(body).encode()
-    lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
-    head = f"POST /execute HTTP/1.1\r\nHost: sandbox\r\n{''.join(lines)}Content-Length: {len(data)}\r\n\r\n"
-    return head.encode() + data
-
-
-async def _answer(reader: asyncio.StreamReader) -> bytes:
-    head = await reader.readuntil(b"\r\n\r\n")
-    where = head.index(b"Content-Length: ") + 16
-    return await reader.readexactly(int(head[where : head.index(b"\r\n", where)]))

@@ -7,18 +7,24 @@ import signal
 import time
 from collections.abc import Collection
 
+from muster.process import Scope
 from muster.process.tree import descendants, read_processes, send_signal
 
 POLL_S, GIVE_UP_S = 0.02, 5.0
 
 
-def end_orphans(keeper: int, known: Collection[int]) -> int:
-    """KILL every child of the keeper that is not known, and all below it, until there is none; how many there were."""
+def end_orphans(scope: Scope, known: Collection[int]) -> int:
+    """KILL every child of the scope's keeper that is not known, and all below it, until there is none; how many.
+
+    Not those that write the scope's logs: they end by themselves. With the keeper lost there is nobody to look below;
+    its number may be another's, and the scope ends all that it had.
+    """
     ended: set[int] = set()
     end = time.monotonic() + GIVE_UP_S
-    while time.monotonic() < end:
+    while time.monotonic() < end and not scope.lost:
         processes = read_processes()
-        strays = [pid for pid, (parent, _) in processes.items() if parent == keeper and pid not in known]
+        spared = {*known, *scope.copying}
+        strays = [pid for pid, (parent, _) in processes.items() if parent == scope.keeper_pid and pid not in spared]
         if not strays:
             break
         for stray in strays:

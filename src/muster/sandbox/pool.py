@@ -190,7 +190,7 @@ class Pool:
             async with self._at_keeper:
                 known = {one.pid for one in self.workers.values()}
                 known |= {self.zygote.pid} if self.zygote is not None else set()
-                await loop.run_in_executor(None, end_orphans, self._scope.keeper_pid, known)
+                await loop.run_in_executor(None, end_orphans, self._scope, known)
         await loop.run_in_executor(None, self._remove, worker)
         self._numbers.append(worker.number)
 

@@ -7,8 +7,8 @@ import hmac
 import json
 import sys
 import traceback
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, Callable
 from urllib.parse import unquote
 
 from muster.sandbox import contract, fusion
@@ -23,19 +23,21 @@ from muster.sandbox.sessions import SessionLost
 from muster.sandbox.workspaces import BadName
 
 FETCH_S = 10.0
+Overview = Callable[[str], Awaitable["dict[str, Any]"]]
 
 
 class Routes:
-    """Answers requests; `token` is what they must carry, if anything."""
+    """Answers requests; `token` is what they must carry, if anything; `overview` asks every node the same."""
 
-    def __init__(self, box: Box, token: str | None) -> None:
-        self._box, self._token = box, token
+    def __init__(self, box: Box, token: str | None, overview: Overview | None = None) -> None:
+        self._box, self._token, self._overview = box, token, overview
         settings = box.settings
         self._bounds = Bounds(settings.max_timeout_s, settings.max_output, settings.memory_mb)
         self._table = {
             ("POST", "/execute"): self._execute, ("POST", "/run_code"): self._run_code, ("POST", "/batch"): self._batch,
             ("GET", "/health"): self._health, ("GET", "/metrics"): self._metrics, ("GET", "/load"): self._load,
-            ("GET", "/sessions"): self._sessions,
+            ("GET", "/sessions"): self._sessions, ("GET", "/cluster/load"): self._cluster_load,
+            ("GET", "/cluster/sessions"): self._cluster_sessions,
         }  # fmt: skip
 
     async def __call__(self, request: Request) -> Response:
@@ -200,6 +202,20 @@ class Routes:
 
     async def _sessions(self, request: Request) -> Response:
         return Response(200, {"sessions": self._box.sessions.listed(), "backend": "ipython"})
+
+    # -- the cluster ------------------------------------------------------------------------------------------------
+
+    async def _cluster_load(self, request: Request) -> Response:
+        return Response(200, {"nodes": await self._of_all("/load", self._box.load)})
+
+    async def _cluster_sessions(self, request: Request) -> Response:
+        answers = await self._of_all("/sessions", lambda: {"sessions": self._box.sessions.listed()})
+        merged = {name: one for answer in answers.values() for name, one in answer.get("sessions", {}).items()}
+        missing = {where: answer["error"] for where, answer in answers.items() if "error" in answer}
+        return Response(200, {"sessions": merged, "backend": "ipython", **({"missing": missing} if missing else {})})
+
+    async def _of_all(self, path: str, ours: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        return await self._overview(path) if self._overview else {HOST: ours()}
 
     def _delete(self, what: str, name: str, remove: Any) -> Response:
         if remove(name):

@@ -14,7 +14,9 @@ import sys
 from typing import Any
 
 from muster.sandbox.box import Box
+from muster.sandbox.gateway import Gateway
 from muster.sandbox.http import Connection
+from muster.sandbox.nginx import own_address
 from muster.sandbox.routes import Routes
 from muster.sandbox.settings import Settings, split_address
 from muster.sandbox.zygote import SandboxError
@@ -31,29 +33,44 @@ class Server:
         self.box = Box(settings)
         self._connections: set[Connection] = set()
         self._servers: list[asyncio.AbstractServer] = []
+        self.gateway: Gateway | None = None
         self.port = self.listen_port = 0
 
     async def open(self) -> None:
         """Bind first (a taken port is the commonest mistake), serve when the box is verified."""
         settings = self.settings
         allow_open_files(settings)
-        sockets: list[tuple[socket.socket, str | None]] = [(_bind(settings.host, settings.port), None)]
-        if settings.listen is not None:
-            sockets.append((_bind(*split_address(settings.listen)), settings.token))
+        bound = _bind(settings.host, settings.port)
+        listening = _bind(*split_address(settings.listen)) if settings.listen is not None else None
+        self.port = bound.getsockname()[1]
         try:
             await self.box.open()
         except BaseException:
-            for bound, _ in sockets:
-                bound.close()
+            for opened in (bound, listening):
+                if opened is not None:
+                    opened.close()
             raise
-        for bound, token in sockets:
-            routes = Routes(self.box, token)
-            make = _factory(routes, self._connections)
-            self._servers.append(await asyncio.get_running_loop().create_server(make, sock=bound, backlog=4096))
-        self.port = sockets[0][0].getsockname()[1]
-        self.listen_port = sockets[1][0].getsockname()[1] if len(sockets) > 1 else 0
+        try:
+            await self._serve_all(bound, listening)
+        except BaseException:
+            await self.close()
+            raise
         if settings.ready_file is not None:
             _publish(settings.ready_file, self.facts())
+
+    async def _serve_all(self, bound: socket.socket, listening: socket.socket | None) -> None:
+        """A gateway sends its requests, this node's own among them, to the endpoint between nodes."""
+        if listening is not None:
+            self.listen_port = listening.getsockname()[1]
+            if self.settings.is_clustered:
+                self.gateway = Gateway(self.settings, bound, own_address(*listening.getsockname()[:2]))
+            await self._serve(listening, self.settings.token)
+        await (self._serve(bound, None) if self.gateway is None else self.gateway.open())
+
+    async def _serve(self, bound: socket.socket, token: str | None) -> None:
+        routes = Routes(self.box, token, self.gateway.balancer.overview if self.gateway else None)
+        make = _factory(routes, self._connections)
+        self._servers.append(await asyncio.get_running_loop().create_server(make, sock=bound, backlog=4096))
 
     def facts(self) -> dict[str, Any]:
         """For whoever started it."""
@@ -61,6 +78,7 @@ class Server:
         return {
             "url": f"http://{self.settings.host}:{self.port}", "port": self.port, "listen_port": self.listen_port,
             "pid": os.getpid(), "host": socket.gethostname(), "isolation": self.box.pool.level.to_json(),
+            "gateway": self.gateway.kind if self.gateway else None,
         }  # fmt: skip
 
     async def close(self) -> None:
@@ -70,6 +88,8 @@ class Server:
         self.box.admission.close()
         for worker in list(self.box.pool.workers.values()):
             worker.kill("stopped")
+        if self.gateway is not None:
+            await self.gateway.close()
         for connection in list(self._connections):
             connection.finish()
         end = asyncio.get_running_loop().time() + DRAIN_S

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import sys
 import tempfile
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+GATEWAYS = ("auto", "nginx", "python")
 ISOLATION = ("auto", "full", "floor", "process")
 CLIENT_PATIENCE_S = 5.0  # a client waits its own timeout and this much: queueing and killing must fit
 KILL_S = 1.0  # what ending a tree may take before its whole worker is ended
 FIRST_USER = 1_900_000_000  # of users that nobody is; each worker of a root service has one of its own
 MAX_SLOTS = 100_000
+TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
 class SettingsError(ValueError):
@@ -40,6 +43,9 @@ class Settings:
     port: int = 6000  # 0: any free one
     listen: str | None = None  # ADDRESS:PORT of the endpoint between nodes, which wants the token
     token: str | None = None
+    members_file: str | None = None  # names the sandboxes of the cluster, all of which the endpoint for clients serves
+    gateway: str = "auto"  # what balances over them: nginx, python (this server itself), auto: nginx where it is
+    single_node: bool = False  # this node alone, whatever members_file says
     ready_file: str | None = None  # written, as JSON, when the sandbox is ready
 
     workers_min: int = field(default_factory=lambda: max(2, usable_cores()))
@@ -75,6 +81,10 @@ class Settings:
         problems = [*_problems_of_workers(self), *_problems_of_addresses(self), *_problems_of_places(self)]
         if problems:
             raise SettingsError(problems)
+
+    @property
+    def is_clustered(self) -> bool:
+        return self.members_file is not None and not self.single_node
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Settings:
@@ -132,6 +142,12 @@ def _problems_of_addresses(settings: Settings) -> list[str]:
             problems.append(f"listen: {error}")
         if not settings.token:
             problems.append("listen needs a token: without one, everybody on the network could run code here")
+    if settings.token and not TOKEN.fullmatch(settings.token):
+        problems.append("token: letters, digits and ._~+/=- alone can stand in a header everywhere")
+    if settings.is_clustered and settings.listen is None:
+        problems.append("members_file needs listen: the other nodes' endpoints send their requests there")
+    if settings.gateway not in GATEWAYS:
+        problems.append(f"gateway is {settings.gateway!r}: it must be one of {', '.join(GATEWAYS)}")
     return problems
 
 

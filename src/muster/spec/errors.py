@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from pydantic import ValidationError
 
 from muster.board.secrets import HIDDEN, looks_secret, redacted
+from muster.spec import service_fields
 from muster.spec.flags import Flag
+
+SERVICES = "services"
 
 _shown = reprlib.Repr()
 _shown.maxstring = _shown.maxother = 80
@@ -49,10 +52,24 @@ def _line(
     field = str(loc[0])
     if field == "command" and problem["type"] == "missing":
         return NO_COMMAND
+    if field == SERVICES and len(loc) > 1:
+        return _service_line(loc, problem, origins)
     allowed = f"; allowed: {flags[field].allowed}" if field in flags else ""
     secret = field == "env" and len(loc) == 2 and looks_secret(str(loc[1]))
     value = HIDDEN if secret else show(problem["input"])
     return f"{_origin(loc, origins)}: {value} {reason}{allowed}"
+
+
+def _service_line(loc: tuple[int | str, ...], problem: Mapping[str, object], origins: Mapping[str, str]) -> str:
+    """By the whole way to the field; a whole service is not quoted, since it may be long and hold secrets."""
+    parts = [str(part) for part in loc[1:] if not str(part).startswith(("function-", "literal[", "constrained-"))]
+    way = ".".join([origins.get(SERVICES, SERVICES), *(part for part in parts if part != "[key]")])
+    if problem["type"] == "extra_forbidden" and len(loc) == 3:
+        return f"{way}: {service_fields.unknown_field(str(loc[2]))}"
+    known = len(loc) > 2 and str(loc[2]) in service_fields.ALLOWED
+    allowed = f"; allowed: {service_fields.ALLOWED[str(loc[2])]}" if known else ""
+    quoted = "" if isinstance(problem["input"], Mapping) or "env" in loc else f"{show(problem['input'])} "
+    return f"{way}: {quoted}{_reason(problem)}{allowed}"
 
 
 def _reason(problem: Mapping[str, object]) -> str:

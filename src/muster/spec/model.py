@@ -2,7 +2,7 @@
 
 Every field carries its flag (`Flag`), so the command line, the help and the error messages cannot differ from
 the job file. Field names are the long flags with underscores. The fields stand in `job_fields`, `ray_fields`,
-`slurm_fields`, `spare_fields` and `gang_fields`, by what they are about.
+`slurm_fields`, `spare_fields`, `gang_fields` and `service_fields`, by what they are about.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Any
 
 from pydantic import ConfigDict, model_validator
 
-from muster.spec import arrays, gang_fields, groups, spare_fields
+from muster.spec import arrays, gang_fields, groups, service_fields, spare_fields
 from muster.spec.flags import flags_of
 from muster.spec.gang_fields import GangFields
 from muster.spec.job_fields import ContainerFields, EnvironmentFields, PlaceFields, WatchFields
 from muster.spec.passthrough import settle
 from muster.spec.ray_fields import RayFields
+from muster.spec.service_fields import ServiceFields
 from muster.spec.slurm_fields import RestartFields, SlurmFields
 from muster.spec.spare_fields import SpareFields
 
@@ -24,7 +25,7 @@ from muster.spec.spare_fields import SpareFields
 # The last base's fields come first, in the model as in --help.
 class JobSpec(
     SpareFields, RestartFields, SlurmFields, WatchFields, ContainerFields, EnvironmentFields, GangFields, RayFields,
-    PlaceFields,
+    ServiceFields, PlaceFields,
 ):  # fmt: skip
     """What to run, on how many nodes, and how: validated, immutable, and complete with defaults."""
 
@@ -43,7 +44,7 @@ class JobSpec(
     @model_validator(mode="after")
     def _groups_agree(self) -> JobSpec:
         problem = groups.problem(self.groups, self.nodes) or arrays.problem(self)
-        problem = problem or spare_fields.problem(self) or gang_fields.problem(self)
+        problem = problem or spare_fields.problem(self) or gang_fields.problem(self) or service_fields.problem(self)
         if problem is not None:
             raise ValueError(problem)
         return self

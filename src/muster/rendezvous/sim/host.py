@@ -11,7 +11,7 @@ from muster.rendezvous.sim.world import World
 FOREVER = float("inf")
 DRIFT = 0.01  # by which a clock may be fast or slow
 ORPHAN_GRACE_S = 30.0  # what keepers leave to processes whose agent has ended
-DRIVER, RAY = "driver", "ray"
+DRIVER, RAY, SERVICE = "driver", "ray", "service"
 
 
 class Running:

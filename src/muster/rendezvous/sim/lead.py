@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.rendezvous import messages as m
 from muster.rendezvous.roster import Roster
+from muster.rendezvous.services import ServiceState
 from muster.rendezvous.sim.host import DRIVER, Running
 from muster.rendezvous.sim.network import End
 from muster.rendezvous.sim.seat import Seat
@@ -76,6 +77,8 @@ class Lead:
             if rank == self.protocol.lead:
                 self._feed(m.HeadUp(message[1]))
             self._feed(m.Ready(rank, message[1]))
+        elif kind == "service":
+            self._feed(m.ServiceReport(message[1], rank, ServiceState.READY, cycle=message[2]))
         elif kind == "gone":
             self._feed(m.NodeGone(rank, message[1]))
         elif kind == "failed":
@@ -161,7 +164,10 @@ class Lead:
             self._send(self.protocol.lead, "start", 0)
         elif isinstance(command, m.StartWorker):
             self._send(command.rank, "start", self.protocol.nodes[command.rank].logical)
+        elif isinstance(command, m.StartServices):
+            self._send(command.rank, "services", command.services)
         elif isinstance(command, m.StartDriver):
+            self._watch.gate(self.term, self.protocol)
             self._wanted, self._since = self.protocol.cycle, self._agent.now
             self._maybe_drive()
         elif isinstance(command, m.EndDriver):

@@ -6,7 +6,7 @@ from typing import Any
 
 from muster.rendezvous.charter import LEASE_S, Charter
 from muster.rendezvous.sim.agent import Agent, Surroundings
-from muster.rendezvous.sim.host import RAY, Host, Running
+from muster.rendezvous.sim.host import DRIVER, RAY, SERVICE, Host, Running
 from muster.rendezvous.sim.network import End
 
 HANDSHAKE_S = 5.0
@@ -93,6 +93,11 @@ class Member(Agent):
             if process is not None:
                 process.on_end = lambda how: self._failed(end, process)
                 self.after(self.around.world.between(*START_S), self._started, end, process)
+        elif kind == "services":
+            for name in message[1]:
+                service = self.host.start(SERVICE, self.term, self.cycle, 0)
+                if service is not None:
+                    self.after(self.around.world.between(*START_S), self._serves, end, name, service)
         elif kind == "stop":
             self._busy = True
             self.after(self._end_processes(), self._stopped, end, message[1])
@@ -105,6 +110,11 @@ class Member(Agent):
         if not process.ended and end is self.end:
             end.send("ready", process.cycle)
 
+    def _serves(self, end: End, name: str, process: Running) -> None:
+        if not process.ended and end is self.end:
+            self.around.watch.serves(self.rank, name, process)
+            end.send("service", name, process.cycle)
+
     def _failed(self, end: End, process: Running) -> None:
         """By itself: whoever ends it on purpose has taken this back."""
         if self.alive and end is self.end:
@@ -113,12 +123,12 @@ class Member(Agent):
     def _end_processes(self) -> float:
         """How long it takes."""
         for process in list(self.host.processes):
-            if process.kind == RAY:
+            if process.kind != DRIVER:
                 process.on_end = lambda how: None
         return self.around.world.between(*CLEAN_S)
 
     def _stopped(self, end: End, cycle: int) -> None:
-        for process in [process for process in self.host.processes if process.kind == RAY]:
+        for process in [process for process in self.host.processes if process.kind != DRIVER]:
             self.host.end(process, "was ended by SIGTERM")
         if end is not self.end:
             return

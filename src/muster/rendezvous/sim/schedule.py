@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from muster.rendezvous.plan import FAIL, REPLACE, RESTART, Plan
+from muster.rendezvous.services import ANY, HEAD, ServicePlan
 from muster.rendezvous.sim.agent import Surroundings
 from muster.rendezvous.sim.faults import Faults
 from muster.rendezvous.sim.heir import Heir
@@ -45,6 +46,12 @@ def drawn_plan(world: World) -> Plan:
         max_restarts=chance.choice((0, 1, 1, 1, 2, 2, 2, 3, 3)),
         restart_on_driver_failure=chance.random() < 0.5,
     )
+
+
+def with_services(world: World) -> Plan:
+    """The same with two services, one of them on every node."""
+    other = ServicePlan("other", world.chance.choice((HEAD, ANY, 2)), deadline=60.0)
+    return replace(drawn_plan(world), services=(ServicePlan("every", deadline=60.0), other))
 
 
 def run(

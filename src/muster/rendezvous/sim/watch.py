@@ -41,6 +41,7 @@ class Watch:
         self._welcomed: dict[int, tuple[int, int]] = {}  # the term and cycle that each node was last welcomed to
         self._closed: set[tuple[int, int]] = set()  # rounds, by term and cycle
         self._protocols: dict[int, Protocol] = {}  # by term
+        self._served: set[tuple[str, int, int, int]] = set()  # services that were ready: node, term and cycle
         self._seen: dict[int, int] = {}  # moves of each term's protocol that were looked at
         self._ranked: dict[int, int] = {}  # changes of roles, likewise
 
@@ -99,6 +100,18 @@ class Watch:
             for process in self.hosts[node.rank].processes if node.role is Role.ACTIVE else ():
                 if (process.term, process.cycle) != (driver.term, driver.cycle):
                     raise Broken(f"{_name(process)} runs on an active node of {_name(driver)}")
+
+    def serves(self, rank: int, name: str, process: Running) -> None:
+        self._served.add((name, rank, process.term, process.cycle))
+
+    def gate(self, term: int, protocol: Protocol) -> None:
+        """Never a driver before its services: each was ready, in this very cycle, on every rank that is to have it."""
+        active = [node for node in protocol.nodes if node.logical is not None and node.role is Role.ACTIVE]
+        for plan in self.plan.services:
+            for node in active:
+                wanted = node.logical is not None and plan.runs_on(node.logical, len(active))
+                if wanted and (plan.name, node.rank, term, protocol.cycle) not in self._served:
+                    raise Broken(f"the driver of cycle {protocol.cycle} starts before {plan.name} on n{node.rank}")
 
     def called_silent(self, lead: Agent, rank: int, term: int) -> None:
         """Whoever is called silent is fenced already."""

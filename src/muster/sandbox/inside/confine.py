@@ -77,7 +77,9 @@ class Walls:
 def enter_namespaces(plan: Plan) -> None:
     """The caller's next child is the first process of the new pid namespace."""
     for directory in plan.cgroups:
-        with open(directory + "/cgroup.procs", "w") as file:
+        # Version 1 lets a single thread in by itself; whole processes wait for the kernel's RCU, 10 ms and more.
+        tasks = directory + "/tasks"
+        with open(tasks if os.path.exists(tasks) else directory + "/cgroup.procs", "w") as file:
             file.write("0")
     if not plan.has_namespaces:
         return

@@ -1,0 +1,158 @@
+"""The gateway without nginx: hands requests to the sandboxes of the cluster by the same rules.
+
+What names a session or a workspace goes to the node that the ring gives it, and to no other; everything else to the one
+with the fewest requests of ours, passing by those that could not be reached lately. A request goes to another
+node only while nothing of it was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from muster.sandbox import contract, nginx, streams
+from muster.sandbox.http import Request, Response
+from muster.sandbox.members import Members, address_of
+from muster.sandbox.ring import Ring
+from muster.sandbox.streams import Idle, Streams
+
+OWN = ("/health", "/metrics", "/load")
+PASSED_ON = ("content-type", "retry-after", "x-muster-node", "x-muster-usage")
+NOT_PASSED_ON = ("authorization", "connection", "content-length", "expect", "host", "keep-alive", "transfer-encoding")
+OVERVIEW_S = 2.0
+
+
+class Balancer:
+    """A handler for http.py. `own` is this node's own endpoint between nodes."""
+
+    def __init__(self, own: str, token: str, own_first: bool) -> None:
+        self._own, self._token, self._own_first = own, token, own_first
+        self._outstanding: Counter[str] = Counter()
+        self._down: dict[str, float] = {}
+        self._turn = 0
+        self._idle = Idle()
+        self.set_members(Members())
+
+    def set_members(self, members: Members) -> None:
+        self.members = members
+        self._endpoints = members.endpoints or (self._own,)
+        self._ring = Ring(self._endpoints)
+        self._turn = self._endpoints.index(self._own) if self._own in self._endpoints else 0
+
+    def close(self) -> None:
+        self._idle.close()
+
+    async def __call__(self, request: Request) -> Response:
+        path = request.path.partition("?")[0]
+        if path == "/gateway":
+            about = {"version": self.members.version, "endpoints": list(self.members.endpoints)}
+            return Response(200, {"gateway": "python", **about})
+        if path == "/sessions":
+            return await self._forward(request, [self._own], "/cluster/sessions")
+        return await self._forward(request, self._order(request, path), request.path)
+
+    def _order(self, request: Request, path: str) -> list[str]:
+        """Whom to ask, one after the other."""
+        if path in OWN or path.startswith("/cluster/"):
+            return [self._own]
+        if key := key_of(path, request.headers):
+            return [self._ring.owner(key)]
+        if self._own_first:
+            return [self._own]
+        now, count = time.monotonic(), len(self._endpoints)
+        turns = [self._endpoints[(self._turn + step) % count] for step in range(count)]
+        self._turn = (self._turn + 1) % count
+        up = [endpoint for endpoint in turns if self._down.get(endpoint, 0.0) <= now]
+        return sorted(up or turns, key=lambda endpoint: self._outstanding[endpoint])
+
+    async def _forward(self, request: Request, order: list[str], path: str) -> Response:
+        headers = {name: value for name, value in request.headers.items() if name not in NOT_PASSED_ON}
+        headers.update({"host": "sandbox", "authorization": f"Bearer {self._token}"})
+        data = streams.request_bytes(request.method, path, headers, request.body)
+        for endpoint in order:
+            self._outstanding[endpoint] += 1
+            try:
+                found = self._idle.take(endpoint) or await self._connect(endpoint)
+                if found is None:
+                    continue
+                return await self._exchange(endpoint, found, data)
+            finally:
+                self._outstanding[endpoint] -= 1
+        where = address_of(order[-1])
+        body = {**contract.refusal(contract.unreached(where)), "reason": "unreachable"}
+        return Response(503, body, {"X-Muster-Member": where})
+
+    async def _connect(self, endpoint: str) -> Streams | None:
+        try:
+            found = await streams.connect(endpoint, nginx.CONNECT_S)
+        except OSError:
+            self._down[endpoint] = time.monotonic() + nginx.FAIL_S
+            return None
+        self._down.pop(endpoint, None)
+        return found
+
+    async def _exchange(self, endpoint: str, found: Streams, data: bytes) -> Response:
+        """From here on the program may have been run."""
+        reader, writer = found
+        member = {"X-Muster-Member": address_of(endpoint)}
+        try:
+            writer.write(data)
+            status, headers = await streams.head(reader)
+            passed = {name: headers[name] for name in PASSED_ON if name in headers} | member
+            if "content-length" not in headers:
+                self._outstanding[endpoint] += 1  # until the stream is over
+                return Response(status, self._chunks(endpoint, found), passed)
+            body = await reader.readexactly(int(headers["content-length"]))
+        except (OSError, EOFError, ValueError, LookupError):
+            writer.close()
+            words = {**contract.refusal(contract.broke_off(address_of(endpoint))), "reason": "lost"}
+            return Response(502, words, member)
+        except BaseException:
+            writer.close()
+            raise
+        if headers.get("connection", "").lower() == "close":
+            writer.close()
+        else:
+            self._idle.give(endpoint, found)
+        return Response(status, body, passed)
+
+    async def _chunks(self, endpoint: str, found: Streams) -> AsyncIterator[bytes]:
+        """A stream that breaks off here breaks off for our client too."""
+        try:
+            async for data in streams.chunks(found[0]):
+                yield data
+        finally:
+            self._outstanding[endpoint] -= 1
+            found[1].close()
+
+    # -- all nodes --------------------------------------------------------------------------------------------------
+
+    async def overview(self, path: str) -> dict[str, Any]:
+        """What every node answers to a GET; of one that does not, why."""
+        answers = await asyncio.gather(*(self._ask(endpoint, path) for endpoint in self._endpoints))
+        return dict(zip(self._endpoints, answers))
+
+    async def _ask(self, endpoint: str, path: str) -> Any:
+        headers = {"host": "sandbox", "authorization": f"Bearer {self._token}"}
+        try:
+            reader, writer = await streams.connect(endpoint, nginx.CONNECT_S)
+            try:
+                writer.write(streams.request_bytes("GET", path, headers, b""))
+                return json.loads((await asyncio.wait_for(streams.answer(reader), OVERVIEW_S))[2])
+            finally:
+                writer.close()
+        except (OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError) as error:
+            return {"error": str(error) or type(error).__name__}
+
+
+def key_of(path: str, headers: dict[str, str]) -> bytes:
+    """What a request is kept together by; empty when by nothing."""
+    for place in ("/sessions/", "/workspaces/"):
+        if path.startswith(place) and len(path) > len(place):
+            return unquote_to_bytes(path[len(place) :])
+    return (headers.get("x-session-id") or headers.get("x-workspace-id") or "").encode("latin-1")

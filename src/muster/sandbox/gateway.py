@@ -1,0 +1,156 @@
+"""The endpoint of a cluster's node: all sandboxes of the cluster behind this node's loopback port.
+
+state      leaves on                                          to
+python     nginx is there, and takes our configuration        nginx
+nginx      it has ended                                       python, and nginx is started again
+(both)     new members: balancer.py has them at once, nginx by a reload that drops nothing
+
+The port's socket is ours, and nginx is given it, so that nobody is ever refused a connection: while nginx is away, this
+server takes them itself (balancer.py), by the same rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import grp
+import os
+import pwd
+import resource
+import socket
+import sys
+
+from muster.sandbox.balancer import Balancer
+from muster.sandbox.http import Connection
+from muster.sandbox.members import Members, Watch
+from muster.sandbox.nginx import Plan, find_nginx
+from muster.sandbox.owned_nginx import OwnedNginx
+from muster.sandbox.settings import Settings
+from muster.sandbox.zygote import SandboxError
+
+DRAIN_S = 3.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0  # before nginx is started again
+CONNECTIONS = 8192
+
+
+class Gateway:
+    """Opened, it serves; closed, it leaves nothing. The socket is the caller's to bind and ours to close."""
+
+    def __init__(self, settings: Settings, bound: socket.socket, own: str) -> None:
+        """`own`: ADDRESS:PORT of this node's endpoint between nodes."""
+        assert settings.members_file is not None and settings.token is not None
+        self._settings, self._bound, self._own = settings, bound, own
+        self.balancer = Balancer(f"http://{own}", settings.token, settings.shared_scratch)
+        self._watch = Watch(settings.members_file, self._on_members, self._on_refused)
+        self._connections: set[Connection] = set()
+        self._server: asyncio.AbstractServer | None = None
+        self._nginx: OwnedNginx | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def kind(self) -> str:
+        return "nginx" if self._nginx is not None and self._nginx.runs else "python"
+
+    async def open(self) -> None:
+        """Serving when this returns; by nginx where there is one that works."""
+        await self._watch.look()
+        program = find_nginx() if self._settings.gateway != "python" else None
+        if program is None:
+            if self._settings.gateway == "nginx":
+                raise SandboxError("gateway is nginx, and there is none here: install it, or let gateway be auto")
+            await self._serve_ourselves()
+        else:
+            await self._open_nginx(program)
+        self._tasks.append(asyncio.create_task(self._watch.forever()))
+
+    async def _open_nginx(self, program: str) -> None:
+        self._nginx = OwnedNginx(program, self._bound, self._plan(), self._settings.scratch_dir)
+        try:
+            await self._nginx.start(self._watch.members)
+        except SandboxError as error:
+            if self._settings.gateway == "nginx":
+                raise
+            await self._nginx.close(0.0)
+            self._nginx = None
+            _say(f"{error}; this server balances by itself")
+            await self._serve_ourselves()
+        else:
+            self._tasks.append(asyncio.create_task(self._keep(self._nginx)))
+
+    def _plan(self) -> Plan:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        host, port = self._bound.getsockname()[:2]
+        return Plan(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}", self._own, self._settings.token or "", "",
+            self._settings.max_timeout_s, own_first=self._settings.shared_scratch,
+            user=f"{pwd.getpwuid(0).pw_name} {grp.getgrgid(0).gr_name}" if os.getuid() == 0 else None,
+            connections=CONNECTIONS if soft == resource.RLIM_INFINITY else min(CONNECTIONS, max(64, soft - 64)),
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """What is being answered has a few seconds; then everything goes."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._stop_serving()
+        for connection in list(self._connections):
+            connection.finish()
+        end = asyncio.get_running_loop().time() + DRAIN_S
+        while self._connections and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.01)
+        self.balancer.close()
+        if self._nginx is not None:
+            await self._nginx.close(DRAIN_S)
+        self._bound.close()
+
+    # -- members ----------------------------------------------------------------------------------------------------
+
+    def _on_refused(self, words: str) -> None:
+        _say(f"members refused: {words}; those of version {self.balancer.members.version} stay")
+
+    async def _on_members(self, members: Members) -> None:
+        """nginx's word first: both must have the same members."""
+        if self._nginx is not None:
+            try:
+                await self._nginx.reload(members)
+            except SandboxError as error:
+                self._on_refused(f"{self._settings.members_file}: {error}")
+                return
+        self.balancer.set_members(members)
+
+    # -- who serves -------------------------------------------------------------------------------------------------
+
+    async def _keep(self, nginx: OwnedNginx) -> None:
+        """Start it again whenever it has ended; until then this server takes its connections."""
+        loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_S
+        while True:
+            began = loop.time()
+            ended = await nginx.wait()
+            _say(f"nginx {ended}; this server balances until it is started again\n{nginx.last_words()}".strip())
+            await self._serve_ourselves()
+            if loop.time() - began > LONGEST_PAUSE_S:
+                pause = FIRST_PAUSE_S
+            while not nginx.runs:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+                try:
+                    await nginx.start(self.balancer.members)
+                except SandboxError as error:
+                    _say(str(error))
+            self._stop_serving()
+
+    async def _serve_ourselves(self) -> None:
+        """A connection is one request's where nginx may take over: nobody may send the next when we leave."""
+        keep = self._nginx is None
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self.balancer, self._connections, keep), sock=self._bound.dup(), backlog=4096
+        )
+
+    def _stop_serving(self) -> None:
+        """No new connections; those that are there end with the answer they wait for."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+
+def _say(words: str) -> None:
+    print(f"muster sandbox: {words}", file=sys.stderr, flush=True)

@@ -1,0 +1,115 @@
+"""The sandboxes of a cluster: a small file on each node, rewritten by rename whenever one comes or goes.
+
+{"version": 3, "endpoints": ["http://10.0.0.1:7001", "http://10.0.0.2:7001"]}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import os
+import re
+from dataclasses import dataclass
+from typing import Any, Callable
+
+LOOK_S = 0.3
+MOST = 4096
+_ENDPOINT = re.compile(r"http://(?:\[([0-9A-Fa-f:]+)\]|([0-9.]+)):([0-9]{1,5})/?")
+
+
+class MembersError(ValueError):
+    """A file of members that cannot be used."""
+
+
+@dataclass(frozen=True)
+class Members:
+    """`endpoints` are sorted, so that everybody makes the same of them."""
+
+    version: int = 0
+    endpoints: tuple[str, ...] = ()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """ADDRESS:PORT of each."""
+        return tuple(address_of(endpoint) for endpoint in self.endpoints)
+
+
+def address_of(endpoint: str) -> str:
+    return endpoint[len("http://") :]
+
+
+def parse(data: Any) -> Members:
+    """The members, or MembersError. Endpoints go into nginx's configuration: nothing but http://ADDRESS:PORT does."""
+    if not isinstance(data, dict) or not isinstance(data.get("endpoints"), list):
+        raise MembersError('it must be {"version": NUMBER, "endpoints": ["http://ADDRESS:PORT", ...]}')
+    version = data.get("version", 0)
+    if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+        raise MembersError(f"version is {version!r}: it must be a number from 0 on")
+    if len(data["endpoints"]) > MOST:
+        raise MembersError(f"{len(data['endpoints'])} endpoints are more than {MOST}")
+    return Members(version, tuple(sorted({_endpoint(one) for one in data["endpoints"]})))
+
+
+def _endpoint(text: Any) -> str:
+    matched = _ENDPOINT.fullmatch(text) if isinstance(text, str) else None
+    if matched is None:
+        raise MembersError(f"endpoint {text!r} is not http://ADDRESS:PORT")
+    six, four, port = matched.groups()
+    try:
+        address = ipaddress.ip_address(six or four)
+    except ValueError:
+        raise MembersError(f"endpoint {text!r} has no address") from None
+    if not 0 < int(port) < 65536 or address.is_unspecified:
+        raise MembersError(f"endpoint {text!r} cannot be connected to")
+    return f"http://[{address}]:{int(port)}" if six else f"http://{address}:{int(port)}"
+
+
+def read(path: str) -> Members:
+    """MembersError, with the path, when it is none; FileNotFoundError when there is none yet."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse(json.load(file))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:  # MembersError is one, and so is what json raises
+        raise MembersError(f"{path}: {error}") from None
+
+
+class Watch:
+    """Looks at the file; tells `changed` of new members, and `refused` of a file that is none, once for each."""
+
+    def __init__(self, path: str, changed: Callable[[Members], Any], refused: Callable[[str], None]) -> None:
+        self._path, self._changed, self._refused = path, changed, refused
+        self._seen: tuple[int, ...] | None = None
+        self.members = Members()
+
+    async def look(self) -> None:
+        """One look."""
+        mark = self._mark()
+        if mark == self._seen or mark is None:  # a file that is taken away changes nothing
+            return
+        try:
+            found = read(self._path)
+        except FileNotFoundError:
+            return
+        except MembersError as error:
+            self._seen = mark
+            self._refused(str(error))
+            return
+        self._seen = mark
+        if found != self.members:
+            self.members = found
+            await self._changed(found)
+
+    def _mark(self) -> tuple[int, ...] | None:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    async def forever(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()

@@ -1,0 +1,83 @@
+"""HTTP/1.1 from the asking side, on asyncio's streams: for the asynchronous client and for the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+LINE_LIMIT = 256 << 20
+
+
+async def connect(endpoint: str, within: float) -> Streams:
+    """OSError when there is no connection in time."""
+    parts = urlsplit(endpoint)
+    opening = asyncio.open_connection(parts.hostname, parts.port or 80, limit=LINE_LIMIT)
+    try:
+        return await asyncio.wait_for(opening, within)
+    except asyncio.TimeoutError:
+        raise OSError(f"no connection within {within:g} s") from None
+
+
+def request_bytes(method: str, path: str, headers: dict[str, str], body: bytes) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode("latin-1", "replace") + body
+
+
+async def head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    """Status and headers, their names in lower case."""
+    first, *rest = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in rest if line)}
+    return int(first.split(" ")[1]), headers
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+    """A whole answer of known length."""
+    status, headers = await head(reader)
+    return status, headers, await reader.readexactly(int(headers["content-length"]))
+
+
+async def chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """The body of an answer that comes in chunks."""
+    while True:
+        size = int(await reader.readline(), 16)
+        data = await reader.readexactly(size + 2)
+        if size == 0:
+            return
+        yield data[:-2]
+
+
+async def lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Its lines: whoever is in between may have cut it elsewhere."""
+    rest = bytearray()
+    async for data in chunks(reader):
+        rest += data
+        while (end := rest.find(b"\n")) != -1:
+            yield bytes(rest[:end])
+            del rest[: end + 1]
+
+
+class Idle:
+    """Connections that are open and unused, by endpoint."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[Streams]] = {}
+
+    def take(self, endpoint: str) -> Streams | None:
+        """One that is open still: a closed one must be noticed before a request is sent into it."""
+        idle = self._idle.get(endpoint, [])
+        while idle:
+            reader, writer = idle.pop()
+            if not reader.at_eof() and not writer.is_closing():
+                return reader, writer
+            writer.close()
+        return None
+
+    def give(self, endpoint: str, streams: Streams) -> None:
+        self._idle.setdefault(endpoint, []).append(streams)
+
+    def close(self) -> None:
+        for _, writer in [one for idle in self._idle.values() for one in idle]:
+            writer.close()
+        self._idle.clear()

@@ -1,0 +1,99 @@
+"""The clients through a gateway: what a lost node costs, what it does not, and that a batch uses all nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.sandbox.cluster import Cluster, kinds_here
+
+from muster.sandbox import AsyncClient, Client, Result, SandboxLost
+from muster.sandbox.calls import Answer, Choice, execute_call, result_of, streams_at
+from muster.sandbox.ring import Ring, ranked
+
+
+@pytest.fixture(params=kinds_here())
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, [request.param] * 3)
+    yield made
+    made.close()
+
+
+async def all_of(client: AsyncClient, programs: list[str], at_50: Callable[[], None]) -> dict[int, Result]:
+    found = {}
+    async for number, result in client.batch(programs):
+        found[number] = result
+        if len(found) == 50:
+            await asyncio.get_running_loop().run_in_executor(None, at_50)
+    return found
+
+
+async def test_a_lost_node_costs_what_was_in_flight_there_and_its_sessions_are_replayed(cluster: Cluster) -> None:
+    url = cluster.url(0)
+    names = [f"s{number}" for number in range(9)]
+    programs = [f"import time; time.sleep(0.02); print({number})" for number in range(240)]
+    with Client(url) as client:
+        async with AsyncClient(url) as other:
+            for number, name in enumerate(names):
+                assert client.execute(f"n = {number}", session=name).new_session
+                assert (await other.execute(f"n = {number}", session=f"a-{name}")).new_session
+            results = await all_of(other, programs, lambda: cluster.kill(2))
+            check(results, len(programs))
+            assert all(cluster.executed(number) > 20 for number in (0, 1))
+            cluster.tell(cluster.endpoints[:2])
+            for number, name in enumerate(names):
+                assert client.execute("n += 1; n", session=name).stdout == f"{number + 1}\n"
+                assert (await other.execute("n += 1; n", session=f"a-{name}")).stdout == f"{number + 1}\n"
+            check(dict(client.batch(programs[:40])), 40, lost=0)
+    owners = Ring(cluster.endpoints)
+    assert any(owners.owner(name.encode()) == cluster.endpoints[2] for name in names)  # some did have to move
+
+
+def check(results: dict[int, Result], count: int, lost: int | None = None) -> None:
+    """Each program has its own result, or was in flight at the lost node, and says so."""
+    assert sorted(results) == list(range(count))
+    failed = [result for result in results.values() if not result.completed]
+    assert all(result.reason == "lost" and "was lost while this ran" in result.stderr for result in failed)
+    assert all(result.stdout == f"{number}\n" for number, result in results.items() if result.completed)
+    assert len(failed) <= count // 2 if lost is None else len(failed) == lost
+
+
+def test_a_gateways_own_words() -> None:
+    with pytest.raises(SandboxLost, match="node x broke off"):
+        result_of(Answer(502, b'{"error": "node x broke off"}'))
+    with pytest.raises(SandboxLost, match="HTTP 504"):
+        result_of(Answer(504, b"<html>"))
+    body = b'{"process_status": "completed", "stdout": "", "stderr": ""}'
+    assert result_of(Answer(200, body, None, "n7")).node == "n7"
+
+
+@pytest.mark.parametrize(
+    ("answer", "streams"),
+    [
+        (None, 2), (Answer(404, b"{}"), 2), (Answer(200, b"?"), 2), (Answer(200, b'{"endpoints": []}'), 2),
+        (Answer(200, b'{"endpoints": ["a", "b", "c"]}'), 6),
+    ],
+)  # fmt: skip
+def test_a_batch_has_streams_for_every_node_behind_an_endpoint(answer: Any, streams: int) -> None:
+    assert streams_at(answer) == streams
+
+
+def test_a_workspace_is_named_where_gateways_see_it() -> None:
+    call = execute_call("ls", "shell", 1, None, False, {"workspace": "w"})
+    assert call.headers["X-Workspace-ID"] == "w" and call.key == "w"
+
+
+def test_a_session_that_was_moved_stays_where_it_is() -> None:
+    """Its first endpoint may come back, with a state of before."""
+    choice = Choice(["http://a:1", "http://b:1", "http://c:1"])
+    first, second, _ = ranked("s", choice.endpoints)
+    choice.works(first, "s")
+    assert choice.order("s", 0.0)[0] == first
+    choice.failed(first, 0.0)
+    choice.works(second, "s")
+    assert choice.order("s", 100.0)[0] == second
+    choice.forget("s")
+    assert choice.order("s", 100.0)[0] == first
