@@ -97,6 +97,17 @@ def test_a_service_beside_the_driver_holds_nobody(tmp_path: Path) -> None:
     )
 
 
+def test_a_service_that_was_ready_and_ended_well_holds_nobody(tmp_path: Path) -> None:
+    run = waiting(tmp_path / "r")
+    run.service("sandbox", 1, after=1.0)
+    run.service("sandbox", 1, "ended", after=1.0, reason="exited with 0")
+    run.service("sandbox", 2, "restarting", after=1.0, restarts=1)
+    run.write("starting")
+    (attempt,) = seen_of(run.paths, START + 100.0).attempts
+    assert [phases(node)[-1] for node in attempt.nodes] == ["joined", "joined", "services"]
+    assert attempt.cycles[0].path[-1].what == "sandbox is awaited on gpu0002"
+
+
 def test_a_failed_service_ends_the_path_and_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
     run = waiting(tmp_path / "r")
     run.service("sandbox", 1, after=1.0)
