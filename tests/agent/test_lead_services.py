@@ -14,6 +14,7 @@ from muster.agent.job import Identity
 from muster.agent.publisher import Publisher
 from muster.agent.services.found import published_variables
 from muster.agent.services.on_lead import LeadServices
+from muster.agent.tails import Tails
 from muster.board import RunPaths
 from muster.rendezvous import messages as m
 from muster.rendezvous.protocol import Plan, Protocol
@@ -51,7 +52,7 @@ class Led:
         self.entitled = True
         self.services = LeadServices(
             self.identity, self.protocol, self.publisher, self.members,  # type: ignore[arg-type]
-            self._off_loop, self.tasks.add, self.feed, lambda: self.entitled,
+            self._off_loop, self.tasks.add, self.feed, Tails(), lambda: self.entitled,
         )  # fmt: skip
         for rank, host in enumerate(HOSTS):
             self.feed(m.Arrived(rank, host))
@@ -93,6 +94,18 @@ async def test_one_that_is_not_ready_is_not_found(tmp_path: Path) -> None:
     led.say(1, "starting", words="connection refused")
     assert led.services.environment(1)["MUSTER_SERVICE_WEB"] == "http://n0:80"
     assert [one["state"] for one in led.services.snapshot()["web"]["instances"]] == ["ready", "starting", "starting"]
+
+
+async def test_the_status_tells_the_load_of_each_sandbox_and_forgets_it_with_the_instance(tmp_path: Path) -> None:
+    led = Led(tmp_path, ServicePlan("box"))
+    led.say(1, "ready", "box")
+    message = {"type": "service_load", "service": "box", "cycle": 0, "load": {"slots": 4, "running": 3}}
+    led.services.take(1, message)
+    led.services.take(2, {**message, "cycle": 7})  # of another cycle: nobody's
+    instances = led.services.snapshot()["box"]["instances"]
+    assert [one.get("load") for one in instances] == [None, {"slots": 4, "running": 3}, None]
+    led.services.begin(m.StartServices(1, ["box"]))
+    assert "load" not in led.services.snapshot()["box"]["instances"][1]
 
 
 async def test_of_a_sandbox_everybody_finds_its_own_and_the_nodes_find_each_other(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class Lead:
         self._tails = Tails()
         self._services = LeadServices(
             identity, self._protocol, self._publisher, self._members, self._off_loop, self.watch, self._feed,
-            lambda: not self._gave_way and not self._entitlement.over,
+            self._tails, lambda: not self._gave_way and not self._entitlement.over,
         )  # fmt: skip
         self._driving = Driving(
             Around(
@@ -240,7 +240,7 @@ class Lead:
             self._feed(m.NodeGone(rank, cycle))
         elif kind == "procs_beat" and cycle == self._protocol.cycle:
             self._driving.beaten(message["step"])
-        elif kind == "service":
+        elif kind in ("service", "service_load"):
             self._services.take(rank, message)
         elif kind in REPORTS and isinstance(self._driving.driver, Gang):
             self._driving.driver.take(rank, message)

@@ -18,7 +18,7 @@ from muster.agent.private import make_private
 from muster.agent.services import sandbox
 from muster.agent.services.launch import Launch, Where, endpoints, launch_of, probe_of
 from muster.agent.services.ports import Lease, take
-from muster.agent.services.probes import ANSWER_S, Probe
+from muster.agent.services.probes import ANSWER_S, Probe, get_record
 from muster.agent.services.record import ALWAYS, NEVER, SANDBOX, Service
 from muster.process import Exit, Log, Owned, Scope, SpawnError
 from muster.rendezvous.services import ServiceState
@@ -27,6 +27,7 @@ GRACE_S = 5.0  # between TERM and KILL, at the end of a cycle or run
 LEFTOVER_GRACE_S = 0.5  # for what a service left behind when it ended
 LOG_BYTES = 64 << 20
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # between two probes
+LOAD_S = 5.0  # how often a sandbox is asked for its load
 TELL_AFTER_S = 1.0  # why it is not ready is of interest when it takes time
 BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 30.0  # before a restart; doubled each time
 PORT_TRIES = 3  # when others take the ports that it was given
@@ -146,7 +147,7 @@ class Instance:
                 lambda argv: self._run(scope, argv, launch.env),
             )  # fmt: skip
             process = await self._spawn(scope, launch)
-            probing = asyncio.ensure_future(self._until_ready(probe))
+            probing = asyncio.ensure_future(self._watch(probe))
             return await self._until_over(process)
         finally:
             if probing is not None:
@@ -174,6 +175,14 @@ class Instance:
         for future in waiting:
             future.cancel()
         return process.exit or Exit()
+
+    async def _watch(self, probe: Probe) -> None:
+        await self._until_ready(probe)
+        while self._service.kind == SANDBOX:
+            await asyncio.sleep(LOAD_S)
+            load = await get_record(sandbox.LOOPBACK, self.ports[sandbox.HTTP], "/load")
+            if load is not None:
+                self._tell_lead("service_load", service=self._service.name, load=load)
 
     async def _until_ready(self, probe: Probe) -> None:
         begun, pause, said = time.monotonic(), FIRST_PAUSE_S, ""

@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from muster.agent.job import Identity, tail_of
+from muster.agent.job import Identity
 from muster.agent.log import say
 from muster.agent.members import Members
 from muster.agent.publisher import Publisher
 from muster.agent.ray_node.settings import file_name
 from muster.agent.services.found import reachable, variables
+from muster.agent.tails import Tails
 from muster.board import write_json
 from muster.rendezvous import messages as m
 from muster.rendezvous.plan import FAIL
@@ -21,7 +22,6 @@ from muster.rendezvous.protocol import Protocol
 from muster.rendezvous.services import Instance, ServiceState
 
 WRITE_S = 0.2  # at most so often are the records written, however many instances change
-TAIL_LINES = 12
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,15 @@ class LeadServices:
         off_loop: Callable[..., Awaitable[Any]],
         watch: Callable[[asyncio.Future[Any]], None],
         feed: Callable[[m.Event], None],
+        tails: Tails,
         entitled: Callable[[], bool],
     ) -> None:
         """`entitled`: whether this is still the lead, whose records count."""
+        self._tails = tails
         self._identity, self._protocol, self._publisher, self._members = identity, protocol, publisher, members
         self._off_loop, self._watch, self._feed, self._entitled = off_loop, watch, feed, entitled
         self._told: dict[tuple[str, int], Told] = {}
+        self._loads: dict[tuple[str, int], dict[str, Any]] = {}  # of sandboxes: what each said of itself last
         self._seen = -1  # the version, and the cycle, that the records were last made of
         self._cycle = protocol.cycle
         self._writing: asyncio.Future[None] | None = None
@@ -68,11 +71,15 @@ class LeadServices:
     def begin(self, command: m.StartServices) -> None:
         for name in command.services:
             self._told.pop((name, command.rank), None)
+            self._loads.pop((name, command.rank), None)
         self._members.send(command.rank, "start_services", names=command.services, cycle=self._protocol.cycle)
 
     def take(self, rank: int, message: dict[str, Any]) -> None:
         """A node's word. A failure under a driver may follow from a lost node: if it does, that is the reason."""
         if message["cycle"] != self._protocol.cycle or message["service"] not in self._protocol.services.plans:
+            return
+        if message["type"] == "service_load":
+            self._loads[message["service"], rank] = message["load"]
             return
         name, state = message["service"], ServiceState(message["state"])
         self._told[name, rank] = Told(message.get("url"), message.get("between"), message.get("restarts", 0))
@@ -122,7 +129,7 @@ class LeadServices:
         if outcome is not None and outcome.phase == "service":
             attempt, cycle = self._identity.attempt, self._protocol.cycle
             log = attempt.service_log(failure.service, file_name(node.host), cycle)
-            self._publisher.note_error(node, "service", outcome.end_reason, tail_of(log, TAIL_LINES))
+            self._publisher.note_error(node, "service", outcome.end_reason, self._tails.of(log))
         self._protocol.services.failure = None
 
     # -- what others find ---------------------------------------------------------------------------------------
@@ -133,8 +140,13 @@ class LeadServices:
         return {**found, **variables({name: self._record(name) for name in self._protocol.services.plans}, rank)}
 
     def snapshot(self) -> dict[str, Any]:
-        """For the status."""
-        return {name: self._entry(name) for name in self._protocol.services.plans}
+        """For the status: with the load of sandboxes."""
+        found = {name: self._entry(name) for name in self._protocol.services.plans}
+        for name, entry in found.items():
+            for instance in entry["instances"]:
+                if (load := self._loads.get((name, instance["rank"]))) is not None:
+                    instance["load"] = load
+        return found
 
     def _entry(self, name: str) -> dict[str, Any]:
         ready, wanted = self._count(name)

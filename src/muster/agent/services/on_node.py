@@ -107,6 +107,6 @@ class NodeServices:
         self._leases = {}
 
     def _tell(self, kind: str, **fields: Any) -> None:
-        if fields["words"]:
+        if fields.get("words"):
             say(f"service {fields['service']}: {fields['state']}: {fields['words']}")
         self._tell_lead(kind, cycle=self._cycle, **fields)

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Awaitable, Callable
-from typing import Optional
+from typing import Any, Optional
 
 from muster.agent.ray_node.settings import join_address
 
@@ -69,6 +69,16 @@ async def _get(address: str, port: int, path: str) -> tuple[int | None, bytes]:
     head, _, body = answer.partition(b"\r\n\r\n")
     match = re.match(rb"HTTP/1\.[01] (\d{3})", head)
     return (int(match[1]) if match else None), body
+
+
+async def get_record(address: str, port: int, path: str) -> dict[str, Any] | None:
+    """A JSON object; None where there is none to be had now."""
+    try:
+        status, body = await asyncio.wait_for(_get(address, port, path), ANSWER_S)
+        found = json.loads(body) if status == 200 else None
+    except (OSError, ValueError, asyncio.TimeoutError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def healthy(body: bytes) -> str | None:
