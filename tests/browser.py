@@ -142,7 +142,12 @@ class Page:
         return str(self.run("document.body.innerText"))
 
     def wait_for(self, script: str, what: str = "", deadline: float = 60.0) -> Any:
-        return wait_for(what or script, lambda: self.run(script), deadline)
+        """What there is instead is told: a page that failed to load looks like one that is slow."""
+        try:
+            return wait_for(what or script, lambda: self.run(script), deadline)
+        except AssertionError as error:
+            shown = f"{self.run('location.href')}: {self.text()[:500]!r}"
+            raise AssertionError(f"{error}; {shown}; errors: {self.errors()}") from None
 
     def press(self, key: str, text: str = "") -> None:
         for kind in ("keyDown", "keyUp"):

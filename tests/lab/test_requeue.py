@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from tests.lab.conftest import SlurmCommand, agent_on
 from tests.running import wait_for
+from tests.views.test_timeline import adds_up, phases
 
 from muster.board import RunPaths, read_json
+from muster.views.record import RunReader
+from muster.views.timeline import Timeline, timeline
 
 LAB = {
     "nodes": 3,
@@ -41,6 +44,13 @@ def begins_again(slurm: SlurmCommand, job_id: str) -> None:
 
 def sequel(slurm: SlurmCommand, attempt: int = 0) -> Any:
     return read_json(RunPaths(str(slurm.run_dir())).attempt(attempt).sequel)
+
+
+def seen(slurm: SlurmCommand) -> Timeline:
+    """The timeline of the only run, which adds up over all of its attempts."""
+    found = timeline(RunReader(RunPaths(str(slurm.run_dir()))).read())
+    adds_up(found)
+    return found
 
 
 def started(slurm: SlurmCommand, *args: str, nodes: int = 1, **options: Any) -> tuple[subprocess.Popen[str], str]:
@@ -105,6 +115,9 @@ def test_a_lost_node_is_followed_by_another_attempt(slurm: SlurmCommand) -> None
     out, err = process.communicate(timeout=60)
     assert (process.returncode, "attempt 1 resume 1" in out) == (5, True), err
     assert sequel(slurm)["cause"] == "node-fail"
+    first, second = seen(slurm).attempts
+    assert phases(first.nodes[1])[-1] == "lost"
+    assert phases(second.nodes[1])[:2] == ["pending", "launching"] and second.start == first.end
 
 
 def test_a_lost_batch_host_is_too_by_slurm_s_own_doing(slurm: SlurmCommand) -> None:
@@ -118,6 +131,7 @@ def test_a_lost_batch_host_is_too_by_slurm_s_own_doing(slurm: SlurmCommand) -> N
         slurm.slurm("scancel", "--user=root")
         slurm.lab.heal("n1")
     assert (process.returncode, "attempt 1 resume 1" in out) == (5, True), err
+    assert [attempt.number for attempt in seen(slurm).attempts] == [0, 1]  # though nobody recorded the first one's end
 
 
 def test_a_requeued_job_that_waits_is_stopped_for_good(slurm: SlurmCommand) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from muster.sandbox import contract, fusion
+from muster.sandbox import contract, fusion, metrics
 from muster.sandbox.bundle import bundle
 from muster.sandbox.contract import BadRequest, Bounds
 from muster.sandbox.http import Connection, Request, Response
@@ -264,3 +264,17 @@ def test_what_is_sent_to_the_zygote_holds_no_secret_of_the_settings() -> None:
     sent = json.loads(bundle({"preload": [], "read_only": []}))
     assert sent["modules"]["muster"] is None and "def main" in sent["modules"]["muster.sandbox.inside.zygote"]
     assert sys.version_info >= (3, 9)
+
+
+def test_the_rate_is_of_the_last_whole_seconds_and_counts_are_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(metrics.time, "monotonic", lambda: now)
+    counted = metrics.Metrics()
+    for second in range(60):
+        now = 1000.0 + second
+        for status in ("ok", "completed", "timeout"):
+            counted.ended("python", status, 0.0, 0.1)
+    assert counted.summary() == {"executed": 180, "failed": 60, "rate": 3.0}
+    assert len(counted._lately) <= 2 * metrics.RATE_S
+    now += metrics.RATE_S + 1.0
+    assert counted.summary()["rate"] == 0.0

@@ -204,6 +204,7 @@ def test_metrics_and_load_name_the_host_and_count(strong: Served) -> None:
         assert f"muster_sandbox_{name}" in text, name
     load = strong.ask("GET", "/load")
     assert load["host"] == socket.gethostname() and load["busiest"][0]["busy_s"] > 0
+    assert load["executed"] >= 2 and load["failed"] >= 1 and load["rate"] >= 0
 
 
 def test_unknown_paths_and_methods_are_told(strong: Served) -> None:

@@ -187,6 +187,9 @@ def hostile_run(root: Path) -> SyntheticRun:
     run.brings_up()
     run.error = {"rank": 1, "host": HOSTILE[1], "phase": HOSTILE[0], "reason": HOSTILE[2], "log_tail": [*HOSTILE]}
     run.tell("note", rank=1, host=HOSTILE[1], text=HOSTILE[0])
+    for rank, text in enumerate(HOSTILE):
+        run.services[text] = {}
+        run.service(text, rank, text, url=f"javascript:{text}", reason=text, restarts=1)
     Path(run.attempt.node_log(1)).write_bytes(" ".join(HOSTILE).encode("utf-8", "surrogatepass") + b"\xff\xfe\n")
     Path(run.attempt.driver_log).write_bytes("\n".join(HOSTILE).encode("utf-8", "surrogatepass") + b"\xff\xfe\n")
     run.ends(code=1)

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from tests.running import MusterCommand
 from tests.views.synthetic import HOSTILE, START, SyntheticRun, hostile_run, large_run
 
 from muster.board import RunPaths
@@ -71,6 +72,15 @@ def test_nothing_hostile_reaches_a_terminal(tmp_path: Path, capsys: pytest.Captu
     shown = capsys.readouterr().out
     assert HOSTILE[0] in shown and "red" in shown
     assert not [char for char in shown if not char.isprintable() and char not in "\n\t"]
+
+
+def test_a_terminal_that_cannot_show_a_character_shows_another(muster: MusterCommand, tmp_path: Path) -> None:
+    muster.env["PYTHONIOENCODING"] = "ascii"
+    run = hostile_run(tmp_path / "r")
+    for command in (("report", "--text"), ("top",), ("status",)):
+        done = muster(*command, run.paths.root)
+        assert done.returncode == 0, done.stderr
+        assert HOSTILE[0] in done.stdout or command == ("top",)
 
 
 def test_secrets_are_in_no_report(tmp_path: Path) -> None:
@@ -152,7 +162,7 @@ def test_metrics_are_lines_that_prometheus_reads(tmp_path: Path) -> None:
     text = metrics(
         RunReader(hostile_run(tmp_path / 'a"b').paths).read(), RunReader(large_run(tmp_path / "l", 12).paths).read()
     )
-    sample = re.compile(r'muster_\w+\{run="(?:[^"\\\n]|\\.)*"(?:,\w+="\w+")*\} -?\d+(\.\d+)?')
+    sample = re.compile(r'muster_\w+\{run="(?:[^"\\\n]|\\.)*"(?:,\w+="(?:[^"\\\n]|\\.)*")*\} -?\d+(\.\d+)?')
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert lines and [line for line in lines if not sample.fullmatch(line)] == []
     assert 'muster_run_restarts{run="l"} 2' in lines and 'muster_run_nodes{run="l",phase="lost"} 2' in lines

@@ -49,7 +49,7 @@ def test_a_report_shows_its_parts_without_an_error_or_a_request(page: Page, tmp_
 
 
 def test_a_thousand_nodes_are_grouped_searchable_and_zoomable(page: Page, tmp_path: Path, images: Path) -> None:
-    address = written(large_run(tmp_path / "pretrain-20260101T120000-cd34"))
+    address = written(large_run(tmp_path / "pretrain-20260101T120000-cd34", services=("sandbox",)))
     page.go(address)
     page.wait_for("document.querySelector('.timeline canvas').width > 300")
     page.size(1280, 1000)
@@ -58,6 +58,10 @@ def test_a_thousand_nodes_are_grouped_searchable_and_zoomable(page: Page, tmp_pa
     page.run(f"{find}.value = 'gpu0412'; {find}.dispatchEvent(new Event('input'))")
     assert page.run("document.querySelector('.said').textContent") == "1 node found"
     page.run("[...document.querySelectorAll('.tools button')].find(b => b.textContent === 'to the driver').click()")
+    rows = "document.querySelectorAll('#services tbody tr').length"
+    assert page.run(rows) == 12 and "996 of 996 ready" in page.text()
+    page.run("document.querySelector('#services summary').click()")
+    page.wait_for(f"{rows} === 996")
     assert page.errors() == []
 
 

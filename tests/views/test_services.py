@@ -19,7 +19,7 @@ from muster.views.record import RunReader, RunRecord
 from muster.views.report import report
 from muster.views.services import services
 from muster.views.summary import summary
-from muster.views.terminal import Top, plain_line
+from muster.views.terminal import BringUp, Top, plain_line
 from muster.views.timeline import timeline
 
 
@@ -79,7 +79,9 @@ def test_what_is_waited_for_names_the_service_and_its_nodes(tmp_path: Path) -> N
     record = read(run)
     waits = waits_for(record, timeline(record))
     assert waits is not None and waits[0] == "sandbox is awaited on gpu[0001-0004]"
-    assert "sandbox is awaited on gpu[0001-0004], for" in "\n".join(drawn(Top(run.paths, lambda: START + 100.0)))
+    for view in (Top(run.paths, lambda: START + 100.0), BringUp(run.paths, lambda: START + 100.0)):
+        text = "\n".join(drawn(view))
+        assert "sandbox is awaited on gpu[0001-0004], for" in text and "service sandbox: 1 of 5 ready" in text
 
 
 def test_a_service_beside_the_driver_holds_nobody(tmp_path: Path) -> None:
@@ -95,6 +97,17 @@ def test_a_service_beside_the_driver_holds_nobody(tmp_path: Path) -> None:
     assert (
         "service tensorboard: 1 of 2 ready, restarting on gpu0001, 1 restart; the driver does not wait for it" in text
     )
+
+
+def test_a_service_that_was_ready_and_ended_well_holds_nobody(tmp_path: Path) -> None:
+    run = waiting(tmp_path / "r")
+    run.service("sandbox", 1, after=1.0)
+    run.service("sandbox", 1, "ended", after=1.0, reason="exited with 0")
+    run.service("sandbox", 2, "restarting", after=1.0, restarts=1)
+    run.write("starting")
+    (attempt,) = seen_of(run.paths, START + 100.0).attempts
+    assert [phases(node)[-1] for node in attempt.nodes] == ["joined", "joined", "services"]
+    assert attempt.cycles[0].path[-1].what == "sandbox is awaited on gpu0002"
 
 
 def test_a_failed_service_ends_the_path_and_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:

@@ -239,11 +239,17 @@ def test_the_list_shows_states_and_bars_and_is_searched(page: Page, site: Site, 
     assert page.errors() == []
 
 
+def begun(run: SyntheticRun, ago: float) -> float:
+    """As if it had been asked for just now; returns when its job began."""
+    run.now = time.time() - ago
+    asked = run.now - 4.0
+    write_json(run.paths.submission, {"asked": asked, "time": asked + 0.5, "backend": "slurm", "job_id": "4711"})
+    return run.now - 1.0
+
+
 def test_services_and_their_load_are_seen_as_they_change(page: Page, site: Site, images: Path) -> None:
     run = SyntheticRun(site.runs_dir / "train-20260101T120000-ab12", nodes=6, services=("sandbox", "tensorboard"))
-    run.now = time.time() - 40.0
-    job_start = run.now - 1.0
-    write_json(run.paths.submission, {"asked": job_start - 3.0, "time": job_start - 2.5, "backend": "slurm"})
+    job_start = begun(run, 40.0)
 
     def write(state: str) -> None:
         run.write(state, timings={"job_start": job_start}, updated=time.time())
@@ -284,6 +290,47 @@ def test_services_and_their_load_are_seen_as_they_change(page: Page, site: Site,
     page.screenshot(images / "ui-services.png")
     assert os.path.exists(run.paths.metrics)
     assert page.errors() == []
+
+
+def test_everything_is_reached_by_keyboard_alone(page: Page, site: Site, images: Path) -> None:
+    page.dark()
+    run = SyntheticRun(site.runs_dir / "live", nodes=3, services=("sandbox",))
+    job_start = begun(run, 30.0)
+    run.brings_up()
+    run.write("running", timings={"job_start": job_start}, updated=time.time())
+    enter(page, site)
+    page.wait_for("document.querySelectorAll('tbody tr').length === 1")
+    assert "Find runs" in tabbed(page, until="live")
+    page.press("Enter", "\r")
+    page.wait_for(f"location.pathname === '/run/live' && {STATE} === 'running'")
+    page.wait_for("document.querySelector('#logs option') !== null")
+    reached = tabbed(page, until="The resolved job")
+    for name in (
+        "to the contents", "Stop\u2026", "gpu0000: driver", "all", "Find nodes", "zoom in", "log of sandbox on gpu0002",
+        "Log", "earlier", "follow", "Find lines in the log", "download", "Contents of the log", "The resolved job",
+    ):  # fmt: skip
+        assert name in reached, (name, reached)
+    assert any(name.startswith("Timeline of the nodes") for name in reached)
+    page.run("document.querySelector('header button.danger').focus()")
+    page.press("Enter", "\r")
+    page.wait_for("document.querySelector('dialog').open")
+    page.press("Escape")
+    page.wait_for("!document.querySelector('dialog').open")
+    assert not os.path.exists(run.attempt.stop_request)
+    page.screenshot(images / "ui-dark.png")
+    assert page.errors() == []
+
+
+def tabbed(page: Page, until: str) -> list[str]:
+    """What gets the focus, press by press, up to this: as it would be read out."""
+    name = """(() => { const at = document.activeElement; return at.getAttribute("aria-label")
+        ?? at.labels?.[0]?.textContent.trim() ?? at.textContent.slice(0, 40); })()"""
+    found: list[str] = []
+    while until not in found:
+        assert len(found) < 60, found
+        page.press("Tab", "\t")
+        found.append(str(page.run(name)))
+    return found
 
 
 def test_what_has_the_focus_keeps_it_while_a_live_run_goes_on(page: Page, site: Site) -> None:

@@ -190,7 +190,10 @@ def test_requests_that_are_too_large_or_of_no_known_kind_are_refused(site: Site)
     assert site.ask("/", "OPTIONS", Origin="http://evil.example")[0] == 403
 
 
-def test_connections_of_others_that_say_nothing_do_not_keep_us_out(site: Site, run: SyntheticRun) -> None:
+def test_connections_of_others_that_say_nothing_do_not_keep_us_out(
+    site: Site, run: SyntheticRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("muster.web.server._Handler.timeout", 1.0)
     idle = [socket.create_connection(("127.0.0.1", site.server.port)) for _ in range(MOST_CONNECTIONS + 20)]
     try:
         cookie = site.entered()

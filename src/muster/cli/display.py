@@ -65,6 +65,8 @@ class Display:
                 self.note(f"node {event['host']} (rank {event['rank']}) {event['state']}")
         elif event["event"] == "run" and event["state"] in PHASES:
             self.note(PHASES[event["state"]].format(nodes=self._total))
+        elif event["event"] == "service" and event["state"] == "restarting":
+            self.note(f"service {event['service']} on {event['host']} {event['reason']}; it is started again")
         elif event["event"] == "again":
             self.note(f"attempt {event['attempt']} is over: {in_words(event) or 'another follows'}")
         elif event["event"] == "driver_start":

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from muster.rendezvous.services import ALL, ANY, HEAD, ServicePlan
 from muster.views.record import record, whole
+
+HOLDS_NOBODY = ("ready", "ended")  # one that was ready and ended well is done
 
 
 @dataclass(frozen=True)
 class Gate:
     """The services that the driver waits for, each with its scope; `nodes` are active in a cycle."""
 
-    scopes: dict[str, Any]
+    scopes: dict[str, str | int]
     nodes: int
     _known: dict[int, tuple[str, ...]] = field(default_factory=dict, compare=False)  # asked at every event
 
@@ -25,14 +28,9 @@ class Gate:
         if logical is None or not self.scopes:
             return ()
         if logical not in self._known:
-            self._known[logical] = tuple(name for name, scope in self.scopes.items() if self._runs(scope, logical))
+            plans = [ServicePlan(name, scope) for name, scope in self.scopes.items()]
+            self._known[logical] = tuple(plan.name for plan in plans if plan.runs_on(logical, self.nodes))
         return self._known[logical]
-
-    def _runs(self, scope: Any, logical: int) -> bool:
-        if scope == "head":
-            return logical == 0
-        wanted = {"all": self.nodes, "any": 1}.get(scope, 0) if isinstance(scope, str) else scope
-        return isinstance(wanted, int) and logical >= self.nodes - wanted
 
 
 OPEN = Gate({}, 0)
@@ -41,5 +39,6 @@ OPEN = Gate({}, 0)
 def gate_of(job: dict[str, Any]) -> Gate:
     """As the job has it; one that is not said to be beside the driver holds it."""
     services = {name: record(entry) for name, entry in record(job.get("services")).items()}
-    scopes = {name: entry.get("scope", "all") for name, entry in services.items() if entry.get("gate", True)}
-    return Gate(scopes, whole(job.get("nodes")) or 0)
+    asked = {name: entry.get("scope", ALL) for name, entry in services.items() if entry.get("gate", True)}
+    known = {name: scope for name, scope in asked.items() if scope in (ALL, HEAD, ANY) or whole(scope) is not None}
+    return Gate(known, whole(job.get("nodes")) or 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from muster.views.gate import OPEN, Gate
+from muster.views.gate import HOLDS_NOBODY, OPEN, Gate
 from muster.views.record import Happening, whole, words
 
 HERE = ("arrived", "starting", "ready")
@@ -66,10 +66,10 @@ class CycleMoments:
             self._left = rank
 
     def _note_service(self, event: Happening, rank: int) -> None:
-        name = words(event.fields.get("service"))
-        self.served.pop((name, rank), None)
-        if event.fields.get("state") == "ready":
-            self.served[name, rank] = event.time
+        name, state = words(event.fields.get("service")), words(event.fields.get("state"))
+        before = self.served.pop((name, rank), event.time)
+        if state in HOLDS_NOBODY:
+            self.served[name, rank] = event.time if state == "ready" else before
 
     def forget(self) -> None:
         """The node that left last, unless the run ended with it."""

@@ -26,4 +26,6 @@ def plain(value: Any) -> Any:
         return "\n".join(printable(line) for line in value.split("\n"))
     if isinstance(value, dict):
         return {plain(str(key)): plain(inner) for key, inner in value.items()}
-    return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+    if not isinstance(value, (list, tuple)):
+        return value
+    return [plain(inner) for inner in value] if set(map(type, value)) != {int} else list(value)  # most are times

@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from muster.agent.job import host_names
@@ -32,7 +33,7 @@ class Happening:
     term: int
     fields: dict[str, Any]
 
-    @property
+    @cached_property
     def rank(self) -> int | None:
         return whole(self.fields.get("rank"))
 

@@ -18,7 +18,7 @@ from muster.views.hosts import folded
 from muster.views.phases import LOOKS, Phase
 from muster.views.plain import log_line, printable
 from muster.views.record import RunReader, RunRecord, words
-from muster.views.service_lines import live_lines
+from muster.views.service_lines import live_lines, ready_line
 from muster.views.services import services
 from muster.views.summary import duration
 from muster.views.textfile import MetricsFile
@@ -28,7 +28,7 @@ LOOK_S = 0.5
 BLOCK = 10  # cells between two gaps
 LABEL = 6  # columns for the rank that a row of cells begins with
 MOST_ROWS = 12
-NAMES = 3  # lines for the nodes that are missing
+NAMES = 3  # lines for what there may be many of
 
 # A cell that stands for several nodes shows the one that most deserves to be seen.
 WORST_FIRST = (
@@ -66,6 +66,8 @@ class BringUp(View):
         attempt = self.seen.attempts[-1]
         yield from cells(attempt, options.max_width, 6, options.ascii_only)
         yield counts(attempt, options.ascii_only)
+        for service in services(self.run)[:NAMES]:
+            yield Text(printable(f"service {ready_line(service)}"), no_wrap=True, overflow="crop")
         yield waiting(self.run, self.seen)
 
 
@@ -160,7 +162,7 @@ def plain_line(run: RunRecord, seen: Timeline) -> str:
     said = waits[0] if waits else words(run.status.get("end_reason"))
     serving = [f"{service.name} {service.ready}/{service.wanted}" for service in services(run)]
     parts = [words(run.status.get("state")), ", ".join(nodes) or "no nodes", ", ".join(serving), said]
-    return printable(": ".join(part for part in parts if part))
+    return printable(": ".join(part for part in parts if part)).replace("\t", " ")
 
 
 def _sign(phase: Phase, ascii_only: bool) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from muster.views.critical import Step, critical_path
-from muster.views.gate import gate_of
+from muster.views.gate import HOLDS_NOBODY, gate_of
 from muster.views.moments import CycleMoments, Moments
 from muster.views.phases import Phase, phase_of
 from muster.views.record import AttemptRecord, Happening, RunRecord, moment, records, whole, words
@@ -213,9 +213,9 @@ class _Fold:
     def _service_moves(self, event: Happening, node: _Open) -> None:
         name, state = words(event.fields.get("service")), words(event.fields.get("state"))
         self._serving.discard((name, node.rank))
-        if state == "ready":
+        if state in HOLDS_NOBODY:
             self._serving.add((name, node.rank))
-        else:
+        if state != "ready":
             self._mark(event.time, "service", node.rank, f"{name} on {node.host}: {state}")
         self._look_at(node, event.time)
 

@@ -10,7 +10,9 @@ from typing import Any
 from muster.web.answers import Answers
 from muster.web.messages import HEADERS, Answer, Request
 
-QUIET_S = 5.0  # a connection that asks nothing for so long is closed: anybody on this host can open one
+# A connection that asks nothing for so long is closed: anybody on this host can open one. A browser on a busy machine
+# connects some time before it asks, and shows an error where it finds the connection closed.
+QUIET_S = 15.0
 MOST_CONNECTIONS = 128  # at once, each with a thread; further ones wait their turn
 
 

@@ -26,9 +26,11 @@
 
   function one(service, openLog, open) {
     const rows = [...service.instances].sort(first), load = service.load;
-    const rest = rows.length > FEW ? el("details", { open: open.has(service.name), ontoggle: event =>
-      open[event.target.open ? "add" : "delete"](service.name) },
-    el("summary", {}, (rows.length - FEW) + " more"), instances(service, rows.slice(FEW), openLog)) : null;
+    const rest = rows.length > FEW ? el("details", { open: open.has(service.name), ontoggle: event => {
+      const list = event.target;
+      open[list.open ? "add" : "delete"](service.name);
+      if (list.open && list.childElementCount === 1) list.append(instances(service, rows.slice(FEW), openLog));  // there may be thousands
+    } }, el("summary", {}, (rows.length - FEW) + " more")) : null;
     return [el("h3", {}, service.name, " ", el("span", { class: "ready" }, service.ready + " of " + service.wanted + " ready"),
       el("span", { class: "faint" }, (service.restarts ? ", restarts: " + service.restarts : "")
         + (service.gate ? "" : "; the driver does not wait for it"))),

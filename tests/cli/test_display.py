@@ -1,0 +1,20 @@
+"""What `muster run` says of events where there is no terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.cli.display import Display
+from muster.runs.follow import Event
+
+
+@pytest.mark.parametrize("state", ["ready", "restarting", "failed", "ended"])
+def test_a_service_that_is_started_again_is_told_of_and_nothing_hostile_with_it(
+    state: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That it is ready is no news, and its failure ends the run, which is told by itself."""
+    told = {"event": "service", "service": "judge", "rank": 1, "host": "n1\x1b[2J", "reason": "exited with 3"}
+    Display(2, ray=False).show(Event({**told, "state": state}))
+    said = capsys.readouterr().err
+    assert ("service judge on n1\ufffd[2J exited with 3; it is started again" in said) == (state == "restarting")
+    assert (said == "") == (state != "restarting") and "\x1b" not in said
