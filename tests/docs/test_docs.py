@@ -28,10 +28,12 @@ def test_the_tests_that_limits_names_exist() -> None:
 def test_flags_that_the_guide_names_exist() -> None:
     from click.testing import CliRunner
 
-    from muster.cli.main import cli
+    from muster.cli.lab import lab
+    from muster.cli.main import COMMANDS, cli
+    from muster.cli.sandbox import sandbox
 
-    commands = [[name] for name in cli.commands] + [["lab", name] for name in cli.commands["lab"].commands]  # type: ignore[attr-defined]
-    commands += [["sandbox", name] for name in cli.commands["sandbox"].commands]  # type: ignore[attr-defined]
+    commands = [[name] for name in COMMANDS]
+    commands += [["lab", name] for name in lab.commands] + [["sandbox", name] for name in sandbox.commands]
     known = "".join(CliRunner().invoke(cli, [*words, "--help"], terminal_width=200).output for words in commands)
     guide = (REPOSITORY / "docs/guide.md").read_text()
     ours = set(re.findall(r"`(--[a-z][a-z-]+)[ =`]", guide))

@@ -26,7 +26,7 @@ WHERE_AM_I = f"""
 import importlib.util, os, shutil, socket, sys
 print("marked", os.path.exists("{MARK}"))
 print("slurm", [name for name in ("srun", "sbatch", "scontrol") if shutil.which(name)])
-print("muster", importlib.util.find_spec("muster") is not None)
+print("muster", importlib.util.find_spec("muster").origin.partition("muster-runs")[1])
 print("python", sys.executable, "in", os.getcwd())
 print("node", socket.gethostname(), "of", *map(os.environ.get, ("SLURM_JOB_NODELIST", "GREETING", "LOADED")))
 open(os.environ["MUSTER_OUTPUT_DIR"] + "/written", "w")
@@ -56,7 +56,7 @@ def test_everything_runs_inside_and_needs_nothing_there_but_python(slurm: SlurmC
     assert done.stdout.splitlines() == [
         "marked True",
         "slurm []",
-        "muster False",
+        "muster muster-runs",  # the library that travels with the run, and no other
         f"python {PYTHON} in {slurm.cwd}",
         "node n1 of n[1-2] hi by setup",
     ]

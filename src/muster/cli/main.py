@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import sys
 
 import click
 
 import muster
-from muster.cli.clean import clean, du
-from muster.cli.cluster import down, up
-from muster.cli.config import config
-from muster.cli.doctor import doctor
-from muster.cli.enter import attach, exec_
 from muster.cli.errors import run_command_line
-from muster.cli.inspect import logs, runs, status, stop
-from muster.cli.lab import lab
 from muster.cli.process_list import hide_secrets
-from muster.cli.programs import ps, reap
-from muster.cli.render import render
-from muster.cli.report import compare_, report
-from muster.cli.run import run
-from muster.cli.sandbox import sandbox
-from muster.cli.top import top
-from muster.cli.torchrun import torchrun, torchrun_coordinator
-from muster.cli.tunnel import tunnel
-from muster.cli.ui import ui
+
+# Command -> the module and the name that it has there.
+COMMANDS = {
+    **dict.fromkeys(("logs", "runs", "status", "stop"), "inspect"),
+    **dict.fromkeys(("config", "doctor", "lab", "render", "run", "sandbox", "top", "tunnel", "ui"), ""),
+    "attach": "enter", "cancel": "inspect:stop", "clean": "clean", "compare": "report:compare_", "down": "cluster",
+    "du": "clean", "exec": "enter:exec_", "ps": "programs", "reap": "programs", "report": "report",
+    "torchrun": "torchrun", "torchrun-coordinator": "torchrun:torchrun_coordinator", "up": "cluster",
+}  # fmt: skip
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """Each command is imported when it is called: `muster status` does not wait for what `muster ui` needs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = (COMMANDS[cmd_name] or cmd_name).partition(":")
+        command: click.Command = getattr(importlib.import_module(f"muster.cli.{module}"), name or cmd_name)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(muster.__version__, prog_name="muster")
 def cli() -> None:
     """Run Ray, and gangs of processes, on Slurm or on this machine.
@@ -48,14 +56,6 @@ def cli() -> None:
     muster lab up --nodes 4                a real Slurm of four nodes on this machine, to try things on
     muster sandbox serve | exec | bench    run foreign code, contained, on this machine
     """
-
-
-for command in (
-    run, render, status, logs, stop, runs, top, report, compare_, ui, up, attach, exec_, tunnel, down, ps, reap,
-    torchrun, torchrun_coordinator, du, clean, config, doctor, lab, sandbox,
-):  # fmt: skip
-    cli.add_command(command)
-cli.add_command(stop, "cancel")  # the word that Slurm's users know
 
 
 def main() -> None:
