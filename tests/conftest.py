@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from muster.agent.ray_node.settings import temp_dir
+from tests.browser import Browser, Page, opened
 from tests.running import MusterCommand
 
 # Started in the background of a shell, we would ignore interrupts, and so would every command that a test interrupts.
@@ -117,3 +118,16 @@ def images(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="session")
 def has_ray() -> bool:
     return subprocess.run([sys.executable, "-c", "import ray"], capture_output=True).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with opened(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    page = browser.page()
+    yield page
+    page.close()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,15 @@ class SlurmCommand(MusterCommand):
     def hosts(self) -> list[str]:
         """The names of the run's nodes, by number."""
         return (self.run_dir() / "attempt-0" / "hosts").read_text().split()
+
+    @contextmanager
+    def lost(self, victim: str) -> Iterator[None]:
+        """Without this node, which is killed, and is there again afterwards."""
+        self.lab.kill_node(victim)
+        try:
+            yield
+        finally:
+            self.lab.heal(victim)
 
     def steps(self, job_id: str) -> list[str]:
         out = self.slurm("squeue", "--steps", f"--jobs={job_id}", "--noheader", "--format=%i").stdout

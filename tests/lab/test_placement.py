@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -93,15 +91,6 @@ def _environment(pid: int) -> bytes:
         return b""
 
 
-@contextmanager
-def lost(slurm: SlurmCommand, victim: str) -> Iterator[None]:
-    slurm.lab.kill_node(victim)
-    try:
-        yield
-    finally:
-        slurm.lab.heal(victim)
-
-
 def servers(names: set[str]) -> list[str]:
     """Their servers and ranks."""
     return sorted(name.rpartition("-")[0] for name in names)
@@ -123,7 +112,7 @@ def test_what_is_placed_outlives_a_killed_node_on_the_others_and_nothing_of_it_i
         before = families.alive()
         assert servers(before) == ["only-0", "wide-0", "wide-1"]
         assert [bool(families.on(slurm, node)) for node in ("n1", "n2", spare)] == [True, True, False]
-        with lost(slurm, "n2"):
+        with slurm.lost("n2"):
             wait_for("nothing to survive", lambda: not before & families.alive() or process.poll() is not None, 200)
             wait_for("another place", lambda: families.complete() == 6 or process.poll() is not None, 200)
             assert process.poll() is None, process.communicate()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +34,6 @@ print("ranks", [rank for rank, _ in members()], flush=True)
 """
 
 
-@contextmanager
-def lost(slurm: SlurmCommand, victim: str) -> Iterator[None]:
-    slurm.lab.kill_node(victim)
-    try:
-        yield
-    finally:
-        slurm.lab.heal(victim)
-
-
 def events(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "attempt-0" / "events-0.jsonl").read_text().splitlines()]
 
@@ -71,7 +60,7 @@ def test_a_spare_replaces_a_killed_node_in_ray_and_the_driver_goes_on(slurm: Slu
     victim, spare = slurm.hosts()[2], slurm.hosts()[4]
     wait_for("the status to tell", lambda: slurm.status()["state"] == "running")
     killed = time.time()
-    with lost(slurm, victim):
+    with slurm.lost(victim):
         out, err = process.communicate(timeout=150)
     assert process.returncode == 0, err
     assert [line for line in out.splitlines() if line.startswith("ranks")] == ["ranks [0, 1, 2, 3]"] * 2
@@ -89,7 +78,7 @@ def test_a_killed_node_costs_a_restart_and_slurm_s_job_completes(slurm: SlurmCom
     process = slurm.start(*slurm.run_args(*options, nodes=4))
     run = slurm.wait_for_driver("cycle 0")
     victim, spare = slurm.hosts()[1], slurm.hosts()[4]
-    with lost(slurm, victim):
+    with slurm.lost(victim):
         out, err = process.communicate(timeout=90)
     assert process.returncode == 0, err
     assert [line for line in out.splitlines() if not line.startswith("muster:")] == ["cycle 0", "cycle 1"]
@@ -129,7 +118,7 @@ def test_a_node_killed_while_nodes_gather_costs_no_restart(slurm: SlurmCommand) 
     names = wait_for("the names of its nodes", lambda: (run / "attempt-0" / "hosts").exists() and slurm.hosts())
     log = run / "attempt-0" / "events-0.jsonl"
     wait_for("the others", lambda: log.exists() and {e["host"] for e in events(run) if arrived(e)} == others(names))
-    with lost(slurm, names[2]):
+    with slurm.lost(names[2]):
         out, err = process.communicate(timeout=150)
     assert (process.returncode, out) == (0, "well\n"), err
     status = slurm.status()

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.browser import Browser, Page, opened
 
 from muster.web.answers import Answers
 from muster.web.doors import Doors
@@ -70,16 +69,3 @@ def served(runs_dir: Path) -> Iterator[Site]:
 def site(tmp_path: Path) -> Iterator[Site]:
     with served(tmp_path / "muster-runs") as site:
         yield site
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with opened(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    page = browser.page()
-    yield page
-    page.close()

@@ -120,6 +120,11 @@ class Driving:
         again = {"MUSTER_RESTART_REASON": protocol.restart_reason} if protocol.cycle else {}
         return {**self.cluster.environment(job_environment(os.environ, given, identity, protocol.cycle)), **again}
 
+    def head_has_address(self, address: str, dashboard: int | None) -> None:
+        cluster = self.cluster
+        cluster.address, cluster.dashboard = address, dashboard
+        self._around.publisher.head_is_there(cluster.published(self.environment({})), cluster.dashboard_line())
+
     def lost(self, rank: int, last_heard: float) -> None:
         """A node is lost: what it ran of a gang may live on until it is fenced, and the next gang waits for that."""
         if isinstance(self.driver, Gang):

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from typing import Any
 
 from muster.agent.driving import Around, Driving
@@ -16,6 +15,7 @@ from muster.agent.environment import given_variables
 from muster.agent.gang import REPORTS, Gang
 from muster.agent.job import Identity, Job, plan_of
 from muster.agent.log import say
+from muster.agent.orders import Orders
 from muster.agent.orphan import note_left_job
 from muster.agent.outside import Outside
 from muster.agent.place import matters, place_from
@@ -25,7 +25,6 @@ from muster.agent.services.on_lead import LeadServices
 from muster.agent.services.record import service_variables
 from muster.agent.spare_watch import SpareWatch
 from muster.agent.tails import Tails
-from muster.agent.turns import cycle_ending, ending
 from muster.agent.whereabouts import COMPANY_S
 from muster.board.secrets import secret_values
 from muster.process import signal_name
@@ -60,7 +59,6 @@ class Lead:
         self._gave_way = False
         self.parting = f"{identity.host} has lost the majority of the nodes"  # why it led no more, if it gave way
         self._signalled = False
-        self._killed_at: float | None = None  # when Slurm's SIGKILL will come
         self._outside = Outside(identity.attempt, plan.hosts)
         self._tails = Tails()
         self._services = LeadServices(
@@ -72,6 +70,10 @@ class Lead:
                 identity, job, self._protocol, self._publisher, self._members, self._tails, self._off_loop, self.watch,
                 self._own_address, self._feed, self._feed_failure, self._services.environment,
             )
+        )  # fmt: skip
+        self._orders = Orders(
+            identity, job, self._protocol, self._publisher, self._members, self._driving, self._services,
+            self._entitlement, self._own_address, self._background, self._concluded.set,
         )  # fmt: skip
         self._spares = SpareWatch(job, self._members.send, self._publisher.phase)
         self._files = ThreadPoolExecutor(1)  # one thread, so that an older status never overtakes the last one
@@ -161,8 +163,8 @@ class Lead:
     def stop(self, reason: str, signum: int, patient: bool = False) -> None:
         """A request from outside. After a signal of Slurm's its SIGKILL is near; a person can wait."""
         self._signalled = self._signalled or not patient  # by Slurm, perhaps to begin again
-        if not patient and self._job.kill_wait is not None and self._killed_at is None:
-            self._killed_at = time.monotonic() + self._job.kill_wait
+        if not patient and self._job.kill_wait is not None and self._orders.killed_at is None:
+            self._orders.killed_at = time.monotonic() + self._job.kill_wait
         grace = self._job.stop_grace if patient else self._job.signal_grace
         self._feed(m.StopRequested(reason, signum, grace))
 
@@ -175,7 +177,7 @@ class Lead:
         self._spares.look(self._protocol.moves)
         self._services.look()
         for command in commands:
-            self._perform(command)
+            self._orders.carry_out(command)
         self._publisher.note_moves()
         self._entitlement.look()
 
@@ -197,14 +199,8 @@ class Lead:
     def _joined(self, rank: int, greeting: dict[str, Any], spoken: float) -> None:
         known = greeting.get("charter") or {}
         self._entitlement.joined(rank, spoken, known.get("version", -1))
-        self._welcome(rank)
+        self._orders.welcome(rank)
         self._feed(m.Arrived(rank, greeting["host"], place_from(greeting)))
-
-    def _welcome(self, rank: int) -> None:
-        options, cycle = self._driving.cluster.options(rank), self._protocol.cycle
-        leads = rank == self._protocol.lead
-        told = {"ray": options, "interface": self._job.interface, "services": self._services.expected}
-        self._members.send(rank, "welcome", cycle=cycle, leads=leads, **told)
 
     def _lost(self, rank: int, how: str) -> None:
         """Told in words, and with what the node's log said last."""
@@ -217,7 +213,7 @@ class Lead:
         kind = message["type"]
         cycle: int = message.get("cycle", self._protocol.cycle)
         if kind == "head_address" and cycle == self._protocol.cycle:
-            self._head_has_address(message["address"], message["dashboard"])
+            self._driving.head_has_address(message["address"], message["dashboard"])
         elif kind == "alive":
             self._ray_alive(message["ranks"], cycle)
         elif kind == "started":
@@ -284,63 +280,7 @@ class Lead:
                 tail = self._tails.of(self._identity.attempt.node_log(node.rank))
                 self._feed_failure(event, node.rank, "start", reason, tail)
 
-    # -- commands out -------------------------------------------------------------------------------------------
-
-    def _perform(self, command: m.Command) -> None:
-        if isinstance(command, m.StartHead):
-            self._background(self._start_head())
-        elif isinstance(command, m.StartWorker):
-            logical = self._protocol.nodes[command.rank].logical
-            self._members.send(
-                command.rank, "start_ray", address=None, head=self._driving.cluster.address, logical=logical
-            )
-        elif isinstance(command, m.StartServices):
-            self._services.begin(command)
-        elif isinstance(command, m.StartDriver):
-            if self._job.ray:
-                self._publisher.mark("ray_ready")
-            self._background(self._run_driver(self._protocol.cycle))
-        elif isinstance(command, m.EndDriver):
-            self._driving.end(command.grace)
-        elif isinstance(command, m.StopNode):
-            self._stop_node(command.rank)
-        elif isinstance(command, m.BeginCycle):
-            self._driving.begin_cycle()
-        elif isinstance(command, m.Rejoin):
-            self._welcome(command.rank)
-        elif isinstance(command, m.Yield):
-            self._background(self._yield(command.reason))
-        else:
-            self._concluded.set()
-
-    async def _yield(self, reason: str) -> None:
-        """To whoever is next: this node is excluded, and there is no driver that they would have to wait for."""
-        self._publisher.phase(f"{self._identity.host} lets another node lead: {reason}")
-        self._members.send_all("charter", **self._entitlement.without_lead().as_record())
-        await self._members.dismiss("retire", reason=reason)
-        self._concluded.set()
-
-    def _stop_node(self, rank: int) -> None:
-        """With what the node must know to decide about Ray's logs: how the run ended, and how long there is."""
-        now, outcome = time.monotonic(), self._protocol.outcome
-        ends = [when for when in (self._protocol.deadline, self._killed_at) if when is not None]
-        left = min(ends, default=now) - now
-        told = ending(rank, outcome, left, self._protocol.lead) if outcome else cycle_ending(rank)
-        self._members.send(rank, "stop", **asdict(told), cycle=self._protocol.cycle)
-
-    def _head_has_address(self, address: str, dashboard: int | None) -> None:
-        cluster = self._driving.cluster
-        cluster.address, cluster.dashboard = address, dashboard
-        self._publisher.head_is_there(cluster.published(self._driving.environment({})), cluster.dashboard_line())
-
-    async def _run_driver(self, cycle: int) -> None:
-        await self._entitlement.may_drive(cycle)
-        await self._services.publish()
-        await self._driving.run(cycle)
-
-    async def _start_head(self) -> None:
-        address = await self._own_address()
-        self._members.send(self._protocol.lead, "start_ray", address=address, head=None, logical=0)
+    # -- small parts ---------------------------------------------------------------------------------------------
 
     async def _own_address(self) -> str:
         """One that another node has reached: only they can tell which of ours it is, where any has to reach it."""

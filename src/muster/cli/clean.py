@@ -16,19 +16,18 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.board import RunPaths
+from muster.cli.finding import runs_dir_option
 from muster.runs.index import NoSuchRun, all_runs, find_run
 from muster.runs.removal import Doomed, Spared, plan, remove
 from muster.runs.usage import PARTS, Usage, measure, total
 from muster.spec.values import seconds
 from muster.views.plain import printable
 
-_runs_dir = click.option("--runs-dir", type=click.Path(path_type=Path), help="Look for runs in this directory only.")
-
 
 @click.command()
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--json", "as_json", is_flag=True, help="Bytes and inodes as one JSON object.")
-@_runs_dir
+@runs_dir_option
 def du(runs: tuple[str, ...], as_json: bool, runs_dir: Path | None) -> None:
     """Show what each RUN (default: all) takes of the disk, in bytes and in files.
 
@@ -79,7 +78,7 @@ def _age(context: click.Context, parameter: click.Parameter, value: str) -> floa
 @click.option("--with-output", is_flag=True, help="Remove results (the run's output directory), too.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@_runs_dir
+@runs_dir_option
 def clean(older_than: float, keep: int, with_output: bool, dry_run: bool, yes: bool, runs_dir: Path | None) -> int:
     """Remove the directories of runs that ended long ago.
 

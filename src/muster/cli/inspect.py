@@ -19,8 +19,9 @@ from muster.backends.errors import BackendError
 from muster.board import AttemptPaths, RunPaths, read_json
 from muster.board.secrets import redact_words
 from muster.cli import ray_logs
+from muster.cli.finding import find, runs_dir_option
 from muster.runs.follow import Tail
-from muster.runs.index import NoSuchRun, all_runs, find_run
+from muster.runs.index import NoSuchRun, all_runs
 from muster.runs.live import NoLiveRun, live_run
 from muster.runs.liveness import Liveness, record_silent_end, settle
 from muster.runs.sequel import in_words
@@ -32,24 +33,15 @@ from muster.views.report import leave_report
 
 WATCH_S = 0.5
 
-_runs_dir = click.option("--runs-dir", type=click.Path(path_type=Path), help="Look for runs in this directory only.")
-
-
-def _find(name: str | None, runs_dir: Path | None) -> RunPaths:
-    try:
-        return find_run(name, runs_dir)
-    except NoSuchRun as error:
-        raise click.ClickException(str(error)) from error
-
 
 @click.command()
 @click.argument("run", required=False)
 @click.option("--json", "as_json", is_flag=True, help="The status as one JSON object.")
 @click.option("--watch", is_flag=True, help="Show it again at every change, until the run has ended.")
-@_runs_dir
+@runs_dir_option
 def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -> None:
     """Show what RUN (a run id or job id; default: the newest) is doing, or how it ended."""
-    paths, shown = _find(run, runs_dir), None
+    paths, shown = find(run, runs_dir), None
     settle(paths)
     alive = Liveness(paths)
     while True:
@@ -130,7 +122,7 @@ def _timing_line(timings: dict[str, float | None]) -> str:
 @click.option("--cycle", type=click.IntRange(min=0), metavar="C", help="With --rank: in this cycle.")
 @click.option("--ray", is_flag=True, help="List what the nodes' archives of Ray's logs hold; see --file.")
 @click.option("--file", "pattern", metavar="NAME", help="With --ray: print this file, or all that match, as worker-*.")
-@_runs_dir
+@runs_dir_option
 def logs(
     run: str | None, follow: bool, node_name: str | None, driver: bool, rank: int | None, cycle: int | None, ray: bool,
     pattern: str | None, runs_dir: Path | None,
@@ -147,11 +139,11 @@ def logs(
     if pattern is not None and not ray:
         raise click.UsageError("--file names a file of Ray's: give --ray, too")
     if ray:
-        return ray_logs.show(_find(run, runs_dir), node_name, pattern)
+        return ray_logs.show(find(run, runs_dir), node_name, pattern)
     if node_name is not None and not node_name.isdigit():
         raise click.UsageError(f"--node {node_name}: give the node's rank, a whole number, 0 or more")
     node = None if node_name is None else int(node_name)
-    paths = _find(run, runs_dir)
+    paths = find(run, runs_dir)
     found = _print_log(paths, follow, lambda attempt: _log_of(attempt, node, rank, cycle))
     if not found and node is not None:
         raise click.ClickException(f"{paths.run_id} has no log of a node with rank {node}")
@@ -195,7 +187,7 @@ def _print_new(tail: Tail | None) -> None:
 
 @click.command()
 @click.argument("run", required=False)
-@_runs_dir
+@runs_dir_option
 def stop(run: str | None, runs_dir: Path | None) -> None:
     """End RUN: its driver gets SIGTERM and its grace, then everything is ended and verified gone."""
     try:
@@ -210,7 +202,7 @@ def stop(run: str | None, runs_dir: Path | None) -> None:
 
 
 @click.command()
-@_runs_dir
+@runs_dir_option
 def runs(runs_dir: Path | None) -> None:
     """List runs, oldest first."""
     table = Table(box=None, pad_edge=False)

@@ -10,36 +10,27 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muster.board import RunPaths, write_atomic
-from muster.runs.index import NoSuchRun, find_run
+from muster.board import write_atomic
+from muster.cli.finding import find, runs_dir_option
 from muster.views.compare import BringUp, bring_up, compare
 from muster.views.plain import printable
 from muster.views.record import RunReader
 from muster.views.report import report as rendered
 from muster.views.report import text_of
 
-_runs_dir = click.option("--runs-dir", type=click.Path(path_type=Path), help="Look for runs in this directory only.")
-
-
-def _find(name: str | None, runs_dir: Path | None) -> RunPaths:
-    try:
-        return find_run(name, runs_dir)
-    except NoSuchRun as error:
-        raise click.ClickException(str(error)) from error
-
 
 @click.command()
 @click.argument("run", required=False)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write to this file; - for stdout.")
 @click.option("--text", is_flag=True, help="A summary for the terminal instead of a file.")
-@_runs_dir
+@runs_dir_option
 def report(run: str | None, output: str | None, text: bool, runs_dir: Path | None) -> None:
     """Write what RUN (default: the newest) did, node by node, as one HTML file that needs no network.
 
     The default file is report.html in the run's own directory, where the report of every run that was followed lies
     already. A run that is not over is shown as it is now.
     """
-    paths = _find(run, runs_dir)
+    paths = find(run, runs_dir)
     record = RunReader(paths).read()
     if text:
         click.echo("\n".join(text_of(record)))
@@ -56,10 +47,10 @@ def report(run: str | None, output: str | None, text: bool, runs_dir: Path | Non
 @click.command(name="compare")
 @click.argument("first", metavar="RUN1")
 @click.argument("second", metavar="RUN2")
-@_runs_dir
+@runs_dir_option
 def compare_(first: str, second: str, runs_dir: Path | None) -> None:
     """Show the bring-ups of two runs side by side: what the way to the driver was made of, in seconds."""
-    one, other = (bring_up(RunReader(_find(name, runs_dir)).read()) for name in (first, second))
+    one, other = (bring_up(RunReader(find(name, runs_dir)).read()) for name in (first, second))
     table = Table(box=None, pad_edge=False)
     table.add_column("seconds")
     for title in (_title(one), _title(other), "difference"):

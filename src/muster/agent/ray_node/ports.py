@@ -105,11 +105,11 @@ def ephemeral_range() -> tuple[int, int]:
 
 def _free(block: PortBlock) -> socket.socket | None:
     """The bound guard, if every port of the block could be bound; else None."""
-    guard = _bind(block.guard)
+    guard = bind(block.guard)
     if guard is None:
         return None
     for port in block.ports()[:-1]:
-        probe = _bind(port)
+        probe = bind(port)
         if probe is None:
             guard.close()
             return None
@@ -117,11 +117,16 @@ def _free(block: PortBlock) -> socket.socket | None:
     return guard
 
 
-def _bind(port: int) -> socket.socket | None:
-    """On all addresses of both families: Ray listens on some of either. Without SO_REUSEADDR, which lies."""
+def bind(port: int, reuse: bool = False) -> socket.socket | None:
+    """On all addresses of both families: Ray listens on some of either.
+
+    With `reuse`, as most servers have it, only a listener is a bar; without, also a connection that lingers.
+    """
     dual = socket.has_dualstack_ipv6()
     probe = socket.socket(socket.AF_INET6 if dual else socket.AF_INET, socket.SOCK_STREAM)
     try:
+        if reuse:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if dual:
             probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         probe.bind(("::" if dual else "0.0.0.0", port))

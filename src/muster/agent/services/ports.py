@@ -11,6 +11,8 @@ import socket
 import zlib
 from collections.abc import Container, Iterator
 
+from muster.agent.ray_node.ports import bind
+
 FIRST, LAST = 5000, 9999  # below Ray's blocks and below the kernel's ephemeral range
 
 
@@ -27,7 +29,7 @@ class Lease:
 
     def taken(self) -> bool:
         """Whether somebody listens there; asked when the service itself does not run."""
-        probe = _bind(self.number)
+        probe = bind(self.number, reuse=True)
         if probe is not None:
             probe.close()
         return probe is None
@@ -41,7 +43,7 @@ def take(seed: str, pinned: int | None = None, avoid: Container[int] = ()) -> Le
     """The pinned port; else the first free one that is not to be avoided, from a place that depends on the seed."""
     for number in [pinned] if pinned is not None else candidates(seed, avoid):
         guard = _name(number)
-        held = _bind(number) if guard is not None else None
+        held = bind(number, reuse=True) if guard is not None else None
         if guard is not None and held is not None:
             return Lease(number, pinned is not None, guard, held)
         if guard is not None:
@@ -65,19 +67,4 @@ def _name(port: int) -> socket.socket | None:
         return guard
     except OSError:
         guard.close()
-        return None
-
-
-def _bind(port: int) -> socket.socket | None:
-    """On all addresses of both families. With SO_REUSEADDR, as servers have it: connections that linger are no bar."""
-    dual = socket.has_dualstack_ipv6()
-    probe = socket.socket(socket.AF_INET6 if dual else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if dual:
-            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        probe.bind(("::" if dual else "0.0.0.0", port))
-        return probe
-    except OSError:
-        probe.close()
         return None
