@@ -17,6 +17,7 @@ from muster.runs.status import read_status
 
 DEADLINE_S = 60.0
 RAY_EXTRAS = Path(sys.prefix) / "ray-extras"  # what ray[default] has beyond ray: the dashboard's packages, py-spy
+BEFORE_THE_DRIVER = ("pending", "gathering", "starting", "restarting")
 Found = TypeVar("Found")
 
 
@@ -88,7 +89,9 @@ class MusterCommand:
                     return path.parent.parent.parent
             return None
 
-        return wait_for(f"{text!r} in the driver's output", look)
+        run = wait_for(f"{text!r} in the driver's output", look)
+        wait_for("the status to follow", lambda: read_status(RunPaths(str(run)))["state"] not in BEFORE_THE_DRIVER)
+        return run
 
     def agent_pid(self, rank: int) -> int:
         record = self.run_dir() / "attempt-0" / "nodes" / f"{rank:04d}.json"

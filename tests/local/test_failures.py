@@ -100,7 +100,7 @@ def test_a_stopped_lead_does_not_keep_stop_waiting(muster: MusterCommand, monkey
 def test_a_full_disk_does_not_turn_success_into_failure(muster: MusterCommand) -> None:
     runs = muster.cwd / "muster-runs"
     runs.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "small", str(runs)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "small", str(runs)], check=True)
     try:
         fill = "cat /dev/zero >$MUSTER_OUTPUT_DIR/fill 2>/dev/null; exit 0"
         done = muster.local("--", "bash", "-c", fill, nodes=2)

@@ -184,7 +184,7 @@ def test_runs_are_found_from_any_directory(muster: MusterCommand, tmp_path: Path
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     away = MusterCommand(cwd=elsewhere, python=muster.python)
-    assert away.status()["run"] == muster.run_dir().name
+    assert json.loads(away("status", "--json").stdout)["run"] == muster.run_dir().name
 
 
 def test_secrets_given_by_env_stay_out_of_what_others_may_read(muster: MusterCommand) -> None:

@@ -139,7 +139,7 @@ def test_a_run_that_nobody_followed_gets_its_report_from_whoever_looks_next(must
     assert started.returncode == 0, started.stderr
     wait_for("its end", (muster.run_dir() / "attempt-0" / "outcome").exists)
     assert not (muster.run_dir() / "report.html").exists()
-    assert muster.status()["state"] == "succeeded"
+    assert "succeeded" in muster("status").stdout
     assert (muster.run_dir() / "report.html").exists()
 
 

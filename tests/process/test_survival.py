@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.process.conftest import DEADLINE_S
+from tests.running import wait_for
 
 Live = Callable[..., list[int]]
 Python = Callable[[str], list[str]]
@@ -84,7 +85,7 @@ def test_nothing_survives(event: str, kind: str, python: Python, live: Live) -> 
             owner.kill()
             pytest.skip("no control group of version 2 may be made here")
         if event.startswith("owner"):
-            assert len(live(owner.pid, int(keeper))) >= STEADY
+            wait_for("the family", lambda: len(live(owner.pid, int(keeper))) >= STEADY)
             owner.send_signal(signal.SIGKILL if event == "owner killed" else signal.SIGTERM)
         else:
             assert owner.stdout.readline() == "over False\n"

@@ -14,6 +14,7 @@ from typing import Any
 from muster.backends.errors import BackendError
 from muster.backends.slurm import client
 from muster.board import AttemptPaths, RunPaths, read_json, read_record, write_json
+from muster.process.tree import read_process
 from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
 from muster.runs.sequel import decides_itself, is_followed, job_ids, read_sequel
 from muster.runs.status import newest_published
@@ -139,10 +140,11 @@ def record_end(run: RunPaths, exit_code: int, reason: str) -> None:
 
 
 def _exists(pid: int) -> bool:
+    """A zombie does not: its parent may be a `muster run` that follows it, and waits for this very word."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass
-    return True
+        return True  # another user's, which /proc may hide
+    return read_process(pid) is not None
