@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable
 
 import pytest
+from tests.running import wait_for
 from tests.runs.conftest import FakeRun
 
 from muster.board import read_json
@@ -45,3 +48,12 @@ def test_a_job_that_was_cancelled_while_pending_is_recorded_as_ended(
 def test_a_run_that_was_just_submitted_is_left_alone(make_run: Callable[..., FakeRun], asked: list[str]) -> None:
     settle(make_run().submitted(job_id="4711", time=liveness.time.time()))
     assert asked == []
+
+
+def test_a_job_script_that_has_ended_and_was_not_waited_for_does_not_run() -> None:
+    script = subprocess.Popen(["true"])
+    try:
+        wait_for("its end", lambda: not liveness._exists(script.pid))
+        assert liveness._exists(os.getpid())
+    finally:
+        script.wait()
