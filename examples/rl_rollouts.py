@@ -1,8 +1,8 @@
 """Rollouts with code: tasks on every node write programs, run them in the cluster's sandbox, and score what they print.
 
-    muster run -N 4 job.yaml -- python examples/rl_rollouts.py --rollouts 200
+    muster run -f examples/rl_rollouts.yaml -N 4
 
-with `services: {sandbox: {kind: sandbox}}` in job.yaml. The policy here is a random one; yours is a model. Each node's
+which has `services: {sandbox: {kind: sandbox}}`. The policy here is a random one; yours is a model. Each node's
 endpoint serves the sandboxes of all nodes, so a node whose own is busy, or lost, loses nothing. On one machine alone:
 `muster sandbox serve &`, then `python examples/rl_rollouts.py`.
 """

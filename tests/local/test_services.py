@@ -396,3 +396,11 @@ def test_ray_s_workers_find_the_endpoint_of_their_own_node(muster: MusterCommand
     done = run(muster, {"web": WEB}, command=["python", "driver.py"], ray=True, cpus_per_node=1)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "True 2"
+
+
+@pytest.mark.ray
+def test_the_example_with_rollouts_runs_as_it_is(muster: MusterCommand) -> None:
+    shutil.copytree(REPOSITORY / "examples", muster.cwd / "examples")
+    done = muster("run", "--file", "examples/rl_rollouts.yaml", "--backend", "local", "--python", muster.python)
+    assert done.returncode == 0, done.stderr
+    assert "40 rollouts from 2 nodes, mean reward" in done.stdout and "lost" not in done.stdout
