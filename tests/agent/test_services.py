@@ -319,3 +319,22 @@ async def test_members_are_known_to_a_sandbox_in_every_start(tmp_path: Path) -> 
     assert found == {"version": 2, "endpoints": ["http://a:1", "http://b:1"]}
     web._prepare()
     assert json.loads((tmp_path / "private" / "web" / sandbox.MEMBERS_FILE).read_text())["version"] == 2
+
+
+async def test_one_that_leaves_before_it_is_ready_again_has_failed_once_more(tmp_path: Path) -> None:
+    told = Told()
+    command = "if [ -e stale ]; then exit 0; fi; touch stale {dir}/up; sleep 0.2; exit 3"
+    web = instance(tmp_path, told, command, ready={"file": "up"}, max_restarts=1)
+    web.start()
+    assert (await told.next("restarting"))["words"] == "exited with 3"
+    assert (await told.next("failed"))["words"] == "exited with 0, and may not be started again (max_restarts: 1)"
+    await web.close()
+
+
+async def test_members_that_cannot_be_written_end_nobody(tmp_path: Path) -> None:
+    web = instance(tmp_path, Told(), "sleep 600")
+    object.__setattr__(web._service, "kind", "sandbox")
+    place = tmp_path / "private" / "web"
+    (place / sandbox.MEMBERS_FILE).mkdir(parents=True)  # where a file should be
+    await web.members_are(2, ["http://a:1"])
+    assert web.members == (2, ["http://a:1"])

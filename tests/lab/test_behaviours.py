@@ -32,7 +32,10 @@ def test_2_and_14_a_late_node_is_a_spare_and_takes_part_in_the_next_cycle(slurm:
     names = slurm.hosts()
     assert slurm.status()["cycles"][0]["members"] == [names[0], names[1], names[3]]
     (slurm.cwd / "go").touch()
-    wait_for("the late node to be a spare", lambda: nodes(slurm)[2]["role"] == "spare")
+    wait_for(
+        "the late node to be a spare",
+        lambda: (nodes(slurm)[2]["role"], nodes(slurm)[2]["state"]) == ("spare", "arrived"),
+    )
     os.kill(agent_on(slurm, names[1]), signal.SIGKILL)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0 and "cycle 1" in out, err

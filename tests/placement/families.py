@@ -43,5 +43,6 @@ def family(group: Any, marked: Marked, label: str = "family", **options: Any) ->
         label, group, 0, num_gpus=0, python_args=["-S", "-c", FAMILY], subprocess_env=marked.env, **options
     )
     eventually("the whole family", lambda: "family complete" in process.read_log_tail())
-    assert len(marked.alive()) >= SIZE and not marked.gone()
+    eventually("each of it to be seen", lambda: len(marked.alive()) >= SIZE)
+    assert not marked.gone()
     return process

@@ -8,13 +8,14 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.running import wait_for
 
-from muster.sandbox import AsyncClient, Client, Result, SandboxLost, SandboxRefused, SandboxUnavailable
+from muster.sandbox import AsyncClient, Client, Result, SandboxLost, SandboxRefused, SandboxUnavailable, calls
 from muster.sandbox.calls import CHUNK, STREAMS, Choice
 from muster.sandbox.ring import ranked
 
@@ -201,6 +202,35 @@ def test_a_lost_session_is_replayed_and_no_cell_is_run_twice_in_it(
     result = box.execute("n += 1\nprint(n)", session="a")
     assert (result.stdout, result.status) == ("2\n", "completed")
     assert served.cell("print(n)", "a")["stdout"] == "2\n"
+
+
+def test_a_replay_that_breaks_off_leaves_no_half_session_to_be_used(
+    client: Callable[..., Both], own: Callable[..., Served]
+) -> None:
+    served = own()
+    box = client(url(served))
+    soon = time.time() + 3
+    box.execute("n = 1", session="a")
+    box.execute(f"import time; assert time.time() < {soon}; n = 2", session="a")
+    served.ask("DELETE", "/sessions/a")
+    wait_for("the cell to fail from now on", lambda: time.time() > soon)
+    for _ in range(2):  # the first time as the second: never on what was rebuilt by half
+        with pytest.raises(SandboxLost, match="'a' could not be replayed"):
+            box.execute("print(n)", session="a")
+    assert box.delete_session("a") and box.execute("print(7)", session="a").stdout == "7\n"
+
+
+def test_a_batch_that_only_waits_is_not_taken_for_lost(
+    client: Callable[..., Both], own: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "PATIENCE_S", 0.5)  # what a client waits for a sign of life, beyond the timeout
+    served = own(workers_min=1, workers_max=1)
+    busy = threading.Thread(target=lambda: served.execute("import time; time.sleep(6)"))
+    busy.start()
+    wait_for("the only slot to be taken", lambda: served.ask("GET", "/load")["running"])
+    results = dict(client(url(served)).batch(["print(1)"], timeout=2.2))
+    assert results[0].stdout == "1\n"
+    busy.join()
 
 
 def test_endpoints_come_from_the_environment_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:

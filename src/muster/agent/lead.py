@@ -236,7 +236,7 @@ class Lead:
             self._feed(m.NodeGone(rank, cycle))
         elif kind == "procs_beat" and cycle == self._protocol.cycle:
             self._driving.beaten(message["step"])
-        elif kind in ("service", "service_load"):
+        elif kind in ("service", "service_load", "service_serves"):
             self._services.take(rank, message)
         elif kind in REPORTS and isinstance(self._driving.driver, Gang):
             self._driving.driver.take(rank, message)

@@ -78,6 +78,7 @@ class Orders:
     async def _run_driver(self, cycle: int) -> None:
         await self._entitlement.may_drive(cycle)
         await self._services.publish()
+        await self._services.until_served()
         await self._driving.run(cycle)
 
     def _stop_node(self, rank: int) -> None:

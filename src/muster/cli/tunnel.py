@@ -8,6 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import click
 
@@ -93,4 +94,8 @@ def _target(what: str, lead: str, status: dict[str, Any]) -> Tunnel:
     if what not in services:
         known = f"its services are {', '.join(services)}" if services else "it has no services"
         raise click.ClickException(f"{what!r} is no service of {status['run']} ({known}): give dashboard, or a port")
-    return Tunnel(services[what].get("host") or lead, int(services[what]["port"]))
+    ready = [one for one in services[what]["instances"] if one["state"] == "ready" and one["url"]]
+    if not ready:
+        raise click.ClickException(f"service {what} of {status['run']} has no endpoint now; see muster status")
+    first = next((one for one in ready if one["host"] == lead), ready[0])
+    return Tunnel(first["host"], urlsplit(first["url"]).port or 80)

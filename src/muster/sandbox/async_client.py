@@ -36,6 +36,7 @@ class AsyncClient:
         self._choice = Choice(given_or_found(endpoints))
         self._token, self._wait_s = token, wait_s
         self._histories = Histories()
+        self._turns: dict[str, asyncio.Lock] = {}  # of sessions: one call after the other
         self._idle = Idle()
 
     async def __aenter__(self) -> AsyncClient:
@@ -54,20 +55,44 @@ class AsyncClient:
     ) -> Result:
         """Run a program, or with `session` a cell of it. `more`: further fields of /execute (std_input, ...)."""
         language = language or ("ipython" if session is not None else "python")
-        history = self._histories.of(session)
-        call = calls.execute_call(code, language, timeout, session, bool(history), more)
-        status, result = await self._send(call)
+        if session is None:
+            _, result = await self._send(calls.execute_call(code, language, timeout, None, False, more))
+            assert result is not None
+            return result
+        async with self._turns.setdefault(session, asyncio.Lock()):
+            return await self._execute_in(session, code, language, timeout, more)
+
+    async def _execute_in(
+        self, session: str, code: str, language: str, timeout: float, more: Mapping[str, Any]
+    ) -> Result:
+        history, whole = self._histories.of(session), self._histories.whole(session)
+        result: Result | None = None
+        status = calls.SESSION_LOST
+        if whole:
+            call = calls.execute_call(code, language, timeout, session, bool(history), more)
+            status, result = await self._send(call)
         if status == calls.SESSION_LOST:
-            for cell, its_timeout in history:
-                await self._send(calls.execute_call(cell, language, its_timeout, session, False, {}))
+            await self._replay(session, language, history)
             _, result = await self._send(calls.execute_call(code, language, timeout, session, False, more))
         assert result is not None
         self._histories.add(session, code, timeout, result)
         return result
 
+    async def _replay(self, session: str, language: str, history: Sequence[tuple[str, float]]) -> None:
+        """From the beginning; what a replay that broke off left behind goes first."""
+        self._histories.begin_replay(session)
+        await self._delete(session)
+        for cell, its_timeout in history:
+            _, again = await self._send(calls.execute_call(cell, language, its_timeout, session, False, {}))
+            calls.check_replayed(session, again)
+        self._histories.end_replay(session)
+
     async def delete_session(self, session: str) -> bool:
         """End it wherever it is; False when nobody has it."""
         self._histories.forget(session)
+        return await self._delete(session)
+
+    async def _delete(self, session: str) -> bool:
         self._choice.forget(session)
         call = Call(f"/sessions/{quote(session, safe='')}", b"", {}, calls.PATIENCE_S)
         deleted = [await self._deleted(endpoint, call) for endpoint in self._choice.endpoints]
@@ -161,14 +186,17 @@ class AsyncClient:
         reader, writer = await self._connect(endpoint)
         try:
             writer.write(self._request("POST", endpoint, call))
-            status, headers = await streams.head(reader)
+            status, headers = await asyncio.wait_for(streams.head(reader), call.timeout)
             if status != 200:
                 refuse(Answer(status, await reader.readexactly(int(headers["content-length"]))))
-            async for line in streams.lines(reader):
+            lines = streams.lines(reader)
+            while (line := await asyncio.wait_for(streams.next_line(lines), call.timeout)) is not None:
+                if not line.strip():
+                    continue  # a sign of life
                 answer = json.loads(line)
                 wanted.discard(answer["index"])
                 results.put_nowait((first + answer["index"], calls.result_from(answer, answer.get("usage") or {})))
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, EOFError, ValueError, asyncio.TimeoutError) as error:
             for index in wanted:
                 words = f"{endpoint}: {error or type(error).__name__}"
                 results.put_nowait((first + index, calls.lost_result(words)))

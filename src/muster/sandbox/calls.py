@@ -205,6 +205,7 @@ class Histories:
 
     def __init__(self) -> None:
         self._cells: dict[str, list[tuple[str, float]]] = {}
+        self._half: set[str] = set()  # whose replay was begun, and broke off unless it goes on
 
     def of(self, session: str | None) -> list[tuple[str, float]]:
         """Code and timeout of each."""
@@ -214,8 +215,26 @@ class Histories:
         if session is not None and result.completed:
             self._cells.setdefault(session, []).append((code, timeout))
 
+    def whole(self, session: str) -> bool:
+        """Whether what a server has of it, if it has it, is all of it."""
+        return session not in self._half
+
+    def begin_replay(self, session: str) -> None:
+        self._half.add(session)
+
+    def end_replay(self, session: str) -> None:
+        self._half.discard(session)
+
     def forget(self, session: str) -> None:
         self._cells.pop(session, None)
+        self._half.discard(session)
+
+
+def check_replayed(session: str, again: Result | None) -> None:
+    """A cell that had completed must do so again, or the session is another one."""
+    if again is None or not again.completed:
+        how = "was lost again" if again is None else again.status
+        raise SandboxLost(f"session {session!r} could not be replayed: a cell that had completed {how}")
 
 
 def pauses() -> Any:

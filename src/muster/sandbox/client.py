@@ -47,6 +47,7 @@ class Client:
         self._choice = Choice(given_or_found(endpoints))
         self._token, self._wait_s = token, wait_s
         self._histories = Histories()
+        self._turns: dict[str, threading.Lock] = {}  # of sessions: one call after the other
         self._idle: dict[str, list[http.client.HTTPConnection]] = {}
         self._lock = threading.Lock()
 
@@ -72,22 +73,45 @@ class Client:
     ) -> Result:
         """Run a program, or with `session` a cell of it. `more`: further fields of /execute (std_input, ...)."""
         language = language or ("ipython" if session is not None else "python")
+        if session is None:
+            _, result = self._send(calls.execute_call(code, language, timeout, None, False, more))
+            assert result is not None
+            return result
         with self._lock:
-            history = self._histories.of(session)
-        status, result = self._send(calls.execute_call(code, language, timeout, session, bool(history), more))
+            turn = self._turns.setdefault(session, threading.Lock())
+        with turn:
+            return self._execute_in(session, code, language, timeout, more)
+
+    def _execute_in(self, session: str, code: str, language: str, timeout: float, more: Mapping[str, Any]) -> Result:
+        history, whole = self._histories.of(session), self._histories.whole(session)
+        result: Result | None = None
+        status = calls.SESSION_LOST
+        if whole:
+            status, result = self._send(calls.execute_call(code, language, timeout, session, bool(history), more))
         if status == calls.SESSION_LOST:
-            for cell, its_timeout in history:
-                self._send(calls.execute_call(cell, language, its_timeout, session, False, {}))
+            self._replay(session, language, history)
             _, result = self._send(calls.execute_call(code, language, timeout, session, False, more))
         assert result is not None
-        with self._lock:
-            self._histories.add(session, code, timeout, result)
+        self._histories.add(session, code, timeout, result)
         return result
+
+    def _replay(self, session: str, language: str, history: Sequence[tuple[str, float]]) -> None:
+        """From the beginning; what a replay that broke off left behind goes first."""
+        self._histories.begin_replay(session)
+        self._delete(session)
+        for cell, its_timeout in history:
+            _, again = self._send(calls.execute_call(cell, language, its_timeout, session, False, {}))
+            calls.check_replayed(session, again)
+        self._histories.end_replay(session)
 
     def delete_session(self, session: str) -> bool:
         """End it wherever it is; False when nobody has it."""
         with self._lock:
             self._histories.forget(session)
+        return self._delete(session)
+
+    def _delete(self, session: str) -> bool:
+        with self._lock:
             self._choice.forget(session)
         call = Call(f"/sessions/{quote(session, safe='')}", b"", {}, calls.PATIENCE_S)
         deleted = [self._deleted(endpoint, call) for endpoint in self._choice.endpoints]
@@ -196,6 +220,8 @@ class Client:
             if response.status != 200:
                 refuse(Answer(response.status, response.read()))
             for line in response:
+                if not line.strip():
+                    continue  # a sign of life
                 answer = json.loads(line)
                 wanted.discard(answer["index"])
                 results.put((first + answer["index"], calls.result_from(answer, answer.get("usage") or {})))

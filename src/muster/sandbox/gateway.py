@@ -28,6 +28,7 @@ from muster.sandbox.settings import Settings
 from muster.sandbox.zygote import SandboxError
 
 DRAIN_S = 3.0
+AGAIN_S = 2.0  # before members that nginx did not take are tried again
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0  # before nginx is started again
 CONNECTIONS = 8192
 
@@ -107,16 +108,18 @@ class Gateway:
     def _on_refused(self, words: str) -> None:
         _say(f"members refused: {words}; those of version {self.balancer.members.version} stay")
 
-    async def _on_members(self, members: Members) -> None:
-        """nginx's word first: both must have the same members."""
+    async def _on_members(self, members: Members) -> bool:
+        """nginx's word first: both must have the same members. False when they could not be taken now."""
         if self._nginx is not None:
             try:
                 if not await self._nginx.reload(members):
                     _say(f"nginx does not serve version {members.version} of the members yet")
             except (SandboxError, OSError) as error:
                 self._on_refused(f"{self._settings.members_file}: {error}")
-                return
+                await asyncio.sleep(AGAIN_S)
+                return False
         self.balancer.set_members(members)
+        return True
 
     # -- who serves -------------------------------------------------------------------------------------------------
 

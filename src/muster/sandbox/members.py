@@ -80,7 +80,7 @@ def read(path: str) -> Members:
 
 
 class Watch:
-    """Looks at the file; tells `changed` of new members, and `refused` of a file that is none, once for each."""
+    """Looks at the file; tells `changed` of new members until it takes them, `refused` of a file that is none, once."""
 
     def __init__(self, path: str, changed: Callable[[Members], Any], refused: Callable[[str], None]) -> None:
         self._path, self._changed, self._refused = path, changed, refused
@@ -100,10 +100,9 @@ class Watch:
             self._seen = mark
             self._refused(str(error))
             return
-        self._seen = mark
-        if found != self.members:
-            self.members = found
-            await self._changed(found)
+        if found != self.members and not await self._changed(found):
+            return  # looked at again the next time
+        self._seen, self.members = mark, found
 
     def _mark(self) -> tuple[int, ...] | None:
         try:

@@ -23,6 +23,7 @@ from muster.sandbox.sessions import SessionLost
 from muster.sandbox.workspaces import BadName
 
 FETCH_S = 10.0
+SIGN_OF_LIFE_S = 2.0  # in a batch of which nothing ends: its client need not take it for lost
 Overview = Callable[[str], Awaitable["dict[str, Any]"]]
 
 
@@ -142,7 +143,7 @@ class Routes:
         return Response(200, self._results(body["requests"]))
 
     async def _results(self, bodies: list[Any]) -> AsyncIterator[bytes]:
-        """A line for each as it ends; as many at once as there are slots."""
+        """A line for each as it ends, as many at once as there are slots; an empty one while none does."""
         rest = iter(enumerate(bodies))
         running: set[asyncio.Task[dict[str, Any]]] = set()
         try:
@@ -153,7 +154,9 @@ class Routes:
                         break
                 if not running:
                     return
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                done, running = await asyncio.wait(running, timeout=SIGN_OF_LIFE_S, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    yield b"\n"
                 for task in done:
                     yield json.dumps(task.result()).encode() + b"\n"
         finally:

@@ -58,6 +58,13 @@ async def lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
             del rest[: end + 1]
 
 
+async def next_line(lines: AsyncIterator[bytes]) -> bytes | None:
+    """None at the end."""
+    async for line in lines:
+        return line
+    return None
+
+
 class Idle:
     """Connections that are open and unused, by endpoint."""
 

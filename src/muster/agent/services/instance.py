@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from muster.agent.log import say
 from muster.agent.private import make_private
 from muster.agent.services import sandbox
 from muster.agent.services.launch import Launch, Where, endpoints, launch_of, probe_of
@@ -27,6 +28,7 @@ GRACE_S = 5.0  # between TERM and KILL, at the end of a cycle or run
 LEFTOVER_GRACE_S = 0.5  # for what a service left behind when it ended
 LOG_BYTES = 64 << 20
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # between two probes
+CONFIRM_S = 0.1  # between two looks at whether a sandbox serves all its members
 LOAD_S = 5.0  # how often a sandbox is asked for its load
 TELL_AFTER_S = 1.0  # why it is not ready is of interest when it takes time
 BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 30.0  # before a restart; doubled each time
@@ -52,7 +54,9 @@ class Instance:
         self._leases, self._tell_lead = leases, tell
         self._closing = asyncio.Event()
         self._work: asyncio.Future[None] | None = None
+        self._confirming: asyncio.Future[None] | None = None
         self._was_ready = False  # at any time
+        self._is_ready_now = False  # in this start
         self._restarts = 0
         self.members: tuple[int, Sequence[str]] | None = None  # of a sandbox: who the nodes are
 
@@ -67,6 +71,8 @@ class Instance:
     async def close(self) -> None:
         """Returns when nothing of it is left."""
         self._closing.set()
+        if self._confirming is not None:
+            self._confirming.cancel()
         if self._work is not None:
             await asyncio.wait([self._work])
         for lease in self._leases.values():
@@ -75,7 +81,22 @@ class Instance:
     async def members_are(self, version: int, endpoints: Sequence[str]) -> None:
         """Told anew whenever it changes."""
         self.members = version, endpoints
-        await _off_loop(self._write_members)
+        try:
+            await _off_loop(self._write_members)
+        except OSError as error:  # a full disk; or a start that is being cleared, and the next one writes them
+            say(f"service {self._service.name}: its members could not be written: {error}")
+        if self._confirming is not None:
+            self._confirming.cancel()
+        self._confirming = asyncio.ensure_future(self._confirm(version))
+
+    async def _confirm(self, version: int) -> None:
+        """Tell the lead when this node's endpoint serves those members."""
+        while not self._closing.is_set():
+            found = await get_record(sandbox.LOOPBACK, self.ports[sandbox.HTTP], "/gateway")
+            if found is not None and found.get("version") == version:
+                self._tell_lead("service_serves", service=self._service.name, version=version)
+                return
+            await asyncio.sleep(CONFIRM_S)
 
     # -- one start after the other ------------------------------------------------------------------------------
 
@@ -104,7 +125,7 @@ class Instance:
             taken = f"; somebody else listens on port {ports}" if stolen else ""
             self._tell(ServiceState.FAILED, f"{exit} before it was ready{taken}")
             return False
-        if exit.code == 0 and service.restart != ALWAYS:
+        if exit.code == 0 and self._is_ready_now and service.restart != ALWAYS and service.kind != SANDBOX:
             self._tell(ServiceState.ENDED, str(exit))
             return False
         if service.restart == NEVER or self._restarts >= service.max_restarts:
@@ -137,6 +158,7 @@ class Instance:
 
     async def _once(self) -> Exit:
         """From start to end; nothing of it is left then."""
+        self._is_ready_now = False
         scope = Scope(f"service {self._service.name}", directories=[self._directory])
         probing: asyncio.Future[None] | None = None
         await scope.open()
@@ -200,7 +222,7 @@ class Instance:
         self._is_ready()
 
     def _is_ready(self) -> None:
-        self._was_ready = True
+        self._was_ready = self._is_ready_now = True
         self._tell(ServiceState.READY)
 
     def _probed(self, probing: asyncio.Future[None]) -> None:

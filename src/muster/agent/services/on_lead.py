@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from muster.rendezvous.plan import FAIL
 from muster.rendezvous.protocol import Protocol
 from muster.rendezvous.services import Instance, ServiceState
 
+SERVE_S = 10.0
 WRITE_S = 0.2  # at most so often are the records written, however many instances change
 
 
@@ -59,6 +61,9 @@ class LeadServices:
         self._writing: asyncio.Future[None] | None = None
         self._endpoints: dict[str, list[str]] = {}  # of sandboxes: what the nodes know
         self._versions = 0
+        self._current: dict[tuple[str, int], int] = {}  # the version that each was told last
+        self._serving: dict[tuple[str, int], int] = {}  # the version that each node's endpoint serves
+        self._news = asyncio.Event()
         self._all_ready: set[str] = set()
         publisher.services = self.snapshot
 
@@ -78,6 +83,10 @@ class LeadServices:
     def take(self, rank: int, message: dict[str, Any]) -> None:
         """A node's word. A failure under a driver may follow from a lost node: if it does, that is the reason."""
         if message["cycle"] != self._protocol.cycle or message["service"] not in self._protocol.services.plans:
+            return
+        if message["type"] == "service_serves":
+            self._serving[message["service"], rank] = message["version"]
+            self._news.set()
             return
         if message["type"] == "service_load":
             self._loads[message["service"], rank] = message["load"]
@@ -105,7 +114,7 @@ class LeadServices:
         if services.failure is not None:
             self._note_failure(services.failure)
         if self._protocol.cycle != self._cycle:
-            self._all_ready, self._endpoints = set(), {}  # what is started anew knows nothing of the others
+            self._all_ready, self._endpoints, self._current = set(), {}, {}  # who starts anew knows nothing of others
         if services.version != self._seen or self._protocol.cycle != self._cycle:
             self._seen, self._cycle = services.version, self._protocol.cycle
             if self._writing is None or self._writing.done():
@@ -191,6 +200,18 @@ class LeadServices:
         for name in names:
             self._tell_members(name)
 
+    async def until_served(self) -> None:
+        """Until every node's endpoint serves all sandboxes: before that, a session would be at two nodes. Or for long
+        enough: one that cannot do that serves its own."""
+        end = time.monotonic() + SERVE_S
+        while any(self._serving.get(key) != version for key, version in self._current.items()):
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), max(0.0, end - time.monotonic()))
+            except asyncio.TimeoutError:
+                say("not every sandbox serves all the others yet; the driver starts all the same")
+                return
+
     def _tell_members(self, name: str) -> None:
         """From when there are all that there should be; before that nobody asks."""
         endpoints = [told.between for one in self._ready(name) if (told := self._of(one)).between]
@@ -199,6 +220,8 @@ class LeadServices:
             return
         self._endpoints[name] = endpoints
         self._versions += 1
+        self._current = {key: version for key, version in self._current.items() if key[0] != name}
+        self._current.update({(name, one.rank): self._versions for one in self._ready(name)})
         for one in self._protocol.services.of(name):
             self._members.send(
                 one.rank, "service_members", service=name, version=self._versions, endpoints=endpoints,
