@@ -160,15 +160,14 @@ threading.Thread(target=flood, daemon=True).start()
 
 def test_what_a_session_prints_between_its_cells_waits_for_the_next(strong: Served) -> None:
     session = strong.new_session()
-    strong.cell(
-        "import os, threading, time\ndef late():\n    time.sleep(0.3)\n    os.write(1, b'late\\n' * 100_000)", session
-    )
+    late = "def late():\n    time.sleep(0.3)\n    while not done.is_set():\n        os.write(1, b'late\\n' * 1000)"
+    strong.cell(f"import os, threading, time\ndone = threading.Event()\n{late}", session)
     strong.cell("thread = threading.Thread(target=late, daemon=True); thread.start()", session)
     wait_for(
         "its output to fill the pipe",
         lambda: strong.cell("1", session, max_output_characters=10_000)["stdout"] != "1\n",
     )
-    answer = strong.cell("thread.join()", session, max_output_characters=10)
+    answer = strong.cell("done.set(); thread.join()", session, max_output_characters=10)
     assert answer["process_status"] == "completed" and answer["stdout"].endswith("<output cut>")
     assert len(answer["stdout"]) == 10 + len("<output cut>")
 
