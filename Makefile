@@ -28,7 +28,8 @@ test-ray-oldest: $(OLDEST)/.ready-for-tests ## Run the bring-up tests with the o
 	@.ci/system-packages
 	$(OLDEST)/bin/python -m pytest $(PYTEST_ARGS) -m ray tests/local/test_ray.py tests/lab/test_run.py
 
-lint: .venv/.ready-for-tests ## Check style and types
+lint: .venv/.ready-for-tests ## Check style, types and commit subjects
+	@$(BIN)/python .ci/commit-subjects
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
