@@ -43,6 +43,15 @@ class Site:
         finally:
             connection.close()
 
+    def ask_headers(self, path: str, **headers: str) -> dict[str, str]:
+        """Return the headers of the answer to a GET request; its body, which may have no end, is not read."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
+        try:
+            connection.request("GET", path, headers=headers)
+            return dict(connection.getresponse().getheaders())
+        finally:
+            connection.close()
+
     def entered(self) -> dict[str, str]:
         """The cookie of a new session, as a header."""
         session = self.doors.enter(self.doors.new_link())
