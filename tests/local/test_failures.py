@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+from typing import Any
 
 import pytest
 from tests.running import MusterCommand, wait_for
@@ -107,6 +108,59 @@ def test_a_full_disk_does_not_turn_success_into_failure(muster: MusterCommand) -
         assert done.returncode == 0, done.stderr
     finally:
         subprocess.run(["umount", str(runs)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small filesystem needs root")
+def test_a_disk_that_is_full_for_a_while_tears_an_event_and_an_attached_run_goes_on(muster: MusterCommand) -> None:
+    """The first driver fills the disk, so that the event with the end of its log does not fit; the second frees it."""
+    runs = muster.cwd / "muster-runs"
+    runs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "small", str(runs)], check=True)
+    try:
+        (muster.cwd / "driver.sh").write_text(FILLS_THEN_FREES)
+        again = ("--max-restarts", "1", "--on-node-loss", "restart", "--restart-on-driver-failure")
+        done = muster.local(*again, "--", "bash", "driver.sh", nodes=2, timeout=240)
+        assert "Traceback" not in done.stderr
+        assert done.returncode == 7, done.stderr
+        assert done.stderr.count("could not be read") == 1, done.stderr
+        assert "the line was torn" in done.stdout, done.stdout
+
+        events = (muster.run_dir() / "attempt-0" / "events-0.jsonl").read_bytes()
+        lines = [_parsed(line) for line in events.split(b"\n") if line]
+        assert lines.count(None) == 1, events
+        told = [line["event"] for line in lines if line is not None]
+        assert told.count("driver_end") == 2 and told[-1] == "end"
+        assert next(line["log_tail"][-1][:1] for line in lines if line and line["event"] == "failure") == "x"
+        assert "1 line of the events could not be read" in muster("report", "--text").stdout
+    finally:
+        subprocess.run(["umount", str(runs)], check=True)
+
+
+FILLS_THEN_FREES = r"""
+events=$(echo muster-runs/*/attempt-0/events-0.jsonl)
+if [ "$MUSTER_CYCLE" = 0 ]; then
+  until grep -q driver_start "$events"; do sleep 0.1; done
+  for i in 1 2 3 4 5 6 7 8 9 10 11 12; do printf 'x%.0s' {1..1000}; echo; done
+  cat /dev/zero >"$MUSTER_OUTPUT_DIR/fill" 2>/dev/null
+  exit 5
+fi
+for i in {1..1200}; do
+  [ -z "$(tail -c 1 "$events")" ] || break # the last line lacks its end
+  sleep 0.1
+done
+torn=$(tail -c 1 "$events")
+rm "$MUSTER_OUTPUT_DIR/fill"
+[ -z "$torn" ] || echo the line was torn
+exit 7
+"""
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(line)
+        return found
+    except ValueError:
+        return None
 
 
 def test_an_interpreter_that_is_missing_on_the_nodes_is_named(muster: MusterCommand) -> None:

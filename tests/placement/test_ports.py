@@ -80,3 +80,31 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path, 12345, 12345)
     with pytest.raises(PermissionError, match="belongs to somebody else"):
         ports.take(directory=tmp_path)
+
+
+@pytest.mark.parametrize("line", ["{}}", "[1]", '{"port": 4', '{"a": 1}', "\x00", '{"port": "x", "until": "y"}'])
+def test_a_broken_lease_is_skipped_and_the_others_stand(tmp_path: Path, line: str) -> None:
+    first = ports.take(directory=tmp_path)
+    with (tmp_path / "leases.jsonl").open("a") as file:
+        file.write(line + "\n")
+    second = ports.take(first, directory=tmp_path)
+    assert second != first
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small filesystem needs root")
+def test_a_full_disk_refuses_a_lease_and_keeps_those_there_are(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "small", str(tmp_path)], check=True)
+    try:
+        given, refused = [], False
+        for _ in range(200):
+            try:
+                given.append(ports.take(30000, directory=tmp_path))
+            except OSError as error:
+                refused = "No space" in str(error)
+                break
+        assert refused and len(given) == len(set(given)) > 20
+        ports.give_back(given.pop(), directory=tmp_path)
+        ports.give_back(given.pop(), directory=tmp_path)
+        assert ports.take(30000, directory=tmp_path) not in given
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)

@@ -118,6 +118,43 @@ async def test_an_event_seen_half_written_is_told_when_it_is_whole(run: FakeRun,
     assert await follower.event() == "node"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"time": 1760000000.0, "event": "no{"event": "node"}',
+        b'{"event": "no',
+        b"[1, 2]",
+        b'"event"',
+        b"7",
+        b"null",
+        b'{"event": 7}',
+        b'{"time": 1760000000.0}',
+        b"\xff\xfe\0",
+        b"[" * 100_000,
+    ],
+)
+async def test_a_broken_line_of_the_events_is_skipped_and_told_of_once(run: FakeRun, line: bytes) -> None:
+    """A full disk cuts a line short, and what follows may have been appended to it."""
+    run.begins().tells("run", state="running")
+    with open(run.attempt(0).events(), "ab") as file:
+        file.write(line + b"\n\n" + line + b"\n")
+    run.tells("driver_end", exit_code=7).publishes("failed").ends(7, "the driver exited with 7")
+    *items, last = await all_of(run)
+    assert [item.fields["event"] for item in items] == ["run", "events_lost", "driver_end"]
+    assert items[1].fields["file"] == run.attempt(0).events()
+    assert last.exit_code == 7
+
+
+async def test_a_last_event_that_never_became_whole_is_told_of_at_the_end(run: FakeRun) -> None:
+    run.begins().tells("run", state="running")
+    with open(run.attempt(0).events(), "a") as file:
+        file.write('{"event": "driver_e')
+    run.publishes("succeeded").ends(0, "the driver exited with 0")
+    *items, last = await all_of(run)
+    assert [item.fields["event"] for item in items] == ["run", "events_lost"]
+    assert last.exit_code == 0
+
+
 async def test_no_event_of_a_large_run_is_missed_at_its_end(run: FakeRun) -> None:
     run.begins()
     line = '{"event": "node", "host": "' + "x" * 1000 + '"}\n'

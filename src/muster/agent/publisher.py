@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +14,7 @@ from muster.agent.cycles import Cycles
 from muster.agent.job import Identity, slurm_job_id
 from muster.agent.log import say
 from muster.agent.node_entry import node_entry
-from muster.board import claim, read_record, write_atomic
+from muster.board import LineFile, claim, read_record, write_atomic
 from muster.board.secrets import redact_words, scrubbed
 from muster.rendezvous.messages import Outcome
 from muster.rendezvous.protocol import Node, Protocol
@@ -32,6 +32,7 @@ class Publisher:
         """`secrets` are values that are hidden wherever they turn up in what is published."""
         self._attempt, self._status = identity.attempt, identity.attempt.status(term)
         self.term = term
+        self._appended = [LineFile(identity.attempt.events(term)), LineFile(identity.attempt.phases_log)]
         self._protocol = protocol
         self._identity = {
             "run": identity.run.run_id,
@@ -136,15 +137,17 @@ class Publisher:
         return texts
 
     def write(self, texts: dict[str, str]) -> None:
-        """Write a batch. Called off the event loop: a filesystem that pauses must not stop the heartbeats."""
-        for path, text in texts.items():
-            try:
-                if path == self._status:
-                    write_atomic(path, text)
-                else:
-                    _append(path, text)
-            except OSError as error:  # a full or stale filesystem costs the view, not the run
-                say(f"{path} could not be written: {error}")
+        """Write a batch, and with it what did not fit before. A full or stale filesystem costs the view, not the run.
+
+        Called off the event loop: a filesystem that pauses must not stop the heartbeats.
+        """
+        with _reported(self._status):
+            if self._status in texts:
+                write_atomic(self._status, texts[self._status])
+        for file in self._appended if texts else ():
+            with _reported(file.path):
+                if file.path in texts or file.behind:
+                    file.append(texts.get(file.path, ""))
 
     def conclude(self, texts: dict[str, str], outcome: Outcome, signalled: bool) -> None:
         """The last batch first: whoever sees the outcome finds the rest complete; the outcome whatever became of it."""
@@ -186,7 +189,10 @@ class Publisher:
         }
 
 
-def _append(path: str, text: str) -> None:
-    """The lead is the only writer of these files."""
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(text)
+@contextlib.contextmanager
+def _reported(path: str) -> Iterator[None]:
+    """A failed write is only logged."""
+    try:
+        yield
+    except OSError as error:
+        say(f"{path} could not be written: {error}")

@@ -39,7 +39,7 @@ class Display:
     def __init__(self, nodes: int, ray: bool) -> None:
         self._total, self._ray = nodes, ray
         self._start = time.time()
-        self._nodes: dict[int, str] = {}
+        self._nodes: dict[str, str] = {}
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def submitted(self, run: str, job_id: str | None, run_dir: str) -> None:
@@ -59,17 +59,20 @@ class Display:
             sys.stdout.buffer.flush()
             return
         event = item.fields
-        if event["event"] == "node":
-            before, self._nodes[event["rank"]] = self._nodes.get(event["rank"]), event["state"]
-            if event["state"] in ("failed", "lost") and before != event["state"]:
-                self.note(f"node {event['host']} (rank {event['rank']}) {event['state']}")
-        elif event["event"] == "run" and event["state"] in PHASES:
-            self.note(PHASES[event["state"]].format(nodes=self._total))
-        elif event["event"] == "service" and event["state"] == "restarting":
-            self.note(f"service {event['service']} on {event['host']} {event['reason']}; it is started again")
-        elif event["event"] == "again":
-            self.note(f"attempt {event['attempt']} is over: {in_words(event) or 'another follows'}")
-        elif event["event"] == "driver_start":
+        name, state, host, rank = event["event"], str(event.get("state")), event.get("host"), event.get("rank")
+        if name == "node":
+            before, self._nodes[str(rank)] = self._nodes.get(str(rank)), state
+            if state in ("failed", "lost") and before != state:
+                self.note(f"node {host} (rank {rank}) {state}")
+        elif name == "run" and state in PHASES:
+            self.note(PHASES[state].format(nodes=self._total))
+        elif name == "service" and state == "restarting":
+            self.note(f"service {event.get('service')} on {host} {event.get('reason')}; it is started again")
+        elif name == "again":
+            self.note(f"attempt {event.get('attempt')} is over: {in_words(event) or 'another follows'}")
+        elif name == "events_lost":
+            self.note(EVENTS_LOST.format(file=event.get("file")))
+        elif name == "driver_start":
             ready = f"Ray is up on {self._total} nodes; " if self._ray else ""
             self.note(f"{ready}driver started")
 
@@ -98,6 +101,11 @@ class Display:
     def close(self) -> None:
         """Nothing is held open."""
 
+
+EVENTS_LOST = (
+    "lines of {file} could not be read (was the disk full for a while?): "
+    "some of what happened may be missing here and in the report; the run itself is not affected"
+)
 
 PHASES = {
     "gathering": "waiting for {nodes} nodes",

@@ -93,14 +93,26 @@ def _leases(directory: Path) -> Iterator[list[Lease]]:
     directory.mkdir(mode=0o700, exist_ok=True)
     if directory.is_symlink() or directory.stat().st_uid != os.getuid():
         raise PermissionError(f"{directory} belongs to somebody else")
-    with open(directory / "leases.jsonl", "a+", encoding="utf-8") as file:
+    with open(os.open(directory / "leases.jsonl", os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        records = [json.loads(line) for line in file if line.endswith("}\n")]
-        leases = [lease for lease in (Lease(**record) for record in records) if lease.alive()]
+        read = [_lease(line) for line in file.readall().splitlines()]
+        leases = [lease for lease in read if lease is not None and lease.alive()]
         yield leases
-        file.truncate(0)
-        file.write("".join(json.dumps(asdict(lease)) + "\n" for lease in leases))
+        # Written over what is there and cut off after it: where a full disk refuses a new lease, the old ones stay.
+        text = b"".join(json.dumps(asdict(lease)).encode() + b"\n" for lease in leases)
+        written = 0
+        while written < len(text):
+            written += os.pwrite(file.fileno(), text[written:], written)
+        file.truncate(len(text))
+
+
+def _lease(line: bytes) -> Lease | None:
+    """None for a line that is none: a full disk may have cut it short."""
+    try:
+        lease = Lease(**json.loads(line))
+    except (ValueError, TypeError):
+        return None
+    return lease if all(isinstance(value, (int, float)) for value in asdict(lease).values()) else None
 
 
 def _can_be_bound(port: int) -> bool:

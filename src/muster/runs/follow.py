@@ -63,28 +63,77 @@ class Tail:
         return data
 
 
+class EventFile:
+    """The events of one term, as they come. A full disk may have torn a line: it is counted, and skipped."""
+
+    def __init__(self, path: str) -> None:
+        self._tail, self._rest = Tail(path), b""
+        self.path, self.torn = path, 0
+
+    @property
+    def torn_at_its_end(self) -> bool:
+        """Whether the last line is not whole; of a run that is over it never will be."""
+        return _says_anything(self._rest)
+
+    def read(self) -> list[dict[str, Any] | None]:
+        """One entry for each line that has come: its fields, or None for one that could not be read."""
+        *lines, self._rest = (self._rest + b"".join(iter(self._tail.read, b""))).split(b"\n")
+        events = [event_fields(line) for line in lines if _says_anything(line)]
+        self.torn += events.count(None)
+        return events
+
+
+def event_fields(line: bytes) -> dict[str, Any] | None:
+    """The fields of an event, which has at least a name; None when the line is anything else.
+
+    >>> event_fields(b'{"event": "end"}'), event_fields(b'{"event": "e'), event_fields(b'[1]')
+    ({'event': 'end'}, None, None)
+    """
+    try:
+        fields = json.loads(line.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return fields if isinstance(fields, dict) and isinstance(fields.get("event"), str) else None
+
+
+def _says_anything(line: bytes) -> bool:
+    return bool(line.strip(b"\0 \r\t"))
+
+
 class AttemptTail:
     """Everything new of one attempt."""
 
     def __init__(self, attempt: AttemptPaths) -> None:
         self.attempt = attempt
-        self._events: dict[int, Tail] = {}  # by term
-        self._rest: dict[int, bytes] = {}
+        self._events: dict[int, EventFile] = {}  # by term
         self._driver = Tail(attempt.driver_log)
+        self._told_of_loss = False
 
     def read(self) -> Iterator[Event | Output]:
         # Output first: an event that tells of the driver's end must come after what it wrote.
-        events = {term: self._read_events(term) for term in self.attempt.terms() or [0]}
+        events = {term: self._file(term).read() for term in self.attempt.terms() or [0]}
         while data := self._driver.read():
             yield Output(data)
-        for term, text in events.items():
-            *lines, self._rest[term] = (self._rest.get(term, b"") + text).split(b"\n")
-            for line in lines:
-                yield Event(json.loads(line))
+        for term, found in events.items():
+            for fields in found:
+                if fields is not None:
+                    yield Event(fields)
+                else:
+                    yield from self._tell_of_loss(self._file(term))
 
-    def _read_events(self, term: int) -> bytes:
-        tail = self._events.setdefault(term, Tail(self.attempt.events(term)))
-        return b"".join(iter(tail.read, b""))
+    def rest(self) -> Iterator[Event]:
+        """What is to be said once nothing more will be written."""
+        for file in self._events.values():
+            if file.torn_at_its_end:
+                yield from self._tell_of_loss(file)
+
+    def _tell_of_loss(self, file: EventFile) -> Iterator[Event]:
+        if not self._told_of_loss:
+            self._told_of_loss = True
+            yield Event({"event": "events_lost", "attempt": self.attempt.number, "file": file.path})
+
+    def _file(self, term: int) -> EventFile:
+        return self._events.setdefault(term, EventFile(self.attempt.events(term)))
 
 
 async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
@@ -95,7 +144,7 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
     while True:
         attempt = run.newest_attempt()
         if attempt is not None and (tail is None or tail.attempt != attempt):
-            for item in tail.read() if tail is not None else ():  # its last words
+            for item in (*tail.read(), *tail.rest()) if tail is not None else ():  # its last words
                 yield item
             tail = AttemptTail(attempt)
         ended = attempt if attempt is not None and has_outcome(attempt) else None
@@ -106,6 +155,8 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
             if run.newest_attempt() != ended:
                 continue  # the next one began meanwhile
             await loop.run_in_executor(None, end_left_job, ended)
+            for item in tail.rest() if tail is not None else ():
+                yield item
             yield result(run)
             return
         if ended is not None and ended != told:
@@ -118,6 +169,8 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
         if ended is not None or not (attempt and has_outcome(attempt)):
             with contextlib.suppress(OSError):  # what cannot be recorded is still told
                 await loop.run_in_executor(None, record_silent_end, run, gone)
+            for item in tail.rest() if tail is not None else ():
+                yield item
             yield result(run, gone)
             return
         await asyncio.sleep(LOOK_S)

@@ -6,7 +6,6 @@ Nothing in it is trusted to be whole: a file may be missing, a line torn, a valu
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import re
@@ -18,7 +17,7 @@ from typing import Any
 
 from muster.agent.job import host_names
 from muster.board import AttemptPaths, RunPaths, read_record
-from muster.runs.follow import Tail
+from muster.runs.follow import EventFile
 from muster.runs.liveness import SILENT_S
 from muster.runs.status import ENDED_STATES, newest_published, read_status
 
@@ -124,27 +123,20 @@ class _EventFile:
     """The events of one term, as far as they have been read."""
 
     def __init__(self, path: str, term: int) -> None:
-        self._tail, self._rest, self._term = Tail(path), b"", term
+        self._file, self._term = EventFile(path), term
         self.events: list[Happening] = []
         self.torn = 0
 
     def read(self) -> None:
-        *lines, self._rest = (self._rest + b"".join(iter(self._tail.read, b""))).split(b"\n")
-        for line in lines:
-            event = _happening(line, self._term)
+        for fields in self._file.read():
+            event = None if fields is None else _happening(fields, self._term)
             if event is not None:
                 self.events.append(event)
             else:
-                self.torn += bool(line.strip(b"\0 \r\t"))
+                self.torn += 1
 
 
-def _happening(line: bytes, term: int) -> Happening | None:
-    try:
-        fields = json.loads(line.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(fields, dict) or not isinstance(fields.get("event"), str):
-        return None
+def _happening(fields: dict[str, Any], term: int) -> Happening | None:
     when = moment(fields.get("time"))
     return None if when is None else Happening(when, fields["event"], whole(fields.get("cycle")) or 0, term, fields)
 

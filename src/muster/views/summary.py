@@ -28,6 +28,8 @@ def summary(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda at
         lines += [f"service {ready_line(service)}", *(f"    {line}" for line in instance_lines(service))]
         lines += [f"    {load_line(service)}"] if service.loads else []
     lines += _use(seen)
+    if torn := sum(attempt.torn for attempt in run.attempts):
+        lines.append(f"{torn} line{'s' * (torn > 1)} of the events could not be read: was the disk full for a while?")
     for failure in findings.failures(run, tail_of):
         cycle = f" in cycle {failure.cycle}" if failure.cycle else ""
         when = f" after {duration(failure.time - seen.start)}" if failure.time is not None else ""

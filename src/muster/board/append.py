@@ -1,0 +1,58 @@
+"""Appending lines on a filesystem that may be full: what did not fit is written later, on a new line."""
+
+from __future__ import annotations
+
+import os
+
+MOST_UNWRITTEN_BYTES = (
+    4 << 20
+)  # the view of a run must not cost the lead's memory; beyond it the oldest lines are dropped
+
+
+class LineFile:
+    """A file of lines with one writer at a time. A failed `append` keeps its lines for the next one."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._unwritten = b""
+
+    @property
+    def behind(self) -> bool:
+        """Whether lines wait for a further `append`."""
+        return bool(self._unwritten)
+
+    def append(self, text: str) -> None:
+        """Write the lines that are behind, then `text`, which ends with a newline; OSError if not all of it fitted.
+
+        A line that was cut short is ended where it is, and written again as a whole: readers skip the torn part.
+        """
+        self._unwritten += text.encode("utf-8", "replace")
+        try:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                self._write(file)
+            finally:
+                os.close(file)
+        finally:
+            self._unwritten = _newest_lines(self._unwritten)
+
+    def _write(self, file: int) -> None:
+        end = b"\n" if _is_torn(file) else b""
+        data, written = end + self._unwritten, 0
+        try:
+            while written < len(data):
+                written += os.write(file, data[written:])
+        finally:
+            self._unwritten = data[max(len(end), data.rfind(b"\n", 0, written) + 1) :]
+
+
+def _is_torn(file: int) -> bool:
+    """Whether the file's last line lacks its end, whichever process wrote it."""
+    size = os.fstat(file).st_size
+    return size > 0 and os.pread(file, 1, size - 1) != b"\n"
+
+
+def _newest_lines(data: bytes) -> bytes:
+    if len(data) <= MOST_UNWRITTEN_BYTES:
+        return data
+    return data[data.find(b"\n", len(data) - MOST_UNWRITTEN_BYTES - 1) + 1 :]
