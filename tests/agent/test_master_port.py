@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from muster.agent.job import Identity, Job
 from muster.agent.master_port import take_master_port
-from muster.agent.ray_node.ports import PortBlock, ephemeral_range, take_block
+from muster.agent.ray_node.ports import PortBlock, take_block
 from muster.board import RunPaths
+from muster.port_ranges import CELL_SIZE, ephemeral_range
 
 RUN = RunPaths("/lustre/muster-runs/train-20260101T000000-ab12")
 IDENTITY = Identity(rank=0, host="n0", run=RUN, attempt=RUN.attempt(0), local=True)
@@ -39,7 +40,8 @@ def test_two_gangs_and_a_ray_node_on_one_host_never_share_a_block() -> None:
     first, second = take_master_port(IDENTITY, JOB, 0), take_master_port(IDENTITY, JOB, 0)
     ray = take_block(f"gang {RUN.run_id} 0", 100)  # even if it began to look at the same place
     try:
-        assert len({first.number // 100, second.number // 100, ray.block.base // 100}) == 3
+        assert first.number // CELL_SIZE != second.number // CELL_SIZE
+        assert not {first.number, second.number} & set(ray.block.ports())
     finally:
         for held in (first, second, ray):
             held.release()

@@ -18,6 +18,7 @@ from muster.agent.services import ports, probes, sandbox, words
 from muster.agent.services.instance import Instance
 from muster.agent.services.launch import Where, endpoints, launch_of
 from muster.agent.services.record import Service, plans_of
+from muster.port_ranges import NEMO_RL_BANDS, HostPorts
 
 ENV = {"PATH": os.environ["PATH"], "KEPT": "1", "OTHER": "2"}
 
@@ -92,7 +93,7 @@ def test_nobody_else_gets_a_leased_port_before_or_after_the_service_has_it() -> 
     first.give()
     third = ports.take("seed")
     assert len({first.number, second.number, third.number}) == 3
-    assert ports.FIRST <= first.number <= ports.LAST
+    assert not [band for band in NEMO_RL_BANDS if first.number in band]
     for lease in (first, second, third):
         lease.release()
     again = ports.take("seed")
@@ -115,12 +116,25 @@ def test_a_pinned_port_is_that_or_none() -> None:
 
 
 def test_ports_that_are_pinned_for_ray_are_avoided() -> None:
-    assert set(ports.candidates("seed", range(6000, 9000))) == {*range(5000, 6000), *range(9000, 10000)}
+    free = ports.take("seed")
+    free.release()
+    other = ports.take("seed", avoid=range(free.number, free.number + 5))
+    other.release()
+    assert other.number not in range(free.number, free.number + 5)
+
+
+def test_every_port_is_tried_once_and_those_outside_ray_s_blocks_and_the_ephemeral_range_first() -> None:
+    tried = [number for _, number in ports.candidates("seed", HostPorts())]
+    assert sorted(tried) == list(range(1024, 65536))
+    assert set(tried[:1176]) == {*range(1024, 1200), *range(9000, 10000)}
+    assert set(tried[-28232:]) == set(range(32768, 61000))
 
 
 def test_ray_s_blocks_are_elsewhere() -> None:
     block = take_block("seed", 100)
-    assert block.block.base > ports.LAST
+    lease = ports.take("seed")
+    assert block.block.base >= 10000 > lease.number
+    lease.release()
     block.release()
 
 

@@ -18,7 +18,8 @@ from muster.backends import archive
 from muster.backends.archive import AGENT_ROOMS, SIMULATOR, agent_sources, build_archive
 
 ROOT = Path(muster.__file__).parent
-MODULES = sorted(path for room in ("agent", "rendezvous", "board", "process") for path in (ROOT / room).rglob("*.py"))
+PACKAGES = ("agent", "rendezvous", "board", "process")
+MODULES = sorted([*(path for room in PACKAGES for path in (ROOT / room).rglob("*.py")), ROOT / "port_ranges.py"])
 RAY_IS_ALLOWED_IN = [ROOT / "agent" / "ray_node" / name for name in ("starter.py", "jobs.py")]
 
 # Runs the archive as a node does, up to the point where the agent misses its arguments; then tells what is loaded.

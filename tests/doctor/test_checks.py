@@ -73,6 +73,7 @@ UNHEALTHY: list[tuple[str, str, str, Any, str]] = [
     ("ray", "warn", "python.ray.import_s", 90.0, "imported in 90.0 s on n1"),
     ("ports", "fail", "ports", {"error": "no free ports for Ray"}, "n1: no free ports"),
     ("ports", "warn", "ports.block", [40000, 40999], "ephemeral range on n1"),
+    ("ports", "warn", "ports.warning", "its ports 2000-2999 lie in a band", "n1: its ports 2000-2999 lie in a band"),
     ("shared-memory", "fail", "shm.free", 64 * checks.MIB, "64 MiB free in /dev/shm on n1"),
     ("shared-memory", "warn", "shm.free", 500 * checks.MIB, "500 MiB"),
     ("open-files", "warn", "limits.nofile", [1024, 1024], "524288 on n[0,2]; 1024 on n1"),

@@ -92,7 +92,8 @@ def test_the_nodes_side_is_valid_on_python_3_9(path: Path) -> None:
     names = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
              for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))}  # fmt: skip
     ours = {name for name in names if name and name.startswith("muster.")}
-    assert all(name.startswith("muster.doctor.node.") or name == "muster.agent.ray_node.ports" for name in ours)
+    shared = ("muster.agent.ray_node.ports", "muster.port_ranges")
+    assert all(name.startswith("muster.doctor.node.") or name in shared for name in ours)
     assert {str(name).partition(".")[0] for name in names - ours} <= sys.stdlib_module_names
 
 

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from muster.placement import ports
+from muster.port_ranges import ephemeral_range
 
 # Fifty processes that wait for one pipe to be closed, ask, and tell.
 FIFTY = """
 import os, sys
 from pathlib import Path
 from muster.placement import ports
+from muster.port_ranges import ephemeral_range
 read, write = os.pipe()
 for _ in range(50):
     if os.fork() == 0:
@@ -63,7 +65,7 @@ def test_without_a_holder_it_is_held_for_a_while(tmp_path: Path, monkeypatch: py
 
 
 def test_a_port_from_anywhere_lies_outside_the_ephemeral_range(tmp_path: Path) -> None:
-    low, high = ports.ephemeral_range()
+    low, high = ephemeral_range()
     assert not low <= ports.take(directory=tmp_path) <= high
 
 

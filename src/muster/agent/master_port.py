@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from muster.agent.groups import group_of
 from muster.agent.job import Identity, Job
+from muster.agent.log import say
 from muster.agent.ray_node import settings
 from muster.agent.ray_node.ports import HeldBlock, PortBlock, take_block
 from muster.agent.ray_node.settings import RayOptions
+from muster.port_ranges import CELL_SIZE
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,15 @@ def take_master_port(identity: Identity, job: Job, cycle: int) -> MasterPort:
     size, pinned = settings.block_size(options), settings.pinned_base(options, identity.rank)
     if job.ray and pinned is not None:
         return MasterPort(PortBlock(pinned, size).unused, None)
-    held = take_block(f"gang {identity.run.run_id} {identity.attempt.number}", size, pinned)
-    return MasterPort(held.block.base + cycle % (size - 1), held)
+    seed = f"gang {identity.run.run_id} {identity.attempt.number}"
+    held = take_block(seed, CELL_SIZE if pinned is None else size, pinned)
+    if warning := held.warning():
+        say(f"the gang: {warning}")
+    return MasterPort(held.block.base + cycle % (held.block.size - 1), held)
 
 
 def _as_ray_takes_them(identity: Identity, job: Job) -> RayOptions:
-    """Blocks of the same size and place as Ray's: only those are kept apart by their guards."""
+    """So that a pinned block is as large, and at the same place, as Ray's would be."""
     has = group_of(identity.rank, job.groups) or job
     return RayOptions(
         cpus=has.cpus_per_node, gpus=None, dashboard=False, nodes=job.nodes, local=identity.local,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from muster.agent import steps
 
-AGENT_ROOMS = ("agent", "rendezvous", "board", "process")
+AGENT_ROOMS = ("agent", "rendezvous", "board", "process", "port_ranges")
 SANDBOX_ROOM = "sandbox"  # half as large again: it travels with a run that has one among its services
 SIMULATOR = ("rendezvous/sim/", "rendezvous/simulate.py")  # of no use on a node
 

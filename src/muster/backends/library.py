@@ -16,7 +16,7 @@ from muster.backends import stand_in
 from muster.backends.archive import SANDBOX_ROOM, compiled, room_sources
 from muster.process import source_of
 
-LIBRARY_ROOMS = ("placement", "process", "progress")  # and the sandbox, where one is among the run's services
+LIBRARY_ROOMS = ("placement", "process", "progress", "port_ranges")  # and the sandbox, where it is one of the services
 _UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # of a pyc's header: no time and no hash to compare with the source
 
 

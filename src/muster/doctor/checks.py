@@ -207,6 +207,9 @@ def check_ports(nodes: Nodes) -> Verdict:
         advice = "narrow net.ipv4.ip_local_port_range, or set --port-base: an outgoing connection may take a port"
         return Verdict("ports", "warn", what, advice, inside)
     blocks = by_value({host: "{}-{}".format(*found["block"]) for host, found in ports.items()})
+    if crowded := {host: found["warning"] for host, found in ports.items() if found.get("warning")}:
+        advice = "end what holds better ports, or set --port-base: NeMo-RL, if it runs there too, may take a port"
+        return Verdict("ports", "warn", f"{folded(crowded)}: {next(iter(crowded.values()))}", advice, tuple(crowded))
     return Verdict("ports", "pass", f"a free block outside the ephemeral range: {blocks}")
 
 

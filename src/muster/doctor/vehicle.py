@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from muster import port_ranges
 from muster.agent.ray_node import ports
 from muster.doctor.node import meeting, mounts, probe, wire
 from muster.doctor.node.wire import MARK, reports_in
@@ -61,7 +62,7 @@ for name, source in json.loads(sys.argv[1]):
     exec(compile(source, name, "exec"), module.__dict__)
 sys.exit(module.main(sys.argv[2:]))
 """
-_MODULES = (ports, mounts, meeting, wire, probe)  # each after those that it imports; the last has main()
+_MODULES = (port_ranges, ports, mounts, meeting, wire, probe)  # each after those that it imports; the last has main()
 
 # Of a surrounding step: they would shrink or block a further one.
 _STEP_SCOPED = re.compile(

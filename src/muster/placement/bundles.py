@@ -9,6 +9,7 @@ from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from muster.placement import ports
+from muster.port_ranges import LAST_PORT
 
 
 def get_bundle_node_ip(pg: PlacementGroup, bundle_index: int) -> str:
@@ -37,7 +38,7 @@ def get_free_port_in_bundle(
     """A port of the bundle's node, from `start_port` on (or none but that), which nobody else is given for a while."""
     strategy = PlacementGroupSchedulingStrategy(placement_group=pg, placement_group_bundle_index=bundle_index)
     task: Any = ray.remote(num_cpus=0)(_take_port)
-    last = ports.LAST_PORT if get_next_free_port else start_port
+    last = LAST_PORT if get_next_free_port else start_port
     port: int = ray.get(task.options(scheduling_strategy=strategy).remote(start_port, last))
     return port
 

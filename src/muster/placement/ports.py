@@ -18,7 +18,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-FIRST_PORT, LAST_PORT = 10000, 65535
+from muster.port_ranges import LAST_PORT, host_ports, is_in_a_block, parted
+
+OURS_FROM = 10000  # below, where both fit, are the ports of services
 UNBOUND_LEASE_S = 300.0
 
 
@@ -36,7 +38,7 @@ class Lease:
 
 
 def take(first: int | None = None, *, last: int = LAST_PORT, holder: int = 0, directory: Path | None = None) -> int:
-    """A free port, from `first` on or from anywhere outside the ephemeral range; OSError when there is none.
+    """A free port, from `first` on or from the best zone of port_ranges.py; OSError when there is none.
 
     It stays taken while process `holder` lives; without one, for UNBOUND_LEASE_S.
     """
@@ -47,7 +49,7 @@ def take(first: int | None = None, *, last: int = LAST_PORT, holder: int = 0, di
                 until = 0.0 if holder else time.time() + UNBOUND_LEASE_S
                 leases.append(Lease(port, until, holder, (began(holder) or 0) if holder else 0))
                 return port
-    raise OSError(f"no free port from {FIRST_PORT if first is None else first} to {last}")
+    raise OSError(f"no free port{'' if first is None else f' from {first}'} to {last}")
 
 
 def give_back(port: int, *, directory: Path | None = None) -> None:
@@ -65,22 +67,16 @@ def began(pid: int) -> int | None:
         return None
 
 
-def ephemeral_range() -> tuple[int, int]:
-    """Where the kernel takes ports for outgoing connections from: one that is free now may be in use a moment later."""
-    with contextlib.suppress(OSError, ValueError), open("/proc/sys/net/ipv4/ip_local_port_range") as file:
-        low, high = file.read().split()
-        return int(low), int(high)
-    return 32768, 60999
-
-
 def _candidates(first: int | None, last: int) -> Iterator[int]:
+    """From `first` on; else from the best zone on, in each from anywhere, and never where an agent has put Ray."""
     if first is not None:
         yield from range(first, last + 1)
         return
-    low, high = ephemeral_range()
-    ports = [port for port in range(FIRST_PORT, last + 1) if not low <= port <= high]
-    start = random.randrange(len(ports)) if ports else 0
-    yield from ports[start:] + ports[:start]
+    for zone in host_ports().zones():
+        for runs in reversed(parted(zone.runs, OURS_FROM)):
+            ports = [port for run in runs for port in run if port <= last]
+            start = random.randrange(len(ports)) if ports else 0
+            yield from (port for port in ports[start:] + ports[:start] if not is_in_a_block(port))
 
 
 def _directory() -> Path:

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
-FIRST_PORT, PORTS = 20000, 10000  # below the range from which the kernel takes the ports of outgoing connections
+from muster.port_ranges import HostPorts, host_ports
+
+PORTS = range(20000, 30000)  # below the usual range from which the kernel takes the ports of outgoing connections
+FEWEST_PORTS = 100  # fewer, and steps that share a host would meet too often: then rather those of PORTS
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,20 @@ def _of_step(host: str, environ: Mapping[str, str]) -> Surroundings:
     )
 
 
-def port_of(job: str, step: str) -> int:
+def port_of(job: str, step: str, host: HostPorts | None = None) -> int:
     """One that all nodes of a step agree on without a word; jobs that follow each other have different ones.
 
-    >>> port_of("4711", "0"), port_of("4711", "1")
+    Nodes agree since their kernels are set up alike: the port is one of PORTS, unless those are in the ephemeral range.
+    Then it is in the longest run of ports that are outside it and outside NeMo-RL's bands.
+
+    >>> port_of("4711", "0", HostPorts()), port_of("4711", "1", HostPorts())
     (24711, 22630)
+    >>> port_of("4711", "0", HostPorts((9000, 65000)))
+    65432
     """
-    return FIRST_PORT + (int(job) + 7919 * int(step)) % PORTS
+    best = (host or host_ports()).zones()[0]
+    ports = PORTS
+    if best.preferred and not any(run.start <= PORTS.start and PORTS.stop <= run.stop for run in best.runs):
+        longest = max(best.runs, key=len)
+        ports = longest if len(longest) >= FEWEST_PORTS else PORTS
+    return ports[(int(job) + 7919 * int(step)) % len(ports)]

@@ -106,7 +106,10 @@ class RayNode:
     async def _new_trial(self, number: int) -> Trial:
         temp = f"{self._temp}.{number}"
         size = settings.block_size(self._options)
-        held = take_block(temp, size, settings.pinned_base(self._options, self._facts.number or 0))
+        smallest = settings.smallest_block(self._options, self._share.cpus)
+        held = take_block(temp, size, settings.pinned_base(self._options, self._facts.number or 0), smallest)
+        if warning := held.warning():
+            self.on_note(f"Ray: {warning}")
         tuning = defaults(self._options.nodes, self._options.large_from)
         env = settings.environment(self._env, Trial.token_file(temp), tuning)
         trial = Trial(temp, self._token, env, held)

@@ -1,20 +1,25 @@
 """A block of ports for this node's part of Ray: outside the kernel's ephemeral range, and held while the run lasts.
 
 Ray's defaults (6379, 8265, 10001, 10002-19999) clash on shared nodes, and a free port from the ephemeral range may be
-an outgoing connection's a moment later. So each agent takes a block for itself. It holds the block's last port, bound
-and never used: another agent on the same host, of whatever job or user, that tries the same block finds it taken.
+an outgoing connection's a moment later. So each agent takes a block for itself, from the best zone of port_ranges.py
+that has one: of the full size, or else in the best zone a smaller one that is large enough; then from the next zone. It
+holds the block's cells, and its last port, bound and never used: another agent on the same host, of whatever job or
+user, that tries any of these ports finds them taken.
 """
 
 from __future__ import annotations
 
 import socket
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from muster.port_ranges import CELL_SIZE, HostPorts, Zone, hold_cells, hold_name, host_ports, parted
 
 BLOCK_SIZE = 1000  # a port for each of Ray's worker processes is in it
 LOCAL_BLOCK_SIZE = 100  # many virtual nodes share one machine, with few workers each
-FIRST_PORT, LAST_PORT = 10000, 65535
+SMALLEST_SIZE, SMALLEST_LOCAL_SIZE = 150, 50  # where ports are scarce: drivers and actors without a CPU need some, too
+RAY_FROM = 10000  # where both fit, blocks lie from here on, and single ports of services below
 FIXED = 10  # ports below this offset have a name; workers take the rest
 
 
@@ -63,58 +68,111 @@ class PortBlock:
 class HeldBlock:
     """A block that is ours until released."""
 
-    def __init__(self, block: PortBlock, guard: socket.socket) -> None:
-        self.block = block
-        self._guard = guard
+    def __init__(self, block: PortBlock, guards: Sequence[socket.socket], zone: Zone | None = None) -> None:
+        """`zone` is where it was found; None of a pinned one."""
+        self.block, self.zone = block, zone
+        self._guards = guards
+
+    def warning(self) -> str | None:
+        """What to say of a block that is not where it should be."""
+        if self.zone is None or self.zone.preferred:
+            return None
+        return f"its ports {self.block.base}-{self.block.guard} lie {self.zone.where}: no better ones are free"
 
     def release(self) -> None:
-        self._guard.close()
-
-
-def take_block(seed: str, size: int, pinned: int | None = None) -> HeldBlock:
-    """The first free block, beginning at one that depends on the seed so that jobs start apart; or the pinned one."""
-    tried = 0
-    for base in [pinned] if pinned is not None else candidates(seed, size, ephemeral_range()):
-        tried += 1
-        guard = _free(PortBlock(base, size))
-        if guard is not None:
-            return HeldBlock(PortBlock(base, size), guard)
-    which = f"{pinned}-{pinned + size - 1}" if pinned is not None else f"any of {tried} blocks of {size} ports"
-    raise OSError(f"no free ports for Ray: something listens in {which}")
-
-
-def candidates(seed: str, size: int, ephemeral: tuple[int, int]) -> Iterator[int]:
-    """Every block that does not touch the ephemeral range, from a place that depends on the seed."""
-    low, high = ephemeral
-    bases = [b for b in range(FIRST_PORT, LAST_PORT - size + 2, size) if b + size - 1 < low or b > high]
-    if not bases:  # a host whose ephemeral range is everything: the guard and the probe are all there is
-        bases = list(range(FIRST_PORT, LAST_PORT - size + 2, size))
-    start = zlib.crc32(seed.encode()) % len(bases)
-    yield from bases[start:]
-    yield from bases[:start]
-
-
-def ephemeral_range() -> tuple[int, int]:
-    try:
-        with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
-            low, high = file.read().split()
-            return int(low), int(high)
-    except (OSError, ValueError):
-        return 32768, 60999
-
-
-def _free(block: PortBlock) -> socket.socket | None:
-    """The bound guard, if every port of the block could be bound; else None."""
-    guard = bind(block.guard)
-    if guard is None:
-        return None
-    for port in block.ports()[:-1]:
-        probe = bind(port)
-        if probe is None:
+        for guard in self._guards:
             guard.close()
-            return None
+
+
+def take_block(seed: str, size: int, pinned: int | None = None, smallest: int | None = None) -> HeldBlock:
+    """The first free block, beginning at one that depends on the seed so that jobs start apart; or the pinned one.
+
+    Where the best zone has none of this size, one of at least `smallest` ports there is better than any elsewhere.
+    """
+    if pinned is not None:
+        guards = _free(PortBlock(pinned, size))
+        if guards is None:
+            raise OSError(f"no free ports for Ray: something listens in {pinned}-{pinned + size - 1}")
+        return HeldBlock(PortBlock(pinned, size), guards)
+    tried = 0
+    for zone, block in candidates(seed, sizes(size, smallest or size), host_ports()):
+        tried += 1
+        guards = _free(block)
+        if guards is not None:
+            return HeldBlock(block, guards, zone)
+    raise OSError(f"no free ports for Ray: something listens in any of {tried} blocks of {size} ports")
+
+
+def smallest_size(cpus: int, local: bool) -> int:
+    """Ports of the smallest block that will do for this many CPUs: two worker processes for each of them.
+
+    >>> smallest_size(4, local=False), smallest_size(224, local=False), smallest_size(4, local=True)
+    (150, 459, 50)
+    """
+    return max(SMALLEST_LOCAL_SIZE if local else SMALLEST_SIZE, FIXED + 2 * cpus + 1)
+
+
+def sizes(size: int, smallest: int) -> list[int]:
+    """The sizes to try, the largest first, in whole cells.
+
+    >>> sizes(1000, 300), sizes(100, 50), sizes(100, 100)
+    ([1000, 500, 300], [100, 50], [100])
+    """
+    found = [_in_cells(size)]
+    while found[-1] > _in_cells(smallest):
+        found.append(max(_in_cells(found[-1] // 2), _in_cells(smallest)))
+    return found
+
+
+def _in_cells(ports: int) -> int:
+    return -(-ports // CELL_SIZE) * CELL_SIZE
+
+
+def candidates(seed: str, wanted: Sequence[int], host: HostPorts) -> Iterator[tuple[Zone, PortBlock]]:
+    """Every block there may be: in the best zone of all sizes, in the others of the largest."""
+    for zone in host.zones():
+        low, high = parted(zone.runs, RAY_FROM)
+        for size in wanted if zone.preferred else wanted[:1]:
+            for runs in (high, low):
+                bases = [base for run in runs for base in _bases(run, size)]
+                start = zlib.crc32(seed.encode()) % len(bases) if bases else 0
+                yield from ((zone, PortBlock(base, size)) for base in bases[start:] + bases[:start])
+
+
+def _bases(run: range, size: int) -> range:
+    """Where blocks of this size fit into a run, in whole cells; at multiples of the size, if as many fit there."""
+    round_ones, in_cells = (
+        range(-(-run.start // unit) * unit, run.stop - size + 1, size) for unit in (size, CELL_SIZE)
+    )
+    return round_ones if len(round_ones) >= len(in_cells) else in_cells
+
+
+def _free(block: PortBlock) -> list[socket.socket] | None:
+    """What holds the block, if every port of it could be bound and none is leased to a service; else None."""
+    held = hold_cells(range(block.base, block.base + block.size))
+    if held is None:
+        return None
+    guard = bind(block.guard)
+    if guard is not None:
+        held.append(guard)
+        if all(_is_free(port) for port in block.ports()[:-1]):
+            return held
+    for one in held:
+        one.close()
+    return None
+
+
+def _is_free(port: int) -> bool:
+    for probe in (bind(port), hold_name(lease_name(port))):
+        if probe is None:
+            return False
         probe.close()
-    return guard
+    return True
+
+
+def lease_name(port: int) -> str:
+    """Held in the abstract namespace by whoever has leased a single port for a service."""
+    return f"muster-port-{port}"
 
 
 def bind(port: int, reuse: bool = False) -> socket.socket | None:

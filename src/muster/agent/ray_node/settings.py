@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from muster.agent.ray_node import labels
 from muster.agent.ray_node.labels import NodeFacts
-from muster.agent.ray_node.ports import BLOCK_SIZE, LOCAL_BLOCK_SIZE, PortBlock
+from muster.agent.ray_node.ports import BLOCK_SIZE, LOCAL_BLOCK_SIZE, PortBlock, smallest_size
 from muster.agent.ray_node.resources import Share
 
 # AF_UNIX paths end at 107 bytes, and Ray adds about 62 for its session and socket names.
@@ -80,6 +80,11 @@ def block_size(options: RayOptions) -> int:
     """Room for several worker processes for each CPU; smaller where many virtual nodes share one machine."""
     smallest = LOCAL_BLOCK_SIZE if options.local else BLOCK_SIZE
     return max(smallest, math.ceil(4 * (options.cpus or 0) / 100) * 100)
+
+
+def smallest_block(options: RayOptions, cpus: int) -> int:
+    """How few ports will do for a node with this many CPUs, where larger blocks do not fit."""
+    return min(block_size(options), smallest_size(cpus, options.local))
 
 
 def pinned_base(options: RayOptions, rank: int) -> int | None:

@@ -1,4 +1,6 @@
-"""A port of a service's own: free when it was taken, and chosen by no other agent on the host while it is leased.
+"""A port for a service: free when it was taken, and chosen by no other agent on the host while it is leased.
+
+Ports come from the best zone of port_ranges.py that has one, in it first from those below Ray's blocks.
 
 Two things hold it. Until the service starts, a bound socket. And for the whole time a name in the abstract namespace of
 Unix sockets, which is as wide as the ports are: agents of other runs, or of this one on the same machine, go by. A
@@ -11,9 +13,9 @@ import socket
 import zlib
 from collections.abc import Container, Iterator
 
-from muster.agent.ray_node.ports import bind
-
-FIRST, LAST = 5000, 9999  # below Ray's blocks and below the kernel's ephemeral range
+from muster.agent.log import say
+from muster.agent.ray_node.ports import RAY_FROM, bind, lease_name
+from muster.port_ranges import HostPorts, Zone, hold_name, host_ports, is_in_a_block, parted
 
 
 class Lease:
@@ -41,30 +43,38 @@ class Lease:
 
 def take(seed: str, pinned: int | None = None, avoid: Container[int] = ()) -> Lease:
     """The pinned port; else the first free one that is not to be avoided, from a place that depends on the seed."""
-    for number in [pinned] if pinned is not None else candidates(seed, avoid):
-        guard = _name(number)
-        held = bind(number, reuse=True) if guard is not None else None
-        if guard is not None and held is not None:
-            return Lease(number, pinned is not None, guard, held)
-        if guard is not None:
-            guard.close()
-    which = f"port {pinned} is" if pinned is not None else f"all ports from {FIRST} to {LAST} are"
-    raise OSError(f"{which} taken on this host; `auto` takes a free one")
+    if pinned is not None:
+        lease = _lease(pinned, pinned=True)
+        if lease is None:
+            raise OSError(f"port {pinned} is taken on this host; `auto` takes a free one")
+        return lease
+    for zone, number in candidates(seed, host_ports()):
+        if number in avoid:
+            continue
+        lease = _lease(number, pinned=False)
+        if lease is not None:
+            if not zone.preferred:
+                say(f"port {number} for a service lies {zone.where}: no better one is free")
+            return lease
+    raise OSError("no port of this host is free for a service")
 
 
-def candidates(seed: str, avoid: Container[int] = ()) -> Iterator[int]:
-    """Every port there is, once."""
-    size = LAST - FIRST + 1
-    start = zlib.crc32(seed.encode()) % size
-    ports = (FIRST + (start + step) % size for step in range(size))
-    return (port for port in ports if port not in avoid)
+def candidates(seed: str, host: HostPorts) -> Iterator[tuple[Zone, int]]:
+    """Every port there is, once; the best first."""
+    for zone in host.zones():
+        for runs in parted(zone.runs, RAY_FROM):
+            ports = [port for run in runs for port in run]
+            start = zlib.crc32(seed.encode()) % len(ports) if ports else 0
+            yield from ((zone, port) for port in ports[start:] + ports[:start])
 
 
-def _name(port: int) -> socket.socket | None:
-    guard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        guard.bind(f"\0muster-port-{port}")
-        return guard
-    except OSError:
+def _lease(number: int, pinned: bool) -> Lease | None:
+    """None where the port is taken, or, unless it is pinned, in a block that an agent holds for Ray."""
+    guard = hold_name(lease_name(number))
+    if guard is None:
+        return None
+    held = bind(number, reuse=True) if pinned or not is_in_a_block(number) else None
+    if held is None:
         guard.close()
         return None
+    return Lease(number, pinned, guard, held)

@@ -13,10 +13,11 @@ import sys
 import time
 from typing import Any
 
-from muster.agent.ray_node.ports import ephemeral_range, take_block
+from muster.agent.ray_node.ports import LOCAL_BLOCK_SIZE, smallest_size, take_block
 from muster.doctor.node.meeting import attend
 from muster.doctor.node.mounts import probe_filesystem_type
 from muster.doctor.node.wire import report_lines
+from muster.port_ranges import ephemeral_range
 
 CONTAINER_PROGRAMS = ("apptainer", "singularity", "ch-run", "enroot")
 PYTHON_DEADLINE_S = 180.0
@@ -68,9 +69,12 @@ def _given_variables(order: dict[str, Any]) -> dict[str, str]:
 def probe_ports(order: dict[str, Any]) -> dict[str, Any]:
     """Whether a block of ports for Ray is free here now."""
     facts: dict[str, Any] = {"ephemeral": list(ephemeral_range())}
+    size: int = order["block_size"]
+    smallest = min(size, smallest_size(len(os.sched_getaffinity(0)), size == LOCAL_BLOCK_SIZE))
     try:
-        held = take_block("doctor", order["block_size"], order["port_base"])
+        held = take_block("doctor", size, order["port_base"], smallest)
         facts["block"] = [held.block.base, held.block.guard]
+        facts["warning"] = held.warning()
         held.release()
     except OSError as error:
         facts["error"] = str(error)

@@ -1,0 +1,173 @@
+"""Which ports of this host to choose from, in order of preference, and which cells of them agents hold.
+
+A port of the kernel's ephemeral range that is free now may be an outgoing connection's a moment later. On some systems
+that range begins at 9000, and NeMo-RL has a band below it for each of its parts. The zones are ordered by how safe
+their ports are; an allocator that has to fall back on a later one says so.
+
+A cell is CELL_SIZE ports that begin at a multiple of CELL_SIZE. An agent that takes a block of ports holds a name for
+each of its cells in the abstract namespace of Unix sockets, which is as wide as the ports are (one network namespace,
+all users): blocks of different sizes never overlap, though nothing is bound in them yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+FIRST_PORT, LAST_PORT = 1024, 65535  # below, ports are privileged
+USUAL_EPHEMERAL = (32768, 60999)  # Linux's default, where /proc does not tell
+CELL_SIZE = 25  # ports; so small that 176 of them are 7 cells, so large that Ray's 1000 are only 40 descriptors
+
+# NeMo-RL's own choices, from its ray.sub and its documentation.
+RAY_SUB_WORKERS = range(2000, 3000)  # of the Ray that ray.sub starts; under Muster that Ray does not run
+NEMO_RL_BANDS = (
+    range(1200, 2000),  # ray.sub's Ray daemons, etcd and NATS, master addresses
+    RAY_SUB_WORKERS,
+    range(3000, 5000),  # generation
+    range(5000, 6000),  # Gym servers
+    range(6000, 7000),  # sandbox
+    range(7000, 9000),  # vLLM and SGLang
+)
+
+
+@dataclass(frozen=True)
+class Zone:
+    """Ports of one kind as runs without a gap; `where` completes "its ports lie ..."."""
+
+    where: str
+    runs: tuple[range, ...]
+    preferred: bool = False
+
+
+@dataclass(frozen=True)
+class HostPorts:
+    """What the kernel does with ports here."""
+
+    ephemeral: tuple[int, int] = USUAL_EPHEMERAL
+    reserved: tuple[range, ...] = ()  # never given to outgoing connections, since some program was promised them
+    first: int = FIRST_PORT
+
+    def zones(self) -> list[Zone]:
+        """Every port that may be bound, once; the best zone first.
+
+        >>> [(run[0], run[-1]) for run in HostPorts().zones()[0].runs]
+        [(1024, 1199), (9000, 32767), (61000, 65535)]
+        >>> [(run[0], run[-1]) for run in HostPorts((9000, 65000)).zones()[0].runs]
+        [(1024, 1199), (65001, 65535)]
+        """
+        every, kernel = [range(self.first, LAST_PORT + 1)], range(self.ephemeral[0], self.ephemeral[1] + 1)
+        ours = _without(every, self.reserved)
+        outside = _without(ours, [kernel])
+        others = [band for band in NEMO_RL_BANDS if band is not RAY_SUB_WORKERS]
+        found = (
+            Zone("outside the ephemeral range and NeMo-RL's bands", _without(outside, NEMO_RL_BANDS), preferred=True),
+            Zone("in the band of ray.sub's Ray workers", _within(outside, [RAY_SUB_WORKERS])),
+            Zone("in NeMo-RL's bands", _within(outside, others)),
+            Zone("in net.ipv4.ip_local_reserved_ports", _without(every, ours)),
+            Zone("in the kernel's ephemeral range", _within(ours, [kernel])),
+        )
+        return [zone for zone in found if zone.runs]
+
+
+def host_ports() -> HostPorts:
+    """As the kernel tells it of this network namespace."""
+    reserved = []
+    for part in _sysctl("ip_local_reserved_ports").replace(",", " ").split():
+        low, _, high = part.partition("-")
+        with contextlib.suppress(ValueError):
+            reserved.append(range(int(low), int(high or low) + 1))
+    first = FIRST_PORT
+    with contextlib.suppress(ValueError):
+        first = max(FIRST_PORT, int(_sysctl("ip_unprivileged_port_start")))
+    return HostPorts(ephemeral_range(), tuple(reserved), first)
+
+
+def ephemeral_range() -> tuple[int, int]:
+    """The first and the last port that the kernel gives to outgoing connections."""
+    try:
+        low, high = _sysctl("ip_local_port_range").split()
+        return int(low), int(high)
+    except ValueError:
+        return USUAL_EPHEMERAL
+
+
+def _sysctl(name: str) -> str:
+    try:
+        with open(f"/proc/sys/net/ipv4/{name}", encoding="ascii") as file:
+            return file.read()
+    except (OSError, ValueError):
+        return ""
+
+
+def parted(runs: Iterable[range], at: int) -> tuple[list[range], list[range]]:
+    """The runs below a port, and those from it on.
+
+    >>> parted([range(1024, 1200), range(9000, 20000)], 10000)
+    ([range(1024, 1200), range(9000, 10000)], [range(10000, 20000)])
+    """
+    runs = list(runs)
+    below, above = [range(r.start, min(r.stop, at)) for r in runs], [range(max(r.start, at), r.stop) for r in runs]
+    return [run for run in below if run], [run for run in above if run]
+
+
+def cells(block: range) -> range:
+    """Numbers of the cells that lie wholly in a block.
+
+    >>> cells(range(100, 150)), cells(range(110, 160))
+    (range(4, 6), range(5, 6))
+    """
+    return range(-(-block.start // CELL_SIZE), block.stop // CELL_SIZE)
+
+
+def hold_cells(block: range) -> list[socket.socket] | None:
+    """What holds the cells of a block until it is closed; None where another block has one of them."""
+    held: list[socket.socket] = []
+    for cell in cells(block):
+        one = hold_name(f"muster-cell-{cell}")
+        if one is None:
+            for other in held:
+                other.close()
+            return None
+        held.append(one)
+    return held
+
+
+def is_in_a_block(port: int) -> bool:
+    """Whether an agent on this host holds the port's cell."""
+    start = port // CELL_SIZE * CELL_SIZE
+    held = hold_cells(range(start, start + CELL_SIZE))
+    for one in held or ():
+        one.close()
+    return held is None
+
+
+def hold_name(name: str) -> socket.socket | None:
+    """A name in the abstract namespace until it is closed; None where it is taken."""
+    guard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        guard.bind(f"\0{name}")
+        return guard
+    except OSError:
+        guard.close()
+        return None
+
+
+def _without(runs: Iterable[range], taken: Sequence[range]) -> tuple[range, ...]:
+    left = list(runs)
+    for hole in taken:
+        left = [part for run in left for part in _cut(run, hole)]
+    return tuple(left)
+
+
+def _cut(run: range, hole: range) -> Iterator[range]:
+    for part in (range(run.start, min(run.stop, hole.start)), range(max(run.start, hole.stop), run.stop)):
+        if part:
+            yield part
+
+
+def _within(runs: Iterable[range], places: Sequence[range]) -> tuple[range, ...]:
+    runs = list(runs)
+    shared = [range(max(run.start, place.start), min(run.stop, place.stop)) for place in places for run in runs]
+    return tuple(sorted((part for part in shared if part), key=lambda part: part.start))
