@@ -224,6 +224,30 @@ def test_the_name_given_to_pyxis_is_the_one_by_which_it_is_entered() -> None:
     assert "--container-name=mine" in way_into(own, "train-ab12", "77", 2, 1).srun_flags
 
 
+HOME_OUT = "--no-container-mount-home"  # in pyxis's words; --from-env says it before the runtime is known
+
+
+@pytest.mark.parametrize(
+    ("runtime", "help", "expected"),
+    [
+        ("pyxis", "", [HOME_OUT]),
+        ("apptainer", "", ["--no-home"]),
+        ("charliecloud", "  --home  mount the home directory\n  --no-home  (deprecated)", []),
+        ("charliecloud", "  --no-home  do not mount the home directory", ["--no-home"]),
+    ],
+)
+def test_a_home_directory_that_is_to_stay_outside_does_so_in_the_words_of_the_runtime(
+    runtime: str, help: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container_here, "_help", lambda program: help)
+    spec = job(
+        container_runtime=runtime, container_args=f"{HOME_OUT} --mine", container_mounts="", container_image="/i"
+    )
+    monkeypatch.setattr(container_here, "_check_image", lambda image, place: None)
+    found = container_here.container_of(spec, Place("sbatch", 4), "/home", "/runs", Path("/"))
+    assert found is not None and list(found.args) == [*expected, "--mine"]
+
+
 def test_a_named_container_of_pyxis_is_removed_where_the_site_would_keep_it(tmp_path: Path) -> None:
     finish = wrap(container(), "train-ab12", "SLURMD_NODENAME", 4).finish
     for listed, removed in (("pyxis_c", True), ("pyxis_77_c", False)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from muster.spec import load_job
 from muster.spec.ray_sub import as_words, job_of
 
@@ -14,6 +16,7 @@ LAUNCH = {
     "SETUP_COMMAND": "source env.sh && uv sync",
     "BASE_LOG_DIR": "/shared/logs",
 }
+SANDBOX = {"SANDBOX_CONTAINER": "registry#sandbox:1", "SANDBOX_COMMAND": "/start-with-nginx.sh"}
 
 
 def test_every_variable_of_a_launch_becomes_a_field() -> None:
@@ -39,7 +42,63 @@ def test_the_container_has_a_uv_cache_of_its_own() -> None:
 def test_a_variable_without_effect_is_named_with_what_replaces_it() -> None:
     notes = job_of({**LAUNCH, "PORT": "6379", "SANDBOX_COMMAND": "serve", "RAY_LOG_SYNC_FREQUENCY": "60"}).notes
     assert [note.split()[0] for note in notes] == ["PORT", "RAY_LOG_SYNC_FREQUENCY", "SANDBOX_COMMAND"]
-    assert "--port-base" in notes[0] and "--ray-logs" in notes[1] and "sandbox" in notes[2]
+    assert "--port-base" in notes[0] and "--ray-logs" in notes[1] and "SANDBOX_CONTAINER" in notes[2]
+
+
+@pytest.mark.parametrize(("given", "port"), [({}, 6000), ({"NEMO_SKILLS_SANDBOX_PORT": "6500"}, 6500)])
+def test_a_sandbox_becomes_a_service_at_the_port_where_its_clients_look(given: dict[str, str], port: int) -> None:
+    found = job_of({**LAUNCH, **SANDBOX, **given})
+    spec = load_job(None, found.fields)
+    assert spec.services["sandbox"].kind == "sandbox" and spec.services["sandbox"].ports == {"http": port}
+    assert found.fields["env"]["NEMO_SKILLS_SANDBOX_PORT"] == str(port)
+    notes = "\n".join(found.notes)
+    assert (
+        "Muster's own sandbox" in notes
+        and f"services: {{sandbox: {{kind: sandbox, ports: {{http: {port}}}}}}}" in notes
+    )
+    assert "do not exist" not in notes and "does not start sandboxes" not in notes
+    assert not [word for word in as_words(found.fields) if "services" in word]  # there is no such flag
+
+
+def test_what_a_sandbox_of_muster_s_has_no_use_for_is_named_with_what_to_do() -> None:
+    given = {
+        "SANDBOX_EXTRA_MOUNTS": "/a:/a",
+        "SANDBOX_ENV_VARS": "A=1",
+        "SANDBOX_BASE_PORT": "6001",
+        "SANDBOX_NEW": "x",
+    }
+    notes = job_of({**LAUNCH, **SANDBOX, **given}).notes
+    for name in given:
+        assert [note for note in notes if note.startswith(f"{name} has no effect: ")], name
+
+
+def test_half_a_sandbox_starts_none_as_in_the_script_and_says_so() -> None:
+    for name in SANDBOX:
+        found = job_of({**LAUNCH, name: "x", "NEMO_SKILLS_SANDBOX_PORT": "6100"})
+        assert "services" not in found.fields
+        assert [note.split()[0] for note in found.notes] == [name, "NEMO_SKILLS_SANDBOX_PORT"]
+
+
+@pytest.mark.parametrize(
+    ("value", "dedicated", "said"), [("1", True, "no CPUs"), ("0", False, ""), ("yes", False, "1")]
+)
+def test_a_dedicated_head_is_asked_for_and_its_difference_told(value: str, dedicated: bool, said: str) -> None:
+    found = job_of({**LAUNCH, "DEDICATED_RAY_HEAD": value})
+    assert load_job(None, found.fields).dedicated_head == dedicated
+    assert ("--dedicated-head" in as_words(found.fields)) == dedicated
+    assert len(found.notes) == bool(said) and said in "".join(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("RAY_DEBUG", "legacy"), ("RAY_SUB_DEBUG_ENV", "1"), ("NRL_GPU_CPU_AFFINITY_FILE", "/tmp/x")]
+)
+def test_what_the_script_does_and_muster_does_not_is_said(name: str, value: str) -> None:
+    assert [note.split()[0] for note in job_of({**LAUNCH, name: value}).notes] == [name]
+
+
+def test_the_home_directory_stays_outside_whichever_runtime_is_named() -> None:
+    assert job_of(LAUNCH, flags=["container_runtime"]).fields["container_args"] == "--no-container-mount-home"
+    assert "container_args" not in job_of(LAUNCH, flags=["container_args"]).fields
 
 
 def test_gpus_that_nobody_asked_for_are_pointed_out() -> None:
@@ -49,7 +108,7 @@ def test_gpus_that_nobody_asked_for_are_pointed_out() -> None:
 
 
 def test_what_a_flag_replaces_is_left_out() -> None:
-    fields = job_of(LAUNCH, flags=["gres", "container_runtime", "command"]).fields
+    fields = job_of(LAUNCH, flags=["gres", "container_args", "command"]).fields
     assert not {"gpus_per_node", "container_args", "command"} & set(fields)
 
 

@@ -16,6 +16,7 @@ from muster.backends.errors import Mistake
 from muster.spec import JobSpec
 
 APPTAINER = ("apptainer", "singularity")
+NO_HOME = "--no-container-mount-home"  # pyxis's
 # Each node has these of its own: what is not there on this machine may be on the nodes.
 NODE_LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/local")
 
@@ -34,7 +35,8 @@ def container_of(spec: JobSpec, place: Place, workdir: str, runs: str, cwd: Path
     inside = spec.container_workdir or workdir
     if not inside.startswith("/"):
         raise Mistake(f"--container-workdir {inside}: give the path from /")
-    args = (*_arguments(spec, runtime, program, image), *_words(spec.container_args))
+    own = [part for word in _words(spec.container_args) for part in _in_its_words(word, runtime, program)]
+    args = (*_arguments(spec, runtime, program, image), *own)
     if is_path:
         _check_image(image, place)
     if runtime == "charliecloud" and is_path and not {"-w", "--write", "-W", "--write-fake"} & set(args):
@@ -79,6 +81,14 @@ def _arguments(spec: JobSpec, runtime: str, program: str, image: str) -> list[st
         fake = ["--write-fake"] if "--write-fake" in _help(program) else []
         return [*fake, *(["--set-env"] if os.path.exists(image + "/ch/environment") else [])]
     return []
+
+
+def _in_its_words(word: str, runtime: str, program: str) -> list[str]:
+    """Translate the one argument that may be given before the runtime is known: the home directory stays outside."""
+    if word != NO_HOME or runtime == "pyxis":
+        return [word]
+    # Releases of Charliecloud with --home mount it only where that is given.
+    return ["--no-home"] if runtime == "apptainer" or " --home " not in _help(program) else []
 
 
 def _words(text: str | None) -> list[str]:

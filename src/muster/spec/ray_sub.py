@@ -16,7 +16,9 @@ from muster.spec.flags import long_flag
 _UV_CACHE = "/root/.cache/uv"
 
 _PORTS = "Muster takes a free block of ports on every node; to pin it, use --port-base"
-_SANDBOX = "Muster does not start sandboxes yet; start them from COMMAND, or keep ray.sub for this job"
+_SANDBOX_PAIR = ("SANDBOX_CONTAINER", "SANDBOX_COMMAND")  # ray.sub starts sandboxes where both are set
+_SANDBOX_PORT = "NEMO_SKILLS_SANDBOX_PORT"
+_USUAL_SANDBOX_PORT = "6000"  # where NeMo-Skills' clients look if nothing else is said
 
 UNNEEDED = {
     **dict.fromkeys(
@@ -28,11 +30,21 @@ UNNEEDED = {
         _PORTS,
     ),
     "RAY_LOG_SYNC_FREQUENCY": "Ray's logs are kept at the end, in one archive for each node; see --ray-logs",
+    "RAY_SUB_DEBUG_ENV": "no environment is printed; `muster exec RUN -- env` prints that of a node",
+    "NRL_GPU_CPU_AFFINITY_FILE": "Muster does not write that file, so NeMo-RL does not bind its workers to CPUs; "
+    "write it with --setup",
     "WORKER_NUM_RETRIES": "a Ray node that does not start is tried three times, with fresh state",
 }  # fmt: skip
-"""Variables without a field of their own, each with why, or what to use instead; SANDBOX_* besides."""
+"""Variables without a field of their own, each with why, or what to use instead; those of a sandbox besides."""
 
-_YIELDS = {"gpus_per_node": "gres", "container_args": "container_runtime"}  # to a flag that does not go with it
+UNUSED_BY_SANDBOX = {
+    "SANDBOX_EXTRA_MOUNTS": "name places that programs may read in `settings: {read_only: [...]}` of the service",
+    "SANDBOX_ENV_VARS": "name variables that programs get in `settings: {env: {...}}` of the service",
+    "SANDBOX_BASE_PORT": "the workers of Muster's sandbox have no ports",
+}
+"""Variables of ray.sub's sandbox that Muster's takes otherwise; a service can be given settings in a job file."""
+
+_YIELDS = {"gpus_per_node": "gres"}  # to a flag that does not go with it
 
 
 @dataclass
@@ -63,7 +75,13 @@ def job_of(env: Mapping[str, str], flags: Collection[str] = ()) -> FromEnvironme
     fields["exclusive"] = "true"
     fields |= _mounts(given) | _setup(given)
     if "CONTAINER" in given:
-        fields["container_args"] = "--no-container-mount-home"
+        fields["container_args"] = "--no-container-mount-home"  # also where pyxis is not: see container_here
+    if given.get("DEDICATED_RAY_HEAD") == "1":
+        fields["dedicated_head"] = "true"
+    if _has_sandbox(given):
+        port = given.get(_SANDBOX_PORT, _USUAL_SANDBOX_PORT)
+        fields["services"] = {"sandbox": {"kind": "sandbox", "ports": {"http": port}}}
+        fields["env"][_SANDBOX_PORT] = port
     left = {name: value for name, value in fields.items() if name not in flags and _YIELDS.get(name) not in flags}
     notes = _notes(given)
     if not {"gpus_per_node", "gres"} & {*left, *flags}:
@@ -86,8 +104,37 @@ def _setup(given: Mapping[str, str]) -> dict[str, str]:
 
 def _notes(given: Mapping[str, str]) -> list[str]:
     notes = [f"{name} has no effect: {UNNEEDED[name]}" for name in UNNEEDED if name in given]
-    notes += [f"{name} has no effect: {_SANDBOX}" for name in sorted(given) if name.startswith("SANDBOX_")]
-    return notes
+    if given.get("RAY_DEBUG") == "legacy":
+        notes.append("RAY_DEBUG has no effect on the cluster: `ray start` gets no --ray-debugger-external for `legacy`")
+    dedicated = given.get("DEDICATED_RAY_HEAD", "0")
+    if dedicated == "1":
+        notes.append("DEDICATED_RAY_HEAD becomes --dedicated-head: Ray gets no GPUs of the head, and no CPUs either")
+    elif dedicated != "0":
+        notes.append(f"DEDICATED_RAY_HEAD={dedicated} has no effect: 1 asks for a head without work")
+    return notes + _sandbox_notes(given)
+
+
+def _has_sandbox(given: Mapping[str, str]) -> bool:
+    return all(name in given for name in _SANDBOX_PAIR)
+
+
+def _sandbox_notes(given: Mapping[str, str]) -> list[str]:
+    if not _has_sandbox(given):
+        pair = " and ".join(_SANDBOX_PAIR)
+        of_sandbox = [name for name in sorted(given) if name.startswith("SANDBOX_")]
+        notes = [f"{name} has no effect: a sandbox is started where {pair} are both set" for name in of_sandbox]
+        if _SANDBOX_PORT in given:
+            notes.append(f"{_SANDBOX_PORT} is passed on, but starts no sandbox: {pair} are not both set")
+        return notes
+    port = given.get(_SANDBOX_PORT, _USUAL_SANDBOX_PORT)
+    notes = [
+        f"{' and '.join(_SANDBOX_PAIR)} become Muster's own sandbox, for the same clients. It runs in the job's image, "
+        "not in theirs: what programs import must be there. In a job file it is "
+        f"services: {{sandbox: {{kind: sandbox, ports: {{http: {port}}}}}}}"
+    ]
+    others = [name for name in sorted(given) if name.startswith("SANDBOX_") and name not in _SANDBOX_PAIR]
+    unknown = "Muster's sandbox does not know it"
+    return notes + [f"{name} has no effect: {UNUSED_BY_SANDBOX.get(name, unknown)}" for name in others]
 
 
 def as_words(fields: Mapping[str, Any]) -> list[str]:
@@ -96,9 +143,9 @@ def as_words(fields: Mapping[str, Any]) -> list[str]:
     for name, value in fields.items():
         if name == "env":
             words += [f"--env={key}={text}" for key, text in value.items()]
-        elif name == "exclusive":
-            words.append("--exclusive")
-        elif name != "command":
+        elif name in ("exclusive", "dedicated_head"):
+            words.append(long_flag(name))
+        elif name not in ("command", "services"):  # services have no flag: a note shows them
             words.append(f"{long_flag(name)}={value}")
     command = values.command_words(fields.get("command", []))
     return [*words, "--", *command] if isinstance(command, list) else words
