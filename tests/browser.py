@@ -19,7 +19,7 @@ import pytest
 from tests.running import wait_for
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ANSWER_S = 30.0
+ANSWER_S = 120.0  # its first answer waits for its start
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)")
 

@@ -23,7 +23,7 @@ from tests.running import MusterCommand
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TAG = "MUSTER_TEST_TAG"
-SETTLE_S = 20.0  # what was ended may take a moment to be gone; what is still there then was left
+SETTLE_S = 60.0  # what was ended may take a moment to be gone; what is still there then was left
 
 
 def tagged_processes(tag: str) -> dict[int, str]:

@@ -43,14 +43,14 @@ async def test_a_stall_whose_driver_is_gone_when_the_stacks_are_kept_concerns_no
     else:
         life.driving._left.set()
     life.heard.stacks.set_result([False])
-    await asyncio.wait_for(stalled, 20)
+    await asyncio.wait_for(stalled, 120)
     assert (life.fed, life.signals, life.driving._stalling) == ([], [], None)
 
 
 async def test_a_stall_is_told_when_the_stacks_are_kept(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.heard.stacks.set_result([True])
-    await asyncio.wait_for(life.driving._stalled(60.0), 20)
+    await asyncio.wait_for(life.driving._stalled(60.0), 120)
     assert [type(event) for event in life.fed] == [m.DriverStalled] and life.signals == []
 
 

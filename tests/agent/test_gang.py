@@ -72,7 +72,7 @@ class Running:
             self.gang.take(node, {"type": "procs_ended", "cycle": cycle})
 
     async def exit(self) -> Exit:
-        return await asyncio.wait_for(self.end, 20)
+        return await asyncio.wait_for(self.end, 120)
 
 
 @pytest.fixture

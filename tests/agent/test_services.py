@@ -250,7 +250,7 @@ class Told:
 
     async def next(self, state: str) -> dict[str, Any]:
         """The next word of this state."""
-        while (said := await asyncio.wait_for(self.words.get(), 30))["state"] != state:
+        while (said := await asyncio.wait_for(self.words.get(), 120))["state"] != state:
             pass
         return said
 

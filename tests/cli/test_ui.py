@@ -35,7 +35,7 @@ def test_the_printed_link_leads_in_and_an_interrupt_ends_it(muster: MusterComman
     assert '"run":"train"' in fetch(f"{origin}/api/runs", Cookie=cookie)[2]
     assert 'muster_run_restarts{run="train"} 2' in fetch(f"{origin}/metrics", Authorization="Bearer s3cret")[2]
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
 
 
@@ -47,7 +47,7 @@ def test_on_a_remote_host_the_tunnel_is_printed_first(muster: MusterCommand) -> 
     port = urlsplit(link).port
     assert re.fullmatch(rf"on your own machine first:  ssh -N -L {port}:127\.0\.0\.1:{port} \S+@\S+\n", line)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=180)
 
 
 def test_a_port_that_is_taken_is_named(muster: MusterCommand) -> None:

@@ -16,7 +16,7 @@ from tests.running import MusterCommand
 def doctor(muster: MusterCommand, *args: str, **popen: Any) -> tuple[int, dict[str, Any], str]:
     """The command's exit code, its JSON and the states by check."""
     process = muster.start("doctor", "--backend", "local", "--no-ray", "--python", muster.python, *args, **popen)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert out, err
     report = json.loads(out)
     return process.returncode, report, err

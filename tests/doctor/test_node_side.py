@@ -105,7 +105,7 @@ def test_the_probe_needs_no_file_of_ours_and_no_package(tmp_path: Path) -> None:
     }  # fmt: skip
     words = vehicle.bash_words(order, "echo noise; export FROM_SETUP=1", inside_step=False)
     done = subprocess.run(
-        words, capture_output=True, text=True, timeout=60, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}
+        words, capture_output=True, text=True, timeout=180, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}
     )
     assert done.returncode == 0, done.stderr
     (report,) = reports_in(done.stdout).values()
@@ -122,7 +122,7 @@ def test_a_setup_that_fails_is_reported_whether_or_not_it_ends_the_shell(tmp_pat
         "workdir": "/", "python": sys.executable, "ray": False, "port_base": None, "block_size": 100,
     }  # fmt: skip
     words = vehicle.bash_words(order, setup, inside_step=False)
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=180)
     (report,) = reports_in(done.stdout).values()
     assert report["setup_code"] == code
     assert (tmp_path / "absent-0").exists() == setup.startswith("exit")

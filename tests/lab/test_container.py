@@ -79,7 +79,7 @@ def test_scancel_reaches_the_driver_inside_and_another_step_can_enter(slurm: Slu
     assert shell.stdout.split() == [MARK, run.name], shell.stderr
     assert agents_of(slurm, "n2") == [("slurmstepd", True)]  # the agent is the task: Slurm signals it
     slurm.slurm("scancel", job_id)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=180)
     assert process.returncode == 9
     assert "saving" in out
 

@@ -110,7 +110,7 @@ def test_an_interrupt_while_it_waits_leaves_no_job_and_no_file(slurm: SlurmComma
     waiting = ["squeue", "--noheader", "--name=muster-doctor", "--format=%T"]
     wait_for("the doctor's job to wait", lambda: "PENDING" in slurm.slurm(*waiting).stdout)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 130, err
     wait_for("its job to be gone", lambda: not slurm.slurm(*waiting).stdout)
     assert list(slurm.cwd.iterdir()) == []

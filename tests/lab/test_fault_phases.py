@@ -33,7 +33,7 @@ def cancelled(slurm: SlurmCommand, process: subprocess.Popen[str], job_id: str) 
     """scancel, until all is over; Slurm itself would kill what is left after KillWait."""
     began = time.monotonic()
     slurm.slurm("scancel", job_id)
-    process.communicate(timeout=90)
+    process.communicate(timeout=180)
     print(f"ended {time.monotonic() - began:.1f} s after scancel (KillWait {LAB['kill_wait']} s)")
     slurm.ended_job(job_id)
 
@@ -124,5 +124,5 @@ def test_muster_run_can_be_interrupted_at_once(slurm: SlurmCommand) -> None:
     process = slurm.start(*slurm.run_args("--", "true", nodes=2))
     wait_for("the run directory", slurm.run_dirs)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode in (0, 130)

@@ -31,7 +31,7 @@ def test_a_fault_ends_the_run_by_name(slurm: SlurmCommand, fault: Fault, capsys:
         wait_for("the outcome", (run / "attempt-0" / "outcome").exists)
         seconds = time.monotonic() - began
     try:
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=180)
     finally:
         fault.mend(slurm)
     assert process.returncode == fault.code, err

@@ -94,7 +94,7 @@ def test_a_killed_node_costs_a_restart_and_the_spare_takes_its_ranks(slurm: Slur
     victim = (run / "attempt-0" / "hosts").read_text().split()[1]
     slurm.lab.kill_node(victim)
     try:
-        _, err = process.communicate(timeout=90)
+        _, err = process.communicate(timeout=180)
         assert process.returncode == 0, err
         first, second = slurm.status()["cycles"]
         assert victim in first["members"] and victim in first["reason"]

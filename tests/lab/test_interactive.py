@@ -56,11 +56,11 @@ def test_an_open_shell_ends_with_the_cluster_and_a_signal_reaches_what_runs(slur
     wait_for("the command", (output / "ready").exists)
     assert len(list((slurm.run_dir() / "attempt-0" / "sessions").iterdir())) == 2
     command.send_signal(signal.SIGINT)
-    command.communicate(timeout=60)
+    command.communicate(timeout=180)
     assert command.returncode == 6
     assert "succeeded" in slurm("down").stdout
     assert slurm.ended_job(cluster)["JobState"] == "COMPLETED"
-    assert shell.wait(timeout=60) != 0
+    assert shell.wait(timeout=180) != 0
     os.close(ours)
 
 
@@ -73,7 +73,7 @@ def test_a_cancelled_cluster_ends_its_guests_and_sessions(slurm: SlurmCommand, c
     slurm.slurm("scancel", cluster)
     assert slurm.ended_job(cluster)["JobState"] == "CANCELLED"
     for process in (guest, session):
-        process.communicate(timeout=60)
+        process.communicate(timeout=180)
         assert process.returncode not in (0, None)
     refused = slurm("attach", cluster)
     assert refused.returncode != 0 and "has ended (stopped" in refused.stderr

@@ -23,7 +23,7 @@ def test_a_killed_agent_leaves_nothing(slurm: SlurmCommand, node: str) -> None:
     process = slurm.start(*slurm.run_args(*ESCAPES, nodes=2))
     slurm.wait_for_driver("ready")
     os.kill(agent_on(slurm, node), signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 125
     assert node in err
 
@@ -32,5 +32,5 @@ def test_scancel_leaves_nothing(slurm: SlurmCommand) -> None:
     process = slurm.start(*slurm.run_args(*ESCAPES, nodes=2))
     slurm.wait_for_driver("ready")
     slurm.slurm("scancel", slurm.status()["job_id"])
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode == 143

@@ -84,7 +84,7 @@ def test_a_job_preempted_by_cancelling_begins_again(slurm: SlurmCommand) -> None
     assert sequel(slurm) == {"again": "requeue", "cause": "preempt", "note": ""}
     wait_for("the run to be pending again", lambda: slurm.status()["state"] == "pending")
     begins_again(slurm, job_id)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert (process.returncode, "attempt 1 resume 1" in out) == (5, True), err
 
 
@@ -92,7 +92,7 @@ def test_a_job_that_slurm_requeues_itself_is_not_requeued_twice(slurm: SlurmComm
     process, job_id = started(slurm, *ALL, "-p", "requeued", "--", "bash", "-c", UNTIL_TERM, nodes=3)
     slurm.slurm("sbatch", "--partition=urgent", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=true")
     begins_again(slurm, job_id)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert (process.returncode, "attempt 1 resume 1" in out) == (5, True), err
     assert sequel(slurm) == {"again": "requeue", "cause": "slurm", "note": ""}
     assert slurm.job(job_id)["Restarts"] == "1"
@@ -101,7 +101,7 @@ def test_a_job_that_slurm_requeues_itself_is_not_requeued_twice(slurm: SlurmComm
 def test_an_exit_code_that_was_named_is_followed_by_another_attempt_as_often_as_asked(slurm: SlurmCommand) -> None:
     process, job_id = started(slurm, *ALL, "--max-requeues", "1", "--", "bash", "-c", f"{STARTED}; exit 7")
     begins_again(slurm, job_id)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 7, err
     assert len(out.splitlines()) == 2
     assert "not requeued after exit=7: it was started again 1 times" in slurm("status").stdout
@@ -112,7 +112,7 @@ def test_a_lost_node_is_followed_by_another_attempt(slurm: SlurmCommand) -> None
     process, job_id = started(slurm, "--requeue-on", "node-fail", "--", "bash", "-c", UNTIL_TERM, nodes=2)
     os.kill(agent_on(slurm, "n2"), signal.SIGKILL)
     begins_again(slurm, job_id)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert (process.returncode, "attempt 1 resume 1" in out) == (5, True), err
     assert sequel(slurm)["cause"] == "node-fail"
     first, second = seen(slurm).attempts
@@ -126,7 +126,7 @@ def test_a_lost_batch_host_is_too_by_slurm_s_own_doing(slurm: SlurmCommand) -> N
     slurm.lab.kill_node("n1")
     try:
         begins_again(slurm, job_id)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
     finally:
         slurm.slurm("scancel", "--user=root")
         slurm.lab.heal("n1")
@@ -139,7 +139,7 @@ def test_a_requeued_job_that_waits_is_stopped_for_good(slurm: SlurmCommand) -> N
     wait_for("the job to be pending again", lambda: slurm.job(job_id)["JobState"] == "PENDING")
     assert slurm.status()["state"] == "pending"
     assert "was cancelled before it began" in slurm("stop").stdout
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode == 143
     assert slurm.ended_job(job_id)["JobState"] == "CANCELLED"
 
@@ -167,7 +167,7 @@ def test_after_scancel_the_driver_has_its_cluster_for_its_grace_and_the_job_is_o
     (slurm.cwd / "grace.py").write_text(GRACE)
     process, job_id = started(slurm, *ALL, "--", "python", "grace.py", nodes=2, ray=True)
     slurm.slurm("scancel", job_id)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert out.splitlines()[-1] == "worked on 2", err
     assert process.returncode == 9
     assert slurm.ended_job(job_id)["JobState"] == "CANCELLED"
@@ -196,7 +196,7 @@ def test_a_chain_ends_with_its_first_success(slurm: SlurmCommand) -> None:
 def test_stopping_a_chain_ends_all_of_it(slurm: SlurmCommand) -> None:
     process, _ = started(slurm, "--chain", "3", "--", "bash", "-c", UNTIL_TERM)
     assert "stopped by" in slurm("stop").stdout
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     jobs = read_json(str(slurm.run_dir() / "submission.json"))["job_ids"]
     assert [slurm.ended_job(job)["JobState"] for job in jobs] == ["COMPLETED", "CANCELLED", "CANCELLED"]
     assert not (slurm.run_dir() / "attempt-1").exists()

@@ -114,5 +114,5 @@ class UserCommand(SlurmCommand):
     def why_not(self) -> str | None:
         """Ray's compiled part is for one version of Python, and must be readable."""
         tried = self.start("--version")
-        _, error = tried.communicate(timeout=60)
+        _, error = tried.communicate(timeout=180)
         return None if tried.returncode == 0 else f"the system's Python cannot run this installation: {error[-200:]}"

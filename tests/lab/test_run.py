@@ -107,7 +107,7 @@ def test_an_interrupt_detaches_and_says_how_to_go_on(slurm: SlurmCommand) -> Non
     process = slurm.start(*slurm.run_args("--", "bash", "-c", "echo ready; sleep 1000"))
     slurm.wait_for_driver("ready")
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=180)
     run_id = slurm.run_dir().name
     assert f"muster logs -f {run_id}" in err and f"muster stop {run_id}" in err
     assert slurm.status()["state"] == "running"
@@ -131,7 +131,7 @@ def test_scancel_gives_the_driver_its_grace_and_leaves_nothing(slurm: SlurmComma
     slurm.wait_for_driver("ready")
     job_id = slurm.status()["job_id"]
     slurm.slurm("scancel", job_id)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=180)
     assert "saving" in out
     assert process.returncode == 9
     assert slurm.status()["state"] == "stopped"
@@ -199,6 +199,6 @@ def test_only_one_step_is_made_and_follow_costs_no_rpc(slurm: SlurmCommand) -> N
     job_id = slurm.status()["job_id"]
     assert slurm.steps(job_id) == [f"{job_id}.0"]
     os.kill(process.pid, signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=180)
     assert slurm("stop").returncode == 0
     wait_for("the job to end", lambda: slurm.ended_job(job_id))

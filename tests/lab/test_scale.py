@@ -28,7 +28,7 @@ def bring_up_rpcs(slurm: SlurmCommand, nodes: int) -> dict[str, int]:
     assert [node["state"] for node in status["nodes"]] == ["ready"] * nodes
     assert slurm.steps(status["job_id"]) == [f"{status['job_id']}.0"]
     assert slurm("stop", status["run"]).returncode == 0
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     slurm.ended_job(status["job_id"])
     counts = {name: int(count) for name, count in re.findall(r"(\w+)\s+\(\s*\d+\) count:(\d+)", report)}
     return {name: count for name, count in counts.items() if name not in PER_NODE | OURS_TO_ASK}

@@ -59,7 +59,7 @@ def test_a_spare_starts_the_services_of_the_node_it_replaces_and_the_endpoints_f
     victim = hosts[2]
     slurm.lab.kill_node(victim)
     try:
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=180)
         assert process.returncode == 0, err
         expected = [hosts[0], hosts[1], hosts[3]]
         assert out.splitlines()[-1].split() == ["now", *expected]

@@ -79,7 +79,7 @@ def test_a_killed_node_costs_a_restart_and_slurm_s_job_completes(slurm: SlurmCom
     run = slurm.wait_for_driver("cycle 0")
     victim, spare = slurm.hosts()[1], slurm.hosts()[4]
     with slurm.lost(victim):
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     assert [line for line in out.splitlines() if not line.startswith("muster:")] == ["cycle 0", "cycle 1"]
     status = slurm.status()

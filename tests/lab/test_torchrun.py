@@ -43,12 +43,12 @@ def test_a_spare_takes_the_place_of_a_killed_node_and_every_task_that_is_left_ex
         )  # fmt: skip
     try:
         first, second, spare = slurm.live_nodes()
-        wait_for(f"both ranks; {log.read_text()}", lambda: log.read_text().count(" of 2\n") == 2, 90)
+        wait_for(f"both ranks; {log.read_text()}", lambda: log.read_text().count(" of 2\n") == 2, 180)
         assert f"{first} is 0 of 2" in log.read_text() and f"{second} is 1 of 2" in log.read_text()
         assert launchers_of(slurm, first) and launchers_of(slurm, spare)
         (slurm.cwd / "hold").unlink()
         slurm.lab.kill_node(second)
-        wait_for("the second round", lambda: f"{spare} is 1 of 2" in log.read_text(), 90)
+        wait_for("the second round", lambda: f"{spare} is 1 of 2" in log.read_text(), 180)
         wait_for("success", lambda: f"round 2 runs on {first}, {spare}" in log.read_text(), 5)
         wait_for("the launchers to leave", lambda: not launchers_of(slurm, first) + launchers_of(slurm, spare), 60)
         said = log.read_text()

@@ -19,6 +19,6 @@ def test_virtual_nodes_run_in_the_container_and_end_with_it(muster: MusterComman
     process = muster.start(*kind, "--container-runtime", "charliecloud", "--", "sh", "-c", driver)
     muster.wait_for_driver("ready")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 9, err
     assert out.startswith(f"{MARK}\nready\n") and "saving" in out

@@ -22,7 +22,7 @@ def test_an_agent_that_dies_fails_the_run_by_name(muster: MusterCommand) -> None
     process = muster.start(*muster.local_args(*WAITING, nodes=3))
     muster.wait_for_driver("ready")
     os.kill(muster.agent_pid(1), signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 125
     assert "node-1" in err and "rank 1" in err
     assert muster.status()["error"]["host"] == "node-1"
@@ -34,7 +34,7 @@ def test_an_agent_that_dies_while_others_gather_fails_the_run_by_name(muster: Mu
     run = wait_for("the run", muster.run_dirs)[0]
     wait_for("rank 1 to join", lambda: _state(run / "attempt-0" / "events-0.jsonl", 1) == "ready")
     os.kill(muster.agent_pid(1), signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 125
     assert "node-1" in err
 
@@ -43,7 +43,7 @@ def test_a_lost_lead_ends_the_run(muster: MusterCommand) -> None:
     process = muster.start(*muster.local_args(*WAITING))
     muster.wait_for_driver("ready")
     os.kill(muster.agent_pid(0), signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 125
     assert "node-0" in err
 
@@ -52,7 +52,7 @@ def test_a_lost_keeper_fails_the_run_and_leaves_nothing(muster: MusterCommand) -
     process = muster.start(*muster.local_args(*WAITING))
     run = muster.wait_for_driver("ready")
     os.kill(_keeper_of(muster.agent_pid(0)), signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode == 125, (run / "attempt-0" / "outcome").read_text()
 
 

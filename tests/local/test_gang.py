@@ -139,7 +139,7 @@ def test_processes_whose_keeper_is_killed_are_ended_all_the_same(muster: MusterC
     process = start(muster, "--", "bash", "-c", "echo keeper $PPID; sleep 1000")
     wait_for_ranks(muster, "keeper")
     os.kill(int(rank_log(muster, 2).split()[1]), signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 125
     assert "on node-1 was lost" in err
 
@@ -217,7 +217,7 @@ def test_a_lost_node_restarts_the_gang_on_those_that_are_left(muster: MusterComm
     process = start(muster, "--spares", "1", "--on-node-loss", "restart", "--", "bash", "-c", wait_once)
     wait_for_ranks(muster, "cycle 0")
     os.kill(muster.agent_pid(1), signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     status = muster.status()
     assert [(cycle["members"], cycle["spares"]) for cycle in status["cycles"]] == [
@@ -246,7 +246,7 @@ def test_a_rank_that_fails_because_a_node_is_lost_counts_as_the_loss(muster: Mus
         wait_for("the loss to be seen", lambda: '"lost"' in events.read_text())
     finally:
         os.kill(agent, signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     assert "the agent of node-1 fell silent" in muster.status()["cycles"][0]["reason"]
 
@@ -264,7 +264,7 @@ def test_a_stopped_gang_has_its_grace(muster: MusterCommand, trap: str, code: in
     process = start(muster, "--stop-grace", "1s", "--", "bash", "-c", program)
     wait_for_ranks(muster, "ready")
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode == code
     assert muster.status()["state"] == "stopped"
     if code == 0:
@@ -276,7 +276,7 @@ def test_a_signal_of_slurm_s_reaches_every_process(muster: MusterCommand) -> Non
     process = start(muster, "--", "bash", "-c", program)
     wait_for_ranks(muster, "ready")
     os.kill(muster.agent_pid(0), signal.SIGUSR2)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     assert [rank_log(muster, rank).splitlines()[-1] for rank in range(4)] == ["checkpoint"] * 4
 

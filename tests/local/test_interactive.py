@@ -48,7 +48,7 @@ def test_a_cluster_is_brought_up_used_and_taken_down_with_success(muster: Muster
     wait_for("the guest", lambda: "ready\n" in guest_output(muster))
     down = muster("down")
     assert (down.returncode, down.stdout) == (0, f"{run}: succeeded: the driver exited with 0\n")
-    assert (guest.communicate(timeout=60)[0], guest.returncode) == ("ready\nsaving\n", 4)
+    assert (guest.communicate(timeout=180)[0], guest.returncode) == ("ready\nsaving\n", 4)
     assert muster.status()["exit_code"] == 0
     assert muster("down").stdout == "no cluster is up\n"
     refused = muster("attach", run)
@@ -76,7 +76,7 @@ def test_a_signal_to_exec_reaches_the_command(shared: MusterCommand) -> None:
     process = shared.start("exec", "--", "bash", "-c", trap)
     wait_for("the command", (shared.run_dir() / "output" / "ready").exists)
     os.kill(process.pid, signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode == 6
 
 
@@ -88,7 +88,7 @@ def test_a_shell_at_a_terminal_is_attached_with_a_terminal(shared: MusterCommand
     os.close(theirs)
     os.write(ours, b"tty; echo rank-$GREETING; exit 5\n")
     said = read_all(ours)
-    assert process.wait(timeout=60) == 5
+    assert process.wait(timeout=180) == 5
     assert b"/dev/pts/" in said and b"rank-hello" in said, said
     os.close(ours)
 
@@ -125,7 +125,7 @@ def test_an_interrupt_ends_the_guest_and_not_the_cluster(shared: MusterCommand) 
     process = shared.start("run", "--in", run, "--", "bash", "-c", trap)
     wait_for("the guest", lambda: "ready\n" in guest_output(shared))
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (4, "ready\nsaving\n")
     assert "ending the guest; the cluster stays" in err
     assert shared.status()["state"] == "running"
@@ -136,7 +136,7 @@ def test_a_checkpoint_signal_reaches_guests_and_does_not_end_an_idle_cluster(sha
     process = shared.start("run", "--in", shared.run_dir().name, "--", "bash", "-c", trap)
     wait_for("the guest", lambda: "trapped\n" in guest_output(shared))
     os.kill(shared.agent_pid(0), signal.SIGUSR2)  # as Slurm does for --signal
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode == 3
     assert shared.status()["state"] == "running"
 
@@ -184,7 +184,7 @@ def test_a_cluster_that_does_not_come_up_says_why_and_what_waits_can_be_left(mus
     run = wait_for("the second run", lambda: [path.name for path in muster.run_dirs() if path != first])[0]
     wait_for("its start", (first.parent / run / "attempt-0" / "canary").exists)
     waiting.send_signal(signal.SIGINT)
-    _, err = waiting.communicate(timeout=60)
+    _, err = waiting.communicate(timeout=180)
     assert waiting.returncode == 130 and f"End it: muster down {run}" in err
     refused = muster("attach", run)
     assert refused.returncode != 0 and f"{run} is still gathering; `muster status --watch {run}`" in refused.stderr
@@ -199,7 +199,7 @@ def test_an_idle_cluster_ends_by_itself_but_not_under_a_guest(muster: MusterComm
     held = attempt / "sessions" / "test"
     held.parent.mkdir()
     held.touch()  # a session, until there is a guest
-    up.communicate(timeout=60)
+    up.communicate(timeout=180)
     assert muster("exec", "--", "bash", "-c", f"ls {held.parent} | wc -l").stdout == "2\n"
     wait = "echo ready; until [ -e alone ]; do read -t 0.1 < <(:); done; sleep 4"
     guest = muster.start("run", "--in", attempt.parent.name, "--", "bash", "-c", wait)
@@ -207,7 +207,7 @@ def test_an_idle_cluster_ends_by_itself_but_not_under_a_guest(muster: MusterComm
     assert list(held.parent.iterdir()) == [held]
     held.unlink()
     (muster.cwd / "alone").touch()
-    guest.communicate(timeout=60)
+    guest.communicate(timeout=180)
     assert guest.returncode == 0  # it was not ended, though it took longer than the timeout
     wait_for("the cluster to end", (attempt / "outcome").exists)
     assert json.loads((attempt / "outcome").read_text())["exit_code"] == 0

@@ -74,7 +74,7 @@ def owner(cluster: MusterCommand) -> Iterator[int]:
         yield next(int(line.split()[1]) for line in guest.stdout if line.startswith("pid "))
     finally:
         guest.terminate()
-        guest.communicate(timeout=60)
+        guest.communicate(timeout=180)
 
 
 def listed(cluster: MusterCommand) -> dict[str, dict[str, Any]]:

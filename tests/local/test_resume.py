@@ -20,7 +20,7 @@ def test_the_example_checkpoints_on_a_signal_and_the_next_attempt_goes_on_from_t
     os.kill(muster.agent_pid(0), signal.SIGUSR2)  # as Slurm's --signal does
     run = muster.wait_for_driver("on request")
     os.kill(muster.agent_pid(0), signal.SIGTERM)  # as when Slurm preempts the job
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode == 143
     saved = json.loads(checkpoint.read_text())
     assert [path.name for path in checkpoint.parent.iterdir()] == ["checkpoint.json"]

@@ -101,7 +101,7 @@ def test_json_gives_events_output_and_result_as_lines(muster: MusterCommand) -> 
 def test_two_runs_at_once_do_not_disturb_each_other(muster: MusterCommand) -> None:
     one = muster.start(*muster.local_args("--", "bash", "-c", "sleep 1; echo one"))
     two = muster.start(*muster.local_args("--", "bash", "-c", "sleep 1; echo two"))
-    assert [p.communicate(timeout=60)[0] for p in (one, two)] == ["one\n", "two\n"]
+    assert [p.communicate(timeout=180)[0] for p in (one, two)] == ["one\n", "two\n"]
     assert (one.returncode, two.returncode) == (0, 0)
 
 
@@ -111,7 +111,7 @@ def test_an_interrupt_stops_a_local_run_cleanly(muster: MusterCommand, signum: i
     process = muster.start(*muster.local_args("--", "bash", "-c", trap))
     muster.wait_for_driver("ready")
     process.send_signal(signum)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert "saving" in out and "stopping the run" in err
     assert muster.status()["state"] == "stopped"
     assert process.returncode == 0  # the driver's own code stands: it left by itself
@@ -124,7 +124,7 @@ def test_a_checkpoint_signal_of_slurm_s_reaches_the_driver(muster: MusterCommand
     muster.wait_for_driver("ready")
     for rank in (1, 0):  # Slurm signals every task
         os.kill(muster.agent_pid(rank), signal.Signals[f"SIG{name}"])
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (3, "ready\ncheckpoint\n"), err
 
 
@@ -133,7 +133,7 @@ def test_a_driver_that_ignores_the_request_is_killed_after_its_grace(muster: Mus
     process = muster.start(*muster.local_args("--stop-grace", "1s", "--", "bash", "-c", stubborn))
     muster.wait_for_driver("ready")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode == 137
 
 
@@ -141,7 +141,7 @@ def test_an_interrupt_before_anything_runs_leaves_nothing(muster: MusterCommand)
     process = muster.start(*muster.local_args("--setup", "read -t 30 < <(sleep 30)", "--", "true"))
     wait_for("the run directory", muster.run_dirs)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode != 0
 
 

@@ -47,7 +47,7 @@ def failed_run(muster: MusterCommand) -> tuple[MusterCommand, str, list[list[str
     muster.wait_for_driver("ready")
     listed = list(process_list())
     (muster.cwd / "go").write_text("")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 1 and "ready" in out, err
     return muster, out + err, listed
 
@@ -116,6 +116,6 @@ def test_a_session_s_command_is_not_in_the_process_list_but_its_own(muster: Must
     wait_for("the command", (muster.run_dir() / "output" / "on").exists)
     listed = [words for words in process_list() if words[:2] != ["bash", "-c"]]
     assert muster("down").returncode == 0
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert any("attach" in words for words in listed)
     assert IN_COMMAND not in str(listed)

@@ -67,7 +67,7 @@ def test_a_restarted_run_has_two_cycles_and_the_loss_between_them(muster: Muster
     process = muster.start(*muster.local_args(*options, "--", "bash", "-c", RESTARTS))
     muster.wait_for_driver("cycle 0")
     os.kill(muster.agent_pid(1), signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     (attempt,) = seen(muster).attempts
     assert [cycle.number for cycle in attempt.cycles] == [0, 1]
@@ -123,7 +123,7 @@ def test_a_live_run_is_seen_up_to_now(muster: MusterCommand) -> None:
     wait_for("its metrics", lambda: metrics.exists() and "muster_run_state" in metrics.read_text())
     assert timeline(reader.read()).wall > first.wall
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert phases(timeline(reader.read()).attempts[0].nodes[0])[-1] == "gone"
 
 

@@ -83,7 +83,7 @@ def test_what_a_sandbox_does_is_seen_while_it_does_it(muster: MusterCommand) -> 
     assert re.search(r"load: 0 of 3 busy, \d+\.\d/s, 2\d executed", text), text
     assert re.search(r'sandbox_executions\{.*service="sandbox",host="node-0"\} 2\d\n', metrics(reader.read()))
     (muster.cwd / "go").touch()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     assert [step.what for step in seen(muster).attempts[0].cycles[0].path if step.phase is Phase.SERVICES] == [
         "sandbox is awaited on node-0"

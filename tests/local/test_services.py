@@ -96,7 +96,7 @@ def test_the_driver_waits_until_the_service_is_ready_on_every_node(muster: Muste
     assert muster.status()["state"] in ("gathering", "starting")
     assert not (muster.run_dir() / "output" / "env").exists()
     (muster.cwd / "go").touch()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     env = json.loads((muster.run_dir() / "output" / "env").read_text())
     urls = env["MUSTER_SERVICE_WEB_URLS"].split(",")
@@ -203,7 +203,7 @@ def test_a_port_that_was_taken_meanwhile_is_given_up_for_another(muster: MusterC
     port = int(wait_for("the port", lambda: (muster.cwd / "port").exists() and (muster.cwd / "port").read_text()))
     with socket.create_server(("", port)):
         (muster.cwd / "stolen").touch()
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     (ready,) = events(muster)
     assert ready["state"] == "ready" and not ready["url"].endswith(f":{port}")
@@ -222,7 +222,7 @@ def test_one_that_fails_is_started_again_until_its_restarts_are_used_up(muster: 
     assert muster.status()["services"]["web"]["instances"][0]["restarts"] == 1
     assert record(muster)["urls"] == [url]  # clients find it where it was
     ask(url, "/die")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 125
     assert "service web on node-0 exited with 3, and may not be started again (max_restarts: 1)" in err
     assert [event["state"] for event in events(muster)] == ["ready", "restarting", "ready", "failed"]
@@ -247,7 +247,7 @@ def test_a_cycle_ends_its_services_and_the_next_one_starts_them_again(muster: Mu
     muster.wait_for_driver("cycle 0")
     before = wait_for("the record", lambda: seen(muster, 2, cycle=0))
     os.kill(muster.agent_pid(1), signal.SIGKILL)
-    out, err = process.communicate(timeout=90)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     first, second = [line.split()[2] for line in out.splitlines() if line.startswith("cycle ")]
     assert first.split(",") == before["urls"] and second.split(",")[1] not in first
@@ -266,7 +266,7 @@ def test_one_that_is_not_to_be_started_again_ends_the_run_whatever_could_be_mend
     found = muster("exec", "--node", "1", "--", "bash", "-c", "echo $MUSTER_SERVICE_WEB")  # a session finds its node's
     assert found.stdout.strip() == urls[1], found.stderr
     ask(urls[1], "/die")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 125
     assert "service web on node-1 exited with 3, and may not be started again (restart: never)" in err
 
@@ -276,7 +276,7 @@ def test_a_run_that_is_stopped_while_services_start_leaves_nothing(muster: Muste
     logs = "muster-runs/*/attempt-0/logs/services/web/*.log"
     wait_for("both to begin", lambda: len(list(muster.cwd.glob(logs))) == 2)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 130, err
 
 
@@ -317,13 +317,13 @@ def test_a_record_of_an_earlier_attempt_is_never_read(muster: MusterCommand) -> 
     stale = record(muster)
     assert (stale["attempt"], stale["cycle"], stale["ready"]) == (0, 0, 1)
     os.kill(muster.agent_pid(0), signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert record(muster)["ready"] == 1  # nobody was there to take it back
     shown = "echo dir $MUSTER_SERVICES_DIR; cat $MUSTER_SERVICES_DIR/web.json"
     job = json.loads((muster.run_dir() / "job.json").read_text())
     (muster.run_dir() / "job.json").write_text(json.dumps({**job, "command": ["bash", "-c", shown]}))
     again = (muster.run_dir() / "job.sh").read_text().replace("\nnumber=0\n", "\nnumber=1\n")
-    done = subprocess.run(["bash", "-c", again], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", again], capture_output=True, text=True, timeout=180)
     log = (muster.run_dir() / "attempt-1" / "logs" / "driver.log").read_text()
     assert done.returncode == 0, done.stderr + log
     found = json.loads(log.splitlines()[-1])
@@ -355,7 +355,7 @@ def test_a_sandbox_gates_the_driver_and_every_node_knows_the_others(muster: Must
     assert known[0] == known[1]
     assert all(url not in endpoint and endpoint.startswith("http://127.0.0.1:") for endpoint in known[0])
     (muster.cwd / "stop").touch()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
 
 

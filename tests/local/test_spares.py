@@ -49,7 +49,7 @@ def test_a_lost_node_restarts_the_driver_on_those_that_are_left(muster: MusterCo
     process = muster.start(*muster.local_args(*options, "--", "bash", "-c", WAIT_ONCE, nodes=3))
     run = muster.wait_for_driver("cycle 0")
     kill(muster, 1)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     reason = "the agent of node-1 is gone: its connection ended"
     told = ["cycle 0 resume 0", f"muster: cycle 1: {reason}", "cycle 1 resume 1", f"because: {reason}"]
@@ -72,7 +72,7 @@ def test_without_a_budget_a_lost_node_ends_the_run_by_name(muster: MusterCommand
     process = muster.start(*muster.local_args(*options, "--", "bash", "-c", WAIT_ONCE))
     muster.wait_for_driver("cycle 0")
     kill(muster, 1)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 125
     assert "the agent of node-1 is gone" in err and "--max-restarts 0" in err
 
@@ -86,7 +86,7 @@ def test_a_killed_spare_changes_nothing(muster: MusterCommand) -> None:
     events = run / "attempt-0" / "events-0.jsonl"
     wait_for("the loss to be seen", lambda: any(lost(line) for line in events.read_text().splitlines()))
     (run / "output" / "go").touch()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (0, "ready\ncycle 0\n"), err
     assert roles(muster.status()) == [("active", 0), ("active", 1), ("excluded", None)]
 
@@ -183,7 +183,7 @@ def test_a_spare_that_falls_ill_is_shown_and_never_promoted_until_it_has_recover
     ill.unlink()
     wait_for("the spare to recover", lambda: seen(True))
     kill(muster, 1)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     assert roles(muster.status()) == [("active", 0), ("excluded", None), ("active", 1)]
 
@@ -198,7 +198,7 @@ def test_without_a_healthy_spare_a_lost_node_is_the_end_and_the_reason_names_the
     events = run / "attempt-0" / "events-0.jsonl"
     wait_for("the spare to fall ill", lambda: '"healthy": false' in events.read_text())
     kill(muster, 1)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 125
     assert "1 usable node is left, and the job needs 2; node-2 is unhealthy: --health-check failed: it is too" in err
 

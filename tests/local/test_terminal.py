@@ -116,7 +116,7 @@ def test_the_driver_s_output_reaches_a_pipe_byte_by_byte_while_the_display_is_on
     with terminal() as screen:
         command = r"printf '\033[31mred\0\377'; seq 20000"
         process = muster.start(*muster.local_args("--", "bash", "-c", command), stderr=screen.them, text=False)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=180)
         numbers = b"".join(b"%d\n" % n for n in range(1, 20001))
         assert out == b"\x1b[31mred\0\xff" + numbers
 
@@ -131,7 +131,7 @@ def running(muster: MusterCommand, command: str, nodes: int = 2) -> Iterator[sub
         yield process
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=180)
 
 
 def test_top_shows_a_live_run_and_q_leaves_it_as_it_was(muster: MusterCommand) -> None:
@@ -153,6 +153,6 @@ def test_top_ends_with_the_run_and_without_a_terminal_prints_lines(muster: Muste
         assert watching.stdout is not None
         assert "running: 2 driver: the driver runs" in watching.stdout.readline()
         (muster.cwd / "go").touch()
-        rest, err = watching.communicate(timeout=60)
+        rest, err = watching.communicate(timeout=180)
     assert watching.returncode == 0, err
     assert "succeeded: 2 gone: the driver exited with 0" in rest and "\x1b" not in rest

@@ -30,7 +30,7 @@ def test_whole_segments_of_a_domain_work_and_a_lost_one_moves_to_others(muster: 
     process = muster.start(*muster.local_args(*options, "--", "bash", "-c", WAIT_ONCE, nodes=4))
     muster.wait_for_driver("cycle 0")
     os.kill(muster.agent_pid(3), signal.SIGKILL)
-    _, err = process.communicate(timeout=90)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     cycles = muster.status()["cycles"]
     assert [(cycle["members"], cycle["spares"]) for cycle in cycles] == [
@@ -67,12 +67,12 @@ def test_a_second_agent_of_one_rank_is_refused_by_name_and_the_run_goes_on(muste
     run = muster.wait_for_driver("ready")
     env = {**os.environ, "MUSTER_RANK": "1", "MUSTER_HOST": "twin", "MUSTER_ATTEMPT": "0", "MUSTER_BACKEND": "local"}
     agent = [muster.python, "-I", "-S", str(run / "agent.pyz"), str(run)]
-    twin = subprocess.run(agent, env=env, capture_output=True, text=True, timeout=60)
+    twin = subprocess.run(agent, env=env, capture_output=True, text=True, timeout=180)
     reason = "twin came as node 1, which has been here already: node-1"
     assert (twin.returncode, reason in twin.stdout + twin.stderr) == (125, True), twin
     events = run / "attempt-0" / "events-0.jsonl"
     refused = wait_for("the event", lambda: [line for line in events.read_text().splitlines() if "refused" in line])
     assert json.loads(refused[0])["reason"] == reason
     (run / "output" / "go").touch()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 0, err

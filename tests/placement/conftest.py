@@ -17,7 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from muster.placement.cluster import Node
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 MARK = "MUSTER_PLACEMENT_TEST"  # in the environment of every program that a test starts
 
 WORKER_LABELS = {"rack": "b", "ray.io/accelerator-type": "H100"}

@@ -37,7 +37,7 @@ def test_a_program_sees_its_gpus_the_nodes_environment_and_what_it_was_given(
         subprocess_env={"GIVEN": "yes {not} ours", **marked.env},
     )  # fmt: skip
     try:
-        assert process.wait(timeout=60) == 3
+        assert process.wait(timeout=180) == 3
         log = process.read_log_tail()
         assert re.search(r"gpus=\d,\d\n", log) and "path=/" in log and "given=yes {not} ours\n" in log
         assert f"port={process.facts['port']}\n" in log
@@ -59,7 +59,7 @@ def test_python_args_are_for_the_actors_interpreter_and_a_second_start_appends_t
             "which", group, 0, num_gpus=0, python_args=["-c", "import sys; print(sys.executable)"],
             runtime_dir=str(tmp_path),
         )  # fmt: skip
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=180) == 0
         process.stop()
     assert (tmp_path / "which.log").read_text() == f"{sys.executable}\n" * 2
 
@@ -115,17 +115,17 @@ def test_a_killed_actor_makes_the_wait_resolve_and_takes_the_program_along(group
     reference = process.run_ref
     ray.kill(process.actor)
     with pytest.raises(ray.exceptions.RayActorError):
-        process.wait(timeout=60)
+        process.wait(timeout=180)
     assert "family: is gone (host " in str(process.error("is gone"))
     assert process.error("is gone").debug_context["log_tail"] == "family complete\n"
-    assert ray.wait([reference], timeout=60)[0] == [reference]
+    assert ray.wait([reference], timeout=180)[0] == [reference]
     eventually("all to be gone", marked.gone)
 
 
 def test_what_a_program_leaves_behind_when_it_ends_is_ended_too(group: Any, marked: Marked) -> None:
     process = ManagedSubprocess.spawn("leaves", group, 0, num_gpus=0, subprocess_env=marked.env,
                                       command=["sh", "-c", "setsid sleep 1000 & sleep 0.2; exit 0"])  # fmt: skip
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=180) == 0
     assert marked.alive() == []
     process.stop()
 

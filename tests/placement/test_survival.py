@@ -80,7 +80,7 @@ class Life:
         eventually(f"nothing to survive: {self.event}", self.marked.gone)
         print(f"{self.event}: nothing left after {time.monotonic() - began:.1f} s")  # with -s: docs/placement.md
         if self.waiting is not None:
-            assert ray.wait([self.waiting], timeout=60)[0], self.event
+            assert ray.wait([self.waiting], timeout=180)[0], self.event
         remove_groups([self.group])
 
 
@@ -90,14 +90,14 @@ def asked_to_leave(life: Life) -> None:
         waiting = pool.submit(life.process.wait)
         os.kill(life.process.facts["actor_pid"], signal.SIGTERM)
         with pytest.raises(ray.exceptions.RayActorError):
-            waiting.result(timeout=60)
+            waiting.result(timeout=180)
 
 
 def end_raylet(node: Any, signum: int, life: Life) -> None:
     """And reap it: to its workers a zombie is alive."""
     process = node.all_processes["raylet"][0].process
     os.kill(process.pid, signum)
-    process.wait(timeout=60)
+    process.wait(timeout=180)
 
 
 def keeper_of(process: ManagedSubprocess) -> int:

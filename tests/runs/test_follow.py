@@ -17,7 +17,7 @@ from muster.runs import follow as following
 from muster.runs import liveness
 from muster.runs.follow import Event, Output, RunResult, follow
 
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from muster.runs.liveness import Liveness, settle
 from muster.runs.sequel import in_words
 from muster.runs.status import read_status
 
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 
 
 @pytest.fixture(autouse=True)

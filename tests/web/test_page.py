@@ -53,7 +53,7 @@ def test_a_live_run_is_seen_from_its_start_to_its_end_without_a_reload(
     (muster.cwd / "go").touch()
     page.wait_for(f"{STATE} === 'succeeded'")
     page.wait_for("document.querySelector('.log').textContent.includes('the end')")
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert page.run("window.sameDocument === true")
     page.wait_for("document.querySelector('header').textContent.includes('the driver exited with 0')")
     page.size(1280, 1400)
@@ -94,7 +94,7 @@ def test_stopping_a_run_asks_first_and_then_does_it(
     page.run("document.querySelector('dialog button.danger').click()")
     page.wait_for(f"{STATE} === 'stopped'")
     assert page.run(f"{button} === null || {button}.hidden")
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert "in muster ui" in muster.status()["end_reason"]
     assert page.errors() == []
 
@@ -164,7 +164,7 @@ def test_another_origin_cannot_stop_a_run_though_the_browser_sends_the_cookie(
     assert not (run / "attempt-0" / "stop.json").exists()
     assert muster.status()["state"] == "running"
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
 
 
 def test_a_log_of_a_gigabyte_is_opened_searched_and_walked_through(page: Page, site: Site, images: Path) -> None:
