@@ -298,3 +298,15 @@ def test_torch_adds_up_over_all_processes(muster: MusterCommand) -> None:
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stdout.splitlines() if line.endswith((" 0", " steps"))]  # torch may warn of numpy
     assert said == ["4 ranks, cycle 0, from step 0", "total 50 after 5 steps"]
+
+
+def test_a_gang_and_its_next_cycle_start_under_agents_with_more_than_a_thousand_descriptors(
+    muster: MusterCommand,
+) -> None:
+    """As on a leader of a thousand nodes: every later descriptor has a number that `select` does not take."""
+    held = "ulimit -n 4096; for ((i = 0; i < 1100; i++)); do exec {held}</dev/null; done"
+    fails_once = "echo cycle $MUSTER_CYCLE rank $RANK; [ $MUSTER_CYCLE = 1 ] || [ $RANK != 1 ]"
+    options = ("--setup", held, "--restart-on-driver-failure", "--max-restarts", "1")
+    done = gang(muster, *options, "--", "bash", "-c", fails_once, procs=1)
+    assert done.returncode == 0, done.stderr
+    assert rank_log(muster, 1, cycle=1) == "cycle 1 rank 1\n"

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -171,3 +172,33 @@ async def test_giving_up_waiting_does_not_disturb_others_who_wait() -> None:
         impatient.cancel()
         process.signal(signal.SIGTERM)
         assert await process.wait() == Exit(signal=15)
+
+
+# An owner with so many descriptors that all later ones have numbers that `select` does not take (1,024 and above).
+OWNER_OF_MANY = """
+import asyncio, os, resource
+from muster.process import Scope, lease
+
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
+held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1200)]
+
+async def main():
+    lease.hold().renew(1000)
+    for cycle in range(2):
+        scope = await Scope("test").open()
+        processes = [await scope.spawn(["sh", "-c", f"exit {code}"]) for code in (0, 3)]
+        running = await scope.spawn(["sleep", "1000"])
+        print([(await process.wait()).code for process in processes], flush=True)
+        await scope.close(0)
+        print(running.exit, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_an_owner_of_more_than_a_thousand_descriptors_opens_uses_and_closes_scopes(
+    python: Callable[[str], list[str]],
+) -> None:
+    done = subprocess.run(python(OWNER_OF_MANY), capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["[0, 3]", "was ended by SIGKILL"] * 2, done.stderr

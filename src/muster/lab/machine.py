@@ -84,7 +84,9 @@ def _launch(plan: LabPlan, name: str, visible: Sequence[Path]) -> _Booting:
 def _init_said(plan: LabPlan, one: _Booting, deadline: float) -> ProcessId:
     """The machine's init process, which the boot script reports when its mounts are done."""
     assert one.starter.stdout is not None
-    readable, _, _ = select.select([one.starter.stdout], [], [], max(0.0, deadline - time.monotonic()))
+    poll = select.poll()  # not select: a lab of many machines has descriptors above 1,023
+    poll.register(one.starter.stdout, select.POLLIN)
+    readable = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
     said = one.starter.stdout.readline().strip() if readable else ""
     process = ProcessId.find(int(said)) if said.isdecimal() else None
     if process is None:

@@ -98,13 +98,24 @@ class Keeper:
     def serve(self) -> None:
         """Start and report processes until the owner closes the scope or is gone."""
         while self.owner is not None:
-            watched: list[Any] = [self.owner, self.wake_read]
-            ready, _, _ = select.select(watched, [], [], None if self.lease is None else min(self.lease_left(), LOOK_S))
+            spoke = self.wait(None if self.lease is None else min(self.lease_left(), LOOK_S))
             self.reap()
             if self.lease_left() == 0:
                 return
-            if self.owner in ready and not self.take_request():
+            if spoke and not self.take_request():
                 return
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait for the end of a child or a request, at most so long; True when the owner has sent one, or is gone.
+
+        By poll: `select` takes no descriptor above 1,023, and the owner's may have any number (see pass_fds).
+        """
+        poll = select.poll()
+        poll.register(self.wake_read, select.POLLIN)
+        if self.owner is not None:
+            poll.register(self.owner, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll(None if seconds is None else seconds * 1000)]
+        return self.owner is not None and self.owner.fileno() in ready
 
     def lease_left(self) -> float:
         """Seconds. When there are none, no grace is left either."""
@@ -276,9 +287,8 @@ class Keeper:
 
     def wait_while_ending(self) -> None:
         """A moment, or until a child ends, or the owner loses its patience: a further "close" with less grace."""
-        watched: list[Any] = [self.wake_read] if self.owner is None else [self.wake_read, self.owner]
         self.lease_left()
-        if self.owner in select.select(watched, [], [], POLL_S)[0]:
+        if self.wait(POLL_S):
             grace = self.grace
             self.take_request()
             self.grace = min(grace, self.grace)
