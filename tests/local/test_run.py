@@ -208,3 +208,29 @@ print(result.exit_code, result.state, handle.wait().exit_code)
 """
     done = subprocess.run([muster.python, "-c", program], cwd=muster.cwd, capture_output=True, text=True)
     assert done.stdout == "5 failed 0\n", done.stderr
+
+
+# Its supervisor is a child of the agent; those of earlier cycles have ended, and must have been reaped.
+ZOMBIES_OF_THE_AGENT = """
+import os, sys, time
+def stat(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+    except OSError:
+        return ["X", "0"]
+if int(os.environ["MUSTER_CYCLE"]) < 2:
+    sys.exit(3)
+agent, deadline = stat(os.getppid())[1], time.monotonic() + 20
+while True:
+    zombies = [pid for pid in os.listdir("/proc") if pid.isdigit() and stat(pid)[:2] == ["Z", agent]]
+    if not zombies or time.monotonic() > deadline:
+        break
+    time.sleep(0.05)
+print("agent", open(f"/proc/{agent}/cmdline").read().split("\\0")[3][-9:], "zombies", len(zombies))
+"""
+
+
+def test_after_several_cycles_the_agent_has_no_zombie_children(muster: MusterCommand) -> None:
+    options = ("--restart-on-driver-failure", "--max-restarts", "2", "--no-progress-limit", "9")
+    done = muster.local(*options, "--", "python", "-c", ZOMBIES_OF_THE_AGENT, nodes=1)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "agent agent.pyz zombies 0"), done.stdout

@@ -22,13 +22,14 @@ from types import TracebackType
 from typing import Any, Callable
 
 from muster.process import lease
+from muster.process.adopted import reap_later
 from muster.process.cgroup import Cgroup
 from muster.process.exit import Exit
 from muster.process.keeper import COPY_S, LENGTH
 from muster.process.log import Log, logged_streams, streams
 from muster.process.owned import Owned, exit_of
 from muster.process.program import keeper_command
-from muster.process.tag import KEEPER_VARIABLE, OWNER_VARIABLE, await_copies, new_tag, sweep_tagged
+from muster.process.tag import KEEPER_VARIABLE, OWNER_VARIABLE, Swept, await_copies, new_tag, sweep_tagged
 from muster.process.tree import read_process
 
 LOST_OWNER_GRACE_S = 2.0
@@ -230,6 +231,7 @@ class Scope:
         elif event == "closed":
             self._refuse_waiting(f"the scope {self.name!r} was closed")
             self._closed.set_result(Closed(message["killed"], message["seconds"]))
+            reap_later(self._opened.result(), self.copying)
 
     def _refuse_waiting(self, reason: str) -> None:
         """Nothing more will be started: say so to everybody who waits for it."""
@@ -248,14 +250,16 @@ class Scope:
             for owned in self._running.values():
                 owned.on_lost()
             self.on_lost()
-        ended = await asyncio.get_running_loop().run_in_executor(None, self._sweep_lost, groups)
+        swept = await asyncio.get_running_loop().run_in_executor(None, self._sweep_lost, groups)
         if not self._closed.done():
-            self._closed.set_result(Closed(ended, time.monotonic() - start))
+            self._closed.set_result(Closed(swept.ended, time.monotonic() - start))
+            if self._opened.exception() is None:
+                reap_later(self._opened.result(), swept.pids)
 
-    def _sweep_lost(self, groups: Sequence[int]) -> int:
+    def _sweep_lost(self, groups: Sequence[int]) -> Swept:
         """Without grace: nobody else would notice if we ended before it."""
         self.cgroup.kill()
         swept = sweep_tagged(self.tag, groups=groups, adopters=[self._adopter])
         self.cgroup.remove()
         await_copies(self.tag, COPY_S)
-        return swept.ended
+        return swept

@@ -26,10 +26,11 @@ LOOKS = 3  # without a find: one look misses who is forked, and whose parent lea
 
 @dataclass(frozen=True)
 class Swept:
-    """What a sweep has ended, and who is left: not ours to signal, or not gone in time."""
+    """What a sweep has ended, who is left (not ours to signal, or not gone in time), and all that it found."""
 
     ended: int
     left: tuple[int, ...] = ()
+    pids: tuple[int, ...] = ()
 
 
 def new_tag() -> str:
@@ -84,9 +85,9 @@ def sweep_tagged(
                     kill_groups(now_found.values())
                     groups = ()  # their numbers may be another's from now on
             if passed >= within or (targets and not reached):
-                return Swept(len(found.handles) - len(now_found), tuple(now_found))
+                return Swept(len(found.handles) - len(now_found), tuple(now_found), tuple(found.handles))
             wait_for_one(targets, POLL_S if targets else 0)
-        return Swept(len(found.handles))
+        return Swept(len(found.handles), pids=tuple(found.handles))
     finally:
         found.release()
 
