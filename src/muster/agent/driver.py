@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Callable, Sequence
 
-from muster.process import Exit, Owned, Scope, SpawnError
+from muster.agent.log import say
+from muster.process import Exit, Left, Owned, Scope, SpawnError
 
 NOT_STARTED = 127  # as a shell says it
 LEFTOVER_GRACE_S = 0.5  # for what the driver left behind when it ended
@@ -30,13 +32,15 @@ class Driver:
         """Begins to open the scope: the driver is to start the moment the last node is ready."""
         self._log = log
         self._scope = Scope("driver")
+        self._scope.on_left = self._tell_left
+        self.on_unended: Callable[[str], None] = lambda text: None
         self._opening = asyncio.ensure_future(self._scope.open())
         self._process: Owned | None = None
         self._held: list[int] | None = None  # signals that came while the command was being started
         self._ending: asyncio.Future[None] | None = None
 
     async def run(self, command: list[str], env: dict[str, str], cwd: str) -> Exit:
-        """Returns when the command has ended and nothing of it is left."""
+        """Returns when the command has ended and nothing of it is left, but for what KILL cannot end."""
         opened = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         log = await asyncio.get_running_loop().run_in_executor(None, os.open, self._log, opened, 0o644)
         try:
@@ -73,6 +77,11 @@ class Driver:
     def end(self, grace: float) -> None:
         """TERM now, KILL after the grace; `run` then returns."""
         self._ending = asyncio.ensure_future(self.close(grace))
+
+    def _tell_left(self, left: Sequence[Left]) -> None:
+        for one in left:
+            say(str(one))
+            self.on_unended(str(one))
 
     async def close(self, grace: float = 0.0) -> None:
         await self._opening

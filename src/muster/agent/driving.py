@@ -74,12 +74,20 @@ class Driving:
         """One process on this node, or a gang of them on all."""
         around = self._around
         if around.job.procs_per_node is None:
-            return Driver(around.identity.attempt.driver_log)
+            driver = Driver(around.identity.attempt.driver_log)
+            driver.on_unended = lambda text: self.note_unended(around.identity.rank, text)
+            return driver
         gang = Gang(
             around.identity, around.job, around.members, around.protocol, around.own_address, lambda: self._fenced
         )
         gang.on_note, gang.services = around.publisher.phase, around.services
         return gang
+
+    def note_unended(self, rank: int, text: str) -> None:
+        """Publish that a process of the driver, or of a gang, could not be ended on this node."""
+        publisher, host = self._around.publisher, self._around.protocol.nodes[rank].host
+        publisher.phase(f"{host}: {text}")
+        publisher.event("unended", rank=rank, host=host, reason=text)
 
     def begin_cycle(self) -> None:
         """The driver and the Ray cluster of the cycle before are no more, or about to be."""

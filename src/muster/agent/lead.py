@@ -222,6 +222,8 @@ class Lead:
             host = self._protocol.nodes[rank].host
             self._publisher.phase(f"{host}: {message['text']}")
             self._publisher.event("note", rank=rank, host=host, text=message["text"])
+        elif kind == "unended":
+            self._driving.note_unended(rank, message["text"])
         elif kind == "failed":
             phase, reason = message["phase"], message["reason"]
             self._feed_failure(m.NodeFailed(rank, phase, reason, cycle), rank, phase, reason, message["tail"])

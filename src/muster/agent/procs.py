@@ -16,7 +16,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from muster.agent.private import make_private
 from muster.agent.pulse import Pulse, Silence, beat_file
 from muster.agent.ranks import Part, rank_environment
 from muster.agent.ray_node.settings import temp_dir
-from muster.process import Exit, Owned, Scope, SpawnError, sweep
+from muster.process import Exit, Left, Owned, Scope, SpawnError, sweep
 from muster.rendezvous.plan import FAILURE_GRACE_S, INFRASTRUCTURE_FAILED
 
 LOOK_S = 0.5  # how often signs of life are looked for
@@ -62,6 +62,7 @@ class Procs:
         self._directory = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank) + ".procs"
         self._logs = {n: identity.attempt.rank_log(self._part.rank(n), cycle) for n in range(self._part.procs)}
         self._scope = Scope("procs", directories=[self._directory])
+        self._scope.on_left = self._tell_left
         self._opening = asyncio.ensure_future(self._scope.open())
         self._processes: dict[int, Owned] = {}  # by their number on the node
         self._signals: list[int] = []  # for those that are still being started
@@ -193,6 +194,11 @@ class Procs:
         with contextlib.suppress(SpawnError):  # the keeper was lost before it had begun
             await self._opening
             await self._scope.close(grace)
+
+    def _tell_left(self, left: Sequence[Left]) -> None:
+        for one in left:
+            say(str(one))
+            self._tell("unended", text=str(one))
 
     def _remove_directory(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)

@@ -68,6 +68,8 @@ class Display:
             self.note(PHASES[state].format(nodes=self._total))
         elif name == "service" and state == "restarting":
             self.note(f"service {event.get('service')} on {host} {event.get('reason')}; it is started again")
+        elif name == "unended":
+            self.note(f"{host}: {event.get('reason')}")
         elif name == "again":
             self.note(f"attempt {event.get('attempt')} is over: {in_words(event) or 'another follows'}")
         elif name == "events_lost":

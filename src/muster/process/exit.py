@@ -36,6 +36,7 @@ class Exit:
     signal: int | None = None
     ended_by: str | None = field(default=None, compare=False)
     oom_kills: int = field(default=0, compare=False)
+    unended: bool = field(default=False, compare=False)  # it hangs in the kernel: the KILL it got waits for it there
 
     @classmethod
     def from_status(cls, status: int, sent: Collection[int] = (), oom_kills: int = 0) -> Exit:
@@ -60,6 +61,8 @@ class Exit:
         return 125 if self.code is None else self.code
 
     def __str__(self) -> str:
+        if self.unended:
+            return "could not be ended"
         if self.out_of_memory:
             return f"was ended by {signal_name(signal.SIGKILL)} (out of memory)"
         if self.signal is not None:

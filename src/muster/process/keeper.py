@@ -2,7 +2,8 @@
 
 It is the parent (and, as a subreaper, the foster parent) of everything started in its scope, so nothing started
 there can escape it: not with setsid, not by double-forking. It watches a socket held by its owner. When the owner
-asks for it, or is gone, the keeper ends the scope: TERM, grace, KILL, again and again until no child is left.
+asks for it, or is gone, the keeper ends the scope: TERM, grace, KILL, again and again until no child is left, or only
+what hangs in the kernel (see ending.py): that is reported and left to the next subreaper above.
 
 Its program is this module and those it imports, handed to `python -I -S -c` as text (see program.py), in an environment
 in which Muster need not be importable: FD LEASE GRACE CGROUP DIRECTORY... Messages are JSON with a length in front;
@@ -10,7 +11,7 @@ descriptors travel beside the length.
 
     state      leaves on                                           to
     serving    "close" from the owner, EOF, the end of the lease   ending (after a lease without any grace)
-    ending     no child left                                       (exit)
+    ending     no child left, or none that KILL could end          (exit)
 
 LEASE is the descriptor of the owner's lease (see lease.py), or -1: it may have been stopped while others go on without
 it, and must not be waited for. CGROUP names a control group to be made for the scope, where that is allowed; it may be
@@ -34,13 +35,16 @@ from typing import Any
 
 from muster.process.capture import start_copying
 from muster.process.cgroup import Cgroup, make_cgroup, oom_counter, oom_kills
+from muster.process.ending import STUCK_S, Dying, Left, look_at
 from muster.process.tree import (
     POLL_S,
     become_subreaper,
+    descendants,
     ended_child,
     is_leaving,
     kill_descendants,
     kill_groups,
+    own_children,
     read_processes,
     send_signal,
 )
@@ -64,11 +68,13 @@ class Keeper:
         self.lease = mmap.mmap(lease, LEASE.size, mmap.MAP_SHARED, mmap.PROT_READ) if lease != -1 else None
         self.owner: socket.socket | None = owner
         self.grace = grace  # for the case that the owner dies and cannot name one
-        self.ending = self.killing = False
+        self.ending = False
+        self.kills_since: float | None = None
         self.directories = directories  # in that case nobody else removes them
         self.children: dict[int, tuple[int, int]] = {}  # pid -> owner's id of what it asked for, OOM kills before
         self.copying: set[int] = set()  # our own, which write captured output
         self.signalled: set[int] = set()  # whom we have asked, or made, to leave
+        self.dying = Dying()
         self.cgroup = cgroup
         self.oom_counter = oom_counter()
         self.wake_read, wake_write = os.pipe()
@@ -194,7 +200,7 @@ class Keeper:
                 return False
             if pid is None:
                 return True
-            if self.killing:
+            if self.kills_since is not None:
                 kill_groups([os.getpgid(pid)])
             _, status = os.waitpid(pid, 0)
             if pid in self.copying:
@@ -223,25 +229,38 @@ class Keeper:
     # -- ending -------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """TERM, grace, KILL, until nothing is left; then say so and exit."""
+        """TERM, grace, KILL, until nothing is left that it could end; then say so, and what is left, and exit."""
         self.ending = True
         start = seen = time.monotonic()
         killed: set[int] = set()
+        left: list[Left] = []
+        self.dying.expect(pid for pid in own_children() if pid not in self.children and pid not in self.copying)
         while self.reap():
             now = time.monotonic()
-            if self.ask_to_leave() if now - start < self.grace else self.kill(killed):
+            if now - start < self.grace and not self.ask_to_leave():
+                self.grace = 0.0  # nobody is left to use it
+            if now - start < self.grace or self.kill(killed):
                 seen = now
             elif now - seen > COPY_S:
-                break  # nobody but those that copy, and programs that have become another user: we may not end them
+                # Nobody but those that copy, programs that have become another user, and what hangs in the kernel.
+                left = self.look_at_rest()
+                break
             self.wait_while_ending()
         self.cgroup.remove()
-        self.tell(event="closed", killed=len(killed), seconds=time.monotonic() - start)
+        told = [one._asdict() for one in left]
+        self.tell(event="closed", killed=len(killed), seconds=time.monotonic() - start, left=told)
         self.remove_directories()
 
+    def look_at_rest(self) -> list[Left]:
+        """Who is left, besides those that copy. They fall to the next subreaper above, or to init."""
+        rest = [look_at(pid) for pid in descendants(os.getpid()) if pid not in self.copying]
+        return [one for one in rest if one is not None]
+
     def ask_to_leave(self) -> bool:
-        """TERM once to the group of each process asked for, and once to each orphan; whether there is one.
+        """TERM once to the group of each process asked for, and once to each orphan; whether there is one to wait for.
 
         First to those we know. Who else is there is looked for when that did not end all: it takes a look at everybody.
+        A grace is of no use to one that another has killed and that hangs.
         """
         known = [pid for pid in self.children if pid not in self.signalled]
         for pid in known:
@@ -255,15 +274,16 @@ class Keeper:
         for pid in [pid for pid in left if pid not in self.signalled]:
             send_signal(pid, signal.SIGTERM)
         self.signalled.update(left)
-        return bool(left)
+        return len(self.dying.hanging(left)) < len(left)
 
     def kill(self, killed: set[int]) -> bool:
-        """KILL all; whether there was somebody to be killed."""
-        self.killing = True
-        reached, _ = kill_descendants(spared=self.copying)
+        """KILL all; whether there was somebody to be killed who may still end."""
+        self.kills_since = self.kills_since or time.monotonic()
+        reached, _ = kill_descendants(spared=self.copying, before=self.dying.note)
         killed.update(reached)
         self.signalled.update(reached)
-        return self.cgroup.kill() or bool(reached)
+        in_group = self.cgroup.kill() and time.monotonic() - self.kills_since < STUCK_S
+        return in_group or len(self.dying.hanging(reached)) < len(reached)
 
     def remove_directories(self) -> None:
         """For an owner that cannot do it any more."""

@@ -8,7 +8,7 @@ import os
 import signal
 from typing import Any
 
-from muster.process.exit import Exit
+from muster.process.exit import OWNER, Exit
 
 OF_KEEPER = (signal.SIGTERM, signal.SIGKILL)  # what it sends
 
@@ -52,6 +52,12 @@ class Owned:
     def on_exited(self, message: dict[str, Any]) -> None:
         """The keeper's report of its end."""
         self._ended.set_result(exit_of(message, self._sent))
+
+    def on_left(self, killed: bool) -> None:
+        """The scope is closed, and this one could not be ended. Where it was killed, that will be its end."""
+        if self.runs:
+            end = Exit(signal=signal.SIGKILL, ended_by=OWNER, unended=True) if killed else Exit(unended=True)
+            self._ended.set_result(end)
 
     def on_lost(self) -> None:
         """Nobody is going to report its end."""

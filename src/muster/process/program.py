@@ -6,9 +6,9 @@ import json
 import sys
 from types import ModuleType
 
-from muster.process import capture, cgroup, keeper, tree
+from muster.process import capture, cgroup, ending, keeper, tree
 
-MODULES = (tree, capture, cgroup, keeper)  # each after those that it imports; the last has main()
+MODULES = (tree, capture, cgroup, ending, keeper)  # each after those that it imports; the last has main()
 _PROGRAM = """\
 import json, sys, types
 for name, source in json.loads(sys.argv.pop(1)):

@@ -15,6 +15,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from typing import Any, Callable
 from muster.process import lease
 from muster.process.adopted import reap_later
 from muster.process.cgroup import Cgroup
+from muster.process.ending import Left, look_at
 from muster.process.exit import Exit
 from muster.process.keeper import COPY_S, LENGTH
 from muster.process.log import Log, logged_streams, streams
@@ -41,10 +43,18 @@ class SpawnError(Exception):
 
 @dataclass(frozen=True)
 class Closed:
-    """What closing a scope took."""
+    """What closing a scope took, and what even KILL did not end."""
 
     killed: int
     seconds: float
+    left: tuple[Left, ...] = ()
+
+
+def report_left(left: Sequence[Left]) -> None:
+    """Write to this process's stderr what could not be ended."""
+    for one in left:
+        with contextlib.suppress(OSError):
+            print(f"muster: {one}", file=sys.stderr, flush=True)
 
 
 class Scope:
@@ -70,6 +80,7 @@ class Scope:
         self._lost_owner_grace = lost_owner_grace
         self.on_orphan_exit: Callable[[int, Exit], None] = lambda pid, exit: None
         self.on_lost: Callable[[], None] = lambda: None
+        self.on_left: Callable[[Sequence[Left]], None] = report_left
         self._wants_cgroup = cgroup
         self.cgroup = Cgroup()
         self.copying: set[int] = set()  # the keeper's own children, which write captured output
@@ -160,7 +171,7 @@ class Scope:
         return owned
 
     async def close(self, grace: float) -> Closed:
-        """End everything in the scope; returns when all of it is verified gone."""
+        """End everything in the scope; returns when all of it is verified gone, but for what KILL cannot end."""
         if not self._closed.done():
             with contextlib.suppress(OSError):  # the reader sees the same loss and says so
                 await self._send({"do": "close", "grace": grace}, [])
@@ -230,8 +241,20 @@ class Scope:
             self._running.pop(message["id"]).on_exited(message)
         elif event == "closed":
             self._refuse_waiting(f"the scope {self.name!r} was closed")
-            self._closed.set_result(Closed(message["killed"], message["seconds"]))
-            reap_later(self._opened.result(), self.copying)
+            left = tuple(map(Left.from_message, message["left"]))
+            foreign = {one.pid for one in left if not one.killed}
+            for owned in self._running.values():
+                owned.on_left(owned.runs and owned.pid not in foreign)
+            self._end(Closed(message["killed"], message["seconds"], left), [*self.copying, *(one.pid for one in left)])
+
+    def _end(self, closed: Closed, adopted: Sequence[int]) -> None:
+        """The scope is closed: tell what is left, and reap what falls to this process."""
+        if not self._closed.done():
+            self._closed.set_result(closed)
+            if self._opened.exception() is None:
+                reap_later(self._opened.result(), adopted)
+            if closed.left:
+                self.on_left(closed.left)
 
     def _refuse_waiting(self, reason: str) -> None:
         """Nothing more will be started: say so to everybody who waits for it."""
@@ -251,10 +274,8 @@ class Scope:
                 owned.on_lost()
             self.on_lost()
         swept = await asyncio.get_running_loop().run_in_executor(None, self._sweep_lost, groups)
-        if not self._closed.done():
-            self._closed.set_result(Closed(swept.ended, time.monotonic() - start))
-            if self._opened.exception() is None:
-                reap_later(self._opened.result(), swept.pids)
+        left = tuple(one for one in map(look_at, swept.left) if one is not None)
+        self._end(Closed(swept.ended, time.monotonic() - start, left), swept.pids)
 
     def _sweep_lost(self, groups: Sequence[int]) -> Swept:
         """Without grace: nobody else would notice if we ended before it."""

@@ -16,6 +16,7 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from muster.process.ending import Dying
 from muster.process.handle import Handle, wait_for_one
 from muster.process.tree import POLL_S, descendants, kill_groups, newest_first, read_process
 
@@ -67,9 +68,9 @@ def sweep_tagged(
     grace: float = 0.0,
     within: float = float("inf"),
 ) -> Swept:
-    """TERM, grace, KILL, until no process of the scope is left, or so many seconds have passed."""
+    """TERM, grace, KILL, until no process of the scope is left that KILL could end, or so many seconds have passed."""
     start = time.monotonic()
-    found = Found()
+    found, dying = Found(), Dying()
     empty = 0
     try:
         while empty < LOOKS:
@@ -78,13 +79,16 @@ def sweep_tagged(
             empty = 0 if now_found or targets else empty + 1
             passed = time.monotonic() - start
             if passed < grace:
-                reached = [handle for handle in targets if found.ask(handle)]
+                reached = waited_for = [handle for handle in targets if found.ask(handle)]
             else:
+                dying.note(handle.pid for handle in targets)
                 reached = [handle for handle in targets if handle.send(signal.SIGKILL)]
                 if targets:
                     kill_groups(now_found.values())
                     groups = ()  # their numbers may be another's from now on
-            if passed >= within or (targets and not reached):
+                hanging = dying.hanging(handle.pid for handle in reached)
+                waited_for = [handle for handle in reached if handle.pid not in hanging]
+            if passed >= within or (targets and not waited_for):
                 return Swept(len(found.handles) - len(now_found), tuple(now_found), tuple(found.handles))
             wait_for_one(targets, POLL_S if targets else 0)
         return Swept(len(found.handles), pids=tuple(found.handles))

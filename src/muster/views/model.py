@@ -22,7 +22,9 @@ from muster.views.timeline import AttemptTimeline, NodeLine, Timeline, timeline
 
 INDEX = {phase: number for number, phase in enumerate(Phase)}
 LAST_NOTES = 40
-WORTH_SAYING = ("note", "dashboard", "stalled", "failure", "driver_start", "driver_end", "end", "run", "service")
+WORTH_SAYING = (
+    "note", "dashboard", "stalled", "failure", "unended", "driver_start", "driver_end", "end", "run", "service",
+)  # fmt: skip
 
 
 def page_model(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda attempt, rank: []) -> dict[str, Any]:

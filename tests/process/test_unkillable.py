@@ -1,0 +1,99 @@
+"""What even KILL does not end, since it hangs in the kernel: it is reported, and holds up nobody for long."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.hung_filesystem import WAITS_IN, Hung, hung_filesystem
+from tests.running import wait_for
+
+from muster.process import Exit, Scope
+from muster.process.ending import STUCK_S, Left
+from muster.process.tree import kill_is_pending
+
+if TYPE_CHECKING:
+    from tests.process.conftest import Words
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="mounting a filesystem that hangs needs root and FUSE"
+)
+DEADLINE_S = 100.0  # what takes 12 s on an idle machine
+
+# A child that opens a file which never opens: it has fallen to this process, like one whose supervisor was killed.
+LEAVES_ONE = "cat {path} & echo $!; sleep 1000"
+SUBREAPER = """
+import os, signal, subprocess, sys
+from muster.process import become_subreaper, sweep
+become_subreaper()
+hangs = subprocess.Popen(["sh", "-c", "cat %s & echo $!"], stdout=subprocess.PIPE, text=True)
+print(hangs.stdout.readline().strip(), flush=True)
+other = subprocess.Popen(["sleep", "1000"])
+sys.stdin.readline()
+print("swept", sweep(), flush=True)
+"""
+
+
+@pytest.fixture
+def hung(tmp_path: Path) -> Iterator[Hung]:
+    with hung_filesystem(tmp_path / "hung") as filesystem:
+        yield filesystem
+
+
+async def test_a_scope_closes_all_the_same_and_tells_process_state_and_wait_channel(
+    hung: Hung, words: Words, live: Callable[..., list[int]], gone: Callable[..., Awaitable[None]]
+) -> None:
+    told: list[Left] = []
+    scope = await Scope("test").open()
+    scope.on_left = told.extend
+    await scope.spawn(["sh", "-c", LEAVES_ONE.format(path=hung.path)], stdout=words.fd)
+    child = await words.pid()
+    itself = await scope.spawn(["cat", hung.path + "-2"])
+    wait_for("both to hang", lambda: hung.holds(child) and hung.holds(itself.pid))
+    closed = await asyncio.wait_for(scope.close(grace=0.5), DEADLINE_S)
+    try:
+        assert sorted(left.pid for left in closed.left) == sorted([child, itself.pid])
+        assert told == list(closed.left)
+        assert closed.seconds >= STUCK_S
+        for left in closed.left:
+            assert (left.name, left.state, left.wchan) == ("cat", "D", WAITS_IN)
+            assert f"process {left.pid} (cat) could not be ended" in str(left)
+            assert "state D" in str(left) and WAITS_IN in str(left)
+        assert sorted(live(scope.keeper_pid)) == sorted([child, itself.pid])  # the shell, and all else, is gone
+        assert itself.exit == Exit(signal=signal.SIGKILL) and str(itself.exit) == "could not be ended"
+    finally:
+        hung.release()
+    await gone(child, itself.pid)
+
+
+async def test_a_scope_that_has_lost_its_supervisor_closes_all_the_same(
+    hung: Hung, gone: Callable[..., Awaitable[None]]
+) -> None:
+    scope = await Scope("test").open()
+    hangs = await scope.spawn(["cat", hung.path])
+    wait_for("it to hang", lambda: hung.holds(hangs.pid))
+    os.kill(scope.keeper_pid, 9)
+    closed = await asyncio.wait_for(scope.close(grace=0), DEADLINE_S)
+    assert [(left.pid, left.state) for left in closed.left] == [(hangs.pid, "D")]
+    hung.release()
+    await gone(hangs.pid)
+
+
+def test_the_last_sweep_of_a_subreaper_ends_all_the_same(hung: Hung, python: Callable[[str], list[str]]) -> None:
+    argv = python(SUBREAPER % hung.path)
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        hangs = int(process.stdout.readline())
+        wait_for("it to hang", lambda: hung.holds(hangs))
+        os.kill(hangs, 9)
+        wait_for("the KILL to be pending", lambda: kill_is_pending(hangs))
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "swept 2\n"  # it was killed by somebody before: it has only a moment
+        hung.release()
