@@ -33,15 +33,16 @@ def wait_for(what: str, look: Callable[[], Found | None], deadline: float = DEAD
 
 @dataclass
 class MusterCommand:
-    """`muster ...` with this interpreter, in this directory, with this environment on top."""
+    """`muster ...` in this directory, with this environment on top; `cli` runs it, `python` runs what is on nodes."""
 
     cwd: Path
     python: str
     env: dict[str, str] = field(default_factory=dict)
+    cli: str = sys.executable
 
     def start(self, *args: str, **popen: Any) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "muster.cli.main", *args],
+            [self.cli, "-m", "muster.cli.main", *args],
             **{
                 "cwd": self.cwd, "env": {**os.environ, **self.env}, "text": True,
                 "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen,

@@ -11,10 +11,12 @@ import pytest
 from muster.process.handle import Handle, wait_for_one
 
 
-@pytest.fixture(params=["pidfd", "number"])
+@pytest.fixture(params=["pidfd", "number", "number to signal"])
 def process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> subprocess.Popen[bytes]:
     if request.param == "number":
         monkeypatch.delattr(os, "pidfd_open")
+    elif request.param == "number to signal":
+        monkeypatch.delattr(signal, "pidfd_send_signal")
     return subprocess.Popen(["sleep", "1000"])
 
 

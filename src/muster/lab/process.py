@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import select
 import signal
 import time
 from collections.abc import Iterable, Iterator
 
 from muster.lab.errors import LabError
+from muster.process.handle import Handle, wait_for_one
+from muster.process.tree import POLL_S
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,44 +34,24 @@ class ProcessId:
 
 def kill_all(processes: Iterable[ProcessId], deadline_s: float = 30.0) -> None:
     """SIGKILL them all, and return when they are gone (a namespace's init: with everything in there)."""
-    poll = select.poll()
-    waiting: dict[int, ProcessId] = {}
+    waiting: list[Handle] = []
     try:
         for process in processes:
-            descriptor = _send_kill(process)
-            if descriptor is not None:
-                waiting[descriptor] = process
-                poll.register(descriptor, select.POLLIN)
+            # The handle holds whatever has the pid now; only then look whether that is the one meant.
+            handle = Handle(process.pid)
+            waiting.append(handle)
+            if not process.alive():
+                handle.release()
+            handle.send(signal.SIGKILL)
         deadline = time.monotonic() + deadline_s
-        while waiting:
-            ended = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
-            if not ended:
-                pids = ", ".join(str(process.pid) for process in waiting.values())
+        while left := [handle for handle in waiting if not handle.gone]:
+            if time.monotonic() > deadline:
+                pids = ", ".join(str(handle.pid) for handle in left)
                 raise LabError(f"not ended {deadline_s:.0f} s after SIGKILL: processes {pids}")
-            for descriptor, _ in ended:
-                poll.unregister(descriptor)
-                os.close(descriptor)
-                del waiting[descriptor]
+            wait_for_one(left, POLL_S)
     finally:
-        for descriptor in waiting:
-            os.close(descriptor)
-
-
-def _send_kill(process: ProcessId) -> int | None:
-    """A descriptor that becomes readable when the process, now killed, is gone; None if it was gone before."""
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return None
-    try:
-        # The descriptor holds whatever has the pid now; only then look whether that is the one meant.
-        if process.alive():
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            return descriptor
-    except ProcessLookupError:
-        pass
-    os.close(descriptor)
-    return None
+        for handle in waiting:
+            handle.release()
 
 
 def _stat(pid: int) -> tuple[str, int] | None:

@@ -11,7 +11,7 @@ from muster.process.tree import read_process, send_signal
 
 
 class Handle:
-    """By a pidfd; by the bare number where the kernel has none, or does not let us."""
+    """By a pidfd; by the bare number where the kernel or this Python has none, or where it is not allowed."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -21,12 +21,12 @@ class Handle:
             self.fd = os.pidfd_open(pid)
         except ProcessLookupError:
             self.gone = True
-        except (AttributeError, OSError):  # before Linux 5.3; forbidden in some containers
+        except (AttributeError, OSError):  # before Linux 5.3, or built before it; forbidden in some containers
             return
 
     def send(self, signum: int) -> bool:
         """False when it is not ours to signal."""
-        if self.fd is None:
+        if self.fd is None or not hasattr(signal, "pidfd_send_signal"):
             return self.gone or send_signal(self.pid, signum)
         try:
             signal.pidfd_send_signal(self.fd, signum)

@@ -52,13 +52,14 @@ from muster.process.tree import (
 LENGTH = struct.Struct("!I")
 MOST_FDS = 5  # standard streams; where its output is captured, the pipe's other end and the file
 LEASE = struct.Struct("=Q")  # until when what is owned may run: nanoseconds of the clock below; 0: for ever
+CLOCK_BOOTTIME = 7  # the kernel's number: `time` has no name for it in a build with a C library older than 2.14
 LOOK_S = 1.0  # how often a lease without an end is looked at: it may get one
 COPY_S = 2.0  # for captured output to reach its file when all have ended; it does so without us if that takes longer
 
 
 def lease_clock() -> int:
     """One clock for all processes of the machine, which also runs while it sleeps."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return time.clock_gettime_ns(CLOCK_BOOTTIME)
 
 
 class Keeper:

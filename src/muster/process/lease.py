@@ -7,17 +7,16 @@ bytes of shared memory, so renewing it costs nothing and asks nobody.
 from __future__ import annotations
 
 import mmap
-import os
 
 from muster.process.keeper import LEASE, lease_clock
+from muster.process.memory_file import memory_file
 
 
 class Lease:
     """For ever, until it is renewed for the first time."""
 
     def __init__(self) -> None:
-        self.fd = os.memfd_create("muster-lease")
-        os.ftruncate(self.fd, LEASE.size)
+        self.fd = memory_file("muster-lease", [bytes(LEASE.size)])
         self._memory = mmap.mmap(self.fd, LEASE.size)
 
     def renew(self, seconds: float) -> None:

@@ -42,7 +42,7 @@ main(channel, sent["config"])
 
 def bundle(config: dict[str, object]) -> bytes:
     """What the bootstrap reads."""
-    names = ["muster.process.tree", *(f"muster.sandbox.inside.{name}" for name in INSIDE)]
+    names = ["muster.process.memory_file", "muster.process.tree", *(f"muster.sandbox.inside.{name}" for name in INSIDE)]
     modules: dict[str, str | None] = dict.fromkeys(PACKAGES)
     modules.update({name: source_of(importlib.import_module(name)) for name in names})
     return json.dumps({"modules": modules, "config": config}).encode()

@@ -97,7 +97,7 @@ class Worker:
 
     def _signal(self, signum: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self._pidfd is not None:
+            if self._pidfd is not None and hasattr(signal, "pidfd_send_signal"):  # not in a Python built before it
                 signal.pidfd_send_signal(self._pidfd, signum)
             elif self.pid:
                 os.kill(self.pid, signum)

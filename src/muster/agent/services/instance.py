@@ -22,6 +22,7 @@ from muster.agent.services.ports import Lease, take
 from muster.agent.services.probes import ANSWER_S, Probe, get_record
 from muster.agent.services.record import ALWAYS, NEVER, SANDBOX, Service
 from muster.process import Exit, Log, Owned, Scope, SpawnError
+from muster.process.memory_file import memory_file
 from muster.rendezvous.services import ServiceState
 
 GRACE_S = 5.0  # between TERM and KILL, at the end of a cycle or run
@@ -186,7 +187,8 @@ class Instance:
     async def _spawn(self, scope: Scope, launch: Launch) -> Owned:
         for lease in self._leases.values():
             lease.give()
-        stdin = None if launch.stdin is None else _readable(launch.stdin)
+        # On no disk, since it may hold a token.
+        stdin = None if launch.stdin is None else memory_file("muster-settings", [launch.stdin])
         try:
             return await scope.spawn(launch.argv, env=launch.env, cwd=self._where.workdir, stdin=stdin, log=self._log)
         finally:
@@ -272,14 +274,6 @@ class Instance:
         """A defect must not end in a silent wait for the deadline."""
         if not work.cancelled() and work.exception() is not None:
             self._tell(ServiceState.FAILED, f"could not be kept: {work.exception()!r}")
-
-
-def _readable(data: bytes) -> int:
-    """A descriptor to read this from; on no disk, since it may hold a token."""
-    fd = os.memfd_create("muster-settings", os.MFD_CLOEXEC)
-    os.write(fd, data)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
 
 
 async def _off_loop(work: Callable[..., Any], *args: Any) -> Any:

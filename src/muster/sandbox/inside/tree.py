@@ -106,7 +106,7 @@ class Reaper:
 
 
 class Ends:
-    """Wakes a poll when the first child ends: by a pidfd, or where there is none (before Linux 5.3) by SIGCHLD."""
+    """Wakes a poll when the first child ends: by a pidfd, or by SIGCHLD where the kernel or this Python has none."""
 
     def __init__(self, poll: select.poll) -> None:
         self._poll = poll
@@ -116,7 +116,7 @@ class Ends:
     def watch(self, pid: int) -> None:
         try:
             self._fd = os.pidfd_open(pid)
-        except OSError:
+        except (AttributeError, OSError):
             self._by_signal()
         else:
             self._poll.register(self._fd, select.POLLIN)

@@ -6,7 +6,6 @@ page, for every program anew. Orders to workers and their reports are a few word
 
 from __future__ import annotations
 
-import fcntl
 import json
 import marshal
 import os
@@ -14,11 +13,11 @@ import socket
 import struct
 from typing import Any
 
+from muster.process.memory_file import memory_file
+
 PACKET = 1 << 16  # what fits every kernel's default buffer; longer jobs travel as a file in memory
 DESCRIPTORS = 4
 MARSHAL = 2  # a format that every Python reads
-SEALS = 0x1 | 0x2 | 0x4 | 0x8  # F_SEAL_*: nobody can change it any more
-F_ADD_SEALS = 1033
 _ROOM = socket.CMSG_SPACE(4 * DESCRIPTORS)
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 
@@ -56,14 +55,7 @@ def decoded(data: bytes) -> dict[str, Any]:
 
 def in_memory(parts: list[bytes]) -> int:
     """A sealed file in memory that holds the parts, one after the other."""
-    fd = os.memfd_create("job", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    for part in parts:
-        rest = memoryview(part)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-    os.lseek(fd, 0, os.SEEK_SET)
-    fcntl.fcntl(fd, F_ADD_SEALS, SEALS)
-    return fd
+    return memory_file("job", parts, sealed=True)
 
 
 # -- jobs -----------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def main(control: socket.socket, plan: Plan, kept: list[str]) -> None:
 def _tell_birth(control: socket.socket, pid: int) -> None:
     try:
         pidfd = os.pidfd_open(pid)
-    except OSError:  # before Linux 5.3
+    except (AttributeError, OSError):  # before Linux 5.3, or in a Python that was built before it
         wire.send(control, {"event": "born", "pid": pid})
         return
     wire.send(control, {"event": "born", "pid": pid}, (pidfd,))
