@@ -1,4 +1,4 @@
-"""A subreaper reaps the supervisors of its closed scopes, and nothing else: other children's ends are their owners'."""
+"""A subreaper reaps the supervisors of its closed scopes, and no other child: other code waits for those."""
 
 from __future__ import annotations
 

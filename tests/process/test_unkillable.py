@@ -1,4 +1,4 @@
-"""What even KILL does not end, since it hangs in the kernel: it is reported, and holds up nobody for long."""
+"""A process that KILL does not end, since it hangs in the kernel, is reported, and is waited for only so long."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ pytestmark = pytest.mark.skipif(
 )
 DEADLINE_S = 100.0  # what takes 12 s on an idle machine
 
-# A child that opens a file which never opens: it has fallen to this process, like one whose supervisor was killed.
+# A child that opens a file which never opens.
 LEAVES_ONE = "cat {path} & echo $!; sleep 1000"
+# It has adopted such a child, as an agent does when a supervisor is killed.
 SUBREAPER = """
 import os, signal, subprocess, sys
 from muster.process import become_subreaper, sweep
@@ -95,5 +96,5 @@ def test_the_last_sweep_of_a_subreaper_ends_all_the_same(hung: Hung, python: Cal
         wait_for("the KILL to be pending", lambda: kill_is_pending(hangs))
         process.stdin.write("\n")
         process.stdin.flush()
-        assert process.stdout.readline() == "swept 2\n"  # it was killed by somebody before: it has only a moment
+        assert process.stdout.readline() == "swept 2\n"  # another process had killed it before: it gets a moment only
         hung.release()

@@ -1,6 +1,6 @@
-"""Reaps what falls to this process as a subreaper when a scope ends: its supervisor, and what that has left.
+"""Reaps the processes that a subreaper adopts when a scope ends: the scope's supervisor, and what that leaves.
 
-Each by its number: a wait for any child would take the exit status of one that belongs to somebody else.
+Each is waited for by its pid: a wait for any child would take the exit status of a process that other code waits for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _waiting: set[asyncio.Task[None]] = set()  # the loop itself keeps no task alive
 
 
 def reap_later(supervisor: int, left: Iterable[int] = ()) -> None:
-    """Reap the supervisor when it has ended, then what it leaves: that is nobody's child but ours from then on."""
+    """Reap the supervisor when it has ended, then what it leaves: this process adopts that when the supervisor ends."""
     task = asyncio.get_running_loop().create_task(_reap(supervisor, tuple(left)))
     _waiting.add(task)
     task.add_done_callback(_waiting.discard)

@@ -1,8 +1,8 @@
 """What KILL has not ended yet: which processes are still on their way out, which hang in the kernel, and where.
 
 Part of the keeper's program. A process in uninterruptible sleep (a filesystem or a device that does not answer) takes a
-KILL only when it wakes. It never runs its own code again, so nothing more has to be done to it, and nobody can do more:
-it is reported, and not waited for.
+KILL only when it wakes. It never runs its own code again, so nothing more has to be done to it, and nothing more can be
+done: it is reported, and not waited for.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Left(NamedTuple):  # not a dataclass: importing those would cost every kee
 
 
 class Dying:
-    """Knows since when killed processes have made no headway towards their end."""
+    """Records since when killed processes have made no progress towards their end."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[bytes, float, float, list[bytes]]] = {}  # start, first seen, last headway, CPU
+        self._known: dict[int, tuple[bytes, float, float, list[bytes]]] = {}  # start, first seen, last progress, CPU
 
     def expect(self, pids: Iterable[int]) -> None:
         """Look, before any signal is sent, for those that another process has killed: they get less time.
@@ -79,7 +79,7 @@ class Dying:
         for pid in pids:
             self._see(pid, time.monotonic())
 
-    def _see(self, pid: int, headway: float) -> None:
+    def _see(self, pid: int, progress: float) -> None:
         fields = read_stat(pid)
         if not fields:
             self._known.pop(pid, None)
@@ -87,22 +87,22 @@ class Dying:
         start, cpu = fields[START], fields[CPU_TIMES]
         known = self._known.get(pid)
         if known is None or known[0] != start:
-            self._known[pid] = start, time.monotonic(), headway, cpu
+            self._known[pid] = start, time.monotonic(), progress, cpu
         elif known[3] != cpu:
-            self._known[pid] = start, known[1], headway, cpu
+            self._known[pid] = start, known[1], progress, cpu
 
     def hanging(self, pids: Iterable[int]) -> list[int]:
         """Those of them that are not worth waiting for any more."""
         now, found = time.monotonic(), []
         for pid in pids:
-            _, first, headway, _ = self._known.get(pid, (b"", now, now, []))
-            if now - headway > STUCK_S or now - first > SLOWEST_S:
+            _, first, progress, _ = self._known.get(pid, (b"", now, now, []))
+            if now - progress > STUCK_S or now - first > SLOWEST_S:
                 found.append(pid)
         return found
 
 
 def look_at(pid: int) -> Left | None:
-    """What is known of one that is left; None when it has gone by now."""
+    """Describe a process that is left; None when it has ended meanwhile."""
     thread = _hanging_thread(pid)
     state = read_stat(pid, thread)[:1]
     if not state or read_process(pid) is None:
@@ -115,7 +115,7 @@ def look_at(pid: int) -> Left | None:
 
 
 def _hanging_thread(pid: int) -> int:
-    """The thread that keeps the process from ending: another one than the first may hang."""
+    """Return the thread that keeps the process from ending, which need not be its main thread."""
     with contextlib.suppress(OSError):
         for entry in os.listdir(f"/proc/{pid}/task"):
             if read_stat(pid, int(entry))[:1] == [b"D"]:
@@ -132,7 +132,7 @@ def _may_kill(pid: int) -> bool:
 
 
 def _read(path: str) -> str:
-    """Of a process's file; empty where it may not be read, or there is none."""
+    """Read a file of /proc; empty where it may not be read, or does not exist."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

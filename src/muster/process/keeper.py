@@ -239,11 +239,11 @@ class Keeper:
         while self.reap():
             now = time.monotonic()
             if now - start < self.grace and not self.ask_to_leave():
-                self.grace = 0.0  # nobody is left to use it
+                self.grace = 0.0  # no process is left that could use it
             if now - start < self.grace or self.kill(killed):
                 seen = now
             elif now - seen > COPY_S:
-                # Nobody but those that copy, programs that have become another user, and what hangs in the kernel.
+                # Only those that copy, programs that have become another user, and what hangs in the kernel.
                 left = self.look_at_rest()
                 break
             self.wait_while_ending()
@@ -253,7 +253,7 @@ class Keeper:
         self.remove_directories()
 
     def look_at_rest(self) -> list[Left]:
-        """Who is left, besides those that copy. They fall to the next subreaper above, or to init."""
+        """Describe what is left, besides those that copy. The next subreaper above adopts it, or init."""
         rest = [look_at(pid) for pid in descendants(os.getpid()) if pid not in self.copying]
         return [one for one in rest if one is not None]
 
@@ -278,7 +278,7 @@ class Keeper:
         return len(self.dying.hanging(left)) < len(left)
 
     def kill(self, killed: set[int]) -> bool:
-        """KILL all; whether there was somebody to be killed who may still end."""
+        """KILL all; True when one of those killed may still end."""
         self.kills_since = self.kills_since or time.monotonic()
         reached, _ = kill_descendants(spared=self.copying, before=self.dying.note)
         killed.update(reached)

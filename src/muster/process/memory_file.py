@@ -15,15 +15,15 @@ from collections.abc import Sequence
 
 MFD_CLOEXEC, MFD_ALLOW_SEALING = 0x1, 0x2
 F_ADD_SEALS = 1033  # fcntl has no name for it before Python 3.10, nor in such builds
-SEALS = 0x1 | 0x2 | 0x4 | 0x8  # F_SEAL_*: nobody can change it any more
+SEALS = 0x1 | 0x2 | 0x4 | 0x8  # F_SEAL_*: no process can change it any more
 SHARED_MEMORY = "/dev/shm"
 
 
 def memory_file(name: str, parts: Sequence[bytes], sealed: bool = False) -> int:
-    """A descriptor, at the beginning of a file that holds the parts, one after the other.
+    """Return a descriptor, at the beginning of a file that holds the parts, one after the other.
 
-    `sealed`: no one who gets the descriptor can change the file. Where the file is an unnamed one, that means: not with
-    this descriptor. `name` is what /proc shows.
+    `sealed`: a process that gets the descriptor cannot change the file (an unnamed one: cannot through the descriptor).
+    `name` is what /proc shows.
     """
     fd = _create(name)
     if fd is None:
@@ -39,7 +39,7 @@ def memory_file(name: str, parts: Sequence[bytes], sealed: bool = False) -> int:
 
 
 def _create(name: str) -> int | None:
-    """A new file in memory; None where neither Python nor the C library can make one, or the kernel refuses."""
+    """Create a file in memory; None where neither Python nor the C library can make one, or the kernel refuses."""
     flags = MFD_CLOEXEC | MFD_ALLOW_SEALING
     with contextlib.suppress(OSError, AttributeError):
         if hasattr(os, "memfd_create"):
@@ -50,8 +50,8 @@ def _create(name: str) -> int | None:
 
 
 def _unnamed_file(parts: Sequence[bytes], sealed: bool) -> int:
-    """The same in a directory: only its owner may read it, and only through the descriptor."""
-    import tempfile  # here, since hardly any process needs it
+    """Create the same in a directory; only its owner may read it."""
+    import tempfile  # here, since few processes need it
 
     places = [SHARED_MEMORY, tempfile.gettempdir()]
     problems = []

@@ -58,7 +58,7 @@ def read_stat(pid: int, thread: int | None = None) -> list[bytes]:
 
 
 def own_children() -> list[int]:
-    """The kernel's own list, for a process of one thread: quicker than a look at everybody; empty where it has none."""
+    """Read the kernel's list of children, for a process of one thread; empty where the kernel has no such list."""
     try:
         with open("/proc/thread-self/children", "rb") as file:
             return [int(pid) for pid in file.read().split()]
