@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fake_slurm import fake_slurm
 
 from muster.board import RunPaths, write_json
+
+__all__ = ["fake_slurm"]
 
 
 class FakeRun(RunPaths):
@@ -36,6 +39,12 @@ class FakeRun(RunPaths):
     def ends(self, exit_code: int, end_reason: str, attempt: int = 0) -> FakeRun:
         """The lead or the job script records the outcome."""
         write_json(self.attempt(attempt).outcome, {"exit_code": exit_code, "end_reason": end_reason})
+        return self
+
+    def script_ends(self, attempt: int = 0) -> FakeRun:
+        """The job script leaves its last word."""
+        with open(self.attempt(attempt).job_end, "a") as file:
+            file.write("seen\nended\n")
         return self
 
     def says(self, text: str, attempt: int = 0) -> FakeRun:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fake_slurm import FakeSlurm
 from tests.runs.conftest import FakeRun
 
 from muster.runs import follow as following
@@ -227,22 +228,18 @@ async def test_an_outcome_goes_before_the_end_of_the_job_script(run: FakeRun) ->
     ("state", "said"), [("CANCELLED", "Slurm job 4711 is CANCELLED"), (None, "Slurm job 4711 is unknown to Slurm")]
 )
 async def test_a_silent_run_whose_job_slurm_knows_as_ended_ends_as_failed(
-    run: FakeRun, state: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+    run: FakeRun, state: str | None, said: str, monkeypatch: pytest.MonkeyPatch, fake_slurm: FakeSlurm
 ) -> None:
     monkeypatch.setattr(liveness, "ASK_SLURM_S", 0.0)
-    monkeypatch.setattr(liveness.client, "job_state", lambda job_id: state)
+    if state is not None:
+        fake_slurm.knows("4711", state, run.script)
     result = (await all_of(run.submitted(job_id="4711")))[-1]
     assert (result.state, result.exit_code, result.end_reason) == ("failed", 125, said)
 
 
-async def test_while_a_run_speaks_slurm_is_not_asked(
-    run: FakeRun, follower: Follower, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def asked(job_id: str) -> None:
-        raise AssertionError("Slurm was asked about a run that speaks")
-
-    monkeypatch.setattr(liveness.client, "job_state", asked)
+async def test_while_a_run_speaks_slurm_is_not_asked(run: FakeRun, follower: Follower, fake_slurm: FakeSlurm) -> None:
     run.submitted(job_id="4711").begins()
     for number in range(20):
         run.publishes("running", updated=number).tells("node")
         assert await follower.event() == "node"
+    assert fake_slurm.calls == []

@@ -8,11 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from tests.fake_slurm import FakeSlurm
 from tests.runs.conftest import FakeRun
 
-from muster.backends.errors import BackendError
-from muster.backends.slurm.client import Queue
-from muster.runs import removal
 from muster.runs.index import all_runs, remember
 from muster.runs.removal import Doomed, Spared, plan, remove
 from muster.runs.status import read_status
@@ -22,16 +20,10 @@ DAY = 86400.0
 
 
 @pytest.fixture(autouse=True)
-def queue(monkeypatch: pytest.MonkeyPatch) -> list[Queue]:
-    """Slurm's queue, once for each time that it was asked for; job 1 is in it."""
-    asked: list[Queue] = []
-
-    def answer() -> Queue:
-        asked.append(Queue(frozenset({"1"}), frozenset()))
-        return asked[-1]
-
-    monkeypatch.setattr(removal.client, "queue", answer)
-    return asked
+def queue(fake_slurm: FakeSlurm) -> FakeSlurm:
+    """Slurm, with job 1 in its queue."""
+    fake_slurm.knows("1", "PENDING", "/some/script")
+    return fake_slurm
 
 
 def aged(run: FakeRun, days: float) -> FakeRun:
@@ -70,13 +62,13 @@ def test_the_newest_stay_whatever_their_age(make_run: MakeRun) -> None:
     assert decide(runs, keep=5) == {}
 
 
-def test_slurm_is_asked_once_for_all_and_a_job_in_its_queue_stays(make_run: MakeRun, queue: list[Queue]) -> None:
+def test_slurm_is_asked_once_for_all_and_a_job_in_its_queue_stays(make_run: MakeRun, queue: FakeSlurm) -> None:
     silent = [aged(make_run(f"job-{n}").submitted(job_id=str(n)).begins(), 40) for n in range(4)]
     requeued = aged(make_run("requeued").submitted(job_id="1").begins().ends(143, "preempted"), 40)
     live = "is in Slurm's queue as job 1"
     expected = {"job-0": "goes", "job-1": live, "job-2": "goes", "job-3": "goes", "requeued": live}
     assert decide([*silent, requeued]) == expected
-    assert len(queue) == 1
+    assert len(queue.calls) == 1
 
 
 def test_a_run_stays_while_a_later_job_of_its_chain_waits(make_run: MakeRun) -> None:
@@ -84,24 +76,30 @@ def test_a_run_stays_while_a_later_job_of_its_chain_waits(make_run: MakeRun) -> 
     assert decide([aged(chain, 40)]) == {"chain": "is in Slurm's queue as job 1"}
 
 
-def test_slurm_is_not_asked_for_the_sake_of_young_or_local_runs(make_run: MakeRun, queue: list[Queue]) -> None:
+def test_slurm_is_not_asked_for_the_sake_of_young_or_local_runs(make_run: MakeRun, queue: FakeSlurm) -> None:
     decide([ended(make_run("local")), aged(make_run("young").submitted(job_id="7").begins(), 1)])
-    assert not queue
+    assert queue.calls == []
 
 
-def test_a_further_job_of_the_same_script_keeps_the_run(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_further_job_of_the_same_script_keeps_the_run(make_run: MakeRun, queue: FakeSlurm) -> None:
     run = aged(make_run("chain").submitted(job_id="5").begins().ends(1, "x"), 40)
-    monkeypatch.setattr(removal.client, "queue", lambda: Queue(frozenset({"6"}), frozenset({run.script})))
+    queue.knows("6", "PENDING", run.script)
     assert decide([run]) == {"chain": "is in Slurm's queue as job 5"}
 
 
-def test_where_slurm_cannot_be_asked_its_runs_stay(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> Queue:
-        raise BackendError("squeue could not be run")
-
-    monkeypatch.setattr(removal.client, "queue", refuse)
+def test_where_slurm_cannot_be_asked_its_runs_stay(make_run: MakeRun, queue: FakeSlurm) -> None:
+    queue.refuses("squeue: error: Unable to contact slurm controller")
     run = aged(make_run("a").submitted(job_id="5").begins().ends(0, "x"), 40)
     assert decide([run]) == {"a": "is Slurm's, which cannot be asked whether it is over"}
+
+
+def test_a_run_on_another_cluster_is_looked_for_there(make_run: MakeRun, queue: FakeSlurm) -> None:
+    away = [
+        aged(make_run(f"away-{n}").submitted(job_id=str(n), cluster="away").begins().ends(0, "x"), 40) for n in (1, 2)
+    ]
+    queue.knows("2", "RUNNING", away[1].script, cluster="away")
+    assert decide(away) == {"away-1": "goes", "away-2": "is in Slurm's queue as job 2"}
+    assert len(queue.calls) == 1 and "--clusters=away" in queue.calls[0]
 
 
 def test_a_local_run_whose_process_is_there_or_elsewhere_stays(make_run: MakeRun) -> None:

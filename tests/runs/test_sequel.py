@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.fake_slurm import FakeSlurm
 from tests.runs.conftest import FakeRun
 
 from muster.board import read_json, write_json
@@ -28,11 +29,8 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def states(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What Slurm answers, in turn; asked without an answer prepared, the test fails."""
-    answers: list[str] = []
-    monkeypatch.setattr(liveness.client, "job_state", lambda jobs: answers.pop(0))
-    return answers
+def without_slurm(fake_slurm: FakeSlurm) -> None:
+    """What Slurm knows is up to the test."""
 
 
 @pytest.fixture
@@ -76,10 +74,10 @@ async def test_the_end_is_told_only_when_the_job_script_has_decided(chained: Fak
 
 
 async def test_a_job_that_vanishes_before_it_begins_again_ends_the_run(
-    chained: FakeRun, states: list[str], monkeypatch: pytest.MonkeyPatch
+    chained: FakeRun, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(liveness, "ASK_SLURM_S", 0.0)
-    states.append("CANCELLED")
+    fake_slurm.knows("10", "CANCELLED", chained.script)
     decides(chained.begins(0).ends(7, "the driver exited with 7"), "requeue")
     *_, result = [item async for item in follow(chained)]
     assert (result.exit_code, result.end_reason) == (125, "Slurm job 10, 11, 12 is CANCELLED")
@@ -104,9 +102,9 @@ def test_an_attempt_in_its_grace_is_not_over_although_it_is_decided_that_another
 
 
 def test_a_requeued_job_that_was_cancelled_leaves_an_end_and_the_attempt_before_as_it_was(
-    chained: FakeRun, states: list[str]
+    chained: FakeRun, fake_slurm: FakeSlurm
 ) -> None:
-    states.append("CANCELLED")
+    fake_slurm.knows("10", "CANCELLED", chained.script)
     decides(chained.begins(0).ends(7, "the driver exited with 7"), "requeue")
     settle(chained)
     settle(chained)
@@ -114,15 +112,13 @@ def test_a_requeued_job_that_was_cancelled_leaves_an_end_and_the_attempt_before_
     assert read_status(chained)["end_reason"] == "Slurm job 10, 11, 12 is CANCELLED"
 
 
-def test_stopping_a_run_that_waits_to_begin_again_cancels_all_its_jobs(
-    chained: FakeRun, monkeypatch: pytest.MonkeyPatch, states: list[str]
-) -> None:
-    states.append("PENDING")
-    cancelled: list[str] = []
-    monkeypatch.setattr(stop.client, "cancel", lambda *jobs, **_: cancelled.extend(jobs))
-    decides(chained.begins(0).ends(7, "the driver exited with 7"), "chain")
-    assert stop.stop_run(chained, "stopped by alice").exit_code == 143
-    assert cancelled == ["10", "11", "12"]
+def test_stopping_a_run_that_waits_to_begin_again_cancels_all_its_jobs(chained: FakeRun, fake_slurm: FakeSlurm) -> None:
+    for job, state in {"10": "COMPLETED", "11": "PENDING", "12": "PENDING"}.items():
+        fake_slurm.knows(job, state, chained.script)
+    decides(chained.begins(0).ends(7, "the driver exited with 7"), "chain").script_ends()
+    told: list[str] = []
+    assert stop.stop_run(chained, "stopped by alice", tell=told.append).exit_code == 143
+    assert fake_slurm.called("scancel")[0] == "11 12" and told[0] == "cancelled Slurm job 11, 12"
     assert read_json(chained.attempt(1).stop_request)["patient"] is True
 
 

@@ -47,6 +47,7 @@ class Heir:
         self._lead_rank = FIRST_LEAD
         self.lead: Lead | None = None
         self._leading: asyncio.Task[int | None] | None = None
+        self.dismissed = False  # by a lead that ended the run: the Slurm job is its business, too
 
     def on_signal(self, signum: int, reason: str) -> None:
         if self.lead is not None:
@@ -77,6 +78,7 @@ class Heir:
             while channel is not None:
                 parting = await self._node.follow(channel)
                 if parting is Parting.DISMISSED:
+                    self.dismissed = True
                     return self._node.code
                 if parting is Parting.REFUSED:
                     return INFRASTRUCTURE_FAILED

@@ -6,17 +6,24 @@ The same file holds what else runs on a node: `agent.pyz attach ...`, `agent.pyz
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import os
 import signal
 import sys
+import traceback
+from collections.abc import Coroutine
+from typing import Any
 
 from muster.agent.heir import Heir
 from muster.agent.job import Identity
 from muster.agent.limits import raise_limits
+from muster.agent.orphan import end_left_job, has_outcome
 from muster.process import become_subreaper, lease, signal_name, sweep
+from muster.rendezvous.plan import FIRST_LEAD
 
-OTHER_ENTRIES = ("attach", "idle")
+ORPHAN = "orphan"
+OTHER_ENTRIES = ("attach", "idle", ORPHAN)
 SANDBOX = "sandbox"
 PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGURG)
 
@@ -35,6 +42,10 @@ def main(argv: list[str]) -> int:
     raise_limits()
     try:
         return asyncio.run(_run(identity))
+    except Exception as error:
+        sweep()
+        _become_orphan(identity, error)
+        raise
     finally:
         sweep()
 
@@ -44,7 +55,35 @@ async def _run(identity: Identity) -> int:
         token = file.read().strip()
     heir = Heir(identity, token, lease.hold())
     _handle_signals(heir)
-    return await heir.run()
+    code = await heir.run()
+    if not heir.dismissed and has_outcome(identity.attempt):
+        await _until_signalled(end_left_job(identity))
+    return code
+
+
+async def _until_signalled(work: Coroutine[Any, Any, None]) -> None:
+    """Nothing runs here any more: when Slurm ends the job, there is nothing to wait for."""
+    working, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, working.cancel)
+    await asyncio.wait([working])
+    if not working.cancelled():
+        working.result()
+
+
+def _become_orphan(identity: Identity, error: Exception) -> None:
+    """After a crash: see to it that the run ends if no other node leads it. By exec: our connections end with that.
+
+    Where no leader has published yet, and on the host of the job script, the end of this process says enough.
+    """
+    if identity.rank == FIRST_LEAD or not identity.attempt.terms():
+        return
+    traceback.print_exception(type(error), error, error.__traceback__)
+    reason = f"the agent of {identity.host} crashed: {error!r}"
+    with contextlib.suppress(OSError):
+        os.execv(
+            sys.executable, [sys.executable, "-I", "-S", identity.run.agent, ORPHAN, identity.run.root, reason]
+        )  # fmt: skip
 
 
 def _handle_signals(heir: Heir) -> None:

@@ -10,8 +10,9 @@ from muster.agent.attach import NO_ADDRESS, WORDS
 from muster.backends.container import Container, Way, way_into
 from muster.board import AttemptPaths, RunPaths
 
-# Of the shell that asks, srun must see nothing that describes another allocation or step; but how to reach Slurm.
-_KEPT_OF_SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
+# Of the shell that asks, srun must see nothing that describes another allocation or step, nor the clusters that the
+# user submits to; but how to reach Slurm.
+_KEPT_OF_SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Entry:
     cycle: int
     ray_address: str | None
     container: Container | None = None
+    cluster: str | None = None  # that has the job; None: the one that srun here speaks to
 
     def command(self, pty: bool) -> list[str]:
         """A session as one overlapping step of the job's; on this machine as it is."""
@@ -47,20 +49,20 @@ class Entry:
             *way.prefix, self.node.python, "-I", "-S", self.run.agent, "attach", self.attempt.root, str(self.node.rank),
             str(self.cycle), self.ray_address or NO_ADDRESS,
         ]  # fmt: skip
-        return inside if self.job_id is None else [*_step(self.job_id, self.node, pty), *way.srun_flags, *inside]
+        return inside if self.job_id is None else [*self._step(self.job_id, pty), *way.srun_flags, *inside]
+
+    def _step(self, job_id: str, pty: bool) -> list[str]:
+        step = [
+            "srun", *([f"--clusters={self.cluster}"] if self.cluster else []), f"--jobid={job_id}", "--overlap",
+            "--nodes=1", "--ntasks=1", f"--nodelist={self.node.host}", "--mpi=none", "--chdir=/", "--quiet",
+            "--disable-status", "--job-name=muster-attach",
+        ]  # fmt: skip
+        if self.node.group is not None:
+            step.append(f"--het-group={self.node.group}")
+        return [*step, "--pty"] if pty else step
 
 
 def session_environment(env: Mapping[str, str], words: Sequence[str]) -> dict[str, str]:
     """srun's, which it passes on: with it goes the command to run, or none for a shell."""
     kept = {name: value for name, value in env.items() if not name.startswith("SLURM_") or name in _KEPT_OF_SLURM}
     return {**kept, WORDS: json.dumps(list(words))}
-
-
-def _step(job_id: str, node: Node, pty: bool) -> list[str]:
-    step = [
-        "srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node.host}",
-        "--mpi=none", "--chdir=/", "--quiet", "--disable-status", "--job-name=muster-attach",
-    ]  # fmt: skip
-    if node.group is not None:
-        step.append(f"--het-group={node.group}")
-    return [*step, "--pty"] if pty else step

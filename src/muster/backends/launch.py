@@ -20,6 +20,7 @@ from muster.runs.index import remember
 from muster.spec import JobSpec
 from muster.spec.groups import Group, resolved
 
+NO_JOBS = client.Jobs(())
 OWNER_LOST_EXTRA_S = 15.0  # beyond the driver's grace, when `muster run` itself is killed
 
 
@@ -44,27 +45,30 @@ def submit_batches(runs: Sequence[Prepared]) -> str:
         _remove(runs)
         raise
     for prepared in runs:
-        own = [job_array.job_id(prepared, job) for job in jobs]
-        _record(prepared, asked, own[0], pid=None, job_ids=own)
-    return jobs[0]
+        own = jobs.only([job_array.job_id(prepared, job) for job in jobs.ids])
+        _record(prepared, asked, own.ids[0], pid=None, jobs=own, script=runs[0].run.script)
+    return jobs.ids[0]
 
 
-def _submit_chain(prepared: Prepared) -> list[str]:
-    """The job, and those that follow it whatever its end: by its id, since other jobs may have the same name."""
+def _submit_chain(prepared: Prepared) -> client.Jobs:
+    """The job, and those that follow it whatever its end: by its id, since other jobs may have the same name.
+
+    Where the first went to one of several clusters, the others follow it there: elsewhere its id means another job.
+    """
     written = option_names(prepared)
-    job_ids: list[str] = []
-    for link in range(1, prepared.spec.chain + 1):
-        after = [f"--dependency=afterany:{job_ids[-1]}"] if job_ids else []
+    jobs = client.submit(prepared.run.script, written)
+    for link in range(2, prepared.spec.chain + 1):
+        after = [f"--dependency=afterany:{jobs.ids[-1]}"]
+        where = [f"--clusters={jobs.cluster}"] if jobs.cluster else []
         try:
-            job_ids.append(client.submit(prepared.run.script, written, after, [str(link)] if link > 1 else []))
+            following = client.submit(prepared.run.script, written, [*after, *where], [str(link)])
         except SubmissionRefused as error:
-            if not job_ids:
-                raise
-            client.cancel(*job_ids)
+            client.cancel(jobs)
             raise SubmissionRefused(
                 f"job {link} of the chain: {error}; the {link - 1} before were cancelled"
             ) from error
-    return job_ids
+        jobs = jobs.only([*jobs.ids, *following.ids])
+    return jobs
 
 
 def _remove(runs: Sequence[Prepared]) -> None:
@@ -75,7 +79,7 @@ def _remove(runs: Sequence[Prepared]) -> None:
 def _check_size(prepared: Prepared) -> None:
     """Slurm takes a job that no partition can ever hold, and lets it wait for good: refuse it here."""
     spec = prepared.spec
-    if "clusters" in spec.sbatch:
+    if "clusters" in spec.sbatch or any(name in os.environ for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")):
         return  # another cluster's partitions
     sizes = client.partition_sizes()
     wanted: dict[str, int] = {}
@@ -129,14 +133,28 @@ def job_id_here(prepared: Prepared) -> str | None:
     return os.environ.get("SLURM_JOB_ID") if prepared.place.kind == "allocation" else None
 
 
-def _record(prepared: Prepared, asked: float, job_id: str | None, pid: int | None, job_ids: Sequence[str] = ()) -> None:
-    """`asked` is when the run was asked for, `time` when it was handed over: a busy slurmctld shows between them."""
+def _record(
+    prepared: Prepared,
+    asked: float,
+    job_id: str | None,
+    pid: int | None,
+    jobs: client.Jobs = NO_JOBS,
+    script: str | None = None,
+) -> None:
+    """`asked` is when the run was asked for, `time` when it was handed over: a busy slurmctld shows between them.
+
+    Together with the ids, `cluster`, `uid` and `script` (what was submitted) tell the run's jobs from all others.
+    """
     submission = {
         "run": prepared.run.run_id,
         "backend": prepared.place.backend,
         "kind": prepared.place.kind,
         "job_id": job_id,
-        "job_ids": list(job_ids),
+        "job_ids": list(jobs.ids),
+        "cluster": jobs.cluster,
+        "submitted_from": client.cluster_here() if jobs.ids else None,
+        "uid": os.geteuid(),
+        "script": script,
         "host": socket.gethostname(),
         "pid": pid,
         "asked": asked,

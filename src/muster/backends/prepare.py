@@ -112,10 +112,10 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
 def _launcher(spec: JobSpec, place: Place) -> script.Launcher:
     nodes = place.nodes + spec.spares
     if place.backend == "slurm":
-        attempt = restart.NEXT_ATTEMPT if place.kind == "sbatch" else "0"
-        if spec.groups:
-            return hetjob.step(resolved(spec), attempt)
-        return render.step(nodes, spec.cpus_per_node, attempt)
+        own = place.kind == "sbatch"
+        attempt = restart.NEXT_ATTEMPT if own else "0"
+        step = hetjob.step(resolved(spec), attempt) if spec.groups else render.step(nodes, spec.cpus_per_node, attempt)
+        return replace(step, prepare=f"{step.prepare}\n{render.OWN_JOB}") if own else step
     words = [quote(sys.executable), quote(local_step.__file__), str(nodes)]
     hosts = " ".join(local_step.host_name(rank) for rank in range(nodes))
     prepare = f"printf '%s\\n' {hosts} >\"$attempt/hosts\""

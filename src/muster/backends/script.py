@@ -122,6 +122,7 @@ guard() {
     [ -n "$why" ] && [ "$why" = "$before" ] && record 125 "$why: $(last_words)"
     before=$why
   done
+  echo seen >>"$attempt/job-end"
   read -rt @LINGER@ -u "$pause"
   kill -TERM "$launcher"
 }
@@ -147,7 +148,8 @@ has lead-0.json && lead_ended '' && why="the lead is gone"
 record "$code" "$why: $(last_words)"
 wait "$output"@FINISH@
 recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
-@END@exit "${recorded:-$code}"
+@END@{ echo ended >>"$attempt/job-end"; } 2>/dev/null # with this script Slurm ends the job
+exit "${recorded:-$code}"
 """
 
 _TASK_0_ENDED = (

@@ -4,7 +4,7 @@
   job.json  env.json  services.json  job.sh  job.out  agent.pyz  muster-library.zip  token  ray-token  submission.json
   output/  report.html  metrics.prom
   attempt-0/
-    canary  hosts  steps.log  phases.log  stop.json  beat  reserve  outcome  sequel.json
+    canary  hosts  steps.log  phases.log  stop.json  beat  reserve  outcome  sequel.json  slurm-job.json  job-end
     lead-0.json  status-0.json  events-0.jsonl           for each term, that is, for each lead
     nodes/0003.json  services/<name>.json
     logs/driver.log  logs/node-0003.log  logs/stacks-0003.txt  logs/ray/<host>.tar.gz  logs/guest-<id>.log
@@ -61,8 +61,26 @@ class AttemptPaths:
         return self._at("sequel.json")
 
     @property
+    def slurm_job(self) -> str:
+        """The Slurm job (`job_id`, `restarts`), if Muster submitted it: only then may it be cancelled."""
+        return self._at("slurm-job.json")
+
+    @property
+    def job_end(self) -> str:
+        """How far the job's end is, a word a line: the job script has `seen` the outcome, and has `ended`.
+
+        `gone` is added by a process that saw in Slurm that the job has ended.
+        """
+        return self._at("job-end")
+
+    @property
+    def job_claim(self) -> str:
+        """Which node asks Slurm to cancel the job that is left."""
+        return self._at("job-claim.json")
+
+    @property
     def job_left(self) -> str:
-        """The run is over, but its Slurm job holds the nodes still: whoever can is to end that."""
+        """The batch host did not answer when the run ended: its job script will not end the Slurm job."""
         return self._at("job-left.json")
 
     @property

@@ -34,9 +34,8 @@ def run_array(prepared: Prepared, display: Display, detach: bool) -> int:
 
 
 async def _wait(handles: list[RunHandle], display: Display) -> int:
-    array_job = (handles[0].job_id or "").partition("_")[0]
     highest = 0
-    async for ended in ends([RunPaths(handle.run_dir) for handle in handles], array_job):
+    async for ended in ends([RunPaths(handle.run_dir) for handle in handles]):
         await asyncio.get_running_loop().run_in_executor(None, leave_report, RunPaths(ended.run_dir))
         display.task_ended(ended)
         highest = max(highest, ended.exit_code)

@@ -74,6 +74,8 @@ class Display:
             self.note(f"attempt {event.get('attempt')} is over: {in_words(event) or 'another follows'}")
         elif name == "events_lost":
             self.note(EVENTS_LOST.format(file=event.get("file")))
+        elif name == "job" and state in JOB_ENDS:
+            self.note(JOB_ENDS[state].format(**event))
         elif name == "driver_start":
             ready = f"Ray is up on {self._total} nodes; " if self._ray else ""
             self.note(f"{ready}driver started")
@@ -114,6 +116,12 @@ PHASES = {
     "starting": "all {nodes} nodes arrived",
     "restarting": "the driver is ended; the next cycle follows on the nodes that are left",
     "finishing": "stopping everything on {nodes} nodes",
+}
+
+
+JOB_ENDS = {
+    "ending": "the run is over ({reason}); waiting until Slurm job {job} has ended",
+    "cancelled": "cancelled Slurm job {job}: its job script did not end it",
 }
 
 

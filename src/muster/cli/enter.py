@@ -81,12 +81,13 @@ def entry_for(name: str | None, node: str | None, runs_dir: Path | None) -> Entr
     submission = read_record(run.submission)
     if status["backend"] == "local" and submission.get("host") != socket.gethostname():
         raise click.ClickException(f"{run.run_id} runs on {submission.get('host')}, not here: use it there")
-    job_id = None if status["backend"] == "local" else status["job_id"]
+    own = read_record(attempt.slurm_job).get("job_id")  # of a chain the one that runs now
+    job_id = None if status["backend"] == "local" else own or status["job_id"]
     address = (status.get("ray") or {}).get("address")
     record = read_record(run.job).get("container")
     inside = Container.from_record(record) if record else None
     found = node_named(node, run, attempt, status)
-    return Entry(run, attempt, found, job_id, status["cycle"] or 0, address, inside)
+    return Entry(run, attempt, found, job_id, status["cycle"] or 0, address, inside, submission.get("cluster"))
 
 
 def node_named(name: str | None, run: RunPaths, attempt: AttemptPaths, status: dict[str, Any]) -> Node:

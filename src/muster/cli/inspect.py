@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.backends.errors import BackendError
+from muster.backends.slurm.client import Jobs
 from muster.board import AttemptPaths, RunPaths, read_json
 from muster.board.secrets import redact_words
 from muster.cli import ray_logs
@@ -24,6 +25,7 @@ from muster.runs.follow import Tail
 from muster.runs.index import NoSuchRun, all_runs
 from muster.runs.live import NoLiveRun, live_run
 from muster.runs.liveness import Liveness, record_silent_end, settle
+from muster.runs.release import release_all
 from muster.runs.sequel import in_words
 from muster.runs.status import ENDED_STATES, read_status
 from muster.runs.stop import is_live, requester, stop_run
@@ -42,7 +44,7 @@ WATCH_S = 0.5
 def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -> None:
     """Show what RUN (a run id or job id; default: the newest) is doing, or how it ended."""
     paths, shown = find(run, runs_dir), None
-    settle(paths)
+    _tell_cancelled(paths, settle(paths))
     alive = Liveness(paths)
     while True:
         now = read_status(paths)
@@ -61,6 +63,11 @@ def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -
             if not is_live(paths):
                 return
             record_silent_end(paths, reason)
+
+
+def _tell_cancelled(run: RunPaths, jobs: Jobs | None) -> None:
+    if jobs is not None:
+        click.echo(f"muster: {run.run_id} is over, but held nodes: cancelled Slurm job {jobs}", err=True)
 
 
 def _status_lines(status: dict[str, Any]) -> list[str]:
@@ -175,6 +182,8 @@ def _print_log(paths: RunPaths, follow: bool, log_of: Callable[[AttemptPaths], s
                 tail = Tail(path)
             _print_new(tail)
         if ended:
+            if follow:
+                _tell_cancelled(paths, settle(paths))
             return tail is not None and os.path.exists(tail.path)
         time.sleep(WATCH_S / 2)
 
@@ -191,7 +200,7 @@ def _print_new(tail: Tail | None) -> None:
 def stop(run: str | None, runs_dir: Path | None) -> None:
     """End RUN: its driver gets SIGTERM and its grace, then everything is ended and verified gone."""
     try:
-        ended = stop_run(live_run(run, runs_dir), requester())
+        ended = stop_run(live_run(run, runs_dir), requester(), tell=click.echo)
     except NoLiveRun as error:
         click.echo(str(error))
         return
@@ -208,7 +217,10 @@ def runs(runs_dir: Path | None) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("run", "state", "nodes", "job", "exit", "began", "command"):
         table.add_column(column, overflow="fold")
-    for paths in all_runs(runs_dir):
+    listed = all_runs(runs_dir)
+    for released, jobs in release_all(listed):
+        _tell_cancelled(released, jobs)
+    for paths in listed:
         status, job = read_status(paths), read_json(paths.job) or {}
         began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(os.stat(paths.job).st_mtime))
         code = status.get("exit_code")

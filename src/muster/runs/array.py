@@ -11,14 +11,16 @@ from muster.backends.slurm import client
 from muster.board import RunPaths, read_record
 from muster.runs.follow import RunResult, has_outcome, result
 from muster.runs.liveness import ASK_SLURM_S, Liveness
-from muster.runs.sequel import is_followed
+from muster.runs.release import ends_by_itself, release
+from muster.runs.sequel import is_followed, slurm_jobs
 
 LOOK_S = 0.5
 
 
-async def ends(runs: Sequence[RunPaths], array_job: str) -> AsyncIterator[RunResult]:
+async def ends(runs: Sequence[RunPaths]) -> AsyncIterator[RunResult]:
     """The result of each run as it ends. Slurm is asked rarely, once for all, about those that said nothing."""
-    loop = asyncio.get_running_loop()
+    loop, first = asyncio.get_running_loop(), slurm_jobs(runs[0])
+    array_job = first.only([first.ids[0].partition("_")[0]])
     left = {run.root: (run, Liveness(run)) for run in runs}
     asked = time.monotonic()
     while left:
@@ -26,6 +28,9 @@ async def ends(runs: Sequence[RunPaths], array_job: str) -> AsyncIterator[RunRes
             ended = await loop.run_in_executor(None, _ended, run, alive)
             if ended is not None:
                 del left[run.root]
+                attempt = run.newest_attempt()
+                if attempt is not None and not ends_by_itself(run, attempt):
+                    await loop.run_in_executor(None, release, run)
                 yield ended
         if time.monotonic() - asked >= ASK_SLURM_S:
             states = await loop.run_in_executor(None, _states, array_job)
@@ -55,9 +60,9 @@ def _silent(run: RunPaths, states: dict[str, str]) -> RunResult | None:
     return result(run, f"Slurm job {job_id} is {state}")
 
 
-def _states(array_job: str) -> dict[str, str] | None:
-    """None when Slurm does not answer: that says nothing about the runs."""
+def _states(array_job: client.Jobs) -> dict[str, str] | None:
+    """The state of each task by its id; None when Slurm does not answer: that says nothing about the runs."""
     try:
-        return client.job_states(array_job)
+        return {task.id: task.state for task in client.look(array_job)}
     except BackendError:
         return None

@@ -12,11 +12,13 @@ from typing import Any
 
 from muster.board import AttemptPaths, RunPaths
 from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
-from muster.runs.liveness import Liveness, end_left_job, record_silent_end
-from muster.runs.sequel import read_sequel
+from muster.runs.liveness import Liveness, record_silent_end
+from muster.runs.release import ends_by_itself, release
+from muster.runs.sequel import read_sequel, slurm_jobs
 from muster.runs.status import read_status
 
 LOOK_S = 0.1
+TELL_S = 2.0  # a job that takes longer to end is spoken of
 
 
 @dataclass(frozen=True)
@@ -154,9 +156,10 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
         if ended is not None and not await loop.run_in_executor(None, watch.goes_on, ended):
             if run.newest_attempt() != ended:
                 continue  # the next one began meanwhile
-            await loop.run_in_executor(None, end_left_job, ended)
             for item in tail.rest() if tail is not None else ():
                 yield item
+            async for event in _released(run, ended):
+                yield event
             yield result(run)
             return
         if ended is not None and ended != told:
@@ -174,6 +177,21 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
             yield result(run, gone)
             return
         await asyncio.sleep(LOOK_S)
+
+
+async def _released(run: RunPaths, attempt: AttemptPaths) -> AsyncIterator[Event]:
+    """Makes sure that the run's Slurm job ends; tells of it where that takes a while, or a scancel."""
+    if ends_by_itself(run, attempt):
+        return
+    releasing = asyncio.get_running_loop().run_in_executor(None, release, run)
+    done, _ = await asyncio.wait([releasing], timeout=TELL_S)
+    job = str(slurm_jobs(run))
+    if not done:
+        reason = result(run).end_reason
+        yield Event({"event": "job", "state": "ending", "job": job, "reason": reason})
+    cancelled = await releasing
+    if cancelled is not None:
+        yield Event({"event": "job", "state": "cancelled", "job": str(cancelled), "reason": None})
 
 
 def has_outcome(attempt: AttemptPaths) -> bool:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from muster.board import RunPaths
-from muster.runs.sequel import job_ids
+from muster.runs.sequel import slurm_jobs
 
 DEFAULT_RUNS_DIR = "muster-runs"
 
@@ -69,7 +69,7 @@ def find_run(name: str | None, runs_dir: Path | None = None) -> RunPaths:
         raise NoSuchRun("no runs found here; name the runs directory with --runs-dir")
     if name is None:
         return runs[-1]
-    matching = [run for run in runs if run.run_id == name] or [run for run in runs if name in job_ids(run)]
+    matching = [run for run in runs if run.run_id == name] or [run for run in runs if name in slurm_jobs(run).ids]
     matching = matching or [run for run in runs if run.run_id.startswith(name)]
     if len(matching) == 1:
         return matching[0]

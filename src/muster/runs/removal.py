@@ -19,13 +19,13 @@ from muster.backends.slurm import client
 from muster.board import RunPaths, read_record
 from muster.runs.index import forget
 from muster.runs.liveness import Liveness
-from muster.runs.sequel import job_ids
+from muster.runs.sequel import slurm_jobs
 from muster.runs.usage import Path, Usage, measure, total
 
 # What stays with results that are kept: enough for `muster runs` and `muster status` to tell what they are of.
 _RECORD = re.compile(r"output(/.*)?|job\.json|submission\.json|attempt-\d+(/(outcome|status-\d+\.json))?", re.DOTALL)
 
-Queue = Callable[[], "client.Queue | None"]
+Queue = Callable[[str | None], "client.Queue | None"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Spared:
 
 def plan(runs: Sequence[RunPaths], before: float, keep: int, with_output: bool) -> list[Doomed | Spared]:
     """What becomes of the runs (oldest first) of which nothing came after `before`, but for the newest `keep`."""
-    queue = cache(_ask_slurm)  # once for all of them, and only where a run needs it
+    queue = cache(_ask_slurm)  # once for all of a cluster, and only where a run needs it
     decided: list[Doomed | Spared] = []
     for run in dict.fromkeys(runs[: max(0, len(runs) - keep)]):  # links may name one twice
         when = last_sign(run)
@@ -144,18 +144,17 @@ def _perhaps_live(run: RunPaths, queue: Queue) -> str | None:
 
 
 def _in_queue(run: RunPaths, submission: dict[str, Any], queue: Queue) -> str | None:
-    if read_record(run.job).get("sbatch", {}).get("clusters"):
-        return "was submitted to another cluster"
-    jobs = queue()
+    own = slurm_jobs(run)
+    jobs = queue(own.cluster)
     if jobs is None:
         return "is Slurm's, which cannot be asked whether it is over"
-    waiting = [job for job in job_ids(run) or [str(submission.get("job_id"))] if jobs.has(job, run.script)]
+    waiting = [job for job in own.ids or [str(submission.get("job_id"))] if jobs.has(job, run.script)]
     return f"is in Slurm's queue as job {waiting[0]}" if waiting else None
 
 
-def _ask_slurm() -> client.Queue | None:
+def _ask_slurm(cluster: str | None) -> client.Queue | None:
     try:
-        return client.queue()
+        return client.queue(cluster)
     except BackendError:
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from muster.backends.slurm.client import Jobs
 from muster.board import AttemptPaths, RunPaths, read_record
 
 AGAIN = ("requeue", "chain")
@@ -37,8 +38,8 @@ def in_words(sequel: dict[str, Any]) -> str | None:
     return f"not requeued{because}: {note}" if note else None
 
 
-def job_ids(run: RunPaths) -> list[str]:
+def slurm_jobs(run: RunPaths) -> Jobs:
     """Every Slurm job of the run, in the order in which they run."""
     submission = read_record(run.submission)
     job_id = submission.get("job_id")
-    return list(submission.get("job_ids") or ([job_id] if job_id else []))
+    return Jobs(tuple(submission.get("job_ids") or ([job_id] if job_id else [])), submission.get("cluster"))

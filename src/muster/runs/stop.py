@@ -7,13 +7,15 @@ import contextlib
 import getpass
 import os
 import socket
+from collections.abc import Callable
 
 from muster.backends.errors import BackendError
 from muster.backends.slurm import client
 from muster.board import AttemptPaths, RunPaths, read_json, write_json
 from muster.runs.follow import RunResult, follow, result
 from muster.runs.liveness import Liveness, record_end, settle
-from muster.runs.sequel import is_followed, job_ids
+from muster.runs.release import end_jobs, own_jobs
+from muster.runs.sequel import is_followed, slurm_jobs
 from muster.runs.status import ENDED_STATES, read_status
 
 BEYOND_GRACE_S = 25.0  # what the nodes may take to end after the driver
@@ -33,23 +35,39 @@ def requester() -> str:
     return f"stopped by {getpass.getuser()} on {socket.gethostname()}"
 
 
-def stop_run(run: RunPaths, reason: str, signum: int = 15) -> RunResult:
-    """Ask, wait, and if nobody listens end the Slurm job itself. Returns how the run ended."""
-    settle(run)
+def stop_run(
+    run: RunPaths, reason: str, signum: int = 15, tell: Callable[[str], object] = lambda text: None
+) -> RunResult:
+    """Ask, wait, and if nobody listens end the Slurm job itself. Returns how the run ended.
+
+    In any case no job of the run is left: what had to be cancelled is told in words.
+    """
+
+    def told(cancelled: client.Jobs | None) -> None:
+        if cancelled is not None:
+            tell(f"cancelled Slurm job {cancelled}")
+
+    told(settle(run))
+    ended = _stop(run, reason, signum, told)
+    told(end_jobs(run))
+    return ended
+
+
+def _stop(run: RunPaths, reason: str, signum: int, told: Callable[[client.Jobs | None], None]) -> RunResult:
     attempt = run.newest_attempt()
     if not is_live(run) and not (attempt and Liveness(run).goes_on(attempt)):
         return result(run)
-    batch_jobs = job_ids(run) if (read_json(run.submission) or {}).get("kind") == "sbatch" else []
+    batch_jobs = slurm_jobs(run) if (read_json(run.submission) or {}).get("kind") == "sbatch" else None
     if attempt is not None and not os.path.exists(attempt.outcome) and not is_followed(attempt):
         request_stop(attempt, reason, signum)
-        _cancel_the_rest(batch_jobs)
+        _cancel_the_rest(run)
     elif batch_jobs:
-        client.cancel(*batch_jobs)
-        return _cancelled(run, ", ".join(batch_jobs), reason, signum)
+        told(end_jobs(run))
+        return _cancelled(run, ", ".join(batch_jobs.ids), reason, signum)
     grace = (read_json(run.job) or {}).get("stop_grace", 30.0) + BEYOND_GRACE_S
     ended = asyncio.run(wait(run, grace))
     if ended is None and batch_jobs:
-        client.cancel(*batch_jobs)
+        told(end_jobs(run))
         ended = asyncio.run(wait(run, grace))
     if ended is None:
         raise BackendError(f"{run.run_id} did not end within {grace:g} s of being asked; see {run.root}")
@@ -71,11 +89,14 @@ async def wait(run: RunPaths, seconds: float) -> RunResult | None:
         return None
 
 
-def _cancel_the_rest(batch_jobs: list[str]) -> None:
+def _cancel_the_rest(run: RunPaths) -> None:
     """The jobs of a chain that wait for the one that runs. Should one begin all the same, it sees the request."""
-    if len(batch_jobs) > 1:
+    jobs = slurm_jobs(run)
+    if len(jobs.ids) > 1:
         with contextlib.suppress(BackendError):
-            client.cancel(*batch_jobs, pending_only=True)
+            waiting = [job.submitted_id for job in own_jobs(run) if job.state in client.WAITING]
+            if waiting:
+                client.cancel(jobs.only(waiting), pending_only=True)
 
 
 def _cancelled(run: RunPaths, jobs: str, reason: str, signum: int) -> RunResult:

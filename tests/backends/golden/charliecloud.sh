@@ -54,8 +54,12 @@ printf '%s\n' "$canary" >"$attempt/canary"
 head -c 65536 /dev/zero >"$attempt/reserve" # so that a full disk cannot prevent the outcome from being written
 unset ${!SLURM_STEP@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_GTIDS \
   SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK SLURM_DISTRIBUTION \
-  SLURM_LABELIO SLURM_STDOUTMODE SLURM_STDERRMODE SLURM_SRUN_REDUCE_TASK_EXIT_MSG
+  SLURM_LABELIO SLURM_STDOUTMODE SLURM_STDERRMODE SLURM_SRUN_REDUCE_TASK_EXIT_MSG SLURM_CLUSTERS
 scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 4 >"$attempt/hosts"
+own=$SLURM_JOB_ID
+[ -z "${SLURM_ARRAY_TASK_ID:-}" ] || own=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+printf '{"job_id": "%s", "restarts": %d}\n' "$own" "${SLURM_RESTART_COUNT:-0}" >"$attempt/slurm-job.json.tmp" &&
+  mv "$attempt/slurm-job.json.tmp" "$attempt/slurm-job.json"
 # The launcher gets a session of its own: a signal to this script must not reach it.
 setsid srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task="$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | sed 's/(.*//' | sort -n | head -n 1)" --cpu-bind=none --distribution=block --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster bash -c '
 muster_fail() { echo "muster: ${SLURMD_NODENAME}: $1" >&2; exit 120; }
@@ -125,6 +129,7 @@ guard() {
     [ -n "$why" ] && [ "$why" = "$before" ] && record 125 "$why: $(last_words)"
     before=$why
   done
+  echo seen >>"$attempt/job-end"
   read -rt 10 -u "$pause"
   kill -TERM "$launcher"
 }
@@ -150,4 +155,5 @@ has lead-0.json && lead_ended '' && why="the lead is gone"
 record "$code" "$why: $(last_words)"
 wait "$output"
 recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
+{ echo ended >>"$attempt/job-end"; } 2>/dev/null # with this script Slurm ends the job
 exit "${recorded:-$code}"

@@ -103,6 +103,7 @@ guard() {
     [ -n "$why" ] && [ "$why" = "$before" ] && record 125 "$why: $(last_words)"
     before=$why
   done
+  echo seen >>"$attempt/job-end"
   read -rt 10 -u "$pause"
   kill -TERM "$launcher"
 }
@@ -128,4 +129,5 @@ has lead-0.json && lead_ended '' && why="the lead is gone"
 record "$code" "$why: $(last_words)"
 wait "$output"
 recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
+{ echo ended >>"$attempt/job-end"; } 2>/dev/null # with this script Slurm ends the job
 exit "${recorded:-$code}"
