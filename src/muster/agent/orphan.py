@@ -169,6 +169,11 @@ def main(argv: list[str]) -> int:
 
 
 async def _leave(identity: Identity, reason: str) -> None:
-    await end_alone(identity, reason)
-    if has_outcome(identity.attempt):
+    recorded = True
+    try:
+        await end_alone(identity, reason)
+    except OSError as error:  # a full filesystem must not keep the nodes
+        say(f"the end of the run could not be recorded: {error}")
+        recorded = False
+    if has_outcome(identity.attempt) or not recorded:
         await end_left_job(identity)

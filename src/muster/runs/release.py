@@ -160,8 +160,8 @@ def _script_had_its_time(attempt: AttemptPaths, patient: bool) -> bool:
     """Whether the job script has ended, cannot, or should have by now; `patient` waits for that."""
     deadline = time.monotonic() + SCRIPT_ENDS_S
     while True:
-        decided = os.path.exists(attempt.job_left) or not {"ended", "gone"}.isdisjoint(words(attempt))
-        if decided or _age(attempt) > SCRIPT_ENDS_S:
+        decided = any(os.path.exists(path) for path in (attempt.job_left, attempt.job_claim))
+        if decided or not {"ended", "gone"}.isdisjoint(words(attempt)) or _age(attempt) > SCRIPT_ENDS_S:
             return True
         if not patient:
             return False
