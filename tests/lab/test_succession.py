@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from tests.lab.conftest import SlurmCommand, agent_on
@@ -23,6 +23,16 @@ end = time.monotonic() + (600 if cycle == "0" else 3)
 while time.monotonic() < end:
     with open(log, "a") as file:
         file.write(f"{cycle} {time.time()}\\n")
+    time.sleep(0.1)
+"""
+
+
+RAY_DRIVER = """
+import os, sys, time, ray
+ray.init(log_to_driver=False)
+cycle = os.environ["MUSTER_CYCLE"]
+for _ in range(6000 if cycle == "0" else int(sys.argv[1])):  # it waits to be lost in the first cycle
+    print("cycle", cycle, sorted(node["Labels"]["muster.io/host"] for node in ray.nodes() if node["Alive"]), flush=True)
     time.sleep(0.1)
 """
 
@@ -86,6 +96,33 @@ def test_the_job_goes_on_under_another_lead(slurm: SlurmCommand, lose: Callable[
         first, second = status["cycles"]
         assert lead in first["members"] and len(second["members"]) == 3 and lead not in second["members"]
         assert_no_overlap(slurm)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(("lose", "nodes"), [(cut_off, 2), (stop_agent, 1)], ids=["cut_off", "stop_agent"])
+def test_a_ray_job_goes_on_under_another_lead_when_its_lead_falls_silent(
+    slurm: SlurmCommand, lose: Callable[[SlurmCommand, str], None], nodes: int
+) -> None:
+    """The members' leases end too, and with them their Ray: what is left of it must not end their agents."""
+    (slurm.cwd / "nodes.py").write_text(RAY_DRIVER)
+    options = ("--spares", "2", "--on-node-loss", "restart", "--", "python", "nodes.py", "15")
+    process = slurm.start("run", "-N", str(nodes), *options)
+    slurm.wait_for_driver("cycle 0 [")
+    hosts, log = slurm.hosts(), slurm.run_dir() / "attempt-0" / "logs" / "driver.log"
+    with healed(slurm, hosts[0]):
+        agent = agent_on(slurm, hosts[0])
+        lose(slurm, hosts[0])
+        wait_for("the driver of cycle 1", lambda: "cycle 1 [" in log.read_text(), deadline=240)
+        with suppress(ProcessLookupError):  # killed while it is stopped, it could not remove Ray's directory
+            os.kill(agent, signal.SIGCONT)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert f"cycle 1 {hosts[1 : nodes + 1]}" in out
+        status = slurm.status()
+        assert (status["term"], status["cycle"], status["state"]) == (1, 1, "succeeded")
+        for rank in range(1, len(hosts)):
+            assert "the run has ended with 0" in log.with_name(f"node-{rank:04d}.log").read_text()
+        slurm.ended_job(status["job_id"])
 
 
 @pytest.mark.parametrize("lose", [kill_agent, kill_host], ids=lambda lose: lose.__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -31,7 +32,7 @@ class Failure:
 
 
 class Trial:
-    """Warm, start, watch, stop: each once."""
+    """Warm, start and watch Ray once; `stop` may be called again, and ends nothing twice."""
 
     def __init__(self, temp: str, token: bytes, env: dict[str, str], held: HeldBlock) -> None:
         loop = asyncio.get_running_loop()
@@ -42,6 +43,8 @@ class Trial:
         self._scope.on_lost = lambda: self._fail("the keeper of Ray's processes was killed", final=True)
         self._daemons: dict[int, str] = {}
         self._commands = -1
+        self._opening: asyncio.Future[Scope] | None = None
+        self._stopped = False
         self._reports: asyncio.Task[None] | None = None
         self._head, self._nodes, self._complete = False, 0, True  # whether the node table is still to be watched
         self.on_version: Callable[[str], str | None] = lambda version: None  # why it cannot be used
@@ -62,7 +65,9 @@ class Trial:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with open(os.open(self.token_file(self.temp), flags, 0o600), "wb") as file:
             file.write(ray_token(self._token))
-        await self._scope.open()
+        # Shielded: a keeper that has been started must be known to `stop`, also where this call is cancelled.
+        self._opening = asyncio.ensure_future(self._scope.open())
+        await asyncio.shield(self._opening)
         commands, self._commands = os.pipe()
         reports, reports_write = os.pipe()
         try:
@@ -70,6 +75,9 @@ class Trial:
                 [sys.executable, "-u", "-c", source_of(starter)],
                 env=self._env, stdin=commands, stdout=reports_write, stderr=2,
             )  # fmt: skip
+        except BaseException:
+            os.close(reports)
+            raise
         finally:
             os.close(commands)
             os.close(reports_write)
@@ -79,7 +87,8 @@ class Trial:
         """Run `ray start`; with `gcs` (the head's address) the nodes in Ray's table are reported as they come."""
         self._head, self._nodes, self._complete = gcs is not None, nodes, gcs is None
         order = {"start": args, "gcs": gcs, "nodes": nodes, "client_port": self.ports.client_server}
-        os.write(self._commands, json.dumps(order).encode() + b"\n")
+        with contextlib.suppress(BrokenPipeError):  # the starter has ended: the reader of its reports says so
+            os.write(self._commands, json.dumps(order).encode() + b"\n")
 
     async def _read_reports(self, fd: int) -> None:
         """Take the starter's reports until it ends; an end before `ray start` succeeded is a failure."""
@@ -131,15 +140,17 @@ class Trial:
             self.failed.set_result(Failure(reason, final))
 
     async def stop(self, keep: Keep | None) -> None:
-        """End every process of this try, keep Ray's logs if wanted, remove the directory, free the ports."""
+        """End every process of this try, keep Ray's logs if wanted, remove the directory, free the ports.
+
+        A call after a completed one does nothing. A call after a cancelled one completes what that one had begun.
+        """
         self._fail("stopped")  # from here on an ending daemon is no news
-        if self._commands != -1:
-            os.close(self._commands)
-            await self._scope.close(STOP_GRACE_S)
-            if self._scope.lost:
-                sweep()  # they are this agent's own children now
-            if self._reports is not None:
-                await asyncio.gather(self._reports, return_exceptions=True)
+        if self._stopped:
+            return
+        commands, self._commands = self._commands, -1  # the number may be another file's as soon as it is closed
+        if commands != -1:
+            os.close(commands)
+        await self._end_processes()
         loop = asyncio.get_running_loop()
         if keep is not None:
             await asyncio.sleep(keep.after)
@@ -147,3 +158,14 @@ class Trial:
             await loop.run_in_executor(None, collect, os.path.realpath(logs), keep)
         await loop.run_in_executor(None, lambda: shutil.rmtree(self.temp, ignore_errors=True))
         self._held.release()
+        self._stopped = True
+
+    async def _end_processes(self) -> None:
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+            if not self._opening.cancelled() and self._opening.exception() is None:
+                await self._scope.close(STOP_GRACE_S)
+                if self._scope.lost:
+                    sweep()  # they are this agent's own children now
+        if self._reports is not None:
+            await asyncio.wait([self._reports])
