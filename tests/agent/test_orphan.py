@@ -1,118 +1,93 @@
-"""Which agent cancels the Slurm job that a job script does not end, and which job it never cancels."""
+"""A run without a leader is recorded as failed; one whose leader only this node could not see is not."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import socket
-from collections.abc import Iterator
+import threading
+import time
 from pathlib import Path
 
 import pytest
-from tests.fake_slurm import FakeSlurm, fake_slurm
+from tests.agent.test_heir import identity
 
 from muster.agent import orphan
-from muster.agent.job import Identity
-from muster.agent.orphan import TURNS_WITHOUT_FILES, end_left_job
-from muster.board import RunPaths, read_record, write_json
+from muster.board import AttemptPaths, read_record, write_json
+from muster.rendezvous import silence
 
-__all__ = ["fake_slurm"]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
-    """A run of Slurm job 17 that is over; nothing is heard of its job script, and its time is over at once."""
-    monkeypatch.setattr(orphan, "SCRIPT_ENDS_S", 0.0)
-    monkeypatch.setattr(orphan, "TURN_LOOK_S", 0.01)
-    monkeypatch.setattr(orphan, "TURN_S", 5.0)
-    run = RunPaths(str(tmp_path / "run"))
-    os.makedirs(run.attempt(0).root)
-    write_json(run.attempt(0).slurm_job, {"job_id": "17", "restarts": 1})
-    write_json(run.attempt(0).outcome, {"exit_code": 125})
-    return run
+QUIET_S, LOOK_S, SLOW_LOOK_S = 1.0, 0.02, 0.3
+HANG_S = 3 * QUIET_S
+BUSY_S = 120.0
 
 
-def agent(run: RunPaths, rank: int) -> Identity:
-    return Identity(rank, f"n{rank + 1}", run, run.attempt(0), local=False)
+@pytest.fixture(autouse=True)
+def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "QUIET_S", QUIET_S)
+    monkeypatch.setattr(silence, "SLOW_LOOK_S", SLOW_LOOK_S)
+    monkeypatch.setattr(orphan, "LOOK_S", LOOK_S)
 
 
-async def leave(run: RunPaths, *ranks: int) -> None:
-    await asyncio.gather(*(end_left_job(agent(run, rank)) for rank in ranks))
+def hang(attempt: AttemptPaths, published: float) -> threading.Thread:
+    """A status that cannot be opened for a while, as on a filesystem that does not answer; then it can."""
+    os.mkfifo(attempt.status())
+
+    def answer() -> None:
+        time.sleep(HANG_S)
+        writer = os.open(attempt.status(), os.O_WRONLY)  # with this the reader's own open returns
+        write_json(attempt.status(), {"updated": published})
+        os.write(writer, b'{"updated": 1.0}')
+        os.close(writer)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread
 
 
-async def test_of_all_nodes_one_cancels_the_job(run: RunPaths, fake_slurm: FakeSlurm) -> None:
-    fake_slurm.knows("17", "RUNNING", run.script, restarts=1)
-    await leave(run, *range(1, 20))
-    assert len(fake_slurm.called("squeue")) == 1 and fake_slurm.called("scancel") == ["17"]
+async def test_time_in_a_call_that_hangs_is_not_taken_for_silence_of_the_leader(tmp_path: Path) -> None:
+    who = identity(tmp_path, 2)
+    hanging = hang(who.attempt, published=2.0)
+    await asyncio.wait_for(orphan.end_alone(who, "the leader is gone"), BUSY_S)
+    assert not os.path.exists(who.attempt.outcome)
+    hanging.join()
 
 
-async def test_where_one_node_cannot_reach_slurm_another_tries(run: RunPaths, fake_slurm: FakeSlurm) -> None:
-    fake_slurm.refuses("squeue: error: Unable to contact slurm controller")
-    await leave(run, 1)
-    assert not os.path.exists(run.attempt(0).job_claim) and fake_slurm.called("scancel") == []
-    (Path(fake_slurm.path).parent / "refuses").unlink()
-    fake_slurm.knows("17", "RUNNING", run.script, restarts=1)
-    await leave(run, 2)
-    assert fake_slurm.called("scancel") == ["17"]
-
-
-@pytest.mark.parametrize(
-    ("state", "restarts", "uid"),
-    [("RUNNING", 2, None), ("PENDING", 1, None), ("COMPLETING", 1, None), ("RUNNING", 1, os.geteuid() + 1)],
-    ids=["started again", "requeued", "ends already", "another user's"],
-)
-async def test_a_node_that_was_cut_off_does_not_cancel_what_the_job_is_now(
-    run: RunPaths, fake_slurm: FakeSlurm, state: str, restarts: int, uid: int | None
+async def test_an_agent_goes_on_while_a_call_hangs_and_records_the_end_after_looks_that_were_answered(
+    tmp_path: Path,
 ) -> None:
-    fake_slurm.knows("17", state, run.script, restarts=restarts, uid=uid)
-    await leave(run, 1)
-    assert len(fake_slurm.called("squeue")) == 1 and fake_slurm.called("scancel") == []
+    who = identity(tmp_path, 2)
+    hanging = hang(who.attempt, published=1.0)
+    began = time.monotonic()
+    ending = asyncio.ensure_future(orphan.end_alone(who, "the leader is gone"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert hanging.is_alive() and time.monotonic() - began < HANG_S  # the loop did not wait for the answer
+    await asyncio.wait_for(ending, BUSY_S)
+    assert time.monotonic() - began > HANG_S + QUIET_S
+    assert read_record(who.attempt.outcome)["end_reason"] == "the leader is gone"
+    hanging.join()
 
 
-async def test_the_user_s_own_allocation_is_left_alone(run: RunPaths, fake_slurm: FakeSlurm) -> None:
-    """Only the job script of a job that Muster submitted leaves a record of it."""
-    os.unlink(run.attempt(0).slurm_job)
-    fake_slurm.knows("17", "RUNNING", run.script, restarts=1)
-    await leave(run, 1, 2)
-    assert fake_slurm.calls == []
-
-
-async def test_where_no_file_can_be_written_a_few_nodes_cancel_the_job(
-    run: RunPaths, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+async def test_a_run_directory_that_cannot_be_read_tells_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: str, value: object) -> bool:
-        raise OSError(28, "No space left on device", path)
-
-    monkeypatch.setattr(orphan, "claim", full)
-    fake_slurm.knows("17", "RUNNING", run.script, restarts=1)
-    await leave(run, TURNS_WITHOUT_FILES + 1)
-    assert fake_slurm.calls == []
-    await leave(run, TURNS_WITHOUT_FILES)
-    assert fake_slurm.called("scancel") == ["17"]
+    who = identity(tmp_path, 2)
+    away = tmp_path / "away"
+    os.rename(who.attempt.root, away)
+    monkeypatch.setattr(orphan, "WATCH_S", 2 * QUIET_S)
+    await asyncio.wait_for(orphan.end_alone(who, "the leader is gone"), BUSY_S)
+    assert not (away / "outcome").exists()
 
 
-@pytest.fixture
-def batch_host(run: RunPaths) -> Iterator[None]:
-    """A host that answers; it is the one that the first leader has published."""
-    with socket.create_server(("127.0.0.2", 0)) as server:
-        write_json(run.attempt(0).lead(), {"rank": 0, "addresses": ["127.0.0.2"], "port": server.getsockname()[1]})
-        yield
-
-
-async def test_a_job_script_that_has_seen_the_end_is_left_to_end_the_job(
-    run: RunPaths, fake_slurm: FakeSlurm, batch_host: None, monkeypatch: pytest.MonkeyPatch
+async def test_a_leader_that_publishes_while_the_batch_host_is_asked_keeps_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(orphan, "SCRIPT_ENDS_S", 60.0)
-    Path(run.attempt(0).job_end).write_text("seen\n")
-    await leave(run, 1)
-    assert fake_slurm.calls == []
+    who = identity(tmp_path, 2)
+    write_json(who.attempt.status(), {"updated": 1.0})
 
+    async def ask(_: object) -> None:
+        write_json(who.attempt.job_left, {"job_id": "1"})
+        write_json(who.attempt.status(), {"updated": 2.0})
 
-async def test_a_batch_host_that_answers_without_its_job_script_does_not_keep_the_job(
-    run: RunPaths, fake_slurm: FakeSlurm, batch_host: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was restarted: its kernel answers, its script is gone."""
-    monkeypatch.setattr(orphan, "SCRIPT_ENDS_S", 1.0)
-    fake_slurm.knows("17", "RUNNING", run.script, restarts=1)
-    await leave(run, 1)
-    assert fake_slurm.called("scancel") == ["17"] and read_record(run.attempt(0).job_claim)["rank"] == 1
+    monkeypatch.setattr(orphan, "note_left_job", ask)
+    await asyncio.wait_for(orphan.end_alone(who, "the leader is gone"), BUSY_S)
+    assert not os.path.exists(who.attempt.outcome) and not os.path.exists(who.attempt.job_left)

@@ -19,9 +19,10 @@ from muster.agent.slurm_job import Jobs, SlurmError, cancel, look
 from muster.agent.whereabouts import LOOPBACK
 from muster.board import AttemptPaths, claim, read_record, write_json
 from muster.rendezvous.plan import FIRST_LEAD, INFRASTRUCTURE_FAILED
+from muster.rendezvous.silence import Sight, Silence, Verdict
 
 LOOK_S = 0.5
-QUIET_S = 25.0  # a lead that lives publishes every 10 s
+WATCH_S = 600.0  # a run directory that has not answered for so long: nothing could be recorded there either
 REACH_S = 3.0
 SCRIPT_ENDS_S = 20.0  # a job script that works ends the step within 10 s of the outcome
 SLURM_S = 60.0  # for one command of Slurm's
@@ -38,23 +39,65 @@ def has_outcome(attempt: AttemptPaths) -> bool:
 
 
 async def end_alone(identity: Identity, reason: str) -> None:
-    """Record the end, unless somebody does or still leads: then the run goes on without this node."""
-    attempt, seen, since = identity.attempt, None, time.monotonic()
-    while time.monotonic() - since < QUIET_S:
-        if has_outcome(attempt):
+    """Record the end, unless another node does or still leads: then the run goes on without this node."""
+    attempt, silence, until = identity.attempt, Silence(LOOK_S), time.monotonic() + WATCH_S
+    while (verdict := await _watch(attempt, silence, until)) is Verdict.LEADERLESS:
+        await note_left_job(identity)
+        again = await _look(attempt, silence)  # asking the batch host may have taken seconds
+        if again is Verdict.LEADERLESS:
+            if await asyncio.get_running_loop().run_in_executor(None, _record, attempt, reason):
+                await end_left_job(identity)
             return
-        published = [(term, read_record(attempt.status(term)).get("updated")) for term in attempt.terms()[-1:]]
-        if seen is not None and published != seen:
-            say("the run goes on without this node")
-            return
-        seen = published
+        if again is not Verdict.OVER:
+            with contextlib.suppress(OSError):
+                os.unlink(attempt.job_left)
+    if verdict is Verdict.LED:
+        say("the run goes on without this node")
+    elif verdict is Verdict.UNKNOWN:
+        say(f"{attempt.root} has not answered for {WATCH_S:g} s: whether the run goes on is not known here")
+
+
+async def _watch(attempt: AttemptPaths, silence: Silence, until: float) -> Verdict:
+    """Look until the looks tell something, or there has been time enough."""
+    while (verdict := await _look(attempt, silence)) is Verdict.UNKNOWN and time.monotonic() < until:
         await asyncio.sleep(LOOK_S)
+    return verdict
+
+
+async def _look(attempt: AttemptPaths, silence: Silence) -> Verdict:
+    """On a thread: the filesystem may not answer for long, and that time must not be taken for the leader's silence."""
+    began = time.monotonic()
+    sight = await asyncio.get_running_loop().run_in_executor(None, see, attempt)
+    return silence.look(sight, time.monotonic() - began)
+
+
+def see(attempt: AttemptPaths) -> Sight | None:
+    """One look at the run directory; None where it could not be read."""
+    try:
+        over = os.path.basename(attempt.outcome) in os.listdir(attempt.root)
+    except OSError:
+        return None
+    terms, claims = attempt.terms(), frozenset(attempt.claims())
+    if not terms:
+        return Sight(over, -1, None, claims)
+    stamp = read_record(attempt.status(terms[-1])).get("updated")
+    return Sight(over, terms[-1], stamp, claims) if over or stamp is not None else None
+
+
+def _record(attempt: AttemptPaths, reason: str) -> bool:
+    """Record the end of a run without a leader; False where another node has.
+
+    True also where it cannot be written: a full filesystem must not keep the nodes.
+    """
     record = {"exit_code": INFRASTRUCTURE_FAILED, "state": "failed", "end_reason": reason, "lost": True}
-    await note_left_job(identity)
-    loop = asyncio.get_running_loop()
-    if await loop.run_in_executor(None, claim, attempt.outcome, record):
+    try:
+        recorded = claim(attempt.outcome, record)
+    except OSError as error:
+        say(f"{attempt.outcome} could not be written: {error}")
+        return True
+    if recorded:
         say(f"nobody leads the run: its end is recorded: {reason}")
-        await end_left_job(identity)
+    return recorded
 
 
 async def note_left_job(identity: Identity) -> None:
@@ -169,11 +212,6 @@ def main(argv: list[str]) -> int:
 
 
 async def _leave(identity: Identity, reason: str) -> None:
-    recorded = True
-    try:
-        await end_alone(identity, reason)
-    except OSError as error:  # a full filesystem must not keep the nodes
-        say(f"the end of the run could not be recorded: {error}")
-        recorded = False
-    if has_outcome(identity.attempt) or not recorded:
+    await end_alone(identity, reason)
+    if has_outcome(identity.attempt):
         await end_left_job(identity)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from muster.rendezvous.charter import Charter, first_charter
 from muster.rendezvous.plan import FIRST_LEAD
+from muster.rendezvous.silence import Sight, Silence, Verdict
 from muster.rendezvous.sim.agent import Surroundings
 from muster.rendezvous.sim.host import Host
 from muster.rendezvous.sim.lead import Lead
@@ -15,7 +16,7 @@ from muster.rendezvous.succession import Claim, Join, Leave, Succession
 
 LOOK_S = 0.5
 JOIN_S = 120.0  # no lead for this long: nobody is going to come
-QUIET_S = 25.0  # without a lead that publishes there is none
+WATCH_S = 2.0  # between looks of an agent that has no lead any more
 
 
 class Heir(Member):
@@ -148,24 +149,31 @@ class Heir(Member):
         self._end_alone("the majority of the nodes is lost")
 
     def _end_alone(self, reason: str) -> None:
-        """Record the end, unless somebody does or still leads: then the run goes on without this node."""
-        self._until = self.now + QUIET_S
-        self._listen_for_a_lead(-1, reason)
+        """Record the end, unless another node does or still leads: then the run goes on without this node."""
+        self._silence, self._stamp, self._looked = Silence(WATCH_S), 0.0, False
+        self._listen_for_a_lead(reason)
 
-    def _listen_for_a_lead(self, term: int, reason: str) -> None:
-        files = self.around.files
+    def _listen_for_a_lead(self, reason: str) -> None:
+        files, asked = self.around.files, self.now
         self.ask(
-            lambda: (files.newest(self.rank), files.seen_outcome(self.rank)),
-            lambda seen: self._hear(term, reason, *seen),
+            lambda: (files.newest(self.rank), files.seen_outcome(self.rank), files.seen_claims(self.rank)),
+            lambda seen: self._hear(reason, self.now - asked, *seen),
         )
 
-    def _hear(self, term: int, reason: str, status: tuple[int, bool], outcome: str | None) -> None:
+    def _hear(
+        self, reason: str, seconds: float, status: tuple[int, bool], outcome: str | None, claims: dict[int, int]
+    ) -> None:
         newest, written = status
         if outcome is not None:
             self.leave(outcome)
-        elif self.now < self._until and not (term >= 0 and (written or newest > term)):
-            self.after(2.0, self._listen_for_a_lead, newest, reason)
-        elif self.now < self._until:
+            return
+        self._stamp = (
+            self.now if written and self._stamp else self._stamp or 1.0
+        )  # the first look has no other beside it
+        verdict = self._silence.look(Sight(False, newest, self._stamp, frozenset(claims)), seconds)
+        if verdict is Verdict.UNKNOWN:
+            self.after(WATCH_S, self._listen_for_a_lead, reason)
+        elif verdict is Verdict.LED:
             self.leave(LEFT_BEHIND)
         else:
             self.ask(lambda: self.around.files.conclude(max(newest, 0), reason), self.leave)
