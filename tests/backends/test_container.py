@@ -214,13 +214,13 @@ def test_many_nodes_that_would_each_pull_an_image_are_warned_about() -> None:
 
 
 def test_the_name_given_to_pyxis_is_the_one_by_which_it_is_entered() -> None:
-    wrapping = wrap(container(), "train-ab12", "SLURMD_NODENAME", 4)
+    wrapping = wrap(container(), "train-ab12", "SLURMD_NODENAME", 4, "")
     line = next(line for line in wrapping.prepare.splitlines() if line.startswith("container="))
     env = {"SLURM_JOB_ID": "77", "MUSTER_ATTEMPT": "2"}
     said = subprocess.run(["bash", "-c", f'{line}; printf %s "$container"'], env=env, capture_output=True, text=True)
     assert f"--container-name={said.stdout}" in way_into(container(), "train-ab12", "77", 2, 1).srun_flags
     own = container(args=("--container-name=mine",))
-    assert not any("$container" in flag for flag in wrap(own, "train-ab12", "X", 4).srun_flags)
+    assert not any("$container" in flag for flag in wrap(own, "train-ab12", "X", 4, "").srun_flags)
     assert "--container-name=mine" in way_into(own, "train-ab12", "77", 2, 1).srun_flags
 
 
@@ -249,7 +249,7 @@ def test_a_home_directory_that_is_to_stay_outside_does_so_in_the_words_of_the_ru
 
 
 def test_a_named_container_of_pyxis_is_removed_where_the_site_would_keep_it(tmp_path: Path) -> None:
-    finish = wrap(container(), "train-ab12", "SLURMD_NODENAME", 4).finish
+    finish = wrap(container(), "train-ab12", "SLURMD_NODENAME", 4, "").finish
     for listed, removed in (("pyxis_c", True), ("pyxis_77_c", False)):
         with_programs(tmp_path, enroot=listed)
         (tmp_path / "srun").write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\n')
@@ -272,6 +272,6 @@ def test_a_container_in_the_job_s_record_is_the_same_when_read_again() -> None:
 @given(image=st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1))
 def test_an_image_s_name_reaches_the_runtime_as_it_was_written(image: str) -> None:
     for runtime in CONTAINED:
-        wrapping = wrap(container(runtime, "program", image), "r", "HOST", 2)
+        wrapping = wrap(container(runtime, "program", image), "r", "HOST", 2, "")
         words = split(" ".join([*wrapping.srun_flags, *wrapping.prefix]))
         assert image in words or f"--container-image={image}" in words

@@ -15,10 +15,12 @@ import pytest
 from muster.backends.script import Launcher, OnNode, render
 from muster.board import RunPaths, read_json
 
-# Starts one prelude, as srun would on one node, and reports its end like srun.
+# Starts one prelude, as srun would on one node, and reports its end like srun, which leaves nothing of it behind.
 ONE_NODE = """
-import os, subprocess, sys
-code = subprocess.run(sys.argv[1:], env={**os.environ, "TASK": "0", "NODE": "n0"}).returncode
+import contextlib, os, signal, subprocess, sys
+task = subprocess.Popen(sys.argv[1:], env={**os.environ, "TASK": "0", "NODE": "n0"}, start_new_session=True)
+code = task.wait()
+with contextlib.suppress(ProcessLookupError): os.killpg(task.pid, signal.SIGKILL)
 if code: print(f"srun: error: n0: task 0: Exited with exit code {code}", file=sys.stderr)
 """
 
@@ -97,6 +99,44 @@ def test_setup_runs_on_the_node_before_the_agent_and_its_output_goes_to_the_node
 @pytest.mark.parametrize("setup", ["[ $# = 0 ]", "set -- replaced"])
 def test_setup_neither_sees_nor_disturbs_the_prelude_s_arguments(run: RunPaths, setup: str) -> None:
     assert on_one_node(run, setup=setup).returncode == 7
+
+
+def test_a_node_that_may_lead_shows_that_it_lives_while_its_setup_runs(run: RunPaths) -> None:
+    heartbeat = run.attempt(0).startup_heartbeat(0)
+    assert on_one_node(run, setup=f'until [ "$(cat {quote(heartbeat)})" = 3 ]; do sleep 0.05; done').returncode == 7
+
+
+def test_a_setup_that_waits_for_its_children_does_not_wait_for_the_heartbeat(run: RunPaths) -> None:
+    assert on_one_node(run, setup="true & wait").returncode == 7
+
+
+# Kills its one task as soon as that is the only process that the prelude has left; nothing ends the others.
+UNTIL_ALONE = """
+import os, subprocess, sys, time
+task = subprocess.Popen(sys.argv[1:], env={**os.environ, "TASK": "0", "NODE": "n0"}, start_new_session=True)
+def group(): return subprocess.run(["pgrep", "-g", str(task.pid)], capture_output=True, text=True).stdout.split()
+while not os.path.exists(os.environ["SAID"]) or group() != [str(task.pid)]: time.sleep(0.05)
+task.kill()
+task.wait()
+"""
+
+
+def test_the_heartbeat_of_the_prelude_ends_when_the_agent_goes_on_with_it(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAID", run.attempt(0).node_record(0))
+    Path(run.agent).write_text("import os, time; open(os.environ['SAID'], 'w').close(); time.sleep(1000)")
+    execute(run, [quote(sys.executable), "-c", quote(UNTIL_ALONE)])
+    assert Path(run.attempt(0).startup_heartbeat(0)).read_text()
+
+
+def test_the_heartbeat_of_the_prelude_ends_with_its_process(run: RunPaths) -> None:
+    """Nothing else ends it here; what is left of a test is an error."""
+    launcher = 'import os, subprocess, sys; subprocess.run(sys.argv[1:], env={**os.environ, "TASK": "0", "NODE": "n0"})'
+    written = f"[ -s {quote(run.attempt(0).startup_heartbeat(0))} ]"
+    execute(
+        run, [quote(sys.executable), "-c", quote(launcher)], setup=f"until {written}; do sleep 0.05; done; kill -9 $$"
+    )
 
 
 # -- who could not even start -----------------------------------------------------------------------------------

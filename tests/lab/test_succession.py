@@ -98,6 +98,24 @@ def test_the_job_goes_on_under_another_lead(slurm: SlurmCommand, lose: Callable[
         assert_no_overlap(slurm)
 
 
+def test_a_lead_whose_host_dies_during_its_setup_is_stood_in_for(slurm: SlurmCommand) -> None:
+    """The launcher dies with it, and tells nothing."""
+    process = slurm.start(*slurm.run_args("--spares", "1", "--setup", "sleep 8", "--", "hostname", nodes=3))
+    alive = "muster-runs/*/attempt-0/nodes/*.alive"
+    wait_for("the set-up on every node", lambda: len(list(slurm.cwd.glob(alive))) == 4)
+    lead = slurm.hosts()[0]
+    with healed(slurm, lead):
+        began = time.time()
+        kill_host(slurm, lead)
+        out, err = process.communicate(timeout=150)
+        assert process.returncode == 0, err
+        status = slurm.status()
+        report("the lead's host dies during --setup", mended=status["timings"]["driver_start"] - began)
+        assert (status["term"], status["lead"], out) == (0, 1, slurm.hosts()[1] + "\n")
+        assert f"{lead}, which was to lead, has shown no sign of life" in err
+        freed(slurm, status["job_id"], lead)
+
+
 @pytest.mark.ray
 @pytest.mark.parametrize(("lose", "nodes"), [(cut_off, 2), (stop_agent, 1)], ids=["cut_off", "stop_agent"])
 def test_a_ray_job_goes_on_under_another_lead_when_its_lead_falls_silent(

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from tests.running import MusterCommand, wait_for
 
+from muster.rendezvous.silence import STARTUP_SILENCE_S
+
 # Each driver says who it is and when it lives, ten times a second, and waits to be lost in the first cycle.
 DRIVER = """
 import os, time
@@ -96,6 +98,15 @@ def test_a_node_that_never_came_to_lead_is_stood_in_for(muster: MusterCommand) -
     status = muster.status()
     assert (status["term"], status["lead"]) == (0, 1)
     assert [node["role"] for node in status["nodes"]] == ["excluded", "active", "active"]
+
+
+def test_a_first_node_that_only_takes_long_to_start_is_waited_for(muster: MusterCommand) -> None:
+    """For longer than a node may show no sign of life."""
+    slow = f"[ $MUSTER_RANK != 0 ] || sleep {STARTUP_SILENCE_S + 4:g}"
+    done = muster.local("--spares", "1", "--setup", slow, "--", "bash", "-c", "echo led")
+    assert (done.returncode, done.stdout) == (0, "led\n"), done.stderr
+    assert (muster.status()["term"], muster.status()["lead"]) == (0, 0)
+    assert "waiting for node-0, which is to lead: its --setup" in done.stderr
 
 
 def test_members_keep_their_lead_while_it_lives(muster: MusterCommand) -> None:

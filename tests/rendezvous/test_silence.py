@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import math
 
-from muster.rendezvous.silence import QUIET_S, SLOW_LOOK_S, Sight, Silence, Verdict
+from muster.rendezvous.silence import (
+    QUIET_S,
+    SLOW_LOOK_S,
+    STARTUP_SILENCE_S,
+    Sight,
+    Silence,
+    StartupHeartbeats,
+    Verdict,
+)
 
 INTERVAL_S = 0.5
 ENOUGH = math.ceil(QUIET_S / INTERVAL_S)
@@ -63,3 +71,34 @@ def test_a_publication_after_the_first_look_shows_a_leader_however_long_the_look
 
 def test_a_recorded_end_is_the_end() -> None:
     assert Silence(INTERVAL_S).look(sight(over=True), 10 * QUIET_S) is Verdict.OVER
+
+
+LOOKS = math.ceil(STARTUP_SILENCE_S / INTERVAL_S)
+
+
+def test_a_heartbeat_that_stands_still_is_of_a_node_that_is_gone_and_a_moving_one_is_not() -> None:
+    seen = StartupHeartbeats(INTERVAL_S)
+    for look in range(LOOKS + 1):
+        assert seen.silent() == set()
+        seen.look({0: "3", 1: f"{look}"}, QUICK_S)
+    assert seen.silent() == {0}
+    seen.look({0: "4", 1: "x"}, QUICK_S)  # it comes after all
+    assert seen.silent() == set()
+
+
+def test_of_a_node_without_a_heartbeat_nothing_is_known() -> None:
+    seen = StartupHeartbeats(INTERVAL_S)
+    for _ in range(LOOKS * 2):
+        seen.look({1: "3"}, QUICK_S)
+    assert seen.silent() == {1}
+    seen.look({}, QUICK_S)
+    assert seen.silent() == set()
+
+
+def test_a_slow_look_says_nothing_of_any_heartbeat() -> None:
+    seen = StartupHeartbeats(INTERVAL_S)
+    for seconds in [QUICK_S] * LOOKS + [SLOW_LOOK_S + 1] + [QUICK_S] * (LOOKS - 1):
+        seen.look({0: "3"}, seconds)
+        assert seen.silent() == set()
+    seen.look({0: "3"}, QUICK_S)
+    assert seen.silent() == {0}

@@ -182,6 +182,19 @@ def test_a_lead_that_was_left_before_it_could_act_never_acts_though_all_others_h
     assert (result.broken, result.outcome, result.terms) == (None, "succeeded", 2)
 
 
+class LoseTheFirstHost:
+    """Before its agent has begun: no lead was there, and its launcher says nothing."""
+
+    def __init__(self, around: Surroundings, agents: Sequence[Heir], until: float) -> None:
+        agents[0].lose_host()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_first_node_whose_host_is_lost_before_it_leads_is_stood_in_for(seed: int) -> None:
+    result = run(seed, draw=many_spares, faults=LoseTheFirstHost)
+    assert (result.broken, result.outcome, result.terms, result.cycles) == (None, "succeeded", 1, 0)
+
+
 # -- one of them broken -----------------------------------------------------------------------------------------
 
 
@@ -195,14 +208,31 @@ def test_half_being_enough_for_a_candidate_would_be_found(monkeypatch: pytest.Mo
     assert "lives when" in (first_broken(1000) or "")
 
 
+class AnswersThatComeLate:
+    """While the driver runs: answers to the lead are held up, then its beats are cut off, then those answers arrive."""
+
+    def __init__(self, around: Surroundings, agents: Sequence[Heir], until: float) -> None:
+        self._around, self._others = around, [agent.rank for agent in agents[1:]]
+        around.driver = lambda: (30.0, 0)
+        around.watch.on_note = self._note
+
+    def _note(self, what: str) -> None:
+        network, world = self._around.network, self._around.world
+        if what == "driver" and len(self._around.watch.terms) == 1:
+            network.block([(rank, 0) for rank in self._others], 6.9)  # the lease lasts a little longer
+            world.after(3.0, network.block, [(0, rank) for rank in self._others], 40.0)
+
+
 def test_a_lease_from_the_receipt_of_an_answer_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Lead.answered
 
     def late(self: Lead, rank: int, sent: float | None, version: int) -> None:
         real(self, rank, None if sent is None else self._agent.now, version)
 
+    assert [run(seed, draw=many_spares, faults=AnswersThatComeLate).broken for seed in range(20)] == [None] * 20
     monkeypatch.setattr(Lead, "answered", late)
-    assert "lives when" in (first_broken(4000) or "")
+    broken = (run(seed, draw=many_spares, faults=AnswersThatComeLate).broken for seed in range(20))
+    assert "lives when" in next(filter(None, broken))
 
 
 def test_taking_an_ended_connection_for_an_ended_process_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
-from muster.agent import steps
 from muster.agent.channel import Channel, ChannelError, connect
 from muster.agent.job import Identity, Job, host_names
 from muster.agent.lead import Lead
@@ -21,18 +21,25 @@ from muster.agent.node import NodeAgent, Parting
 from muster.agent.orphan import end_alone, end_left_job, has_outcome
 from muster.agent.place import find_place
 from muster.agent.seat import Seat
+from muster.agent.stand_in import StandIn
 from muster.board import read_json, read_record, write_json
 from muster.process.lease import Lease
 from muster.rendezvous.charter import Charter, first_charter
 from muster.rendezvous.plan import FIRST_LEAD
 from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
+from muster.rendezvous.silence import STAND_INS
 from muster.rendezvous.succession import Claim, Join, Leave, Succession
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
 LOOK_S = 0.3
 JOIN_S = 300.0  # no lead for so much longer than nodes may take to gather: nobody is going to come
-STAND_INS = 8  # so many nodes after the first watch whether they are to lead the first term
 TRIES = 3  # to reach a candidate
+Found = TypeVar("Found")
+
+
+async def _off_loop(work: Callable[..., Found], *args: Any) -> Found:
+    """On a thread: the filesystem may not answer for long, and this node's own seat must answer meanwhile."""
+    return await asyncio.get_running_loop().run_in_executor(None, work, *args)
 
 
 class Heir:
@@ -99,34 +106,26 @@ class Heir:
     async def _first_lead(self) -> Channel | None:
         """Wait for the lead's published address, then connect to whichever of them answers; None if all is over."""
         identity, wait, patience = self._identity, FIRST_LOOK_S, self._job().gather_timeout
-        began = time.monotonic()
+        began, stand_in = time.monotonic(), StandIn(identity, LONGEST_LOOK_S)
         process = {"pid": os.getpid(), "python": sys.executable, "time": time.time()}
         write_json(identity.attempt.node_record(identity.rank), {**self._greeting(), **process})
         while True:
-            claims = identity.attempt.claims()
+            claims = await _off_loop(identity.attempt.claims)
             for term in reversed(claims):  # the newest may be of one who was not elected
                 try:
                     return await self._connect(term)
                 except ChannelError as error:
                     say(f"{error}; trying again")
-            late = time.monotonic() - began > patience
-            if not claims and wait >= LONGEST_LOOK_S and self._may_stand_in(late):
+            late = time.monotonic() - began > patience and identity.rank <= STAND_INS
+            if wait >= LONGEST_LOOK_S and (await _off_loop(stand_in.look) or late) and not claims:
                 await self._stand(0, first_charter(self._job().step_nodes, identity.rank))
-            if has_outcome(identity.attempt):
+            if await _off_loop(has_outcome, identity.attempt):
                 return None
             if time.monotonic() - began > patience + JOIN_S:
                 await end_alone(identity, f"{identity.host} found no lead for {patience + JOIN_S:g} s")
                 return None
             await asyncio.sleep(wait)
             wait = min(wait * 2, LONGEST_LOOK_S)
-
-    def _may_stand_in(self, late: bool) -> bool:
-        """Nobody has come to lead: it is too late for that, or the tasks of all nodes before this one have ended."""
-        rank, attempt = self._identity.rank, self._identity.attempt
-        if rank > STAND_INS or late:
-            return rank <= STAND_INS
-        ended = {end.rank for end in steps.read(attempt.steps_log, host_names(attempt))}
-        return ended.issuperset(range(rank))
 
     def _greeting(self) -> dict[str, Any]:
         identity = self._identity
@@ -156,8 +155,9 @@ class Heir:
             if not self._node.gone:
                 await end_alone(self._identity, f"the lead is gone: {self._node.parted}")
             return None
-        while not has_outcome(self._identity.attempt):
-            decision = self._succession.decide(time.monotonic(), True, self._claims())
+        while not await _off_loop(has_outcome, self._identity.attempt):
+            claims = await _off_loop(self._claims)
+            decision = self._succession.decide(time.monotonic(), True, claims)
             if isinstance(decision, Join) and (found := await self._joined(decision.term)) is not None:
                 return found
             if isinstance(decision, Claim):

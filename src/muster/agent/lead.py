@@ -31,7 +31,10 @@ from muster.process import signal_name
 from muster.process.lease import Lease
 from muster.rendezvous import messages as m
 from muster.rendezvous.admission import refusal
+from muster.rendezvous.plan import FIRST_LEAD
 from muster.rendezvous.protocol import Protocol
+from muster.rendezvous.roles import Node
+from muster.rendezvous.silence import STARTUP_LOSS_S
 from muster.rendezvous.states import NodeState, RunState
 
 LOOK_S = 0.5  # how often deadlines, the stop request and the launcher's stderr are looked at
@@ -59,7 +62,7 @@ class Lead:
         self._gave_way = False
         self.parting = f"{identity.host} has lost the majority of the nodes"  # why it led no more, if it gave way
         self._signalled = False
-        self._outside = Outside(identity.attempt, plan.hosts)
+        self._outside = Outside(identity.attempt, LOOK_S, plan.hosts)
         self._tails = Tails()
         self._services = LeadServices(
             identity, self._protocol, self._publisher, self._members, self._off_loop, self.watch, self._feed,
@@ -95,12 +98,13 @@ class Lead:
         self._background(self._tick())
 
     def _tell_inheritance(self) -> None:
-        """A later lead says why there is one; where all it can do is to end the run, that is the error."""
+        """A lead that is not the first node says why; where all it can do is to end the run, that is the error."""
         outcome, reason = self._protocol.outcome, self._protocol.restart_reason
         if outcome is not None and outcome.rank is not None:
             tail = self._tails.of(self._identity.attempt.node_log(outcome.rank))
             self._publisher.note_error(self._protocol.nodes[outcome.rank], "lead", outcome.end_reason, tail)
-        elif self._seat.term:
+        elif self._seat.term or self._identity.rank != FIRST_LEAD:
+            reason = reason or f"{self._protocol.nodes[FIRST_LEAD].host} has not started its agent"
             self._publisher.phase(f"{self._identity.host} leads now, term {self._seat.term}: {reason}")
             self._publisher.event("lead", rank=self._identity.rank, host=self._identity.host, reason=reason)
 
@@ -271,16 +275,30 @@ class Lead:
                 self.stop(request["reason"], request["signal"], request.get("patient", False))
             for end in ends:
                 self._task_ended(end.host, end.rank, end.reason)
+            await self._look_for_silent()
             await self._driving.look()
+
+    async def _look_for_silent(self) -> None:
+        """Nodes that were lost before they arrived, where the launcher could not say so: it may be gone as well."""
+        expected = [node for node in self._protocol.nodes if node.state is NodeState.EXPECTED]
+        if not expected or self._seat.term or self._protocol.cycle:  # heartbeats are of the time before a leader
+            return
+        silent = await self._off_loop(self._outside.silent, [node.rank for node in expected])
+        for node in expected:
+            if node.rank in silent and node.state is NodeState.EXPECTED:
+                self._never_arrived(node, f"no sign of life for {STARTUP_LOSS_S:g} s, and its agent has not started")
 
     def _task_ended(self, host: str, rank: int | None, reason: str) -> None:
         if rank is not None:
             self._entitlement.died(rank)
         for node in self._protocol.nodes:
             if node.state is NodeState.EXPECTED and (node.rank == rank if rank is not None else node.host == host):
-                event = m.NodeFailed(node.rank, "start", f"{host}: {reason}", self._protocol.cycle)
-                tail = self._tails.of(self._identity.attempt.node_log(node.rank))
-                self._feed_failure(event, node.rank, "start", reason, tail)
+                self._never_arrived(node, reason)
+
+    def _never_arrived(self, node: Node, reason: str) -> None:
+        event = m.NodeFailed(node.rank, "start", f"{node.host}: {reason}", self._protocol.cycle)
+        tail = self._tails.of(self._identity.attempt.node_log(node.rank))
+        self._feed_failure(event, node.rank, "start", reason, tail)
 
     # -- small parts ---------------------------------------------------------------------------------------------
 

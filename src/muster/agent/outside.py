@@ -1,21 +1,27 @@
-"""What reaches the lead through files only: a request to stop, and the launcher's words about tasks that ended."""
+"""What reaches the lead through files only: a request to stop, the launcher's words about tasks that ended, and
+heartbeats of nodes that have not arrived."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from muster.agent.stand_in import heartbeats
 from muster.agent.steps import EarlyEnd, StepsLog
 from muster.board import AttemptPaths, read_json
+from muster.rendezvous.silence import STAND_INS, STARTUP_LOSS_S, StartupHeartbeats
 
 
 class Outside:
     """Looked at regularly, off the event loop."""
 
-    def __init__(self, attempt: AttemptPaths, hosts: Sequence[str] = ()) -> None:
+    def __init__(self, attempt: AttemptPaths, interval: float, hosts: Sequence[str] = ()) -> None:
+        """`interval`: the least seconds between two looks."""
         self._attempt = attempt
         self._steps = StepsLog(attempt.steps_log, hosts)
+        self._heartbeats = StartupHeartbeats(interval)
 
     def look(self) -> tuple[dict[str, Any] | None, list[EarlyEnd]]:
         """The stop request, if there is one, and the tasks whose end is news.
@@ -28,3 +34,10 @@ class Outside:
         except OSError:
             asked = False
         return read_json(path) if asked else None, self._steps.look()
+
+    def silent(self, awaited: Iterable[int]) -> set[int]:
+        """Of the nodes that have not arrived, those whose heartbeat stopped so long ago that they will not."""
+        began = time.monotonic()
+        found = heartbeats(self._attempt, [rank for rank in awaited if rank <= STAND_INS])
+        self._heartbeats.look(found, time.monotonic() - began)
+        return self._heartbeats.silent(STARTUP_LOSS_S)

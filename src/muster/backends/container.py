@@ -29,8 +29,9 @@ _CHARLIECLOUD_ENV = (f"--set-env=PATH={_SYSTEM_PATH}", "--unset-env=LD_LIBRARY_P
 # On the node, before the runtime: what a runtime says of these is often long, and never has the node's name.
 _ENTRY = r"""
 muster_fail() { echo "muster: ${@HOST@}: $1" >&2; exit @NO_CONTAINER@; }
-muster_image=$1
-shift
+muster_attempt=$1 muster_image=$2
+shift 2
+@HEARTBEAT@
 command -v "$1" >/dev/null || muster_fail "there is no $1 on this node, which was to run the container"
 [ -z "$muster_image" ] || [ -e "$muster_image" ] || muster_fail "cannot see the container image $muster_image"
 export USER="${USER:-$(id -un)}"
@@ -112,8 +113,12 @@ class Way:
     prefix: tuple[str, ...] = ()
 
 
-def wrap(container: Container, run_id: str, host_variable: str, nodes: int) -> Wrapping:
-    """The container around the job's step."""
+def wrap(container: Container, run_id: str, host_variable: str, nodes: int, heartbeat: str) -> Wrapping:
+    """The container around the job's step.
+
+    `heartbeat`: shell lines that show that the node lives while the runtime fetches and starts the image. With pyxis
+    nothing of ours runs on the node before the container does.
+    """
     if container.runtime == "pyxis":
         flags = [quote(flag) for flag in _pyxis_flags(container)]
         if not _gives(container.args, "--container-name"):
@@ -123,11 +128,12 @@ def wrap(container: Container, run_id: str, host_variable: str, nodes: int) -> W
         finish = _PYXIS_FINISH.replace("@NODES@", str(nodes))
         return Wrapping(srun_flags=tuple(flags), prepare=prepare.strip("\n"), finish=finish.strip("\n"))
     entry = _ENTRY.replace("@HOST@", host_variable).replace("@NO_CONTAINER@", str(steps.NO_CONTAINER))
+    entry = entry.replace("@HEARTBEAT@", heartbeat)
     # Charliecloud would show what TMPDIR names as /tmp, and hide what is mounted below the real one.
     outside = _OUTSIDE + (" TMPDIR" if container.runtime == "charliecloud" else "")
     image = container.image if container.is_path else ""
-    words = ["bash", "-c", entry.replace("@OUTSIDE@", outside), "muster-container", image, *_runtime_words(container)]
-    return Wrapping(prefix=tuple(map(quote, words)))
+    before = ["bash", "-c", entry.replace("@OUTSIDE@", outside), "muster-container"]
+    return Wrapping(prefix=(*map(quote, before), '"$attempt"', *map(quote, [image, *_runtime_words(container)])))
 
 
 def way_into(container: Container, run_id: str, job_id: str | None, attempt: int, agent_pid: int) -> Way:

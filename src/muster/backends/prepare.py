@@ -131,7 +131,8 @@ def _contained(launcher: script.Launcher, inside: Container | None, run_id: str,
     """The same launcher, its tasks in the container."""
     if inside is None:
         return launcher
-    added = container.wrap(inside, run_id, launcher.host_variable, nodes)
+    heartbeat = script.heartbeat(launcher.rank_variable)
+    added = container.wrap(inside, run_id, launcher.host_variable, nodes, heartbeat)
     return replace(
         launcher,
         words=[*_for_each_group(launcher.words, added.srun_flags), *added.srun_flags, *added.prefix],

@@ -13,6 +13,7 @@ from shlex import quote
 
 from muster.agent import steps
 from muster.backends.restart import NEVER, Restart
+from muster.rendezvous.silence import STAND_INS, STARTUP_HEARTBEAT_S
 
 # Inline in the launcher's command line, not a file: a node that does not see the run directory can still say so.
 # It becomes the agent by exec, since Slurm under cgroup tracking sends SIGTERM to the task process alone. The set-up
@@ -28,6 +29,7 @@ if [ "$(cat "$muster_attempt/canary" 2>/dev/null)" != "$muster_canary" ]; then
   muster_say "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
   exit @UNSEEN@
 fi
+@HEARTBEAT@
 exec >>"$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
 if [ -n "$muster_setup" ]; then
   trap 'muster_say "--setup ended the shell"; exit @SETUP_FAILED@' EXIT
@@ -50,6 +52,23 @@ fi
 command -v "$muster_python" >/dev/null || { muster_say "no Python interpreter at $muster_python"; exit @NO_PYTHON@; }
 exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
 """
+
+# A node that may lead shows that it lives before its agent does: --setup may take minutes, and so may the start of a
+# container. Not a child of this shell, whose own `wait` in --setup would never return. It ends with the process that
+# becomes the agent, or when the agent writes the heartbeat itself.
+HEARTBEAT = r"""
+muster_node=$muster_attempt/nodes/$(printf %04d "${@RANK@}")
+if [ "${@RANK@}" -le @STAND_INS@ ]; then
+  (
+    muster_beat=0
+    while kill -0 $$ && [ ! -e "$muster_node.json" ]; do
+      muster_beat=$((muster_beat + 1))
+      echo "$muster_beat" >"$muster_node.alive"
+      sleep @HEARTBEAT_S@ || break
+    done &
+  ) </dev/null >/dev/null 2>&1 3>&-
+fi
+""".strip("\n")
 
 _BODY = r"""
 set -u
@@ -236,7 +255,13 @@ def _prelude(launcher: Launcher) -> str:
         "@UNHEALTHY@": str(steps.UNHEALTHY),
         "@NO_PYTHON@": str(steps.NO_PYTHON),
     }
-    return _substitute(PRELUDE, values)
+    return _substitute(PRELUDE, {**values, "@HEARTBEAT@": heartbeat(launcher.rank_variable)})
+
+
+def heartbeat(rank_variable: str) -> str:
+    """Shell lines that begin the heartbeat of this node, if it may lead; `muster_attempt` must be set."""
+    seconds = f"{STARTUP_HEARTBEAT_S:g}"
+    return _substitute(HEARTBEAT, {"@RANK@": rank_variable, "@STAND_INS@": str(STAND_INS), "@HEARTBEAT_S@": seconds})
 
 
 def _substitute(text: str, values: dict[str, str]) -> str:

@@ -6,7 +6,7 @@
   attempt-0/
     canary  hosts  steps.log  phases.log  stop.json  beat  reserve  outcome  sequel.json  slurm-job.json  job-end
     lead-0.json  status-0.json  events-0.jsonl           for each term, that is, for each lead
-    nodes/0003.json  services/<name>.json
+    nodes/0003.json  nodes/0003.alive  services/<name>.json
     logs/driver.log  logs/node-0003.log  logs/stacks-0003.txt  logs/ray/<host>.tar.gz  logs/guest-<id>.log
     logs/services/<name>/<host>.log  logs/cycle-1/services/<name>/<host>.log
     logs/cycle-0/driver.log  logs/cycle-0/rank-0003.log  logs/cycle-1/ray/<host>.tar.gz
@@ -184,6 +184,10 @@ class AttemptPaths:
 
     def node_record(self, rank: int) -> str:
         return self._at("nodes", f"{rank:04d}.json")
+
+    def startup_heartbeat(self, rank: int) -> str:
+        """Written again and again by one of the first nodes until it has a leader; the prelude begins with it."""
+        return self._at("nodes", f"{rank:04d}.alive")
 
     @property
     def services_dir(self) -> str:

@@ -70,6 +70,8 @@ class Display:
             self.note(f"service {event.get('service')} on {host} {event.get('reason')}; it is started again")
         elif name == "unended":
             self.note(f"{host}: {event.get('reason')}")
+        elif name == "waiting":
+            self.note(str(event.get("text")))
         elif name == "again":
             self.note(f"attempt {event.get('attempt')} is over: {in_words(event) or 'another follows'}")
         elif name == "events_lost":

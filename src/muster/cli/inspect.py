@@ -73,6 +73,7 @@ def _tell_cancelled(run: RunPaths, jobs: Jobs | None) -> None:
 def _status_lines(status: dict[str, Any]) -> list[str]:
     job = f", Slurm job {status['job_id']}" if status["job_id"] else ""
     lines = [f"{status['run']}: {status['state']} ({status['backend']}{job})"]
+    lines += [f"  {status['waiting']}"] if status.get("waiting") else []
     by_state: dict[str, list[str]] = {}
     for node in status["nodes"]:
         by_state.setdefault(node["state"], []).append(node["host"])

@@ -16,6 +16,7 @@ from muster.runs.liveness import Liveness, record_silent_end
 from muster.runs.release import ends_by_itself, release
 from muster.runs.sequel import read_sequel, slurm_jobs
 from muster.runs.status import read_status
+from muster.runs.waiting import Waiting
 
 LOOK_S = 0.1
 TELL_S = 2.0  # a job that takes longer to end is spoken of
@@ -142,13 +143,14 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
     """Yields what happens; the last item is the result."""
     tail: AttemptTail | None = None
     told: AttemptPaths | None = None  # of this one it was said that another follows
+    waiting: Waiting | None = None
     watch, loop = Liveness(run), asyncio.get_running_loop()
     while True:
         attempt = run.newest_attempt()
         if attempt is not None and (tail is None or tail.attempt != attempt):
             for item in (*tail.read(), *tail.rest()) if tail is not None else ():  # its last words
                 yield item
-            tail = AttemptTail(attempt)
+            tail, waiting = AttemptTail(attempt), Waiting(attempt)
         ended = attempt if attempt is not None and has_outcome(attempt) else None
         if tail is not None:
             for item in tail.read():
@@ -165,6 +167,8 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
         if ended is not None and ended != told:
             told = ended
             yield Event({"event": "again", "attempt": ended.number, **read_sequel(ended)})
+        if waiting is not None and ended is None and (text := waiting.look()) is not None:
+            yield Event({"event": "waiting", "text": text})
         gone = await loop.run_in_executor(None, watch.gone, attempt)
         if gone is None or run.newest_attempt() != attempt:
             await asyncio.sleep(LOOK_S)

@@ -12,6 +12,7 @@ from muster.agent.publisher import TIMINGS
 from muster.board import AttemptPaths, RunPaths, read_record
 from muster.board.secrets import scrubbed
 from muster.runs.sequel import is_followed, read_sequel
+from muster.runs.waiting import waits_for
 
 ENDED_STATES = ("succeeded", "failed", "stopped")
 
@@ -25,6 +26,7 @@ def read_status(run: RunPaths) -> dict[str, Any]:
         "backend": submission.get("backend"),
         "state": "pending",
         "end_reason": None,
+        "waiting": None,
         "attempt": None,
         "cycle": None,
         "cycles": [],
@@ -40,7 +42,7 @@ def read_status(run: RunPaths) -> dict[str, Any]:
     attempt = run.newest_attempt()
     if attempt is None:
         return status
-    status.update(attempt=attempt.number, cycle=0, state="gathering", exit_code=None)
+    status.update(attempt=attempt.number, cycle=0, state="gathering", exit_code=None, waiting=waits_for(attempt))
     status.update(newest_published(attempt) or {})
     outcome, status["sequel"] = read_record(attempt.outcome), read_sequel(attempt) or None
     code = outcome.get("exit_code")

@@ -63,14 +63,25 @@ printf '{"job_id": "%s", "restarts": %d}\n' "$own" "${SLURM_RESTART_COUNT:-0}" >
 # The launcher gets a session of its own: a signal to this script must not reach it.
 setsid srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task="$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | sed 's/(.*//' | sort -n | head -n 1)" --cpu-bind=none --distribution=block --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster bash -c '
 muster_fail() { echo "muster: ${SLURMD_NODENAME}: $1" >&2; exit 120; }
-muster_image=$1
-shift
+muster_attempt=$1 muster_image=$2
+shift 2
+muster_node=$muster_attempt/nodes/$(printf %04d "${SLURM_PROCID}")
+if [ "${SLURM_PROCID}" -le 8 ]; then
+  (
+    muster_beat=0
+    while kill -0 $$ && [ ! -e "$muster_node.json" ]; do
+      muster_beat=$((muster_beat + 1))
+      echo "$muster_beat" >"$muster_node.alive"
+      sleep 2 || break
+    done &
+  ) </dev/null >/dev/null 2>&1 3>&-
+fi
 command -v "$1" >/dev/null || muster_fail "there is no $1 on this node, which was to run the container"
 [ -z "$muster_image" ] || [ -e "$muster_image" ] || muster_fail "cannot see the container image $muster_image"
 export USER="${USER:-$(id -un)}"
 unset PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV BASH_ENV LD_PRELOAD TMPDIR
 exec "$@"
-' muster-container /shared/images/ray ch-run --bind=/data:/data --bind=/home:/home --bind=/shared/runs:/shared/runs --cd=/home --set-env=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin --unset-env=LD_LIBRARY_PATH /shared/images/ray -- \
+' muster-container "$attempt" /shared/images/ray ch-run --bind=/data:/data --bind=/home:/home --bind=/shared/runs:/shared/runs --cd=/home --set-env=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin --unset-env=LD_LIBRARY_PATH /shared/images/ray -- \
   sh -c 'if command -v bash >/dev/null 2>&1; then exec bash -c "$@"; fi; exec sh -c "$@"' sh '
 muster_attempt=$1 muster_canary=$2 muster_python=$3 muster_setup=$4 muster_run=$5 muster_check=$6
 set --
@@ -81,6 +92,17 @@ ls "$muster_attempt" >/dev/null 2>&1
 if [ "$(cat "$muster_attempt/canary" 2>/dev/null)" != "$muster_canary" ]; then
   muster_say "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
   exit 121
+fi
+muster_node=$muster_attempt/nodes/$(printf %04d "${SLURM_PROCID}")
+if [ "${SLURM_PROCID}" -le 8 ]; then
+  (
+    muster_beat=0
+    while kill -0 $$ && [ ! -e "$muster_node.json" ]; do
+      muster_beat=$((muster_beat + 1))
+      echo "$muster_beat" >"$muster_node.alive"
+      sleep 2 || break
+    done &
+  ) </dev/null >/dev/null 2>&1 3>&-
 fi
 exec >>"$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
 if [ -n "$muster_setup" ]; then

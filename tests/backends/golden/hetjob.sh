@@ -86,6 +86,17 @@ if [ "$(cat "$muster_attempt/canary" 2>/dev/null)" != "$muster_canary" ]; then
   muster_say "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
   exit 121
 fi
+muster_node=$muster_attempt/nodes/$(printf %04d "${SLURM_PROCID}")
+if [ "${SLURM_PROCID}" -le 8 ]; then
+  (
+    muster_beat=0
+    while kill -0 $$ && [ ! -e "$muster_node.json" ]; do
+      muster_beat=$((muster_beat + 1))
+      echo "$muster_beat" >"$muster_node.alive"
+      sleep 2 || break
+    done &
+  ) </dev/null >/dev/null 2>&1 3>&-
+fi
 exec >>"$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
 if [ -n "$muster_setup" ]; then
   trap '"'"'muster_say "--setup ended the shell"; exit 122'"'"' EXIT

@@ -7,6 +7,7 @@ from typing import Any
 
 from muster.rendezvous.charter import FENCE_S
 from muster.rendezvous.plan import Plan
+from muster.rendezvous.silence import STARTUP_HEARTBEAT_S
 from muster.rendezvous.sim.files import Files
 from muster.rendezvous.sim.host import Host
 from muster.rendezvous.sim.network import End, Network
@@ -34,7 +35,9 @@ class Agent:
         self.crashed = False
         self.reason: str | None = None  # why it left
         self._held: list[tuple[bool, Callable[..., None], tuple[Any, ...]]] = []
+        self._beat = 0
         around.network.processes[self.rank] = self
+        around.files.heartbeats[self.rank] = self._heartbeat
 
     @property
     def now(self) -> float:
@@ -43,6 +46,13 @@ class Agent:
     def say(self, text: str) -> None:
         if self.around.world.trace is not None:
             self.around.world.say(f"n{self.rank}: {text}")
+
+    def _heartbeat(self) -> int:
+        """As its prelude and then it write it; both stand still where the process or its filesystem does."""
+        now = self.around.world.now
+        if self.alive and not self.stopped and self.around.files.pauses.get(self.rank, 0.0) <= now:
+            self._beat = int(now / STARTUP_HEARTBEAT_S)
+        return self._beat
 
     # -- what reaches it ----------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ class Files:
         self.statuses: dict[int, tuple[float, Callable[[], bool]]] = {}  # and whether its lead still publishes
         self.outcomes: dict[int, tuple[float, str]] = {}
         self.ended: dict[int, float] = {}  # tasks whose end the launcher has seen
+        self.heartbeats: dict[int, Callable[[], int]] = {}  # by host, while it has no lead: changes while it lives
         self.lag: dict[int, float] = {}  # what is newer than this, a host does not see yet
         self.pauses: dict[int, float] = {}  # until when operations of this host wait
 
@@ -71,6 +72,9 @@ class Files:
     def seen_ends(self, host: int) -> list[int]:
         since = self._seen_until(host)
         return [rank for rank, made in self.ended.items() if made <= since]
+
+    def seen_heartbeats(self, ranks: range) -> dict[int, int]:
+        return {rank: self.heartbeats[rank]() for rank in ranks}
 
     def _seen_until(self, host: int) -> float:
         return self._world.now - self.lag.get(host, 0.0)

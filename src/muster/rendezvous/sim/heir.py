@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.rendezvous.charter import Charter, first_charter
 from muster.rendezvous.plan import FIRST_LEAD
-from muster.rendezvous.silence import Sight, Silence, Verdict
+from muster.rendezvous.silence import STAND_INS, Sight, Silence, StartupHeartbeats, Verdict
 from muster.rendezvous.sim.agent import Surroundings
 from muster.rendezvous.sim.host import Host
 from muster.rendezvous.sim.lead import Lead
@@ -27,6 +27,7 @@ class Heir(Member):
         self.seat: Seat | None = None
         self.lead: Lead | None = None
         self._succession: Succession | None = None
+        self._heartbeats = StartupHeartbeats(LOOK_S)
         self._clean = True
         self._claiming = False
         self._until, self._tries = 0.0, 0
@@ -41,14 +42,19 @@ class Heir(Member):
 
     def _find(self) -> None:
         """The first lead, by the claims in the run directory."""
-        files = self.around.files
+        files, asked, before = self.around.files, self.now, range(self.rank if self.rank <= STAND_INS else 0)
         self.ask(
-            lambda: (files.seen_claims(self.rank), files.seen_outcome(self.rank), files.seen_ends(self.rank)),
-            self._found,
-        )
+            lambda: (
+                files.seen_claims(self.rank), files.seen_outcome(self.rank), files.seen_ends(self.rank),
+                files.seen_heartbeats(before),
+            ),
+            lambda seen: self._found(self.now - asked, *seen),
+        )  # fmt: skip
 
-    def _found(self, seen: tuple[dict[int, int], str | None, list[int]]) -> None:
-        claims, outcome, ends = seen
+    def _found(
+        self, seconds: float, claims: dict[int, int], outcome: str | None, ends: list[int], heartbeats: dict[int, int]
+    ) -> None:
+        self._heartbeats.look(heartbeats, seconds)
         if outcome is not None:
             self.leave(outcome)
         elif self.now >= self._until:
@@ -59,7 +65,8 @@ class Heir(Member):
             self._tries += 1
             self.join(term, claims[term])
         else:
-            if self.rank and not self._claiming and set(range(self.rank)).issubset(ends):
+            gone = self._heartbeats.silent().union(ends)
+            if self.rank and not self._claiming and gone.issuperset(range(self.rank)):
                 self._stand(0, first_charter(self.around.plan.nodes, self.rank))
             self.after(LOOK_S, self._find)
 

@@ -1,0 +1,58 @@
+"""What is said of a run that has begun and has no leader yet."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from muster.agent.stand_in import beat
+from muster.board import AttemptPaths, RunPaths, write_json
+from muster.rendezvous.silence import STARTUP_SILENCE_S
+from muster.runs import waiting
+from muster.runs.status import read_status
+from muster.runs.waiting import Waiting
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> AttemptPaths:
+    made = RunPaths(str(tmp_path)).attempt(0)
+    os.makedirs(os.path.dirname(made.node_record(0)))
+    Path(made.hosts).write_text("n1\nn2\n")
+    return made
+
+
+def test_the_status_says_whether_the_first_node_has_begun_lives_or_is_silent(attempt: AttemptPaths) -> None:
+    run = RunPaths(os.path.dirname(attempt.root))
+    assert "waiting for n1, which is to lead: nothing of the job has started" in read_status(run)["waiting"]
+    beat(attempt, 0, "1")
+    assert "waiting for n1, which is to lead: its --setup" in read_status(run)["waiting"]
+    old = time.time() - 3 * STARTUP_SILENCE_S
+    os.utime(attempt.startup_heartbeat(0), (old, old))
+    assert "n1, which was to lead, has shown no sign of life for 3" in read_status(run)["waiting"]
+    write_json(attempt.lead(), {"rank": 1})
+    assert read_status(run)["waiting"] is None
+
+
+def test_who_follows_a_run_hears_what_it_waits_for_when_that_changes_and_now_and_then(
+    attempt: AttemptPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: now)
+    watch = Waiting(attempt)
+    beat(attempt, 0, "1")
+    said = {}
+    for second in range(200):
+        now = 1000.0 + second
+        if second < 100:
+            beat(attempt, 0, f"{second}")
+        if (text := watch.look()) is not None:
+            said[second] = text
+    assert [(second, text.split()[0]) for second, text in said.items()] == [
+        (10, "waiting"), (70, "waiting"), (111, "n1,"), (171, "n1,")
+    ]  # fmt: skip
+    write_json(attempt.lead(), {"rank": 1})
+    now = 2000.0
+    assert watch.look() is None
