@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from muster.agent.channel import connect
 from muster.agent.job import Identity
+from muster.agent.members import Members
 from muster.agent.publisher import Publisher
+from muster.agent.services import on_lead
 from muster.agent.services.found import published_variables
 from muster.agent.services.on_lead import LeadServices
 from muster.agent.tails import Tails
@@ -19,6 +22,7 @@ from muster.board import RunPaths
 from muster.rendezvous import messages as m
 from muster.rendezvous.protocol import Plan, Protocol
 from muster.rendezvous.services import ServicePlan
+from muster.sandbox.members import MOST
 
 HOSTS = ["n0", "n1", "n2"]
 
@@ -32,6 +36,10 @@ class Heard:
 
     def send(self, rank: int, kind: str, **fields: Any) -> None:
         self.sent.append((rank, kind, fields))
+
+    async def send_each(self, ranks: Sequence[int], kind: str, **fields: Any) -> None:
+        for rank in ranks:
+            self.send(rank, kind, **fields)
 
     async def all_answer(self) -> None:
         await self.answer.wait()
@@ -124,6 +132,52 @@ async def test_of_a_sandbox_everybody_finds_its_own_and_the_nodes_find_each_othe
     later = led.members.of("service_members")[3:]
     assert later[0][1]["endpoints"] == ["http://n0:7000", "http://n2:7000"]
     assert later[0][1]["version"] > told[0][1]["version"]
+
+
+async def test_the_driver_waits_for_endpoints_that_do_not_serve_all_sandboxes_and_names_them_when_it_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    led = Led(tmp_path, ServicePlan("box"))
+    for rank in range(3):
+        led.say(rank, "ready", "box", between=f"http://n{rank}:7000")
+    await led.services.publish()
+    (version,) = {fields["version"] for _, fields in led.members.of("service_members")}
+    waiting = asyncio.ensure_future(led.services.until_served())
+    for rank, served in ((0, version), (1, version), (2, version - 1)):
+        led.services.take(rank, {"type": "service_serves", "service": "box", "cycle": 0, "version": served})
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    led.services.take(2, {"type": "service_serves", "service": "box", "cycle": 0, "version": version})
+    await asyncio.wait_for(waiting, 30)
+    led.say(1, "restarting", "box", between="http://n1:7000", restarts=1)
+    await led.services.publish()
+    monkeypatch.setattr(on_lead, "SERVE_S", 0.01)
+    await led.services.until_served()
+    assert "the sandboxes on n0, n2 do not serve all the others yet" in "".join(capsys.readouterr())
+
+
+async def test_a_list_of_10_000_sandboxes_reaches_every_agent_in_one_line(tmp_path: Path) -> None:
+    """Real connections: the longest list that may be, of IPv6 addresses, and two agents that read it."""
+    identity = Identity(1, "n1", RunPaths(str(tmp_path)), RunPaths(str(tmp_path)).attempt(0), local=True)
+    members, joined = Members(identity, b"secret"), asyncio.Queue[int]()
+    members.on_join = lambda rank, greeting, spoken: joined.put_nowait(rank)
+    tasks = set[asyncio.Task[None]]()
+    members.on_task = lambda work: tasks.add(asyncio.ensure_future(work))
+    port = await members.listen()
+    greeting = {"attempt": 0, "host": "n"}
+    agents = [await connect(["127.0.0.1"], port, b"secret", {**greeting, "rank": rank}) for rank in (2, 3)]
+    for _ in agents:
+        await asyncio.wait_for(joined.get(), 30)
+    endpoints = [f"http://[ffff:ffff:ffff:ffff:ffff:ffff:ffff:{number:04x}]:65535" for number in range(MOST)]
+    sending = asyncio.ensure_future(members.send_each([2, 3], "service_members", service="box", endpoints=endpoints))
+    for agent in agents:
+        message = await asyncio.wait_for(agent.receive(), 60)
+        assert message is not None and message["endpoints"] == endpoints
+    await sending
+    for agent in agents:
+        agent.close()
+    members.abandon()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_in_a_new_cycle_the_nodes_of_a_sandbox_are_told_again_though_nothing_moved(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from muster.views.model import page_model
 from muster.views.phases import Phase
 from muster.views.record import RunReader, RunRecord
 from muster.views.report import report
+from muster.views.service_lines import instance_lines
 from muster.views.services import services
 from muster.views.summary import summary
 from muster.views.terminal import BringUp, Top, plain_line
@@ -178,6 +179,16 @@ def test_the_load_of_sandboxes_is_summed_and_the_busiest_node_named(tmp_path: Pa
     assert "    .1#1" in ascii_only
     record = read(run, run.now + 1.0)
     assert plain_line(record, timeline(record)) == "running: 4 driver: sandbox 4/4: the driver runs"
+
+
+def test_a_sandbox_whose_endpoint_has_a_problem_is_named_with_it_among_many(tmp_path: Path) -> None:
+    run = busy(tmp_path / "r", 40)
+    run.service("sandbox", 17, load=load(0, gateway_problem="nginx refuses its configuration"))
+    run.write("running")
+    (sandbox,) = services(read(run))
+    assert list(instance_lines(sandbox)) == [
+        f"gpu0017 (rank 17): ready at {sandbox.instances[17].url}: nginx refuses its configuration"
+    ]
 
 
 @pytest.mark.parametrize("width", [20, 80, 200])

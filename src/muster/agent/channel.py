@@ -19,7 +19,7 @@ import hmac
 import json
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster.rendezvous.charter import FENCE_S
@@ -36,6 +36,11 @@ _HANDSHAKE_ERRORS = (OSError, ValueError, KeyError, TypeError, RecursionError, a
 
 class ChannelError(Exception):
     """No authenticated connection could be made."""
+
+
+def line_of(kind: str, fields: Mapping[str, Any]) -> bytes:
+    """A message as it is sent."""
+    return json.dumps({"type": kind, **fields}).encode() + b"\n"
 
 
 class Channel:
@@ -57,8 +62,12 @@ class Channel:
 
     def send(self, kind: str, **fields: Any) -> None:
         """Queue a message; a lost peer is noticed by `receive`."""
+        self.send_line(line_of(kind, fields))
+
+    def send_line(self, line: bytes) -> None:
+        """Queue a message that `line_of` has made."""
         if self.open:
-            self._writer.write(json.dumps({"type": kind, **fields}).encode() + b"\n")
+            self._writer.write(line)
 
     async def receive(self) -> dict[str, Any] | None:
         try:

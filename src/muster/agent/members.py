@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from muster.agent.channel import BEAT_S, LINE_LIMIT, SILENCE_S, Channel, accept, listen
+from muster.agent.channel import BEAT_S, LINE_LIMIT, SILENCE_S, Channel, accept, line_of, listen
 from muster.agent.job import Identity
+
+SENT_AT_ONCE = 64  # of a message that is sent to many: 20 MB, where it names 10,000 endpoints
 
 
 class Members:
@@ -44,6 +46,16 @@ class Members:
     def send_all(self, kind: str, **fields: Any) -> None:
         for channel in self._channels.values():
             channel.send(kind, **fields)
+
+    async def send_each(self, ranks: Sequence[int], kind: str, **fields: Any) -> None:
+        """Send a long message to many: encoded once, and to a part of them at a time, so that little is queued here and
+        heartbeats pass in between."""
+        line = line_of(kind, fields)
+        for first in range(0, len(ranks), SENT_AT_ONCE):
+            part = [self._channels[rank] for rank in ranks[first : first + SENT_AT_ONCE]]
+            for channel in part:
+                channel.send_line(line)
+            await asyncio.gather(*(channel.flush() for channel in part))
 
     async def beat(self) -> None:
         """Say when we speak; whoever hears it answers with that time, so that we know what its answer is worth."""

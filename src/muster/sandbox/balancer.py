@@ -11,7 +11,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -24,7 +24,8 @@ from muster.sandbox.streams import Idle, Streams
 OWN = ("/health", "/metrics", "/load")
 PASSED_ON = ("content-type", "retry-after", "x-muster-node", "x-muster-usage")
 NOT_PASSED_ON = ("authorization", "connection", "content-length", "expect", "host", "keep-alive", "transfer-encoding")
-OVERVIEW_S = 2.0
+OVERVIEW_S = 2.0  # for one node's answer
+ASKED_AT_ONCE = 128  # of all nodes: each takes an open file
 
 
 class Balancer:
@@ -35,14 +36,19 @@ class Balancer:
         self._outstanding: Counter[str] = Counter()
         self._down: dict[str, float] = {}
         self._turn = 0
-        self._idle = Idle()
-        self.set_members(Members())
+        self._idle = Idle(nginx.KEPT)
+        self._endpoints: tuple[str, ...] = (own,)
+        self.members, self._ring = Members(), Ring((own,))
+        self.problem: Callable[[], str | None] = lambda: None  # why the gateway is not as it should be
 
-    def set_members(self, members: Members) -> None:
-        self.members = members
-        self._endpoints = members.endpoints or (self._own,)
-        self._ring = Ring(self._endpoints)
-        self._turn = self._endpoints.index(self._own) if self._own in self._endpoints else 0
+    async def take(self, members: Members) -> None:
+        """Serve these members from now on. Thousands of them take seconds to compute, beside the event loop."""
+        endpoints = members.endpoints or (self._own,)
+        ring = await asyncio.get_running_loop().run_in_executor(None, Ring, endpoints)
+        self.members, self._endpoints, self._ring = members, endpoints, ring
+        self._turn = endpoints.index(self._own) if self._own in endpoints else 0
+        there = set(endpoints)
+        self._down = {endpoint: until for endpoint, until in self._down.items() if endpoint in there}
 
     def close(self) -> None:
         self._idle.close()
@@ -50,41 +56,62 @@ class Balancer:
     async def __call__(self, request: Request) -> Response:
         path = request.path.partition("?")[0]
         if path == "/gateway":
-            return Response(200, {"gateway": "python", **self.members.to_json()})
+            problem = self.problem()
+            found = {"gateway": "python", **self.members.to_json()}
+            return Response(200, {**found, "problem": problem} if problem else found)
         if path == "/sessions":
             return await self._forward(request, [self._own], "/cluster/sessions")
         return await self._forward(request, self._order(request, path), request.path)
 
-    def _order(self, request: Request, path: str) -> list[str]:
+    def _order(self, request: Request, path: str) -> Iterable[str]:
         """Whom to ask, one after the other."""
         if path in OWN or path.startswith("/cluster/"):
             return [self._own]
         if key := key_of(path, request.headers):
             return [self._ring.owner(key)]
-        if self._own_first:
-            return [self._own]
-        now, count = time.monotonic(), len(self._endpoints)
-        turns = [self._endpoints[(self._turn + step) % count] for step in range(count)]
-        self._turn = (self._turn + 1) % count
-        up = [endpoint for endpoint in turns if self._down.get(endpoint, 0.0) <= now]
-        return sorted(up or turns, key=lambda endpoint: self._outstanding[endpoint])
+        return [self._own] if self._own_first else self._least_busy()
 
-    async def _forward(self, request: Request, order: list[str], path: str) -> Response:
+    def _least_busy(self) -> Iterator[str]:
+        """Those with the fewest requests of ours first, in turn; of thousands mostly the first is free, and enough."""
+        endpoints, turn, now = self._endpoints, self._turn, time.monotonic()
+        self._turn = (turn + 1) % len(endpoints)
+        turns = (endpoints[(turn + step) % len(endpoints)] for step in range(len(endpoints)))
+        busy, down, tried = [], [], False
+        for endpoint in turns:
+            if self._down.get(endpoint, 0.0) > now:
+                down.append(endpoint)
+            elif endpoint in self._outstanding:
+                busy.append(endpoint)
+            else:
+                tried = True
+                yield endpoint
+        yield from sorted(busy or (() if tried else down), key=lambda endpoint: self._outstanding[endpoint])
+
+    async def _forward(self, request: Request, order: Iterable[str], path: str) -> Response:
         headers = {name: value for name, value in request.headers.items() if name not in NOT_PASSED_ON}
         headers.update({"host": "sandbox", "authorization": f"Bearer {self._token}"})
         data = streams.request_bytes(request.method, path, headers, request.body)
+        endpoint = self._own
         for endpoint in order:
-            self._outstanding[endpoint] += 1
+            self._begin(endpoint)
             try:
                 found = self._idle.take(endpoint) or await self._connect(endpoint)
                 if found is None:
                     continue
                 return await self._exchange(endpoint, found, data)
             finally:
-                self._outstanding[endpoint] -= 1
-        where = address_of(order[-1])
+                self._end(endpoint)
+        where = address_of(endpoint)
         body = {**contract.refusal(contract.unreached(where)), "reason": "unreachable"}
         return Response(503, body, {"X-Muster-Member": where})
+
+    def _begin(self, endpoint: str) -> None:
+        self._outstanding[endpoint] += 1
+
+    def _end(self, endpoint: str) -> None:
+        self._outstanding[endpoint] -= 1
+        if self._outstanding[endpoint] <= 0:
+            del self._outstanding[endpoint]
 
     async def _connect(self, endpoint: str) -> Streams | None:
         try:
@@ -104,7 +131,7 @@ class Balancer:
             status, headers = await streams.head(reader)
             passed = {name: headers[name] for name in PASSED_ON if name in headers} | member
             if "content-length" not in headers:
-                self._outstanding[endpoint] += 1  # until the stream is over
+                self._begin(endpoint)  # until the stream is over
                 return Response(status, self._chunks(endpoint, found), passed)
             body = await reader.readexactly(int(headers["content-length"]))
         except (OSError, EOFError, ValueError, LookupError):
@@ -126,15 +153,20 @@ class Balancer:
             async for data in streams.chunks(found[0]):
                 yield data
         finally:
-            self._outstanding[endpoint] -= 1
+            self._end(endpoint)
             found[1].close()
 
     # -- all nodes --------------------------------------------------------------------------------------------------
 
     async def overview(self, path: str) -> dict[str, Any]:
         """What every node answers to a GET; of one that does not, why."""
-        answers = await asyncio.gather(*(self._ask(endpoint, path) for endpoint in self._endpoints))
-        return dict(zip(self._endpoints, answers))
+        endpoints, free = self._endpoints, asyncio.Semaphore(ASKED_AT_ONCE)
+
+        async def ask(endpoint: str) -> Any:
+            async with free:
+                return await self._ask(endpoint, path)
+
+        return dict(zip(endpoints, await asyncio.gather(*map(ask, endpoints))))
 
     async def _ask(self, endpoint: str, path: str) -> Any:
         headers = {"host": "sandbox", "authorization": f"Bearer {self._token}"}

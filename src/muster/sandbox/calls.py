@@ -9,11 +9,11 @@ it be there; if it is not, the server runs nothing, and the completed cells are 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from muster.sandbox.ring import ranked
+from muster.sandbox.ring import Ring
 
 PATIENCE_S = 5.0  # beyond a program's own timeout
 CONNECT_S = 5.0
@@ -177,23 +177,39 @@ class Choice:
         self._turn = 0
         self._down: dict[str, float] = {}
         self._moved: dict[str, str] = {}
+        self._ring: Ring | None = None  # made when a key is first used
 
-    def order(self, key: str | None, now: float) -> list[str]:
+    def order(self, key: str | None, now: float) -> Iterator[str]:
+        """Yield them as they are needed: of thousands, mostly the first."""
+        down = []
+        for endpoint in self._preferred(key):
+            if self._down.get(endpoint, 0.0) > now:
+                down.append(endpoint)
+            else:
+                yield endpoint
+        yield from down
+
+    def _preferred(self, key: str | None) -> Iterator[str]:
         if key is None:
             self._turn = (self._turn + 1) % len(self.endpoints)
-            order = self.endpoints[self._turn :] + self.endpoints[: self._turn]
-        else:
-            order = ranked(key, self.endpoints)
-            if key in self._moved:
-                order = [self._moved[key], *(one for one in order if one != self._moved[key])]
-        return sorted(order, key=lambda endpoint: self._down.get(endpoint, 0.0) > now)
+            yield from self.endpoints[self._turn :] + self.endpoints[: self._turn]
+            return
+        moved = self._moved.get(key)
+        if moved is not None:
+            yield moved
+        yield from (endpoint for endpoint in self._walk(key) if endpoint != moved)
+
+    def _walk(self, key: str) -> Iterator[str]:
+        if self._ring is None:
+            self._ring = Ring(self.endpoints)
+        return self._ring.walk(key.encode())
 
     def failed(self, endpoint: str, now: float) -> None:
         self._down[endpoint] = now + LONGEST_PAUSE_S
 
     def works(self, endpoint: str, key: str | None = None) -> None:
         self._down.pop(endpoint, None)
-        if key is not None and (key in self._moved or ranked(key, self.endpoints)[0] != endpoint):
+        if key is not None and (key in self._moved or next(self._walk(key)) != endpoint):
             self._moved[key] = endpoint
 
     def forget(self, key: str) -> None:

@@ -3,6 +3,8 @@
 state      leaves on                                          to
 python     nginx is there, and takes our configuration        nginx
 nginx      it has ended                                       python, and nginx is started again
+nginx      it does not take new members                       python, for the new members; nginx answers what it has,
+                                                              ends, and is started again
 (both)     new members: balancer.py has them at once, nginx by a reload that drops nothing
 
 The port's socket is ours, and nginx is given it, so that nobody is ever refused a connection: while nginx is away, this
@@ -12,12 +14,14 @@ server takes them itself (balancer.py), by the same rules.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import grp
 import os
 import pwd
 import resource
 import socket
 import sys
+from typing import Any
 
 from muster.sandbox.balancer import Balancer
 from muster.sandbox.http import Connection
@@ -28,7 +32,7 @@ from muster.sandbox.settings import Settings
 from muster.sandbox.zygote import SandboxError
 
 DRAIN_S = 3.0
-AGAIN_S = 2.0  # before members that nginx did not take are tried again
+CANCEL_AGAIN_S = 0.5
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0  # before nginx is started again
 CONNECTIONS = 8192
 
@@ -46,10 +50,26 @@ class Gateway:
         self._server: asyncio.AbstractServer | None = None
         self._nginx: OwnedNginx | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._without_nginx: str | None = None  # why this server balances although there is an nginx
+        self._news = asyncio.Event()  # there are other members: worth another try of an nginx that refused them
+        self.balancer.problem = lambda: self.problem
 
     @property
     def kind(self) -> str:
-        return "nginx" if self._nginx is not None and self._nginx.runs else "python"
+        return "nginx" if self._nginx is not None and self._nginx.serves else "python"
+
+    @property
+    def problem(self) -> str | None:
+        """Why this endpoint does not serve what the members file says by what it should; None when it does."""
+        found = [words for words in (self._watch.problem, self._without_nginx) if words is not None]
+        return "; ".join(found) or None
+
+    def facts(self) -> dict[str, Any]:
+        """For /health."""
+        members = self.balancer.members
+        return {
+            "kind": self.kind, "version": members.version, "members": len(members.endpoints), "problem": self.problem,
+        }  # fmt: skip
 
     async def open(self) -> None:
         """Serving when this returns; by nginx where there is one that works."""
@@ -70,11 +90,12 @@ class Gateway:
         except SandboxError as error:
             if self._settings.gateway == "nginx":
                 raise
-            await self._nginx.close(0.0)
-            self._nginx = None
-            _say(f"{error}; this server balances by itself")
+            self._do_without(str(error))
+            if not self._watch.members.endpoints:  # it is no list of members that it refuses: it does not work here
+                await self._nginx.close(0.0)
+                self._nginx = None
             await self._serve_ourselves()
-        else:
+        if self._nginx is not None:
             self._tasks.append(asyncio.create_task(self._keep(self._nginx)))
 
     def _plan(self) -> Plan:
@@ -89,9 +110,11 @@ class Gateway:
 
     async def close(self) -> None:
         """What is being answered has a few seconds; then everything goes."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        pending = set(self._tasks)
+        while pending:  # before Python 3.12, wait_for can lose a cancellation: then the next one ends it
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
         self._stop_serving()
         for connection in list(self._connections):
             connection.finish()
@@ -108,18 +131,34 @@ class Gateway:
     def _on_refused(self, words: str) -> None:
         _say(f"members refused: {words}; those of version {self.balancer.members.version} stay")
 
-    async def _on_members(self, members: Members) -> bool:
-        """nginx's word first: both must have the same members. False when they could not be taken now."""
+    async def _on_members(self, members: Members) -> None:
+        """nginx takes them first, so that both have the same. If it does not, this server serves them without it: an
+        endpoint that goes on with old members would have sessions at two nodes."""
+        refusal = await self._refusal(members)
+        await self.balancer.take(members)
+        self._news.set()
+        if refusal is not None:
+            await self._leave_nginx(refusal)
+
+    async def _refusal(self, members: Members) -> str | None:
+        """Why nginx does not serve these members; None when it does, or when there is none that serves."""
         if self._nginx is not None:
             try:
-                if not await self._nginx.reload(members):
-                    _say(f"nginx does not serve version {members.version} of the members yet")
+                await self._nginx.reload(members)
             except (SandboxError, OSError) as error:
-                self._on_refused(f"{self._settings.members_file}: {error}")
-                await asyncio.sleep(AGAIN_S)
-                return False
-        self.balancer.set_members(members)
-        return True
+                return f"version {members.version} of the members: {error}"
+        return None
+
+    async def _leave_nginx(self, why: str) -> None:
+        assert self._nginx is not None
+        self._do_without(why)
+        await self._serve_ourselves()
+        self._nginx.leave()
+
+    def _do_without(self, why: str) -> None:
+        if why != self._without_nginx:
+            self._without_nginx = why
+            _say(f"{why}; this server balances until nginx serves again")
 
     # -- who serves -------------------------------------------------------------------------------------------------
 
@@ -127,25 +166,46 @@ class Gateway:
         """Start it again whenever it has ended; until then this server takes its connections."""
         loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_S
         while True:
-            began = loop.time()
-            ended = await nginx.wait()
-            _say(f"nginx {ended}; this server balances until it is started again\n{nginx.last_words()}".strip())
+            if nginx.runs:
+                began = loop.time()
+                await self._until_ended(nginx)
+                if loop.time() - began > LONGEST_PAUSE_S:
+                    pause = FIRST_PAUSE_S
             await self._serve_ourselves()
-            if loop.time() - began > LONGEST_PAUSE_S:
-                pause = FIRST_PAUSE_S
-            while not nginx.runs:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_S)
-                try:
-                    await nginx.start(members := self.balancer.members)
-                    if members != self.balancer.members:  # they have changed meanwhile
-                        await nginx.reload(self.balancer.members)
-                except (SandboxError, OSError) as error:
-                    _say(str(error))
-            self._stop_serving()
+            self._news.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+            if await self._started(nginx):
+                self._without_nginx = None
+                self._stop_serving()
+
+    async def _until_ended(self, nginx: OwnedNginx) -> None:
+        ended = await nginx.wait()
+        if nginx.was_left:
+            return  # and why, was said
+        self._without_nginx = f"nginx {ended}"
+        _say(f"nginx {ended}; this server balances until it is started again\n{nginx.last_words()}".strip())
+
+    async def _started(self, nginx: OwnedNginx) -> bool:
+        """Whether it serves the members there are now."""
+        members = self.balancer.members
+        try:
+            await nginx.start(members)
+        except (SandboxError, OSError) as error:
+            self._do_without(f"version {members.version} of the members: {error}")
+            return False
+        if members != self.balancer.members:  # they have changed meanwhile
+            refusal = await self._refusal(self.balancer.members)
+            if refusal is not None:
+                await self._leave_nginx(refusal)
+                return False
+        return True
 
     async def _serve_ourselves(self) -> None:
         """A connection is one request's where nginx may take over: nobody may send the next when we leave."""
+        if self._server is not None:
+            return
         keep = self._nginx is None
         self._server = await asyncio.get_running_loop().create_server(
             lambda: Connection(self.balancer, self._connections, keep), sock=self._bound.dup(), backlog=4096

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 LOOK_S = 0.3
-MOST = 4096
+# Of members. Each takes at most 58 bytes of JSON, so that the longest list fits into 1 MB: a line of the agents'
+# control channel, and an answer to one of their probes.
+MOST = 16_384
 _ENDPOINT = re.compile(r"http://(?:\[([0-9A-Fa-f:]+)\]|([0-9.]+)):([0-9]{1,5})/?")
 
 
@@ -69,23 +71,25 @@ def _endpoint(text: Any) -> str:
 
 
 def read(path: str) -> Members:
-    """MembersError, with the path, when it is none; FileNotFoundError when there is none yet."""
+    """Raises MembersError, with the path, when it is no list of members, and OSError when it cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:
             return parse(json.load(file))
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError) as error:  # MembersError is one, and so is what json raises
+    except (ValueError, RecursionError) as error:  # MembersError is a ValueError, and so is what json raises
         raise MembersError(f"{path}: {error}") from None
 
 
 class Watch:
-    """Looks at the file; tells `changed` of new members until it takes them, `refused` of a file that is none, once."""
+    """Looks at the file; tells `changed` of new members, and `refused` why a file cannot be used, once for each reason.
+
+    `problem` is that reason as long as the file is there and cannot be used.
+    """
 
     def __init__(self, path: str, changed: Callable[[Members], Any], refused: Callable[[str], None]) -> None:
         self._path, self._changed, self._refused = path, changed, refused
         self._seen: tuple[int, ...] | None = None
         self.members = Members()
+        self.problem: str | None = None
 
     async def look(self) -> None:
         """One look."""
@@ -98,11 +102,19 @@ class Watch:
             return
         except MembersError as error:
             self._seen = mark
-            self._refused(str(error))
+            self._refuse(str(error))
             return
-        if found != self.members and not await self._changed(found):
-            return  # looked at again the next time
-        self._seen, self.members = mark, found
+        except OSError as error:  # it may pass: looked at again the next time
+            self._refuse(f"{self._path}: {error.strerror}")
+            return
+        if found != self.members:
+            await self._changed(found)
+        self._seen, self.members, self.problem = mark, found, None
+
+    def _refuse(self, words: str) -> None:
+        if words != self.problem:
+            self.problem = words
+            self._refused(words)
 
     def _mark(self) -> tuple[int, ...] | None:
         try:
@@ -114,4 +126,7 @@ class Watch:
     async def forever(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            await self.look()
+            try:
+                await self.look()
+            except Exception as error:  # a defect must not leave this node with old members for good
+                self._refuse(f"{self._path}: {error!r}")

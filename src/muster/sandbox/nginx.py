@@ -19,6 +19,7 @@ FAIL_S = 5  # for which a node that could not be reached gets no stateless work
 READ_MORE_S = 60  # beyond the longest program: waiting, killing, answering
 NOBODY = Members()
 KEPT = 64  # idle connections to the nodes
+GENERATION_HEADER = "X-Muster-Configuration"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Plan:
     own_first: bool = False  # what names no session stays on this node: its programs share one scratch
     user: str | None = None  # "NAME GROUP", when we are root
     connections: int = 4096
+    generation: int = 0  # of the configuration: tells which one nginx serves
 
 
 def find_nginx() -> str | None:
@@ -139,7 +141,11 @@ def _server(plan: Plan) -> str:
         location = /metrics {{ proxy_pass http://muster_own; }}
         location = /load {{ proxy_pass http://muster_own; }}
         location /cluster/ {{ proxy_pass http://muster_own; }}
-        location = /gateway {{ return 200 '{json.dumps({"gateway": "nginx", **plan.members.to_json()})}'; }}
+        # In a file: a word of a configuration has at most 4,096 bytes, which 155 members fill.
+        location = /gateway {{
+            alias {gateway_file(plan.place, plan.generation)};
+            add_header {GENERATION_HEADER} {plan.generation};
+        }}
         # A session's node is the members' matter alone: if it cannot be reached, no other one is asked.
         location @keyed {{ proxy_next_upstream off; proxy_pass http://muster_keyed; }}
         location @broken {{
@@ -149,6 +155,15 @@ def _server(plan: Plan) -> str:
         location @too_long {{ return 413 '{_words(f"the body is too long: at most {BODY_LIMIT >> 20} MB", "")}'; }}
     }}
 """
+
+
+def gateway_file(place: str, generation: int) -> str:
+    """Where nginx finds its answer to GET /gateway; each configuration has one of its own."""
+    return f"{place}/gateway-{generation}.json"
+
+
+def gateway_answer(plan: Plan) -> str:
+    return json.dumps({"gateway": "nginx", **plan.members.to_json()})
 
 
 def _words(words: str, reason: str) -> str:

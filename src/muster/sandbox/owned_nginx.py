@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -19,12 +18,13 @@ from dataclasses import replace
 from muster.process import Exit, Log, Owned, Scope, SpawnError
 from muster.sandbox import streams
 from muster.sandbox.members import Members
-from muster.sandbox.nginx import Plan, render
+from muster.sandbox.nginx import GENERATION_HEADER, Plan, gateway_answer, gateway_file, render
 from muster.sandbox.zygote import SandboxError
 
 LOG_BYTES = 1 << 20
 TAIL = 2000
-TAKE_UP_S, ASK_S = 10.0, 2.0  # for a new configuration; for one answer
+TAKE_UP_S, ASK_S = 60.0, 2.0  # for a new configuration, on a machine that is busy; for one answer
+ASK_AGAIN_S = 0.05
 ENVIRONMENT = {"PATH": os.defpath, "LANG": "C"}
 
 
@@ -43,10 +43,22 @@ class OwnedNginx:
         self._scope: Scope | None = None
         self._running: Owned | None = None
         self._configuring = asyncio.Lock()
+        self._served = 0  # the generation of the configuration that it served last
+        self._takes = self._leaving = False
 
     @property
     def runs(self) -> bool:
         return self._running is not None and self._running.exit is None
+
+    @property
+    def serves(self) -> bool:
+        """Whether it takes connections: it has shown that it does, and was not asked to leave."""
+        return self.runs and self._takes and not self._leaving
+
+    @property
+    def was_left(self) -> bool:
+        """Whether its end was asked for."""
+        return self._leaving
 
     async def start(self, members: Members) -> None:
         """SandboxError, with nginx's own words, when it cannot be."""
@@ -60,8 +72,7 @@ class OwnedNginx:
                     self._command("nginx.conf"), env={**ENVIRONMENT, "NGINX": "0;"}, cwd="/",
                     stdin=self._bound.fileno(), log=self._log,
                 )  # fmt: skip
-                if not await self._answers_for(members):
-                    raise SandboxError(f"nginx was started and does not answer: {self.last_words()}")
+                await self._until_it_serves()
         except SpawnError as error:
             await self._end()
             raise SandboxError(f"nginx cannot be started: {error}") from None
@@ -69,17 +80,23 @@ class OwnedNginx:
             await self._end()
             raise
 
-    async def reload(self, members: Members) -> bool:
-        """The old worker answers what it has to the end. After a SandboxError all is as it was.
+    async def reload(self, members: Members) -> None:
+        """Returns when the new members are served; the old worker answers what it has to the end.
 
-        False when the new members are not served in time; with the next start they are.
+        SandboxError when they are not: nginx refuses them, or does not serve them in time.
         """
         async with self._configuring:
-            if self._running is None or not self.runs:
-                return False
+            if self._running is None or not self.serves:
+                return
             await self._configure(members)
             self._running.signal(signal.SIGHUP)  # to all of it; workers do not mind
-            return await self._answers_for(members)
+            await self._until_it_serves()
+
+    def leave(self) -> None:
+        """Make it answer what it has to the end, take nothing more, and end."""
+        self._leaving = True
+        if self._running is not None and self.runs:
+            self._running.signal(signal.SIGQUIT)
 
     async def wait(self) -> Exit:
         """Until its master has ended. Workers that outlive it are asked to answer what they have, and take no more."""
@@ -105,24 +122,28 @@ class OwnedNginx:
     async def _end(self) -> None:
         """nginx's workers outlive their master; the scope does not let them."""
         scope, self._scope, self._running = self._scope, None, None
+        self._takes = self._leaving = False
         if scope is not None:
             await scope.close(grace=0.0)
 
-    async def _answers_for(self, members: Members) -> bool:
-        """Wait until it serves these members: one that is just being started would miss a signal."""
+    async def _until_it_serves(self) -> None:
+        """Wait until it serves the configuration made last: one that is just being started would miss a signal."""
         loop = asyncio.get_running_loop()
-        end, wanted = loop.time() + TAKE_UP_S, {"gateway": "nginx", **members.to_json()}
+        end, wanted = loop.time() + TAKE_UP_S, str(self._plan.generation)
         while self.runs and loop.time() < end:
             with contextlib.suppress(OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError):
                 reader, writer = await streams.connect(f"http://{self._plan.listen}", ASK_S)
                 try:
-                    writer.write(streams.request_bytes("GET", "/gateway", {"Host": "sandbox"}, b""))
-                    if json.loads((await asyncio.wait_for(streams.answer(reader), ASK_S))[2]) == wanted:
-                        return True
+                    writer.write(streams.request_bytes("HEAD", "/gateway", {"Host": self._plan.listen}, b""))
+                    _, headers = await asyncio.wait_for(streams.head(reader), ASK_S)
+                    if headers.get(GENERATION_HEADER.lower()) == wanted:
+                        self._served, self._takes = self._plan.generation, True
+                        return
                 finally:
                     writer.close()
-            await asyncio.sleep(0.02)
-        return False
+            await asyncio.sleep(ASK_AGAIN_S)
+        how = f"does not serve its configuration after {TAKE_UP_S:g} s" if self.runs else "has ended"
+        raise SandboxError(f"nginx was given a configuration and {how}: {self.last_words()}")
 
     def _command(self, file: str, *more: str) -> list[str]:
         return [self._program, "-p", self._place, "-e", "stderr", "-c", f"{self._place}/{file}", *more]
@@ -131,11 +152,16 @@ class OwnedNginx:
         """Write its configuration, if nginx itself finds nothing wrong with it."""
         assert self._scope is not None
         new, log = f"{self._place}/new.conf", Log(f"{self._place}/test.log")
-        for path in (new, log.path):
+        answers = {f"{self._place}/{name}" for name in os.listdir(self._place) if name.startswith("gateway-")}
+        for path in (new, log.path, *(answers - {gateway_file(self._place, self._served)})):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(render(replace(self._plan, members=members)))
+        self._plan = replace(self._plan, generation=self._plan.generation + 1, members=members)
+        for path, text in (
+            (gateway_file(self._place, self._plan.generation), gateway_answer(self._plan)), (new, render(self._plan))
+        ):  # fmt: skip
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(text)
         try:
             test = await self._scope.spawn(self._command("new.conf", "-t"), env=ENVIRONMENT, cwd="/", log=log)
         except SpawnError as error:

@@ -24,14 +24,19 @@ from muster.sandbox.workspaces import BadName
 
 FETCH_S = 10.0
 SIGN_OF_LIFE_S = 2.0  # in a batch of which nothing ends: its client need not take it for lost
+PROBLEM_SHOWN = 500  # characters of a gateway's problem in the load summary, which the status has for every node
 Overview = Callable[[str], Awaitable["dict[str, Any]"]]
+Facts = Callable[[], "dict[str, Any]"]
 
 
 class Routes:
-    """Answers requests; `token` is what they must carry, if anything; `overview` asks every node the same."""
+    """Answers requests; `token` is what they must carry, if anything; `overview` asks every node the same; `gateway`
+    tells of this node's endpoint in a cluster."""
 
-    def __init__(self, box: Box, token: str | None, overview: Overview | None = None) -> None:
-        self._box, self._token, self._overview = box, token, overview
+    def __init__(
+        self, box: Box, token: str | None, overview: Overview | None = None, gateway: Facts | None = None
+    ) -> None:
+        self._box, self._token, self._overview, self._gateway = box, token, overview, gateway
         settings = box.settings
         self._bounds = Bounds(settings.max_timeout_s, settings.max_output, settings.memory_mb)
         self._table = {
@@ -186,11 +191,16 @@ class Routes:
             "status": "healthy" if healthy else "unhealthy", "isolation": level, "network": self._box.settings.network,
             "languages": self._box.languages.names, "session_backend": pool.session_backend,
             "preloaded": pool.zygote.facts["preloaded"] if pool.zygote else [], **self._box.load(),
+            **({"gateway": self._gateway()} if self._gateway else {}),
         }  # fmt: skip
         return Response(200 if healthy else 503, body)
 
     async def _load(self, request: Request) -> Response:
-        return Response(200, self._box.load())
+        return Response(200, self._own_load())
+
+    def _own_load(self) -> dict[str, Any]:
+        problem = self._gateway()["problem"] if self._gateway else None
+        return {**self._box.load(), **({"gateway_problem": problem[:PROBLEM_SHOWN]} if problem else {})}
 
     async def _metrics(self, request: Request) -> Response:
         load = self._box.load()
@@ -198,6 +208,9 @@ class Routes:
         level = self._box.pool.level.recipe.level if self._box.pool.level else ""
         gauges = {name: load[name] for name in names}
         gauges["session_memory_bytes"] = self._box.sessions.memory
+        if self._gateway is not None:
+            gateway = self._gateway()
+            gauges.update({"members": gateway["members"], "gateway_degraded": int(gateway["problem"] is not None)})
         text = self._box.metrics.text(gauges, self._box.counters(), {"host": HOST, "isolation": level})
         return Response(200, text)
 
@@ -209,7 +222,7 @@ class Routes:
     # -- the cluster ------------------------------------------------------------------------------------------------
 
     async def _cluster_load(self, request: Request) -> Response:
-        return Response(200, {"nodes": await self._of_all("/load", self._box.load)})
+        return Response(200, {"nodes": await self._of_all("/load", self._own_load)})
 
     async def _cluster_sessions(self, request: Request) -> Response:
         answers = await self._of_all("/sessions", lambda: {"sessions": self._box.sessions.listed()})

@@ -68,7 +68,8 @@ class Server:
         await (self._serve(bound, None) if self.gateway is None else self.gateway.open())
 
     async def _serve(self, bound: socket.socket, token: str | None) -> None:
-        routes = Routes(self.box, token, self.gateway.balancer.overview if self.gateway else None)
+        gateway = (self.gateway.balancer.overview, self.gateway.facts) if self.gateway else (None, None)
+        routes = Routes(self.box, token, *gateway)
         make = _factory(routes, self._connections)
         self._servers.append(await asyncio.get_running_loop().create_server(make, sock=bound, backlog=4096))
 

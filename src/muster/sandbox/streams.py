@@ -66,25 +66,35 @@ async def next_line(lines: AsyncIterator[bytes]) -> bytes | None:
 
 
 class Idle:
-    """Connections that are open and unused, by endpoint."""
+    """Connections that are open and unused, by endpoint: at most `most` of them, the newest."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
         self._idle: dict[str, list[Streams]] = {}
+        self._most, self._count = most, 0
 
     def take(self, endpoint: str) -> Streams | None:
         """One that is open still: a closed one must be noticed before a request is sent into it."""
         idle = self._idle.get(endpoint, [])
         while idle:
             reader, writer = idle.pop()
+            self._count -= 1
             if not reader.at_eof() and not writer.is_closing():
                 return reader, writer
             writer.close()
         return None
 
     def give(self, endpoint: str, streams: Streams) -> None:
-        self._idle.setdefault(endpoint, []).append(streams)
+        if self._count == self._most:
+            oldest = next(iter(self._idle))  # by when an endpoint was used last
+            self._idle[oldest].pop(0)[1].close()
+            self._count -= 1
+            if not self._idle[oldest]:
+                del self._idle[oldest]
+        self._idle[endpoint] = [*self._idle.pop(endpoint, []), streams]
+        self._count += 1
 
     def close(self) -> None:
+        self._count = 0
         for _, writer in [one for idle in self._idle.values() for one in idle]:
             writer.close()
         self._idle.clear()

@@ -49,10 +49,10 @@ def _busy(load: Load) -> str:
 
 
 def instance_lines(service: Service) -> Iterator[str]:
-    """Each instance with where it is; of many, those that are not ready or were started again."""
+    """Each instance with where it is; of many, those that are not ready, were started again or have a problem."""
     few = len(service.instances) <= MOST_NAMED
-    shown = [one for one in service.instances if few or one.state != "ready" or one.restarts][:MOST_NAMED]
-    for one in shown:
+    shown = [one for one in service.instances if few or one.state != "ready" or one.restarts or one.reason]
+    for one in shown[:MOST_NAMED]:
         restarts = f", {one.restarts} restart{'s' if one.restarts > 1 else ''}" if one.restarts else ""
         reason = f": {one.reason}" if one.reason else ""
         yield f"{one.host} (rank {one.rank}): {one.state}{restarts}{f' at {one.url}' if one.url else ''}{reason}"

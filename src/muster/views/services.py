@@ -38,7 +38,7 @@ class Instance:
     state: str
     url: str
     restarts: int
-    reason: str  # why it is not ready, where that was told
+    reason: str  # why it is not ready, or a sandbox's endpoint not as it should be, where that was told
     load: Load | None
 
 
@@ -105,7 +105,7 @@ def _instance(entry: dict[str, Any], reason: str) -> Instance:
     load = record(entry.get("load"))
     return Instance(
         whole(entry.get("rank")), words(entry.get("host")), words(entry.get("state")), words(entry.get("url")),
-        whole(entry.get("restarts")) or 0, reason, _load(load) if load else None,
+        whole(entry.get("restarts")) or 0, reason or words(load.get("gateway_problem")), _load(load) if load else None,
     )  # fmt: skip
 
 

@@ -22,7 +22,8 @@ from muster.rendezvous.plan import FAIL
 from muster.rendezvous.protocol import Protocol
 from muster.rendezvous.services import Instance, ServiceState
 
-SERVE_S = 10.0
+SERVE_S = 30.0  # until which every endpoint serves all sandboxes: nginx takes seconds for thousands
+MOST_NAMED = 8
 WRITE_S = 0.2  # at most so often are the records written, however many instances change
 
 
@@ -62,8 +63,9 @@ class LeadServices:
         self._endpoints: dict[str, list[str]] = {}  # of sandboxes: what the nodes know
         self._versions = 0
         self._current: dict[tuple[str, int], int] = {}  # the version that each was told last
-        self._serving: dict[tuple[str, int], int] = {}  # the version that each node's endpoint serves
-        self._news = asyncio.Event()
+        self._behind: set[tuple[str, int]] = set()  # those whose endpoints do not serve that version yet
+        self._served = asyncio.Event()  # there are none of them
+        self._telling = asyncio.Lock()
         self._all_ready: set[str] = set()
         publisher.services = self.snapshot
 
@@ -85,8 +87,10 @@ class LeadServices:
         if message["cycle"] != self._protocol.cycle or message["service"] not in self._protocol.services.plans:
             return
         if message["type"] == "service_serves":
-            self._serving[message["service"], rank] = message["version"]
-            self._news.set()
+            if self._current.get((message["service"], rank)) == message["version"]:
+                self._behind.discard((message["service"], rank))
+                if not self._behind:
+                    self._served.set()
             return
         if message["type"] == "service_load":
             self._loads[message["service"], rank] = message["load"]
@@ -114,7 +118,8 @@ class LeadServices:
         if services.failure is not None:
             self._note_failure(services.failure)
         if self._protocol.cycle != self._cycle:
-            self._all_ready, self._endpoints, self._current = set(), {}, {}  # who starts anew knows nothing of others
+            self._all_ready, self._endpoints = set(), {}  # who starts anew knows nothing of others
+            self._current, self._behind = {}, set()
         if services.version != self._seen or self._protocol.cycle != self._cycle:
             self._seen, self._cycle = services.version, self._protocol.cycle
             if self._writing is None or self._writing.done():
@@ -197,22 +202,28 @@ class LeadServices:
         attempt, names = self._identity.attempt, list(self._protocol.services.plans)
         records = {attempt.service_record(name): self._record(name) for name in names}
         await self._off_loop(_write_records, attempt.services_dir, records)
-        for name in names:
-            self._tell_members(name)
+        async with self._telling:  # nobody is told of older members after newer ones
+            for name in names:
+                await self._tell_members(name)
 
     async def until_served(self) -> None:
         """Until every node's endpoint serves all sandboxes: before that, a session would be at two nodes. Or for long
         enough: one that cannot do that serves its own."""
         end = time.monotonic() + SERVE_S
-        while any(self._serving.get(key) != version for key, version in self._current.items()):
-            self._news.clear()
+        while self._behind:
+            self._served.clear()
             try:
-                await asyncio.wait_for(self._news.wait(), max(0.0, end - time.monotonic()))
+                await asyncio.wait_for(self._served.wait(), max(0.0, end - time.monotonic()))
             except asyncio.TimeoutError:
-                say("not every sandbox serves all the others yet; the driver starts all the same")
+                hosts = [self._protocol.nodes[rank].host for _, rank in sorted(self._behind, key=lambda key: key[1])]
+                more = f" and {len(hosts) - MOST_NAMED} more" if len(hosts) > MOST_NAMED else ""
+                say(
+                    f"after {SERVE_S:g} s the sandboxes on {', '.join(hosts[:MOST_NAMED])}{more} do not serve all the "
+                    "others yet (their logs and GET /health say why); the driver starts all the same"
+                )
                 return
 
-    def _tell_members(self, name: str) -> None:
+    async def _tell_members(self, name: str) -> None:
         """From when there are all that there should be; before that nobody asks."""
         endpoints = [told.between for one in self._ready(name) if (told := self._of(one)).between]
         count, wanted = self._count(name)
@@ -221,12 +232,13 @@ class LeadServices:
         self._endpoints[name] = endpoints
         self._versions += 1
         self._current = {key: version for key, version in self._current.items() if key[0] != name}
-        self._current.update({(name, one.rank): self._versions for one in self._ready(name)})
-        for one in self._protocol.services.of(name):
-            self._members.send(
-                one.rank, "service_members", service=name, version=self._versions, endpoints=endpoints,
-                cycle=self._protocol.cycle,
-            )  # fmt: skip
+        ready = [(name, one.rank) for one in self._ready(name)]
+        self._current.update(dict.fromkeys(ready, self._versions))
+        self._behind = {key for key in self._behind if key[0] != name}.union(ready)
+        await self._members.send_each(
+            [one.rank for one in self._protocol.services.of(name)], "service_members", service=name,
+            version=self._versions, endpoints=endpoints, cycle=self._protocol.cycle,
+        )  # fmt: skip
 
     # -- small questions ----------------------------------------------------------------------------------------
 
