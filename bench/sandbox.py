@@ -22,6 +22,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -38,7 +39,8 @@ from interrupts import INTERRUPTED, leave_on_signals
 from report import Goal, goals_table, machine, save, table
 
 from muster.process.tree import descendants
-from muster.sandbox.http import Connection, Request, Response
+from muster.sandbox.http import Connections, Head, Request, Response
+from muster.sandbox.http import serve as serve_http
 from muster.sandbox.load import Measured, cell, load, program
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
@@ -175,21 +177,24 @@ def spawn_rate(python: str, count: int) -> float:
 async def one_process_a_request(python: str) -> AsyncIterator[str]:
     """The baseline: our HTTP, and an interpreter started for each program, without any wall."""
 
-    async def handler(request: Request) -> Response:
-        process = await asyncio.create_subprocess_exec(
-            python, "-c", request.json()["generated_code"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        out, err = await process.communicate()
-        return Response(200, {"process_status": "completed", "stdout": out.decode(), "stderr": err.decode()})
+    class Spawner:
+        def refusal(self, head: Head) -> None:
+            return None
 
-    connections: set[Connection] = set()
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(handler, connections), "127.0.0.1", 0)
+        async def __call__(self, request: Request) -> Response:
+            process = await asyncio.create_subprocess_exec(
+                python, "-c", request.json()["generated_code"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            out, err = await process.communicate()
+            return Response(200, {"process_status": "completed", "stdout": out.decode(), "stderr": err.decode()})
+
+    sock, connections = socket.create_server(("127.0.0.1", 0)), Connections(1024)
+    server = await serve_http(Spawner(), connections, sock)
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
     finally:
         server.close()
-        for connection in list(connections):
+        for connection in connections:
             connection.finish()
 
 

@@ -104,7 +104,8 @@ class Served:
         connection = http.client.HTTPConnection(host, port or self.port, timeout=90)
         try:
             data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-            connection.request(method, path, data, headers or {})
+            kind = {} if data is None else {"Content-Type": "application/json"}
+            connection.request(method, path, data, {**kind, **(headers or {})})
             response = connection.getresponse()
             text = response.read().decode()
             kind = response.headers.get("Content-Type", "")

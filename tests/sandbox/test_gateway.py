@@ -135,7 +135,8 @@ def test_a_batch_is_streamed(four: Cluster, kind: str) -> None:
         {"generated_code": "import time; time.sleep(600)", "timeout": 900},
     ]
     connection = http.client.HTTPConnection("127.0.0.1", node.port, timeout=60)
-    connection.request("POST", "/batch", json.dumps({"requests": programs}))
+    body = json.dumps({"requests": programs})
+    connection.request("POST", "/batch", body, {"Content-Type": "application/json"})
     response = connection.getresponse()
     assert json.loads(response.readline())["stdout"] == "1\n"
     response.close()

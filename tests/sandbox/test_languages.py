@@ -114,7 +114,7 @@ def test_a_batch_streams_results_as_they_end(strong: Served) -> None:
         {"generated_code": "1", "timeout": 1, "language": "ipython"},
     ]
     connection = http.client.HTTPConnection("127.0.0.1", strong.port, timeout=90)
-    connection.request("POST", "/batch", json.dumps({"requests": requests}))
+    connection.request("POST", "/batch", json.dumps({"requests": requests}), {"Content-Type": "application/json"})
     lines = [json.loads(line) for line in connection.getresponse() if line.strip()]
     connection.close()
     assert sorted(line["index"] for line in lines) == list(range(len(requests)))
@@ -129,7 +129,7 @@ def test_a_batch_streams_results_as_they_end(strong: Served) -> None:
 def test_a_batch_that_nobody_reads_any_more_is_ended(strong: Served) -> None:
     requests = [{"generated_code": "import time; time.sleep(600)", "timeout": 900}] * 50
     connection = http.client.HTTPConnection("127.0.0.1", strong.port, timeout=90)
-    connection.request("POST", "/batch", json.dumps({"requests": requests}))
+    connection.request("POST", "/batch", json.dumps({"requests": requests}), {"Content-Type": "application/json"})
     from tests.running import wait_for
 
     wait_for("the slots to be taken", lambda: strong.ask("GET", "/load")["running"] == 4)

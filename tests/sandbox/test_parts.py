@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import socket
 import struct
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ import pytest
 from muster.sandbox import contract, fusion, metrics
 from muster.sandbox.bundle import bundle
 from muster.sandbox.contract import BadRequest, Bounds
-from muster.sandbox.http import Connection, Request, Response
+from muster.sandbox.http import Connections, Head, Request, Response
+from muster.sandbox.http import serve as serve_http
 from muster.sandbox.inside import repl, rootfs, seccomp
 from muster.sandbox.job import Ended, Usage
 from muster.sandbox.languages import Languages
@@ -190,12 +192,16 @@ def test_with_the_network_on_every_socket_may_be_made() -> None:
 async def exchange(sent: list[bytes]) -> bytes:
     """What a server whose answers repeat the request says to these pieces."""
 
-    async def handler(request: Request) -> Response:
-        return Response(200, {"method": request.method, "path": request.path, "body": request.body.decode()})
+    class Repeat:
+        def refusal(self, head: Head) -> None:
+            return None
 
-    connections: set[Connection] = set()
-    server = await asyncio.get_running_loop().create_server(lambda: Connection(handler, connections), "127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        async def __call__(self, request: Request) -> Response:
+            return Response(200, {"method": request.method, "path": request.path, "body": request.body.decode()})
+
+    sock = socket.create_server(("127.0.0.1", 0))
+    server = await serve_http(Repeat(), Connections(8), sock)
+    reader, writer = await asyncio.open_connection(*sock.getsockname())
     for piece in sent:
         writer.write(piece)
         await writer.drain()
@@ -225,7 +231,12 @@ async def test_requests_in_pieces_in_chunks_and_one_after_the_other_are_read() -
         (b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n", b"400"),
         (b"POST / HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n", b"413"),
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", b"501"),
-        (b"GET / HTTP/1.1\r\nX: " + b"y" * 70_000, b"413"),
+        (b"GET / HTTP/1.1\r\nX: " + b"y" * 70_000, b"431"),
+        (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 101 + b"\r\n", b"431"),
+        (b"GET / HTTP/1.1\r\nX: y\nForged: z\r\n\r\n", b"400"),
+        ("POST / HTTP/1.1\r\nContent-Length: \xb2\r\n\r\n".encode("latin-1"), b"400"),
+        (b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", b"413"),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 400_000, b"400"),
     ],
 )
 async def test_what_is_no_request_is_refused_and_the_connection_closed(sent: bytes, status: bytes) -> None:

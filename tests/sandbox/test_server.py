@@ -65,7 +65,8 @@ def blocker(served: Served) -> Iterator[None]:
     """Takes a slot until it leaves."""
     body = json.dumps({"generated_code": SLEEP.format(600), "timeout": 900, "language": "python"}).encode()
     with socket.create_connection(("127.0.0.1", served.port)) as leaver:
-        leaver.sendall(b"POST /execute HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        kind = b"Content-Type: application/json"
+        leaver.sendall(b"POST /execute HTTP/1.1\r\n%b\r\nContent-Length: %d\r\n\r\n%b" % (kind, len(body), body))
         busy(served, 1)
         yield
 

@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from muster.sandbox import contract, nginx, streams
-from muster.sandbox.http import Request, Response
+from muster.sandbox import contract, nginx, origin, streams
+from muster.sandbox.http import Head, Request, Response
 from muster.sandbox.members import Members, address_of
 from muster.sandbox.ring import Ring
 from muster.sandbox.streams import Idle, Streams
@@ -52,6 +52,11 @@ class Balancer:
 
     def close(self) -> None:
         self._idle.close()
+
+    def refusal(self, head: Head) -> Response | None:
+        """Our clients need no token: web pages are kept out here. The type of a body is looked at where it goes to."""
+        words = origin.foreign(head.headers)
+        return None if words is None else Response(403, contract.refusal(words))
 
     async def __call__(self, request: Request) -> Response:
         path = request.path.partition("?")[0]

@@ -32,6 +32,7 @@ from muster.sandbox.calls import (
     SandboxUnavailable,
     refuse,
 )  # fmt: skip
+from muster.sandbox.streams import IDLE_S
 
 URL_VARIABLES = ("MUSTER_SERVICE_SANDBOX", "MUSTER_SERVICE_SANDBOX_URLS")  # this node's endpoint serves all
 DEFAULT_URL = "http://127.0.0.1:6000"
@@ -48,7 +49,7 @@ class Client:
         self._token, self._wait_s = token, wait_s
         self._histories = Histories()
         self._turns: dict[str, threading.Lock] = {}  # of sessions: one call after the other
-        self._idle: dict[str, list[http.client.HTTPConnection]] = {}
+        self._idle: dict[str, list[tuple[http.client.HTTPConnection, float]]] = {}  # and since when
         self._lock = threading.Lock()
 
     def __enter__(self) -> Client:
@@ -62,7 +63,7 @@ class Client:
     def close(self) -> None:
         with self._lock:
             for connections in self._idle.values():
-                for connection in connections:
+                for connection, _ in connections:
                     connection.close()
             self._idle.clear()
 
@@ -254,7 +255,7 @@ class Client:
             connection.close()
             raise
         with self._lock:
-            self._idle.setdefault(endpoint, []).append(connection)
+            self._idle.setdefault(endpoint, []).append((connection, time.monotonic()))
         found = response.headers
         return Answer(response.status, body, found.get("X-Muster-Usage"), found.get("X-Muster-Node"))
 
@@ -268,8 +269,9 @@ class Client:
                 connections = self._idle.get(endpoint)
                 if not connections:
                     return None
-                connection = connections.pop()
-            if connection.sock is not None and not _has_something_to_say(connection.sock):
+                connection, since = connections.pop()
+            fresh = time.monotonic() - since < IDLE_S
+            if fresh and connection.sock is not None and not _has_something_to_say(connection.sock):
                 return connection
             connection.close()
 

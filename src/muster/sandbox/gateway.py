@@ -24,7 +24,7 @@ import sys
 from typing import Any
 
 from muster.sandbox.balancer import Balancer
-from muster.sandbox.http import Connection
+from muster.sandbox.http import Connections, serve
 from muster.sandbox.members import Members, Watch
 from muster.sandbox.nginx import Plan, find_nginx
 from muster.sandbox.owned_nginx import OwnedNginx
@@ -40,13 +40,13 @@ CONNECTIONS = 8192
 class Gateway:
     """Opened, it serves; closed, it leaves nothing. The socket is the caller's to bind and ours to close."""
 
-    def __init__(self, settings: Settings, bound: socket.socket, own: str) -> None:
+    def __init__(self, settings: Settings, bound: socket.socket, own: str, connections_most: int) -> None:
         """`own`: ADDRESS:PORT of this node's endpoint between nodes."""
         assert settings.members_file is not None and settings.token is not None
         self._settings, self._bound, self._own = settings, bound, own
         self.balancer = Balancer(f"http://{own}", settings.token, settings.shared_scratch)
         self._watch = Watch(settings.members_file, self._on_members, self._on_refused)
-        self._connections: set[Connection] = set()
+        self._connections = Connections(connections_most)
         self._server: asyncio.AbstractServer | None = None
         self._nginx: OwnedNginx | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -116,10 +116,10 @@ class Gateway:
                 task.cancel()
             _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
         self._stop_serving()
-        for connection in list(self._connections):
+        for connection in self._connections:
             connection.finish()
         end = asyncio.get_running_loop().time() + DRAIN_S
-        while self._connections and asyncio.get_running_loop().time() < end:
+        while len(self._connections) and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.01)
         self.balancer.close()
         if self._nginx is not None:
@@ -207,9 +207,7 @@ class Gateway:
         if self._server is not None:
             return
         keep = self._nginx is None
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self.balancer, self._connections, keep), sock=self._bound.dup(), backlog=4096
-        )
+        self._server = await serve(self.balancer, self._connections, self._bound.dup(), keep)
 
     def _stop_serving(self) -> None:
         """No new connections; those that are there end with the answer they wait for."""

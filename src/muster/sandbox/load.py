@@ -7,6 +7,7 @@ import json
 import time
 from dataclasses import dataclass
 from typing import Any, Callable
+from urllib.parse import urlsplit
 
 from muster.sandbox import streams
 from muster.sandbox.streams import Streams
@@ -58,7 +59,8 @@ async def load(url: str, clients: int, requests: int, body: Body) -> Measured:
         found: Streams | None = None
         for number in numbers:
             sent, headers = body(number)
-            data = streams.request_bytes("POST", "/execute", {"Host": "sandbox", **headers}, json.dumps(sent).encode())
+            asked = {"Host": urlsplit(url).netloc, "Content-Type": "application/json", **headers}
+            data = streams.request_bytes("POST", "/execute", asked, json.dumps(sent).encode())
             started = time.perf_counter()
             reader, writer = found or await streams.connect(url, CONNECT_S)
             writer.write(data)

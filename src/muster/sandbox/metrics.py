@@ -68,21 +68,30 @@ class Metrics:
         """Prometheus' text format."""
         lines = ["# TYPE muster_sandbox_executions_total counter"]
         lines += [
-            f'muster_sandbox_executions_total{{language="{language}",status="{status}"}} {count}'
+            f'muster_sandbox_executions_total{{language="{label(language)}",status="{label(status)}"}} {count}'
             for (language, status), count in sorted(self.executions.items())
         ]
         lines += ["# TYPE muster_sandbox_requests_total counter"]
         lines += [
-            f'muster_sandbox_requests_total{{path="{path}",code="{code}"}} {count}'
+            f'muster_sandbox_requests_total{{path="{label(path)}",code="{code}"}} {count}'
             for (path, code), count in sorted(self.requests.items())
         ]
         for kind, values in (("gauge", gauges), ("counter", counters)):
             for name, value in values.items():
                 lines += [f"# TYPE muster_sandbox_{name} {kind}", f"muster_sandbox_{name} {value:g}"]
         lines += self.run_s.lines("muster_sandbox_run_seconds") + self.wait_s.lines("muster_sandbox_wait_seconds")
-        named = ",".join(f'{name}="{value}"' for name, value in sorted(labels.items()))
+        named = ",".join(f'{name}="{label(value)}"' for name, value in sorted(labels.items()))
         lines += ["# TYPE muster_sandbox_info gauge", f"muster_sandbox_info{{{named}}} 1"]
         return "\n".join(lines) + "\n"
+
+
+def label(value: str) -> str:
+    """A label's value as Prometheus reads it.
+
+    >>> label('a"b')
+    'a\\\\"b'
+    """
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def busiest(workers: list[tuple[int, float, int, str]]) -> list[dict[str, Any]]:

@@ -11,8 +11,9 @@ import shutil
 from dataclasses import dataclass
 
 from muster.sandbox.contract import broke_off, unreached
-from muster.sandbox.http import BODY_LIMIT
+from muster.sandbox.http import BODY_LIMIT, HEAD_S, STALL_S
 from muster.sandbox.members import Members
+from muster.sandbox.origin import LOOPBACK_HOST, WRONG_HOST, WRONG_ORIGIN
 
 CONNECT_S = 2
 FAIL_S = 5  # for which a node that could not be reached gets no stateless work
@@ -75,9 +76,14 @@ http {{
     scgi_temp_path {place}/scgi;
     # A connection is one request's: one that is kept could be closed by a reload just when the next request is sent.
     keepalive_timeout 0;
+    client_header_timeout {HEAD_S:g}s;
+    client_body_timeout {STALL_S:g}s;
     client_max_body_size {BODY_LIMIT >> 20}m;
     client_body_buffer_size 1m;
     merge_slashes off;
+    # As origin.py has it: the host is loopback, and the origin, if a browser names one, is this endpoint.
+    map $http_host $muster_is_host {{ "" yes; "~*^{LOOPBACK_HOST}$" yes; default no; }}
+    map "$http_origin $http_host" $muster_is_origin {{ "~^ " yes; "~*^http://([^ ]+) \\1$" yes; default no; }}
     map $http_x_session_id $muster_header_key {{ "" $http_x_workspace_id; default $http_x_session_id; }}
     # A path has its key behind the name; everything else has it in a header.
     map $uri $muster_key {{ "~^/(sessions|workspaces)/(?<muster_id>.+)$" $muster_id; default $muster_header_key; }}
@@ -129,6 +135,8 @@ def _server(plan: Plan) -> str:
         error_page 418 = @keyed;
         error_page 502 504 = @broken;
         error_page 413 = @too_long;
+        if ($muster_is_host = no) {{ return 403 '{_words(WRONG_HOST, "")}'; }}
+        if ($muster_is_origin = no) {{ return 403 '{_words(WRONG_ORIGIN, "")}'; }}
 
         location / {{
             if ($muster_key != "") {{ return 418; }}

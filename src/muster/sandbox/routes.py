@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Callable
 from urllib.parse import unquote
 
-from muster.sandbox import contract, fusion
+from muster.sandbox import contract, fusion, origin
 from muster.sandbox.admission import BATCH, PROGRAM, Overloaded
 from muster.sandbox.box import Box
 from muster.sandbox.contract import BadRequest, Bounds
-from muster.sandbox.http import Request, Response
+from muster.sandbox.http import Head, Request, Response
 from muster.sandbox.job import Ended, Step, Usage, Work
 from muster.sandbox.languages import IPYTHON, PYTHON
 from muster.sandbox.metrics import HOST
@@ -24,6 +24,7 @@ from muster.sandbox.workspaces import BadName
 
 FETCH_S = 10.0
 SIGN_OF_LIFE_S = 2.0  # in a batch of which nothing ends: its client need not take it for lost
+KEYED = ("/sessions", "/workspaces")  # what has names behind it
 PROBLEM_SHOWN = 500  # characters of a gateway's problem in the load summary, which the status has for every node
 Overview = Callable[[str], Awaitable["dict[str, Any]"]]
 Facts = Callable[[], "dict[str, Any]"]
@@ -53,13 +54,30 @@ class Routes:
         except Exception:  # a defect of ours: the client gets an answer that it can read, the log the rest
             traceback.print_exc(file=sys.stderr)
             response = Response(500, contract.refusal("the sandbox failed; its log says how"))
-        known = path if path.count("/") == 1 else "/" + path.split("/")[1]
-        self._box.metrics.requests[known if response.status != 404 else "other", response.status] += 1
+        return self._counted(path, response)
+
+    def refusal(self, head: Head) -> Response | None:
+        """By the head, before anything else is read: no token, a web page, or a body that a page could have sent."""
+        if self._token is not None and not self._is_authorised(head):
+            status, words = 401, "this endpoint wants the token"
+        elif self._token is None and (foreign := origin.foreign(head.headers)) is not None:
+            status, words = 403, foreign
+        elif head.method == "POST" and not origin.is_json(head.headers):
+            status, words = 415, origin.WRONG_TYPE
+        else:
+            return None
+        path = head.path.partition("?")[0]
+        refused = fusion.refusal(words) if path == "/run_code" else contract.refusal(words)
+        return self._counted(path, Response(status, refused))
+
+    def _counted(self, path: str, response: Response) -> Response:
+        """By the endpoint's name: what a client writes in its place is counted as one."""
+        named = next((place for place in KEYED if path.startswith(f"{place}/")), path)
+        known = any(named == route for _, route in self._table) or named in KEYED
+        self._box.metrics.requests[named if known else "other", response.status] += 1
         return response
 
     async def _route(self, request: Request, path: str) -> Response:
-        if self._token is not None and not self._is_authorised(request):
-            return Response(401, contract.refusal("this endpoint wants the token"))
         do = self._table.get((request.method, path))
         if do is not None:
             return await do(request)
@@ -71,9 +89,9 @@ class Routes:
             return Response(405, contract.refusal(f"{request.method} is not for {path}"))
         return Response(404, contract.refusal(f"there is nothing at {path}"))
 
-    def _is_authorised(self, request: Request) -> bool:
+    def _is_authorised(self, head: Head) -> bool:
         assert self._token is not None
-        given = request.headers.get("authorization", "")
+        given = head.headers.get("authorization", "")
         return hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode())
 
     # -- programs ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import contextlib
 import errno
 import json
 import os
-import resource
 import signal
 import socket
 import sys
@@ -15,13 +14,14 @@ from typing import Any
 
 from muster.sandbox.box import Box
 from muster.sandbox.gateway import Gateway
-from muster.sandbox.http import Connection
+from muster.sandbox.http import Connections
+from muster.sandbox.http import serve as serve_http
 from muster.sandbox.nginx import own_address
+from muster.sandbox.open_files import allow_open_files
 from muster.sandbox.routes import Routes
 from muster.sandbox.settings import Settings, split_address
 from muster.sandbox.zygote import SandboxError
 
-FILES_PER_WORKER, FILES_OF_CLIENTS = 8, 512
 DRAIN_S = 3.0  # for answers to requests that were running when the end came
 
 
@@ -31,7 +31,7 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.box = Box(settings)
-        self._connections: set[Connection] = set()
+        self._endpoints: list[Connections] = []
         self._servers: list[asyncio.AbstractServer] = []
         self.gateway: Gateway | None = None
         self.port = self.listen_port = 0
@@ -39,7 +39,7 @@ class Server:
     async def open(self) -> None:
         """Bind first (a taken port is the commonest mistake), serve when the box is verified."""
         settings = self.settings
-        allow_open_files(settings)
+        self._connections_most = allow_open_files(settings)
         bound = _bind(settings.host, settings.port)
         listening = _bind(*split_address(settings.listen)) if settings.listen is not None else None
         self.port = bound.getsockname()[1]
@@ -63,15 +63,16 @@ class Server:
         if listening is not None:
             self.listen_port = listening.getsockname()[1]
             if self.settings.is_clustered:
-                self.gateway = Gateway(self.settings, bound, own_address(*listening.getsockname()[:2]))
+                own = own_address(*listening.getsockname()[:2])
+                self.gateway = Gateway(self.settings, bound, own, self._connections_most)
             await self._serve(listening, self.settings.token)
         await (self._serve(bound, None) if self.gateway is None else self.gateway.open())
 
     async def _serve(self, bound: socket.socket, token: str | None) -> None:
         gateway = (self.gateway.balancer.overview, self.gateway.facts) if self.gateway else (None, None)
         routes = Routes(self.box, token, *gateway)
-        make = _factory(routes, self._connections)
-        self._servers.append(await asyncio.get_running_loop().create_server(make, sock=bound, backlog=4096))
+        self._endpoints.append(Connections(self._connections_most))
+        self._servers.append(await serve_http(routes, self._endpoints[-1], bound))
 
     def facts(self) -> dict[str, Any]:
         """For whoever started it."""
@@ -91,31 +92,15 @@ class Server:
             worker.kill("stopped")
         if self.gateway is not None:
             await self.gateway.close()
-        for connection in list(self._connections):
+        for connection in [one for connections in self._endpoints for one in connections]:
             connection.finish()
         end = asyncio.get_running_loop().time() + DRAIN_S
-        while self._connections and asyncio.get_running_loop().time() < end:
+        while any(map(len, self._endpoints)) and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.01)
         await self.box.close()
         if self.settings.ready_file is not None:
             with contextlib.suppress(OSError):
                 os.unlink(self.settings.ready_file)
-
-
-def allow_open_files(settings: Settings) -> None:
-    """As many as there can be; each worker and session takes a handful of ours, each client one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_PER_WORKER * (settings.workers_max + settings.sessions_max) + FILES_OF_CLIENTS
-    if hard != resource.RLIM_INFINITY and wanted > hard:
-        raise SandboxError(
-            f"{wanted} open files would be needed, {hard} are allowed: fewer workers or sessions, or ulimit -n"
-        )
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else hard, hard))
-
-
-def _factory(routes: Routes, connections: set[Connection]) -> Any:
-    return lambda: Connection(routes, connections)
 
 
 def _bind(address: str, port: int) -> socket.socket:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 LINE_LIMIT = 256 << 20
+IDLE_S = 60.0  # for which an unused connection is kept: servers keep it for longer (http.KEEP_S)
 
 
 async def connect(endpoint: str, within: float) -> Streams:
@@ -69,16 +71,16 @@ class Idle:
     """Connections that are open and unused, by endpoint: at most `most` of them, the newest."""
 
     def __init__(self, most: int | None = None) -> None:
-        self._idle: dict[str, list[Streams]] = {}
+        self._idle: dict[str, list[tuple[Streams, float]]] = {}  # and since when
         self._most, self._count = most, 0
 
     def take(self, endpoint: str) -> Streams | None:
         """One that is open still: a closed one must be noticed before a request is sent into it."""
         idle = self._idle.get(endpoint, [])
         while idle:
-            reader, writer = idle.pop()
+            (reader, writer), since = idle.pop()
             self._count -= 1
-            if not reader.at_eof() and not writer.is_closing():
+            if time.monotonic() - since < IDLE_S and not reader.at_eof() and not writer.is_closing():
                 return reader, writer
             writer.close()
         return None
@@ -86,15 +88,15 @@ class Idle:
     def give(self, endpoint: str, streams: Streams) -> None:
         if self._count == self._most:
             oldest = next(iter(self._idle))  # by when an endpoint was used last
-            self._idle[oldest].pop(0)[1].close()
+            self._idle[oldest].pop(0)[0][1].close()
             self._count -= 1
             if not self._idle[oldest]:
                 del self._idle[oldest]
-        self._idle[endpoint] = [*self._idle.pop(endpoint, []), streams]
+        self._idle[endpoint] = [*self._idle.pop(endpoint, []), (streams, time.monotonic())]
         self._count += 1
 
     def close(self) -> None:
         self._count = 0
-        for _, writer in [one for idle in self._idle.values() for one in idle]:
+        for (_, writer), _ in [one for idle in self._idle.values() for one in idle]:
             writer.close()
         self._idle.clear()
