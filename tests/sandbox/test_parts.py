@@ -243,6 +243,45 @@ async def test_what_is_no_request_is_refused_and_the_connection_closed(sent: byt
     assert (await exchange([sent])).startswith(b"HTTP/1.1 " + status)
 
 
+async def test_when_all_connections_are_busy_one_more_is_told_that_nothing_was_run() -> None:
+    class Sleeper:
+        def refusal(self, head: Head) -> None:
+            return None
+
+        async def __call__(self, request: Request) -> Response:
+            entered.set()
+            await asyncio.sleep(600)
+            raise AssertionError
+
+    entered, sock = asyncio.Event(), socket.create_server(("127.0.0.1", 0))
+    connections = Connections(2)
+    server = await serve_http(Sleeper(), connections, sock)
+    asking, answers = b"POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\n1234", []
+    opened = [await asyncio.open_connection(*sock.getsockname()) for _ in range(2)]
+    for _, writer in opened:
+        writer.write(asking)
+        await asyncio.wait_for(entered.wait(), 30)
+        entered.clear()
+    for _ in range(3):
+        reader, writer = await asyncio.open_connection(*sock.getsockname())
+        writer.write(asking)
+        answers.append(await asyncio.wait_for(reader.read(), 30))
+        writer.close()
+    assert all(answer.startswith(b"HTTP/1.1 503 ") and b"nothing was run" in answer for answer in answers), answers
+    assert len(connections) == 2 and not entered.is_set()
+    opened[0][1].close()  # its place is free again
+    while len(connections) == 2:
+        await asyncio.sleep(0.01)
+    _, writer = await asyncio.open_connection(*sock.getsockname())
+    writer.write(asking)
+    await asyncio.wait_for(entered.wait(), 30)
+    for one in (opened[1][1], writer):
+        one.close()
+    server.close()
+    while len(connections):
+        await asyncio.sleep(0.01)
+
+
 # -- inside ---------------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from muster.sandbox.client import given_or_found
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0  # the endpoint asks every node: 10,000 take it some 20 s
 BUSIEST = 3
 _out = Console(highlight=False)
 

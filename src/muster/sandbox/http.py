@@ -27,6 +27,7 @@ STALL_S = 60.0  # without a byte of a body that is being sent, or of an answer t
 KEEP_S = 300.0  # for the next request of a connection; clients of ours leave earlier (streams.IDLE_S)
 LINGER_S = 5.0  # in which what a refused client still sends is read and dropped, so that it sees the answer
 BACKLOG = 4096
+TURNED_AWAY_MOST = 64  # connections beyond the most, for as long as they are told so
 ACCEPTED_AT_ONCE = 64  # between two looks at how many there are
 REASONS = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
@@ -97,6 +98,7 @@ class Connections:
         self._all: set[Connection] = set()
         self._strangers: dict[Connection, None] = {}  # oldest first
         self._idle: dict[Connection, None] = {}
+        self._turned_away: set[Connection] = set()  # being told so
 
     def __len__(self) -> int:
         return len(self._all)
@@ -117,6 +119,13 @@ class Connections:
         self._strangers[connection] = None
         return True
 
+    def may_tell(self, connection: Connection) -> bool:
+        """Whether one for which there is no place can be told so: that takes a file for a while, too."""
+        if len(self._turned_away) >= TURNED_AWAY_MOST:
+            return False
+        self._turned_away.add(connection)
+        return True
+
     def is_busy(self, connection: Connection) -> None:
         self._strangers.pop(connection, None)
         self._idle.pop(connection, None)
@@ -127,6 +136,7 @@ class Connections:
 
     def discard(self, connection: Connection) -> None:
         self._all.discard(connection)
+        self._turned_away.discard(connection)
         self.is_busy(connection)
 
 
@@ -164,12 +174,13 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        if not self._connections.add(self):
-            self._closing = True
-            self._write(Response(503, contract.refusal("too many connections: nothing was run"), {"Retry-After": "1"}))
-            self._transport.close()
-            return
-        self._give(HEAD_S, self._is_late)
+        if self._connections.add(self):
+            self._give(HEAD_S, self._is_late)
+        elif self._connections.may_tell(self):
+            words = {**contract.refusal("too many connections: nothing was run"), "reason": "overloaded"}
+            self._refuse(Response(503, words, {"Retry-After": "1"}))
+        else:
+            self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._give(None)
