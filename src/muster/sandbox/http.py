@@ -36,7 +36,7 @@ REASONS = {
     503: "Service Unavailable", 504: "Gateway Timeout",
 }  # fmt: skip
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # a line that holds one can pass for two
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?!\n)")  # a line that holds one can pass for two
 _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 
@@ -409,12 +409,12 @@ class Chunks:
 
 def _parsed(data: bytes) -> tuple[Head, bool]:
     """A head, and whether the connection is over after its request."""
-    lines = data.split(b"\r\n")
-    if len(lines) - 1 > HEADERS_MOST:
+    text = data.decode("latin-1")
+    first, *rest = text.split("\r\n")
+    if len(rest) > HEADERS_MOST:
         raise _Refused(431, f"the head has too many lines: at most {HEADERS_MOST}")
-    if any(map(_CONTROL.search, lines)):
+    if _CONTROL.search(text):
         raise _Refused(400, "the head holds a control character")
-    first, *rest = (line.decode("latin-1") for line in lines)
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
         raise _Refused(400, "this is not HTTP/1.1")
