@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.conftest import TAG, tagged_processes
@@ -80,3 +81,14 @@ def words() -> Iterator[Words]:
 def python() -> Callable[[str], list[str]]:
     """The command line of a child in Python, with Muster importable and nothing else to slow it down."""
     return lambda source: [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{source}"]
+
+
+def nest(directory: Path, depth: int) -> None:
+    """Directories in directories, too deep for a path."""
+    here = os.open(directory, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.process.conftest import nest
 from tests.running import wait_for
 
 from muster.process import Exit, Scope, SpawnError, keeper
@@ -145,9 +146,10 @@ async def test_the_keeper_outlives_signals_meant_for_its_owner(words: Words) -> 
         assert os.getsid(scope.keeper_pid) == scope.keeper_pid
 
 
-async def test_directories_are_removed_for_an_owner_that_was_killed(tmp_path: Path) -> None:
+async def test_directories_are_removed_for_an_owner_that_was_killed_however_deep_they_are(tmp_path: Path) -> None:
     place = tmp_path / "ours" / "scratch"
     place.mkdir(parents=True)
+    nest(place, 1500)  # deeper than Python recurses
     program = """
 import asyncio, os, sys
 from muster.process import Scope
@@ -157,7 +159,10 @@ async def main():
         os.kill(os.getpid(), 9)
 asyncio.run(main())
 """
-    process = subprocess.run([sys.executable, "-c", program, str(place)])
-    assert process.returncode == -9
-    wait_for("the directory to be removed, and the empty one around it", lambda: not place.parent.exists())
+    try:
+        process = subprocess.run([sys.executable, "-c", program, str(place)])
+        assert process.returncode == -9
+        wait_for("the directory to be removed, and the empty one around it", lambda: not place.parent.exists())
+    finally:
+        subprocess.run(["rm", "-rf", place.parent], check=True)  # pytest could not
     assert tmp_path.exists()

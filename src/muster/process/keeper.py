@@ -290,10 +290,10 @@ class Keeper:
         """For an owner that cannot do it any more."""
         if not self.directories or not self.owner_is_gone():
             return
-        import shutil  # here, since it costs every start of a keeper a fifth of its time
+        from muster.process.trees import remove_tree  # here, since it costs every start of a keeper time
 
         for directory in self.directories:
-            shutil.rmtree(directory, ignore_errors=True)
+            remove_tree(directory)
             with contextlib.suppress(OSError):  # what it was made in, if nobody else uses that
                 os.rmdir(os.path.dirname(directory))
 

@@ -6,12 +6,21 @@ import json
 import sys
 from types import ModuleType
 
-from muster.process import capture, cgroup, ending, keeper, tree
+from muster.process import capture, cgroup, ending, keeper, tree, trees
 
 MODULES = (tree, capture, cgroup, ending, keeper)  # each after those that it imports; the last has main()
+LATER = (trees,)  # compiled when one of their names is first imported: most keepers never need them
 _PROGRAM = """\
 import json, sys, types
-for name, source in json.loads(sys.argv.pop(1)):
+class Later(types.ModuleType):
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        exec(compile(later[self.__name__], self.__name__, "exec"), self.__dict__)
+        return self.__dict__[name]
+modules, later = json.loads(sys.argv.pop(1))
+sys.modules.update((name, Later(name)) for name in later)
+for name, source in modules:
     module = sys.modules[name] = types.ModuleType(name)
     exec(compile(source, name, "exec"), module.__dict__)
 module.main()
@@ -21,7 +30,8 @@ module.main()
 def keeper_command() -> list[str]:
     """What starts a keeper; its own arguments follow."""
     modules = [(module.__name__, source_of(module)) for module in MODULES]
-    return [sys.executable, "-I", "-S", "-c", _PROGRAM, json.dumps(modules)]
+    later = {module.__name__: source_of(module) for module in LATER}
+    return [sys.executable, "-I", "-S", "-c", _PROGRAM, json.dumps([modules, later])]
 
 
 def source_of(module: ModuleType) -> str:
