@@ -10,12 +10,13 @@ import pytest
 from tests.sandbox.serving import NOBODY, Served, a_python_for_anybody
 
 LEVELS = ("root", "user", "floor", "root at the floor") if os.getuid() == 0 else ("user", "floor")
+EVERY_LEVEL = (*LEVELS, "process")  # the last protects no files, but one program from another as far as it can
 _running: dict[str, Served] = {}
 
 
 def serve_at(level: str, **settings: Any) -> Served:
-    """`root`: full namespaces as root; `user`, `floor`: without privileges; and root without namespaces."""
-    isolation = "full" if level in ("root", "user") else "floor"
+    """`root`: full namespaces as root; `user`, `floor`, `process`: without privileges; and root without namespaces."""
+    isolation = {"root": "full", "user": "full", "process": "process"}.get(level, "floor")
     if level == "root" or os.getuid() != 0:
         return Served({"isolation": isolation, **settings})
     python = a_python_for_anybody()

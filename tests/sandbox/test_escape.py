@@ -10,6 +10,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -240,7 +241,7 @@ import os
 found = []
 for top in (os.getcwd(), os.environ["TMPDIR"], "/dev/shm"):
     try:
-        found += os.listdir(top)
+        found += [name for name in os.listdir(top) if not os.path.ismount(f"{top}/{name}")]  # of the server, read-only
         open(os.path.join(top, "left"), "w").close()
     except OSError:
         pass
@@ -288,6 +289,33 @@ print("still here", flush=True)
     assert box.out("print(1)") == "1\n"
     assert box.process.poll() is None
     assert lost_workers(box) == before
+
+
+def test_limits_and_scheduling_of_the_service_cannot_be_changed(box: Served) -> None:
+    def state() -> tuple[object, ...]:
+        pid = box.process.pid
+        limits = Path(f"/proc/{pid}/limits").read_text()
+        return limits, os.sched_getaffinity(pid), os.sched_getscheduler(pid), os.getpriority(os.PRIO_PROCESS, pid)
+
+    before = state()
+    code = f"""
+import os, resource
+for do in (
+    lambda: resource.prlimit({box.process.pid}, resource.RLIMIT_CPU, (1, 1)),
+    lambda: resource.prlimit({box.process.pid}, resource.RLIMIT_NOFILE, (5, 5)),
+    lambda: os.sched_setaffinity({box.process.pid}, [max(os.sched_getaffinity(0))]),
+    lambda: os.sched_setscheduler({box.process.pid}, os.SCHED_IDLE, os.sched_param(0)),
+    lambda: os.setpriority(os.PRIO_PROCESS, {box.process.pid}, 19),
+    lambda: os.setpriority(os.PRIO_USER, 0, 19),
+):
+    try:
+        do()
+    except OSError:
+        pass
+print("tried")
+"""
+    assert box.out(code) == "tried\n"
+    assert state() == before
 
 
 def lost_workers(box: Served) -> str:

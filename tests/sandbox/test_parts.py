@@ -10,7 +10,6 @@ import re
 import socket
 import struct
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from muster.sandbox.bundle import bundle
 from muster.sandbox.contract import BadRequest, Bounds
 from muster.sandbox.http import Connections, Head, Request, Response
 from muster.sandbox.http import serve as serve_http
-from muster.sandbox.inside import repl, rootfs, seccomp
+from muster.sandbox.inside import repl, seccomp
 from muster.sandbox.job import Ended, Usage
 from muster.sandbox.languages import Languages
 from muster.sandbox.levels import FLOOR, ROOT, USER, candidates, first_user
@@ -164,7 +163,7 @@ def decide(program: bytes, number: int, arguments: tuple[int, ...] = (), machine
 
 
 def test_the_filter_refuses_by_number_argument_and_machine() -> None:
-    program = seccomp.filter_for("x86_64", [seccomp.AF_UNIX], memory_files=False)
+    program = seccomp.filter_for("x86_64", [seccomp.AF_UNIX], memory_files=False, others=[1])
     refused, allowed = seccomp.ERRNO | errno.EPERM, seccomp.ALLOW
     assert decide(program, 0) == allowed  # read
     assert [decide(program, number) for number in (101, 165, 272, 321, 425, 319)] == [refused] * 6
@@ -180,10 +179,34 @@ def test_the_filter_refuses_by_number_argument_and_machine() -> None:
 
 
 def test_with_the_network_on_every_socket_may_be_made() -> None:
-    program = seccomp.filter_for("aarch64", None, memory_files=True)
+    program = seccomp.filter_for("aarch64", None, memory_files=True, others=None)
     assert decide(program, 198, (2, 1), "aarch64") == seccomp.ALLOW
     assert decide(program, 279, (), "aarch64") == seccomp.ALLOW
     assert decide(program, 117, (), "aarch64") == seccomp.ERRNO | errno.EPERM
+
+
+PRLIMIT, AFFINITY, SETPRIORITY, IOPRIO = 302, 203, 141, 251  # on x86_64
+PROCESS, GROUP, USER_S = 0, 1, 2  # of setpriority; ioprio_set counts from 1
+
+
+def test_the_filter_keeps_limits_and_scheduling_of_the_worker_from_its_programs() -> None:
+    program = seccomp.filter_for("x86_64", [], memory_files=False, others=[1])
+    refused, allowed = seccomp.ERRNO | errno.EPERM, seccomp.ALLOW
+    for number in (PRLIMIT, AFFINITY, 142, 144, 314):
+        assert [decide(program, number, (pid,)) for pid in (0, 1, 2)] == [allowed, refused, allowed]
+    for number, first in ((SETPRIORITY, 0), (IOPRIO, 1)):
+        for kind, whose, then in (
+            (PROCESS, 0, allowed), (PROCESS, 1, refused), (PROCESS, 2, allowed),
+            (GROUP, 0, allowed), (GROUP, 7, refused), (USER_S, 0, refused), (USER_S, 1000, refused),
+        ):  # fmt: skip
+            assert decide(program, number, (kind + first, whose)) == then, (number, kind, whose)
+
+
+def test_where_all_workers_are_one_user_a_program_can_change_only_itself() -> None:
+    program = seccomp.filter_for("x86_64", [], memory_files=False, others=None)
+    refused, allowed = seccomp.ERRNO | errno.EPERM, seccomp.ALLOW
+    assert [decide(program, PRLIMIT, (pid,)) for pid in (0, 1, 77)] == [allowed, refused, refused]
+    assert [decide(program, SETPRIORITY, (PROCESS, pid)) for pid in (0, 77)] == [allowed, refused]
 
 
 # -- HTTP -----------------------------------------------------------------------------------------------------------
@@ -283,22 +306,6 @@ async def test_when_all_connections_are_busy_one_more_is_told_that_nothing_was_r
 
 
 # -- inside ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_scratch_is_emptied_whatever_is_in_it(tmp_path: Path) -> None:
-    scratch, outside = tmp_path / "scratch", tmp_path / "outside"
-    (scratch / "a" / "b").mkdir(parents=True)
-    outside.mkdir()
-    (outside / "kept").write_text("x")
-    (scratch / "a" / "link").symlink_to(outside)
-    (scratch / "file").symlink_to(outside / "kept")
-    (scratch / "mount").mkdir()
-    os.chmod(scratch / "a", 0)
-    assert rootfs.empty(str(scratch), keep=["mount"])
-    assert os.listdir(scratch) == ["mount"] and (outside / "kept").read_text() == "x"
-    for number in range(30):
-        (scratch / str(number)).touch()
-    assert not rootfs.empty(str(scratch), limit=20)
 
 
 def test_commands_in_cells_are_found_only_where_they_are_no_python() -> None:

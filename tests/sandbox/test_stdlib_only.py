@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import muster
-from muster.sandbox.bundle import INSIDE
+from muster.sandbox.bundle import INSIDE, OF_PROCESS
 
 ROOT = Path(muster.__file__).parent
 MODULES = sorted((ROOT / "sandbox").rglob("*.py"))
@@ -50,8 +50,7 @@ def test_everything_that_runs_inside_is_sent_there() -> None:
 
 
 def test_what_runs_inside_imports_nothing_that_is_not_sent() -> None:
-    of_process = {"muster.process.memory_file", "muster.process.tree"}
-    sent = {*of_process, "muster.sandbox.inside", *(f"muster.sandbox.inside.{name}" for name in INSIDE)}
+    sent = {*OF_PROCESS, "muster.sandbox.inside", *(f"muster.sandbox.inside.{name}" for name in INSIDE)}
     for path in (ROOT / "sandbox" / "inside").glob("*.py"):
         assert [n for n in imports(ast.parse(path.read_text())) if n.startswith("muster") and n not in sent] == []
 

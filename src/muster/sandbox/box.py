@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
+import signal
 import tempfile
 import time
 from typing import Any
 
 from muster.process import Scope
+from muster.process.trees import remove_tree
 from muster.sandbox import cgroups, metrics
 from muster.sandbox.admission import BATCH, SESSION, Admission, Overloaded
-from muster.sandbox.job import CellEnded, Ended, Step, Work
+from muster.sandbox.job import CellEnded, Ended, Step, Usage, Work
 from muster.sandbox.languages import Languages
+from muster.sandbox.output import Captured
 from muster.sandbox.pool import Pool
 from muster.sandbox.sessions import Session, Sessions
 from muster.sandbox.settings import CLIENT_PATIENCE_S, KILL_S, Settings
@@ -27,6 +29,8 @@ TRIES = 3  # workers that a program is offered to, when one turns out unfit befo
 COUNT_S = 5.0  # how often the user's processes are counted, where they share a limit
 HEADROOM = 64
 LONGEST_WAIT_S = CLIENT_PATIENCE_S - KILL_S - 0.5  # for a slot and a worker together: the answer must come in time
+
+LOST = Ended(None, signal.SIGKILL, "lost", Captured(), Captured(), Usage(0.0, 0.0, 0))  # a step that was not begun
 
 
 class Box:
@@ -60,7 +64,9 @@ class Box:
             await self.pool.open()
             await self._count_others()
             settings, first = self.settings, self.pool.first_user_of_workspaces
-            self.workspaces = Workspaces(self.place, settings.workspaces_max, settings.session_idle_s, first)
+            self.workspaces = Workspaces(
+                self.place, settings.workspaces_max, settings.session_idle_s, first, self.pool.remove_workspace
+            )
             await verify(self)
         except BaseException:
             await self.close()
@@ -77,7 +83,7 @@ class Box:
         await self._scope.close(grace=0.0)
         if self._parent is not None:
             await asyncio.get_running_loop().run_in_executor(None, cgroups.remove_parent, self._parent)
-        shutil.rmtree(self._top, ignore_errors=True)
+        await asyncio.get_running_loop().run_in_executor(None, remove_tree, self._top)
 
     async def _keep_house(self) -> None:
         while True:
@@ -109,27 +115,31 @@ class Box:
         return ends
 
     async def _run_somewhere(self, work: Work, directory: str | None, wait_s: float | None) -> list[Ended]:
-        for _ in range(TRIES):
+        for attempt in range(TRIES):
             try:
-                worker = await self.pool.take(directory, wait_s)
+                worker = await self.pool.take(directory, wait_s, unused=attempt > 0)
             except SandboxError as error:
                 raise Overloaded(str(error)) from None
-            try:
+            with contextlib.suppress(Unclean):  # found before anything was run
                 return await self._run_steps(worker, work)
-            except Unclean:
-                continue  # found before anything was run
         raise Overloaded("no worker could be made ready")
 
     async def _run_steps(self, worker: Worker, work: Work) -> list[Ended]:
+        """Run one step after the other in this worker. Unclean: the first was not begun, so another worker may."""
         ends: list[Ended] = []
         left = work.within
         try:
             for step in work.steps:
                 if ends:
                     worker.prepare(fresh=False)
+                try:
                     if worker.state != "warm":
-                        break
-                ends.append(await worker.run(self._limited(step, left), work.max_output))
+                        raise Unclean(worker.why)
+                    ends.append(await worker.run(self._limited(step, left), work.max_output))
+                except Unclean:
+                    if not ends:
+                        raise
+                    ends.append(LOST)  # what has run is not run again
                 left -= ends[-1].usage.wall_s
                 if not ends[-1].succeeded:
                     break
@@ -151,15 +161,19 @@ class Box:
     ) -> CellEnded:
         """Run a cell of a session; there is none: one is made, or SessionLost. Overloaded when nothing was run."""
         asked = time.monotonic()
-        session, created = await self._session(name, must_exist)
-        try:
-            async with self.admission.slot(SESSION):
-                waited = time.monotonic() - asked
-                ended = await session.run(code, verbosity, timeout, limit, created)
-        finally:
-            self.sessions.release(session)
-        self.metrics.ended("ipython", ended.status, waited, ended.wall_s)
-        return ended
+        for _ in range(TRIES):
+            session, created = await self._session(name, must_exist)
+            try:
+                async with self.admission.slot(SESSION):
+                    waited = time.monotonic() - asked
+                    ended = await session.run(code, verbosity, timeout, limit, created)
+            except Unclean:
+                continue  # a new session, of which nothing was run
+            finally:
+                self.sessions.release(session)
+            self.metrics.ended("ipython", ended.status, waited, ended.wall_s)
+            return ended
+        raise Overloaded("no worker could be made ready")
 
     async def _session(self, name: str, must_exist: bool) -> tuple[Session, bool]:
         if self.admission.is_closed:

@@ -8,9 +8,10 @@ import json
 from muster.process import source_of
 
 INSIDE = (
-    "confine", "execution", "ipython", "kernel", "landlock", "program", "repl", "rootfs", "seccomp", "session", "tree",
-    "wire", "worker", "zygote",
+    "confine", "execution", "ipython", "kernel", "landlock", "program", "repl", "rootfs", "seccomp", "session", "state",
+    "tree", "wire", "worker", "zygote",
 )  # fmt: skip
+OF_PROCESS = ("muster.process.memory_file", "muster.process.tree", "muster.process.trees")
 PACKAGES = ("muster", "muster.process", "muster.sandbox", "muster.sandbox.inside")
 
 # The first packet on the socket that is its stdin names the length of the config; the file beside it holds the rest.
@@ -42,7 +43,7 @@ main(channel, sent["config"])
 
 def bundle(config: dict[str, object]) -> bytes:
     """What the bootstrap reads."""
-    names = ["muster.process.memory_file", "muster.process.tree", *(f"muster.sandbox.inside.{name}" for name in INSIDE)]
+    names = [*OF_PROCESS, *(f"muster.sandbox.inside.{name}" for name in INSIDE)]
     modules: dict[str, str | None] = dict.fromkeys(PACKAGES)
     modules.update({name: source_of(importlib.import_module(name)) for name in names})
     return json.dumps({"modules": modules, "config": config}).encode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import socket
 from typing import Any, Callable
 
@@ -20,6 +20,7 @@ class Execution:
         self.stdout, self.stderr = Stream(), Stream()
         self._loop = asyncio.get_running_loop()
         self._read: set[Stream] = set()
+        self._is_unread = False  # what was handed over last could not be sent, or was never received
 
     @property
     def descriptors(self) -> tuple[int, int, int]:
@@ -33,8 +34,21 @@ class Execution:
 
     def hand(self, message: dict[str, Any], stdin: bytes = b"") -> None:
         """Send a job or a cell; long ones, and input, as a sealed file. A process that is gone is noticed elsewhere."""
-        with contextlib.suppress(BrokenPipeError, ConnectionError):
+        try:
             wire.send_job(self.socket, message, stdin)
+        except ConnectionError:
+            self._is_unread = True
+
+    @property
+    def was_not_received(self) -> bool:
+        """Proof that what was handed over last was not begun: all who held the other end are gone, and it is unread.
+
+        The kernel then reports the connection as reset; one that was read to its end is only closed.
+        """
+        if self.socket.fileno() != -1:
+            error = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # which forgets it
+            self._is_unread = self._is_unread or error == errno.ECONNRESET
+        return self._is_unread
 
     def begin(self, limit: int) -> None:
         """Read its output from now on."""
@@ -63,8 +77,9 @@ class Execution:
             message = wire.decoded(data) if data else None
         except BlockingIOError:
             return
-        except (OSError, ValueError, RecursionError):
+        except (OSError, ValueError, RecursionError) as error:
             message = None  # foreign code has the other end: what it says is not to be relied on
+            self._is_unread = self._is_unread or isinstance(error, ConnectionResetError)
         if message is None:
             self._loop.remove_reader(self.socket)
         then(message if isinstance(message, dict) else None)

@@ -47,7 +47,7 @@ class Ended:
     """The end of a step.
 
     `reason` is None when it ended by itself, else what ended it: timeout, memory, processes, disk, stopped (the
-    sandbox is), lost (its worker was).
+    sandbox is), lost (its worker was), deleted (its workspace was).
     """
 
     exit_code: int | None
@@ -80,6 +80,7 @@ REASONS = {
     "disk": "it wrote more than it may",
     "stopped": "the sandbox is stopping",
     "lost": "its worker was lost",
+    "deleted": "its workspace was deleted",
 }
 
 

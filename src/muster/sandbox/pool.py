@@ -8,17 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
-import subprocess
+import secrets
 import time
-from typing import Any
+from typing import Any, Callable
 
 from muster.process import Scope
+from muster.process.trees import remove_tree
 from muster.sandbox import cgroups, levels
 from muster.sandbox.levels import Level, Recipe
 from muster.sandbox.orphans import end_orphans
 from muster.sandbox.settings import MAX_SLOTS, Settings
-from muster.sandbox.worker import ENDED, NOT_NEEDED, NOT_WANTED, Worker
+from muster.sandbox.worker import NOT_NEEDED, NOT_WANTED, Worker
 from muster.sandbox.zygote import SandboxError, Zygote
 
 LOOK_S = 1.0
@@ -44,7 +44,8 @@ class Pool:
         self._closing = False
         self._wanted = asyncio.Event()
         self._housekeeper: asyncio.Task[None] | None = None
-        self._removals: set[asyncio.Future[None]] = set()
+        self._removals: dict[asyncio.Future[None], str | None] = {}  # with the workspace that a worker was in
+        self._ended_workspaces: set[str] = set()  # those whose directories are being removed
         self._at_keeper = asyncio.Lock()  # either a zygote is started there, or orphans are ended
         self._zygote_again: asyncio.Task[None] | None = None
 
@@ -84,9 +85,9 @@ class Pool:
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
-    async def take(self, workspace: str | None, wait_s: float | None) -> Worker:
-        """A warm worker; started now if none is, if that takes no longer than `wait_s`."""
-        warm = self._warm.get(workspace, [])
+    async def take(self, workspace: str | None, wait_s: float | None, unused: bool = False) -> Worker:
+        """A warm worker; started now if none is, or if it must be `unused`, if that takes no longer than `wait_s`."""
+        warm = [] if unused else self._warm.get(workspace, [])
         while warm:
             worker = warm.pop()
             if worker.state == "warm":
@@ -108,8 +109,10 @@ class Pool:
     async def _start(self, workspace: str | None) -> Worker:
         if self.zygote is None:
             raise SandboxError(f"the warm interpreter was lost and is not back yet {self.last_failure}".rstrip())
+        if workspace in self._ended_workspaces:
+            raise SandboxError("the workspace was deleted")
         number = self._number()
-        place = f"{self._place}/worker-{number}"
+        place = f"{self._place}/worker-{number}-{secrets.token_hex(8)}"  # a program of another must not guess it
         user = self._user(number)
         cgroup = None
         worker = None
@@ -119,7 +122,7 @@ class Pool:
                 settings = self.settings
                 cgroup = cgroups.make(self._parent, f"worker-{number}", settings.memory_mb, settings.processes)
             is_on_disk = workspace is not None or (self._recipe is not None and self._recipe.level != "full")
-            worker = Worker(number, workspace, cgroup, is_on_disk)
+            worker = Worker(number, place, workspace, cgroup, is_on_disk)
             worker.on_gone = self._on_gone
             self.workers[number] = worker
             await worker.start(self.zygote, self._plan(place, user, workspace, cgroup))
@@ -137,7 +140,7 @@ class Pool:
         assert self._recipe is not None
         settings = self.settings
         if workspace is not None:
-            user = os.stat(workspace).st_uid if user is not None else None
+            user = os.stat(f"{workspace}/home", follow_symlinks=False).st_uid if user is not None else None
         return {
             "recipe": self._recipe.name, "memory_mb": settings.memory_mb, "processes": settings.processes,
             "open_files": settings.open_files, "file_mb": settings.file_mb, "scratch_mb": settings.scratch_mb,
@@ -179,25 +182,47 @@ class Pool:
         if worker.cgroup is not None:
             worker.cgroup.close()
         removal = asyncio.ensure_future(self._clean_up(worker))
-        self._removals.add(removal)
-        removal.add_done_callback(self._removals.discard)
+        self._keep_until_done(removal, worker.workspace)
         self._look_soon()
+
+    def _keep_until_done(self, removal: asyncio.Future[None], workspace: str | None) -> None:
+        self._removals[removal] = workspace
+        removal.add_done_callback(self._removals.pop)
 
     async def _clean_up(self, worker: Worker) -> None:
         """In threads, as its processes may take a moment to be gone; its number is free when nothing of it is left."""
         loop = asyncio.get_running_loop()
-        if self._recipe is not None and self._recipe.level != "full" and worker.why == ENDED:
+        is_gone = await loop.run_in_executor(None, worker.wait_until_gone)
+        if self._recipe is not None and self._recipe.level != "full" and worker.why != NOT_NEEDED:
             async with self._at_keeper:
                 known = {one.pid for one in self.workers.values()}
                 known |= {self.zygote.pid} if self.zygote is not None else set()
                 await loop.run_in_executor(None, end_orphans, self._scope, known)
         await loop.run_in_executor(None, self._remove, worker)
-        self._numbers.append(worker.number)
+        if is_gone:  # else what is left of it is still the user of that number
+            self._numbers.append(worker.number)
+
+    def remove_workspace(self, directory: str, then: Callable[[], None]) -> None:
+        """End all workers of a workspace with what runs in them; then remove its directory, and call `then`."""
+        self._ended_workspaces.add(directory)
+        for worker in [one for one in self.workers.values() if one.workspace == directory]:
+            worker.destroy(NOT_WANTED, "deleted")
+        ending = [removal for removal, workspace in self._removals.items() if workspace == directory]
+        self._keep_until_done(asyncio.ensure_future(self._remove_workspace(directory, ending, then)), None)
+
+    async def _remove_workspace(
+        self, directory: str, ending: list[asyncio.Future[None]], then: Callable[[], None]
+    ) -> None:
+        if ending:
+            await asyncio.wait(ending)
+        await asyncio.get_running_loop().run_in_executor(None, remove_tree, directory)
+        self._ended_workspaces.discard(directory)
+        then()
 
     def _remove(self, worker: Worker) -> None:
         if worker.cgroup is not None:
             cgroups.remove(worker.cgroup.directories)
-        remove_tree(f"{self._place}/worker-{worker.number}")
+        remove_tree(worker.place)
 
     # -- housekeeping -----------------------------------------------------------------------------------------------
 
@@ -275,19 +300,8 @@ class Pool:
 
 def _make_place(place: str, user: int | None) -> None:
     """A directory of the worker's own, with what the floor's scratch consists of."""
-    if os.path.lexists(place):
-        remove_tree(place)
     os.mkdir(place, 0o711)
     for name in ("home", "tmp"):
         os.mkdir(f"{place}/{name}", 0o700)
         if user is not None:
             os.chown(f"{place}/{name}", user, user)
-
-
-def remove_tree(place: str) -> None:
-    """Whatever programs made of it: directories without permissions, or nested deeper than Python recurses."""
-    with contextlib.suppress(Exception):
-        shutil.rmtree(place)
-        return
-    subprocess.run(["chmod", "-R", "u+rwx", place], check=False, capture_output=True)
-    subprocess.run(["rm", "-rf", place], check=False, capture_output=True)

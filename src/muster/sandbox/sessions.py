@@ -14,7 +14,7 @@ from muster.sandbox.job import CellEnded
 from muster.sandbox.output import Captured
 from muster.sandbox.pool import Pool
 from muster.sandbox.settings import KILL_S, Settings
-from muster.sandbox.worker import Worker, ended_of
+from muster.sandbox.worker import Unclean, Worker, ended_of
 
 INTERRUPT_S = 0.5  # what a cell may take to end after its interrupt; then its session is ended
 LOOK_S, LOOK_AT_ALL_S = 1.0, 30.0
@@ -67,7 +67,7 @@ class Session:
             self._answer.set_result(message)
 
     async def run(self, code: str, verbosity: str, timeout: float, limit: int, created: bool) -> CellEnded:
-        """Run one cell. The caller has the session's turn."""
+        """Run one cell. The caller has the session's turn. Unclean: this session's first cell was not begun."""
         started = time.monotonic()
         self._cells += 1
         loop = asyncio.get_running_loop()
@@ -91,6 +91,9 @@ class Session:
         if message is None:  # it has ended, or closed the socket behind our back
             self.worker.kill("lost")
             await asyncio.wait([self.ended], timeout=2 * KILL_S)
+            is_unfit = self.ended.done() and self.ended.result()["reason"] == "unclean"
+            if created and (is_unfit or self._execution.was_not_received):
+                raise Unclean("the session ended before it took its first cell")
         stdout, stderr = self._execution.stdout.finish(), self._execution.stderr.finish()
         if wall >= timeout:
             return CellEnded("timeout", Captured(), Captured(), created, wall)

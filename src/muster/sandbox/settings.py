@@ -10,6 +10,8 @@ import tempfile
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from muster.sandbox.inside.rootfs import SCRATCH
+
 GATEWAYS = ("auto", "nginx", "python")
 ISOLATION = ("auto", "full", "floor", "process")
 CLIENT_PATIENCE_S = 5.0  # a client waits its own timeout and this much: queueing and killing must fit
@@ -153,6 +155,12 @@ def _problems_of_addresses(settings: Settings) -> list[str]:
 
 def _problems_of_places(settings: Settings) -> list[str]:
     problems = [f"read_only: {path} does not exist" for path in settings.read_only if not os.path.exists(path)]
+    for path in map(os.path.abspath, settings.read_only):
+        hidden = [place for place in SCRATCH if place == path or place.startswith(path.rstrip("/") + "/")]
+        if hidden:
+            problems.append(
+                f"read_only: {path} would hide {', '.join(hidden)}, where programs write; name what is needed below it"
+            )
     if settings.isolation not in ISOLATION:
         problems.append(f"isolation is {settings.isolation!r}: it must be one of {', '.join(ISOLATION)}")
     if not os.access(settings.python, os.X_OK):

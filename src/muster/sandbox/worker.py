@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import socket
 import time
 from typing import Any, Callable
 
+from muster.process.tree import POLL_S, read_process
 from muster.sandbox.cgroups import Cgroup
 from muster.sandbox.execution import Execution
 from muster.sandbox.inside import wire
@@ -26,6 +28,7 @@ LOOK_S = 0.25  # how often a tree is looked at, where nobody else counts what it
 ENDED = "it has ended"  # by itself, or by somebody's hand
 NOT_NEEDED, NOT_WANTED = "it is not needed", "nobody waits for its result any more"
 READS_FAR = 8  # reports taken at once
+GONE_S = 5.0  # for a killed worker and all in it to be gone; what takes longer hangs in the kernel
 
 
 class Unclean(Exception):
@@ -35,8 +38,8 @@ class Unclean(Exception):
 class Worker:
     """A place to run in. `number` is its own among all that live."""
 
-    def __init__(self, number: int, workspace: str | None, cgroup: Cgroup | None, is_on_disk: bool) -> None:
-        self.number, self.workspace, self.cgroup = number, workspace, cgroup
+    def __init__(self, number: int, place: str, workspace: str | None, cgroup: Cgroup | None, is_on_disk: bool) -> None:
+        self.number, self.place, self.workspace, self.cgroup = number, place, workspace, cgroup
         self.state, self.why = "starting", ""
         self.pid, self.proc = 0, False
         self.executions, self.busy_s, self.idle_since = 0, 0.0, time.monotonic()
@@ -70,18 +73,18 @@ class Worker:
             self.destroy("its start was given up")
             raise
         self._spawn(fresh=True)
+        if self.state == "gone":
+            raise SandboxError(f"a worker could not be made: {self.why}")
         self.state = "warm"
 
-    def destroy(self, why: str) -> None:
-        """End it at once, with everything in it."""
+    def destroy(self, why: str, reason: str = "lost") -> None:
+        """End it at once, with everything in it; `reason` is that of a program that runs in it."""
         if self.state == "gone":
             return
         self.state, self.why = "gone", why
         self._signal(signal.SIGKILL)
         self._loop.remove_reader(self._control)
         self._control.close()
-        if self._pidfd is not None:
-            os.close(self._pidfd)
         if self.waiting is not None:
             self.waiting.close()
             self.waiting = None
@@ -89,11 +92,30 @@ class Worker:
             self._ready.set_exception(SandboxError(f"a worker could not be made: {why}"))
             self._ready.exception()  # seen: nobody may be waiting any more
         if self._ended is not None and not self._ended.done():
-            self._ended.set_result({"status": signal.SIGKILL, "reason": "lost", "clean": False})
+            self._ended.set_result({"status": signal.SIGKILL, "reason": reason, "clean": False})
         if self._last_resort is not None:
             self._last_resort.cancel()
         self.unwatch()
         self.on_gone(self)
+
+    def wait_until_gone(self) -> bool:
+        """After `destroy`, in a thread: wait until its process is gone; False if it is not in time.
+
+        With a pid namespace this is the end of all that ran in it: its first process is the last to go.
+        """
+        pidfd, self._pidfd = self._pidfd, None
+        if pidfd is not None:
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            gone = bool(poll.poll(1000 * GONE_S))
+            os.close(pidfd)
+            return gone
+        end = time.monotonic() + GONE_S
+        while self.pid and read_process(self.pid) is not None:  # before Linux 5.3
+            if time.monotonic() > end:
+                return False
+            time.sleep(POLL_S)
+        return True
 
     def _signal(self, signum: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -115,6 +137,9 @@ class Worker:
         try:
             report = await self._ended
             wall = time.monotonic() - started
+            if report["reason"] in (None, "lost") and execution.was_not_received:
+                self.destroy("its execution ended before it took its job")
+                raise Unclean(self.why)
             if report["reason"] == "unclean":
                 raise Unclean(self.why)
             stdout, stderr = execution.stdout.finish(), execution.stderr.finish()
@@ -233,8 +258,7 @@ class Worker:
         elif event == "memory":
             self.memory = message["bytes"]
         elif event == "failed":
-            self._on_end({"status": 0, "reason": "unclean", "clean": False})
-            self.destroy(message["why"])
+            self.destroy(message["why"], "unclean")
 
     def expect_end(self) -> asyncio.Future[dict[str, Any]]:
         """Of a session's tree: its end, whenever that is."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
+import secrets
 import time
+from typing import Callable
 
 from muster.sandbox.admission import Overloaded
-from muster.sandbox.pool import remove_tree
 
 SHARED = "shared"  # of calls that name none, where that is wanted
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -19,14 +19,25 @@ class BadName(ValueError):
 
 
 class Workspaces:
-    """Directories by name; owned by a user of their own each, where workers are."""
+    """Directories by name; owned by a user of their own each, where workers are.
 
-    def __init__(self, place: str, most: int, idle_s: float, first_user: int | None) -> None:
+    `end` ends whatever runs in a directory, removes it, and calls back when nothing is left.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        most: int,
+        idle_s: float,
+        first_user: int | None,
+        end: Callable[[str, Callable[[], None]], None],
+    ) -> None:
         self._place, self._most, self._idle_s, self._first_user = place, most, idle_s, first_user
+        self._end = end
+        self._numbers: set[int] = set()  # of workspaces, those among them that are being removed
         self._used: dict[str, tuple[float, int]] = {}  # when last, and its number
         self._in_use: dict[str, int] = {}
         self._directories: dict[str, str] = {}
-        self._made = 0
 
     def __len__(self) -> int:
         return len(self._used)
@@ -54,24 +65,24 @@ class Workspaces:
             if not idle:
                 raise Overloaded(f"all {self._most} workspaces are in use")
             self.remove(idle[0][1])
-        taken = {number for _, number in self._used.values()}
-        number = next(number for number in range(len(taken) + 1) if number not in taken)
-        self._made += 1  # never the same directory again: a warm worker may still be in the one before
-        directory = f"{self._place}/workspace-{name}-{self._made}"
+        number = next(number for number in range(len(self._numbers) + 1) if number not in self._numbers)
+        # Never the same directory again, as the one before may not be removed yet; and none that a program can guess.
+        directory = f"{self._place}/workspace-{name}-{secrets.token_hex(8)}"
         user = -1 if self._first_user is None else self._first_user + number
-        os.mkdir(directory, 0o711)
-        for path in (directory, f"{directory}/home", f"{directory}/tmp"):
-            if path != directory:
-                os.mkdir(path, 0o700)
+        os.mkdir(directory, 0o711)  # ours, so that no program can put a link in the place of what is in it
+        for path in (f"{directory}/home", f"{directory}/tmp"):
+            os.mkdir(path, 0o700)
             os.chown(path, user, user)
+        self._numbers.add(number)
         self._directories[name] = directory
         self._used[name] = time.monotonic(), number
 
     def remove(self, name: str) -> bool:
-        """False when there is none. What still runs in it loses its files."""
-        if self._used.pop(name, None) is None:
+        """False when there is none. What still runs in it is ended before its files are removed."""
+        if name not in self._used:
             return False
-        asyncio.get_running_loop().run_in_executor(None, remove_tree, self._directories.pop(name))
+        _, number = self._used.pop(name)
+        self._end(self._directories.pop(name), lambda: self._numbers.discard(number))
         return True
 
     def expire(self) -> None:

@@ -60,10 +60,29 @@ class Plan:
         return not self.has_namespaces or self.workspace is not None
 
     @property
-    def scratch(self) -> list[str]:
-        """What is emptied between two programs."""
-        shared = [] if self.workspace else [self.home, self.temporary]
-        return [*shared, rootfs.SHARED_MEMORY] if self.has_namespaces else shared
+    def owns_processes(self) -> bool:
+        """Whether programs can reach no process but this worker and what it forked.
+
+        The workers of a workspace are one user, as are all where there is no user for each.
+        """
+        return self.has_namespaces or (self.user is not None and self.workspace is None)
+
+    @property
+    def scratch(self) -> dict[str, list[str]]:
+        """The directories that are emptied between two programs, and the names in each that stay."""
+        private = [] if self.workspace else [self.home, self.temporary]
+        if self.has_namespaces:
+            return {place: rootfs.shown_in(place, self.read_only) for place in (*private, rootfs.SHARED_MEMORY)}
+        emptied: dict[str, list[str]] = {place: [] for place in private}
+        if self.recipe == "process" and self.user is None:  # a program can write beside them
+            emptied[self.place] = [os.path.basename(self.home), os.path.basename(self.temporary)]
+        return emptied
+
+    @property
+    def written(self) -> dict[str, list[str]]:
+        """The directories whose size is limited by looking at it, and the names in each that do not count."""
+        places = (self.home, self.temporary)
+        return {place: rootfs.shown_in(place, self.read_only) if self.has_namespaces else [] for place in places}
 
 
 @dataclass
@@ -117,7 +136,9 @@ def confine(plan: Plan) -> Walls:
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # of the same user, and still closed to what we fork
     rules = _file_rules(plan)
     families = None if plan.network else [seccomp.AF_UNIX] if plan.has_namespaces else []
-    seccomp.install(seccomp.filter_for(kernel.MACHINE, families, memory_files=bool(plan.cgroups)))
+    # A program may change itself, with 0 as its number; and what it started, where that can be told from others.
+    others = [os.getpid()] if plan.owns_processes else None
+    seccomp.install(seccomp.filter_for(kernel.MACHINE, families, bool(plan.cgroups), others))
     os.chdir(plan.home)
     return Walls(rules, proc)
 
@@ -148,7 +169,7 @@ def _file_rules(plan: Plan) -> landlock.Ruleset:
         for rules in (worker, execution):
             rules.allow(readable, landlock.READ)
             rules.allow([f"/dev/{name}" for name in rootfs.DEVICES], landlock.DEVICE)
-            rules.allow([plan.workspace or plan.place], rules.handled)
+            rules.allow([plan.home, plan.temporary], rules.handled)  # not beside them: that is not cleaned
         worker.allow(["/proc"], landlock.READ | landlock.WRITE_FILE)  # to find, and rate, what it forked
         worker.enforce()
         os.close(worker.fd)

@@ -22,6 +22,7 @@ from muster.sandbox.inside import kernel, program, session, wire
 from muster.sandbox.inside.landlock import Ruleset
 
 JOB = 3  # the descriptor of the job socket
+DESCRIPTORS = 3  # that come with the order to fork one: the job socket, stdout, stderr
 NICE = 5  # behind the server and the worker, who must end us however many we are
 CANNOT_START = 127  # as a shell's
 

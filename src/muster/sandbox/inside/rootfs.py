@@ -3,16 +3,22 @@
 /usr /opt /bin /lib ...    the host's, read-only, no set-user-id      /etc      a few files, no secrets
 the interpreter's places   the same                                   /proc     of this worker's processes alone
 /sandbox /tmp /dev/shm     the scratch                                /dev      null, zero, random ..., pts
+
+A read-only path below one of the scratch's three places, such as /tmp/env/bin, is shown there too. Its directories are
+on a read-only filesystem that is made here and mounted as a whole on /tmp/env: a program can neither write to a mount
+point nor rename or remove it. Nothing but that one mount point, found without following links, is made in the scratch:
+a workspace's is under the control of the programs that run in it.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Sequence
+import stat
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from muster.process.trees import O_PATH
 from muster.sandbox.inside.kernel import (
     MS_BIND,
     MS_NODEV,
@@ -29,6 +35,7 @@ from muster.sandbox.inside.kernel import (
 )
 
 HOME, TEMPORARY, SHARED_MEMORY = "/sandbox", "/tmp", "/dev/shm"
+SCRATCH = (HOME, TEMPORARY, SHARED_MEMORY)
 SYSTEM = ("/usr", "/opt", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
 ETC = (
     "alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "timezone", "mime.types", "fonts",
@@ -62,9 +69,7 @@ def build(root: Root) -> bool:
     _etc(new, root)
     _devices(new)
     _scratch(new, root)
-    for path in root.read_only:
-        _bind(path, new + path)
-        make_read_only(new + path)
+    _read_only(new, root)
     proc = _proc(new)
     os.mkdir(new + "/.old")
     pivot_root(new, new + "/.old")
@@ -131,6 +136,66 @@ def _scratch(new: str, root: Root) -> None:
     os.rmdir(behind)
 
 
+def shown_in(place: str, read_only: Iterable[str]) -> list[str]:
+    """The names in a place of the scratch below which read-only paths are shown.
+
+    >>> shown_in("/tmp", ["/tmp/env/lib", "/tmp/env/bin", "/tmpfs/x", "/srv/data"])
+    ['env']
+    """
+    below = [path[len(place) + 1 :] for path in read_only if path.startswith(place + "/")]
+    return list(dict.fromkeys(path.partition("/")[0] for path in below))
+
+
+def _read_only(new: str, root: Root) -> None:
+    inside = [path for path in root.read_only if any(path.startswith(place + "/") for place in SCRATCH)]
+    for path in root.read_only:
+        if path not in inside:
+            _bind(path, new + path)
+            make_read_only(new + path)
+    if inside:
+        _show_in_scratch(new, inside)
+
+
+def _show_in_scratch(new: str, paths: Sequence[str]) -> None:
+    behind = new + "/.shown"
+    os.mkdir(behind)
+    mount("tmpfs", behind, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m")
+    for path in paths:
+        _bind(path, behind + path)
+    make_read_only(behind)  # with all below it; copies of these mounts are read-only, too
+    for place in SCRATCH:
+        for name in shown_in(place, paths):
+            source = f"{behind}{place}/{name}"
+            target = _mount_point(new + place, name, os.path.isdir(source))
+            try:
+                mount(source, f"/proc/self/fd/{target}", "", MS_BIND | MS_REC)
+            finally:
+                os.close(target)
+    unmount(behind)
+    os.rmdir(behind)
+
+
+def _mount_point(place: str, name: str, is_directory: bool) -> int:
+    """A descriptor of an entry of the scratch to mount on, made if need be. Programs may write to `place` meanwhile."""
+    directory = os.open(place, O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with suppress(FileExistsError):
+            if is_directory:
+                os.mkdir(name, 0o755, dir_fd=directory)
+            else:
+                new_file = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                os.close(os.open(name, new_file, 0o644, dir_fd=directory))
+        found = os.open(name, O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    finally:
+        os.close(directory)
+    mode = os.fstat(found).st_mode
+    if stat.S_ISDIR(mode) != is_directory or stat.S_ISLNK(mode):
+        os.close(found)
+        kind = "directory" if is_directory else "file"
+        raise OSError(f"a program left something in the workspace where a read-only {kind} is shown: {name}; delete it")
+    return found
+
+
 def _proc(new: str) -> bool:
     os.mkdir(new + "/proc")
     try:
@@ -152,38 +217,3 @@ def _write(path: str, text: str) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w") as file:
         file.write(text)
-
-
-def empty(directory: str, keep: Sequence[str] = (), limit: int = 20000) -> bool:
-    """Remove what is in a directory; False when something is left, or there is more than is worth removing.
-
-    Called when nobody who could play with links is alive.
-    """
-    if not os.listdir(directory):
-        return True
-    for entry in os.scandir(directory):
-        limit -= 1
-        if limit < 0:
-            return False
-        if entry.name not in keep:
-            _remove(entry)
-    return all(name in keep for name in os.listdir(directory))
-
-
-def _remove(entry: os.DirEntry[str]) -> None:
-    with suppress(OSError):
-        if not entry.is_dir(follow_symlinks=False):
-            os.unlink(entry.path)
-            return
-        shutil.rmtree(entry.path, ignore_errors=True)
-        if os.path.lexists(entry.path):
-            _open_up(entry.path)
-            shutil.rmtree(entry.path, ignore_errors=True)
-
-
-def _open_up(directory: str) -> None:
-    """A directory that its owner may not enter is its owner's all the same."""
-    os.chmod(directory, 0o700)
-    for entry in os.scandir(directory):
-        if entry.is_dir(follow_symlinks=False):
-            _open_up(entry.path)

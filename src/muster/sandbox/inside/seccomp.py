@@ -40,6 +40,13 @@ CALLS: dict[str, tuple[int | None, int | None]] = {
     "vhangup": (153, 58), "personality": (135, 92), "move_pages": (279, 239), "migrate_pages": (256, 238),
 }  # fmt: skip
 MEMORY_FILES = {"memfd_create": (319, 279), "memfd_secret": (447, 447)}
+# Limits and scheduling of a process whose number is the first argument, 0 for the caller.
+OF_PROCESS = {
+    "prlimit64": (302, 261), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119),
+    "sched_setaffinity": (203, 122), "sched_setattr": (314, 274),
+}  # fmt: skip
+# The same of a process, a group or a user: the first argument says which, the second is its number.
+OF_MANY = {"setpriority": (141, 140, 0), "ioprio_set": (251, 30, 1)}  # last: "a process"; then group and user follow
 SOCKET, CLONE, CLONE3, IOCTL = (41, 198), (56, 220), (435, 435), (16, 29)
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 NEW_NAMESPACES = 0x7E020000 | 0x80  # every CLONE_NEW* flag, CLONE_NEWTIME among them
@@ -52,9 +59,10 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in what the kernel show
 _X32 = 0x40000000
 
 
-def filter_for(machine: str, families: Sequence[int] | None, memory_files: bool) -> bytes:
+def filter_for(machine: str, families: Sequence[int] | None, memory_files: bool, others: Sequence[int] | None) -> bytes:
     """The filter. `families` are the socket families allowed, None for all; `memory_files` whether memfd_create is:
-    what is written to one counts for no limit but a cgroup's."""
+    what is written to one counts for no limit but a cgroup's; `others` are processes whose limits and scheduling may
+    not be changed, None for all but the caller."""
     column = list(ARCHITECTURES).index(machine)
     code = [
         _instruction(_LOAD, _ARCHITECTURE),
@@ -70,6 +78,16 @@ def filter_for(machine: str, families: Sequence[int] | None, memory_files: bool)
     code += _when(CLONE3[column], [_refuse(errno.ENOSYS)])  # its flags are in memory; libraries then use clone
     code += _when(CLONE[column], _on_argument(0, [(_ANY_BIT, NEW_NAMESPACES, errno.EPERM)], ALLOW))
     code += _when(IOCTL[column], _on_argument(1, [(_EQUAL, call, errno.EPERM) for call in TERMINAL_INPUT], ALLOW))
+    for numbers in OF_PROCESS.values():
+        code += _when(numbers[column], [_load(0), *_by_process(others)])
+    for *columns, process in OF_MANY.values():
+        group, user = process + 1, process + 2
+        code += _when(columns[column], [
+            _load(0), *_test(_EQUAL, user, _refuse(errno.EPERM)),
+            _load(1), *_test(_EQUAL, 0, _instruction(_RETURN, ALLOW)),  # the caller, or its own group
+            _load(0), *_test(_EQUAL, group, _refuse(errno.EPERM)),
+            _load(1), *_by_process(others),
+        ])  # fmt: skip
     if families is not None:
         allowed = [(_EQUAL, family, 0) for family in families]
         code += _when(SOCKET[column], _on_argument(0, allowed, ERRNO | errno.EACCES))
@@ -103,7 +121,23 @@ def _when(number: int | None, block: list[bytes]) -> list[bytes]:
 
 def _on_argument(index: int, tests: Sequence[tuple[int, int, int]], otherwise: int) -> list[bytes]:
     """Return by the low half of an argument: errno (0: allow) of the first test that holds, else `otherwise`."""
-    block = [_instruction(_LOAD, _ARGUMENTS + 8 * index)]
+    block = [_load(index)]
     for test, value, number in tests:
-        block += [_instruction(test, value, 0, 1), _refuse(number) if number else _instruction(_RETURN, ALLOW)]
+        block += _test(test, value, _refuse(number) if number else _instruction(_RETURN, ALLOW))
     return [*block, _instruction(_RETURN, otherwise)]
+
+
+def _by_process(others: Sequence[int] | None) -> list[bytes]:
+    """Return by the number of a process, which is loaded: refuse `others`, or all but 0."""
+    if others is None:
+        return [*_test(_EQUAL, 0, _instruction(_RETURN, ALLOW)), _refuse(errno.EPERM)]
+    refused = [part for pid in others for part in _test(_EQUAL, pid, _refuse(errno.EPERM))]
+    return [*refused, _instruction(_RETURN, ALLOW)]
+
+
+def _load(index: int) -> bytes:
+    return _instruction(_LOAD, _ARGUMENTS + 8 * index)
+
+
+def _test(test: int, value: int, then: bytes) -> list[bytes]:
+    return [_instruction(test, value, 0, 1), then]

@@ -21,17 +21,21 @@ import select
 import signal
 import socket
 
-from muster.sandbox.inside import confine, execution, kernel, rootfs, tree, wire
+from muster.process.trees import OPEN_DIRECTORY, empty_directory, used_bytes
+from muster.sandbox.inside import confine, execution, kernel, state, tree, wire
 from muster.sandbox.inside.confine import Plan, Walls
 
 TELL_BYTES = 8 << 20  # a change of memory worth telling
 SPAWN, SPAWN_AGAIN, LOOK, INTERRUPT, KILL = b"spawn", b"again", b"look", b"interrupt", b"kill "
 ORDER = 100  # the longest
 REPORT = "ended %d %.4f %d %d %d %s"  # status, CPU seconds, max RSS in KB, others killed, clean, reason or -
-WALK_LIMIT = 20000  # files in the scratch that are looked at
+MOST_ENTRIES = 20000  # files in the scratch that are looked at
+# What is emptied for the next program, which may be waiting already: a worker with more is replaced, which takes a few
+# milliseconds. Under Landlock every step in a tree costs time in proportion to its depth.
+MOST_REMOVED, MOST_LEVELS = 1000, 50
 
 
-def main(control: socket.socket, plan: Plan, kept: list[str]) -> None:
+def main(control: socket.socket, plan: Plan) -> None:
     """The life of a worker, in a fork of the zygote's. Never returns."""
     try:
         _restore_signals()
@@ -45,13 +49,14 @@ def main(control: socket.socket, plan: Plan, kept: list[str]) -> None:
         _protect_from_oom_killer()
         walls = confine.confine(plan)
         os.environ.update(HOME=plan.home, TMPDIR=plan.temporary)
+        worker = Worker(control, plan, walls)
         wire.send(control, {"event": "ready", "proc": walls.proc})
     except BaseException as error:
         with contextlib.suppress(OSError):
             wire.send(control, {"event": "failed", "why": str(error) or type(error).__name__})
         os._exit(1)
     try:
-        Worker(control, plan, walls, kept).serve()
+        worker.serve()
     finally:
         os._exit(0)
 
@@ -81,15 +86,15 @@ def _protect_from_oom_killer() -> None:
 class Worker:
     """Serves the server; see the module's table. Between two forks it does as little as it can: see wire.py."""
 
-    def __init__(self, control: socket.socket, plan: Plan, walls: Walls, kept: list[str]) -> None:
-        self.control, self.plan, self.walls, self.kept = control, plan, walls, kept
+    def __init__(self, control: socket.socket, plan: Plan, walls: Walls) -> None:
+        self.control, self.plan, self.walls = control, plan, walls
         self.reaper: tree.Reaper | None = None
         self.reason: str | None = None
         self.is_clean = True
         self.baseline = tree.memory_of(os.getpid())
         self.told_memory = 0
-        # A workspace's workers are one user: a signal to all of it would reach its other workers too.
-        self.owns_everything = plan.has_namespaces or (plan.user is not None and plan.workspace is None)
+        self.scratch = [(state.Place(path), keep) for path, keep in plan.scratch.items()]
+        self.attributes = state.attributes()
         self.watches = not plan.cgroups  # memory and processes; where there are cgroups, the kernel does
         self.poll = select.poll()
         self.poll.register(control, select.POLLIN)
@@ -129,18 +134,42 @@ class Worker:
         return True
 
     def spawn(self, fresh: bool, fds: list[int]) -> None:
-        """Fork the next execution; it waits for its job by itself."""
-        if fresh and not all(rootfs.empty(place, self.kept) for place in self.plan.scratch):
-            wire.send(self.control, {"event": "failed", "why": "its scratch could not be emptied"})
-            os._exit(1)
+        """Fork the next execution; it waits for its job by itself.
+
+        A failure before the fork is reported to the server: the job, if it was sent already, was not begun. A failure
+        after it ends this worker: the server then reports the program as lost, since it may have begun.
+        """
         self.reason, self.told_memory = None, 0
-        pid = os.fork()
+        pid = -1
+        try:
+            why = self.why_unfit(fresh, fds)
+            if why is None:
+                pid = os.fork()
+        except BaseException as error:
+            why = str(error) or type(error).__name__
+        if why is not None:
+            wire.send(self.control, {"event": "failed", "why": why})
+            os._exit(1)
         if pid == 0:
             execution.main(fds, self.walls.execution_rules)
         for fd in fds:
             os.close(fd)
-        self.reaper = tree.Reaper(pid, self.owns_everything)
+        self.reaper = tree.Reaper(pid, self.plan.owns_processes)
         self.ends.watch(pid)
+
+    def why_unfit(self, fresh: bool, fds: list[int]) -> str | None:
+        """What keeps this worker from running another program as it ran its first; None: nothing does."""
+        if len(fds) != execution.DESCRIPTORS:
+            return "it could not take the execution's descriptors"
+        if state.attributes() != self.attributes:
+            return "a program changed its limits or its scheduling"
+        if fresh:
+            for place, keep in self.scratch:
+                if not place.is_unchanged():
+                    return f"a program changed {place.path}"
+                if not empty_directory(place.fd, keep, MOST_REMOVED, MOST_LEVELS):
+                    return f"{place.path} could not be emptied"
+        return None
 
     def end(self) -> None:
         """End the tree and report."""
@@ -168,21 +197,23 @@ class Worker:
             self.reason = "memory"
         elif self.watches and len(family) > self.plan.processes:
             self.reason = "processes"
-        elif self.plan.is_on_disk and _used([self.plan.home, self.plan.temporary]) > self.plan.scratch_mb << 20:
+        elif self.plan.is_on_disk and _used(self.plan.written) > self.plan.scratch_mb << 20:
             self.reason = "disk"
         if self.reason is not None:
             self.end()
 
 
-def _used(directories: list[str]) -> int:
-    """Bytes that files take; counted up to a number of them, which is limit enough."""
-    total = seen = 0
-    for top in directories:
-        for directory, _, names in os.walk(top):
-            for name in names:
-                seen += 1
-                if seen > WALK_LIMIT:
-                    return 1 << 62
-                with contextlib.suppress(OSError):
-                    total += os.lstat(os.path.join(directory, name)).st_blocks * 512
+def _used(places: dict[str, list[str]]) -> int:
+    """Bytes that files take; more than any limit when there are too many to look at."""
+    total = 0
+    for path, skip in places.items():
+        try:
+            directory = os.open(path, OPEN_DIRECTORY)
+        except OSError:
+            continue  # its owner, the program, locked it
+        used = used_bytes(directory, skip, MOST_ENTRIES)
+        os.close(directory)
+        if used is None:
+            return 1 << 62
+        total += used
     return total

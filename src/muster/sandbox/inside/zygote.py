@@ -21,7 +21,7 @@ from typing import Any
 
 from muster.sandbox.inside import kernel, wire, worker
 from muster.sandbox.inside.confine import Plan
-from muster.sandbox.inside.rootfs import SYSTEM, TEMPORARY
+from muster.sandbox.inside.rootfs import SCRATCH, SYSTEM
 
 STANDARD = ("collections", "datetime", "decimal", "fractions", "functools", "heapq", "itertools", "math", "random",
             "re", "statistics", "string", "typing", "unicodedata", "bisect", "copy", "dataclasses", "operator",
@@ -47,14 +47,13 @@ def main(channel: socket.socket, config: dict[str, Any]) -> None:
         "ipython": "IPython" in sys.modules, "executable": sys.executable,
     })  # fmt: skip
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for workers here: they report to the server
-    kept = [path[len(TEMPORARY) + 1 :].partition("/")[0] for path in places if path.startswith(TEMPORARY + "/")]
     while True:
         message, fds = wire.receive(channel)
         if message is None:
             return
         if os.fork() == 0:
             channel.close()
-            worker.main(socket.socket(fileno=fds[0]), Plan.from_json({"read_only": places, **message}), kept)
+            worker.main(socket.socket(fileno=fds[0]), Plan.from_json({"read_only": places, **message}))
         for fd in fds:
             os.close(fd)
 
@@ -94,11 +93,16 @@ def forget_ourselves() -> None:
 
 
 def read_only_places(more: list[str]) -> list[str]:
-    """Where this interpreter's files are, and what else was asked for; without what the system's places have anyway."""
+    """Where this interpreter's files are, and what else was asked for; without what the system's places have anyway.
+
+    A path that holds a place of the scratch, as /tmp itself in a module search path, would hide it: it is left out.
+    """
     wanted = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, *site.getsitepackages(), *more]
     wanted += [os.path.realpath(path) for path in wanted]
     found: list[str] = []
     for path in sorted({os.path.abspath(path) for path in wanted if path and os.path.exists(path)}):
+        if any(place == path or place.startswith(path.rstrip("/") + "/") for place in SCRATCH):
+            continue
         if not any(path == place or path.startswith(place + "/") for place in (*SYSTEM, *found)):
             found.append(path)
     return found
