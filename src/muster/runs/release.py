@@ -111,7 +111,7 @@ def end_jobs(run: RunPaths) -> client.Jobs | None:
     attempt = run.newest_attempt()
     if not _submitted(run):
         return None
-    if attempt is not None and os.path.exists(attempt.outcome):
+    if attempt is not None and _is_over(attempt):
         _script_had_its_time(attempt, patient=True)
     return _cancel(run, _left(run, attempt, waiting_too=True))
 
@@ -186,7 +186,7 @@ def _left(run: RunPaths, attempt: AttemptPaths | None, waiting_too: bool) -> lis
         if look:
             time.sleep(SETTLE_LOOK_S)
         left = [job for job in own_jobs(run) if _is_left(job, attempt, waiting_too)]
-        if not left:
+        if not any(job.holds_nodes for job in left):
             break
     return left
 

@@ -14,7 +14,7 @@ from muster.backends.slurm import client
 from muster.board import AttemptPaths, RunPaths, read_json, write_json
 from muster.runs.follow import RunResult, follow, result
 from muster.runs.liveness import Liveness, record_end, settle
-from muster.runs.release import end_jobs, own_jobs
+from muster.runs.release import end_jobs, own_jobs, record_gone
 from muster.runs.sequel import is_followed, slurm_jobs
 from muster.runs.status import ENDED_STATES, read_status
 
@@ -105,4 +105,5 @@ def _cancelled(run: RunPaths, jobs: str, reason: str, signum: int) -> RunResult:
     attempt = run.newest_attempt()
     assert attempt is not None
     request_stop(attempt, reason, signum)
+    record_gone(attempt)
     return result(run)
