@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,13 +40,19 @@ def agent(run: RunPaths, rank: int) -> Identity:
 
 
 async def leave(run: RunPaths, *ranks: int) -> None:
-    await asyncio.gather(*(end_left_job(agent(run, rank)) for rank in ranks))
+    for rank in ranks:
+        await end_left_job(agent(run, rank))
 
 
-async def test_of_all_nodes_one_cancels_the_job(run: RunPaths, fake_slurm: FakeSlurm) -> None:
+def test_of_all_nodes_one_cancels_the_job(run: RunPaths, fake_slurm: FakeSlurm) -> None:
     fake_slurm.knows("17", "RUNNING", run.script, restarts=1)
-    await leave(run, *range(1, 20))
+    with ProcessPoolExecutor(8, multiprocessing.get_context("fork")) as agents:  # each is a process, as on nodes
+        list(agents.map(partial(leave_alone, run), range(1, 33)))
     assert len(fake_slurm.called("squeue")) == 1 and fake_slurm.called("scancel") == ["17"]
+
+
+def leave_alone(run: RunPaths, rank: int) -> None:
+    asyncio.run(leave(run, rank))
 
 
 async def test_where_one_node_cannot_reach_slurm_another_tries(run: RunPaths, fake_slurm: FakeSlurm) -> None:
