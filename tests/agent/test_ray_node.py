@@ -141,9 +141,9 @@ async def test_a_stop_while_a_further_try_begins_leaves_no_keeper(
 ) -> None:
     began = asyncio.Event()
 
-    def take(seed: str, size: int, pinned: int | None = None) -> HeldBlock:
+    def take(*args: Any, **options: Any) -> HeldBlock:
         asyncio.get_running_loop().call_soon(began.set)  # when its keeper is being started
-        return take_block(seed, size, pinned)
+        return take_block(*args, **options)
 
     monkeypatch.setattr(node, "BACKOFF_S", 0.0)
     await watched.fail_once()
