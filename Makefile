@@ -22,7 +22,7 @@ demo: .venv/.ready-for-demo ## Set up .venv and run a 3-node Ray job on this mac
 test: .venv/.ready-for-tests ## Set up everything, then lint, type-check and run all tests but the long ones
 	@.ci/system-packages
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 5 --dist loadfile $(PYTEST_ARGS)
 
 test-ray-oldest: $(OLDEST)/.ready-for-tests ## Run the bring-up tests with the oldest Ray that is supported
 	@.ci/system-packages

@@ -181,8 +181,8 @@ def test_a_requeue_that_slurm_refuses_is_told(tmp_path: Path) -> None:
 
 # -- when ----------------------------------------------------------------------------------------------------------
 
-TERM = "kill -TERM $PPID; until [ -s $run/attempt-0/stop.json ]; do read -t 0.1 < <(:); done"
-REQUEUED = "until [ -s $SLURM_ASKED ]; do read -t 0.1 < <(:); done"
+TERM = "kill -TERM $PPID; until [ -s $run/attempt-0/stop.json ]; do sleep 0.1; done"
+REQUEUED = "until [ -s $SLURM_ASKED ]; do sleep 0.1; done"
 
 
 def test_when_slurm_ends_the_job_it_is_requeued_before_its_kill_may_come(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class RecordedRun:
 def record_run(directory: Path, job: dict[str, Any]) -> RecordedRun:
     (directory / "home").mkdir()
     (directory / "job.json").write_text(json.dumps(job))
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("MUSTER_", "SLURM_", "XDG_"))}
+    env = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
     env |= {"HOME": str(directory / "home"), "MUSTER_SITE_CONFIG": str(directory / "none.yaml")}
     muster = [sys.executable, "-m", "muster.cli.main"]
     run = [*muster, "run", "--backend", "local", "--python", sys.executable, "-f", "job.json"]

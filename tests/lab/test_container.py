@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.image import MARK, PYTHON, build_image
 from tests.lab.conftest import LAB_DIR, SlurmCommand
+from tests.running import wait_for
 
 from muster.backends.container import Container, way_into
 from muster.lab import Lab
@@ -77,7 +78,8 @@ def test_scancel_reaches_the_driver_inside_and_another_step_can_enter(slurm: Slu
     assert entered.stdout.split() == [MARK, "python3"], entered.stderr
     shell = slurm("exec", run.name, "--node", "n2", "--", "sh", "-c", f"ls {MARK}; echo $MUSTER_RUN_ID")
     assert shell.stdout.split() == [MARK, run.name], shell.stderr
-    assert agents_of(slurm, "n2") == [("slurmstepd", True)]  # the agent is the task: Slurm signals it
+    # The agent is the task: Slurm signals it. The heartbeat of the prelude, which it was, ends within seconds.
+    wait_for("the agent as the task", lambda: agents_of(slurm, "n2") == [("slurmstepd", True)])
     slurm.slurm("scancel", job_id)
     out, _ = process.communicate(timeout=180)
     assert process.returncode == 9

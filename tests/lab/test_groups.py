@@ -121,7 +121,7 @@ def test_each_task_of_an_array_is_a_run_with_its_own_code(slurm: SlurmCommand) -
 
 
 def test_one_task_of_an_array_is_stopped_and_the_others_go_on(slurm: SlurmCommand) -> None:
-    waiting = "echo ready; until [ -e go ]; do read -t 0.1 < <(:); done; true"
+    waiting = "echo ready; until [ -e go ]; do sleep 0.1; done; true"
     done = slurm.run("--detach", "--array", "1-3%2", "--", "bash", "-c", waiting, nodes=1)
     runs = dict(line.split("\t") for line in done.stdout.splitlines())
     first, second, third = runs

@@ -51,7 +51,7 @@ def test_an_open_shell_ends_with_the_cluster_and_a_signal_reaches_what_runs(slur
     output = slurm.run_dir() / "output"
     wait_for("the shell", lambda: (output / "host").exists() and (output / "host").read_text() == "n3\n")
     assert (output / "tty").read_text().startswith("/dev/pts/")
-    trap = "trap 'exit 6' INT; touch $MUSTER_OUTPUT_DIR/ready; while :; do read -t 0.1 < <(:); done"
+    trap = "exec 3<> <(:); trap 'exit 6' INT; touch $MUSTER_OUTPUT_DIR/ready; while :; do read -t 0.1 -u 3; done"
     command = slurm.start("exec", "--", "bash", "-c", trap)
     wait_for("the command", (output / "ready").exists)
     assert len(list((slurm.run_dir() / "attempt-0" / "sessions").iterdir())) == 2

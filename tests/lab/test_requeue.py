@@ -31,8 +31,8 @@ ALL = ("--requeue-on", "timeout,preempt,node-fail,exit=7")
 STARTED = "echo attempt $MUSTER_ATTEMPT resume $MUSTER_RESUME run $MUSTER_RUN_ID"
 # The second attempt ends by itself; the first one waits for its signals.
 UNTIL_TERM = (
-    f"{STARTED}; [ $MUSTER_ATTEMPT = 1 ] && exit 5; trap 'echo saving; exit 0' TERM; "
-    "while :; do read -t 0.1 < <(:); done"
+    f"{STARTED}; [ $MUSTER_ATTEMPT = 1 ] && exit 5; exec 3<> <(:); trap 'echo saving; exit 0' TERM; "
+    "while :; do read -t 0.1 -u 3; done"
 )
 
 

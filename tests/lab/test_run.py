@@ -41,7 +41,7 @@ def test_a_job_of_one_node_works(slurm: SlurmCommand) -> None:
 
 
 def test_two_jobs_at_once_on_disjoint_nodes_work(slurm: SlurmCommand) -> None:
-    meet = "touch ../$0; until [ -e ../$1 ]; do read -t 0.1 < <(:); done; echo met"
+    meet = "touch ../$0; until [ -e ../$1 ]; do sleep 0.1; done; echo met"
     command = ["--workdir", str(slurm.cwd), "--", "bash", "-c", meet.replace("../", "")]
     one = slurm.start(*slurm.run_args(*command, "one", "two", nodes=2))
     two = slurm.start(*slurm.run_args(*command, "two", "one", nodes=2))
@@ -126,7 +126,7 @@ def test_a_pending_job_is_stopped_by_cancelling_it_and_cleaned_away_only_then(sl
 
 
 def test_scancel_gives_the_driver_its_grace_and_leaves_nothing(slurm: SlurmCommand) -> None:
-    trap = "trap 'echo saving; exit 9' TERM; echo ready; while :; do read -t 0.1 < <(:); done"
+    trap = "exec 3<> <(:); trap 'echo saving; exit 9' TERM; echo ready; while :; do read -t 0.1 -u 3; done"
     process = slurm.start(*slurm.run_args("--", "bash", "-c", trap, nodes=2))
     slurm.wait_for_driver("ready")
     job_id = slurm.status()["job_id"]
@@ -141,7 +141,7 @@ def test_a_requeued_job_is_another_attempt_of_the_same_run(slurm: SlurmCommand) 
     script = """
         echo attempt $MUSTER_ATTEMPT resume $MUSTER_RESUME run $MUSTER_RUN_ID
         [ $MUSTER_ATTEMPT = 1 ] && exit 5
-        trap 'echo saving; exit 0' TERM; while :; do read -t 0.1 < <(:); done
+        exec 3<> <(:); trap 'echo saving; exit 0' TERM; while :; do read -t 0.1 -u 3; done
     """
     process = slurm.start(*slurm.run_args("--", "bash", "-c", script, nodes=2))
     run = slurm.wait_for_driver("attempt 0 resume 0")

@@ -43,7 +43,7 @@ def test_a_cluster_is_brought_up_used_and_taken_down_with_success(muster: Muster
     run = muster.run_dir().name
     assert done.stdout == f"{run}\t-\n"
     assert f"muster attach {run}" in done.stderr and f"muster down {run}" in done.stderr
-    trap = "trap 'echo saving; exit 4' TERM; echo ready; while :; do read -t 0.1 < <(:); done"
+    trap = "exec 3<> <(:); trap 'echo saving; exit 4' TERM; echo ready; while :; do read -t 0.1 -u 3; done"
     guest = muster.start("run", "--in", run, "--", "bash", "-c", trap)
     wait_for("the guest", lambda: "ready\n" in guest_output(muster))
     down = muster("down")
@@ -72,7 +72,7 @@ def test_exec_has_the_driver_s_environment_and_passes_output_errors_and_code(sha
 
 
 def test_a_signal_to_exec_reaches_the_command(shared: MusterCommand) -> None:
-    trap = "trap 'exit 6' INT; touch $MUSTER_OUTPUT_DIR/ready; while :; do read -t 0.1 < <(:); done"
+    trap = "exec 3<> <(:); trap 'exit 6' INT; touch $MUSTER_OUTPUT_DIR/ready; while :; do read -t 0.1 -u 3; done"
     process = shared.start("exec", "--", "bash", "-c", trap)
     wait_for("the command", (shared.run_dir() / "output" / "ready").exists)
     os.kill(process.pid, signal.SIGINT)
@@ -110,9 +110,13 @@ def test_a_guest_is_another_driver_and_its_code_is_the_command_s(shared: MusterC
     show = "echo $GREETING $MORE $MUSTER_RUN_ID; pwd; exit 9"
     done = shared("run", "--in", run, "--env", "MORE=verysecret", "--workdir", "there", "--", "bash", "-c", show)
     assert (done.returncode, done.stdout) == (9, f"hello verysecret {run}\n{shared.cwd}/there\n"), done.stderr
-    status = shared.status()
-    assert status["state"] == "running"
-    (guest,) = [guest["id"] for guest in status["guests"] if (guest["state"], guest["exit_code"]) == ("ended", 9)]
+
+    def ended() -> list[str]:
+        ends = [("ended", 9)]
+        return [guest["id"] for guest in shared.status()["guests"] if (guest["state"], guest["exit_code"]) in ends]
+
+    (guest,) = wait_for("the guest's end in the status", ended)
+    assert shared.status()["state"] == "running"
     assert f"guest {guest} ended, exit code 9" in shared("status").stdout
     for path in shared.run_dir().rglob("*"):
         if path.is_file() and path.name != f"guest-{guest}.log" and path.stat().st_mode & 0o077:
@@ -121,7 +125,7 @@ def test_a_guest_is_another_driver_and_its_code_is_the_command_s(shared: MusterC
 
 def test_an_interrupt_ends_the_guest_and_not_the_cluster(shared: MusterCommand) -> None:
     run = shared.run_dir().name
-    trap = "trap 'echo saving; exit 4' TERM; echo ready; while :; do read -t 0.1 < <(:); done"
+    trap = "exec 3<> <(:); trap 'echo saving; exit 4' TERM; echo ready; while :; do read -t 0.1 -u 3; done"
     process = shared.start("run", "--in", run, "--", "bash", "-c", trap)
     wait_for("the guest", lambda: "ready\n" in guest_output(shared))
     process.send_signal(signal.SIGINT)
@@ -132,7 +136,7 @@ def test_an_interrupt_ends_the_guest_and_not_the_cluster(shared: MusterCommand) 
 
 
 def test_a_checkpoint_signal_reaches_guests_and_does_not_end_an_idle_cluster(shared: MusterCommand) -> None:
-    trap = "trap 'exit 3' USR2; echo trapped; while :; do read -t 0.1 < <(:); done"
+    trap = "exec 3<> <(:); trap 'exit 3' USR2; echo trapped; while :; do read -t 0.1 -u 3; done"
     process = shared.start("run", "--in", shared.run_dir().name, "--", "bash", "-c", trap)
     wait_for("the guest", lambda: "trapped\n" in guest_output(shared))
     os.kill(shared.agent_pid(0), signal.SIGUSR2)  # as Slurm does for --signal
@@ -180,7 +184,7 @@ def test_a_cluster_that_does_not_come_up_says_why_and_what_waits_can_be_left(mus
     failed = muster(*up_args(muster, "--setup", "false"))
     assert failed.returncode == 125 and "--setup failed" in failed.stderr
     first = muster.run_dir()
-    waiting = muster.start(*up_args(muster, "--setup", "until [ -e go ]; do read -t 0.1 < <(:); done"))
+    waiting = muster.start(*up_args(muster, "--setup", "until [ -e go ]; do sleep 0.1; done"))
     run = wait_for("the second run", lambda: [path.name for path in muster.run_dirs() if path != first])[0]
     wait_for("its start", (first.parent / run / "attempt-0" / "canary").exists)
     waiting.send_signal(signal.SIGINT)
@@ -201,7 +205,7 @@ def test_an_idle_cluster_ends_by_itself_but_not_under_a_guest(muster: MusterComm
     held.touch()  # a session, until there is a guest
     up.communicate(timeout=180)
     assert muster("exec", "--", "bash", "-c", f"ls {held.parent} | wc -l").stdout == "2\n"
-    wait = "echo ready; until [ -e alone ]; do read -t 0.1 < <(:); done; sleep 4"
+    wait = "echo ready; until [ -e alone ]; do sleep 0.1; done; sleep 4"
     guest = muster.start("run", "--in", attempt.parent.name, "--", "bash", "-c", wait)
     wait_for("the guest", lambda: "ready\n" in guest_output(muster))
     assert list(held.parent.iterdir()) == [held]

@@ -107,7 +107,7 @@ def test_two_runs_at_once_do_not_disturb_each_other(muster: MusterCommand) -> No
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_stops_a_local_run_cleanly(muster: MusterCommand, signum: int, code: int) -> None:
-    trap = "trap 'echo saving; exit' TERM; echo ready; while :; do read -t 0.1 < <(:); done"
+    trap = "exec 3<> <(:); trap 'echo saving; exit 0' TERM; echo ready; while :; do read -t 0.1 -u 3; done"
     process = muster.start(*muster.local_args("--", "bash", "-c", trap))
     muster.wait_for_driver("ready")
     process.send_signal(signum)
@@ -119,7 +119,7 @@ def test_an_interrupt_stops_a_local_run_cleanly(muster: MusterCommand, signum: i
 
 @pytest.mark.parametrize("name", ["USR2", "HUP"])
 def test_a_checkpoint_signal_of_slurm_s_reaches_the_driver(muster: MusterCommand, name: str) -> None:
-    trap = f"trap 'echo checkpoint; exit 3' {name}; echo ready; while :; do read -t 0.1 < <(:); done"
+    trap = f"exec 3<> <(:); trap 'echo checkpoint; exit 3' {name}; echo ready; while :; do read -t 0.1 -u 3; done"
     process = muster.start(*muster.local_args("--", "bash", "-c", trap))
     muster.wait_for_driver("ready")
     for rank in (1, 0):  # Slurm signals every task
@@ -129,7 +129,7 @@ def test_a_checkpoint_signal_of_slurm_s_reaches_the_driver(muster: MusterCommand
 
 
 def test_a_driver_that_ignores_the_request_is_killed_after_its_grace(muster: MusterCommand) -> None:
-    stubborn = "trap '' TERM; echo ready; while :; do read -t 0.1 < <(:); done"
+    stubborn = "exec 3<> <(:); trap '' TERM; echo ready; while :; do read -t 0.1 -u 3; done"
     process = muster.start(*muster.local_args("--stop-grace", "1s", "--", "bash", "-c", stubborn))
     muster.wait_for_driver("ready")
     process.send_signal(signal.SIGINT)

@@ -216,7 +216,8 @@ def test_a_replica_over_two_nodes_is_one_program(marked: Marked) -> None:
         assert len(set(status.nodes)) == 2 and len(status.pids) == 2
         eventually("both parts of it", lambda: len(marked.alive()) == 2)
         ray.kill(ray.get_actor("wide/1/0.1", namespace=NAMESPACE))
-        eventually("all of it again", lambda: server.status()[0].restarts == 1 and server.endpoints())
+        # On a busy machine the first new start may fail, too: Ray frees the name of a killed actor late.
+        eventually("all of it again", lambda: server.status()[0].restarts >= 1 and server.endpoints())
         assert not set(status.pids) & set(server.status()[0].pids)
 
 

@@ -146,7 +146,7 @@ class Gateway:
             try:
                 await self._nginx.reload(members)
             except (SandboxError, OSError) as error:
-                return f"version {members.version} of the members: {error}"
+                return str(error)
         return None
 
     async def _leave_nginx(self, why: str) -> None:
@@ -156,9 +156,11 @@ class Gateway:
         self._nginx.leave()
 
     def _do_without(self, why: str) -> None:
+        """Show why nginx does not serve; log it once, also where it refuses one version of the list after another."""
         if why != self._without_nginx:
             self._without_nginx = why
-            _say(f"{why}; this server balances until nginx serves again")
+            version = self.balancer.members.version
+            _say(f"version {version} of the members: {why}; this server balances until nginx serves again")
 
     # -- who serves -------------------------------------------------------------------------------------------------
 
@@ -193,7 +195,7 @@ class Gateway:
         try:
             await nginx.start(members)
         except (SandboxError, OSError) as error:
-            self._do_without(f"version {members.version} of the members: {error}")
+            self._do_without(str(error))
             return False
         if members != self.balancer.members:  # they have changed meanwhile
             refusal = await self._refusal(self.balancer.members)
