@@ -10,7 +10,7 @@ OLDEST := .venv-ray-oldest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-ray-oldest lint bench chaos simulate failures clean
+.PHONY: help demo test test-all test-ray-oldest lint bench chaos simulate failures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,7 +22,11 @@ demo: .venv/.ready-for-demo ## Set up .venv and run a 3-node Ray job on this mac
 test: .venv/.ready-for-tests ## Set up everything, then lint, type-check and run all tests but the long ones
 	@.ci/system-packages
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -n 5 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile $(PYTEST_ARGS)
+
+test-all: test ## Run also the slow tests, the oldest Ray, 100,000 schedules and the chaos tests (over an hour)
+	$(BIN)/python -m pytest -n 4 --dist loadfile -q -m slow
+	@$(MAKE) --no-print-directory test-ray-oldest simulate chaos
 
 test-ray-oldest: $(OLDEST)/.ready-for-tests ## Run the bring-up tests with the oldest Ray that is supported
 	@.ci/system-packages

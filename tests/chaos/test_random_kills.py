@@ -63,6 +63,7 @@ def test_a_kill_at_random(muster: MusterCommand, seed: int) -> None:
 
 @pytest.mark.ray
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_a_kill_at_random_in_a_ray_run(muster: MusterCommand, seed: int) -> None:
     kill_one(seed, muster, ray=True)
 

@@ -111,6 +111,7 @@ def test_a_runtime_that_fails_is_quoted(slurm: SlurmCommand, image: Path) -> Non
     assert "can't cd to /no/such/dir" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_slurm_without_pyxis_is_named(slurm: SlurmCommand) -> None:
     done = slurm(*contained(Path("ubuntu"), "--container-runtime", "pyxis", "--", "true"))
     assert done.returncode == 125

@@ -38,6 +38,7 @@ def cancelled(slurm: SlurmCommand, process: subprocess.Popen[str], job_id: str) 
     slurm.ended_job(job_id)
 
 
+@pytest.mark.slow
 def test_scancel_while_pending(slurm: SlurmCommand) -> None:
     process = slurm.start(*slurm.run_args("--sbatch", "begin=now+1hour", "--", "true", nodes=2))
     job_id = wait_for("the job", lambda: slurm.slurm("squeue", "-h", "-o", "%A").stdout.strip())

@@ -50,6 +50,7 @@ def gang_args(slurm: SlurmCommand, *options: str) -> list[str]:
     return slurm.run_args(*options, "--", "python", "train.py", nodes=3)
 
 
+@pytest.mark.slow
 def test_a_crash_and_a_hang_within_the_budget_end_in_success(slurm: SlurmCommand) -> None:
     done = slurm(*gang_args(slurm, "--restart-on-driver-failure", "--max-restarts", "2"), timeout=240)
     assert done.returncode == 0, done.stderr

@@ -31,6 +31,7 @@ def test_nodes_have_no_ipv4_address_and_gather_all_the_same(slurm: SlurmCommand)
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_ray_runs_on_ipv6_alone_and_moves_objects_between_nodes(slurm: SlurmCommand) -> None:
     done = slurm.run("--", "python", "-c", ACROSS, nodes=2, ray=True)
     assert done.returncode == 0, done.stderr

@@ -97,6 +97,7 @@ def servers(names: set[str]) -> list[str]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_what_is_placed_outlives_a_killed_node_on_the_others_and_nothing_of_it_is_left(slurm: SlurmCommand) -> None:
     slurm.python = ray_alone(slurm.cwd / "venv")
     (slurm.cwd / "driver.py").write_text(LOSES_A_NODE)

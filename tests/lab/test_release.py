@@ -80,8 +80,9 @@ def test_the_job_is_cancelled_although_every_agent_crashes(slurm: SlurmCommand, 
 def test_a_batch_host_that_was_restarted_leaves_no_job(slurm: SlurmCommand, loop: None) -> None:
     """It answers again, but its job script is gone: another node has led the run to its success."""
     (slurm.cwd / "wait.py").write_text("import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.2)\n")
-    patience = ("--gather-timeout", "10", "--setup", "sleep 8")
-    process = slurm.start("run", "-N", "3", "--spares", "1", "--no-ray", *patience, "--", "python", "wait.py")
+    process = slurm.start(
+        "run", "-N", "3", "--spares", "1", "--no-ray", "--setup", "sleep 8", "--", "python", "wait.py"
+    )
     wait_for("the step", lambda: list(slurm.cwd.glob("muster-runs/*/attempt-0/logs/node-0000.log")))
     with slurm.lost(slurm.hosts()[0]):
         wait_for("the driver", lambda: slurm.status()["driver"]["state"] == "running", FREED_S)

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from tests.lab.conftest import SlurmCommand
 from tests.running import wait_for
@@ -73,6 +74,7 @@ def hosts_of_calls(calls: list[list[Any]], after: float) -> set[str]:
     return {node for began, _, node, _ in calls if began > after and node is not None}
 
 
+@pytest.mark.slow
 def test_ten_thousand_programs_through_every_node_s_endpoint_are_spread_evenly(slurm: SlurmCommand) -> None:
     command = ["python", "program.py", str(EXECUTIONS)]
     write_job(slurm, SHARE, nodes=4, procs_per_node=1, command=command)

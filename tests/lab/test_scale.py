@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from tests.lab.conftest import SlurmCommand
 
 LAB = {"nodes": 64}
@@ -34,6 +35,7 @@ def bring_up_rpcs(slurm: SlurmCommand, nodes: int) -> dict[str, int]:
     return {name: count for name, count in counts.items() if name not in PER_NODE | OURS_TO_ASK}
 
 
+@pytest.mark.slow
 def test_the_load_on_slurmctld_does_not_grow_with_the_nodes(slurm: SlurmCommand) -> None:
     few, many = bring_up_rpcs(slurm, 4), bring_up_rpcs(slurm, 64)
     assert few["REQUEST_JOB_STEP_CREATE"] == many["REQUEST_JOB_STEP_CREATE"] == 1

@@ -81,7 +81,11 @@ def freed(slurm: SlurmCommand, job_id: str, dead: str | None) -> float:
     return time.monotonic() - since
 
 
-@pytest.mark.parametrize("lose", [kill_agent, kill_host, cut_off, stop_agent], ids=lambda lose: lose.__name__)
+@pytest.mark.parametrize(
+    "lose",
+    [kill_agent, kill_host, *(pytest.param(lose, marks=pytest.mark.slow) for lose in (cut_off, stop_agent))],
+    ids=lambda lose: lose.__name__,
+)
 def test_the_job_goes_on_under_another_lead(slurm: SlurmCommand, lose: Callable[[SlurmCommand, str], None]) -> None:
     process, lead = start(slurm)
     with healed(slurm, lead):

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 
+import pytest
 from tests.lab.conftest import REPOSITORY, SlurmCommand
 from tests.running import wait_for
 from tests.torch.conftest import needs_torch
@@ -59,6 +60,7 @@ def test_a_spare_takes_the_place_of_a_killed_node_and_every_task_that_is_left_ex
         slurm.lab.heal(second)
 
 
+@pytest.mark.slow
 def test_10_a_coordinator_closes_a_round_without_taking_part_in_it(slurm: SlurmCommand) -> None:
     (slurm.cwd / "train.py").write_text(TRAIN)
     muster = shlex.join(MUSTER)

@@ -42,6 +42,7 @@ def test_without_the_run_there_is_no_muster_in_that_environment(cluster: MusterC
         assert (subprocess.run(command, env=env, cwd="/", capture_output=True).returncode == 0) is there, module
 
 
+@pytest.mark.slow
 def test_what_is_promised_of_placement_holds_with_ray_alone(cluster: MusterCommand) -> None:
     done = cluster("run", "--in", cluster.run_dir().name, "--", "python", str(SCENARIOS), timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr

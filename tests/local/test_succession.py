@@ -66,6 +66,7 @@ def test_without_a_budget_the_loss_of_the_lead_ends_the_run_by_name(muster: Must
     assert process.returncode == 125 and "the lead is gone" in err
 
 
+@pytest.mark.slow
 def test_a_second_loss_of_the_lead_ends_a_run_that_has_too_few_nodes_left(muster: MusterCommand) -> None:
     (muster.cwd / "driver.py").write_text(DRIVER.replace('cycle == "0"', "True"))
     process = muster.start(*muster.local_args(*OPTIONS, "--", "python", "driver.py", nodes=3))
@@ -145,6 +146,7 @@ def test_a_lead_on_whose_node_ray_does_not_start_lets_another_one_lead(muster: M
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_a_new_lead_has_a_ray_cluster_of_its_own(muster: MusterCommand) -> None:
     (muster.cwd / "driver.py").write_text(RAY_DRIVER)
     options = ("--spares", "1", "--on-node-loss", "replace", "--cpus-per-node", "1")

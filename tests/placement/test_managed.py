@@ -70,6 +70,7 @@ def test_stop_leaves_nothing_of_the_program_its_group_its_daemons(group: Any, ma
     assert marked.gone()
 
 
+@pytest.mark.slow
 def test_thirty_two_that_ignore_term_take_one_grace_and_one_that_is_dead_already_does_not_matter(
     group: Any, marked: Marked
 ) -> None:

@@ -39,7 +39,11 @@ REPOSITORY = Path(__file__).parents[2]
 DOOMED = {"third": signal.SIGKILL, "fourth": signal.SIGTERM}  # nodes, and what their raylets get
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["ray-kills-children", "ray-spares-children"])
+@pytest.fixture(
+    scope="module",
+    params=[True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["ray-kills-children", "ray-spares-children"],
+)
 def ray_cluster(
     shared_cluster: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
