@@ -242,3 +242,29 @@ def test_a_lead_that_is_late_with_others_yields_once() -> None:
     run.feed(*(Arrived(rank, hosts[rank]) for rank in range(4)))
     commands = run.feed(Tick(), at=60.0)
     assert [type(command) for command in commands] == [Yield] and run.state is RunState.YIELDED
+
+
+FIVE = Plan([f"n{rank}" for rank in range(5)], spares=1, on_node_loss="restart", max_restarts=1)
+
+
+def test_a_leader_that_cannot_lead_steps_down_once_the_others_can_elect_another() -> None:
+    run = Run(FIVE)
+    run.feed(Arrived(0, "n0"), NodeFailed(0, "ray", "Ray cannot be imported"), Arrived(1, "n1"))
+    assert run.feed(Arrived(2, "n2")) == [] and run.state is RunState.GATHERING
+    assert run.feed(Arrived(3, "n3")) == [Yield("Ray cannot be imported")]
+    assert run.state is RunState.YIELDED
+
+
+def test_a_leader_that_cannot_lead_ends_the_run_when_too_few_others_come() -> None:
+    run = Run(FIVE)
+    run.feed(Arrived(0, "n0"), NodeFailed(0, "ray", "Ray cannot be imported"), Arrived(1, "n1"))
+    run.feed(Tick(), at=FIVE.gather_timeout + 1)
+    assert run.protocol.outcome is not None
+    assert "Ray cannot be imported; too few other nodes came" in run.protocol.outcome.end_reason
+
+
+def test_a_leader_that_cannot_lead_ends_the_run_when_another_node_is_lost_that_would_be_needed() -> None:
+    run = Run(FIVE)
+    run.feed(Arrived(0, "n0"), NodeFailed(0, "ray", "Ray cannot be imported"), Arrived(1, "n1"))
+    run.feed(NodeLost(1, "its connection ended"))
+    assert run.protocol.outcome is not None and run.protocol.outcome.rank == 0

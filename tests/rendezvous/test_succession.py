@@ -163,3 +163,22 @@ def test_those_who_keep_a_lead_s_lease_and_those_who_may_choose_another_have_one
         if quorum.lease() > 0.0:
             others = range(keep + 1, nodes)
             assert not any(joined(Candidacy(1, rank, charter), *others, charter=charter).won for rank in others)
+
+
+def test_of_two_members_the_other_may_lead_when_the_leader_steps_down() -> None:
+    pair = Charter(0, 0, 0, 3, frozenset({0, 1}))
+    assert not joined(Candidacy(1, 1, pair), 1, charter=pair).won
+    after = pair.without_lead()
+    assert joined(Candidacy(1, 1, pair), 1, charter=after).won
+    assert after.newer(pair) == after and after.excluded == {0}
+
+
+@pytest.mark.parametrize("nodes", range(2, 9))
+def test_two_majorities_after_a_leader_stepped_down_have_a_member_in_common(nodes: int) -> None:
+    """One that knows of it, and one of members that its last message has not reached."""
+    charter = Charter(0, 0, 0, 0, frozenset(range(nodes)))
+    after = charter.without_lead()
+    for first in range(1, nodes):
+        know, others = range(1, first + 1), range(first + 1, nodes)
+        without_it = [joined(Candidacy(1, rank, charter), *others, charter=charter).won for rank in others]
+        assert not (joined(Candidacy(1, 1, after), *know, charter=after).won and any(without_it))

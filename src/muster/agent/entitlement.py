@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 
 from muster.agent.members import Members
 from muster.process.lease import Lease
@@ -15,7 +14,7 @@ from muster.rendezvous.charter import Charter
 from muster.rendezvous.protocol import Protocol
 from muster.rendezvous.quorum import FOREVER, Quorum
 from muster.rendezvous.roster import Roster
-from muster.rendezvous.states import RunState
+from muster.rendezvous.states import ENDED, RunState
 
 LOOK_S = 0.5
 ENTITLE_S = 30.0  # a lead that has no majority for its first driver in this time will not get one
@@ -56,7 +55,7 @@ class Entitlement:
     def look(self) -> None:
         """After every event: who is to count now. One change at a time."""
         protocol = self._protocol
-        if self._lease is None or protocol.outcome is not None or self.charter.before:
+        if self._lease is None or protocol.state in ENDED or protocol.outcome is not None or self.charter.before:
             return
         if (protocol.state is RunState.GATHERING and not self._told) or not self._roster.changed():
             return  # who counted before does so until it is known who is there
@@ -64,11 +63,6 @@ class Entitlement:
         first, self._told = not self._told, True
         self._tell(proposed or first)
         self._renew()
-
-    def without_lead(self) -> Charter:
-        """What the members are to know when this lead goes of its own will."""
-        charter = self.charter
-        return replace(charter, version=charter.version + 1, excluded=charter.excluded | {charter.lead})
 
     async def may_drive(self, cycle: int) -> None:
         """Until nobody can come after us without knowing of this cycle; a lead that cannot get there gives way."""

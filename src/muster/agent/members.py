@@ -25,6 +25,7 @@ class Members:
         self._echoed: dict[int, float] = {}  # of those who are there: when the beat was sent that was answered last
         self._parted: dict[int, float] = {}  # the same of those who are lost
         self._heard: dict[int, float] = {}  # what each said last of its own time
+        self._farewell: tuple[str, dict[str, Any]] | None = None  # what was said to everybody as they were let go
         self._echo = asyncio.Event()  # there is another one, or somebody is lost
         self.on_task: Callable[[Coroutine[Any, Any, None]], None] = lambda work: None
         self.on_join: Callable[[int, dict[str, Any], float], None] = lambda rank, greeting, spoken: None
@@ -102,6 +103,7 @@ class Members:
 
     async def dismiss(self, word: str = "bye", **fields: Any) -> None:
         """Everybody may go: for good, or to another lead."""
+        self._farewell = word, fields
         self.send_all(word, **fields)
         await asyncio.gather(*(channel.flush() for channel in self._channels.values()))
         self._server.close()
@@ -127,6 +129,12 @@ class Members:
         reason = None if stale else self.refusal(rank, greeting["host"])
         if stale or reason is not None or rank in self._channels:
             channel.send("bye" if stale else "refused", reason=reason or f"rank {rank} is connected already")
+            channel.close()
+            return
+        if self._farewell is not None:  # it connected just before the others were let go
+            word, fields = self._farewell
+            channel.send(word, **fields)
+            await channel.flush()
             channel.close()
             return
         self._channels[rank] = channel

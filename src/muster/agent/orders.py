@@ -92,6 +92,6 @@ class Orders:
     async def _yield(self, reason: str) -> None:
         """To whoever is next: this node is excluded, and there is no driver that they would have to wait for."""
         self._publisher.phase(f"{self._identity.host} lets another node lead: {reason}")
-        self._members.send_all("charter", **self._entitlement.without_lead().as_record())
+        self._members.send_all("charter", **self._entitlement.charter.without_lead().as_record())
         await self._members.dismiss("retire", reason=reason)
         self._conclude()

@@ -47,6 +47,15 @@ class Charter:
         roster, excluded, before = (_numbers(record[name]) for name in _LISTS)
         return cls(record["term"], record["lead"], record["cycle"], record["version"], roster, excluded, before)
 
+    def without_lead(self) -> Charter:
+        """Return what a leader tells its members as it steps down.
+
+        It is excluded and never votes again, so it does not count: of a roster of two, its only other member may lead.
+        A majority of the others still meets every majority of a roster that it counted in, which has to do without it.
+        """
+        roster, before, excluded = self.roster - {self.lead}, self.before - {self.lead}, self.excluded | {self.lead}
+        return replace(self, version=self.version + 1, roster=roster, before=before, excluded=excluded)
+
     def newer(self, other: Charter) -> Charter:
         """The newer of two, with the higher cycle of both."""
         newest = max(self, other, key=lambda charter: (charter.term, charter.version))

@@ -35,6 +35,7 @@ class Protocol(Serving):
     def __init__(self, plan: Plan, now: float, mandate: Mandate = FIRST_MANDATE) -> None:
         """A later lead goes on with the next cycle; or, where the plan does not allow that, begins with the end."""
         super().__init__(plan, now, mandate)
+        self._failed_lead: tuple[Outcome, str | None] | None = None  # how and in which phase, before the driver
         if mandate.lost is None:
             return
         situation = Situation(plan, self.nodes, self.lead, False, mandate.cycle - 1, mandate.fruitless)
@@ -114,7 +115,10 @@ class Protocol(Serving):
         lead, phase = node.rank == self.lead, None if ended.lost else ended.phase
         rest = [replace(n, role=Role.EXCLUDED) if n.rank == node.rank and not lead else n for n in self.nodes]
         if lead and self.state in (RunState.GATHERING, RunState.STARTING):
-            return self._yield_or_end(node, ended, phase, now)
+            self._failed_lead = ended, phase
+            return self._yield_or_end(now)
+        if self._failed_lead is not None:
+            return self._exclude(node.rank) + self._yield_or_end(now)
         if self.state in (RunState.GATHERING, RunState.RESTARTING):
             count = roles.possible if self.state is RunState.GATHERING else roles.usable
             left = count(rest, self.plan, self.lead)
@@ -131,14 +135,26 @@ class Protocol(Serving):
             return excluded + self._mend_or_end(verdict, ended, now, self.plan.restart_grace)
         return self._exclude(node.rank) + self._promote(node, now)
 
-    def _yield_or_end(self, lead: Node, ended: Outcome, phase: str | None, now: float) -> list[Command]:
-        """The lead's own node failed before there was a driver: another one may do better."""
-        verdict = policy.after_loss(self._situation(self.nodes), lead, phase)
+    def _yield_or_end(self, now: float) -> list[Command]:
+        """The leader's own node failed before there was a driver: another one leads, once enough are here to elect it.
+
+        A leader that left earlier would leave no member behind that knows of the run.
+        """
+        assert self._failed_lead is not None
+        ended, phase = self._failed_lead
+        verdict = policy.after_loss(self._situation(self.nodes), self.nodes[self.lead], phase)
         if verdict.step is not Step.YIELD:
             return self._finish(words.because(ended, verdict.why), now, FAILURE_GRACE_S)
+        if self.state is RunState.GATHERING and self._somebody_is_missing() and self._here <= self._missing:
+            return []
         self._move_run(RunState.YIELDED)
         self.deadline = None
         return [m.Yield(ended.end_reason)]
+
+    def _maybe_close(self, now: float) -> list[Command]:
+        if self._failed_lead is not None and self.state is RunState.GATHERING:
+            return self._yield_or_end(now)
+        return super()._maybe_close(now)
 
     def _promote(self, lost: Node, now: float) -> list[Command]:
         """The nearest spare takes its rank; before the driver runs that is part of starting."""
@@ -238,6 +254,9 @@ class Protocol(Serving):
         closed = self._maybe_close(now)
         if closed or self.deadline is None or now < self.deadline:
             return closed
+        if self.state is RunState.GATHERING and self._failed_lead is not None:
+            ended, _ = self._failed_lead
+            return self._finish(words.because(ended, "too few other nodes came to elect another leader"), now, 0.0)
         if self.state is RunState.GATHERING:
             here = roles.present(self.nodes, self.plan, self.lead)
             return self._finish(words.nobody_came(self.plan, self.nodes, self.cycle, here), now, 0.0)

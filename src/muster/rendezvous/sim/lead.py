@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from muster.rendezvous import messages as m
@@ -11,7 +10,7 @@ from muster.rendezvous.services import ServiceState
 from muster.rendezvous.sim.host import DRIVER, Running
 from muster.rendezvous.sim.network import End
 from muster.rendezvous.sim.seat import Seat
-from muster.rendezvous.states import NodeState, RunState
+from muster.rendezvous.states import ENDED, NodeState, RunState
 
 if TYPE_CHECKING:
     from muster.rendezvous.sim.heir import Heir
@@ -119,7 +118,7 @@ class Lead:
     def _look(self) -> None:
         """After every event: who is to count from now on."""
         quorum, protocol = self.quorum, self.protocol
-        if quorum is None or protocol.outcome is not None or quorum.charter.before:
+        if quorum is None or protocol.state in ENDED or protocol.outcome is not None or quorum.charter.before:
             return  # one change at a time
         if (protocol.state is RunState.GATHERING and not self._told) or not self._roster.changed():
             return  # who counted before does so until it is known who is there
@@ -184,9 +183,8 @@ class Lead:
     def _yield(self) -> None:
         """To whoever is next: this node is excluded, and there is no driver that they would have to wait for."""
         assert self.quorum is not None
-        charter = self.quorum.charter
         self._watch.note("yield")
-        self._seat.tell(replace(charter, version=charter.version + 1, excluded=charter.excluded | {charter.lead}))
+        self._seat.tell(self.quorum.charter.without_lead())
         self._seat.retire()
         self._give_way()
 
