@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.running import MusterCommand, wait_for
+from tests.running import DEADLINE_S, MusterCommand, wait_for
 
 
 def test_the_driver_runs_once_and_its_code_is_the_exit_code(muster: MusterCommand) -> None:
@@ -82,6 +83,34 @@ def test_setup_runs_on_every_node_before_the_agent(muster: MusterCommand) -> Non
     logs = muster.run_dir() / "attempt-0" / "logs"
     assert done.stdout == "yes\n"
     assert [(logs / f"node-000{rank}.log").read_text().splitlines()[0] for rank in (0, 1)] == ["set up 0", "set up 1"]
+
+
+def test_a_signal_for_the_driver_that_comes_during_the_set_up_ends_nothing(muster: MusterCommand) -> None:
+    """Slurm may send it to the task, or to all of the task's processes: to the heartbeat beside the set-up, too."""
+    process = muster.start(*muster.local_args("--setup", "until [ -e go ]; do sleep 0.1; done", "--", "true"))
+    beats = lambda: sorted(muster.cwd.glob("muster-runs/*/attempt-0/nodes/*.alive"))  # noqa: E731
+    wait_for("the heartbeats", lambda: len(beats()) == 2 and all(beat.read_text() for beat in beats()))
+    signalled = shells_of_the_set_up(str(muster.run_dir()))
+    for pid in signalled:
+        os.kill(pid, signal.SIGUSR2)
+    before = [beat.read_text() for beat in beats()]
+    moved = lambda: all(beat.read_text() not in ("", old) for beat, old in zip(beats(), before, strict=True))  # noqa: E731
+    wait_for("the heartbeats to go on", lambda: process.poll() is not None or moved())
+    (muster.cwd / "go").touch()
+    _, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, len(signalled)) == (0, 4), err
+
+
+def shells_of_the_set_up(run: str) -> list[int]:
+    """Of each node the prelude and its heartbeat, which is a fork of it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and (entry / "comm").read_text() == "bash\n":
+                words = (entry / "cmdline").read_text().split("\0")
+                if "muster" in words and f"{run}/attempt-0" in words:
+                    found.append(int(entry.name))
+    return found
 
 
 def test_a_process_that_escaped_with_setsid_is_ended_too(muster: MusterCommand) -> None:

@@ -14,6 +14,7 @@ from shlex import quote
 from muster.agent import steps
 from muster.backends.restart import NEVER, Restart
 from muster.rendezvous.silence import STAND_INS, STARTUP_HEARTBEAT_S
+from muster.spec.values import PASSED_ON
 
 # Inline in the launcher's command line, not a file: a node that does not see the run directory can still say so.
 # It becomes the agent by exec, since Slurm under cgroup tracking sends SIGTERM to the task process alone. The set-up
@@ -24,6 +25,7 @@ set --
 export MUSTER_RANK=${@RANK@} MUSTER_HOST=${@HOST@}
 muster_say() { echo "muster: $MUSTER_HOST: $1" >&3; }
 exec 3>&2
+trap : @PASSED_ON@ # for the driver, which does not run yet: they must not end this shell
 ls "$muster_attempt" >/dev/null 2>&1
 if [ "$(cat "$muster_attempt/canary" 2>/dev/null)" != "$muster_canary" ]; then
   muster_say "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
@@ -50,6 +52,7 @@ if [ -n "$muster_check" ]; then
   }
 fi
 command -v "$muster_python" >/dev/null || { muster_say "no Python interpreter at $muster_python"; exit @NO_PYTHON@; }
+trap '' @PASSED_ON@ # until the agent handles them
 exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
 """
 
@@ -60,6 +63,7 @@ HEARTBEAT = r"""
 muster_node=$muster_attempt/nodes/$(printf %04d "${@RANK@}")
 if [ "${@RANK@}" -le @STAND_INS@ ]; then
   (
+    trap '' @PASSED_ON@
     muster_beat=0
     while kill -0 $$ && [ ! -e "$muster_node.json" ]; do
       muster_beat=$((muster_beat + 1))
@@ -254,14 +258,20 @@ def _prelude(launcher: Launcher) -> str:
         "@SETUP_FAILED@": str(steps.SETUP_FAILED),
         "@UNHEALTHY@": str(steps.UNHEALTHY),
         "@NO_PYTHON@": str(steps.NO_PYTHON),
+        "@PASSED_ON@": " ".join(PASSED_ON),
     }
     return _substitute(PRELUDE, {**values, "@HEARTBEAT@": heartbeat(launcher.rank_variable)})
 
 
 def heartbeat(rank_variable: str) -> str:
     """Shell lines that begin the heartbeat of this node, if it may lead; `muster_attempt` must be set."""
-    seconds = f"{STARTUP_HEARTBEAT_S:g}"
-    return _substitute(HEARTBEAT, {"@RANK@": rank_variable, "@STAND_INS@": str(STAND_INS), "@HEARTBEAT_S@": seconds})
+    values = {
+        "@RANK@": rank_variable,
+        "@STAND_INS@": str(STAND_INS),
+        "@HEARTBEAT_S@": f"{STARTUP_HEARTBEAT_S:g}",
+        "@PASSED_ON@": " ".join(PASSED_ON),
+    }
+    return _substitute(HEARTBEAT, values)
 
 
 def _substitute(text: str, values: dict[str, str]) -> str:

@@ -151,6 +151,7 @@ set --
 export MUSTER_RANK=${SLURM_PROCID} MUSTER_HOST=${SLURMD_NODENAME}
 muster_say() { echo "muster: $MUSTER_HOST: $1" >&3; }
 exec 3>&2
+trap : HUP QUIT USR1 USR2 ALRM URG # for the driver, which does not run yet: they must not end this shell
 ls "$muster_attempt" >/dev/null 2>&1
 if [ "$(cat "$muster_attempt/canary" 2>/dev/null)" != "$muster_canary" ]; then
   muster_say "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
@@ -159,6 +160,7 @@ fi
 muster_node=$muster_attempt/nodes/$(printf %04d "${SLURM_PROCID}")
 if [ "${SLURM_PROCID}" -le 8 ]; then
   (
+    trap '"'"''"'"' HUP QUIT USR1 USR2 ALRM URG
     muster_beat=0
     while kill -0 $$ && [ ! -e "$muster_node.json" ]; do
       muster_beat=$((muster_beat + 1))
@@ -187,6 +189,7 @@ if [ -n "$muster_check" ]; then
   }
 fi
 command -v "$muster_python" >/dev/null || { muster_say "no Python interpreter at $muster_python"; exit 127; }
+trap '"'"''"'"' HUP QUIT USR1 USR2 ALRM URG # until the agent handles them
 exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
 ' \
   muster "$attempt" "$canary" python3 'module load cuda; source "env.sh"' "$run" '' </dev/null >"$attempt/steps.log" 2>&1 &
