@@ -14,9 +14,11 @@ import pytest
 from tests.fake_slurm import FakeSlurm
 from tests.runs.conftest import FakeRun
 
+from muster.board import AttemptPaths
 from muster.runs import follow as following
 from muster.runs import liveness
 from muster.runs.follow import Event, Output, RunResult, follow
+from muster.runs.liveness import Liveness
 
 DEADLINE_S = 120.0
 
@@ -204,6 +206,19 @@ async def test_a_run_whose_job_script_was_killed_ends_as_failed(run: FakeRun) ->
     result = (await all_of(run))[-1]
     assert (result.state, result.exit_code) == ("failed", 125)
     assert "job script was killed" in result.end_reason
+
+
+async def test_what_the_driver_wrote_while_slurm_was_asked_is_told_before_the_end(
+    run: FakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(watch: Liveness, attempt: AttemptPaths | None) -> str:
+        run.says("last words\n")
+        return "its job was killed"
+
+    monkeypatch.setattr(Liveness, "gone", gone)
+    *output, result = await all_of(run.submitted().begins().publishes("running"))
+    assert b"".join(item.data for item in output) == b"last words\n"
+    assert result.end_reason == "its job was killed"
 
 
 async def test_a_job_script_on_another_host_is_not_looked_for_here(run: FakeRun, follower: Follower) -> None:

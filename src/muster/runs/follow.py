@@ -176,7 +176,7 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
         if ended is not None or not (attempt and has_outcome(attempt)):
             with contextlib.suppress(OSError):  # what cannot be recorded is still told
                 await loop.run_in_executor(None, record_silent_end, run, gone)
-            for item in tail.rest() if tail is not None else ():
+            for item in (*tail.read(), *tail.rest()) if tail is not None else ():  # it may have gone on meanwhile
                 yield item
             yield result(run, gone)
             return
