@@ -15,10 +15,13 @@ from pathlib import Path
 import pytest
 from tests.running import MusterCommand, wait_for
 
+from muster.agent.stand_in import heartbeats
+from muster.board import RunPaths
 from muster.lab import Lab
 
 LAB_DIR = Path("/run/ml-tests" + os.environ.get("PYTEST_XDIST_WORKER", ""))  # labs can be up at the same time
 WAIT_ONCE = 'echo "cycle $MUSTER_CYCLE"; [ $MUSTER_CYCLE != 0 ] || sleep 1000'  # a driver that has to be restarted
+SET_UP_UNTIL_LOST = "until [ -e lost ]; do sleep 0.2; done"  # a --setup that lasts until the test has lost a node
 MADE_BY_US = re.compile(r"muster-(?!ports-)")  # the leases of a host's ports outlive a run: others may hold some
 REPOSITORY = Path(__file__).parents[2]  # may be a clone in /tmp, which the nodes have of their own
 
@@ -102,6 +105,16 @@ class SlurmCommand(MusterCommand):
     def hosts(self) -> list[str]:
         """The names of the run's nodes, by number."""
         return (self.run_dir() / "attempt-0" / "hosts").read_text().split()
+
+    def wait_for_set_up(self, nodes: int) -> None:
+        """Every node of the run has written a heartbeat.
+
+        The launcher dies with the batch host: a node that it has not started by then never starts. The first heartbeat
+        is written beside the rest of the prelude, so a node's log does not show that there is one.
+        """
+        first = lambda: next(self.cwd.glob("muster-runs/*/attempt-0"), None)  # noqa: E731
+        attempt = RunPaths(str(wait_for("the attempt", first).parent)).attempt(0)
+        wait_for("the set-up on every node", lambda: len(heartbeats(attempt, range(nodes))) == nodes)
 
     @contextmanager
     def lost(self, victim: str) -> Iterator[None]:

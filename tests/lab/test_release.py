@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.lab.conftest import SlurmCommand, agent_on
+from tests.lab.conftest import SET_UP_UNTIL_LOST, SlurmCommand, agent_on
 from tests.running import wait_for
 
 LAB = {"nodes": 4}
@@ -81,11 +81,12 @@ def test_a_batch_host_that_was_restarted_leaves_no_job(slurm: SlurmCommand, loop
     """It answers again, but its job script is gone: another node has led the run to its success."""
     (slurm.cwd / "wait.py").write_text("import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.2)\n")
     process = slurm.start(
-        "run", "-N", "3", "--spares", "1", "--no-ray", "--setup", "sleep 8", "--", "python", "wait.py"
+        "run", "-N", "3", "--spares", "1", "--no-ray", "--setup", SET_UP_UNTIL_LOST, "--", "python", "wait.py"
     )
-    wait_for("the step", lambda: list(slurm.cwd.glob("muster-runs/*/attempt-0/logs/node-0000.log")))
+    slurm.wait_for_set_up(nodes=4)
     with slurm.lost(slurm.hosts()[0]):
-        wait_for("the driver", lambda: slurm.status()["driver"]["state"] == "running", FREED_S)
+        (slurm.cwd / "lost").touch()
+        wait_for("the driver", lambda: slurm.status()["driver"]["state"] == "running")
     (slurm.cwd / "go").touch()
     _, err = process.communicate(timeout=FREED_S)
     assert process.returncode == 0, err

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
-from tests.lab.conftest import SlurmCommand, agent_on
+from tests.lab.conftest import SET_UP_UNTIL_LOST, SlurmCommand, agent_on
 from tests.lab.figures import report
-from tests.running import wait_for
+from tests.running import DEADLINE_S, wait_for
 
 LAB = {"nodes": 4}
 DRIVER = """
@@ -103,15 +103,16 @@ def test_the_job_goes_on_under_another_lead(slurm: SlurmCommand, lose: Callable[
 
 
 def test_a_lead_whose_host_dies_during_its_setup_is_stood_in_for(slurm: SlurmCommand) -> None:
-    """The launcher dies with it, and tells nothing."""
-    process = slurm.start(*slurm.run_args("--spares", "1", "--setup", "sleep 8", "--", "hostname", nodes=3))
-    alive = "muster-runs/*/attempt-0/nodes/*.alive"
-    wait_for("the set-up on every node", lambda: len(list(slurm.cwd.glob(alive))) == 4)
+    """The launcher dies with it, and tells nothing. What is left of the set-up lets `muster run` see the silence."""
+    setup = f"{SET_UP_UNTIL_LOST}; sleep 8"
+    process = slurm.start(*slurm.run_args("--spares", "1", "--setup", setup, "--", "hostname", nodes=3))
+    slurm.wait_for_set_up(nodes=4)
     lead = slurm.hosts()[0]
     with healed(slurm, lead):
         began = time.time()
         kill_host(slurm, lead)
-        out, err = process.communicate(timeout=150)
+        (slurm.cwd / "lost").touch()
+        out, err = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0, err
         status = slurm.status()
         report("the lead's host dies during --setup", mended=status["timings"]["driver_start"] - began)
