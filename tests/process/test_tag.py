@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conftest import TAG, tagged_processes
 from tests.process.conftest import is_alive
+from tests.running import wait_for
 
 from muster.process import Exit, Scope, Swept, find_tagged, sweep_tagged
-from muster.process.tag import OWNER_VARIABLE
+from muster.process import tag as module
+from muster.process.tag import ENV_START, NO_ENVIRONMENT, OWNER_VARIABLE, new_tag, read_environment
+from muster.process.tree import newest_first, read_stat
 
 if TYPE_CHECKING:
     from tests.process.conftest import Words
@@ -35,6 +41,19 @@ async def main():
     os.kill(os.getpid(), 9)
 asyncio.run(main())
 """
+
+# Each forks its successor and leaves, outside the group that the scope knows; by itself for a minute.
+CHAIN = """
+import os, time
+if os.fork(): os._exit(0)
+os.setpgid(0, 0)
+end = time.monotonic() + 60
+os.write(1, b"ready\\n")
+while time.monotonic() < end:
+    if os.fork(): os._exit(0)
+    time.sleep(0.001)
+"""
+MISSED_LOOKS = 6
 
 
 @pytest.fixture
@@ -58,13 +77,15 @@ def copy() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 def test_what_has_lost_its_owner_and_its_keeper_is_found_and_ended(python: Python, live: Live) -> None:
     script = "setsid sleep 1000 & (trap '' TERM; sleep 1000) & echo; wait"
-    assert subprocess.run([*python(BOTH_KILLED), "the-tag", script]).returncode == -signal.SIGKILL
-    found = find_tagged("the-tag", adopters=adopters(live()))
+    tag = new_tag()
+    assert subprocess.run([*python(BOTH_KILLED), tag, script]).returncode == -signal.SIGKILL
+    wait_for("both programs to run", lambda: list(tagged_processes(os.environ[TAG]).values()).count("sleep 1000 ") == 2)
+    found = find_tagged(tag, adopters=adopters(live()))
     assert sorted(found) == sorted(live()) and len(found) >= 3
     assert sweep_tagged("another-tag", adopters=adopters(live())) == Swept(0)
-    assert sweep_tagged("the-ta", adopters=adopters(live())) == Swept(0)  # exactly, or not at all
-    assert sorted(find_tagged("the-tag", adopters=adopters(live()))) == sorted(found)
-    swept = sweep_tagged("the-tag", grace=0.3, adopters=adopters(live()))
+    assert sweep_tagged(tag[:-1], adopters=adopters(live())) == Swept(0)  # exactly, or not at all
+    assert sorted(find_tagged(tag, adopters=adopters(live()))) == sorted(found)
+    swept = sweep_tagged(tag, grace=0.3, adopters=adopters(live()))
     assert swept.ended >= len(found) and swept.left == ()
     assert live() == []
 
@@ -89,6 +110,58 @@ async def test_when_the_keeper_is_killed_all_is_ended_before_close_returns(words
     assert closed.killed >= 2 and live(scope.keeper_pid) == []
 
 
+async def test_a_chain_of_processes_that_fork_and_leave_is_ended_although_looks_miss_it(
+    words: Words, python: Python, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: on a busy machine, each pid of a list had ended before it was read, three times in a row."""
+    looks = 0
+
+    def late() -> list[int]:
+        nonlocal looks
+        looks += 1
+        pids = newest_first()
+        if looks <= MISSED_LOOKS:
+            time.sleep(0.1)  # a hundred generations
+        return pids
+
+    monkeypatch.setattr(module, "newest_first", late)
+    scope = await Scope("test").open()
+    await scope.spawn(python(CHAIN), stdout=words.fd)
+    assert await words.line() == "ready"
+    words.finish()
+    os.kill(scope.keeper_pid, signal.SIGKILL)
+    await asyncio.wait_for(scope.close(0), 60)
+    # The end of its output: no process has this pipe as its stdout any more.
+    assert select.select([words._file], [], [], 0)[0] and words._file.read() == ""
+
+
+async def test_a_process_that_executes_a_program_during_the_looks_is_ended(
+    words: Words, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: while a program is executed, the kernel shows no environment, on a busy machine for 50 ms."""
+    scope = await Scope("test").open()
+    await scope.spawn(["sh", "-c", "setsid sleep 1000 & echo $!"], stdout=words.fd)
+    escaped = await words.pid()
+    reads = 0
+
+    def environment(pid: int) -> bytes:
+        nonlocal reads
+        reads += pid == escaped
+        return NO_ENVIRONMENT if pid == escaped and reads <= MISSED_LOOKS else read_environment(pid)
+
+    def stat(pid: int) -> list[bytes]:
+        fields = read_stat(pid)
+        if pid == escaped and reads <= MISSED_LOOKS and fields:
+            fields[ENV_START] = b"0"
+        return fields
+
+    monkeypatch.setattr(module, "read_environment", environment)
+    monkeypatch.setattr(module, "read_stat", stat)
+    os.kill(scope.keeper_pid, signal.SIGKILL)
+    await asyncio.wait_for(scope.close(0), 60)
+    assert not is_alive(escaped)
+
+
 async def test_a_program_that_hides_its_environment_is_ended_with_what_is_below_it(words: Words) -> None:
     """As setproctitle does, which writes over it."""
     script = "setsid sleep 1000 & echo $!; wait"
@@ -107,7 +180,7 @@ async def test_a_copy_of_the_environment_is_nobody_s_to_end(
     process = await scope.spawn(["sh", "-c", "setsid sleep 1000 & echo $!; wait"], stdout=words.fd)
     escaped = await words.pid()
     bystander = copy(scope.tag)
-    assert {process.pid, escaped} <= set(find_tagged(scope.tag))
+    wait_for("both to be found", lambda: {process.pid, escaped} <= set(find_tagged(scope.tag)))
     assert bystander.pid not in find_tagged(scope.tag)
     os.kill(scope.keeper_pid, signal.SIGKILL)
     await asyncio.wait_for(scope.close(0), 60)

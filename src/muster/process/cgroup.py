@@ -27,7 +27,7 @@ class Cgroup:
             _write(f"{self.directory}/cgroup.procs", "0")
 
     def kill(self) -> bool:
-        """KILL all in it, of whatever user; whether there was still somebody."""
+        """KILL all in it, of whatever user; return whether a process is still in it, on its way out."""
         if self.directory is None:
             return False
         with contextlib.suppress(OSError):

@@ -31,15 +31,33 @@ def read_processes() -> dict[int, tuple[int, int]]:
 
 
 def newest_first() -> list[int]:
-    """All pids: one that forks and leaves is gone before a long list has been gone through."""
-    return [int(entry) for entry in reversed(os.listdir("/proc")) if entry.isdigit()]
+    """All pids: one that forks and leaves is gone before a long list has been gone through.
+
+    The kernel counts pids up and begins again at the maximum, so those above the last one are the oldest.
+    """
+    pids = sorted((int(entry) for entry in os.listdir("/proc") if entry.isdigit()), reverse=True)
+    last = _last_pid()
+    return [pid for pid in pids if pid <= last] + [pid for pid in pids if pid > last]
+
+
+def _last_pid() -> int:
+    """Return the pid that the kernel gave out last; 0 where it does not say."""
+    try:
+        with open("/proc/loadavg", "rb") as file:
+            return int(file.read().split()[4])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def read_process(pid: int) -> tuple[int, int] | None:
     """One of these; None when it is dead."""
     fields = read_stat(pid)
-    alive = fields and (fields[0] not in (b"Z", b"X") or int(fields[THREADS]) > 1)
-    return (int(fields[1]), int(fields[2])) if alive else None
+    return (int(fields[1]), int(fields[2])) if is_alive(fields) else None
+
+
+def is_alive(fields: list[bytes]) -> bool:
+    """Whether the process with this content of its stat file lives; zombies do not."""
+    return bool(fields) and (fields[0] not in (b"Z", b"X") or int(fields[THREADS]) > 1)
 
 
 def is_leaving(pid: int) -> bool:
