@@ -43,9 +43,20 @@ async def test_one_word_ends_all_that_is_in_it(words: Words) -> None:
     async with Scope("test", cgroup=True) as scope:
         process = await scope.spawn(["sh", "-c", "setsid sleep 1000 & echo; wait"], stdout=words.fd)
         assert await words.line() == ""
-        assert scope.cgroup.kill()
+        events = Path(scope.cgroup.directory, "cgroup.events")
+        assert "populated 1" in events.read_text()
+        scope.cgroup.kill()
         assert (await process.wait()).signal == signal.SIGKILL
-        await asyncio.to_thread(wait_for, "an empty group", lambda: not scope.cgroup.kill())
+        await asyncio.to_thread(wait_for, "an empty group", lambda: "populated 0" in events.read_text())
+        assert not scope.cgroup.kill()
+
+
+@pytest.mark.parametrize("populated", [True, False])
+def test_a_kill_says_whether_a_process_is_still_in_the_group(populated: bool, tmp_path: Path) -> None:
+    (tmp_path / "cgroup.kill").write_text("")
+    (tmp_path / "cgroup.events").write_text(f"populated {int(populated)}\nfrozen 0\n")
+    assert Cgroup(str(tmp_path)).kill() == populated
+    assert (tmp_path / "cgroup.kill").read_text() == "1"
 
 
 async def test_a_scope_that_does_not_ask_for_a_group_has_none() -> None:

@@ -66,8 +66,9 @@ async def test_when_the_owner_is_killed_everything_it_started_goes(
     with owner(python(OWNER + "then = wait_for_ever\nasyncio.run(main())")) as process:
         said = await asyncio.to_thread(process.stdout.readline)
         keeper_pid = int(said.split()[1])
+        # The owner, its keeper, and the three below it; none is seen while it executes its program.
+        wait_for("all to be seen", lambda: len(live()) >= 5 and keeper_pid in live())
         started = live()
-        assert len(started) >= 5 and keeper_pid in started  # owner, keeper, and the three below it
         process.send_signal(signum)
         await gone(*started)
 

@@ -34,7 +34,9 @@ import os, signal, subprocess, sys
 from muster.process import become_subreaper, sweep
 become_subreaper()
 hangs = subprocess.Popen(["sh", "-c", "cat %s & echo $!"], stdout=subprocess.PIPE, text=True)
-print(hangs.stdout.readline().strip(), flush=True)
+pid = hangs.stdout.readline().strip()
+hangs.wait()  # the shell, which would be swept, too
+print(pid, flush=True)
 other = subprocess.Popen(["sleep", "1000"])
 sys.stdin.readline()
 print("swept", sweep(), flush=True)
