@@ -54,7 +54,7 @@ chaos: .venv/.ready-for-tests ## Kill 200 random processes of runs, with and wit
 	$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
 
 simulate: .venv/.ready-for-tests ## Try the protocol under 100,000 random schedules of faults (some minutes on 2 cores)
-	$(BIN)/python -m muster.rendezvous.simulate --schedules 100000 --jobs 2
+	$(BIN)/python -m tests.sim.simulate --schedules 100000 --jobs 2
 
 failures: .venv/.ready-for-tests ## Inflict every fault on the lab, hold the bounds, write docs/failures.md (root)
 	@.ci/system-packages

@@ -30,7 +30,7 @@ from local_run import RunFailed, held_run, private_place
 from report import Goal, goals_table, machine, save, table
 from tracing import count
 
-from muster.backends.archive import build_archive
+from muster.launch.agent_archive import build_archive
 from muster.process import descendants
 
 NODES, WORKER = 4, 1
@@ -140,10 +140,12 @@ async def operations(place: Path, python: str, *, ray: bool) -> dict[str, Any]:
         lines.seek(0)
         whole = count(lines, root, math.inf)
     return {
-        "total": found.total, "to_the_end": whole.total,
-        "by_program": dict(found.by_program), "by_call": dict(found.by_call),
+        "total": found.total,
+        "to_the_end": whole.total,
+        "by_program": dict(found.by_program),
+        "by_call": dict(found.by_call),
         "operations": found.listing,
-    }  # fmt: skip
+    }
 
 
 def goals(results: dict[str, Any]) -> list[Goal]:

@@ -142,9 +142,12 @@ def _options() -> argparse.Namespace:
         "--nodes", type=_count, default=4, metavar="N", help="nodes of the lab and the jobs (default: 4)"
     )
     parser.add_argument(
-        "--launchers", type=_launchers, default=list(COMPARED), metavar="A,B",
+        "--launchers",
+        type=_launchers,
+        default=list(COMPARED),
+        metavar="A,B",
         help=f"which to run, of {', '.join(LAUNCHERS)} (default: {','.join(COMPARED)})",
-    )  # fmt: skip
+    )
     parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="most for one job (default: 300)")
     parser.add_argument(
         "--lab-dir", type=Path, default=LAB_DIR, metavar="DIR", help=f"the lab's own (default: {LAB_DIR})"

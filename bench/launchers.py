@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from muster.board import RunPaths, read_json
 from muster.lab import Lab
+from muster.rundir import RunPaths, read_json
 from muster.runs.status import read_status
 
 JOBS = Path(__file__).resolve().parent / "jobs"
@@ -46,9 +46,14 @@ class Site:
         home.mkdir(exist_ok=True)
         path = os.path.dirname(self.python) + os.pathsep + self.lab.env_additions()["PATH"]
         return {
-            **inherited, **self.lab.env_additions(), "PATH": path, "HOME": str(home), "LC_ALL": "C.UTF-8",
-            "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0",
-        }  # fmt: skip
+            **inherited,
+            **self.lab.env_additions(),
+            "PATH": path,
+            "HOME": str(home),
+            "LC_ALL": "C.UTF-8",
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
 
     def driver(self, directory: Path) -> list[str]:
         return [self.python, str(JOBS / "driver.py"), str(driver_file(directory))]
@@ -91,9 +96,12 @@ class BatchScript:
         job = [str(JOBS / self.script), str(directory), str(JOBS), *site.driver(directory)]
         done = subprocess.run(
             ["sbatch", *options, f"--output={directory}/job.log", *job],
-            env={**site.environment(directory), **self.variables}, cwd=directory, capture_output=True, text=True,
+            env={**site.environment(directory), **self.variables},
+            cwd=directory,
+            capture_output=True,
+            text=True,
             timeout=SUBMITTED_S,
-        )  # fmt: skip
+        )
         if done.returncode:
             raise LaunchFailed(f"sbatch: {done.stderr.strip()}")
         return Submitted(done.stdout.strip())
@@ -117,8 +125,12 @@ class Muster:
         with open(directory / "job.log", "wb") as log:
             follower = subprocess.Popen(
                 [*command, "--runs-dir", str(directory), "--", *site.driver(directory)],
-                env=site.environment(directory), cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+                env=site.environment(directory),
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         try:
             return Submitted(self._job_id(directory, follower), follower)
         except BaseException:

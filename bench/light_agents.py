@@ -1,6 +1,6 @@
 """A lead's real listener and protocol in a process of its own, and many agents of one process that only speak.
 
-Everything that knows how `agent/members.py` is used stands in `_Lead`.
+Everything that knows how `agent/control/connections.py` is used stands in `_Lead`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from muster.agent.channel import Channel, ChannelError, connect
+from muster.agent.control.channel import Channel, ChannelError, connect
+from muster.agent.control.connections import Members
+from muster.agent.health.limits import raise_limits
 from muster.agent.job import Identity
-from muster.agent.limits import raise_limits
-from muster.agent.members import Members
-from muster.board import RunPaths
-from muster.rendezvous.messages import Arrived
-from muster.rendezvous.protocol import Plan, Protocol
-from muster.rendezvous.states import RunState
+from muster.lifecycle.events import Arrived
+from muster.lifecycle.state_machine import Plan, Protocol
+from muster.lifecycle.states import RunState
+from muster.rundir import RunPaths
 
 TOKEN = b"bench"
 AT_ONCE = 100  # handshakes in progress: each has a deadline, and all share one process here

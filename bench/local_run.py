@@ -16,9 +16,9 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from muster.api import prepare
-from muster.backends.launch import attached
-from muster.backends.local_step import RANK_VARIABLE
-from muster.board import AttemptPaths, RunPaths, read_json
+from muster.launch.local_launcher import RANK_VARIABLE
+from muster.launch.submit import attached
+from muster.rundir import AttemptPaths, RunPaths, read_json
 from muster.runs.follow import Event, RunResult, follow
 from muster.spec import JobSpec
 
@@ -70,9 +70,13 @@ async def held_run(
     fifo = place / "hold"
     os.mkfifo(fifo)
     spec = JobSpec(
-        command=["bash", "-c", HOLD, str(fifo)], backend="local", nodes=nodes, ray=ray, python=python,
+        command=["bash", "-c", HOLD, str(fifo)],
+        backend="local",
+        nodes=nodes,
+        ray=ray,
+        python=python,
         runs_dir=str(place / "runs"),
-    )  # fmt: skip
+    )
     prepared = prepare(spec)
     if traced is not None:
         assert trace is not None

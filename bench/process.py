@@ -115,8 +115,12 @@ class FirstWord:
 
 
 KINDS: dict[str, Callable[[Path], Awaitable[tuple[float, float]]]] = {
-    "bare": bare, "scope": scope, "captured": captured, "cgroup": cgroup, "opening": opening,
-}  # fmt: skip
+    "bare": bare,
+    "scope": scope,
+    "captured": captured,
+    "cgroup": cgroup,
+    "opening": opening,
+}
 
 
 async def latencies(repeat: int) -> dict[str, dict[str, float]]:
@@ -171,9 +175,11 @@ async def many_in(count: int, scopes: int) -> dict[str, float]:
     ended = time.perf_counter()
     left = [process.pid for process in owned if os.path.exists(f"/proc/{process.pid}")]
     return {
-        "start_s": round(started - start, 3), "end_s": round(ended - measured, 3),
-        "keepers_mb": round(memory, 1), "left": len(left),
-    }  # fmt: skip
+        "start_s": round(started - start, 3),
+        "end_s": round(ended - measured, 3),
+        "keepers_mb": round(memory, 1),
+        "left": len(left),
+    }
 
 
 def survival(victim: str) -> float:

@@ -22,10 +22,10 @@ from typing import Any
 from interrupts import INTERRUPTED, leave_on_signals
 from light_agents import LightAgents, Traffic, lead_process
 from report import Goal, goals_table, machine, save, table
+from tests.sim.large import Large, simulate
 
-from muster.rendezvous.messages import Arrived
-from muster.rendezvous.protocol import Plan, Protocol
-from muster.rendezvous.sim.large import Large, simulate
+from muster.lifecycle.events import Arrived
+from muster.lifecycle.state_machine import Plan, Protocol
 
 AGENTS, SPARES, NODES = 1000, 10, 10_000
 STEADY_S = 15.0

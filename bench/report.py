@@ -31,9 +31,11 @@ class Goal:
     def to_json(self) -> dict[str, Any]:
         sign = "<" if self.below else "<="
         return {
-            "what": self.what, "measured": round(self.measured, 3), "goal": f"{sign} {self.at_most:g}{self.unit}",
+            "what": self.what,
+            "measured": round(self.measured, 3),
+            "goal": f"{sign} {self.at_most:g}{self.unit}",
             "met": self.met,
-        }  # fmt: skip
+        }
 
 
 def machine() -> dict[str, Any]:

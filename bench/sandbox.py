@@ -38,10 +38,10 @@ from typing import Any
 from interrupts import INTERRUPTED, leave_on_signals
 from report import Goal, goals_table, machine, save, table
 
-from muster.process.tree import descendants
-from muster.sandbox.http import Connections, Head, Request, Response
-from muster.sandbox.http import serve as serve_http
-from muster.sandbox.load import Measured, cell, load, program
+from muster.process.proctree import descendants
+from muster.sandbox.client.loadgen import Measured, cell, load, program
+from muster.sandbox.http.server import Connections, Head, Request, Response
+from muster.sandbox.http.server import serve as serve_http
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 NEMO_PER_S = 31.0  # NeMo-Skills' server on two cores, as the project's facts have it
@@ -111,13 +111,23 @@ async def served(name: str, python: str, level: str, preload: list[str], slots: 
         os.chmod(place, 0o755)
         ready = Path(place, "ready.json")
         settings = {
-            "port": 0, "ready_file": str(ready), "isolation": level, "python": python, "preload": preload,
-            "workers_min": slots, "workers_max": slots, "scratch_dir": place, "queue": 10_000, "queue_wait_s": 3.5,
-        }  # fmt: skip
+            "port": 0,
+            "ready_file": str(ready),
+            "isolation": level,
+            "python": python,
+            "preload": preload,
+            "workers_min": slots,
+            "workers_max": slots,
+            "scratch_dir": place,
+            "queue": 10_000,
+            "queue_wait_s": 3.5,
+        }
         process = subprocess.Popen(
-            [sys.executable, "-m", "muster.sandbox", "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            [sys.executable, "-m", "muster.sandbox", "-"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        )  # fmt: skip
+        )
         assert process.stdin is not None
         process.stdin.write(json.dumps(settings).encode())
         process.stdin.close()
@@ -288,10 +298,14 @@ async def memory(place: Place, executions: int) -> dict[str, Any]:
         sizes.append(resident_mb(place.pid))
         print(f"memory after {tenth * (executions // 10)} executions: {sizes[-1]} MB", file=sys.stderr, flush=True)
     return {
-        "executions": executions, "failures": failures, "before_mb": sizes[0], "after_mb": sizes[-1],
-        "after_each_tenth_mb": sizes[1:], "growth_mb": round(sizes[-1] - sizes[0], 2),
+        "executions": executions,
+        "failures": failures,
+        "before_mb": sizes[0],
+        "after_mb": sizes[-1],
+        "after_each_tenth_mb": sizes[1:],
+        "growth_mb": round(sizes[-1] - sizes[0], 2),
         "per_second": round(executions / (time.perf_counter() - started), 1),
-    }  # fmt: skip
+    }
 
 
 def resident_mb(pid: int) -> float:
@@ -335,8 +349,15 @@ def page(results: dict[str, Any], wanted: list[Goal], path: Path) -> str:
     second = [["", "per second", "p50 ms", "p99 ms", "failures"]]
     for name in ("floor", "full", "full, preloaded"):
         for kind, one in results[name].items():
-            second.append([f"{name}: {kind}", f"{one['per_second']:g}", f"{one['p50_ms']:g}", f"{one['p99_ms']:g}",
-                           str(one["failures"])])  # fmt: skip
+            second.append(
+                [
+                    f"{name}: {kind}",
+                    f"{one['per_second']:g}",
+                    f"{one['p50_ms']:g}",
+                    f"{one['p99_ms']:g}",
+                    str(one["failures"]),
+                ]
+            )
     third = [["sleepers", "sleeps", "failures"]]
     third += [[name, f"{one['sleeps']:g}", str(one["failures"])] for name, one in results["sleepers"].items()]
     parts = [table(first), table(second), table(third), goals_table(wanted), f"all of it: {path.name} in bench/results"]

@@ -34,14 +34,31 @@ class Browser:
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
         shell = f'exec 3<&{to_read} 4>&{to_write}; exec "$@"'  # it reads commands from 3 and answers on 4
         self._process = subprocess.Popen(
-            ["bash", "-c", shell, "browser", CHROMIUM, "--headless=new", *sandbox, "--remote-debugging-pipe",
-             "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
-             "--force-color-profile=srgb", "--hide-scrollbars", f"--user-data-dir={profile}", "about:blank"],
-            pass_fds=(to_read, to_write), stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            [
+                "bash",
+                "-c",
+                shell,
+                "browser",
+                CHROMIUM,
+                "--headless=new",
+                *sandbox,
+                "--remote-debugging-pipe",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--force-color-profile=srgb",
+                "--hide-scrollbars",
+                f"--user-data-dir={profile}",
+                "about:blank",
+            ],
+            pass_fds=(to_read, to_write),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             env={name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")},
             start_new_session=True,
-        )  # fmt: skip
+        )
         os.close(to_read)
         os.close(to_write)
         self._rest, self._number = b"", 0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.ray_node.settings import temp_dir
+from muster.agent.ray.settings import temp_dir
 from tests.browser import Browser, Page, opened
 from tests.running import MusterCommand
 

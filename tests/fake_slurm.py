@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.backends.slurm import client
+from muster.slurm import client
 
 _COMMON = """#!/bin/sh
 here=${0%/*}/..
@@ -68,9 +68,15 @@ class FakeSlurm:
         return [call.partition(" ")[2] for call in self.calls if call.startswith(program + " ")]
 
     def knows(
-        self, job_id: str, state: str, script: str, restarts: int = 0, uid: int | None = None,
-        submitted: float | None = None, cluster: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        job_id: str,
+        state: str,
+        script: str,
+        restarts: int = 0,
+        uid: int | None = None,
+        submitted: float | None = None,
+        cluster: str = "",
+    ) -> None:
         """A job, or another state of one that is known."""
         queue = self._root / f"queue-{cluster}"
         others = [

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from muster.board import RunPaths
+from muster.rundir import RunPaths
 from muster.runs.status import read_status
 
 DEADLINE_S = 180.0  # for events that take seconds at most; a busy machine is no reason to fail
@@ -44,10 +44,15 @@ class MusterCommand:
         return subprocess.Popen(
             [self.cli, "-m", "muster.cli.main", *args],
             **{
-                "cwd": self.cwd, "env": {**os.environ, **self.env}, "text": True,
-                "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen,
+                "cwd": self.cwd,
+                "env": {**os.environ, **self.env},
+                "text": True,
+                "stdin": subprocess.DEVNULL,
+                "stdout": subprocess.PIPE,
+                "stderr": subprocess.PIPE,
+                **popen,
             },
-        )  # fmt: skip
+        )
 
     def __call__(self, *args: str, timeout: float = 240.0) -> subprocess.CompletedProcess[str]:
         process = self.start(*args)

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from muster.backends import job_array
-from muster.backends.choose import choose_place
-from muster.backends.errors import BackendError, Mistake
-from muster.backends.launch import attached, job_id_here, start_detached, submit_batch, submit_batches
-from muster.backends.prepare import Prepared, plan_run
-from muster.board import RunPaths
+from muster.errors import BackendError, Mistake
+from muster.launch import job_array
+from muster.launch.run_writer import Prepared, plan_run
+from muster.launch.submit import attached, job_id_here, start_detached, submit_batch, submit_batches
+from muster.launch.target import choose_place
+from muster.rundir import RunPaths
 from muster.runs.follow import Event, Output, RunResult, follow
 from muster.runs.status import read_status
 from muster.runs.stop import stop_run
 from muster.spec import JobSpec, SpecError
 from muster.spec import load_job as read_job
+from muster.views.metrics_file import MetricsFile
 from muster.views.report import leave_report
-from muster.views.textfile import MetricsFile
 
 __all__ = [
     "BackendError",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from muster.agent.channel import Channel, accept
+from muster.agent.control.channel import Channel, accept
 
 DEADLINE_S = 120.0
 TOKEN = b"the-run's-own-secret"

@@ -12,7 +12,7 @@ import pytest
 
 from muster.agent.environment import given_variables, job_environment, path_with_interpreter
 from muster.agent.job import Identity
-from muster.board import RunPaths, write_atomic
+from muster.rundir import RunPaths, write_atomic
 
 RUN = RunPaths("/lustre/muster-runs/train-20260101T000000-ab12")
 IDENTITY = Identity(rank=0, host="n0", run=RUN, attempt=RUN.attempt(0), local=False)
@@ -39,12 +39,31 @@ def test_only_the_very_first_start_is_no_resumption(attempt: int, cycle: int, re
 @pytest.mark.parametrize(
     "name",
     [
-        "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID",
-        "SLURM_GTIDS", "SLURM_TASK_PID", "SLURM_SRUN_COMM_HOST", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_CPU_BIND",
-        "SLURM_CPU_BIND_TYPE", "SLURM_MEM_BIND", "SLURM_DISTRIBUTION", "SLURM_UMASK", "SLURM_TASKS_PER_NODE",
-        "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_CPUS_PER_TASK", "SLURM_OVERLAP", "PMI_RANK", "PMIX_RANK", "PMI2_SIZE",
+        "SLURM_STEP_ID",
+        "SLURM_STEPID",
+        "SLURM_STEP_NODELIST",
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+        "SLURM_GTIDS",
+        "SLURM_TASK_PID",
+        "SLURM_SRUN_COMM_HOST",
+        "SLURM_LAUNCH_NODE_IPADDR",
+        "SLURM_CPU_BIND",
+        "SLURM_CPU_BIND_TYPE",
+        "SLURM_MEM_BIND",
+        "SLURM_DISTRIBUTION",
+        "SLURM_UMASK",
+        "SLURM_TASKS_PER_NODE",
+        "SLURM_NTASKS",
+        "SLURM_NPROCS",
+        "SLURM_CPUS_PER_TASK",
+        "SLURM_OVERLAP",
+        "PMI_RANK",
+        "PMIX_RANK",
+        "PMI2_SIZE",
     ],
-)  # fmt: skip
+)
 def test_what_describes_the_agent_s_step_is_taken_out(name: str) -> None:
     assert name not in environment({name: "1"})
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from muster.agent.groups import Group, group_of, groups_of
-from muster.agent.ray_node import labels
-from muster.agent.ray_node.labels import NodeFacts
+from muster.agent.ray import labels
+from muster.agent.ray.labels import NodeFacts
 
 GROUPS = [Group("big", 2, 64, 8), Group("small", 1, 4, 0)]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from tests.fake_slurm import FakeSlurm, fake_slurm
 
-from muster.agent import orphan
+from muster.agent import leaderless
 from muster.agent.job import Identity
-from muster.agent.orphan import TURNS_WITHOUT_FILES, end_left_job
-from muster.board import RunPaths, read_record, write_json
+from muster.agent.leaderless import TURNS_WITHOUT_FILES, end_left_job
+from muster.rundir import RunPaths, read_record, write_json
 
 __all__ = ["fake_slurm"]
 
@@ -25,9 +25,9 @@ __all__ = ["fake_slurm"]
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     """A run of Slurm job 17 that is over; nothing is heard of its job script, and its time is over at once."""
-    monkeypatch.setattr(orphan, "SCRIPT_ENDS_S", 0.0)
-    monkeypatch.setattr(orphan, "TURN_LOOK_S", 0.01)
-    monkeypatch.setattr(orphan, "TURN_S", 5.0)
+    monkeypatch.setattr(leaderless, "SCRIPT_ENDS_S", 0.0)
+    monkeypatch.setattr(leaderless, "TURN_LOOK_S", 0.01)
+    monkeypatch.setattr(leaderless, "TURN_S", 5.0)
     run = RunPaths(str(tmp_path / "run"))
     os.makedirs(run.attempt(0).root)
     write_json(run.attempt(0).slurm_job, {"job_id": "17", "restarts": 1})
@@ -92,7 +92,7 @@ async def test_where_no_file_can_be_written_a_few_nodes_cancel_the_job(
     def full(path: str, value: object) -> bool:
         raise OSError(28, "No space left on device", path)
 
-    monkeypatch.setattr(orphan, "claim", full)
+    monkeypatch.setattr(leaderless, "claim", full)
     fake_slurm.knows("17", "RUNNING", run.script, restarts=1)
     await leave(run, TURNS_WITHOUT_FILES + 1)
     assert fake_slurm.calls == []
@@ -111,7 +111,7 @@ def batch_host(run: RunPaths) -> Iterator[None]:
 async def test_a_job_script_that_has_seen_the_end_is_left_to_end_the_job(
     run: RunPaths, fake_slurm: FakeSlurm, batch_host: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(orphan, "SCRIPT_ENDS_S", 60.0)
+    monkeypatch.setattr(leaderless, "SCRIPT_ENDS_S", 60.0)
     Path(run.attempt(0).job_end).write_text("seen\n")
     await leave(run, 1)
     assert fake_slurm.calls == []
@@ -121,7 +121,7 @@ async def test_a_batch_host_that_answers_without_its_job_script_does_not_keep_th
     run: RunPaths, fake_slurm: FakeSlurm, batch_host: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was restarted: its kernel answers, its script is gone."""
-    monkeypatch.setattr(orphan, "SCRIPT_ENDS_S", 1.0)
+    monkeypatch.setattr(leaderless, "SCRIPT_ENDS_S", 1.0)
     fake_slurm.knows("17", "RUNNING", run.script, restarts=1)
     await leave(run, 1)
     assert fake_slurm.called("scancel") == ["17"] and read_record(run.attempt(0).job_claim)["rank"] == 1

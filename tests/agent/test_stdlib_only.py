@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 import muster
-from muster.backends import archive
-from muster.backends.archive import AGENT_ROOMS, SIMULATOR, agent_sources, build_archive
+from muster.launch import agent_archive
+from muster.launch.agent_archive import AGENT_PACKAGES, agent_sources, build_archive
 
 ROOT = Path(muster.__file__).parent
-PACKAGES = ("agent", "rendezvous", "board", "process")
-MODULES = sorted([*(path for room in PACKAGES for path in (ROOT / room).rglob("*.py")), ROOT / "port_ranges.py"])
-RAY_IS_ALLOWED_IN = [ROOT / "agent" / "ray_node" / name for name in ("starter.py", "jobs.py")]
+PACKAGES = ("agent", "lifecycle", "election", "rundir", "process")
+MODULES = sorted([*(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")), ROOT / "port_ranges.py"])
+RAY_IS_ALLOWED_IN = [ROOT / "agent" / "ray" / name for name in ("starter.py", "jobs.py")]
 
 # Runs the archive as a node does, up to the point where the agent misses its arguments; then tells what is loaded.
 PROBE = """
@@ -48,7 +48,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 def is_allowed(name: str, path: Path) -> bool:
     first, _, rest = name.partition(".")
     if first == "muster":
-        return rest.partition(".")[0] in AGENT_ROOMS
+        return rest.partition(".")[0] in AGENT_PACKAGES
     return first in sys.stdlib_module_names or (first == "ray" and path in RAY_IS_ALLOWED_IN)
 
 
@@ -76,7 +76,6 @@ def test_the_archive_holds_every_module_of_the_node_and_no_other() -> None:
     named = {
         ".".join(("muster", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
         for path in MODULES
-        if not path.relative_to(ROOT).as_posix().startswith(SIMULATOR)
     }
     assert set(agent_sources()) == named | {"muster"}
 
@@ -89,8 +88,12 @@ def probe(contents: bytes, directory: Path, python: str = sys.executable) -> dic
     (directory / "agent.pyz").write_bytes(contents)
     done = subprocess.run(
         [python, "-I", "-S", "-c", PROBE, str(directory / "agent.pyz")],
-        cwd="/", env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        cwd="/",
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -106,7 +109,7 @@ def test_the_agent_loaded_from_its_archive_pulls_in_nothing_but_the_standard_lib
     loaded = probe(contents, tmp_path)
     foreign = [name for name in loaded["modules"] if name.partition(".")[0] not in {*sys.stdlib_module_names, "muster"}]
     assert foreign == ["__main__"]
-    assert "muster.agent.lead" in loaded["modules"] and "muster.spec" not in loaded["modules"]
+    assert "muster.agent.leader.leader" in loaded["modules"] and "muster.spec" not in loaded["modules"]
 
 
 def test_with_fitting_bytecode_nothing_is_compiled_on_the_node(contents: bytes, tmp_path: Path) -> None:
@@ -117,7 +120,7 @@ def test_where_the_bytecode_is_another_version_s_the_sources_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        archive, "compiled", lambda sources, python: (b"\x00\x00\r\n", dict.fromkeys(sources, b"no bytecode"))
+        agent_archive, "compiled", lambda sources, python: (b"\x00\x00\r\n", dict.fromkeys(sources, b"no bytecode"))
     )
     loaded = probe(build_archive(sys.executable), tmp_path)
     assert loaded["main"] == f"{tmp_path}/agent.pyz/muster.agent.main"
@@ -131,7 +134,7 @@ def test_where_no_interpreter_can_be_run_here_the_archive_holds_sources_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(archive.sys, "executable", "/no/such/python")
+        patch.setattr(agent_archive.sys, "executable", "/no/such/python")
         contents = build_archive("/no/such/python")
     assert probe(contents, tmp_path)["main"] == f"{tmp_path}/agent.pyz/muster.agent.main"
 
@@ -146,9 +149,11 @@ def test_the_archive_is_two_members_that_need_no_unpacking(contents: bytes, tmp_
 def test_a_loaded_module_can_tell_its_source(contents: bytes, tmp_path: Path) -> None:
     """The keeper and Ray's starter are run by `python -c` from it."""
     (tmp_path / "agent.pyz").write_bytes(contents)
-    program = PROBE + "from muster.process import keeper, source_of\nprint(len(source_of(keeper)))"
+    program = PROBE + "from muster.process import source_of, supervisor\nprint(len(source_of(supervisor)))"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", program, str(tmp_path / "agent.pyz")],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert int(done.stdout.splitlines()[-1]) == len((ROOT / "process" / "keeper.py").read_text())
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert int(done.stdout.splitlines()[-1]) == len((ROOT / "process" / "supervisor.py").read_text())

@@ -30,7 +30,7 @@ TELLING = {
     "bash -c setsid": (137,),
     "import ray, subprocess, sys": (137, 125, 1, 134),
     "sleep": (OWN, 137, 1, 125),  # the driver's, or one of Muster's shell scripts
-    "local_step": (143, 125),
+    "local_launcher": (143, 125),
     "bash": (125, 137, 143),
     "ray": (125, 1, 134),
     "raylet": (125, 1, 134),

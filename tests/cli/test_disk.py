@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.runs.conftest import FakeRun
 
-from muster.board import write_json
 from muster.cli.errors import run_command_line
 from muster.cli.main import cli
+from muster.rundir import write_json
 
 
 @pytest.fixture

@@ -254,7 +254,7 @@ def test_help_lists_flags_by_group_with_defaults_and_examples(
         (["--"], "no command to run"),
         ([], "no command to run"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_refused_in_one_line_with_code_2(refused: Callable[..., str], words: list[str], told: str) -> None:
     assert refused("run", *words).startswith(told)
 

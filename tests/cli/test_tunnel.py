@@ -8,7 +8,7 @@ import click
 import pytest
 
 from muster.cli.tunnel import _target
-from muster.runs.reach import Tunnel
+from muster.runs.tunnels import Tunnel
 
 
 def status(*instances: tuple[str, str, str | None]) -> dict[str, Any]:

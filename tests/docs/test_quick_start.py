@@ -47,8 +47,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site / "needs.pth").write_text(sysconfig.get_path("purelib") + "\n")
     subprocess.run(
         [*pip, "--python", str(fresh / "bin" / "python"), "install", "--quiet", "--no-deps", "--no-index", str(wheel)],
-        check=True, timeout=240,
-    )  # fmt: skip
+        check=True,
+        timeout=240,
+    )
     return fresh
 
 

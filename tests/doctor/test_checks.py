@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from muster.doctor import checks
+from muster.doctor.check_result import Verdict
 from muster.doctor.preflight import check_reach
-from muster.doctor.verdict import Verdict
 
 HEALTHY: dict[str, Any] = {
     "system": "Linux",

@@ -37,8 +37,12 @@ def test_on_one_machine_what_applies_is_checked_and_the_rest_skipped(muster: Mus
     found = states(report)
     assert [name for name, state in found.items() if state == "fail"] == []
     assert {name for name, state in found.items() if state == "skip"} - {"containers"} == {
-        "slurm", "partition", "file-visibility", "clocks", "ray",
-    }  # fmt: skip
+        "slurm",
+        "partition",
+        "file-visibility",
+        "clocks",
+        "ray",
+    }
     assert found["shared-directory"] == found["python"] == found["ports"] == "pass"
     assert (report["format"], report["complete"], report["where"], report["slurm"]) == (1, True, "machine", None)
     assert list(report["nodes"]) == [os.uname().nodename]

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import muster.doctor.node
-from muster.doctor import vehicle
-from muster.doctor.node.meeting import CANARY, Meeting, Patience, poll_interval
+from muster.doctor import probe_runner
 from muster.doctor.node.mounts import filesystem_type
+from muster.doctor.node.shared_fs_probe import CANARY, Meeting, Patience, poll_interval
 from muster.doctor.node.wire import report_lines, reports_in
 from muster.spec import JobSpec
 
@@ -89,10 +89,13 @@ def test_the_innermost_mount_decides_and_the_last_of_two_on_one_place() -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
 def test_the_nodes_side_is_valid_on_python_3_9(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 9))
-    names = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
-             for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))}  # fmt: skip
+    names = {
+        node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    }
     ours = {name for name in names if name and name.startswith("muster.")}
-    shared = ("muster.agent.ray_node.ports", "muster.port_ranges")
+    shared = ("muster.agent.ray.ports", "muster.port_ranges")
     assert all(name.startswith("muster.doctor.node.") or name in shared for name in ours)
     assert {str(name).partition(".")[0] for name in names - ours} <= sys.stdlib_module_names
 
@@ -100,10 +103,18 @@ def test_the_nodes_side_is_valid_on_python_3_9(path: Path) -> None:
 def test_the_probe_needs_no_file_of_ours_and_no_package(tmp_path: Path) -> None:
     """Run as a node would, in a Python that sees neither Muster nor site packages."""
     order = {
-        "nodes": 1, "directory": None, "canary": "", "patience": {}, "runs_dir": "/", "workdir": "/",
-        "python": sys.executable, "ray": False, "port_base": None, "block_size": 100,
-    }  # fmt: skip
-    words = vehicle.bash_words(order, "echo noise; export FROM_SETUP=1", inside_step=False)
+        "nodes": 1,
+        "directory": None,
+        "canary": "",
+        "patience": {},
+        "runs_dir": "/",
+        "workdir": "/",
+        "python": sys.executable,
+        "ray": False,
+        "port_base": None,
+        "block_size": 100,
+    }
+    words = probe_runner.bash_words(order, "echo noise; export FROM_SETUP=1", inside_step=False)
     done = subprocess.run(
         words, capture_output=True, text=True, timeout=180, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}
     )
@@ -118,10 +129,18 @@ def test_the_probe_needs_no_file_of_ours_and_no_package(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("setup", "code"), [("exit 3", 3), ("exit", 255), ("false", 1)])
 def test_a_setup_that_fails_is_reported_whether_or_not_it_ends_the_shell(tmp_path: Path, setup: str, code: int) -> None:
     order = {
-        "nodes": 1, "directory": str(tmp_path), "canary": "", "patience": {"canary": 0}, "runs_dir": "/",
-        "workdir": "/", "python": sys.executable, "ray": False, "port_base": None, "block_size": 100,
-    }  # fmt: skip
-    words = vehicle.bash_words(order, setup, inside_step=False)
+        "nodes": 1,
+        "directory": str(tmp_path),
+        "canary": "",
+        "patience": {"canary": 0},
+        "runs_dir": "/",
+        "workdir": "/",
+        "python": sys.executable,
+        "ray": False,
+        "port_base": None,
+        "block_size": 100,
+    }
+    words = probe_runner.bash_words(order, setup, inside_step=False)
     done = subprocess.run(words, capture_output=True, text=True, timeout=180)
     (report,) = reports_in(done.stdout).values()
     assert report["setup_code"] == code
@@ -130,10 +149,16 @@ def test_a_setup_that_fails_is_reported_whether_or_not_it_ends_the_shell(tmp_pat
 
 def test_the_jobs_options_reach_srun_but_not_those_of_a_batch_job() -> None:
     spec = JobSpec(
-        command=["true"], nodes=4, partition="gpu", time="10:00:00", gres="gpu:2", output="x.out", array="0-3",
+        command=["true"],
+        nodes=4,
+        partition="gpu",
+        time="10:00:00",
+        gres="gpu:2",
+        output="x.out",
+        array="0-3",
         sbatch={"mail-type": "END", "exclusive": "", "requeue": None},
-    )  # fmt: skip
-    words = vehicle.srun_words(spec, 4, False, {"SBATCH_ACCOUNT": "phys", "SBATCH_PARTITION": "other"})
+    )
+    words = probe_runner.srun_words(spec, 4, False, {"SBATCH_ACCOUNT": "phys", "SBATCH_PARTITION": "other"})
     assert {"--nodes=4", "--ntasks=4", "--partition=gpu", "--gres=gpu:2", "--account=phys", "--mail-type=END"} <= set(
         words
     )
@@ -142,13 +167,13 @@ def test_the_jobs_options_reach_srun_but_not_those_of_a_batch_job() -> None:
 
 
 def test_inside_an_allocation_the_step_is_beside_what_runs_there() -> None:
-    words = vehicle.srun_words(JobSpec(command=["true"], partition="gpu"), 2, True, {})
+    words = probe_runner.srun_words(JobSpec(command=["true"], partition="gpu"), 2, True, {})
     assert "--overlap" in words and "--partition=gpu" not in words
     env = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "1", "SLURM_CPU_BIND_TYPE": "x", "HOME": "/"}
-    assert set(vehicle.outside_step(env)) == {"SLURM_JOB_ID", "HOME"}
+    assert set(probe_runner.outside_step(env)) == {"SLURM_JOB_ID", "HOME"}
 
 
 def test_sruns_progress_is_not_its_last_word() -> None:
     text = "srun: error: n2: task 1: Killed\nsrun: job 7 queued and waiting for resources\n"
-    assert vehicle.last_words(text) == "n2: task 1: Killed"
-    assert vehicle.last_words("") == ""
+    assert probe_runner.last_words(text) == "n2: task 1: Killed"
+    assert probe_runner.last_words("") == ""

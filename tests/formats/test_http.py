@@ -39,7 +39,7 @@ SANDBOX_REQUESTS: list[tuple[str, str, str, Any, dict[str, str]]] = [
     ("load", "GET", "/load", None, {}),
     ("wrong method", "GET", "/execute", None, {}),
     ("unknown path", "GET", "/nothing", None, {}),
-]  # fmt: skip
+]
 LOG = "attempt-0/logs/driver.log"
 PLAIN_HEADERS = {"Date", "Connection", "Content-Length", "Keep-Alive", "Server", "Transfer-Encoding"}
 

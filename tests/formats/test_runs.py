@@ -73,9 +73,18 @@ def test_the_driver_of_a_ray_run_has_the_recorded_variables(ray_run: RecordedRun
     golden("driver-variables").admits({name: "string" for name in variables if OURS.match(name)})
 
 
-@pytest.mark.parametrize("record", ["job.json", "services.json", "submission.json", "attempt-0/outcome",
-                                    "attempt-0/lead-0.json", "attempt-0/nodes/0001.json",
-                                    "attempt-0/services/web.json"])  # fmt: skip
+@pytest.mark.parametrize(
+    "record",
+    [
+        "job.json",
+        "services.json",
+        "submission.json",
+        "attempt-0/outcome",
+        "attempt-0/lead-0.json",
+        "attempt-0/nodes/0001.json",
+        "attempt-0/services/web.json",
+    ],
+)
 def test_records_of_the_run_directory_have_the_recorded_keys(
     gang_run: RecordedRun, golden: Recorded, record: str
 ) -> None:

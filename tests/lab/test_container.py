@@ -14,8 +14,8 @@ from tests.image import MARK, PYTHON, build_image
 from tests.lab.conftest import LAB_DIR, SlurmCommand
 from tests.running import wait_for
 
-from muster.backends.container import Container, way_into
 from muster.lab import Lab
+from muster.launch.containers.render import Container, way_into
 
 LAB = {"nodes": 2}
 RAY_INSIDE = "/opt/ray"

@@ -12,8 +12,8 @@ from tests.lab.conftest import SlurmCommand
 from tests.lab.test_failures import hidden
 from tests.running import wait_for
 
-from muster.board import RunPaths
-from muster.runs.liveness import record_silent_end
+from muster.rundir import RunPaths
+from muster.runs.monitor import record_silent_end
 
 LAB = {"nodes": 2, "kill_wait": 5}
 

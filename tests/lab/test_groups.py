@@ -12,7 +12,7 @@ import pytest
 from tests.lab.conftest import SlurmCommand
 from tests.running import wait_for
 
-from muster.board import RunPaths
+from muster.rundir import RunPaths
 from muster.runs.status import read_status
 
 LAB = {"nodes": 4, "gpus": 2}
@@ -67,8 +67,10 @@ def test_ray_s_nodes_carry_their_group_as_label_and_resource_and_have_its_gpus(s
     found = json.loads(done.stdout.splitlines()[-1])  # Ray may have had something to say before
     nodes = sorted((int(labels["muster.io/rank"]), labels["muster.io/group"], has) for labels, has in found["nodes"])
     assert [(rank, group, has["GPU"]) for rank, group, has in nodes] == [
-        (0, "trainers", 2), (1, "trainers", 2), (2, "actors", 1),
-    ]  # fmt: skip
+        (0, "trainers", 2),
+        (1, "trainers", 2),
+        (2, "actors", 1),
+    ]
     assert [(has.get("group_trainers"), has.get("group_actors")) for _, _, has in nodes] == [(1, None)] * 2 + [
         (None, 1)
     ]
@@ -142,9 +144,12 @@ def test_one_task_of_an_array_is_stopped_and_the_others_go_on(slurm: SlurmComman
 
 def test_a_launch_of_ray_sub_runs_with_its_variables(slurm: SlurmCommand) -> None:
     slurm.env |= {
-        "COMMAND": "hostname; echo $SETTING $RAY_ENABLE_UV_RUN_RUNTIME_ENV; exit 3", "GPUS_PER_NODE": "2",
-        "SETUP_COMMAND": "export SETTING=set", "BASE_LOG_DIR": str(slurm.cwd / "logs"), "PORT": "6379",
-    }  # fmt: skip
+        "COMMAND": "hostname; echo $SETTING $RAY_ENABLE_UV_RUN_RUNTIME_ENV; exit 3",
+        "GPUS_PER_NODE": "2",
+        "SETUP_COMMAND": "export SETTING=set",
+        "BASE_LOG_DIR": str(slurm.cwd / "logs"),
+        "PORT": "6379",
+    }
     done = slurm("run", "--from-env", "--nodes=2", "--no-ray", "--python", slurm.python)
     assert (done.returncode, done.stdout) == (3, "n1\nset 0\n"), done.stderr
     assert "PORT has no effect" in done.stderr

@@ -17,8 +17,11 @@ pytestmark = pytest.mark.ray
 
 LAB = {"nodes": 3}
 # Ray gives a silent node about a minute; here some seconds, which is the same but for the waiting.
-NOTICES_SOON = ("RAY_health_check_timeout_ms=5000", "RAY_health_check_period_ms=1000",
-                "RAY_health_check_failure_threshold=2")  # fmt: skip
+NOTICES_SOON = (
+    "RAY_health_check_timeout_ms=5000",
+    "RAY_health_check_period_ms=1000",
+    "RAY_health_check_failure_threshold=2",
+)
 
 # A server with a part on each of the two nodes, and one that must not be on the head; both go on when a node is lost.
 # Every part is a family that is hard to get rid of, with a lock of its own: it has the port's number in its name,

@@ -12,7 +12,7 @@ from tests.lab.conftest import SlurmCommand, agent_on
 from tests.running import wait_for
 from tests.views.test_timeline import adds_up, phases
 
-from muster.board import RunPaths, read_json
+from muster.rundir import RunPaths, read_json
 from muster.views.record import RunReader
 from muster.views.timeline import Timeline, timeline
 

@@ -106,10 +106,17 @@ class UserCommand(SlurmCommand):
     def start(self, *args: str, **popen: Any) -> subprocess.Popen[str]:
         command = [self.python, "-m", "muster.cli.main", *args]
         return subprocess.Popen(
-            command, cwd=self.cwd, env={**os.environ, **self.env}, text=True, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            user=self.user.pw_uid, group=self.user.pw_gid, extra_groups=[],
-        )  # fmt: skip
+            command,
+            cwd=self.cwd,
+            env={**os.environ, **self.env},
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            user=self.user.pw_uid,
+            group=self.user.pw_gid,
+            extra_groups=[],
+        )
 
     def why_not(self) -> str | None:
         """Ray's compiled part is for one version of Python, and must be readable."""

@@ -6,7 +6,7 @@ from tests.lab.conftest import SlurmCommand
 from tests.running import wait_for
 from tests.views.test_timeline import adds_up, phases
 
-from muster.board import RunPaths
+from muster.rundir import RunPaths
 from muster.views.phases import Phase
 from muster.views.record import RunReader
 from muster.views.timeline import timeline

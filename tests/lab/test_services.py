@@ -34,12 +34,16 @@ while look()["ready"] != 3 or look()["urls"] == first:
 print("now", *[urllib.request.urlopen(url, timeout=10).read().decode() for url in look()["urls"]], flush=True)
 """
 JOB = {
-    "nodes": 3, "spares": 1, "on_node_loss": "replace", "ray": False, "command": ["python", "follow.py"],
+    "nodes": 3,
+    "spares": 1,
+    "on_node_loss": "replace",
+    "ray": False,
+    "command": ["python", "follow.py"],
     "services": {
         "web": {"command": ["python", "server.py", "{http}"], "ports": {"http": "auto"}, "ready": {"http": "/"}},
         "store": {"command": ["sleep", "600"], "scope": "any"},
     },
-}  # fmt: skip
+}
 
 
 def record(slurm: SlurmCommand, name: str = "web") -> dict[str, Any]:
@@ -97,9 +101,12 @@ def test_a_sandbox_has_the_same_port_on_all_nodes_and_they_know_each_other(slurm
     (slurm.cwd / "driver.py").write_text(EXECUTE)
     settings = {"workers_min": 1, "workers_max": 2, "preload": []}
     job = {
-        "nodes": 3, "ray": False, "python": slurm.python, "command": ["python", "driver.py"],
+        "nodes": 3,
+        "ray": False,
+        "python": slurm.python,
+        "command": ["python", "driver.py"],
         "services": {"sandbox": {"kind": "sandbox", "settings": settings}},
-    }  # fmt: skip
+    }
     (slurm.cwd / "job.yaml").write_text(yaml.safe_dump(job))
     done = slurm("run", "--file", "job.yaml")
     assert done.returncode == 0, done.stderr

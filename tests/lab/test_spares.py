@@ -12,7 +12,7 @@ from tests.lab.conftest import WAIT_ONCE, SlurmCommand
 from tests.lab.figures import report
 from tests.running import wait_for
 
-from muster.agent import steps
+from muster.agent.leader import launcher_log
 
 LAB = {"nodes": 5}
 # Computes until the nodes of its cluster have changed, and all ranks are there again.
@@ -132,8 +132,8 @@ def test_on_failure_all_leave_with_the_same_code(slurm: SlurmCommand) -> None:
     run = slurm.run_dir()
     assert slurm.ended_job(slurm.status()["job_id"])["ExitCode"] == "9:0"
     said = (run / "attempt-0" / "steps.log").read_text()
-    assert all(end.reason.endswith("exit code 9") for end in steps.parse(said.splitlines()))
-    assert {end.rank for end in steps.parse(said.splitlines())} == set(range(5))
+    assert all(end.reason.endswith("exit code 9") for end in launcher_log.parse(said.splitlines()))
+    assert {end.rank for end in launcher_log.parse(said.splitlines())} == set(range(5))
     assert {node["state"] for node in slurm.status()["nodes"]} == {"gone"}
 
 

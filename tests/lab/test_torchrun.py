@@ -40,8 +40,12 @@ def test_a_spare_takes_the_place_of_a_killed_node_and_every_task_that_is_left_ex
     with open(log, "w") as out:
         srun = subprocess.Popen(
             ["srun", "-N3", "--ntasks-per-node=1", "--no-kill", "--kill-on-bad-exit=0", *command],
-            cwd=slurm.cwd, env=environment(slurm), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            cwd=slurm.cwd,
+            env=environment(slurm),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
     try:
         first, second, spare = slurm.live_nodes()
         wait_for(f"both ranks; {log.read_text()}", lambda: log.read_text().count(" of 2\n") == 2, 180)
@@ -68,8 +72,13 @@ def test_10_a_coordinator_closes_a_round_without_taking_part_in_it(slurm: SlurmC
     part = f"if [ $SLURM_PROCID = 0 ]; then {coordinate}; else {take_part}; fi"
     done = subprocess.run(
         ["srun", "-N3", "--ntasks-per-node=1", "bash", "-c", part],
-        cwd=slurm.cwd, env=environment(slurm), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        cwd=slurm.cwd,
+        env=environment(slurm),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     first, second, third = slurm.live_nodes()
     assert sorted(line for line in done.stdout.splitlines() if " of " in line) == [

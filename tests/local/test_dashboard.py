@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 from tests.running import RAY_EXTRAS, MusterCommand, wait_for
 
-from muster.agent.addresses import host_addresses
+from muster.agent.net.addresses import host_addresses
 
 pytestmark = pytest.mark.ray
 

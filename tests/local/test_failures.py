@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.running import MusterCommand, wait_for
 
-from muster.backends.errors import BackendError
-from muster.board import RunPaths
+from muster.errors import BackendError
+from muster.rundir import RunPaths
 from muster.runs import stop as stopping
 
 WAITING = ("--", "bash", "-c", "echo ready; sleep 1000")
@@ -192,7 +192,7 @@ def test_an_interpreter_without_ray_is_named(muster: MusterCommand) -> None:
         (["--runs-dir", "/proc/muster"], "cannot be written"),
         (["--env", "1BAD=x"], "--env"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_clear_line_and_nothing_is_started(muster: MusterCommand, args: list[str], said: str) -> None:
     done = muster("run", "--backend", "local", "--no-ray", *args, "--", "true")
     assert done.returncode != 0

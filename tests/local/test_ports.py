@@ -20,12 +20,12 @@ import json, sys
 from dataclasses import replace
 from pathlib import Path
 from muster.agent.job import Identity, Job
-from muster.agent.master_port import take_master_port
-from muster.agent.ray_node.ports import take_block
+from muster.agent.gang.master_port import take_master_port
+from muster.agent.ray.ports import take_block
 from muster.agent.services import ports as services
-from muster.board import RunPaths
+from muster.rundir import RunPaths
 from muster.placement import ports as placement
-from muster.torch.surroundings import port_of
+from muster.torch.launch_env import port_of
 
 run = RunPaths("/runs/train-20260101T000000-ab12")
 job = Job(**{**dict.fromkeys(Job.__dataclass_fields__), "groups": [], "nodes": 2, "ray": False})
@@ -111,9 +111,14 @@ def test_ray_a_gang_and_a_service_stay_out_of_them_in_a_run(narrow: list[str], m
     (muster.cwd / "job.yaml").write_text(JOB)
     command = [*narrow, sys.executable, "-m", "muster.cli.main", "run", "--backend", "local", "--python", muster.python]
     with subprocess.Popen(
-        [*command, "-f", "job.yaml"], cwd=muster.cwd, env={**os.environ, **muster.env}, text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+        [*command, "-f", "job.yaml"],
+        cwd=muster.cwd,
+        env={**os.environ, **muster.env},
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     told = [json.loads(line.partition("told ")[2]) for line in out.splitlines() if "told " in line]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.running import MusterCommand, wait_for
 
-from muster.agent.ray_node.node import TOKENS_SINCE
+from muster.agent.ray.node import TOKENS_SINCE
 
 pytestmark = pytest.mark.ray
 
@@ -177,9 +177,12 @@ def test_an_idle_cluster_takes_drivers_and_ends_only_when_ray_has_no_job_any_mor
     token = str(attempt.parent / "ray-token")
     env = {**os.environ, "RAY_ADDRESS": muster.status()["ray"]["address"], "RAY_AUTH_MODE": "token"}
     stranger = subprocess.Popen(
-        [muster.python, "-c", COUNT + STAY], cwd=muster.cwd, env={**env, "RAY_AUTH_TOKEN_PATH": token},
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [muster.python, "-c", COUNT + STAY],
+        cwd=muster.cwd,
+        env={**env, "RAY_AUTH_TOKEN_PATH": token},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     guest = muster("run", "--in", attempt.parent.name, "--", "python", "-c", COUNT)
     assert guest.returncode == 0 and guest.stdout.endswith("2 nodes\n"), guest.stdout + guest.stderr
     wait_for("the stranger", (muster.cwd / "connected").exists)

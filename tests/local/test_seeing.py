@@ -10,7 +10,7 @@ import pytest
 from tests.running import MusterCommand, wait_for
 from tests.views.test_timeline import adds_up, phases
 
-from muster.board import RunPaths
+from muster.rundir import RunPaths
 from muster.views.phases import Phase
 from muster.views.record import RunReader
 from muster.views.timeline import Timeline, timeline
@@ -72,8 +72,9 @@ def test_a_restarted_run_has_two_cycles_and_the_loss_between_them(muster: Muster
     (attempt,) = seen(muster).attempts
     assert [cycle.number for cycle in attempt.cycles] == [0, 1]
     assert [(mark.kind, mark.rank) for mark in attempt.marks if mark.kind in ("lost", "cycle")] == [
-        ("lost", 1), ("cycle", None),
-    ]  # fmt: skip
+        ("lost", 1),
+        ("cycle", None),
+    ]
     assert attempt.cycles[1].path[0].start == attempt.cycles[0].end
     assert phases(attempt.nodes[1])[-1] == "lost" and "spare" in phases(attempt.nodes[2])
 

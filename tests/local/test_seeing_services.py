@@ -11,7 +11,7 @@ from tests.running import MusterCommand, wait_for
 from tests.views.test_terminal import drawn
 from tests.views.test_timeline import phases
 
-from muster.board import RunPaths
+from muster.rundir import RunPaths
 from muster.views.metrics import metrics
 from muster.views.phases import Phase
 from muster.views.record import RunReader

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from tests.running import MusterCommand, wait_for
 
-from muster.agent.ray_node.settings import temp_dir
+from muster.agent.ray.settings import temp_dir
 
 REPOSITORY = Path(__file__).parents[2]
 # Serves as a real one does, once the file `go` is there; says which start it is, and ends when told to over HTTP.
@@ -117,8 +117,11 @@ def test_services_of_all_scopes_are_where_they_should_be(muster: MusterCommand) 
     ranks = {name: [one["rank"] for one in entry["instances"]] for name, entry in found.items()}
     assert ranks == {"every": [0, 1, 2], "at-head": [0], "one": [2], "two": [1, 2]}
     assert [(entry["wanted"], entry["ready"], entry["gate"]) for entry in found.values()] == [
-        (3, 3, True), (1, 1, True), (1, 1, True), (2, 2, True)
-    ]  # fmt: skip
+        (3, 3, True),
+        (1, 1, True),
+        (1, 1, True),
+        (2, 2, True),
+    ]
     url = found["one"]["instances"][0]["url"]
     assert ask(url).startswith(url.rpartition(":")[2])
     assert {one["host"] for one in record(muster, "two")["instances"]} == {"node-1", "node-2"}
@@ -294,9 +297,12 @@ def test_a_gang_finds_the_service_of_each_node(muster: MusterCommand) -> None:
 def test_a_service_gets_what_it_is_meant_to_get(muster: MusterCommand) -> None:
     dump = f"{DUMP.replace('/env', '/service')}; import time; open('{{dir}}/up', 'w'); time.sleep(600)"
     service = {
-        "command": ["python", "-c", dump], "ready": {"file": "up"}, "ports": {"main": "auto"},
-        "env": {"API_TOKEN": "sesame-open", "WHERE": "{address}:{main}"}, "env_passthrough": ["WANTED_*"],
-    }  # fmt: skip
+        "command": ["python", "-c", dump],
+        "ready": {"file": "up"},
+        "ports": {"main": "auto"},
+        "env": {"API_TOKEN": "sesame-open", "WHERE": "{address}:{main}"},
+        "env_passthrough": ["WANTED_*"],
+    }
     env = {"WANTED_ONE": "1", "OTHER": "2"}
     done = run(muster, {"web": service}, nodes=1, command=["true"], env=env)
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.running import MusterCommand, wait_for
 
-from muster.rendezvous.silence import STARTUP_SILENCE_S
+from muster.election.leader_silence import STARTUP_SILENCE_S
 
 # Each driver says who it is and when it lives, ten times a second, and waits to be lost in the first cycle.
 DRIVER = """
@@ -52,8 +52,9 @@ def test_another_node_leads_when_the_lead_is_lost(muster: MusterCommand, signum:
     status = muster.status()
     assert (status["term"], status["lead"], status["cycle"], status["state"]) == (1, 1, 1, "succeeded")
     assert [cycle["members"] for cycle in status["cycles"]] == [
-        ["node-0", "node-1", "node-2"], ["node-1", "node-2", "node-3"]
-    ]  # fmt: skip
+        ["node-0", "node-1", "node-2"],
+        ["node-1", "node-2", "node-3"],
+    ]
     (first, _, last), (second, begin, _) = lives(muster)
     assert (first, second) == ("0", "1") and last < begin
 

@@ -10,7 +10,7 @@ import pytest
 from tests.hung_filesystem import WAITS_IN, Hung, hung_filesystem
 from tests.running import MusterCommand, wait_for
 
-from muster.process.tree import read_process, read_stat
+from muster.process.proctree import read_process, read_stat
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="mounting a filesystem that hangs needs root and FUSE"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from muster.placement.cluster import Node
+    from muster.placement.planning.cluster import Node
 
 DEADLINE_S = 180.0
 MARK = "MUSTER_PLACEMENT_TEST"  # in the environment of every program that a test starts
@@ -75,14 +75,14 @@ def connect(cluster: Any) -> None:
 
 @pytest.fixture
 def head(ray_cluster: Any) -> Node:
-    from muster.placement.nodes import survey
+    from muster.placement.runtime.nodes import survey
 
     return next(node for node in survey().nodes if node.head)
 
 
 @pytest.fixture
 def worker(ray_cluster: Any) -> Node:
-    from muster.placement.nodes import survey
+    from muster.placement.runtime.nodes import survey
 
     return next(node for node in survey().nodes if not node.head)
 
@@ -149,9 +149,13 @@ def group(ray_cluster: Any) -> Iterator[Any]:
     """A bundle of 1 CPU on the head, one of 1 CPU and 2 GPUs on the worker."""
     import ray
 
-    from muster.placement.groups import build_pg
+    from muster.placement.runtime.groups import build_pg
 
-    made = build_pg([{"CPU": 1}, {"CPU": 1, "GPU": 2}], "STRICT_SPREAD", name=f"test-{os.getpid()}",
-                    bundle_label_selector=[{"rack": "a"}, {"rack": "b"}])  # fmt: skip
+    made = build_pg(
+        [{"CPU": 1}, {"CPU": 1, "GPU": 2}],
+        "STRICT_SPREAD",
+        name=f"test-{os.getpid()}",
+        bundle_label_selector=[{"rack": "a"}, {"rack": "b"}],
+    )
     yield made
     ray.util.remove_placement_group(made)

@@ -9,7 +9,7 @@ from tests.placement.conftest import eventually
 if TYPE_CHECKING:
     from tests.placement.conftest import Marked
 
-    from muster.placement.managed import ManagedSubprocess
+    from muster.placement.runtime.managed import ManagedSubprocess
 
 # A launcher, a child in its group, one in a session of its own, a daemon, and one that forks and leaves a hundred times
 # a second; all deaf to TERM. All inherit a lock, which nobody can have before the last of them is gone.
@@ -37,7 +37,7 @@ SIZE = 4  # without the one that is now here, now there
 
 def family(group: Any, marked: Marked, label: str = "family", **options: Any) -> ManagedSubprocess:
     """One of these in the group's first bundle."""
-    from muster.placement.managed import ManagedSubprocess
+    from muster.placement.runtime.managed import ManagedSubprocess
 
     process = ManagedSubprocess.spawn(
         label, group, 0, num_gpus=0, python_args=["-S", "-c", FAMILY], subprocess_env=marked.env, **options

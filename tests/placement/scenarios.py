@@ -33,7 +33,7 @@ from muster.placement import (
     plan,
     survey,
 )
-from muster.placement.groups import GroupRequest, remove_groups
+from muster.placement.runtime.groups import GroupRequest, remove_groups
 
 SLEEP = ["-S", "-c", "import time; time.sleep(1000)"]
 SMALL = Model("small", gpus_per_rank=0, cpus=1)
@@ -72,8 +72,10 @@ def fragmentation() -> None:
     """Two GPUs are free, one on each of two nodes: enough, but not for one that wants both on one node."""
     held = gpus() - 1
     nodes = [node.id for node in survey().nodes]
-    requests = [GroupRequest(f"hold-{n}", [{"GPU": held}], "STRICT_PACK", [{"ray.io/node-id": node}])
-                for n, node in enumerate(nodes)]  # fmt: skip
+    requests = [
+        GroupRequest(f"hold-{n}", [{"GPU": held}], "STRICT_PACK", [{"ray.io/node-id": node}])
+        for n, node in enumerate(nodes)
+    ]
     groups = build_groups(requests)
     while sum(node.available.get("GPU", 0) for node in survey().nodes) != len(nodes):
         time.sleep(0.05)  # Ray's view of what is free is a moment old
@@ -81,8 +83,11 @@ def fragmentation() -> None:
     together = Model("together", tp=2, cpus=0, strategy="STRICT_PACK")
     verdict = plan(survey(), [together])
     assert verdict.outcome is Outcome.BUSY and "lacks 1 GPU (1 GPU left of" in verdict.explain(), verdict.explain()
-    refused(PlacementError, "lacks 1 GPU (1 GPU left of",
-            lambda: build_pg([{"GPU": 2}], "STRICT_PACK", name="together", ready_timeout_s=1))  # fmt: skip
+    refused(
+        PlacementError,
+        "lacks 1 GPU (1 GPU left of",
+        lambda: build_pg([{"GPU": 2}], "STRICT_PACK", name="together", ready_timeout_s=1),
+    )
     with sleeping("split", Model("split", tp=2, cpus=0)) as server:  # one that may be split has a place
         assert len(set(server.status()[0].nodes)) == 2
     remove_groups(groups)
@@ -96,8 +101,11 @@ def head_exclusion() -> None:
     with sleeping("away", model) as server:
         assert head not in {node for status in server.status() for node in status.nodes}
         refused(PlacementError, "cannot fit, not even on the empty cluster", lambda: server.scale(others + 1))
-    refused(RuntimeError, "besides the head have",
-            lambda: check_total_gpu_capacity(others * gpus() + 1, ignore_head_node=True))  # fmt: skip
+    refused(
+        RuntimeError,
+        "besides the head have",
+        lambda: check_total_gpu_capacity(others * gpus() + 1, ignore_head_node=True),
+    )
 
 
 def second_driver() -> None:
@@ -133,8 +141,11 @@ def reconnecting() -> None:
 def bad_binary() -> None:
     """An error that says where, and the name and the place are free again."""
     for _ in range(2):
-        refused(SubprocessError, "/no/such/program could not be started",
-                lambda: Replicas("bad", SMALL, command=["/no/such/program"]).start())  # fmt: skip
+        refused(
+            SubprocessError,
+            "/no/such/program could not be started",
+            lambda: Replicas("bad", SMALL, command=["/no/such/program"]).start(),
+        )
 
 
 def ports() -> None:

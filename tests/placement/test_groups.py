@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from muster.placement.cluster import Node
+    from muster.placement.planning.cluster import Node
 
 ray = pytest.importorskip("ray")
 
-from muster.placement import bundles, groups  # noqa: E402
-from muster.placement.cluster import mismatch  # noqa: E402
-from muster.placement.errors import PlacementError  # noqa: E402
-from muster.placement.nodes import check_total_gpu_capacity, survey  # noqa: E402
-from muster.placement.planning import FREE  # noqa: E402
-from muster.placement.shape import plan_replica_bundle_shape  # noqa: E402
+from muster.placement.errors import PlacementError
+from muster.placement.planning.cluster import mismatch
+from muster.placement.planning.planner import FREE
+from muster.placement.planning.shape import plan_replica_bundle_shape
+from muster.placement.runtime import (
+    bundles,
+    groups,
+)
+from muster.placement.runtime.nodes import check_total_gpu_capacity, survey
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
@@ -72,10 +75,13 @@ def test_of_several_groups_all_or_none_are_built_and_busy_is_told_with_the_reaso
     ] * 2
     with pytest.raises(PlacementError, match="after 1 s placement groups are not ready: more-1") as caught:
         groups.build_groups(
-            [groups.GroupRequest("more-0", [{"CPU": 1}], "STRICT_PACK"),
-             groups.GroupRequest("more-1", [{"CPU": 1, "GPU": 1}], "STRICT_PACK")],
-            timeout_s=1, progress=told.append,
-        )  # fmt: skip
+            [
+                groups.GroupRequest("more-0", [{"CPU": 1}], "STRICT_PACK"),
+                groups.GroupRequest("more-1", [{"CPU": 1, "GPU": 1}], "STRICT_PACK"),
+            ],
+            timeout_s=1,
+            progress=told.append,
+        )
     assert "would if nothing else ran" in str(caught.value) and "lacks 1 GPU (0 GPU left of 4 GPU)" in str(caught.value)
     assert "1 of 2 placement groups are ready" in told
     assert not groups.find_groups(lambda name: name.startswith("more-"))

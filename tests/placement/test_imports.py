@@ -12,9 +12,22 @@ import muster.placement
 
 ROOM = Path(muster.placement.__file__).parent
 WITHOUT_RAY = (
-    "cluster", "request", "problem", "bounds", "search", "planning", "explain", "shape", "flags", "ports",
-    "names", "probe", "watch", "supervision", "errors",
-)  # fmt: skip
+    "cluster",
+    "request",
+    "problem",
+    "bounds",
+    "search",
+    "planning",
+    "explain",
+    "shape",
+    "flags",
+    "ports",
+    "names",
+    "probe",
+    "watch",
+    "supervision",
+    "errors",
+)
 
 
 @pytest.mark.parametrize("path", sorted(ROOM.glob("*.py")), ids=lambda path: path.stem)

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 ray = pytest.importorskip("ray")
 
-from muster.placement import stopping, sweep  # noqa: E402
-from muster.placement.errors import SubprocessError  # noqa: E402
-from muster.placement.managed import NOSET_CUDA_RUNTIME_ENV, ManagedSubprocess, merged_runtime_env  # noqa: E402
+from muster.placement.errors import SubprocessError
+from muster.placement.runtime import (
+    orphans,
+    shutdown,
+)
+from muster.placement.runtime.managed import NOSET_CUDA_RUNTIME_ENV, ManagedSubprocess, merged_runtime_env
 
 pytestmark = pytest.mark.ray
 
@@ -33,9 +36,14 @@ def test_a_program_sees_its_gpus_the_nodes_environment_and_what_it_was_given(
 ) -> None:
     show = "echo gpus=$CUDA_VISIBLE_DEVICES; echo path=$PATH; echo given=$GIVEN; echo port={port}; exit 3"
     process = ManagedSubprocess.spawn(
-        "show", group, 1, num_gpus=2, command=["sh", "-c", show], runtime_dir=str(tmp_path),
+        "show",
+        group,
+        1,
+        num_gpus=2,
+        command=["sh", "-c", show],
+        runtime_dir=str(tmp_path),
         subprocess_env={"GIVEN": "yes {not} ours", **marked.env},
-    )  # fmt: skip
+    )
     try:
         assert process.wait(timeout=180) == 3
         log = process.read_log_tail()
@@ -56,9 +64,13 @@ def test_python_args_are_for_the_actors_interpreter_and_a_second_start_appends_t
 ) -> None:
     for _ in range(2):
         process = ManagedSubprocess.spawn(
-            "which", group, 0, num_gpus=0, python_args=["-c", "import sys; print(sys.executable)"],
+            "which",
+            group,
+            0,
+            num_gpus=0,
+            python_args=["-c", "import sys; print(sys.executable)"],
             runtime_dir=str(tmp_path),
-        )  # fmt: skip
+        )
         assert process.wait(timeout=180) == 0
         process.stop()
     assert (tmp_path / "which.log").read_text() == f"{sys.executable}\n" * 2
@@ -105,9 +117,9 @@ def test_a_stop_that_hangs_is_forced_and_what_cannot_be_asked_is_named(
 
     stuck = ray.remote(Stuck).options(num_cpus=0).remote()
     program = ManagedSubprocess.spawn("asked", group, 0, num_gpus=0, command=["sleep", "9"], subprocess_env=marked.env)
-    monkeypatch.setattr(stopping, "ANSWER_S", 0.5)
+    monkeypatch.setattr(shutdown, "ANSWER_S", 0.5)
     actors = [("alike", stuck), ("alike", program.actor), ("no actor", object())]
-    assert stopping.graceful_stop_actors(actors, timeout_s=0.5) == ["no actor"]
+    assert shutdown.graceful_stop_actors(actors, timeout_s=0.5) == ["no actor"]
     assert forced.exists() and marked.gone()
 
 
@@ -124,8 +136,14 @@ def test_a_killed_actor_makes_the_wait_resolve_and_takes_the_program_along(group
 
 
 def test_what_a_program_leaves_behind_when_it_ends_is_ended_too(group: Any, marked: Marked) -> None:
-    process = ManagedSubprocess.spawn("leaves", group, 0, num_gpus=0, subprocess_env=marked.env,
-                                      command=["sh", "-c", "setsid sleep 1000 & sleep 0.2; exit 0"])  # fmt: skip
+    process = ManagedSubprocess.spawn(
+        "leaves",
+        group,
+        0,
+        num_gpus=0,
+        subprocess_env=marked.env,
+        command=["sh", "-c", "setsid sleep 1000 & sleep 0.2; exit 0"],
+    )
     assert process.wait(timeout=180) == 0
     assert marked.alive() == []
     process.stop()
@@ -176,7 +194,7 @@ def test_a_detached_program_survives_its_driver_and_is_found_again(
     ray.shutdown()
     assert len(marked.alive()) >= 4
     connect(ray_cluster)
-    found = sweep.reacquire_detached_actor_handles([live, gone], actor_name_prefix="ours")
+    found = orphans.reacquire_detached_actor_handles([live, gone], actor_name_prefix="ours")
     assert found == [live] and live.is_alive()
     live.stop(timeout_s=0.2)
     assert marked.gone()
@@ -187,9 +205,9 @@ def test_a_sweep_by_prefix_stops_what_matches_and_nothing_else(group: Any, marke
         ManagedSubprocess.spawn("it", group, 0, num_gpus=0, command=["sleep", "1000"], actor_name_prefix=prefix)
         for prefix in ("mine", "other")
     )
-    assert sweep.sweep_orphan_actors_by_prefix(prefix="mine_") == 1
-    assert sweep.sweep_orphan_actors_by_prefix(prefix="mine_") == 0
+    assert orphans.sweep_orphan_actors_by_prefix(prefix="mine_") == 1
+    assert orphans.sweep_orphan_actors_by_prefix(prefix="mine_") == 0
     assert other.is_alive()
     other.stop()
     with pytest.raises(ValueError, match="empty prefix"):
-        sweep.sweep_orphan_actors_by_prefix(prefix="")
+        orphans.sweep_orphan_actors_by_prefix(prefix="")

@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from muster.placement.cluster import Cluster, Node
-from muster.placement.planning import TOTAL, Outcome, plan
-from muster.placement.request import PACK, STRICT_PACK, STRICT_SPREAD, Model
+from muster.placement.planning.cluster import Cluster, Node
+from muster.placement.planning.planner import TOTAL, Outcome, plan
+from muster.placement.planning.request import PACK, STRICT_PACK, STRICT_SPREAD, Model
 
 GIB = 2**30
 
@@ -114,8 +114,13 @@ def test_taken_resources_make_it_busy_and_the_plan_says_which_it_looked_at() -> 
 
 def test_what_is_missing_is_named_node_by_node() -> None:
     nodes = [Node("n0", {"CPU": 8, "GPU": 4}), Node("n1", {"CPU": 1, "GPU": 8}), Node("n2", {"CPU": 8})]
-    words = plan(Cluster(nodes), [Model("m", tp=4, strategy=STRICT_PACK, bundles=1, cpus=2), Model("l", tp=8, cpus=2,
-                 strategy=STRICT_PACK, bundles=1)]).explain()  # fmt: skip
+    words = plan(
+        Cluster(nodes),
+        [
+            Model("m", tp=4, strategy=STRICT_PACK, bundles=1, cpus=2),
+            Model("l", tp=8, cpus=2, strategy=STRICT_PACK, bundles=1),
+        ],
+    ).explain()
     assert "cannot fit, not even on the empty cluster (3 nodes" in words
     assert "m: 1 replica of 2 CPU + 4 GPU\n    0 on n0" in words
     assert "l: no place for 1 of 1 replica" in words

@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from muster.placement.cluster import Cluster, Node, mismatch
-from muster.placement.planning import FREE, TOTAL, Outcome, Plan, plan
-from muster.placement.request import PACK, STRICT_PACK, STRICT_SPREAD, Model, Shape
+from muster.placement.planning.cluster import Cluster, Node, mismatch
+from muster.placement.planning.planner import FREE, TOTAL, Outcome, Plan, plan
+from muster.placement.planning.request import PACK, STRICT_PACK, STRICT_SPREAD, Model, Shape
 
 MOST_BUNDLES = 7
 

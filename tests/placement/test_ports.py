@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.placement import ports
+from muster.placement.runtime import ports
 from muster.port_ranges import ephemeral_range
 
 # Fifty processes that wait for one pipe to be closed, ask, and tell.

@@ -18,24 +18,17 @@ from tests.placement.conftest import connect, eventually
 if TYPE_CHECKING:
     from tests.placement.conftest import Marked
 
-    from muster.placement.cluster import Node
+    from muster.placement.planning.cluster import Node
 
 ray = pytest.importorskip("ray")
 
-from muster.placement import (  # noqa: E402
-    Event,
-    Model,
-    OwnedElsewhere,
-    PlacementError,
-    Policy,
-    Probe,
-    Replicas,
-    SubprocessError,
+from muster.placement import Event, Model, OwnedElsewhere, PlacementError, Policy, Probe, Replicas, SubprocessError
+from muster.placement.runtime import (
     groups,
-    sweep,
+    orphans,
 )
-from muster.placement.lease import Lease, is_alive, owner_of  # noqa: E402
-from muster.placement.names import NAMESPACE, parsed  # noqa: E402
+from muster.placement.runtime.lease import Lease, is_alive, owner_of
+from muster.placement.runtime.names import NAMESPACE, parsed
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
@@ -284,7 +277,7 @@ def test_a_killed_drivers_server_is_gone_or_the_next_owners_to_sweep(
         eventually("the server to be gone", lambda: not marked.alive())
     with serving("orphaned", marked) as server:
         assert server.endpoints() and len(marked.alive()) == 1
-    assert sweep.sweep_server("orphaned", before_term=10**6) == 0
+    assert orphans.sweep_server("orphaned", before_term=10**6) == 0
 
 
 def test_the_example_serves_on_three_replicas_over_two_nodes(ray_cluster: Any) -> None:

@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
-from muster.placement.cluster import Cluster, Node
-from muster.placement.flags import engine_kwargs_to_cli_flags
-from muster.placement.shape import IGNORE_HEAD_VARIABLE, ReplicaBundleSpec, plan_replica_bundle_shape, shape_for
+from muster.placement.planning.cluster import Cluster, Node
+from muster.placement.planning.flags import engine_kwargs_to_cli_flags
+from muster.placement.planning.shape import (
+    IGNORE_HEAD_VARIABLE,
+    ReplicaBundleSpec,
+    plan_replica_bundle_shape,
+    shape_for,
+)
 
 
 def nodes(*gpus: int, head: int | None = None) -> list[dict[str, Any]]:
@@ -33,9 +38,13 @@ def test_a_larger_one_is_split_evenly_over_the_fewest_nodes(
 
 @pytest.mark.parametrize(
     ("size", "topology", "message"),
-    [(4, nodes(1, 3), "even split.*2 nodes have 3, 1"), (6, nodes(2, 2), "even split"), (1, [], "No GPU nodes"),
-     (1, nodes(0), "No GPU nodes: none of the cluster's 1 nodes")],
-)  # fmt: skip
+    [
+        (4, nodes(1, 3), "even split.*2 nodes have 3, 1"),
+        (6, nodes(2, 2), "even split"),
+        (1, [], "No GPU nodes"),
+        (1, nodes(0), "No GPU nodes: none of the cluster's 1 nodes"),
+    ],
+)
 def test_what_cannot_be_is_refused_with_its_own_words(size: int, topology: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(RuntimeError, match=message):
         plan_replica_bundle_shape(size, _topology=topology)
@@ -65,10 +74,25 @@ def test_where_nodes_have_no_type_label_the_head_is_excluded_by_its_id() -> None
 
 def test_options_become_flags() -> None:
     options = {
-        "tensor_parallel_size": 4, "enforce_eager": True, "enable_lora": False, "seed": None, "dtype": "auto",
-        "served_model_name": ["a", "b"], "generation_config": {"temperature": 0.7}, "rate": 0.5,
-    }  # fmt: skip
+        "tensor_parallel_size": 4,
+        "enforce_eager": True,
+        "enable_lora": False,
+        "seed": None,
+        "dtype": "auto",
+        "served_model_name": ["a", "b"],
+        "generation_config": {"temperature": 0.7},
+        "rate": 0.5,
+    }
     assert engine_kwargs_to_cli_flags(options) == [
-        "--tensor-parallel-size", "4", "--enforce-eager", "--dtype", "auto",
-        "--served-model-name", '["a", "b"]', "--generation-config", '{"temperature": 0.7}', "--rate", "0.5",
-    ]  # fmt: skip
+        "--tensor-parallel-size",
+        "4",
+        "--enforce-eager",
+        "--dtype",
+        "auto",
+        "--served-model-name",
+        '["a", "b"]',
+        "--generation-config",
+        '{"temperature": 0.7}',
+        "--rate",
+        "0.5",
+    ]

@@ -25,13 +25,13 @@ from tests.placement.families import family
 if TYPE_CHECKING:
     from tests.placement.conftest import Marked
 
-    from muster.placement.managed import ManagedSubprocess
+    from muster.placement.runtime.managed import ManagedSubprocess
 
 ray = pytest.importorskip("ray")
 
-from muster.placement import inventory  # noqa: E402
-from muster.placement.groups import build_pg, find_groups_anywhere, remove_groups  # noqa: E402
-from muster.process.tree import read_process  # noqa: E402
+from muster.placement.runtime import inventory
+from muster.placement.runtime.groups import build_pg, find_groups_anywhere, remove_groups
+from muster.process.proctree import read_process
 
 pytestmark = pytest.mark.ray
 

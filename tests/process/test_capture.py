@@ -15,7 +15,7 @@ from tests.running import wait_for
 
 from muster.process import Log, Owned, Scope, descendants
 from muster.process.capture import Rotating
-from muster.process.tree import read_processes
+from muster.process.proctree import read_processes
 
 Python = Callable[[str], list[str]]
 Gone = Callable[..., Awaitable[None]]

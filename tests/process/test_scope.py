@@ -142,11 +142,13 @@ async def test_many_starts_at_once_with_environments_larger_than_a_socket_buffer
     async with Scope("test") as scope:
         children = await asyncio.gather(
             *(
-                scope.spawn([sys.executable, "-S", "-c", f"import os; raise SystemExit(len(os.environ['N']) + {n})"],
-                            env={**os.environ, **large, "N": "n" * n})
+                scope.spawn(
+                    [sys.executable, "-S", "-c", f"import os; raise SystemExit(len(os.environ['N']) + {n})"],
+                    env={**os.environ, **large, "N": "n" * n},
+                )
                 for n in range(8)
             )
-        )  # fmt: skip
+        )
         assert [(await child.wait()).code for child in children] == [2 * n for n in range(8)]
 
 

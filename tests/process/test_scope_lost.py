@@ -16,7 +16,7 @@ import pytest
 from tests.process.conftest import nest
 from tests.running import wait_for
 
-from muster.process import Exit, Scope, SpawnError, keeper
+from muster.process import Exit, Scope, SpawnError, supervisor
 
 if TYPE_CHECKING:
     from tests.process.conftest import Words
@@ -112,7 +112,7 @@ async def test_a_keeper_that_meets_its_own_defect_still_ends_what_it_keeps(
     scope = await Scope("test").open()
     await scope.spawn(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=words.fd)
     child = await words.pid()
-    scope._socket.send(keeper.LENGTH.pack(5) + b"?????")  # no owner says this
+    scope._socket.send(supervisor.LENGTH.pack(5) + b"?????")  # no owner says this
     await gone(child, scope.keeper_pid)
     await scope.close(grace=0)
     capfd.readouterr()  # the keeper's traceback

@@ -15,8 +15,8 @@ from tests.hung_filesystem import WAITS_IN, Hung, hung_filesystem
 from tests.running import wait_for
 
 from muster.process import Exit, Scope
-from muster.process.ending import STUCK_S, Left
-from muster.process.tree import kill_is_pending
+from muster.process.proctree import kill_is_pending
+from muster.process.unkillable import STUCK_S, Left
 
 if TYPE_CHECKING:
     from tests.process.conftest import Words

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.fake_slurm import fake_slurm
 
-from muster.board import RunPaths, write_json
+from muster.rundir import RunPaths, write_json
 
 __all__ = ["fake_slurm"]
 

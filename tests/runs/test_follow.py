@@ -14,11 +14,11 @@ import pytest
 from tests.fake_slurm import FakeSlurm
 from tests.runs.conftest import FakeRun
 
-from muster.board import AttemptPaths
+from muster.rundir import AttemptPaths
 from muster.runs import follow as following
-from muster.runs import liveness
+from muster.runs import monitor
 from muster.runs.follow import Event, Output, RunResult, follow
-from muster.runs.liveness import Liveness
+from muster.runs.monitor import Liveness
 
 DEADLINE_S = 120.0
 
@@ -245,7 +245,7 @@ async def test_an_outcome_goes_before_the_end_of_the_job_script(run: FakeRun) ->
 async def test_a_silent_run_whose_job_slurm_knows_as_ended_ends_as_failed(
     run: FakeRun, state: str | None, said: str, monkeypatch: pytest.MonkeyPatch, fake_slurm: FakeSlurm
 ) -> None:
-    monkeypatch.setattr(liveness, "ASK_SLURM_S", 0.0)
+    monkeypatch.setattr(monitor, "ASK_SLURM_S", 0.0)
     if state is not None:
         fake_slurm.knows("4711", state, run.script)
     result = (await all_of(run.submitted(job_id="4711")))[-1]

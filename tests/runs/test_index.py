@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.runs.conftest import FakeRun
 
-from muster.board import RunPaths
+from muster.rundir import RunPaths
 from muster.runs.index import NoSuchRun, all_runs, find_run, remember
 
 MakeRun = Callable[..., FakeRun]

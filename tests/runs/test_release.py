@@ -12,11 +12,11 @@ import pytest
 from tests.fake_slurm import FakeSlurm
 from tests.runs.conftest import FakeRun
 
-from muster.backends.errors import BackendError
-from muster.board import write_json
+from muster.errors import BackendError
+from muster.rundir import write_json
 from muster.runs import release as releasing
 from muster.runs.follow import Event, RunResult, follow
-from muster.runs.liveness import Liveness, settle
+from muster.runs.monitor import Liveness, settle
 from muster.runs.release import release, release_all
 from muster.runs.stop import stop_run
 
@@ -150,8 +150,8 @@ def test_a_chain_goes_on_when_the_job_of_a_dead_script_is_cancelled(
     run: FakeRun, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The script cannot say that the next job follows: Slurm does, once the one before is out of the way."""
-    monkeypatch.setattr("muster.runs.liveness.SEQUEL_S", 0.0)
-    monkeypatch.setattr("muster.runs.liveness.REQUEUE_S", 0.0)
+    monkeypatch.setattr("muster.runs.monitor.SEQUEL_S", 0.0)
+    monkeypatch.setattr("muster.runs.monitor.REQUEUE_S", 0.0)
     over(run, job_ids=["17", "18"])
     write_json(run.job, {"nodes": 2, "chain": 2})
     fake_slurm.knows("17", "RUNNING", run.script)

@@ -11,8 +11,18 @@ from tests.runs.conftest import FakeRun
 from muster.runs.status import newest_published, read_status
 
 DOCUMENTED = {
-    "run", "end_reason", "job_id", "backend", "state", "attempt", "cycle", "nodes", "driver", "timings", "error",
-}  # fmt: skip
+    "run",
+    "end_reason",
+    "job_id",
+    "backend",
+    "state",
+    "attempt",
+    "cycle",
+    "nodes",
+    "driver",
+    "timings",
+    "error",
+}
 TIMINGS = {"job_start", "lead_ready", "ray_head_ready", "ray_ready", "driver_start", "driver_end", "ended"}
 
 

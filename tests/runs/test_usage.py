@@ -14,12 +14,23 @@ from muster.runs.usage import Usage, measure, part_of, total
 @pytest.mark.parametrize(
     ("path", "part"),
     [
-        ("", "other"), ("job.json", "other"), ("agent.pyz", "other"), ("job.out", "logs"), ("slurm-7.out", "logs"),
-        ("output", "output"), ("output/logs/a.log", "output"), ("attempt-0", "other"), ("attempt-0/outcome", "other"),
-        ("attempt-0/steps.log", "logs"), ("attempt-0/events-0.jsonl", "logs"), ("attempt-12/logs/driver.log", "logs"),
-        ("attempt-0/logs/ray", "ray"), ("attempt-0/logs/ray/n1.tar.gz", "ray"), ("attempt-0/nodes/0.json", "other"),
+        ("", "other"),
+        ("job.json", "other"),
+        ("agent.pyz", "other"),
+        ("job.out", "logs"),
+        ("slurm-7.out", "logs"),
+        ("output", "output"),
+        ("output/logs/a.log", "output"),
+        ("attempt-0", "other"),
+        ("attempt-0/outcome", "other"),
+        ("attempt-0/steps.log", "logs"),
+        ("attempt-0/events-0.jsonl", "logs"),
+        ("attempt-12/logs/driver.log", "logs"),
+        ("attempt-0/logs/ray", "ray"),
+        ("attempt-0/logs/ray/n1.tar.gz", "ray"),
+        ("attempt-0/nodes/0.json", "other"),
     ],
-)  # fmt: skip
+)
 def test_what_a_path_belongs_to(path: str, part: str) -> None:
     assert part_of(tuple(path.split("/")) if path else ()) == part
 

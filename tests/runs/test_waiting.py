@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.stand_in import beat
-from muster.board import AttemptPaths, RunPaths, write_json
-from muster.rendezvous.silence import STARTUP_SILENCE_S
+from muster.agent.first_leader import beat
+from muster.election.leader_silence import STARTUP_SILENCE_S
+from muster.rundir import AttemptPaths, RunPaths, write_json
 from muster.runs import waiting
 from muster.runs.status import read_status
 from muster.runs.waiting import Waiting
@@ -51,8 +51,11 @@ def test_who_follows_a_run_hears_what_it_waits_for_when_that_changes_and_now_and
         if (text := watch.look()) is not None:
             said[second] = text
     assert [(second, text.split()[0]) for second, text in said.items()] == [
-        (10, "waiting"), (70, "waiting"), (111, "n1,"), (171, "n1,")
-    ]  # fmt: skip
+        (10, "waiting"),
+        (70, "waiting"),
+        (111, "n1,"),
+        (171, "n1,"),
+    ]
     write_json(attempt.lead(), {"rank": 1})
     now = 2000.0
     assert watch.look() is None

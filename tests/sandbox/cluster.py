@@ -14,8 +14,8 @@ from typing import Any
 from tests.running import wait_for
 from tests.sandbox.serving import Served
 
-from muster.process.tree import read_processes
-from muster.sandbox.nginx import find_nginx
+from muster.process.proctree import read_processes
+from muster.sandbox.gateway.nginx_config import find_nginx
 
 TOKEN = "a-token.of~the/run=="
 KINDS = ("nginx", "python")

@@ -42,17 +42,28 @@ class Served:
         os.chmod(self.place, 0o777)
         self.ready = self.place / "ready.json"
         settings = {
-            "port": 0, "ready_file": str(self.ready), "python": python, "preload": [], "workers_min": 2,
+            "port": 0,
+            "ready_file": str(self.ready),
+            "python": python,
+            "preload": [],
+            "workers_min": 2,
             "workers_max": 4,
-            "scratch_dir": str(self.place), **settings,
-        }  # fmt: skip
+            "scratch_dir": str(self.place),
+            **settings,
+        }
         self.log = (self.place / "log").open("w+")
         environment = {"PYTHONPATH": str(SOURCE), "PATH": os.environ["PATH"], "SECRET_OF_SERVICE": "hunter2"}
         self.process = subprocess.Popen(
-            [python, "-m", "muster.sandbox", "-"], stdin=subprocess.PIPE, stdout=self.log, stderr=self.log, cwd="/",
+            [python, "-m", "muster.sandbox", "-"],
+            stdin=subprocess.PIPE,
+            stdout=self.log,
+            stderr=self.log,
+            cwd="/",
             preexec_fn=end_with_us,
-            env=environment, text=True, **({} if user is None else {"user": user, "group": user, "extra_groups": []}),
-        )  # fmt: skip
+            env=environment,
+            text=True,
+            **({} if user is None else {"user": user, "group": user, "extra_groups": []}),
+        )
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(settings))
         self.process.stdin.close()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from muster.sandbox.admission import BATCH, FAVOURS, PROGRAM, SESSION, Admission, Overloaded
+from muster.sandbox.engine.admission_queue import BATCH, FAVOURS, PROGRAM, SESSION, Admission, Overloaded
 
 
 async def settle() -> None:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.running import wait_for
 
-from muster.sandbox import AsyncClient, Client, Result, SandboxLost, SandboxRefused, SandboxUnavailable, calls
-from muster.sandbox.calls import CHUNK, STREAMS, Choice
-from muster.sandbox.ring import ranked
+from muster.sandbox import AsyncClient, Client, Result, SandboxLost, SandboxRefused, SandboxUnavailable
+from muster.sandbox.client import retry_rules
+from muster.sandbox.client.retry_rules import CHUNK, STREAMS, Choice
+from muster.sandbox.hash_ring import ranked
 
 if TYPE_CHECKING:
     from tests.sandbox.serving import Served
@@ -223,7 +224,7 @@ def test_a_replay_that_breaks_off_leaves_no_half_session_to_be_used(
 def test_a_batch_that_only_waits_is_not_taken_for_lost(
     client: Callable[..., Both], own: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "PATIENCE_S", 0.5)  # what a client waits for a sign of life, beyond the timeout
+    monkeypatch.setattr(retry_rules, "PATIENCE_S", 0.5)  # what a client waits for a sign of life, beyond the timeout
     served = own(workers_min=1, workers_max=1)
     busy = threading.Thread(target=lambda: served.execute("import time; time.sleep(6)"))
     busy.start()
@@ -235,7 +236,7 @@ def test_a_batch_that_only_waits_is_not_taken_for_lost(
 
 def test_endpoints_come_from_the_environment_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_SERVICE_SANDBOX_URLS", "http://a:1,http://b:2")
-    from muster.sandbox.client import given_or_found
+    from muster.sandbox.client.sync_client import given_or_found
 
     assert given_or_found(None) == ["http://a:1", "http://b:2"]
     monkeypatch.delenv("MUSTER_SERVICE_SANDBOX_URLS")

@@ -350,12 +350,20 @@ def test_a_root_service_runs_programs_as_somebody_else(box: Served) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        "libc.unshare(0x10000000)", "libc.unshare(0x00020000)", "libc.mount(b'none', b'/tmp', b'tmpfs', 0, None)",
-        "libc.chroot(b'.')", "libc.setns(3, 0)", "libc.sethostname(b'x', 1)", "libc.syscall(321, 0, 0, 0)",
-        "libc.syscall(250, 0, 0, 0)", "libc.personality(0x0040000)", "libc.shmget(0, 4096, 0o1666)",
-        "libc.syscall(56, 0x10000011, 0, 0, 0, 0)", "libc.syscall(435, b'\\0' * 88, 88)",
+        "libc.unshare(0x10000000)",
+        "libc.unshare(0x00020000)",
+        "libc.mount(b'none', b'/tmp', b'tmpfs', 0, None)",
+        "libc.chroot(b'.')",
+        "libc.setns(3, 0)",
+        "libc.sethostname(b'x', 1)",
+        "libc.syscall(321, 0, 0, 0)",
+        "libc.syscall(250, 0, 0, 0)",
+        "libc.personality(0x0040000)",
+        "libc.shmget(0, 4096, 0o1666)",
+        "libc.syscall(56, 0x10000011, 0, 0, 0, 0)",
+        "libc.syscall(435, b'\\0' * 88, 88)",
     ],
-)  # fmt: skip
+)
 def test_calls_that_open_new_worlds_are_refused(box: Served, call: str) -> None:
     if os.uname().machine != "x86_64" and "syscall" in call:
         pytest.skip("numbers of x86_64")

@@ -79,8 +79,10 @@ def test_bytes_that_are_no_text_are_replaced(box: Served) -> None:
 
 def test_a_shell_command_that_fails_is_an_error(box: Served) -> None:
     assert box.execute("echo out; echo err >&2; exit 3", "shell") == {
-        "process_status": "error", "stdout": "out\n", "stderr": "err\n",
-    }  # fmt: skip
+        "process_status": "error",
+        "stdout": "out\n",
+        "stderr": "err\n",
+    }
     assert box.out("echo $((6 * 7)) | cat", "shell") == "42\n"
 
 

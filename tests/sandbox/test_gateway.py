@@ -21,9 +21,9 @@ from tests.running import wait_for
 from tests.sandbox.cluster import KINDS, TOKEN, Cluster, kinds_here, nginx_of
 from tests.sandbox.conftest import LEVELS
 
-from muster.process.tree import read_processes
-from muster.sandbox.nginx import find_nginx
-from muster.sandbox.ring import Ring
+from muster.process.proctree import read_processes
+from muster.sandbox.gateway.nginx_config import find_nginx
+from muster.sandbox.hash_ring import Ring
 
 if TYPE_CHECKING:
     from tests.sandbox.serving import Answer, Served

@@ -11,8 +11,8 @@ import pytest
 from tests.sandbox.cluster import Cluster, kinds_here
 
 from muster.sandbox import AsyncClient, Client, Result, SandboxLost
-from muster.sandbox.calls import Answer, Choice, execute_call, result_of, streams_at
-from muster.sandbox.ring import Ring, ranked
+from muster.sandbox.client.retry_rules import Answer, Choice, execute_call, result_of, streams_at
+from muster.sandbox.hash_ring import Ring, ranked
 
 
 @pytest.fixture(params=kinds_here())
@@ -73,10 +73,13 @@ def test_a_gateways_own_words() -> None:
 @pytest.mark.parametrize(
     ("answer", "streams"),
     [
-        (None, 2), (Answer(404, b"{}"), 2), (Answer(200, b"?"), 2), (Answer(200, b'{"endpoints": []}'), 2),
+        (None, 2),
+        (Answer(404, b"{}"), 2),
+        (Answer(200, b"?"), 2),
+        (Answer(200, b'{"endpoints": []}'), 2),
         (Answer(200, b'{"endpoints": ["a", "b", "c"]}'), 6),
     ],
-)  # fmt: skip
+)
 def test_a_batch_has_streams_for_every_node_behind_an_endpoint(answer: Any, streams: int) -> None:
     assert streams_at(answer) == streams
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from muster.sandbox import members, nginx
-from muster.sandbox.balancer import key_of
-from muster.sandbox.members import Members, MembersError, parse
-from muster.sandbox.ring import Ring, points_of
+from muster.sandbox.gateway import nginx_config, peers
+from muster.sandbox.gateway.balancer import key_of
+from muster.sandbox.gateway.peers import Members, MembersError, parse
+from muster.sandbox.hash_ring import Ring, points_of
 from muster.sandbox.settings import Settings, SettingsError
 
 GOLDEN = Path(__file__).parent / "golden"
-PLAN = nginx.Plan("127.0.0.1:6000", "10.0.0.2:7001", "t0p", "/place", 3600.0)
+PLAN = nginx_config.Plan("127.0.0.1:6000", "10.0.0.2:7001", "t0p", "/place", 3600.0)
 THREE = Members(7, ("http://10.0.0.1:7001", "http://10.0.0.2:7001", "http://[fd00::3]:7001"))
 
 
@@ -23,20 +23,20 @@ THREE = Members(7, ("http://10.0.0.1:7001", "http://10.0.0.2:7001", "http://[fd0
     ("name", "plan"),
     [
         ("alone.conf", PLAN),
-        ("three.conf", nginx.Plan("127.0.0.1:6000", "10.0.0.2:7001", "t0p", "/place", 3600.0, THREE)),
+        ("three.conf", nginx_config.Plan("127.0.0.1:6000", "10.0.0.2:7001", "t0p", "/place", 3600.0, THREE)),
         (
             "shared.conf",
-            nginx.Plan("[::1]:6000", "[::1]:7001", "t0p", "/p", 10.5, THREE, True, "root root", connections=960),
+            nginx_config.Plan("[::1]:6000", "[::1]:7001", "t0p", "/p", 10.5, THREE, True, "root root", connections=960),
         ),
     ],
 )
-def test_the_configuration(name: str, plan: nginx.Plan) -> None:
+def test_the_configuration(name: str, plan: nginx_config.Plan) -> None:
     path = GOLDEN / name
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
-        path.write_text(nginx.render(plan))
+        path.write_text(nginx_config.render(plan))
         pytest.fail(f"{path} was made: look at it")
-    assert nginx.render(plan) == path.read_text()
+    assert nginx_config.render(plan) == path.read_text()
 
 
 def test_members_are_sorted_and_each_is_there_once() -> None:
@@ -48,12 +48,28 @@ def test_members_are_sorted_and_each_is_there_once() -> None:
 @pytest.mark.parametrize(
     "endpoint",
     [
-        "http://10.0.0.1:7001; } server { listen 80", "http://10.0.0.1:7001\n", "http://10.0.0.1:7001 backup",
-        "http://10.0.0.1:$port", "http://user@10.0.0.1:80", "https://10.0.0.1:80", "http://10.0.0.1", "http://n1:7001",
-        "http://10.0.0.1:0", "http://10.0.0.1:65536", "http://10.0.0.1:80/path", "http://0.0.0.0:80", "unix:/tmp/x",
-        "http://[fd00::3%25eth0]:80", "http://[]:80", "http://1.2.3:80", "http://10.0.0.1:٣", "", 7, None,
+        "http://10.0.0.1:7001; } server { listen 80",
+        "http://10.0.0.1:7001\n",
+        "http://10.0.0.1:7001 backup",
+        "http://10.0.0.1:$port",
+        "http://user@10.0.0.1:80",
+        "https://10.0.0.1:80",
+        "http://10.0.0.1",
+        "http://n1:7001",
+        "http://10.0.0.1:0",
+        "http://10.0.0.1:65536",
+        "http://10.0.0.1:80/path",
+        "http://0.0.0.0:80",
+        "unix:/tmp/x",
+        "http://[fd00::3%25eth0]:80",
+        "http://[]:80",
+        "http://1.2.3:80",
+        "http://10.0.0.1:٣",
+        "",
+        7,
+        None,
     ],
-)  # fmt: skip
+)
 def test_nothing_but_an_address_and_a_port_is_a_member(endpoint: object) -> None:
     with pytest.raises(MembersError, match="endpoint "):
         parse({"version": 1, "endpoints": ["http://10.0.0.1:7001", endpoint]})
@@ -63,7 +79,7 @@ def test_nothing_but_an_address_and_a_port_is_a_member(endpoint: object) -> None
 def test_other_files_are_no_members(data: object, tmp_path: Path) -> None:
     (tmp_path / "members").write_text(json.dumps(data))
     with pytest.raises(MembersError, match=r"members: (it must be|version is)"):
-        members.read(str(tmp_path / "members"))
+        peers.read(str(tmp_path / "members"))
 
 
 def test_the_ring_is_the_ketama_of_nginx() -> None:
@@ -92,8 +108,8 @@ def test_what_a_request_is_kept_together_by() -> None:
 
 
 def test_where_a_server_is_reached_from_its_own_node() -> None:
-    assert nginx.own_address("0.0.0.0", 7) == "127.0.0.1:7" and nginx.own_address("::", 7) == "[::1]:7"
-    assert nginx.own_address("10.0.0.1", 7) == "10.0.0.1:7"
+    assert nginx_config.own_address("0.0.0.0", 7) == "127.0.0.1:7" and nginx_config.own_address("::", 7) == "[::1]:7"
+    assert nginx_config.own_address("10.0.0.1", 7) == "10.0.0.1:7"
 
 
 def test_settings_of_a_cluster_that_cannot_work_are_refused() -> None:

@@ -120,9 +120,18 @@ def test_a_request_that_a_web_page_can_send_runs_nothing(front: Served, fronts: 
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:{}", "127.0.0.1.evil.example:{}", "localhost.evil.example", "10.1.2.3:{}",
-             "[2001:db8::1]:{}", "0.0.0.0:{}", "127.0.0.1@evil.example"]
-)  # fmt: skip
+    "host",
+    [
+        "evil.example",
+        "evil.example:{}",
+        "127.0.0.1.evil.example:{}",
+        "localhost.evil.example",
+        "10.1.2.3:{}",
+        "[2001:db8::1]:{}",
+        "0.0.0.0:{}",
+        "127.0.0.1@evil.example",
+    ],
+)
 def test_a_name_that_was_rebound_to_loopback_reaches_nothing(front: Served, fronts: Fronts, host: str) -> None:
     before, name = fronts.executed(), host.format(front.port)
     own = {"Host": name, "Origin": f"http://{name}"}

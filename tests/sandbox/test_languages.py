@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from muster.sandbox.languages import Languages, UnknownLanguage
+from muster.sandbox.engine.languages import Languages, UnknownLanguage
 
 if TYPE_CHECKING:
     from tests.sandbox.serving import Served
@@ -66,9 +66,13 @@ def test_run_code_answers_as_sandboxfusion_does(strong: Served) -> None:
     answer = run_code(strong, code="print(input())", language="python", stdin="hi", memory_limit_MB=-1)
     assert answer["run_result"].pop("execution_time") > 0
     assert answer == {
-        "status": "Success", "message": "", "compile_result": None, "executor_pod_name": None, "files": {},
+        "status": "Success",
+        "message": "",
+        "compile_result": None,
+        "executor_pod_name": None,
+        "files": {},
         "run_result": {"status": "Finished", "return_code": 0, "stdout": "hi\n", "stderr": ""},
-    }  # fmt: skip
+    }
 
 
 def test_run_code_tells_failures_and_timeouts_apart(strong: Served) -> None:
@@ -90,9 +94,12 @@ def test_run_code_has_results_of_compiling_and_running(strong: Served) -> None:
 
 def test_run_code_brings_files_and_fetches_what_was_made(strong: Served) -> None:
     answer = run_code(
-        strong, code="data = open('in/a').read()\nopen('out', 'w').write(data * 2)", language="python",
-        files={"in/a": base64.b64encode(b"xy").decode(), "none": None}, fetch_files=["out", "missing"],
-    )  # fmt: skip
+        strong,
+        code="data = open('in/a').read()\nopen('out', 'w').write(data * 2)",
+        language="python",
+        files={"in/a": base64.b64encode(b"xy").decode(), "none": None},
+        fetch_files=["out", "missing"],
+    )
     assert {name: base64.b64decode(data) for name, data in answer["files"].items()} == {"out": b"xyxy"}
 
 

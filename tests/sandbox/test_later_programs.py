@@ -10,10 +10,10 @@ import pytest
 from tests.sandbox.conftest import EVERY_LEVEL, serve_at
 
 from muster.sandbox import settings
-from muster.sandbox.box import Box
-from muster.sandbox.job import Ended, Step, Usage, Work
-from muster.sandbox.output import Captured
-from muster.sandbox.worker import Unclean
+from muster.sandbox.engine.engine import Box
+from muster.sandbox.engine.output import Captured
+from muster.sandbox.engine.worker import Unclean
+from muster.sandbox.models import Ended, Step, Usage, Work
 
 if TYPE_CHECKING:
     from tests.sandbox.serving import Served

@@ -12,9 +12,9 @@ from tests.running import wait_for
 from tests.sandbox.cluster import Cluster, kinds_here
 from tests.sandbox.serving import Served
 
-from muster.sandbox.members import Members, MembersError, parse
-from muster.sandbox.nginx import find_nginx
-from muster.sandbox.ring import Ring
+from muster.sandbox.gateway.nginx_config import find_nginx
+from muster.sandbox.gateway.peers import Members, MembersError, parse
+from muster.sandbox.hash_ring import Ring
 
 MANY = 10_000
 needs_nginx = pytest.mark.skipif(find_nginx() is None, reason="no nginx here")
@@ -64,8 +64,11 @@ def test_a_few_live_nodes_among_10_000_members_serve_each_other(start: Callable[
         gateway = node.ask("GET", "/gateway")
         assert (gateway["gateway"], len(gateway["endpoints"])) == (node.facts["gateway"], MANY)
         assert node.ask("GET", "/health")["gateway"] == {
-            "kind": node.facts["gateway"], "version": 2, "members": MANY, "problem": None,
-        }  # fmt: skip
+            "kind": node.facts["gateway"],
+            "version": 2,
+            "members": MANY,
+            "problem": None,
+        }
         assert node.out("print(1)") == "1\n"
         for owner, name in names.items():
             answer = node.cell("n = n + 1 if 'n' in dir() else 0\nn", name)

@@ -10,8 +10,8 @@ from pathlib import Path
 from tests.running import wait_for
 
 from muster.process import Log, Scope
-from muster.process.tree import read_process, read_processes
-from muster.sandbox.orphans import end_orphans
+from muster.process.proctree import read_process, read_processes
+from muster.sandbox.engine.orphans import end_orphans
 
 LEAVES_ONE = ["sh", "-c", "setsid sleep 1000 & exit 0"]
 

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from muster.sandbox import contract, fusion, metrics
-from muster.sandbox.bundle import bundle
-from muster.sandbox.contract import BadRequest, Bounds
-from muster.sandbox.http import Connections, Head, Request, Response
-from muster.sandbox.http import serve as serve_http
-from muster.sandbox.inside import repl, seccomp
-from muster.sandbox.job import Ended, Usage
-from muster.sandbox.languages import Languages
-from muster.sandbox.levels import FLOOR, ROOT, USER, candidates, first_user
-from muster.sandbox.output import Captured, Stream, plain
+from muster.sandbox.api import metrics, nemo_skills, sandbox_fusion
+from muster.sandbox.api.nemo_skills import BadRequest, Bounds
+from muster.sandbox.engine.isolation import FLOOR, ROOT, USER, candidates, first_user
+from muster.sandbox.engine.jail_program import bundle
+from muster.sandbox.engine.languages import Languages
+from muster.sandbox.engine.output import Captured, Stream, plain
+from muster.sandbox.http.server import Connections, Head, Request, Response
+from muster.sandbox.http.server import serve as serve_http
+from muster.sandbox.jail import repl, seccomp
+from muster.sandbox.models import Ended, Usage
 from muster.sandbox.settings import Settings, SettingsError, split_address
 
 BOUNDS = Bounds(3600, 1 << 20, 4096)
@@ -123,22 +123,24 @@ def ended(**fields: Any) -> Ended:
 
 
 def test_a_limit_is_an_error_with_its_reason_and_what_was_printed() -> None:
-    request = contract.parse({"generated_code": "", "timeout": 5, "language": "python"}, {}, HERE, BOUNDS)
-    answer = contract.answer(request, ended(exit_code=None, signal=9, reason="memory"))
+    request = nemo_skills.parse({"generated_code": "", "timeout": 5, "language": "python"}, {}, HERE, BOUNDS)
+    answer = nemo_skills.answer(request, ended(exit_code=None, signal=9, reason="memory"))
     assert answer == {
-        "process_status": "error", "stdout": "o", "reason": "memory",
+        "process_status": "error",
+        "stdout": "o",
+        "reason": "memory",
         "stderr": "eExecution ended: it needed more memory than it may have\n",
-    }  # fmt: skip
+    }
 
 
 def test_numbers_must_be_numbers() -> None:
     for timeout in (True, "5", -1, float("nan"), float("inf"), None):
         with pytest.raises(BadRequest, match="timeout must be a number greater than 0"):
-            contract.parse({"generated_code": "", "timeout": timeout, "language": "python"}, {}, HERE, BOUNDS)
+            nemo_skills.parse({"generated_code": "", "timeout": timeout, "language": "python"}, {}, HERE, BOUNDS)
 
 
 def test_a_worker_that_was_lost_is_the_sandbox_s_error_in_sandboxfusion_s_words() -> None:
-    answer = fusion.answer([ended(exit_code=None, signal=9, reason="lost")], False, 1000, {})
+    answer = sandbox_fusion.answer([ended(exit_code=None, signal=9, reason="lost")], False, 1000, {})
     assert (answer["status"], answer["message"]) == ("SandboxError", "its worker was lost")
     assert answer["run_result"]["status"] == "Error"
 
@@ -196,9 +198,14 @@ def test_the_filter_keeps_limits_and_scheduling_of_the_worker_from_its_programs(
         assert [decide(program, number, (pid,)) for pid in (0, 1, 2)] == [allowed, refused, allowed]
     for number, first in ((SETPRIORITY, 0), (IOPRIO, 1)):
         for kind, whose, then in (
-            (PROCESS, 0, allowed), (PROCESS, 1, refused), (PROCESS, 2, allowed),
-            (GROUP, 0, allowed), (GROUP, 7, refused), (USER_S, 0, refused), (USER_S, 1000, refused),
-        ):  # fmt: skip
+            (PROCESS, 0, allowed),
+            (PROCESS, 1, refused),
+            (PROCESS, 2, allowed),
+            (GROUP, 0, allowed),
+            (GROUP, 7, refused),
+            (USER_S, 0, refused),
+            (USER_S, 1000, refused),
+        ):
             assert decide(program, number, (kind + first, whose)) == then, (number, kind, whose)
 
 
@@ -237,11 +244,17 @@ async def exchange(sent: list[bytes]) -> bytes:
 
 
 async def test_requests_in_pieces_in_chunks_and_one_after_the_other_are_read() -> None:
-    said = await exchange([
-        b"POST /a HT", b"TP/1.1\r\nContent-Length: 4\r\n\r\nab", b"cdGET /b HTTP/1.1\r\n\r\n",
-        b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nxyz\r\n2;e=1\r\n", b"12\r\n0\r\n\r\n",
-        b"POST /d HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1\r\nConnection: close\r\n\r\n", b"!",
-    ])  # fmt: skip
+    said = await exchange(
+        [
+            b"POST /a HT",
+            b"TP/1.1\r\nContent-Length: 4\r\n\r\nab",
+            b"cdGET /b HTTP/1.1\r\n\r\n",
+            b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nxyz\r\n2;e=1\r\n",
+            b"12\r\n0\r\n\r\n",
+            b"POST /d HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1\r\nConnection: close\r\n\r\n",
+            b"!",
+        ]
+    )
     found = re.findall(rb'"path": "(..)", "body": "([^"]*)"', said)
     assert found == [(b"/a", b"abcd"), (b"/b", b""), (b"/c", b"xyz12"), (b"/d", b"!")]
     assert b"100 Continue" in said
@@ -319,7 +332,7 @@ def test_commands_in_cells_are_found_only_where_they_are_no_python() -> None:
 
 def test_what_is_sent_to_the_zygote_holds_no_secret_of_the_settings() -> None:
     sent = json.loads(bundle({"preload": [], "read_only": []}))
-    assert sent["modules"]["muster"] is None and "def main" in sent["modules"]["muster.sandbox.inside.zygote"]
+    assert sent["modules"]["muster"] is None and "def main" in sent["modules"]["muster.sandbox.jail.zygote"]
     assert sys.version_info >= (3, 9)
 
 

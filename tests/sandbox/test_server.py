@@ -20,7 +20,7 @@ import pytest
 from tests.running import wait_for
 from tests.sandbox.serving import survivors
 
-from muster.process.tree import descendants, read_processes
+from muster.process.proctree import descendants, read_processes
 
 if TYPE_CHECKING:
     from tests.sandbox.serving import Served
@@ -215,8 +215,14 @@ def test_unknown_paths_and_methods_are_told(strong: Served) -> None:
 
 def refused(settings: dict[str, Any]) -> str:
     environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, "-m", "muster.sandbox", "-"], input=json.dumps(settings), text=True,
-                          capture_output=True, timeout=60, env=environment)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "muster.sandbox", "-"],
+        input=json.dumps(settings),
+        text=True,
+        capture_output=True,
+        timeout=60,
+        env=environment,
+    )
     assert done.returncode in (1, 2), done
     return done.stderr
 

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 def test_the_contract_s_four_answers_exactly(box: Served) -> None:
     session = box.new_session()
     assert box.cell("print(1)", session) == {
-        "process_status": "completed", "stdout": "1\n", "stderr": "", "new_session_created": True,
-    }  # fmt: skip
+        "process_status": "completed",
+        "stdout": "1\n",
+        "stderr": "",
+        "new_session_created": True,
+    }
     assert box.cell("1 / 0", session) == {
         "process_status": "error",
         "stdout": "Traceback (most recent call last):\n    1 / 0\nZeroDivisionError: division by zero\n",
@@ -36,9 +39,11 @@ def test_the_contract_s_four_answers_exactly(box: Served) -> None:
         "new_session_created": False,
     }
     assert box.cell("import time; time.sleep(60)", session, timeout=1) == {
-        "process_status": "timeout", "stdout": "", "stderr": "Execution timed out after 1 seconds\n",
+        "process_status": "timeout",
+        "stdout": "",
+        "stderr": "Execution timed out after 1 seconds\n",
         "new_session_created": False,
-    }  # fmt: skip
+    }
 
 
 def test_state_stays_and_the_last_expression_is_shown(box: Served) -> None:
@@ -119,8 +124,11 @@ def test_a_session_that_ends_its_process_is_an_error_and_then_new(box: Served) -
     box.cell("x = 1", session)
     answer = box.cell("import os; os._exit(3)", session)
     assert answer == {
-        "process_status": "error", "stdout": "", "stderr": "connection closed\n", "new_session_created": False,
-    }  # fmt: skip
+        "process_status": "error",
+        "stdout": "",
+        "stderr": "connection closed\n",
+        "new_session_created": False,
+    }
     assert [box.cell("1", session)["new_session_created"] for _ in range(2)] == [True, False]
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.sandbox.inside import state
-from muster.sandbox.inside.kernel import syscall
+from muster.sandbox.jail import state
+from muster.sandbox.jail.kernel import syscall
 
 IOPRIO_SET = {"x86_64": 251, "aarch64": 30}[os.uname().machine]
 CHANGEABLE = [limit for limit in state.LIMITS if resource.getrlimit(limit)[1] not in range(8)]

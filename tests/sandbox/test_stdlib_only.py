@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import muster
-from muster.sandbox.bundle import INSIDE, OF_PROCESS
+from muster.sandbox.engine.jail_program import INSIDE, OF_PROCESS
 
 ROOT = Path(muster.__file__).parent
 MODULES = sorted((ROOT / "sandbox").rglob("*.py"))
 ALLOWED = ("process", "sandbox")
-OPTIONAL = {"inside/ipython.py": "IPython"}
+OPTIONAL = {"jail/ipython.py": "IPython"}
 
 
 def imports(tree: ast.AST) -> list[str]:
@@ -46,12 +46,12 @@ def test_a_module_is_valid_on_python_3_9_and_imports_the_standard_library_alone(
 
 
 def test_everything_that_runs_inside_is_sent_there() -> None:
-    assert {path.stem for path in (ROOT / "sandbox" / "inside").glob("*.py")} - {"__init__"} == set(INSIDE)
+    assert {path.stem for path in (ROOT / "sandbox" / "jail").glob("*.py")} - {"__init__"} == set(INSIDE)
 
 
 def test_what_runs_inside_imports_nothing_that_is_not_sent() -> None:
-    sent = {*OF_PROCESS, "muster.sandbox.inside", *(f"muster.sandbox.inside.{name}" for name in INSIDE)}
-    for path in (ROOT / "sandbox" / "inside").glob("*.py"):
+    sent = {*OF_PROCESS, "muster.sandbox.jail", *(f"muster.sandbox.jail.{name}" for name in INSIDE)}
+    for path in (ROOT / "sandbox" / "jail").glob("*.py"):
         assert [n for n in imports(ast.parse(path.read_text())) if n.startswith("muster") and n not in sent] == []
 
 
@@ -59,7 +59,11 @@ def test_the_client_pulls_in_nothing_foreign() -> None:
     code = (
         "import sys; before = set(sys.modules); import muster.sandbox as s; s.Client; print(set(sys.modules) - before)"
     )
-    done = subprocess.run([sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"],
-                          capture_output=True, text=True, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     loaded = {name.partition(".")[0] for name in ast.literal_eval(done.stdout)}
     assert loaded <= {*sys.stdlib_module_names, "muster"}

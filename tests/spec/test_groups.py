@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.spec import JobSpec, SpecError, load_job
-from muster.spec.groups import resolved
+from muster.spec.fields.groups import resolved
 
 TWO = [{"name": "trainers", "nodes": 2, "gpus_per_node": 8}, {"name": "actors", "nodes": 3}]
 

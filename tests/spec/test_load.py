@@ -213,7 +213,7 @@ def test_two_spellings_of_one_field_are_refused(job_file: Path) -> None:
         ("sbatch: {mem: lots}", "sbatch.mem: 'lots' is not an amount of memory; allowed: a number of"),
         ("sbatch: {p: a}\npartition: b", "sbatch.p: is 'a', but --partition (field partition) is 'b'"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_value_is_told_with_field_value_and_what_is_allowed(job_file: Path, field: str, told: str) -> None:
     assert problem(job_file, f"command: a\n{field}").startswith(f"job.yaml: {told}")
 

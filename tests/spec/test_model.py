@@ -257,9 +257,7 @@ def test_all_sbatch_options_of_a_job_come_in_one_place() -> None:
 
     requests = spec.sbatch_requests()
 
-    assert requests == {
-        "partition": "gpu", "gpus-per-node": "0", "exclusive": None, "time": "30", "mail-type": "END"
-    }  # fmt: skip
+    assert requests == {"partition": "gpu", "gpus-per-node": "0", "exclusive": None, "time": "30", "mail-type": "END"}
     assert [as_argument(*option) for option in requests.items()][2:4] == ["--time=30", "--exclusive"]
     assert job(exclusive=False).sbatch_requests() == {"exclusive": ""}
 
@@ -289,10 +287,15 @@ def test_a_job_survives_its_json_unchanged(**fields: Any) -> None:
     assert JobSpec.model_validate(json.loads(json.dumps(spec.model_dump(mode="json")))) == spec
 
 
-@given(st.dictionaries(st.sampled_from(list(JobSpec.model_fields)), st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-)))  # fmt: skip
+@given(
+    st.dictionaries(
+        st.sampled_from(list(JobSpec.model_fields)),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        ),
+    )
+)
 def test_any_input_is_either_a_job_or_a_validation_error(fields: dict[str, Any]) -> None:
     with contextlib.suppress(ValidationError):
         JobSpec.model_validate({"command": ["true"], **fields})

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from muster.agent.main import PASSED_ON
-from muster.spec import JobSpec, values
+from muster.spec import JobSpec, validators
 
 
 @pytest.mark.parametrize("value", ["USR2@120", "sigusr1@60", "HUP@5", "10@90", "R:USR1@120"])
@@ -33,7 +33,7 @@ def test_any_other_is_refused_with_the_reason(value: str, why: str) -> None:
 
 
 def test_the_signals_that_are_taken_are_those_that_agents_pass_on() -> None:
-    assert {f"SIG{name}" for name in values.PASSED_ON} == {signum.name for signum in PASSED_ON}
+    assert {f"SIG{name}" for name in validators.PASSED_ON} == {signum.name for signum in PASSED_ON}
 
 
 def test_ends_are_a_list_or_one_text_with_commas() -> None:

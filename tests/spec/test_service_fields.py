@@ -72,7 +72,7 @@ def test_a_job_without_services_has_none() -> None:
         ({**JUDGE, "settings": {"network": True}}, "services.judge: has settings, which are a sandbox's"),
         ({**JUDGE, "container": "other.sif"}, "services.judge.container: one srun carries everything of a job"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused_by_its_field(service: dict[str, Any], words: str) -> None:
     assert words in refusal(service)
 
@@ -101,8 +101,12 @@ def test_a_sandbox_s_settings_get_their_types() -> None:
     given = {"workers_max": "64", "network": "false", "idle_s": "1.5", "preload": ["numpy"], "env": {"A": "1"}}
     service = job(services={"sandbox": {"kind": "sandbox", "settings": given}}).services["sandbox"]
     assert service.settings == {
-        "workers_max": 64, "network": False, "idle_s": 1.5, "preload": ["numpy"], "env": {"A": "1"}
-    }  # fmt: skip
+        "workers_max": 64,
+        "network": False,
+        "idle_s": 1.5,
+        "preload": ["numpy"],
+        "env": {"A": "1"},
+    }
     assert json.loads(json.dumps(service.model_dump(mode="json")))["settings"]["workers_max"] == 64
 
 
@@ -118,6 +122,6 @@ def test_a_sandbox_s_settings_get_their_types() -> None:
         ({"settings": {"workers_max": "many"}}, "has workers_max: 'many', which is not of the type int"),
         ({"settings": {"isolation": "none"}}, "has isolation: 'none', which is none of auto, full, floor, process"),
     ],
-)  # fmt: skip
+)
 def test_what_a_sandbox_cannot_have_is_refused(more: dict[str, Any], words: str) -> None:
     assert words in refusal({"kind": "sandbox", **more}, name="sandbox")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from muster.backends.choose import Place, choose_place
-from muster.backends.errors import Mistake
-from muster.backends.slurm import render
+from muster.errors import Mistake
+from muster.launch import slurm_directives
+from muster.launch.target import Place, choose_place
 from muster.spec import JobSpec
 
 
@@ -39,7 +39,7 @@ def test_segments_are_counted_when_it_is_known_how_many_nodes_there_are(allocati
 
 
 def test_slurm_is_asked_for_the_nodes_and_the_spares() -> None:
-    assert render.options(job(nodes=3, spares=2), "/run", "/work")["nodes"] == "5"
+    assert slurm_directives.options(job(nodes=3, spares=2), "/run", "/work")["nodes"] == "5"
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_slurm_is_asked_for_the_nodes_and_the_spares() -> None:
     ids=["no-spares", "spares", "restart"],
 )
 def test_a_job_that_goes_on_without_a_lost_node_is_not_ended_by_slurm(fields: dict[str, Any], stays: bool) -> None:
-    assert ("no-kill" in render.options(job(requeue_on=["node-fail"], **fields), "/run", "/work")) is stays
+    assert ("no-kill" in slurm_directives.options(job(requeue_on=["node-fail"], **fields), "/run", "/work")) is stays
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.running import wait_for
 
-from muster.rendezvous.elastic_types import ElasticPlan
+from muster.torch.elastic_types import ElasticPlan
 from muster.torch.session import Round, Session
 from muster.torch.settings import Settings
 
@@ -86,9 +86,16 @@ class Game:
 
     def settings(self, number: int, token: bytes = b"secret", is_host: bool = False, **plan: Any) -> Settings:
         return Settings(
-            "127.0.0.1", self.port, "run", ElasticPlan(**{"least": 2, "most": 2, **plan}), token, f"n{number}", number,
-            is_host=is_host, read_timeout=DEADLINE_S,
-        )  # fmt: skip
+            "127.0.0.1",
+            self.port,
+            "run",
+            ElasticPlan(**{"least": 2, "most": 2, **plan}),
+            token,
+            f"n{number}",
+            number,
+            is_host=is_host,
+            read_timeout=DEADLINE_S,
+        )
 
     def running(self, numbers: int, **plan: Any) -> list[Player]:
         """That many players; the round runs on the first ones."""
@@ -129,9 +136,13 @@ class Launchers:
         with open(self.directory / f"{node}.log", "wb") as log:
             self.processes[node] = subprocess.Popen(
                 [sys.executable, *module.split(), *meeting, *words],
-                cwd=self.directory, env={**self._environment, "MUSTER_TEST_NODE": str(node), **environment},
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                cwd=self.directory,
+                env={**self._environment, "MUSTER_TEST_NODE": str(node), **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         return self.processes[node]
 
     def stock(self, node: int, *words: str) -> subprocess.Popen[bytes]:

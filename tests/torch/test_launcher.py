@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tests.torch.conftest import free_port, needs_torch
 
-from muster.rendezvous.elastic_types import ElasticPlan
-from muster.rendezvous.messages import Outcome
+from muster.lifecycle.events import Outcome
+from muster.torch.elastic_types import ElasticPlan
+from muster.torch.launch_env import Surroundings
 from muster.torch.settings import Settings
-from muster.torch.surroundings import Surroundings
 
 pytestmark = needs_torch
 
@@ -22,9 +22,16 @@ def handler(**plan: Any) -> Any:
     from muster.torch.handler import MusterRendezvous
 
     settings = Settings(
-        "127.0.0.1", free_port(), "run", ElasticPlan(**{"least": 1, "most": 1, **plan}), b"secret", "n1", 0,
-        is_host=True, read_timeout=20.0,
-    )  # fmt: skip
+        "127.0.0.1",
+        free_port(),
+        "run",
+        ElasticPlan(**{"least": 1, "most": 1, **plan}),
+        b"secret",
+        "n1",
+        0,
+        is_host=True,
+        read_timeout=20.0,
+    )
     return MusterRendezvous(settings)
 
 
@@ -66,8 +73,9 @@ def test_shutdown_reports_the_exception_with_which_torchrun_is_left() -> None:
         finally:
             assert rendezvous.shutdown()
     assert (rendezvous.outcome.exit_code, rendezvous.outcome.end_reason) == (
-        137, "n1: the worker of rank 5 was ended by SIGKILL",
-    )  # fmt: skip
+        137,
+        "n1: the worker of rank 5 was ended by SIGKILL",
+    )
 
 
 def test_shutdown_raises_nothing_whatever_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,8 +146,10 @@ def test_our_options_reach_the_rendezvous_as_its_conf() -> None:
 
     config, _, arguments = configured(parsed("--spares", "1", "--node-rank", "4", "--last-call", "2"))
     assert {name: config.rdzv_configs[name] for name in ("spares", "node", "last_call")} == {
-        "spares": 1, "node": 4, "last_call": 2.0,
-    }  # fmt: skip
+        "spares": 1,
+        "node": 4,
+        "last_call": 2.0,
+    }
     assert arguments == ["-u", "train.py", "--lr", "1"]
 
 

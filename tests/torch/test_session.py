@@ -8,9 +8,9 @@ import pytest
 from tests.running import wait_for
 from tests.torch.conftest import DEADLINE_S, Game, Player
 
-from muster.rendezvous.messages import Outcome
-from muster.torch.apart import coordinate
+from muster.lifecycle.events import Outcome
 from muster.torch.session import JobOver, Refused, Unreachable
+from muster.torch.standalone import coordinate
 
 SPARE = {"spares": 1}
 

@@ -7,17 +7,28 @@ from typing import Any
 
 import pytest
 
+from muster.torch.launch_env import Surroundings, surroundings
 from muster.torch.settings import Settings, parse_endpoint, settings_of, token_of
-from muster.torch.surroundings import Surroundings, surroundings
 
 STEP = {
-    "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_STEP_NODELIST": "gpu[07-10]", "SLURMD_NODENAME": "gpu09",
-}  # fmt: skip
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "2",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NODELIST": "gpu[07-10]",
+    "SLURMD_NODENAME": "gpu09",
+}
 GANG = {
-    "MUSTER_RUN_ID": "train-1", "MUSTER_ATTEMPT": "0", "MUSTER_CYCLE": "2", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "1",
-    "GROUP_WORLD_SIZE": "3", "MASTER_ADDR": "fd00::1", "MASTER_PORT": "21000", "SLURMD_NODENAME": "gpu08",
-}  # fmt: skip
+    "MUSTER_RUN_ID": "train-1",
+    "MUSTER_ATTEMPT": "0",
+    "MUSTER_CYCLE": "2",
+    "LOCAL_WORLD_SIZE": "1",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "3",
+    "MASTER_ADDR": "fd00::1",
+    "MASTER_PORT": "21000",
+    "SLURMD_NODENAME": "gpu08",
+}
 
 
 def settings(nodes: tuple[int, int] = (2, 2), **conf: Any) -> Settings:

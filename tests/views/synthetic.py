@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from muster.board import RunPaths, write_json
+from muster.rundir import RunPaths, write_json
 
 START = 1_760_000_000.0
 COMMAND = ["python", "train.py", "--config", "big.yaml"]
@@ -132,11 +132,24 @@ class SyntheticRun:
         timings = {"job_start": START + 30.0, "lead_ready": START + 31.0, "ended": when.get("end")}
         timings |= {name: when[name] for name in ("driver_start", "driver_end") if name in when}
         status = {
-            "run": self.paths.run_id, "job_id": "4711", "backend": "slurm", "attempt": 0, "cycle": self.cycle,
-            "lead": 0, "cycles": self.cycles, "state": state, "end_reason": None, "nodes": nodes, "guests": [],
-            "driver": {"state": "waiting", "exit_code": None}, "ray": None, "timings": timings, "error": self.error,
-            "updated": self.now, "services": self._serving(state),
-        }  # fmt: skip
+            "run": self.paths.run_id,
+            "job_id": "4711",
+            "backend": "slurm",
+            "attempt": 0,
+            "cycle": self.cycle,
+            "lead": 0,
+            "cycles": self.cycles,
+            "state": state,
+            "end_reason": None,
+            "nodes": nodes,
+            "guests": [],
+            "driver": {"state": "waiting", "exit_code": None},
+            "ray": None,
+            "timings": timings,
+            "error": self.error,
+            "updated": self.now,
+            "services": self._serving(state),
+        }
         write_json(self.attempt.status(), {**status, **fields})
 
     def _serving(self, state: str) -> dict[str, Any]:
@@ -144,11 +157,13 @@ class SyntheticRun:
         over = state in ("succeeded", "failed")
         return {
             name: {
-                "wanted": self.nodes, "ready": sum(one["state"] == "ready" for one in instances.values()),
-                "gate": name != "tensorboard", "instances": [instances[rank] for rank in sorted(instances)],
+                "wanted": self.nodes,
+                "ready": sum(one["state"] == "ready" for one in instances.values()),
+                "gate": name != "tensorboard",
+                "instances": [instances[rank] for rank in sorted(instances)],
             }
             for name, instances in ((name, {} if over else known) for name, known in self.services.items())
-        }  # fmt: skip
+        }
 
 
 def load(running: int, slots: int = 8, **more: Any) -> dict[str, Any]:
@@ -171,9 +186,16 @@ def large_run(root: Path, nodes: int = 1000, services: tuple[str, ...] = ()) -> 
 
 
 HOSTILE = (
-    "<img src=x onerror=boom()>", "</script><script>boom()</script>", "\x1b[2J\x1b[31mred\x1b[0m", "turned\u202eround",
-    "a\r\nb\tc", "'\"&amp;{{7*7}}", "null\0byte", "\x9b31m", "\ud800",
-)  # fmt: skip
+    "<img src=x onerror=boom()>",
+    "</script><script>boom()</script>",
+    "\x1b[2J\x1b[31mred\x1b[0m",
+    "turned\u202eround",
+    "a\r\nb\tc",
+    "'\"&amp;{{7*7}}",
+    "null\0byte",
+    "\x9b31m",
+    "\ud800",
+)
 
 
 def hostile_run(root: Path) -> SyntheticRun:

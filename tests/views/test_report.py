@@ -12,9 +12,9 @@ import pytest
 from tests.running import MusterCommand
 from tests.views.synthetic import HOSTILE, START, SyntheticRun, hostile_run, large_run
 
-from muster.board import RunPaths
 from muster.cli.errors import run_command_line
 from muster.cli.main import cli
+from muster.rundir import RunPaths
 from muster.views.compare import bring_up, compare
 from muster.views.metrics import metrics
 from muster.views.model import page_model

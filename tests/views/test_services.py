@@ -10,13 +10,13 @@ from tests.views.test_terminal import drawn
 from tests.views.test_timeline import phases, seen_of
 
 from muster.views.compare import bring_up
-from muster.views.findings import waits_for
-from muster.views.gate import gate_of
+from muster.views.diagnosis import waits_for
 from muster.views.metrics import metrics
 from muster.views.model import page_model
 from muster.views.phases import Phase
 from muster.views.record import RunReader, RunRecord
 from muster.views.report import report
+from muster.views.service_gate import gate_of
 from muster.views.service_lines import instance_lines
 from muster.views.services import services
 from muster.views.summary import summary
@@ -68,9 +68,10 @@ def test_the_critical_path_goes_through_the_service_that_was_ready_last(tmp_path
     run.ends()
     (cycle,) = seen_of(run.paths).attempts[0].cycles
     assert [(step.phase.value, step.rank, step.what) for step in cycle.path[-3:]] == [
-        ("launching", 2, "gpu0002 comes up"), ("services", 2, "sandbox is awaited on gpu0002"),
+        ("launching", 2, "gpu0002 comes up"),
+        ("services", 2, "sandbox is awaited on gpu0002"),
         ("joined", None, "the driver is started"),
-    ]  # fmt: skip
+    ]
     assert cycle.path[-2].start == START + 34.0  # with its arrival: it did not wait for Ray
     assert bring_up(read(run)).figures["services"] == pytest.approx(cycle.path[-2].seconds)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.views.synthetic import START, SyntheticRun, large_run
 
-from muster.board import RunPaths, write_json
+from muster.rundir import RunPaths, write_json
 from muster.views.phases import Phase
 from muster.views.record import AttemptRecord, Happening, RunReader, RunRecord
 from muster.views.timeline import NodeLine, Timeline, timeline
@@ -51,8 +51,16 @@ def test_a_node_goes_through_its_phases_and_they_sum_to_the_wall_time(tmp_path: 
     seen = seen_of(run.paths)
     (attempt,) = seen.attempts
     assert phases(attempt.nodes[2]) == [
-        "submitted", "pending", "launching", "arrived", "starting", "joined", "driver", "finishing", "gone",
-    ]  # fmt: skip
+        "submitted",
+        "pending",
+        "launching",
+        "arrived",
+        "starting",
+        "joined",
+        "driver",
+        "finishing",
+        "gone",
+    ]
     assert seen.start == START and seen.wall == pytest.approx(run.now - START)
     assert attempt.nodes[2].seconds(Phase.PENDING) == 29.0
     assert attempt.nodes[2].seconds(Phase.DRIVER) == pytest.approx(90.0)
@@ -64,8 +72,13 @@ def test_the_critical_path_names_the_slow_node_and_its_seconds_lead_to_the_drive
     run.ends()
     (cycle,) = seen_of(run.paths).attempts[0].cycles
     assert [(step.phase.value, step.rank) for step in cycle.path] == [
-        ("submitted", None), ("pending", None), ("launching", 0), ("starting", 0), ("starting", 2), ("joined", None),
-    ]  # fmt: skip
+        ("submitted", None),
+        ("pending", None),
+        ("launching", 0),
+        ("starting", 0),
+        ("starting", 2),
+        ("joined", None),
+    ]
     assert cycle.driver_start is not None
     assert sum(step.seconds for step in cycle.path) == pytest.approx(cycle.driver_start - START)
     assert cycle.path[4].what == "Ray starts on gpu0002"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from muster.web.answers import Answers
-from muster.web.doors import Doors
+from muster.web.auth import Doors
+from muster.web.handlers import Answers
+from muster.web.run_cache import Watch
 from muster.web.server import Server
-from muster.web.watch import Watch
 
 
 @dataclass

@@ -32,9 +32,13 @@ def test_all_logs_are_listed_the_driver_s_first(run: SyntheticRun) -> None:
     (place / "phases.log").write_text("x")
     Path(run.paths.root, "job.out").write_text("x")
     assert [log.name for log in logs(run.paths)] == [
-        "attempt-0/logs/driver.log", "attempt-0/logs/node-0001.log", "attempt-0/logs/cycle-1/services/web/node-1.log",
-        "attempt-0/logs/services/web/node-1.log", "attempt-0/phases.log", "job.out",
-    ]  # fmt: skip
+        "attempt-0/logs/driver.log",
+        "attempt-0/logs/node-0001.log",
+        "attempt-0/logs/cycle-1/services/web/node-1.log",
+        "attempt-0/logs/services/web/node-1.log",
+        "attempt-0/phases.log",
+        "job.out",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tests.running import MusterCommand, wait_for
 from tests.views.synthetic import HOSTILE, SyntheticRun, hostile_run, large_run, load
 from tests.web.conftest import Site
 
-from muster.board import write_json
+from muster.rundir import write_json
 
 pytestmark = needs_browser
 
@@ -306,9 +306,21 @@ def test_everything_is_reached_by_keyboard_alone(page: Page, site: Site, images:
     page.wait_for("document.querySelector('#logs option') !== null")
     reached = tabbed(page, until="The resolved job")
     for name in (
-        "to the contents", "Stop\u2026", "gpu0000: driver", "all", "Find nodes", "zoom in", "log of sandbox on gpu0002",
-        "Log", "earlier", "follow", "Find lines in the log", "download", "Contents of the log", "The resolved job",
-    ):  # fmt: skip
+        "to the contents",
+        "Stop\u2026",
+        "gpu0000: driver",
+        "all",
+        "Find nodes",
+        "zoom in",
+        "log of sandbox on gpu0002",
+        "Log",
+        "earlier",
+        "follow",
+        "Find lines in the log",
+        "download",
+        "Contents of the log",
+        "The resolved job",
+    ):
         assert name in reached, (name, reached)
     assert any(name.startswith("Timeline of the nodes") for name in reached)
     page.run("document.querySelector('header button.danger').focus()")

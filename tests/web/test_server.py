@@ -88,9 +88,14 @@ def test_no_other_origin_can_stop_a_run(site: Site) -> None:
     cookie = site.entered()
     stop, own = "/api/runs/live/stop", {"Origin": site.origin, "X_Muster_Key": key(site, cookie)}
     evil: list[dict[str, str]] = [
-        {}, {"Origin": site.origin}, {"X_Muster_Key": own["X_Muster_Key"]}, {**own, "Origin": "http://evil.example"},
-        {**own, "Origin": "http://127.0.0.1:1"}, {**own, "Sec_Fetch_Site": "same-site"}, {**own, "X_Muster_Key": "x"},
-    ]  # fmt: skip
+        {},
+        {"Origin": site.origin},
+        {"X_Muster_Key": own["X_Muster_Key"]},
+        {**own, "Origin": "http://evil.example"},
+        {**own, "Origin": "http://127.0.0.1:1"},
+        {**own, "Sec_Fetch_Site": "same-site"},
+        {**own, "X_Muster_Key": "x"},
+    ]
     for headers in evil:
         assert site.ask(stop, "POST", **cookie, **headers)[0] == 403, headers
     assert site.ask(stop, "POST", **own)[0] == 403  # and no stranger

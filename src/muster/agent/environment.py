@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 
 from muster.agent.job import Identity
-from muster.board.layout import LIBRARY
+from muster.rundir.paths import LIBRARY
 
 # Variables that describe the step the agent runs in. A process that starts steps of its own must not inherit them.
 _STEP_SCOPED = re.compile(

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.agent.groups import Group, groups_of
-from muster.agent.services.record import plans_of
-from muster.board import AttemptPaths, RunPaths
-from muster.rendezvous.plan import Plan
-from muster.rendezvous.services import ServicePlan
+from muster.agent.services.model import plans_of
+from muster.lifecycle.config import Plan
+from muster.lifecycle.services import ServicePlan
+from muster.rundir import AttemptPaths, RunPaths
 
 
 @dataclass(frozen=True)

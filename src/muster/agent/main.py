@@ -15,12 +15,12 @@ import traceback
 from collections.abc import Coroutine
 from typing import Any
 
-from muster.agent.heir import Heir
+from muster.agent.follower import Heir
+from muster.agent.health.limits import raise_limits
 from muster.agent.job import Identity
-from muster.agent.limits import raise_limits
-from muster.agent.orphan import end_left_job, has_outcome
+from muster.agent.leaderless import end_left_job, has_outcome
+from muster.lifecycle.config import FIRST_LEAD
 from muster.process import become_subreaper, lease, signal_name, sweep
-from muster.rendezvous.plan import FIRST_LEAD
 
 ORPHAN = "orphan"
 OTHER_ENTRIES = ("attach", "idle", ORPHAN)
@@ -31,7 +31,7 @@ PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, sign
 def main(argv: list[str]) -> int:
     """Run this node's agent to its end; whatever happens, nothing it started outlives it."""
     if argv[0] in OTHER_ENTRIES:
-        code: int = importlib.import_module(f"muster.agent.{argv[0]}").main(argv[1:])
+        code: int = importlib.import_module(f"muster.agent.session.{argv[0]}").main(argv[1:])
         return code
     if argv[0] == SANDBOX:
         sys.argv = argv
@@ -81,9 +81,7 @@ def _become_orphan(identity: Identity, error: Exception) -> None:
     traceback.print_exception(type(error), error, error.__traceback__)
     reason = f"the agent of {identity.host} crashed: {error!r}"
     with contextlib.suppress(OSError):
-        os.execv(
-            sys.executable, [sys.executable, "-I", "-S", identity.run.agent, ORPHAN, identity.run.root, reason]
-        )  # fmt: skip
+        os.execv(sys.executable, [sys.executable, "-I", "-S", identity.run.agent, ORPHAN, identity.run.root, reason])
 
 
 def _handle_signals(heir: Heir) -> None:

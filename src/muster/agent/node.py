@@ -8,27 +8,27 @@ import time
 from enum import Enum
 from typing import Any
 
-from muster.agent import stacks
-from muster.agent.addresses import NoAddress, own_address
-from muster.agent.channel import Channel
+from muster.agent.control.channel import Channel
 from muster.agent.environment import given_variables, job_environment
+from muster.agent.gang.gang_node import Order as ProcsOrder
+from muster.agent.gang.gang_node import Procs
 from muster.agent.groups import VARIABLE as GROUP_VARIABLE
+from muster.agent.health import stacks
+from muster.agent.health.health_check import SelfCheck
 from muster.agent.job import Identity, node_tail
-from muster.agent.log import say
-from muster.agent.place import SLURM_VARIABLE
-from muster.agent.procs import Order as ProcsOrder
-from muster.agent.procs import Procs
-from muster.agent.ray_node import Order, RayNode, RayPaths, settings
-from muster.agent.ray_node.labels import NodeFacts
-from muster.agent.ray_node.resources import Mismatch
-from muster.agent.ray_node.settings import RayOptions
-from muster.agent.self_check import SelfCheck
-from muster.agent.services.on_node import NodeServices
-from muster.agent.turns import Ending, leaderless
+from muster.agent.log_collection import Ending, leaderless
+from muster.agent.logging import say
+from muster.agent.net.addresses import NoAddress, own_address
+from muster.agent.ray import Order, RayNode, RayPaths, settings
+from muster.agent.ray.labels import NodeFacts
+from muster.agent.ray.resources import Mismatch
+from muster.agent.ray.settings import RayOptions
+from muster.agent.services.node import NodeServices
+from muster.agent.topology_probe import SLURM_VARIABLE
+from muster.election.membership import LEASE_S, Charter
+from muster.lifecycle.topology import NOWHERE
 from muster.process import SpawnError
 from muster.process.lease import Lease
-from muster.rendezvous.charter import LEASE_S, Charter
-from muster.rendezvous.topology import NOWHERE
 
 
 class Parting(Enum):
@@ -174,9 +174,13 @@ class NodeAgent:
             place = self.place
             rank = 0 if leads else max(identity.rank, 1)  # for now: the order to start tells the one of the cycle
             facts = NodeFacts(
-                rank, identity.host, place.topology or os.environ.get(SLURM_VARIABLE, ""), group=options.group,
-                number=identity.rank, domain=place.domain,
-            )  # fmt: skip
+                rank,
+                identity.host,
+                place.topology or os.environ.get(SLURM_VARIABLE, ""),
+                group=options.group,
+                number=identity.rank,
+                domain=place.domain,
+            )
             self._ray = RayNode(options, facts, paths, env, self._token)
             self._ray.on_head = lambda address, port: channel.send(
                 "head_address", address=address, dashboard=port, cycle=cycle

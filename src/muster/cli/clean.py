@@ -15,13 +15,13 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from muster.board import RunPaths
-from muster.cli.finding import runs_dir_option
+from muster.cli.run_argument import runs_dir_option
+from muster.rundir import RunPaths
 from muster.runs.index import NoSuchRun, all_runs, find_run
 from muster.runs.removal import Doomed, Spared, plan, remove
 from muster.runs.usage import PARTS, Usage, measure, total
-from muster.spec.values import seconds
-from muster.views.plain import printable
+from muster.spec.validators import seconds
+from muster.views.sanitize import printable
 
 
 @click.command()
@@ -71,9 +71,13 @@ def _age(context: click.Context, parameter: click.Parameter, value: str) -> floa
 
 @click.command()
 @click.option(
-    "--older-than", metavar="AGE", default="30d", show_default=True, callback=_age,
+    "--older-than",
+    metavar="AGE",
+    default="30d",
+    show_default=True,
+    callback=_age,
     help="Runs of which nothing has come for this long: 30d, 12h, ...",
-)  # fmt: skip
+)
 @click.option("--keep", type=click.IntRange(min=0), default=0, metavar="N", help="Keep the newest N runs in any case.")
 @click.option("--with-output", is_flag=True, help="Remove results (the run's output directory), too.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")

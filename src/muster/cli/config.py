@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muster.board.secrets import HIDDEN, looks_secret, redact_words, scrubbed, secret_values
 from muster.cli.options import GroupedOption, JobCommand, job_options
+from muster.rundir.redaction import HIDDEN, looks_secret, redact_words, scrubbed, secret_values
 from muster.spec import explain_job
+from muster.spec.layers import KEYED
 from muster.spec.load import Resolved
 from muster.spec.model import FLAGS, JobSpec
 from muster.spec.settings import settings_files
-from muster.spec.source import KEYED
-from muster.views.plain import printable
+from muster.views.sanitize import printable
 
 DEFAULT = "default"
 

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from muster.backends.prepare import Prepared
-from muster.board import RunPaths
+from muster.launch.run_writer import Prepared
+from muster.rundir import RunPaths
 from muster.runs.follow import Event, Output, RunResult
-from muster.runs.sequel import in_words
-from muster.views.plain import printable
+from muster.runs.next_attempt import in_words
+from muster.views.sanitize import printable
 from muster.views.terminal import BringUp
 
 
@@ -141,9 +141,13 @@ class LiveDisplay(Display):
         super().__init__(nodes, ray)
         view = BringUp(run)
         self._live = Live(
-            view, console=self.console, refresh_per_second=4, transient=True, redirect_stdout=False,
+            view,
+            console=self.console,
+            refresh_per_second=4,
+            transient=True,
+            redirect_stdout=False,
             vertical_overflow="crop",
-        )  # fmt: skip
+        )
         self._live.start()
 
     def show(self, item: Event | Output) -> None:

@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muster.backends.choose import choose_place
-from muster.backends.errors import Mistake
 from muster.cli.options import GroupedOption, JobCommand, job_options
+from muster.doctor.check_result import Verdict
 from muster.doctor.examine import Examination, Report
-from muster.doctor.verdict import Verdict
+from muster.errors import Mistake
+from muster.launch.target import choose_place
 from muster.spec import load_job
-from muster.views.plain import printable
+from muster.views.sanitize import printable
 
 COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 PLAIN_WIDTH = 120  # where the output is no terminal

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.exceptions import Abort, NoSuchOption, UsageError
 
-from muster.board.secrets import redacted
+from muster.rundir.redaction import redacted
 from muster.spec.errors import SpecError, on_one_line
 from muster.spec.sbatch_options import DECIDED, KNOWN, NO_VALUE, option_name
 from muster.spec.settings import SettingsWarning

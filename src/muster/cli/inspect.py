@@ -15,23 +15,23 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muster.backends.errors import BackendError
-from muster.backends.slurm.client import Jobs
-from muster.board import AttemptPaths, RunPaths, read_json
-from muster.board.secrets import redact_words
 from muster.cli import ray_logs
-from muster.cli.finding import find, runs_dir_option
+from muster.cli.run_argument import find, runs_dir_option
+from muster.errors import BackendError
+from muster.rundir import AttemptPaths, RunPaths, read_json
+from muster.rundir.redaction import redact_words
 from muster.runs.follow import Tail
 from muster.runs.index import NoSuchRun, all_runs
-from muster.runs.live import NoLiveRun, live_run
-from muster.runs.liveness import Liveness, record_silent_end, settle
+from muster.runs.lookup import NoLiveRun, live_run
+from muster.runs.monitor import Liveness, record_silent_end, settle
+from muster.runs.next_attempt import in_words
 from muster.runs.release import release_all
-from muster.runs.sequel import in_words
 from muster.runs.status import ENDED_STATES, read_status
 from muster.runs.stop import is_live, requester, stop_run
+from muster.slurm.client import Jobs
 from muster.views.hosts import folded
-from muster.views.plain import printable
 from muster.views.report import leave_report
+from muster.views.sanitize import printable
 
 WATCH_S = 0.5
 
@@ -132,9 +132,16 @@ def _timing_line(timings: dict[str, float | None]) -> str:
 @click.option("--file", "pattern", metavar="NAME", help="With --ray: print this file, or all that match, as worker-*.")
 @runs_dir_option
 def logs(
-    run: str | None, follow: bool, node_name: str | None, driver: bool, rank: int | None, cycle: int | None, ray: bool,
-    pattern: str | None, runs_dir: Path | None,
-) -> None:  # fmt: skip
+    run: str | None,
+    follow: bool,
+    node_name: str | None,
+    driver: bool,
+    rank: int | None,
+    cycle: int | None,
+    ray: bool,
+    pattern: str | None,
+    runs_dir: Path | None,
+) -> None:
     """Print the driver's output, a node's log, one rank's of a gang, or Ray's logs, of RUN (default: the newest)."""
     if driver and (node_name is not None or ray):
         raise click.UsageError("--driver excludes --node and --ray")
@@ -226,9 +233,14 @@ def runs(runs_dir: Path | None) -> None:
         began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(os.stat(paths.job).st_mtime))
         code = status.get("exit_code")
         row = [
-            paths.run_id, status["state"], str(job.get("nodes", "")), status["job_id"] or "-",
-            "-" if code is None else str(code), began, " ".join(redact_words(job.get("command", [])))[:60],
-        ]  # fmt: skip
+            paths.run_id,
+            status["state"],
+            str(job.get("nodes", "")),
+            status["job_id"] or "-",
+            "-" if code is None else str(code),
+            began,
+            " ".join(redact_words(job.get("command", [])))[:60],
+        ]
         table.add_row(*(Text(printable(cell)) for cell in row))
     # Into a file or a pipe, a run is one line: what reads it looks for whole words.
     Console(width=None if sys.stdout.isatty() else 250).print(table)

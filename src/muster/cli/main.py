@@ -16,10 +16,20 @@ from muster.cli.process_list import hide_secrets
 COMMANDS = {
     **dict.fromkeys(("logs", "runs", "status", "stop"), "inspect"),
     **dict.fromkeys(("config", "doctor", "lab", "render", "run", "sandbox", "top", "tunnel", "ui"), ""),
-    "attach": "enter", "cancel": "inspect:stop", "clean": "clean", "compare": "report:compare_", "down": "cluster",
-    "du": "clean", "exec": "enter:exec_", "ps": "programs", "reap": "programs", "report": "report",
-    "torchrun": "torchrun", "torchrun-coordinator": "torchrun:torchrun_coordinator", "up": "cluster",
-}  # fmt: skip
+    "attach": "attach",
+    "cancel": "inspect:stop",
+    "clean": "clean",
+    "compare": "report:compare_",
+    "down": "up",
+    "du": "clean",
+    "exec": "attach:exec_",
+    "ps": "ps",
+    "reap": "ps",
+    "report": "report",
+    "torchrun": "torchrun",
+    "torchrun-coordinator": "torchrun:torchrun_coordinator",
+    "up": "up",
+}
 
 
 class Commands(click.Group):

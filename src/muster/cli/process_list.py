@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 
-from muster.board.secrets import redact_words
+from muster.rundir.redaction import redact_words
 
 _ARG_START, _ARG_END = 47, 48  # of /proc/<pid>/stat, counted from 0 (proc(5): fields 48 and 49)
 

@@ -12,11 +12,11 @@ import click
 from rich.filesize import decimal
 
 from muster.agent.job import hosts_by_rank
-from muster.agent.ray_node.archive import ENDING
-from muster.agent.ray_node.settings import file_name
-from muster.board import AttemptPaths, RunPaths, read_record
+from muster.agent.ray.session_logs import ENDING
+from muster.agent.ray.settings import file_name
+from muster.rundir import AttemptPaths, RunPaths, read_record
 from muster.runs.stop import is_live
-from muster.views.plain import printable
+from muster.views.sanitize import printable
 
 
 def show(run: RunPaths, node: str | None, pattern: str | None) -> None:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import click
 
 from muster.api import prepare
-from muster.backends.errors import BackendError, Mistake
 from muster.cli.options import GroupedOption, JobCommand, job_options
+from muster.errors import BackendError, Mistake
 from muster.spec import SpecError, load_job
 from muster.spec.ray_sub import NO_COMMAND, as_words, job_of
 

@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from muster.board import write_atomic
-from muster.cli.finding import find, runs_dir_option
+from muster.cli.run_argument import find, runs_dir_option
+from muster.rundir import write_atomic
 from muster.views.compare import BringUp, bring_up, compare
-from muster.views.plain import printable
 from muster.views.record import RunReader
 from muster.views.report import report as rendered
 from muster.views.report import text_of
+from muster.views.sanitize import printable
 
 
 @click.command()

@@ -14,18 +14,18 @@ from typing import Any
 import click
 
 from muster.api import observed, prepare, submit_prepared
-from muster.backends.errors import BackendError, Mistake
-from muster.backends.launch import attached
-from muster.backends.prepare import Prepared
-from muster.board import RunPaths
-from muster.cli.array import run_array
 from muster.cli.display import Display, make_display
-from muster.cli.guest import run_in
 from muster.cli.options import GroupedOption, JobCommand, job_options
 from muster.cli.render import from_env_option, with_environment
+from muster.cli.run_array import run_array
+from muster.cli.run_in import run_in
 from muster.doctor import preflight
+from muster.errors import BackendError, Mistake
+from muster.launch.run_writer import Prepared
+from muster.launch.submit import attached
+from muster.lifecycle.state_machine import INFRASTRUCTURE_FAILED
 from muster.process import SpawnError, become_subreaper, signal_name, sweep
-from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
+from muster.rundir import RunPaths
 from muster.runs.follow import RunResult
 from muster.runs.stop import request_stop
 from muster.spec import load_job
@@ -119,8 +119,9 @@ def _submit_and_follow(prepared: Prepared, display: Display) -> int:
         display.close()
         click.echo(
             f"\nDetached; the job goes on. Follow it again: muster logs -f {handle.run}\n"
-            f"See what it does: muster status --watch {handle.run}\nStop it: muster stop {handle.run}", err=True,
-        )  # fmt: skip
+            f"See what it does: muster status --watch {handle.run}\nStop it: muster stop {handle.run}",
+            err=True,
+        )
         return DETACHED_BY_INTERRUPT
     return _finish(ended, display)
 

@@ -16,15 +16,15 @@ from rich.console import Console
 from rich.table import Table
 
 from muster.cli.sandbox_load import load_
-from muster.sandbox.box import Box
-from muster.sandbox.calls import SandboxRefused, SandboxUnavailable
-from muster.sandbox.client import Client
-from muster.sandbox.levels import Level
-from muster.sandbox.load import Measured, cell, load, program
-from muster.sandbox.program import run_once
+from muster.sandbox.client.loadgen import Measured, cell, load, program
+from muster.sandbox.client.retry_rules import SandboxRefused, SandboxUnavailable
+from muster.sandbox.client.sync_client import Client
+from muster.sandbox.engine.engine import Box
+from muster.sandbox.engine.isolation import Level
+from muster.sandbox.engine.zygote import SandboxError
+from muster.sandbox.run_once import run_once
 from muster.sandbox.server import Server, serve
 from muster.sandbox.settings import GATEWAYS, ISOLATION, Settings, SettingsError, usable_cores
-from muster.sandbox.zygote import SandboxError
 
 _out = Console(highlight=False)
 

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from muster.sandbox.client import given_or_found
+from muster.sandbox.client.sync_client import given_or_found
 
 PATIENCE_S = 60.0  # the endpoint asks every node: 10,000 take it some 20 s
 BUSIEST = 3

@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from muster.board import RunPaths
+from muster.rundir import RunPaths
 from muster.runs.index import NoSuchRun, all_runs, find_run
 from muster.runs.stop import is_live
 from muster.views.report import leave_report

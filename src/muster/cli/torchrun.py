@@ -6,7 +6,7 @@ import importlib.util
 
 import click
 
-from muster.agent.log import say
+from muster.agent.logging import say
 
 
 @click.command(
@@ -74,11 +74,11 @@ def torchrun_coordinator(
     a Slurm step endpoint and id need not be given. The exit code is the job's.
     """
     _demand_torch()
-    from muster.torch.apart import coordinate
     from muster.torch.handler import open_store
+    from muster.torch.launch_env import surroundings
     from muster.torch.launcher import numbers
     from muster.torch.settings import settings_of
-    from muster.torch.surroundings import surroundings
+    from muster.torch.standalone import coordinate
 
     place = surroundings()
     try:

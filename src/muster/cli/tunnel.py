@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 import click
 
-from muster.board import RunPaths
-from muster.cli.enter import node_named
+from muster.cli.attach import node_named
+from muster.rundir import RunPaths
 from muster.runs.index import NoSuchRun, find_run
-from muster.runs.live import NotRunning, live_run, running
-from muster.runs.reach import Tunnel, this_host
+from muster.runs.lookup import NotRunning, live_run, running
+from muster.runs.tunnels import Tunnel, this_host
 
 DASHBOARD = "dashboard"
 
@@ -31,9 +31,13 @@ DASHBOARD = "dashboard"
 @click.option("--print", "only_print", is_flag=True, help="Print the ssh command; the default without a terminal.")
 @click.option("--runs-dir", type=click.Path(path_type=Path), help="Look for runs in this directory only.")
 def tunnel(
-    words: tuple[str, ...], node: str | None, local_port: int | None, login: str | None, only_print: bool,
+    words: tuple[str, ...],
+    node: str | None,
+    local_port: int | None,
+    login: str | None,
+    only_print: bool,
     runs_dir: Path | None,
-) -> int:  # fmt: skip
+) -> int:
     """Open, or print, an ssh tunnel to Ray's dashboard, a service or a port of RUN (default: the only live one).
 
     What is printed is for your own machine and goes through the login node. What is opened ends on this host, where

@@ -9,20 +9,23 @@ from pathlib import Path
 
 import click
 
-from muster.runs.reach import to_here
-from muster.web.answers import Answers
-from muster.web.doors import Doors
+from muster.runs.tunnels import to_here
+from muster.web.auth import Doors
+from muster.web.handlers import Answers
+from muster.web.run_cache import Watch
 from muster.web.server import Server
-from muster.web.watch import Watch
 
 
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Listen here. Default: any free port.")
 @click.option("--runs-dir", type=click.Path(path_type=Path), help="Show the runs in this directory only.")
 @click.option(
-    "--metrics-token", "token_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+    "--metrics-token",
+    "token_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
     help="Let whoever shows the token in FILE (as a bearer token) read /metrics.",
-)  # fmt: skip
+)
 def ui(port: int, runs_dir: Path | None, token_file: Path | None) -> None:
     """Show runs on a web page of this host's loopback: live, with their timelines and logs, and a button to stop them.
 

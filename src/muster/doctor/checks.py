@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from muster.doctor.node.meeting import HERE
-from muster.doctor.verdict import Nodes, State, Verdict, by_value, folded, odd_ones
+from muster.doctor.check_result import Nodes, State, Verdict, by_value, folded, odd_ones
+from muster.doctor.node.shared_fs_probe import HERE
 
 MIB, GIB = 1024**2, 1024**3
 

@@ -16,18 +16,18 @@ from typing import Any
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from muster import __version__
-from muster.agent.ray_node.ports import BLOCK_SIZE, LOCAL_BLOCK_SIZE
-from muster.backends.choose import Place, choose_python
-from muster.backends.errors import Mistake
-from muster.backends.prepare import runs_dir
-from muster.board import write_atomic
-from muster.doctor import checks, vehicle
-from muster.doctor.node.meeting import CANARY, Patience
+from muster.agent.ray.ports import BLOCK_SIZE, LOCAL_BLOCK_SIZE
+from muster.doctor import checks, probe_runner
+from muster.doctor.check_result import Nodes, Verdict, folded, worst
+from muster.doctor.node.shared_fs_probe import CANARY, Patience
 from muster.doctor.slurm_checks import check_partition, check_slurm
 from muster.doctor.slurm_facts import SlurmFacts, ask_slurm
-from muster.doctor.verdict import Nodes, Verdict, folded, worst
+from muster.errors import Mistake
+from muster.launch.run_writer import runs_dir
+from muster.launch.target import Place, choose_python
+from muster.lifecycle.state_machine import INFRASTRUCTURE_FAILED
 from muster.process import SpawnError
-from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
+from muster.rundir import write_atomic
 from muster.spec import JobSpec
 
 REPORT_FORMAT = 1
@@ -112,7 +112,7 @@ class Examination:
             name = os.environ.get("SLURM_JOB_PARTITION", "?")
             self._verdicts.append(Verdict("partition", "pass", f"{name}: inside job {os.environ['SLURM_JOB_ID']}"))
         else:
-            asked = vehicle.requests(self.spec, os.environ)
+            asked = probe_runner.requests(self.spec, os.environ)
             self._verdicts.append(check_partition(slurm, asked.get("partition"), self.spec.nodes, self.spec.time))
         return slurm
 
@@ -120,19 +120,19 @@ class Examination:
         count = 1 if self.where == "machine" else self.place.nodes
         with _meeting_place(self._runs_dir, self.spec.env) as (directory, canary, problem):
             order = self._order(count, directory, canary)
-            words = vehicle.bash_words(order, self.spec.setup or "", self.where != "machine")
+            words = probe_runner.bash_words(order, self.spec.setup or "", self.where != "machine")
             if self.where != "machine":
-                words = vehicle.srun_words(self.spec, count, self.where == "allocation", os.environ) + words
+                words = probe_runner.srun_words(self.spec, count, self.where == "allocation", os.environ) + words
             try:
-                returned = asyncio.run(vehicle.launch(words, str(self._workdir), directory))
+                returned = asyncio.run(probe_runner.launch(words, str(self._workdir), directory))
             except SpawnError as error:
-                returned = vehicle.Returned(127, {}, str(error))
+                returned = probe_runner.Returned(127, {}, str(error))
             left = os.listdir(directory) if directory and os.path.isdir(directory) else []
         nodes = {report["host"]: report for report in returned.reports.values()}
         self._verdicts.append(self._judge_answers(nodes, returned, count))
         return Gathered(nodes, left, problem)
 
-    def _judge_answers(self, nodes: Nodes, returned: vehicle.Returned, count: int) -> Verdict:
+    def _judge_answers(self, nodes: Nodes, returned: probe_runner.Returned, count: int) -> Verdict:
         if not nodes:
             what = f"the probe could not be run: {returned.said or f'the launcher ended with code {returned.code}'}"
             advice = "see to what the launcher says, or run `muster doctor` inside an allocation (salloc)"

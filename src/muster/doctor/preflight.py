@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from pathlib import PurePath
 
-from muster.backends.prepare import Prepared
+from muster.doctor.check_result import Verdict
 from muster.doctor.node.mounts import probe_filesystem_type
-from muster.doctor.verdict import Verdict
+from muster.launch.run_writer import Prepared
 
 OWN_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm")
 IN_MEMORY = frozenset(["tmpfs", "ramfs", "devtmpfs"])

@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
+from muster.doctor.check_result import Verdict, best
 from muster.doctor.slurm_facts import SlurmFacts
-from muster.doctor.verdict import Verdict, best
 
 _UNUSABLE = re.compile(r"down|drain|drng|fail|maint|unk|no_respond|power|future|[*]", re.IGNORECASE)
 OLDEST_SLURM = (20, 11)

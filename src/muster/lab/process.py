@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterable, Iterator
 
 from muster.lab.errors import LabError
-from muster.process.handle import Handle, wait_for_one
-from muster.process.tree import POLL_S
+from muster.process.pidfd import Handle, wait_for_one
+from muster.process.proctree import POLL_S
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,8 +19,11 @@ def node_states(env: Mapping[str, str]) -> dict[str, str] | None:
     """Each node's state as sinfo says it (`idle`, `down*`, ...), or None if slurmctld does not answer."""
     done = subprocess.run(
         ["sinfo", "--noheader", "--Node", "--partition=lab", "--format=%N %T"],
-        env=env, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         return None
     return dict(line.split() for line in done.stdout.splitlines())

@@ -8,28 +8,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from muster.placement.bundles import get_bundle_node_ip, get_free_port_in_bundle
-    from muster.placement.cluster import Cluster, Node
     from muster.placement.errors import OwnedElsewhere, PlacementError, SubprocessError
-    from muster.placement.flags import engine_kwargs_to_cli_flags
-    from muster.placement.groups import (
+    from muster.placement.planning.cluster import Cluster, Node
+    from muster.placement.planning.flags import engine_kwargs_to_cli_flags
+    from muster.placement.planning.planner import FREE, TOTAL, Outcome, PlacedReplica, Plan, plan
+    from muster.placement.planning.request import PACK, STRICT_PACK, STRICT_SPREAD, Model, Shape
+    from muster.placement.planning.shape import ReplicaBundleSpec, plan_replica_bundle_shape
+    from muster.placement.runtime.bundles import get_bundle_node_ip, get_free_port_in_bundle
+    from muster.placement.runtime.groups import (
         GroupRequest,
         build_groups,
         build_pg,
         build_replica_pg,
         remove_named_pgs_with_prefix,
     )
-    from muster.placement.managed import ManagedSubprocess
-    from muster.placement.nodes import check_total_gpu_capacity, survey
-    from muster.placement.planning import FREE, TOTAL, Outcome, PlacedReplica, Plan, plan
-    from muster.placement.probe import Probe
-    from muster.placement.replica import Event
-    from muster.placement.replicas import Endpoint, Replicas, ReplicaStatus
-    from muster.placement.request import PACK, STRICT_PACK, STRICT_SPREAD, Model, Shape
-    from muster.placement.shape import ReplicaBundleSpec, plan_replica_bundle_shape
-    from muster.placement.stopping import graceful_stop_actors
-    from muster.placement.supervision import Policy
-    from muster.placement.sweep import reacquire_detached_actor_handles, sweep_orphan_actors_by_prefix
+    from muster.placement.runtime.managed import ManagedSubprocess
+    from muster.placement.runtime.nodes import check_total_gpu_capacity, survey
+    from muster.placement.runtime.orphans import reacquire_detached_actor_handles, sweep_orphan_actors_by_prefix
+    from muster.placement.runtime.probe import Probe
+    from muster.placement.runtime.replica import Event
+    from muster.placement.runtime.replicas import Endpoint, Replicas, ReplicaStatus
+    from muster.placement.runtime.restart_policy import Policy
+    from muster.placement.runtime.shutdown import graceful_stop_actors
 
 __all__ = [
     "FREE",
@@ -72,12 +72,12 @@ __all__ = [
     "sweep_orphan_actors_by_prefix",
 ]
 
-_ROOMS = {
-    "bundles": (
+_MODULES = {
+    "runtime.bundles": (
         "get_bundle_node_ip",
         "get_free_port_in_bundle",
     ),
-    "cluster": (
+    "planning.cluster": (
         "Cluster",
         "Node",
     ),
@@ -86,20 +86,20 @@ _ROOMS = {
         "PlacementError",
         "SubprocessError",
     ),
-    "flags": ("engine_kwargs_to_cli_flags",),
-    "groups": (
+    "planning.flags": ("engine_kwargs_to_cli_flags",),
+    "runtime.groups": (
         "GroupRequest",
         "build_groups",
         "build_pg",
         "build_replica_pg",
         "remove_named_pgs_with_prefix",
     ),
-    "managed": ("ManagedSubprocess",),
-    "nodes": (
+    "runtime.managed": ("ManagedSubprocess",),
+    "runtime.nodes": (
         "check_total_gpu_capacity",
         "survey",
     ),
-    "planning": (
+    "planning.planner": (
         "FREE",
         "TOTAL",
         "Outcome",
@@ -107,32 +107,32 @@ _ROOMS = {
         "Plan",
         "plan",
     ),
-    "probe": ("Probe",),
-    "replica": ("Event",),
-    "replicas": (
+    "runtime.probe": ("Probe",),
+    "runtime.replica": ("Event",),
+    "runtime.replicas": (
         "Endpoint",
         "ReplicaStatus",
         "Replicas",
     ),
-    "request": (
+    "planning.request": (
         "PACK",
         "STRICT_PACK",
         "STRICT_SPREAD",
         "Model",
         "Shape",
     ),
-    "shape": (
+    "planning.shape": (
         "ReplicaBundleSpec",
         "plan_replica_bundle_shape",
     ),
-    "stopping": ("graceful_stop_actors",),
-    "supervision": ("Policy",),
-    "sweep": (
+    "runtime.shutdown": ("graceful_stop_actors",),
+    "runtime.restart_policy": ("Policy",),
+    "runtime.orphans": (
         "reacquire_detached_actor_handles",
         "sweep_orphan_actors_by_prefix",
     ),
 }
-_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

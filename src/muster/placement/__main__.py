@@ -12,8 +12,8 @@ import sys
 
 import ray
 
-from muster.placement.inventory import reap, take
-from muster.placement.names import NAMESPACE
+from muster.placement.runtime.inventory import reap, take
+from muster.placement.runtime.names import NAMESPACE
 
 
 def main(words: list[str]) -> int:

@@ -1,13 +1,13 @@
 """Owning processes: everything started is gone when its scope is closed or its owner dies. Standard library only."""
 
-from muster.process.ending import Left, sweep
+from muster.process.bootstrap import source_of
 from muster.process.exit import ANOTHER, ITSELF, OWNER, Exit, signal_name
 from muster.process.log import Log
-from muster.process.owned import Owned
-from muster.process.program import source_of
+from muster.process.managed import Owned
+from muster.process.orphan_scan import Swept, find_tagged, sweep_tagged
+from muster.process.proctree import become_subreaper, descendants
 from muster.process.scope import Closed, Scope, SpawnError
-from muster.process.tag import Swept, find_tagged, sweep_tagged
-from muster.process.tree import become_subreaper, descendants
+from muster.process.unkillable import Left, sweep
 
 __all__ = [
     "ANOTHER",

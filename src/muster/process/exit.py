@@ -18,10 +18,19 @@ ITSELF, OWNER, ANOTHER = "itself", "owner", "another"
 REQUESTS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})  # to leave in one's own way
 FAULTS = frozenset(
     {
-        signal.SIGABRT, signal.SIGALRM, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGPIPE, signal.SIGSEGV,
-        signal.SIGSYS, signal.SIGTRAP, signal.SIGXCPU, signal.SIGXFSZ,
+        signal.SIGABRT,
+        signal.SIGALRM,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGPIPE,
+        signal.SIGSEGV,
+        signal.SIGSYS,
+        signal.SIGTRAP,
+        signal.SIGXCPU,
+        signal.SIGXFSZ,
     }
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

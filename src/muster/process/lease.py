@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import mmap
 
-from muster.process.keeper import LEASE, lease_clock
 from muster.process.memory_file import memory_file
+from muster.process.supervisor import LEASE, lease_clock
 
 
 class Lease:

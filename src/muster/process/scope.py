@@ -23,16 +23,16 @@ from types import TracebackType
 from typing import Any, Callable
 
 from muster.process import lease
-from muster.process.adopted import reap_later
+from muster.process.bootstrap import keeper_command
 from muster.process.cgroup import Cgroup
-from muster.process.ending import Left, look_at
 from muster.process.exit import Exit
-from muster.process.keeper import COPY_S, LENGTH
 from muster.process.log import Log, logged_streams, streams
-from muster.process.owned import Owned, exit_of
-from muster.process.program import keeper_command
-from muster.process.tag import KEEPER_VARIABLE, OWNER_VARIABLE, Swept, await_copies, new_tag, sweep_tagged
-from muster.process.tree import read_process
+from muster.process.managed import Owned, exit_of
+from muster.process.orphan_scan import KEEPER_VARIABLE, OWNER_VARIABLE, Swept, await_copies, new_tag, sweep_tagged
+from muster.process.proctree import read_process
+from muster.process.reaper import reap_later
+from muster.process.supervisor import COPY_S, LENGTH
+from muster.process.unkillable import Left, look_at
 
 LOST_OWNER_GRACE_S = 2.0
 
@@ -145,10 +145,13 @@ class Scope:
             raise SpawnError(f"the scope {self.name!r} is {'lost' if self.lost else 'closed'}")
         self._next_id += 1
         request = {
-            "do": "spawn", "id": self._next_id, "argv": list(argv), "cwd": cwd,
+            "do": "spawn",
+            "id": self._next_id,
+            "argv": list(argv),
+            "cwd": cwd,
             "env": {**(os.environ if env is None else env), OWNER_VARIABLE: self.tag},
             "capture": None if log is None else log.capture(),
-        }  # fmt: skip
+        }
         given = [None if fd is None else os.dup(fd) for fd in (stdin, stdout, stderr)]
         # Shielded: a request that was begun is finished, or the next one would be read as its rest.
         return await asyncio.shield(asyncio.ensure_future(self._spawn(self._next_id, request, given, log)))

@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 
-from muster.backends.errors import BackendError
-from muster.backends.slurm import client
-from muster.board import RunPaths, read_record
+from muster.errors import BackendError
+from muster.rundir import RunPaths, read_record
 from muster.runs.follow import RunResult, has_outcome, result
-from muster.runs.liveness import ASK_SLURM_S, Liveness
+from muster.runs.monitor import ASK_SLURM_S, Liveness
+from muster.runs.next_attempt import is_followed, slurm_jobs
 from muster.runs.release import ends_by_itself, release
-from muster.runs.sequel import is_followed, slurm_jobs
+from muster.slurm import client
 
 LOOK_S = 0.5
 

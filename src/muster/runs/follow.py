@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from muster.board import AttemptPaths, RunPaths
-from muster.rendezvous.protocol import INFRASTRUCTURE_FAILED
-from muster.runs.liveness import Liveness, record_silent_end
+from muster.lifecycle.state_machine import INFRASTRUCTURE_FAILED
+from muster.rundir import AttemptPaths, RunPaths
+from muster.runs.monitor import Liveness, record_silent_end
+from muster.runs.next_attempt import read_sequel, slurm_jobs
 from muster.runs.release import ends_by_itself, release
-from muster.runs.sequel import read_sequel, slurm_jobs
 from muster.runs.status import read_status
 from muster.runs.waiting import Waiting
 

@@ -1,4 +1,7 @@
-"""Guests from outside: asking the lead for a further driver, following it, asking for its end. See agent/guests.py."""
+"""Guests from outside: asking the lead for a further driver, following it, asking for its end.
+
+The leader's side is agent/leader/guests.py.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from muster.board import AttemptPaths, RunPaths, read_record, write_atomic, write_json
+from muster.rundir import AttemptPaths, RunPaths, read_record, write_atomic, write_json
 from muster.runs.follow import LOOK_S, Tail
-from muster.runs.liveness import Liveness
+from muster.runs.monitor import Liveness
 
 
 class GuestLost(Exception):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 
-from muster.board import RunPaths, read_record, write_json
+from muster.rundir import RunPaths, read_record, write_json
 from muster.runs.follow import RunResult
-from muster.runs.live import NotRunning, running
+from muster.runs.lookup import NotRunning, running
 from muster.runs.stop import BEYOND_GRACE_S, stop_run, wait
 
 _ENTRY = "idle"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from muster.board import RunPaths
-from muster.runs.sequel import slurm_jobs
+from muster.rundir import RunPaths
+from muster.runs.next_attempt import slurm_jobs
 
 DEFAULT_RUNS_DIR = "muster-runs"
 

@@ -1,7 +1,7 @@
 """Releasing the Slurm job of a run that is over: a job must not hold nodes on which nothing runs.
 
 Normally the job script ends the job, right after the outcome. It does not where its host is dead, was restarted or is
-cut off from Slurm. Then each process that sees the end of the run (an agent on another node: `agent/orphan.py`;
+cut off from Slurm. Then each process that sees the end of the run (an agent on another node: `agent/leaderless.py`;
 `muster run`, `status`, `runs`, the Python API) makes sure that the job ends. Only a job that Muster submitted is ever
 cancelled, and only after `squeue` has identified it.
 """
@@ -14,11 +14,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from muster.backends.errors import BackendError
-from muster.backends.slurm import client
-from muster.board import AttemptPaths, RunPaths, read_record
-from muster.rendezvous.plan import FIRST_LEAD, INFRASTRUCTURE_FAILED
-from muster.runs.sequel import is_followed, slurm_jobs
+from muster.errors import BackendError
+from muster.lifecycle.config import FIRST_LEAD, INFRASTRUCTURE_FAILED
+from muster.rundir import AttemptPaths, RunPaths, read_record
+from muster.runs.next_attempt import is_followed, slurm_jobs
+from muster.slurm import client
 
 SCRIPT_ENDS_S = 45.0  # after the outcome a job script gives tasks 10 s to end, and the removal of a container 20 s
 SCRIPT_LOOK_S = 0.2
@@ -84,10 +84,14 @@ def release(run: RunPaths, patient: bool = True) -> client.Jobs | None:
 def release_all(runs: Sequence[RunPaths]) -> list[tuple[RunPaths, client.Jobs]]:
     """Release the jobs of those runs that are over, with one question for each cluster; returns what was cancelled."""
     over = [
-        (run, attempt) for run in runs
-        if (attempt := run.newest_attempt()) is not None and _submitted(run) and _is_over(attempt)
-        and not is_released(run, attempt) and _script_had_its_time(attempt, patient=False)
-    ]  # fmt: skip
+        (run, attempt)
+        for run in runs
+        if (attempt := run.newest_attempt()) is not None
+        and _submitted(run)
+        and _is_over(attempt)
+        and not is_released(run, attempt)
+        and _script_had_its_time(attempt, patient=False)
+    ]
     cancelled: list[tuple[RunPaths, client.Jobs]] = []
     for cluster in dict.fromkeys(slurm_jobs(run).cluster for run, _ in over):
         try:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from muster.backends.errors import BackendError
-from muster.backends.slurm import client
-from muster.board import RunPaths, read_record
+from muster.errors import BackendError
+from muster.rundir import RunPaths, read_record
 from muster.runs.index import forget
-from muster.runs.liveness import Liveness
-from muster.runs.sequel import slurm_jobs
+from muster.runs.monitor import Liveness
+from muster.runs.next_attempt import slurm_jobs
 from muster.runs.usage import Path, Usage, measure, total
+from muster.slurm import client
 
 # What stays with results that are kept: enough for `muster runs` and `muster status` to tell what they are of.
 _RECORD = re.compile(r"output(/.*)?|job\.json|submission\.json|attempt-\d+(/(outcome|status-\d+\.json))?", re.DOTALL)

@@ -6,12 +6,12 @@ import os
 import signal
 from typing import Any
 
-from muster.agent import steps
 from muster.agent.job import host_names, tail_of
-from muster.agent.publisher import TIMINGS
-from muster.board import AttemptPaths, RunPaths, read_record
-from muster.board.secrets import scrubbed
-from muster.runs.sequel import is_followed, read_sequel
+from muster.agent.leader import launcher_log
+from muster.agent.leader.status_publisher import TIMINGS
+from muster.rundir import AttemptPaths, RunPaths, read_record
+from muster.rundir.redaction import scrubbed
+from muster.runs.next_attempt import is_followed, read_sequel
 from muster.runs.waiting import waits_for
 
 ENDED_STATES = ("succeeded", "failed", "stopped")
@@ -77,7 +77,9 @@ def _early_error(attempt: AttemptPaths) -> dict[str, Any] | None:
     led = os.path.exists(attempt.lead())
     phase = (newest_published(attempt) or {}).get("state", "start")
     # Where a lead had come up, the others' ends only follow from its own.
-    for end in sorted(steps.read(attempt.steps_log, host_names(attempt)), key=lambda end: end.rank != 0 or not led):
+    for end in sorted(
+        launcher_log.read(attempt.steps_log, host_names(attempt)), key=lambda end: end.rank != 0 or not led
+    ):
         tail = tail_of(attempt.node_log(end.rank), 12) if end.rank is not None else []
         return {"rank": end.rank, "host": end.host, "phase": phase, "reason": end.reason, "log_tail": tail}
     tail = tail_of(attempt.steps_log, 6)

@@ -9,14 +9,14 @@ import os
 import socket
 from collections.abc import Callable
 
-from muster.backends.errors import BackendError
-from muster.backends.slurm import client
-from muster.board import AttemptPaths, RunPaths, read_json, write_json
+from muster.errors import BackendError
+from muster.rundir import AttemptPaths, RunPaths, read_json, write_json
 from muster.runs.follow import RunResult, follow, result
-from muster.runs.liveness import Liveness, record_end, settle
+from muster.runs.monitor import Liveness, record_end, settle
+from muster.runs.next_attempt import is_followed, slurm_jobs
 from muster.runs.release import end_jobs, own_jobs, record_gone
-from muster.runs.sequel import is_followed, slurm_jobs
 from muster.runs.status import ENDED_STATES, read_status
+from muster.slurm import client
 
 BEYOND_GRACE_S = 25.0  # what the nodes may take to end after the driver
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from muster.board import RunPaths
+from muster.rundir import RunPaths
 
 PARTS = ("logs", "ray", "output", "other")
 

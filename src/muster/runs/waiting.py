@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import time
 
+from muster.agent.first_leader import heartbeats
 from muster.agent.job import host_names
-from muster.agent.stand_in import heartbeats
-from muster.board import AttemptPaths
-from muster.rendezvous.plan import FIRST_LEAD
-from muster.rendezvous.silence import STARTUP_SILENCE_S
+from muster.election.leader_silence import STARTUP_SILENCE_S
+from muster.lifecycle.config import FIRST_LEAD
+from muster.rundir import AttemptPaths
 
 LOOK_S = 1.0
 QUICK_S = 10.0  # most runs have a leader by then, and nothing is said

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 __all__ = ["AsyncClient", "Client", "Result", "SandboxLost", "SandboxRefused", "SandboxUnavailable"]
 
 if TYPE_CHECKING:
-    from muster.sandbox.async_client import AsyncClient
-    from muster.sandbox.calls import Result, SandboxLost, SandboxRefused, SandboxUnavailable
-    from muster.sandbox.client import Client
+    from muster.sandbox.client.async_client import AsyncClient
+    from muster.sandbox.client.retry_rules import Result, SandboxLost, SandboxRefused, SandboxUnavailable
+    from muster.sandbox.client.sync_client import Client
 
-_PLACES = {"AsyncClient": "async_client", "Client": "client"}
+_PLACES = {"AsyncClient": "client.async_client", "Client": "client.sync_client"}
 
 
 def __getattr__(name: str) -> Any:
@@ -26,4 +26,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'muster.sandbox' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"muster.sandbox.{_PLACES.get(name, 'calls')}"), name)
+    return getattr(import_module(f"muster.sandbox.{_PLACES.get(name, 'client.retry_rules')}"), name)

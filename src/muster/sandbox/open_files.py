@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import resource
 
+from muster.sandbox.engine.zygote import SandboxError
 from muster.sandbox.settings import Settings
-from muster.sandbox.zygote import SandboxError
 
 FILES_PER_WORKER, FILES_OF_CLIENTS = 8, 512
 CONNECTIONS_MOST = 4096  # of one endpoint: a client of NeMo-Skills alone may open 2,048

@@ -12,15 +12,15 @@ import socket
 import sys
 from typing import Any
 
-from muster.sandbox.box import Box
-from muster.sandbox.gateway import Gateway
-from muster.sandbox.http import Connections
-from muster.sandbox.http import serve as serve_http
-from muster.sandbox.nginx import own_address
+from muster.sandbox.api.routes import Routes
+from muster.sandbox.engine.engine import Box
+from muster.sandbox.engine.zygote import SandboxError
+from muster.sandbox.gateway.gateway import Gateway
+from muster.sandbox.gateway.nginx_config import own_address
+from muster.sandbox.http.server import Connections
+from muster.sandbox.http.server import serve as serve_http
 from muster.sandbox.open_files import allow_open_files
-from muster.sandbox.routes import Routes
 from muster.sandbox.settings import Settings, split_address
-from muster.sandbox.zygote import SandboxError
 
 DRAIN_S = 3.0  # for answers to requests that were running when the end came
 
@@ -78,10 +78,14 @@ class Server:
         """For whoever started it."""
         assert self.box.pool.level is not None
         return {
-            "url": f"http://{self.settings.host}:{self.port}", "port": self.port, "listen_port": self.listen_port,
-            "pid": os.getpid(), "host": socket.gethostname(), "isolation": self.box.pool.level.to_json(),
+            "url": f"http://{self.settings.host}:{self.port}",
+            "port": self.port,
+            "listen_port": self.listen_port,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "isolation": self.box.pool.level.to_json(),
             "gateway": self.gateway.kind if self.gateway else None,
-        }  # fmt: skip
+        }
 
     async def close(self) -> None:
         """Nobody new; whoever runs is told that it is over; then everything goes."""

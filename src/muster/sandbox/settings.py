@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from muster.sandbox.inside.rootfs import SCRATCH
+from muster.sandbox.jail.rootfs import SCRATCH
 
 GATEWAYS = ("auto", "nginx", "python")
 ISOLATION = ("auto", "full", "floor", "process")
@@ -105,12 +105,24 @@ def _problems_of_workers(settings: Settings) -> list[str]:
     problems = [
         f"{name} is {getattr(settings, name)}: it must be at least {least}"
         for name, least in (
-            ("workers_min", 1), ("workers_max", 1), ("queue", 0), ("sessions_max", 0), ("session_memory_mb", 1),
-            ("workspaces_max", 0), ("memory_mb", 16), ("processes", 1), ("open_files", 16), ("file_mb", 1),
-            ("scratch_mb", 1), ("max_output", 1), ("idle_s", 0), ("session_idle_s", 0), ("first_user", 1),
+            ("workers_min", 1),
+            ("workers_max", 1),
+            ("queue", 0),
+            ("sessions_max", 0),
+            ("session_memory_mb", 1),
+            ("workspaces_max", 0),
+            ("memory_mb", 16),
+            ("processes", 1),
+            ("open_files", 16),
+            ("file_mb", 1),
+            ("scratch_mb", 1),
+            ("max_output", 1),
+            ("idle_s", 0),
+            ("session_idle_s", 0),
+            ("first_user", 1),
         )
         if getattr(settings, name) < least
-    ]  # fmt: skip
+    ]
     if settings.workers_min > settings.workers_max:
         problems.append(f"workers_min is {settings.workers_min}, more than workers_max, {settings.workers_max}")
     if settings.workers_max + settings.sessions_max + settings.workspaces_max > MAX_SLOTS:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import ValidationError
 
-from muster.board.secrets import HIDDEN, looks_secret, redacted
-from muster.spec import service_fields
+from muster.rundir.redaction import HIDDEN, looks_secret, redacted
+from muster.spec.fields import services
 from muster.spec.flags import Flag
 
 SERVICES = "services"
@@ -65,9 +65,9 @@ def _service_line(loc: tuple[int | str, ...], problem: Mapping[str, object], ori
     parts = [str(part) for part in loc[1:] if not str(part).startswith(("function-", "literal[", "constrained-"))]
     way = ".".join([origins.get(SERVICES, SERVICES), *(part for part in parts if part != "[key]")])
     if problem["type"] == "extra_forbidden" and len(loc) == 3:
-        return f"{way}: {service_fields.unknown_field(str(loc[2]))}"
-    known = len(loc) > 2 and str(loc[2]) in service_fields.ALLOWED
-    allowed = f"; allowed: {service_fields.ALLOWED[str(loc[2])]}" if known else ""
+        return f"{way}: {services.unknown_field(str(loc[2]))}"
+    known = len(loc) > 2 and str(loc[2]) in services.ALLOWED
+    allowed = f"; allowed: {services.ALLOWED[str(loc[2])]}" if known else ""
     quoted = "" if isinstance(problem["input"], Mapping) or "env" in loc else f"{show(problem['input'])} "
     return f"{way}: {quoted}{_reason(problem)}{allowed}"
 

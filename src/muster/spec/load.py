@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from muster.spec.errors import SpecError, explain
 from muster.spec.flags import long_flag
+from muster.spec.layers import Source, from_file, merged, settled
 from muster.spec.model import FLAGS, JobSpec
 from muster.spec.settings import SettingsWarning, read_settings
-from muster.spec.source import Source, from_file, merged, settled
 from muster.spec.yaml_file import read_job_file
 
 PROFILE = "profile"

@@ -11,22 +11,31 @@ from typing import Any
 
 from pydantic import ConfigDict, model_validator
 
-from muster.spec import arrays, gang_fields, groups, service_fields, spare_fields
+from muster.spec import arrays
+from muster.spec.fields import gang, groups, services, spares
+from muster.spec.fields.gang import GangFields
+from muster.spec.fields.job import ContainerFields, EnvironmentFields, PlaceFields, WatchFields
+from muster.spec.fields.ray import RayFields
+from muster.spec.fields.services import ServiceFields
+from muster.spec.fields.slurm import RestartFields, SlurmFields
+from muster.spec.fields.spares import SpareFields
 from muster.spec.flags import flags_of
-from muster.spec.gang_fields import GangFields
-from muster.spec.job_fields import ContainerFields, EnvironmentFields, PlaceFields, WatchFields
 from muster.spec.passthrough import settle
-from muster.spec.ray_fields import RayFields
-from muster.spec.service_fields import ServiceFields
-from muster.spec.slurm_fields import RestartFields, SlurmFields
-from muster.spec.spare_fields import SpareFields
 
 
 # The last base's fields come first, in the model as in --help.
 class JobSpec(
-    SpareFields, RestartFields, SlurmFields, WatchFields, ContainerFields, EnvironmentFields, GangFields, RayFields,
-    ServiceFields, PlaceFields,
-):  # fmt: skip
+    SpareFields,
+    RestartFields,
+    SlurmFields,
+    WatchFields,
+    ContainerFields,
+    EnvironmentFields,
+    GangFields,
+    RayFields,
+    ServiceFields,
+    PlaceFields,
+):
     """What to run, on how many nodes, and how: validated, immutable, and complete with defaults."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,7 +53,7 @@ class JobSpec(
     @model_validator(mode="after")
     def _groups_agree(self) -> JobSpec:
         problem = groups.problem(self.groups, self.nodes) or arrays.problem(self)
-        problem = problem or spare_fields.problem(self) or gang_fields.problem(self) or service_fields.problem(self)
+        problem = problem or spares.problem(self) or gang.problem(self) or services.problem(self)
         if problem is not None:
             raise ValueError(problem)
         return self

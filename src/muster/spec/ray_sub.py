@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster.spec import values
+from muster.spec import validators
 from muster.spec.flags import long_flag
 
 # Where ray.sub mounts its cache of uv inside the container.
@@ -23,9 +23,17 @@ _USUAL_SANDBOX_PORT = "6000"  # where NeMo-Skills' clients look if nothing else 
 UNNEEDED = {
     **dict.fromkeys(
         [
-            "PORT", "NODE_MANAGER_PORT", "OBJECT_MANAGER_PORT", "RUNTIME_ENV_AGENT_PORT", "DASHBOARD_AGENT_GRPC_PORT",
-            "DASHBOARD_AGENT_LISTEN_PORT", "METRICS_EXPORT_PORT", "RAY_CLIENT_SERVER_PORT", "DASHBOARD_PORT",
-            "MIN_WORKER_PORT", "MAX_WORKER_PORT",
+            "PORT",
+            "NODE_MANAGER_PORT",
+            "OBJECT_MANAGER_PORT",
+            "RUNTIME_ENV_AGENT_PORT",
+            "DASHBOARD_AGENT_GRPC_PORT",
+            "DASHBOARD_AGENT_LISTEN_PORT",
+            "METRICS_EXPORT_PORT",
+            "RAY_CLIENT_SERVER_PORT",
+            "DASHBOARD_PORT",
+            "MIN_WORKER_PORT",
+            "MAX_WORKER_PORT",
         ],
         _PORTS,
     ),
@@ -34,7 +42,7 @@ UNNEEDED = {
     "NRL_GPU_CPU_AFFINITY_FILE": "Muster does not write that file, so NeMo-RL does not bind its workers to CPUs; "
     "write it with --setup",
     "WORKER_NUM_RETRIES": "a Ray node that does not start is tried three times, with fresh state",
-}  # fmt: skip
+}
 """Variables without a field of their own, each with why, or what to use instead; those of a sandbox besides."""
 
 UNUSED_BY_SANDBOX = {
@@ -147,7 +155,7 @@ def as_words(fields: Mapping[str, Any]) -> list[str]:
             words.append(long_flag(name))
         elif name not in ("command", "services"):  # services have no flag: a note shows them
             words.append(f"{long_flag(name)}={value}")
-    command = values.command_words(fields.get("command", []))
+    command = validators.command_words(fields.get("command", []))
     return [*words, "--", *command] if isinstance(command, list) else words
 
 

@@ -28,13 +28,41 @@ NO_VALUE = frozenset(_NO_VALUE.split())
 KNOWN = frozenset(_VALUE.split()) | frozenset(_OPTIONAL_VALUE.split()) | NO_VALUE
 
 SHORT = {
-    "A": "account", "B": "extra-node-info", "C": "constraint", "D": "chdir", "F": "nodefile", "G": "gpus",
-    "H": "hold", "J": "job-name", "L": "licenses", "M": "clusters", "N": "nodes", "O": "overcommit",
-    "Q": "quiet", "S": "core-spec", "V": "version", "W": "wait", "a": "array", "b": "begin",
-    "c": "cpus-per-task", "d": "dependency", "e": "error", "h": "help", "i": "input", "k": "no-kill",
-    "m": "distribution", "n": "ntasks", "o": "output", "p": "partition", "q": "qos", "s": "oversubscribe",
-    "t": "time", "v": "verbose", "w": "nodelist", "x": "exclude",
-}  # fmt: skip
+    "A": "account",
+    "B": "extra-node-info",
+    "C": "constraint",
+    "D": "chdir",
+    "F": "nodefile",
+    "G": "gpus",
+    "H": "hold",
+    "J": "job-name",
+    "L": "licenses",
+    "M": "clusters",
+    "N": "nodes",
+    "O": "overcommit",
+    "Q": "quiet",
+    "S": "core-spec",
+    "V": "version",
+    "W": "wait",
+    "a": "array",
+    "b": "begin",
+    "c": "cpus-per-task",
+    "d": "dependency",
+    "e": "error",
+    "h": "help",
+    "i": "input",
+    "k": "no-kill",
+    "m": "distribution",
+    "n": "ntasks",
+    "o": "output",
+    "p": "partition",
+    "q": "qos",
+    "s": "oversubscribe",
+    "t": "time",
+    "v": "verbose",
+    "w": "nodelist",
+    "x": "exclude",
+}
 
 _ONE_AGENT = "Muster runs one agent on every node; say how many nodes with --nodes"
 _OWN_ANSWER = "Muster reads sbatch's answer itself"

@@ -16,8 +16,8 @@ from string import Template
 from typing import Any
 
 from muster.spec.errors import SpecError
+from muster.spec.layers import KEYED, Source, from_file, settled
 from muster.spec.model import FLAGS
-from muster.spec.source import KEYED, Source, from_file, settled
 from muster.spec.yaml_file import read_settings_file
 
 SITE_FILE = "/etc/muster/config.yaml"

@@ -6,22 +6,22 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from muster.spec import values
+from muster.spec import validators
 from muster.spec.flags import Flag
 
 TIME = "a length of time: seconds, or 90s, 10m, 1h30m"
 SIZE = "a number of bytes, or with a unit: 512M, 64G, 1T"
 
-Count = Annotated[int, BeforeValidator(values.whole_number), Field(ge=1)]
-CountOrZero = Annotated[int, BeforeValidator(values.whole_number), Field(ge=0)]
-Line = Annotated[str, AfterValidator(values.one_line)]
-Word = Annotated[str, AfterValidator(values.no_nul)]
-ShellText = Annotated[str, AfterValidator(values.script)]
-Seconds = Annotated[float, BeforeValidator(values.seconds)]
-Deadline = Annotated[Seconds, AfterValidator(values.more_than_zero)]
-Size = Annotated[int, BeforeValidator(values.size), Field(ge=1)]
-EnvName = Annotated[str, AfterValidator(values.env_name)]
-PassedValue = Annotated[str, AfterValidator(values.no_control)]
+Count = Annotated[int, BeforeValidator(validators.whole_number), Field(ge=1)]
+CountOrZero = Annotated[int, BeforeValidator(validators.whole_number), Field(ge=0)]
+Line = Annotated[str, AfterValidator(validators.one_line)]
+Word = Annotated[str, AfterValidator(validators.no_nul)]
+ShellText = Annotated[str, AfterValidator(validators.script)]
+Seconds = Annotated[float, BeforeValidator(validators.seconds)]
+Deadline = Annotated[Seconds, AfterValidator(validators.more_than_zero)]
+Size = Annotated[int, BeforeValidator(validators.size), Field(ge=1)]
+EnvName = Annotated[str, AfterValidator(validators.env_name)]
+PassedValue = Annotated[str, AfterValidator(validators.no_control)]
 
 
 def empty_for_none(value: Any) -> Any:

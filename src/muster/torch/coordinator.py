@@ -25,13 +25,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from muster.agent.channel import LINE_LIMIT, SILENCE_S, Channel, accept
-from muster.agent.log import say
-from muster.rendezvous.elastic import ElasticJob
-from muster.rendezvous.elastic_types import CallBack, Command, ElasticPlan, End, Form, Go, JobState, Refuse
-from muster.rendezvous.messages import Outcome
-from muster.rendezvous.states import NodeState
-from muster.rendezvous.words import listed
+from muster.agent.control.channel import LINE_LIMIT, SILENCE_S, Channel, accept
+from muster.agent.logging import say
+from muster.lifecycle.end_reasons import listed
+from muster.lifecycle.events import Outcome
+from muster.lifecycle.states import NodeState
+from muster.torch.elastic import ElasticJob
+from muster.torch.elastic_types import CallBack, Command, ElasticPlan, End, Form, Go, JobState, Refuse
 
 LOOK_S = 0.2  # how often deadlines are looked at
 STALE_S = 45.0  # torchrun gives workers 30 s to end; who is not back by then waits in the old round's exit barrier

@@ -19,15 +19,15 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
-from muster.agent.log import say
+from muster.agent.logging import say
+from muster.lifecycle.config import INFRASTRUCTURE_FAILED
+from muster.lifecycle.events import Outcome
 from muster.process import Exit
-from muster.rendezvous.elastic_types import JobState
-from muster.rendezvous.messages import Outcome
-from muster.rendezvous.plan import INFRASTRUCTURE_FAILED
+from muster.torch.elastic_types import JobState
+from muster.torch.launch_env import surroundings
 from muster.torch.plugin import BACKEND
 from muster.torch.session import JobOver, Refused, Round, Session, Unreachable
 from muster.torch.settings import ON_HANDLER, Settings, settings_of
-from muster.torch.surroundings import surroundings
 
 
 class MusterRendezvous(RendezvousHandler):

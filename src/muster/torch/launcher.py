@@ -18,14 +18,14 @@ from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 from torch.distributed.launcher.api import launch_agent
 from torch.distributed.run import config_from_args, get_args_parser, parse_min_max_nnodes
 
-from muster.agent.log import say
+from muster.agent.logging import say
+from muster.lifecycle.config import INFRASTRUCTURE_FAILED
+from muster.lifecycle.events import Outcome
 from muster.process import signal_name
-from muster.rendezvous.messages import Outcome
-from muster.rendezvous.plan import INFRASTRUCTURE_FAILED
 from muster.torch.handler import MusterRendezvous, create_handler, ending
+from muster.torch.launch_env import Surroundings, surroundings
 from muster.torch.plugin import BACKEND
 from muster.torch.settings import ON_HANDLER
-from muster.torch.surroundings import Surroundings, surroundings
 
 _UNSAID = ("nnodes", "rdzv_id", "max_restarts", "node_rank")  # unless somebody says it, we do
 

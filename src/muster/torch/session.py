@@ -15,10 +15,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from muster.agent.channel import HANDSHAKE_S, SILENCE_S, Channel, ChannelError, connect
-from muster.rendezvous.messages import Outcome
+from muster.agent.control.channel import HANDSHAKE_S, SILENCE_S, Channel, ChannelError, connect
+from muster.lifecycle.events import Outcome
 from muster.torch.coordinator import Coordinator, OpenStore
-from muster.torch.listening import is_here, take_port
+from muster.torch.endpoint import is_here, take_port
 from muster.torch.settings import Settings
 
 RETRY_S = 0.3  # while the coordinator is not there yet
@@ -176,9 +176,11 @@ class Session:
             await self._coordinator.start(listener)
         plan = settings.plan
         greeting = {
-            "host": settings.node, "number": settings.number, "home": home,
+            "host": settings.node,
+            "number": settings.number,
+            "home": home,
             "plan": [plan.least, plan.most, plan.spares],
-        }  # fmt: skip
+        }
         return await _reach(host, port, settings, greeting)
 
     def _keep(self, channel: Channel) -> None:

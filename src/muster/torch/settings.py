@@ -8,15 +8,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from muster.rendezvous.elastic_types import ElasticPlan
-from muster.torch.surroundings import Surroundings
+from muster.torch.elastic_types import ElasticPlan
+from muster.torch.launch_env import Surroundings
 
 TOKEN_VARIABLE = "MUSTER_TORCH_TOKEN"
 LAST_CALL_S = 5.0
 ELASTIC_LAST_CALL_S = 30.0  # where fewer nodes than there could be may start: torchrun's own figure
 KNOWN = (
-    "spares", "last_call", "rejoin", "timeout", "read_timeout", "is_host", "node", "token", "token_file",
-)  # fmt: skip
+    "spares",
+    "last_call",
+    "rejoin",
+    "timeout",
+    "read_timeout",
+    "is_host",
+    "node",
+    "token",
+    "token_file",
+)
 ON_HANDLER = "on_handler"  # of `muster torchrun` alone: who wants to know the handler that torchrun makes
 
 
@@ -45,19 +53,25 @@ def settings_of(
     host, port = parse_endpoint(endpoint)
     least, most = nodes
     plan = ElasticPlan(
-        least, most,
+        least,
+        most,
         spares=int(_number(conf, "spares", 0)),
         last_call=_number(conf, "last_call", LAST_CALL_S if least == most else ELASTIC_LAST_CALL_S),
         gather_timeout=_number(conf, "timeout", ElasticPlan.gather_timeout),
         rejoin=_number(conf, "rejoin", 0.0),
         hosts=place.hosts,
-    )  # fmt: skip
+    )
     return Settings(
-        host, port, run_id, plan, token_of(run_id, conf), place.host,
+        host,
+        port,
+        run_id,
+        plan,
+        token_of(run_id, conf),
+        place.host,
         number=int(_number(conf, "node", 0)) if "node" in conf else place.number,
         is_host=_truth(conf, "is_host"),
         read_timeout=_number(conf, "read_timeout", 60.0),
-    )  # fmt: skip
+    )
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, int]:

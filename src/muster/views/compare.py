@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from muster.views.findings import node_seconds, slowest
+from muster.views.diagnosis import node_seconds, slowest
 from muster.views.phases import LOOKS, Phase
 from muster.views.record import RunRecord, words
 from muster.views.timeline import AttemptTimeline, Cycle, timeline
@@ -74,6 +74,16 @@ def _name(phase: Phase, what: str) -> str:
 
 
 _ORDER = (
-    "submitted", "pending", "launching", "waiting for others", "Ray's head", "Ray on the last node", "services",
-    "start of the driver", "from job start to driver", "from request to driver", "the driver", "finishing, per node",
-)  # fmt: skip
+    "submitted",
+    "pending",
+    "launching",
+    "waiting for others",
+    "Ray's head",
+    "Ray on the last node",
+    "services",
+    "start of the driver",
+    "from job start to driver",
+    "from request to driver",
+    "the driver",
+    "finishing, per node",
+)

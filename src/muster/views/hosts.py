@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
-from muster.views.plain import printable
+from muster.views.sanitize import printable
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from muster.board import RunPaths, read_record
-from muster.board.secrets import redact_words
+from muster.rundir import RunPaths, read_record
+from muster.rundir.redaction import redact_words
 from muster.runs.status import ENDED_STATES, read_status
 from muster.views.phases import Phase
-from muster.views.plain import plain
 from muster.views.record import moment, record, records, words
+from muster.views.sanitize import plain
 
 
 def entry(run: RunPaths, now: float) -> dict[str, Any]:

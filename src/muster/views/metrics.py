@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from muster.views.findings import last_phases, node_seconds
+from muster.views.diagnosis import last_phases, node_seconds
 from muster.views.phases import Phase
-from muster.views.plain import printable
 from muster.views.record import RunRecord, words
+from muster.views.sanitize import printable
 from muster.views.services import Service, services
 from muster.views.timeline import timeline
 

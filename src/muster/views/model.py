@@ -9,22 +9,31 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from muster.agent.ray_node.settings import file_name
-from muster.board import RunPaths
-from muster.board.secrets import redact_words, scrubbed
-from muster.views import findings
+from muster.agent.ray.settings import file_name
+from muster.rundir import RunPaths
+from muster.rundir.redaction import redact_words, scrubbed
+from muster.views import diagnosis
 from muster.views.hosts import folded
 from muster.views.phases import LOOKS, Phase
-from muster.views.plain import log_line, plain
 from muster.views.record import RunRecord, record, records, whole, words
+from muster.views.sanitize import log_line, plain
 from muster.views.services import Service, services, total
 from muster.views.timeline import AttemptTimeline, NodeLine, Timeline, timeline
 
 INDEX = {phase: number for number, phase in enumerate(Phase)}
 LAST_NOTES = 40
 WORTH_SAYING = (
-    "note", "dashboard", "stalled", "failure", "unended", "driver_start", "driver_end", "end", "run", "service",
-)  # fmt: skip
+    "note",
+    "dashboard",
+    "stalled",
+    "failure",
+    "unended",
+    "driver_start",
+    "driver_end",
+    "end",
+    "run",
+    "service",
+)
 
 
 def page_model(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda attempt, rank: []) -> dict[str, Any]:
@@ -42,15 +51,15 @@ def page_model(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda
         "job_id": words(status.get("job_id")),
         "command": redact_words([word for word in job.get("command") or [] if isinstance(word, str)]),
         "waits": _waits(run, seen),
-        "silent": findings.silence(run),
+        "silent": diagnosis.silence(run),
         "asked": run.asked,
         "now": _ms(seen, run.now),
         "wall": _ms(seen, seen.end),
         "phases": [{"name": phase.value, **_look(phase)} for phase in Phase],
         "attempts": [_attempt(seen, attempt) for attempt in seen.attempts],
-        "node_seconds": [[INDEX[phase], round(total, 1)] for phase, total in findings.node_seconds(seen).items()],
-        "failures": [_failure(seen, failure) for failure in findings.failures(run, tail_of)],
-        "resources": [vars(share) for share in findings.resources(job)],
+        "node_seconds": [[INDEX[phase], round(total, 1)] for phase, total in diagnosis.node_seconds(seen).items()],
+        "failures": [_failure(seen, failure) for failure in diagnosis.failures(run, tail_of)],
+        "resources": [vars(share) for share in diagnosis.resources(job)],
         "ray": record(status.get("ray")) or None,
         "guests": records(status.get("guests")),
         "services": [_service(run, service) for service in services(run)],
@@ -67,7 +76,7 @@ def _ms(seen: Timeline, when: float) -> int:
 
 
 def _waits(run: RunRecord, seen: Timeline) -> list[Any] | None:
-    waits = findings.waits_for(run, seen)
+    waits = diagnosis.waits_for(run, seen)
     return None if waits is None else [waits[0], _ms(seen, waits[1])]
 
 
@@ -78,7 +87,7 @@ def _look(phase: Phase) -> dict[str, str]:
 
 def _attempt(seen: Timeline, attempt: AttemptTimeline) -> dict[str, Any]:
     slow_cycle = attempt.cycles[-1].number
-    slow, usual = findings.slowest(attempt, slow_cycle)
+    slow, usual = diagnosis.slowest(attempt, slow_cycle)
     return {
         "number": attempt.number,
         "start": _ms(seen, attempt.start),
@@ -100,7 +109,7 @@ def _attempt(seen: Timeline, attempt: AttemptTimeline) -> dict[str, Any]:
             }
             for cycle in attempt.cycles
         ],
-        "missing": folded([node.host for node in findings.missing(attempt)][: findings.MOST_NAMED]),
+        "missing": folded([node.host for node in diagnosis.missing(attempt)][: diagnosis.MOST_NAMED]),
         "slow": {
             "cycle": slow_cycle,
             "usual": round(usual, 3),
@@ -139,7 +148,7 @@ def _service(run: RunRecord, service: Service) -> dict[str, Any]:
     }
 
 
-def _failure(seen: Timeline, failure: findings.Failure) -> dict[str, Any]:
+def _failure(seen: Timeline, failure: diagnosis.Failure) -> dict[str, Any]:
     when = _ms(seen, failure.time) if failure.time is not None else None
     return {**vars(failure), "time": when, "tail": [log_line(line) for line in failure.tail]}
 

@@ -16,9 +16,9 @@ from functools import cached_property
 from typing import Any
 
 from muster.agent.job import host_names
-from muster.board import AttemptPaths, RunPaths, read_record
+from muster.rundir import AttemptPaths, RunPaths, read_record
 from muster.runs.follow import EventFile
-from muster.runs.liveness import SILENT_S
+from muster.runs.monitor import SILENT_S
 from muster.runs.status import ENDED_STATES, newest_published, read_status
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.agent.job import node_tail
-from muster.board import RunPaths, write_atomic
+from muster.rundir import RunPaths, write_atomic
 from muster.views.metrics import metrics
 from muster.views.model import page_model
 from muster.views.record import RunReader, RunRecord

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from muster.views.hosts import folded
-from muster.views.plain import printable
+from muster.views.sanitize import printable
 from muster.views.services import Load, Service, total
 
 BLOCKS = "▁▂▃▄▅▆▇█"

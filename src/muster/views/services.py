@@ -104,9 +104,14 @@ def _told(attempt: AttemptRecord) -> dict[str, dict[int, dict[str, Any]]]:
 def _instance(entry: dict[str, Any], reason: str) -> Instance:
     load = record(entry.get("load"))
     return Instance(
-        whole(entry.get("rank")), words(entry.get("host")), words(entry.get("state")), words(entry.get("url")),
-        whole(entry.get("restarts")) or 0, reason or words(load.get("gateway_problem")), _load(load) if load else None,
-    )  # fmt: skip
+        whole(entry.get("rank")),
+        words(entry.get("host")),
+        words(entry.get("state")),
+        words(entry.get("url")),
+        whole(entry.get("restarts")) or 0,
+        reason or words(load.get("gateway_problem")),
+        _load(load) if load else None,
+    )
 
 
 def _load(entry: dict[str, Any]) -> Load:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from muster.board.secrets import redacted
-from muster.views import findings
+from muster.rundir.redaction import redacted
+from muster.views import diagnosis
 from muster.views.hosts import folded
 from muster.views.phases import LOOKS
-from muster.views.plain import log_line, printable
 from muster.views.record import RunRecord, words
+from muster.views.sanitize import log_line, printable
 from muster.views.service_lines import instance_lines, load_line, ready_line
 from muster.views.services import services
 from muster.views.timeline import AttemptTimeline, Cycle, Timeline, timeline
@@ -30,7 +30,7 @@ def summary(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda at
     lines += _use(seen)
     if torn := sum(attempt.torn for attempt in run.attempts):
         lines.append(f"{torn} line{'s' * (torn > 1)} of the events could not be read: was the disk full for a while?")
-    for failure in findings.failures(run, tail_of):
+    for failure in diagnosis.failures(run, tail_of):
         cycle = f" in cycle {failure.cycle}" if failure.cycle else ""
         when = f" after {duration(failure.time - seen.start)}" if failure.time is not None else ""
         lines.append(f"failure{cycle}{when}: {failure.host or 'the step'} in phase {failure.phase}: {failure.reason}")
@@ -66,11 +66,11 @@ def _attempt(attempt: AttemptTimeline, one_of_several: bool, live: bool) -> Iter
     for cycle in attempt.cycles:
         yield from _path(cycle, live and cycle is attempt.cycles[-1])
     if attempt.nodes:
-        phases = [f"{len(nodes)} {LOOKS[phase].title}" for phase, nodes in findings.last_phases(attempt).items()]
+        phases = [f"{len(nodes)} {LOOKS[phase].title}" for phase, nodes in diagnosis.last_phases(attempt).items()]
         yield f"nodes: {', '.join(phases)}"
-    if away := findings.missing(attempt):
+    if away := diagnosis.missing(attempt):
         yield f"not arrived: {folded(node.host for node in away)}"
-    slow, usual = findings.slowest(attempt, attempt.cycles[-1].number, 5)
+    slow, usual = diagnosis.slowest(attempt, attempt.cycles[-1].number, 5)
     if len(slow) > 1:
         yield f"slowest nodes (the median took {usual:.1f} s):"
         for one in slow:
@@ -96,7 +96,7 @@ def _path(cycle: Cycle, live: bool) -> Iterator[str]:
 
 
 def _use(seen: Timeline) -> Iterator[str]:
-    sums = findings.node_seconds(seen)
+    sums = diagnosis.node_seconds(seen)
     total = sum(sums.values())
     if total:
         parts = [

@@ -12,16 +12,16 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from muster.agent.job import tail_of
-from muster.board import RunPaths
-from muster.views import findings
+from muster.rundir import RunPaths
+from muster.views import diagnosis
 from muster.views.hosts import folded
+from muster.views.metrics_file import MetricsFile
 from muster.views.phases import LOOKS, Phase
-from muster.views.plain import log_line, printable
 from muster.views.record import RunReader, RunRecord, words
+from muster.views.sanitize import log_line, printable
 from muster.views.service_lines import live_lines, ready_line
 from muster.views.services import services
 from muster.views.summary import duration
-from muster.views.textfile import MetricsFile
 from muster.views.timeline import AttemptTimeline, Timeline, timeline
 
 LOOK_S = 0.5
@@ -32,9 +32,19 @@ NAMES = 3  # lines for what there may be many of
 
 # A cell that stands for several nodes shows the one that most deserves to be seen.
 WORST_FIRST = (
-    Phase.LOST, Phase.SUBMITTED, Phase.PENDING, Phase.LAUNCHING, Phase.ARRIVED, Phase.STARTING, Phase.SERVICES,
-    Phase.JOINED, Phase.FINISHING, Phase.SPARE, Phase.DRIVER, Phase.GONE,
-)  # fmt: skip
+    Phase.LOST,
+    Phase.SUBMITTED,
+    Phase.PENDING,
+    Phase.LAUNCHING,
+    Phase.ARRIVED,
+    Phase.STARTING,
+    Phase.SERVICES,
+    Phase.JOINED,
+    Phase.FINISHING,
+    Phase.SPARE,
+    Phase.DRIVER,
+    Phase.GONE,
+)
 
 
 class View:
@@ -91,8 +101,8 @@ class Top(View):
         yield Text()
         yield from cells(attempt, width, MOST_ROWS, ascii_only)
         yield counts(attempt, ascii_only)
-        if (away := findings.missing(attempt)) and run.live:
-            yield Text(f"missing: {folded(node.host for node in away[: findings.MOST_NAMED])}", style="yellow")
+        if (away := diagnosis.missing(attempt)) and run.live:
+            yield Text(f"missing: {folded(node.host for node in away[: diagnosis.MOST_NAMED])}", style="yellow")
         yield from live_lines(services(run), width, ascii_only)
         for cycle in attempt.cycles[:-1][-NAMES:]:
             yield Text(printable(f"cycle {cycle.number} ended: {cycle.reason or 'no reason was recorded'}"))
@@ -114,10 +124,10 @@ def header(run: RunRecord, seen: Timeline) -> Text:
 
 def waiting(run: RunRecord, seen: Timeline) -> Text:
     """What it waits for; of a run that is over, how it ended."""
-    waits = findings.waits_for(run, seen)
+    waits = diagnosis.waits_for(run, seen)
     if waits is None:
         return Text(printable(words(run.status.get("end_reason"))))
-    quiet = findings.silence(run)
+    quiet = diagnosis.silence(run)
     silent = f"; no word from it for {duration(quiet)}: its lead may be gone" if quiet else ""
     return Text(printable(f"{waits[0]}, for {duration(run.now - waits[1])}{silent}"))
 
@@ -141,7 +151,7 @@ def cells(attempt: AttemptTimeline, width: int, most_rows: int, ascii_only: bool
 def counts(attempt: AttemptTimeline, ascii_only: bool) -> Text:
     """How many nodes are in which phase: the key to the cells, too."""
     text = Text(" " * LABEL)
-    for phase, nodes in findings.last_phases(attempt).items():
+    for phase, nodes in diagnosis.last_phases(attempt).items():
         text.append(_sign(phase, ascii_only), style=LOOKS[phase].colour).append(
             f" {LOOKS[phase].title} {len(nodes)}   "
         )
@@ -157,8 +167,8 @@ def happenings(run: RunRecord, seen: Timeline, most: int) -> Iterator[Text]:
 
 def plain_line(run: RunRecord, seen: Timeline) -> str:
     """The same for where there is no terminal: one line, to be printed when it has changed."""
-    nodes = [f"{len(nodes)} {LOOKS[phase].title}" for phase, nodes in findings.last_phases(seen.attempts[-1]).items()]
-    waits = findings.waits_for(run, seen)
+    nodes = [f"{len(nodes)} {LOOKS[phase].title}" for phase, nodes in diagnosis.last_phases(seen.attempts[-1]).items()]
+    waits = diagnosis.waits_for(run, seen)
     said = waits[0] if waits else words(run.status.get("end_reason"))
     serving = [f"{service.name} {service.ready}/{service.wanted}" for service in services(run)]
     parts = [words(run.status.get("state")), ", ".join(nodes) or "no nodes", ", ".join(serving), said]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from muster.views.critical import Step, critical_path
-from muster.views.gate import HOLDS_NOBODY, gate_of
-from muster.views.moments import CycleMoments, Moments
+from muster.views.critical_path import Step, critical_path
+from muster.views.cycle_events import CycleMoments, Moments
 from muster.views.phases import Phase, phase_of
 from muster.views.record import AttemptRecord, Happening, RunRecord, moment, records, whole, words
+from muster.views.service_gate import HOLDS_NOBODY, gate_of
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from muster.board import RunPaths
+from muster.rundir import RunPaths
 
 MOST_BYTES = 256 * 1024
 BLOCK = 4 * 1024 * 1024

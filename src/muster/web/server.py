@@ -7,7 +7,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from muster.web.answers import Answers
+from muster.web.handlers import Answers
 from muster.web.messages import HEADERS, Answer, Request
 
 # A connection that asks nothing for so long is closed: anybody on this host can open one. A browser on a busy machine

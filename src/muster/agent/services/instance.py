@@ -1,7 +1,7 @@
 """The life of one instance of a service on its node: started, probed, started again where that is wanted, ended.
 
 Every start has a scope of its own, which is closed before the next one begins: nothing of an earlier start holds a
-port, a file or a GPU. The states that are told to the lead are those of rendezvous/services.py.
+port, a file or a GPU. The states that are told to the lead are those of lifecycle/services.py.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from muster.agent.log import say
-from muster.agent.private import make_private
+from muster.agent.logging import say
+from muster.agent.private_dir import make_private
 from muster.agent.services import sandbox
 from muster.agent.services.launch import Launch, Where, endpoints, launch_of, probe_of
+from muster.agent.services.model import ALWAYS, NEVER, SANDBOX, Service
 from muster.agent.services.ports import Lease, take
 from muster.agent.services.probes import ANSWER_S, Probe, get_record
-from muster.agent.services.record import ALWAYS, NEVER, SANDBOX, Service
+from muster.lifecycle.services import ServiceState
 from muster.process import Exit, Log, Owned, Scope, SpawnError
 from muster.process.memory_file import memory_file
-from muster.rendezvous.services import ServiceState
 
 GRACE_S = 5.0  # between TERM and KILL, at the end of a cycle or run
 LEFTOVER_GRACE_S = 0.5  # for what a service left behind when it ended
@@ -167,9 +167,13 @@ class Instance:
             await _off_loop(self._prepare)
             launch = launch_of(self._service, self._where, self.ports, self._directory)
             probe = probe_of(
-                self._service, self._where, self.ports, self._directory, self._log.path,
+                self._service,
+                self._where,
+                self.ports,
+                self._directory,
+                self._log.path,
                 lambda argv: self._run(scope, argv, launch.env),
-            )  # fmt: skip
+            )
             process = await self._spawn(scope, launch)
             probing = asyncio.ensure_future(self._watch(probe))
             probing.add_done_callback(self._probed)
@@ -198,8 +202,9 @@ class Instance:
     async def _until_over(self, process: Owned) -> Exit:
         """It ended, or is to end: then whoever closes the scope ends it."""
         waiting: list[asyncio.Future[Any]] = [
-            asyncio.ensure_future(process.wait()), asyncio.ensure_future(self._closing.wait())
-        ]  # fmt: skip
+            asyncio.ensure_future(process.wait()),
+            asyncio.ensure_future(self._closing.wait()),
+        ]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for future in waiting:
             future.cancel()
@@ -266,9 +271,14 @@ class Instance:
     def _tell(self, state: ServiceState, words: str = "") -> None:
         url, between = endpoints(self._service, self._where.address, self.ports)
         self._tell_lead(
-            "service", service=self._service.name, state=state.value, words=words, url=url, between=between,
+            "service",
+            service=self._service.name,
+            state=state.value,
+            words=words,
+            url=url,
+            between=between,
             restarts=self._restarts,
-        )  # fmt: skip
+        )
 
     def _ended(self, work: asyncio.Future[None]) -> None:
         """A defect must not end in a silent wait for the deadline."""

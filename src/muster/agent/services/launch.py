@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muster.agent.services import probes, sandbox, words
+from muster.agent.services import probes, sandbox, templating
+from muster.agent.services.model import SANDBOX, Service
 from muster.agent.services.probes import Probe
-from muster.agent.services.record import SANDBOX, Service
-from muster.board.secrets import redact_words
+from muster.rundir.redaction import redact_words
 
 DIRECTORY_VARIABLE = "MUSTER_SERVICE_DIR"
 
@@ -39,25 +39,27 @@ class Launch:
 
 def launch_of(service: Service, where: Where, ports: Mapping[str, int], directory: str) -> Launch:
     """With everything put in that is known only now."""
-    values = words.placeholders(ports, where.address, directory)
-    own = {name: words.filled(value, values) for name, value in service.env.items()}
+    values = templating.placeholders(ports, where.address, directory)
+    own = {name: templating.filled(value, values) for name, value in service.env.items()}
     if service.kind == SANDBOX:
         given = sandbox.settings(service.settings, ports, where.address, directory, sandbox.token(where.token))
-        env = {**words.passed(where.env, service.env_passthrough or ()), **own}
+        env = {**templating.passed(where.env, service.env_passthrough or ()), **own}
         return Launch(sandbox.command(where.agent), env, json.dumps(given).encode())
     env = {
-        **words.passed(where.env, service.env_passthrough), **words.port_variables(ports),
-        DIRECTORY_VARIABLE: directory, **own,
-    }  # fmt: skip
+        **templating.passed(where.env, service.env_passthrough),
+        **templating.port_variables(ports),
+        DIRECTORY_VARIABLE: directory,
+        **own,
+    }
     assert service.command is not None
-    return Launch([words.filled(word, values) for word in service.command], env)
+    return Launch([templating.filled(word, values) for word in service.command], env)
 
 
 def endpoints(service: Service, address: str, ports: Mapping[str, int]) -> tuple[str | None, str | None]:
     """For clients; and, of a sandbox, for the other nodes."""
     if service.kind == SANDBOX:
-        return words.url_of(service, sandbox.LOOPBACK, ports), sandbox.between(address, ports)
-    return words.url_of(service, address, ports), None
+        return templating.url_of(service, sandbox.LOOPBACK, ports), sandbox.between(address, ports)
+    return templating.url_of(service, address, ports), None
 
 
 def probe_of(
@@ -71,19 +73,19 @@ def probe_of(
     """Made just before the start: it tells what the start brings from what was there. `run` runs a probe's command."""
     if service.kind == SANDBOX:
         return _sandbox_probe(ports, directory)
-    values = words.placeholders(ports, where.address, directory)
-    main = words.main_port(list(ports))
+    values = templating.placeholders(ports, where.address, directory)
+    main = templating.main_port(list(ports))
     default: tuple[str, Any] = ("", None) if main is None else ("tcp", main)
     how, what = next(iter(service.ready.items()), default)
     if how == "http":
-        return probes.http(where.address, ports[main or ""], words.filled(what, values))
+        return probes.http(where.address, ports[main or ""], templating.filled(what, values))
     if how == "tcp":
         return probes.tcp(where.address, ports[what])
     if how == "command":
-        argv = [words.filled(word, values) for word in what]
+        argv = [templating.filled(word, values) for word in what]
         return probes.command(lambda: run(argv), " ".join(redact_words(argv)))
     if how == "file":
-        return probes.file(os.path.join(directory, words.filled(what, values)))
+        return probes.file(os.path.join(directory, templating.filled(what, values)))
     return probes.log(log, what) if how == "log" else probes.running
 
 

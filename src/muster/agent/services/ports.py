@@ -13,8 +13,8 @@ import socket
 import zlib
 from collections.abc import Container, Iterator
 
-from muster.agent.log import say
-from muster.agent.ray_node.ports import RAY_FROM, bind, lease_name
+from muster.agent.logging import say
+from muster.agent.ray.ports import RAY_FROM, bind, lease_name
 from muster.port_ranges import HostPorts, Zone, hold_name, host_ports, is_in_a_block, parted
 
 

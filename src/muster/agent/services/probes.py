@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Optional
 
-from muster.agent.ray_node.settings import join_address
+from muster.agent.ray.settings import join_address
 
 Probe = Callable[[], Awaitable[Optional[str]]]
 

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster.agent.ray_node.settings import join_address
-from muster.board import write_atomic
+from muster.agent.ray.settings import join_address
+from muster.rundir import write_atomic
 
 LOOPBACK = "127.0.0.1"
 HTTP, BETWEEN = "http", "between"  # its two ports: for clients on this node, and for the other nodes
@@ -37,9 +37,13 @@ def settings(
 ) -> dict[str, Any]:
     """What it reads on its stdin."""
     return {
-        **chosen, "port": leased[HTTP], "listen": join_address(address, leased[BETWEEN]), "token": secret,
-        "ready_file": os.path.join(directory, READY_FILE), "members_file": os.path.join(directory, MEMBERS_FILE),
-    }  # fmt: skip
+        **chosen,
+        "port": leased[HTTP],
+        "listen": join_address(address, leased[BETWEEN]),
+        "token": secret,
+        "ready_file": os.path.join(directory, READY_FILE),
+        "members_file": os.path.join(directory, MEMBERS_FILE),
+    }
 
 
 def between(address: str, leased: Mapping[str, int]) -> str:

@@ -1,0 +1,71 @@
+"""Whether this node is to lead the first term, because no node before it will: the edge, with files.
+
+A node before this one will not lead when the launcher says that its task ended, or when its heartbeat has stopped (see
+`election/leader_silence.py`): where its host is the batch host, the launcher is gone with it and says nothing. A node
+that only takes long, in `--setup` or with a container, goes on with its heartbeat, and is waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from muster.agent.job import Identity, host_names
+from muster.agent.leader import launcher_log
+from muster.agent.logging import say
+from muster.election.leader_silence import STAND_INS, STARTUP_SILENCE_S, StartupHeartbeats
+from muster.rundir import AttemptPaths
+
+
+class StandIn:
+    """Looked at regularly, off the event loop, by a node that has no leader yet."""
+
+    def __init__(self, identity: Identity, interval: float) -> None:
+        """`interval`: the least seconds between two looks."""
+        self._identity = identity
+        self._heartbeats = StartupHeartbeats(interval)
+        self._beat = 0
+        self._silent: set[int] = set()
+
+    def look(self) -> bool:
+        """Show that this node lives, and see whether those before it do; whether none of them will lead."""
+        rank, attempt = self._identity.rank, self._identity.attempt
+        if rank > STAND_INS:
+            return False
+        began = time.monotonic()
+        self._beat += 1
+        beat(attempt, rank, f"agent {self._beat}")
+        self._heartbeats.look(heartbeats(attempt, range(rank)), time.monotonic() - began)
+        ended = {end.rank for end in launcher_log.read(attempt.steps_log, host_names(attempt))}
+        silent = self._heartbeats.silent() - ended
+        for lost in sorted(silent - self._silent):
+            say(f"{_name(attempt, lost)} has shown no sign of life for {STARTUP_SILENCE_S:g} s, and has not led yet")
+        self._silent = silent
+        return (ended | silent).issuperset(range(rank))
+
+
+def beat(attempt: AttemptPaths, rank: int, text: str) -> None:
+    try:
+        with open(attempt.startup_heartbeat(rank), "w", encoding="ascii") as file:
+            file.write(f"{text}\n")
+    except OSError as error:
+        say(f"{attempt.startup_heartbeat(rank)} could not be written: {error}")
+
+
+def heartbeats(attempt: AttemptPaths, ranks: Iterable[int]) -> dict[int, str]:
+    """Of those nodes that have one which can be read. An empty one is just being written, or the disk is full."""
+    found: dict[int, str] = {}
+    for rank in ranks:
+        try:
+            with open(attempt.startup_heartbeat(rank), encoding="ascii", errors="replace") as file:
+                text = file.read()
+        except OSError:
+            continue
+        if text:
+            found[rank] = text
+    return found
+
+
+def _name(attempt: AttemptPaths, rank: int) -> str:
+    hosts = host_names(attempt)
+    return hosts[rank] if rank < len(hosts) else f"rank-{rank}"

@@ -1,0 +1,232 @@
+"""This node's way from lead to lead: find the first, follow it, and when it is lost join or become another.
+
+The edge around `election/campaign.py`; what is decided there is carried out here, with files and connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from muster.agent.control.channel import Channel, ChannelError, connect
+from muster.agent.first_leader import StandIn
+from muster.agent.job import Identity, Job, host_names
+from muster.agent.leader.candidate import Seat
+from muster.agent.leader.leader import Lead
+from muster.agent.leaderless import end_alone, end_left_job, has_outcome
+from muster.agent.logging import say
+from muster.agent.node import NodeAgent, Parting
+from muster.agent.topology_probe import find_place
+from muster.election.campaign import Claim, Join, Leave, Succession
+from muster.election.leader_silence import STAND_INS
+from muster.election.membership import Charter, first_charter
+from muster.lifecycle.config import FIRST_LEAD
+from muster.lifecycle.state_machine import INFRASTRUCTURE_FAILED
+from muster.process.lease import Lease
+from muster.rundir import read_json, read_record, write_json
+
+FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
+LOOK_S = 0.3
+JOIN_S = 300.0  # no lead for so much longer than nodes may take to gather: nobody is going to come
+TRIES = 3  # to reach a candidate
+Found = TypeVar("Found")
+
+
+async def _off_loop(work: Callable[..., Found], *args: Any) -> Found:
+    """On a thread: the filesystem may not answer for long, and this node's own seat must answer meanwhile."""
+    return await asyncio.get_running_loop().run_in_executor(None, work, *args)
+
+
+class Heir:
+    """`run` returns this agent's exit code; `lead` is there while this node leads."""
+
+    def __init__(self, identity: Identity, token: bytes, lease: Lease) -> None:
+        self._identity, self._token, self._lease = identity, token, lease
+        self._node = NodeAgent(identity, token, lease)
+        self._left: list[Channel] = []  # of leads that may live: kept open, since its end would mean a dead agent
+        self._succession: Succession | None = None
+        self._following = 0  # the term
+        self._lead_rank = FIRST_LEAD
+        self.lead: Lead | None = None
+        self._leading: asyncio.Task[int | None] | None = None
+        self.dismissed = False  # by a lead that ended the run: the Slurm job is its business, too
+
+    def on_signal(self, signum: int, reason: str) -> None:
+        if self.lead is not None:
+            self.lead.stop(reason, signum)
+        else:
+            self._node.report_signal(signum)
+
+    async def run(self) -> int:
+        """Under one lead after another, to the end."""
+        self._work = asyncio.create_task(self._follow_leads())
+        await asyncio.wait([self._work])
+        if self._leading is None:
+            return self._work.result()
+        code = await self._leading
+        if code is None:  # others lead, or nobody does
+            assert self.lead is not None
+            await end_alone(self._identity, self.lead.parting)
+            return INFRASTRUCTURE_FAILED
+        await end_left_job(self._identity)
+        return code
+
+    async def _follow_leads(self) -> int:
+        try:
+            self._node.place = await find_place(os.environ, self._identity.run)
+            if self._identity.rank == FIRST_LEAD:
+                await self._stand(0, first_charter(self._job().step_nodes, FIRST_LEAD))
+            channel = await self._first_lead()
+            while channel is not None:
+                parting = await self._node.follow(channel)
+                if parting is Parting.DISMISSED:
+                    self.dismissed = True
+                    return self._node.code
+                if parting is Parting.REFUSED:
+                    return INFRASTRUCTURE_FAILED
+                channel = await self._next_lead(channel, parting)
+            return self._code_without_a_word()
+        finally:
+            await self._node.clean()
+
+    def _code_without_a_word(self) -> int:
+        """Nobody has told us how the run ended: perhaps the file does."""
+        recorded = read_record(self._identity.attempt.outcome).get("exit_code")
+        if isinstance(recorded, int):
+            return recorded
+        return 0 if self._node.gone or self._succession is None else INFRASTRUCTURE_FAILED
+
+    # -- the first ----------------------------------------------------------------------------------------------
+
+    async def _first_lead(self) -> Channel | None:
+        """Wait for the lead's published address, then connect to whichever of them answers; None if all is over."""
+        identity, wait, patience = self._identity, FIRST_LOOK_S, self._job().gather_timeout
+        began, stand_in = time.monotonic(), StandIn(identity, LONGEST_LOOK_S)
+        process = {"pid": os.getpid(), "python": sys.executable, "time": time.time()}
+        write_json(identity.attempt.node_record(identity.rank), {**self._greeting(), **process})
+        while True:
+            claims = await _off_loop(identity.attempt.claims)
+            for term in reversed(claims):  # the newest may be of one who was not elected
+                try:
+                    return await self._connect(term)
+                except ChannelError as error:
+                    say(f"{error}; trying again")
+            late = time.monotonic() - began > patience and identity.rank <= STAND_INS
+            if wait >= LONGEST_LOOK_S and (await _off_loop(stand_in.look) or late) and not claims:
+                await self._stand(0, first_charter(self._job().step_nodes, identity.rank))
+            if await _off_loop(has_outcome, identity.attempt):
+                return None
+            if time.monotonic() - began > patience + JOIN_S:
+                await end_alone(identity, f"{identity.host} found no lead for {patience + JOIN_S:g} s")
+                return None
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, LONGEST_LOOK_S)
+
+    def _greeting(self) -> dict[str, Any]:
+        identity = self._identity
+        charter = {"charter": self._node.charter.as_record()} if self._node.charter else {}
+        known = {"rank": identity.rank, "host": identity.host, "attempt": identity.attempt.number}
+        return {**known, **asdict(self._node.place), **charter}
+
+    async def _connect(self, term: int) -> Channel:
+        record = read_record(self._identity.attempt.lead(term))
+        self._following, self._lead_rank = term, record.get("rank", FIRST_LEAD)
+        self._node.leads = self._lead_rank == self._identity.rank
+        return await connect(record.get("addresses", []), record.get("port", 0), self._token, self._greeting())
+
+    # -- the next -----------------------------------------------------------------------------------------------
+
+    async def _next_lead(self, channel: Channel, parting: Parting) -> Channel | None:
+        """Clean this node, wait until the lost lead is fenced, and join whoever leads then; None if nobody does."""
+        self._part(channel, parting)
+        charter = self._node.charter
+        if self._leading is not None and self._node.leads:
+            return None  # it was this node that led
+        await self._node.clean()
+        self._lease.lift()  # nothing runs here that it would have to end
+        if charter is None or self._succession is None:
+            if parting is Parting.RELEASED:
+                return await self._first_lead()  # we came late, to a candidate that nobody elected
+            if not self._node.gone:
+                await end_alone(self._identity, f"the lead is gone: {self._node.parted}")
+            return None
+        while not await _off_loop(has_outcome, self._identity.attempt):
+            claims = await _off_loop(self._claims)
+            decision = self._succession.decide(time.monotonic(), True, claims)
+            if isinstance(decision, Join) and (found := await self._joined(decision.term)) is not None:
+                return found
+            if isinstance(decision, Claim):
+                await self._stand(decision.term, charter)
+            elif isinstance(decision, Leave):
+                await end_alone(self._identity, f"the lead {self._node.parted}; no majority of the nodes is left")
+                return None
+            await asyncio.sleep(LOOK_S)
+        return None
+
+    def _part(self, channel: Channel, parting: Parting) -> None:
+        """Keep what succession has to know of the lead that was lost."""
+        now, charter = time.monotonic(), self._node.charter
+        owed = self._node.answered if parting is Parting.LOST else None
+        say(f"the lead of term {self._following} {self._node.parted}")
+        if channel.fell_silent:
+            self._left.append(channel)
+        else:
+            channel.close()
+        if charter is not None and charter.term == self._following:
+            self._succession = Succession(self._identity.rank, charter, now, owed)
+        elif self._succession is not None:
+            self._succession.came_to_nothing(self._following, self._lead_rank, now, owed)
+
+    def _claims(self) -> dict[int, int]:
+        attempt = self._identity.attempt
+        records = {term: read_json(attempt.lead(term)) for term in attempt.claims()}
+        return {term: record["rank"] for term, record in records.items() if record}
+
+    async def _joined(self, term: int) -> Channel | None:
+        assert self._succession is not None
+        for _ in range(TRIES):
+            try:
+                return await self._connect(term)
+            except ChannelError as error:
+                say(str(error))
+                await asyncio.sleep(LOOK_S)
+        self._succession.came_to_nothing(term, self._lead_rank, time.monotonic(), None)
+        return None
+
+    # -- this node ----------------------------------------------------------------------------------------------
+
+    async def _stand(self, term: int, charter: Charter) -> None:
+        """Claim the term; who joins decides."""
+        seat = Seat(self._identity, self._job(), self._token, term, charter)
+        if await seat.claim():
+            say(f"stands for term {term}")
+            if term == 0:
+                self._take(seat)
+            else:
+                self._standing = asyncio.create_task(self._elect(seat, charter))
+
+    async def _elect(self, seat: Seat, charter: Charter) -> None:
+        """As this node's own agent joins like everybody else's, this goes on beside it."""
+        hosts = host_names(self._identity.attempt)
+        lost = hosts[charter.lead] if charter.lead < len(hosts) else f"rank-{charter.lead}"
+        try:
+            if await seat.win(f"the agent of the lead {lost} {self._node.parted}"):
+                self._take(seat)
+        except BaseException:
+            seat.members.abandon()  # nobody may wait for a candidate that is none any more
+            seat.leave()
+            raise
+
+    def _take(self, seat: Seat) -> None:
+        lead = Lead(self._identity, self._job(), seat, self._lease)
+        lead.watch(self._work)
+        lead.start()
+        self.lead, self._leading = lead, asyncio.create_task(lead.run())
+
+    def _job(self) -> Job:
+        return Job.load(self._identity.run)

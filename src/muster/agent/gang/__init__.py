@@ -1,0 +1,1 @@
+"""Gangs: processes on every active node instead of one driver."""

@@ -1,0 +1,65 @@
+"""Where each process of a gang stands, and the environment that tells it. Pure.
+
+The names are torchrun's, so that what runs under torchrun runs here; JAX's are beside them, and plain programs take
+RANK and WORLD_SIZE. GPUs are not divided: as under torchrun every process sees its node's, and takes LOCAL_RANK's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from muster.agent.ray.settings import join_address
+
+ROLE = "default"  # torchrun's own word; there is one role here
+
+
+@dataclass(frozen=True)
+class Part:
+    """One node's part in a gang, as the lead tells it; what else a node must know stands in the job's record."""
+
+    cycle: int
+    node: int  # the node's rank in the cycle; the lead's is 0
+    nodes: int
+    procs: int  # on each node
+    address: str  # of rank 0
+    port: int
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.procs
+
+    def rank(self, local: int) -> int:
+        """Of the process with this number on the node.
+
+        >>> Part(cycle=0, node=2, nodes=4, procs=8, address="", port=0).rank(1)
+        17
+        """
+        return self.node * self.procs + local
+
+
+def rank_environment(base: Mapping[str, str], part: Part, local: int, run_id: str, max_restarts: int) -> dict[str, str]:
+    """The environment of one process, on top of what it has in common with the others."""
+    rank, size = str(part.rank(local)), str(part.world_size)
+    return {
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",  # the one of torchrun's that yields to the user's own
+        **base,
+        "RANK": rank,
+        "WORLD_SIZE": size,
+        "LOCAL_RANK": str(local),
+        "LOCAL_WORLD_SIZE": str(part.procs),
+        "GROUP_RANK": str(part.node),
+        "GROUP_WORLD_SIZE": str(part.nodes),
+        "ROLE_NAME": ROLE,
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": size,
+        "MASTER_ADDR": part.address,
+        "MASTER_PORT": str(part.port),
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_RESTART_COUNT": str(part.cycle),
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 opens the store itself
+        "JAX_COORDINATOR_ADDRESS": join_address(part.address, part.port),
+        "JAX_NUM_PROCESSES": size,
+        "JAX_PROCESS_ID": rank,
+    }

@@ -1,0 +1,64 @@
+"""Each cycle's part of the driver's log, beside the one log that everybody follows, in a run with several cycles."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+from muster.agent.leader.driver import mark_cycle
+from muster.agent.logging import say
+from muster.rundir import AttemptPaths
+
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes of the log, from where the cycle began to where it ended."""
+
+    cycle: int
+    start: int
+    end: int
+
+
+class CycleLogs:
+    """`begin` and `over` are called in order on one thread, the copying may take its time on another."""
+
+    def __init__(self, attempt: AttemptPaths) -> None:
+        self._attempt = attempt
+        self._starts: dict[int, int] = {}
+
+    def begin(self, cycle: int, reason: str) -> int:
+        """Where in the log this cycle's output begins."""
+        self._starts[cycle] = mark_cycle(self._attempt.driver_log, cycle, reason)
+        return self._starts[cycle]
+
+    def over(self, cycle: int) -> Part | None:
+        """The cycle's part, before anybody writes more; None if its driver never began."""
+        if cycle not in self._starts:
+            return None
+        with contextlib.suppress(OSError), open(self._attempt.driver_log, "rb") as file:
+            return Part(cycle, self._starts[cycle], file.seek(0, os.SEEK_END))
+        return None
+
+    def keep(self, part: Part) -> None:
+        """Copy it, whole or not at all. A disk that is full costs the copy and nothing else."""
+        path = self._attempt.cycle_driver_log(part.cycle)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            _copy(self._attempt.driver_log, part, f"{path}.tmp")
+            os.replace(f"{path}.tmp", path)
+        except OSError as error:
+            say(f"{path} could not be written: {error}")
+            with contextlib.suppress(OSError):
+                os.unlink(f"{path}.tmp")
+
+
+def _copy(log: str, part: Part, target: str) -> None:
+    with open(log, "rb") as source, open(target, "wb") as copy:
+        source.seek(part.start)
+        left = part.end - part.start
+        while left > 0 and (data := source.read(min(left, CHUNK))):
+            copy.write(data)
+            left -= len(data)

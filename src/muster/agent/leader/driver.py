@@ -1,0 +1,88 @@
+"""The driver: the user's command, a child of the lead, in a scope of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Sequence
+
+from muster.agent.logging import say
+from muster.process import Exit, Left, Owned, Scope, SpawnError
+
+NOT_STARTED = 127  # as a shell says it
+LEFTOVER_GRACE_S = 0.5  # for what the driver left behind when it ended
+
+
+def mark_cycle(log: str, cycle: int, reason: str) -> int:
+    """Tell the cycles apart in the one log that everybody follows; returns where this one's output begins."""
+    with contextlib.suppress(OSError), open(log, "ab") as file:
+        if cycle:
+            line = reason.splitlines()[0] if reason else "restarted"
+            file.write(f"muster: cycle {cycle}: {line}\n".encode())
+        return file.tell()
+    return 0
+
+
+class Driver:
+    """Starts the command, waits for it, and ends all that is left of it."""
+
+    def __init__(self, log: str) -> None:
+        """Begins to open the scope: the driver is to start the moment the last node is ready."""
+        self._log = log
+        self._scope = Scope("driver")
+        self._scope.on_left = self._tell_left
+        self.on_unended: Callable[[str], None] = lambda text: None
+        self._opening = asyncio.ensure_future(self._scope.open())
+        self._process: Owned | None = None
+        self._held: list[int] | None = None  # signals that came while the command was being started
+        self._ending: asyncio.Future[None] | None = None
+
+    async def run(self, command: list[str], env: dict[str, str], cwd: str) -> Exit:
+        """Returns when the command has ended and nothing of it is left, but for what KILL cannot end."""
+        opened = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        log = await asyncio.get_running_loop().run_in_executor(None, os.open, self._log, opened, 0o644)
+        try:
+            await self._opening
+            self._held = []
+            process = await self._scope.spawn(command, env=env, cwd=cwd, stdout=log, stderr=log)
+            self._process = process
+            for signum in self._held:
+                process.signal(signum)
+        except SpawnError as error:
+            if self._scope.lost:
+                return Exit()
+            if self._ending is not None:  # the scope was closed before the command had begun
+                return Exit(signal=signal.SIGTERM)
+            os.write(log, f"muster: the driver could not be started: {error}\n".encode())
+            return Exit(code=NOT_STARTED)
+        finally:
+            os.close(log)
+        exit = await process.wait()
+        await self._scope.close(grace=LEFTOVER_GRACE_S)
+        return exit
+
+    def to_blame(self, lead: int) -> tuple[int, str]:
+        """The node and the log that tell more of why it failed."""
+        return lead, self._log
+
+    def signal(self, signum: int) -> None:
+        """To the command's whole group; nothing before it has begun or after it has ended."""
+        if self._process is not None:
+            self._process.signal(signum)
+        elif self._held is not None:  # it may run already: the keeper's word of it is on its way
+            self._held.append(signum)
+
+    def end(self, grace: float) -> None:
+        """TERM now, KILL after the grace; `run` then returns."""
+        self._ending = asyncio.ensure_future(self.close(grace))
+
+    def _tell_left(self, left: Sequence[Left]) -> None:
+        for one in left:
+            say(str(one))
+            self.on_unended(str(one))
+
+    async def close(self, grace: float = 0.0) -> None:
+        await self._opening
+        await self._scope.close(grace)

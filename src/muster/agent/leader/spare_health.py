@@ -1,0 +1,43 @@
+"""Which nodes check themselves: those that wait as spares, and nobody under the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from muster.agent.job import Job
+from muster.lifecycle.roles import Node, Role
+from muster.lifecycle.states import NodeState
+
+
+class SpareWatch:
+    """Looks at the protocol's moves as they are made; tells the nodes to begin and to end, and people who fell ill."""
+
+    def __init__(self, job: Job, send: Callable[..., None], phase: Callable[[str], None]) -> None:
+        self._text, self._interval = job.health_check, job.spare_check_interval
+        self._send, self._phase = send, phase
+        self._checking: set[int] = set()
+        self._ailing: set[int] = set()
+
+    def look(self, moves: Sequence[Any]) -> None:
+        for node in moves:
+            if isinstance(node, Node):
+                self._direct(node)
+                self._tell(node)
+
+    def _direct(self, node: Node) -> None:
+        waits = node.role is Role.SPARE and node.state is NodeState.ARRIVED
+        if waits and node.rank not in self._checking and self._text and self._interval > 0:
+            self._checking.add(node.rank)
+            self._send(node.rank, "check", text=self._text, interval=self._interval)
+        elif not waits and node.rank in self._checking:
+            self._checking.discard(node.rank)
+            self._send(node.rank, "check", text=None)
+
+    def _tell(self, node: Node) -> None:
+        if node.ailment is not None and node.rank not in self._ailing:
+            self._ailing.add(node.rank)
+            self._phase(f"{node.host} is unhealthy, and not used: {node.ailment}")
+        elif node.ailment is None and node.rank in self._ailing:
+            self._ailing.discard(node.rank)
+            self._phase(f"{node.host} is healthy again")

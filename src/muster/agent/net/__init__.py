@@ -1,0 +1,1 @@
+"""Network addresses and interfaces of this host."""

@@ -1,0 +1,107 @@
+"""How a node is told apart inside Ray: its labels, and the custom resources that known drivers look for.
+
+NeMo-RL's driver starts a cluster of its own unless it finds `slurm_managed_ray_cluster`; it orders nodes by
+`topo_rank`, keeps groups inside an `nvlink_domain_<uuid>`, counts `worker_units`, and finds the head by `ray_head`.
+NeMo Curator looks for the label `ray.io/node-type`, which `ray start` does not let one set: that goes through a
+variable of Ray's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from muster.agent import groups
+from muster.agent.ray.starter import NODE_LABEL, RANK_LABEL
+
+NODE_TYPE_VARIABLE = "RAY_OVERRIDE_LABELS"
+SMI_TIMEOUT_S = 20.0
+_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_CLUSTER_UUID = re.compile(r"ClusterUUID\s*:\s*([0-9a-fA-F-]+)")
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What tells this node from others."""
+
+    rank: int
+    host: str
+    topology: str = ""  # Slurm's address of the node in the network: "spine1.leaf3.node17"
+    nvlink_domain: str | None = None
+    group: str | None = None  # of unlike nodes, this one's
+    domain: str = ""  # where nodes are nearest to each other: the NVLink domain, a leaf switch, a block
+    number: int | None = None  # in the allocation, where it is not the rank: a spare takes the rank of another node
+
+    @property
+    def head(self) -> bool:
+        return self.rank == 0
+
+
+def labels(facts: NodeFacts) -> dict[str, str]:
+    """Those whose value Ray does not allow are left out."""
+    wanted = {
+        RANK_LABEL: str(facts.rank),
+        NODE_LABEL: str(facts.rank if facts.number is None else facts.number),
+        "muster.io/role": "head" if facts.head else "worker",
+        "muster.io/host": facts.host,
+        "muster.io/topology": facts.topology,
+        "muster.io/domain": facts.domain,
+        "muster.io/nvlink-domain": facts.nvlink_domain or "",
+        groups.LABEL: facts.group or "",
+    }
+    return {key: value for key, value in wanted.items() if _VALUE.fullmatch(value)}
+
+
+def node_type(facts: NodeFacts) -> str:
+    """The value of NODE_TYPE_VARIABLE."""
+    return json.dumps({"ray.io/node-type": "head" if facts.head else "worker"})
+
+
+def resources(facts: NodeFacts, gpus: int | None, works: bool) -> dict[str, int]:
+    """Custom resources; `works` is false for a head that no task is to run on."""
+    named = {"slurm_managed_ray_cluster": 1, "topo_rank": topology_rank(facts)}
+    if works:
+        named["worker_units"] = gpus or 1
+    if facts.head:
+        named["ray_head"] = 1
+    if facts.nvlink_domain is not None:
+        named[f"nvlink_domain_{facts.nvlink_domain}"] = 1
+    if facts.group is not None:
+        named[groups.resource(facts.group)] = 1
+    return named
+
+
+def topology_rank(facts: NodeFacts) -> int:
+    """A number that sorts nodes so that near ones stand together: from the network's address, else the node's number.
+
+    Counted from 1, since Ray drops a resource of which there is none.
+
+    >>> topology_rank(NodeFacts(0, "n17", "spine1.leaf3.n17"))
+    100030017
+    """
+    numbers = [re.search(r"(\d{1,4})$", part) for part in facts.topology.split(".")[-3:]]
+    if not numbers or any(match is None for match in numbers):
+        return facts.rank + 1
+    return int("".join(f"{int(match[1]):04d}" for match in numbers if match))
+
+
+def probe_nvlink_domain(env: Mapping[str, str]) -> str | None:
+    """The fabric this node's GPUs are part of; asking takes seconds on a node with many."""
+    program = shutil.which("nvidia-smi", path=env.get("PATH"))
+    if program is None:
+        return None
+    try:
+        done = subprocess.run([program, "-q"], capture_output=True, text=True, timeout=SMI_TIMEOUT_S, env=dict(env))
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return nvlink_domain(done.stdout)
+
+
+def nvlink_domain(listing: str) -> str | None:
+    """From `nvidia-smi -q`: all GPUs' ClusterUUID, if they are in one that is not all zeros."""
+    found = {uuid.lower() for uuid in _CLUSTER_UUID.findall(listing) if set(uuid) - set("0-")}
+    return found.pop() if len(found) == 1 else None

@@ -1,0 +1,126 @@
+"""Every decision about a Ray node's options, environment, ports and directories. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from muster.agent.ray import labels
+from muster.agent.ray.labels import NodeFacts
+from muster.agent.ray.ports import BLOCK_SIZE, LOCAL_BLOCK_SIZE, PortBlock, smallest_size
+from muster.agent.ray.resources import Share
+
+# AF_UNIX paths end at 107 bytes, and Ray adds about 62 for its session and socket names.
+LONGEST_TEMP_DIR = 45
+
+
+@dataclass(frozen=True)
+class RayOptions:
+    """What the job wants of every Ray node; travels from the lead to the agents."""
+
+    cpus: int | None
+    gpus: int | None
+    dashboard: bool
+    nodes: int
+    local: bool
+    port_base: int | None = None  # pinned by the user; else each node takes a free block
+    dedicated_head: bool = False
+    store: int | None = None  # bytes of the object store; else from what the node has
+    large_from: int = 64
+    logs: str = "on-failure"  # when Ray's logs are kept: always, on-failure, never
+    logs_max: int = 64 * 1024**2
+    require_auth: bool = False  # refuse a Ray without tokens
+    group: str | None = None  # of unlike nodes, this one's
+
+    def works(self, rank: int) -> bool:
+        """Whether tasks run on this node: on all but a head of its own."""
+        return rank != 0 or not self.dedicated_head
+
+
+def temp_dir(run_id: str, attempt: int, cycle: int, rank: int, root: str = "/tmp") -> str:
+    """A short private directory, new for each attempt and cycle: Ray refuses to start over an older session."""
+    digest = hashlib.sha256(run_id.encode()).hexdigest()[:8]
+    path = os.path.join(root, f"muster-{digest}", f"{attempt}.{cycle}.{rank}")
+    if len(path) + len(".0") > LONGEST_TEMP_DIR:
+        raise ValueError(f"the temporary directory {path} is too long for Ray's sockets (at most {LONGEST_TEMP_DIR})")
+    return path
+
+
+def file_name(host: str) -> str:
+    """The host's name where a file is named after it: whatever a site calls its nodes, it stays in its directory."""
+    return re.sub(r"[^\w.-]|^\.+", "_", host)
+
+
+def ray_token(token: bytes) -> bytes:
+    """Ray's own token, made from the run's: Ray sends it over the network, the run's never travels."""
+    return hmac.new(token, b"ray", hashlib.sha256).hexdigest().encode()
+
+
+def environment(base: Mapping[str, str], token_file: str, tuning: Mapping[str, str]) -> dict[str, str]:
+    """The environment of everything that speaks to this Ray cluster: daemons, workers, driver."""
+    return {
+        **tuning,
+        **{name: value for name, value in base.items() if name != "RAY_AUTH_TOKEN"},  # it would go before the file
+        # Always explicit: a token file left in a home directory would switch authentication on for some and not others.
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": token_file,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray's own subreaper would end our keepers.
+        "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "false",
+    }
+
+
+def block_size(options: RayOptions) -> int:
+    """Room for several worker processes for each CPU; smaller where many virtual nodes share one machine."""
+    smallest = LOCAL_BLOCK_SIZE if options.local else BLOCK_SIZE
+    return max(smallest, math.ceil(4 * (options.cpus or 0) / 100) * 100)
+
+
+def smallest_block(options: RayOptions, cpus: int) -> int:
+    """How few ports will do for a node with this many CPUs, where larger blocks do not fit."""
+    return min(block_size(options), smallest_size(cpus, options.local))
+
+
+def pinned_base(options: RayOptions, rank: int) -> int | None:
+    """The same on every node; on one machine its virtual nodes follow each other."""
+    if options.port_base is None:
+        return None
+    return options.port_base + (rank * block_size(options) if options.local else 0)
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def start_arguments(facts: NodeFacts, share: Share, works: bool, address: str, temp: str) -> list[str]:
+    """What head and worker have in common, but for their ports."""
+    named = labels.labels(facts)
+    args = [
+        f"--node-ip-address={address}",
+        f"--temp-dir={temp}",
+        f"--num-cpus={share.cpus if works else 0}",
+        f"--object-store-memory={share.store}",
+        f"--labels={','.join(f'{key}={value}' for key, value in named.items())}",
+        f"--resources={json.dumps(labels.resources(facts, share.gpus, works))}",
+        "--disable-usage-stats",
+        "--log-color=false",
+    ]
+    if share.memory is not None:
+        args.append(f"--memory={share.memory}")
+    if share.gpus is not None or not works:
+        args.append(f"--num-gpus={(share.gpus or 0) if works else 0}")
+    return args
+
+
+def head_arguments(options: RayOptions, ports: PortBlock) -> list[str]:
+    """What only the head takes. The dashboard, when wanted, listens on loopback."""
+    head = ["--head", f"--port={ports.gcs}"]
+    if not options.dashboard:
+        return [*head, "--include-dashboard=false"]
+    return [*head, "--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={ports.dashboard}"]

@@ -1,5 +1,0 @@
-"""How a Ray head or worker is started, watched and ended on one node. Standard library only."""
-
-from muster.agent.ray_node.node import Order, RayNode, RayPaths
-
-__all__ = ["Order", "RayNode", "RayPaths"]

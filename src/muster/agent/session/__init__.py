@@ -1,0 +1,1 @@
+"""Interactive use of a running cluster: shells, commands, idle clusters."""

@@ -1,0 +1,67 @@
+"""`muster run --in RUN`: a further driver on a running cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from muster.lifecycle.state_machine import INFRASTRUCTURE_FAILED
+from muster.runs.guests import Guest, GuestLost
+from muster.runs.index import NoSuchRun
+from muster.runs.lookup import NotRunning, live_run, running
+from muster.spec import load_job
+from muster.spec.flags import long_flag
+
+_APPLIES = ("command", "env", "workdir", "runs_dir")
+
+
+def run_in(name: str, flags: dict[str, Any], detach: bool, refused: list[str]) -> int:
+    """Ask for a guest on the run `name`; follow it and return its code, unless `detach`."""
+    refused = [*refused, *(long_flag(field) for field in flags if field not in _APPLIES)]
+    if refused:
+        raise click.UsageError(
+            f"{', '.join(refused)}: --in uses a cluster as it is; --env, --workdir, --runs-dir and --detach go with it"
+        )
+    spec = load_job(None, flags)
+    workdir = os.path.realpath(os.path.expanduser(spec.workdir or "."))
+    if not os.path.isdir(workdir):
+        raise click.UsageError(f"--workdir {spec.workdir}: no such directory")
+    try:
+        run = live_run(name, Path(spec.runs_dir) if spec.runs_dir else None)
+        attempt, _ = running(run)
+    except (NoSuchRun, NotRunning) as error:
+        raise click.ClickException(str(error)) from error
+    guest = Guest(run, attempt)
+    guest.ask(spec.command, spec.env, workdir)
+    if detach:
+        click.echo(f"guest {guest.id} of {run.run_id}; its output goes to {guest.log}", err=True)
+        click.echo(f"{run.run_id}\t{guest.id}")
+        return 0
+    return _follow(guest)
+
+
+def _follow(guest: Guest) -> int:
+    """A signal to this process ends the guest, not the cluster; a second interrupt does not wait for that."""
+
+    def stop(signum: int, frame: object) -> None:
+        guest.stop()  # first: the terminal may be gone
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        click.echo(f"received {signal.Signals(signum).name}: ending the guest; the cluster stays", err=True)
+
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, stop)
+    try:
+        return guest.follow(_write)
+    except GuestLost as error:
+        click.echo(f"muster: error: {error}", err=True)
+        return INFRASTRUCTURE_FAILED
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

@@ -1,0 +1,1 @@
+"""The container around the job step."""

@@ -1,0 +1,115 @@
+"""A job with groups of unlike nodes is a Slurm hetjob: one block of #SBATCH lines for each group, one srun for all.
+
+Slurm numbers the tasks of such a step through its groups in order, so that rank 0 is the first node of the first group.
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from muster.launch import slurm_directives
+from muster.launch.job_script import Launcher
+from muster.launch.requeue import NEXT_ATTEMPT
+from muster.spec import JobSpec
+from muster.spec.fields.groups import Group, resolved
+
+# Options of the job as a whole: Slurm takes them from the first block. All others say what nodes the group has.
+_OF_THE_JOB = frozenset(
+    [
+        "begin",
+        "bb",
+        "bbf",
+        "chdir",
+        "comment",
+        "deadline",
+        "dependency",
+        "error",
+        "export",
+        "export-file",
+        "get-user-env",
+        "hold",
+        "input",
+        "job-name",
+        "kill-on-invalid-dep",
+        "mail-type",
+        "mail-user",
+        "nice",
+        "no-requeue",
+        "open-mode",
+        "output",
+        "priority",
+        "profile",
+        "propagate",
+        "requeue",
+        "signal",
+        "time",
+        "time-min",
+        "wckey",
+    ]
+)
+
+
+def options(spec: JobSpec, run_dir: str, workdir: str) -> list[dict[str, str | None]]:
+    """The options of each group's block, the first with those of the whole job."""
+    blocks = [slurm_directives.options(_alone(spec, group), run_dir, workdir) for group in resolved(spec)]
+    return [
+        block if number == 0 else {name: value for name, value in block.items() if name not in _OF_THE_JOB}
+        for number, block in enumerate(blocks)
+    ]
+
+
+def _alone(spec: JobSpec, group: Group) -> JobSpec:
+    """The job as it would be if it had the nodes of this group alone."""
+    return spec.model_copy(update={**group.model_dump(exclude={"name"}), "name": spec.name, "groups": []})
+
+
+def directives(spec: JobSpec, run_dir: str, workdir: str) -> list[str]:
+    """The #SBATCH lines, the groups' blocks apart."""
+    lines: list[str] = []
+    for block in options(spec, run_dir, workdir):
+        lines += ["#SBATCH hetjob"] if lines else []
+        lines += slurm_directives.directive_lines(block)
+    return lines
+
+
+def step(groups: Sequence[Group], attempt: str = NEXT_ATTEMPT) -> Launcher:
+    """The one srun, whatever the number of groups and nodes."""
+    if len(groups) == 1:  # to Slurm an ordinary job
+        return slurm_directives.step(groups[0].nodes, groups[0].cpus_per_node, attempt)
+    words: list[str] = []
+    for number, group in enumerate(groups):
+        cpus = group.cpus_per_node
+        fewest = (
+            str(cpus)
+            if cpus is not None
+            else slurm_directives.fewest_cpus(f"SLURM_JOB_CPUS_PER_NODE_HET_GROUP_{number}")
+        )
+        words += [":"] if words else ["srun"]
+        words += [f"--het-group={number}", *slurm_directives.step_options(group.nodes, fewest)]
+    hosts = "; ".join(
+        f'scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_{number}" | head -n {group.nodes}'
+        for number, group in enumerate(groups)
+    )
+    prepare = f'{slurm_directives.UNSET_STEP}\n{{ {hosts}; }} >"$attempt/hosts"'
+    return Launcher("slurm", words, "SLURM_PROCID", "SLURMD_NODENAME", prepare, attempt, lead_ended=LEAD_ENDED)
+
+
+# srun numbers the tasks of each group from 0 when it tells of their end: the lead's is the one on the lead's host.
+LEAD_ENDED = (
+    'LC_ALL=C sed -nE "s/.*error: ([^ ]*): tasks? 0[-,:].*$1.*/\\1/p" "$attempt/steps.log" |'
+    ' xargs -rn 1 scontrol show hostnames | grep -qxF "$(head -n 1 "$attempt/hosts")"'
+)
+
+
+def mismatch(groups: Sequence[Group], env: Mapping[str, str]) -> str | None:
+    """Why an allocation (its variables are `env`) cannot hold these groups; None when it can."""
+    size = int(env.get("SLURM_HET_SIZE") or 0)
+    variables = [f"SLURM_JOB_NUM_NODES_HET_GROUP_{number}" for number in range(size)] or ["SLURM_JOB_NUM_NODES"]
+    have = [int(env.get(variable) or 0) for variable in variables]
+    if len(have) != len(groups):
+        return f"it has {len(have)} group{'s' * (len(have) > 1)} of nodes, the job {len(groups)}"
+    for group, nodes in zip(groups, have, strict=True):
+        if nodes < group.nodes:
+            return f"group {group.name} needs {group.nodes} nodes, and the allocation has {nodes} there"
+    return None

@@ -1,0 +1,51 @@
+"""The local launcher: starts one task per virtual node, as srun does one per node, and reports ended tasks like it.
+
+python -m muster.launch.local_launcher NODES COMMAND...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+from muster.process import Closed, Exit, Owned, Scope
+
+RANK_VARIABLE, HOST_VARIABLE = "MUSTER_TASK", "MUSTER_NODE"
+HOLDING_GRACE_S = 5.0  # before the KILL: one of them may be stopped, and hear nothing
+TASK_GRACE_S = 30.0  # if this launcher is killed: agents that leave on their own need their driver's time
+
+
+def host_name(rank: int) -> str:
+    return f"node-{rank}"
+
+
+async def launch(nodes: int, command: list[str]) -> int:
+    """Run the command once per node; returns the highest exit code."""
+    async with Scope("step", lost_owner_grace=TASK_GRACE_S) as scope:
+        tasks = [await _start(scope, rank, command) for rank in range(nodes)]
+        ends: list[asyncio.Future[Closed]] = []  # by the job script, when tasks hold the step after the run's end
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(
+            signal.SIGTERM, lambda: ends.append(asyncio.ensure_future(scope.close(HOLDING_GRACE_S)))
+        )
+        exits = await asyncio.gather(*(_report(rank, task) for rank, task in enumerate(tasks)))
+    return max(exit.shell_code for exit in exits)
+
+
+async def _start(scope: Scope, rank: int, command: list[str]) -> Owned:
+    env = {**os.environ, RANK_VARIABLE: str(rank), HOST_VARIABLE: host_name(rank)}
+    return await scope.spawn(command, env=env, cwd=os.getcwd(), stdout=1, stderr=2)
+
+
+async def _report(rank: int, task: Owned) -> Exit:
+    exit = await task.wait()
+    if exit.shell_code:
+        how = f"Exited with exit code {exit.code}" if exit.code is not None else f"The task {exit}"
+        print(f"step: error: {host_name(rank)}: task {rank}: {how}", file=sys.stderr, flush=True)
+    return exit
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(launch(int(sys.argv[1]), sys.argv[2:])))

@@ -1,0 +1,91 @@
+"""Which backend a job gets, how many nodes, and which interpreter its nodes use."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.errors import Mistake
+from muster.launch import hetjob
+from muster.spec import JobSpec
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job is going to run."""
+
+    kind: str  # local | sbatch | allocation
+    nodes: int  # that the job works on; spares come on top
+
+    @property
+    def backend(self) -> str:
+        return "local" if self.kind == "local" else "slurm"
+
+    @property
+    def attached(self) -> bool:
+        """Whether the run lives inside `muster run`: then an interrupt stops it instead of detaching."""
+        return self.kind != "sbatch"
+
+
+def choose_place(spec: JobSpec, env: Mapping[str, str]) -> Place:
+    """auto: the allocation we are in, else sbatch where it exists, else this machine."""
+    inside = "SLURM_JOB_ID" in env and shutil.which("srun", path=env.get("PATH")) is not None
+    if spec.backend == "local":
+        return Place("local", spec.nodes)
+    if inside:
+        _check_allocation(spec, env)
+        return Place("allocation", _nodes_in_allocation(spec, env))
+    if shutil.which("sbatch", path=env.get("PATH")):
+        return Place("sbatch", spec.nodes)
+    if spec.backend == "slurm":
+        raise Mistake("--backend slurm: there is no sbatch on PATH here; use --backend local to try it on this machine")
+    if spec.array is not None:
+        raise Mistake("--array: there is no sbatch on PATH here, and one machine has no job arrays")
+    return Place("local", spec.nodes)
+
+
+def _check_allocation(spec: JobSpec, env: Mapping[str, str]) -> None:
+    """What an allocation is, it stays: it has no tasks of an array to come, and no other groups of nodes."""
+    job = env["SLURM_JOB_ID"]
+    if spec.array is not None:
+        raise Mistake(f"--array: this is inside an allocation (job {job}), which is one job; submit from outside it")
+    problem = hetjob.mismatch(spec.groups, env) if spec.groups else None
+    if problem is not None:
+        raise Mistake(f"the allocation (job {job}) does not have the job's groups: {problem}")
+
+
+def _nodes_in_allocation(spec: JobSpec, env: Mapping[str, str]) -> int:
+    if spec.groups:
+        return spec.nodes
+    have = int(env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or 1)
+    nodes = spec.nodes if spec.nodes_given else max(1, have - spec.spares)
+    if nodes + spec.spares > have:
+        asked = [f"--nodes {spec.nodes}"] if spec.nodes_given else []
+        asked += [f"--spares {spec.spares}"] if spec.spares else []
+        job, few = env["SLURM_JOB_ID"], f"{have} node{'s' * (have != 1)}, too few for {' and '.join(asked)}"
+        raise Mistake(f"the allocation (job {job}) has {few}")
+    return nodes
+
+
+def choose_python(spec: JobSpec, env: Mapping[str, str], cwd: Path) -> str:
+    """The nodes' interpreter: --python, the active environment, ./.venv, else python3 as --setup leaves it.
+
+    In a container it is the image's own: nothing of this machine says what there is in it.
+    """
+    if spec.container_image is not None:
+        return spec.python or "python3"
+    if spec.python is not None:
+        if os.sep not in spec.python:
+            return spec.python  # a name: looked up on the node, after --setup
+        path = cwd / Path(spec.python).expanduser()
+        if not os.access(path, os.X_OK):
+            raise Mistake(f"--python {spec.python}: no such interpreter")
+        return str(path)
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if (prefix := env.get(variable)) and (path := Path(prefix) / "bin" / "python").exists():
+            return str(path)
+    beside = cwd / ".venv" / "bin" / "python"
+    return str(beside) if beside.exists() else "python3"

@@ -1,0 +1,98 @@
+"""What the nodes of a cluster have, and whether a label selector fits one. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+CPU, GPU, MEMORY = "CPU", "GPU", "memory"  # Ray's names
+
+NODE_ID_LABEL = "ray.io/node-id"  # the one label that Ray itself sets
+NODE_TYPE_LABEL = "ray.io/node-type"
+WORKER_NODE_LABEL = {NODE_TYPE_LABEL: "worker"}
+
+_SELECTOR = re.compile(r"(?P<negated>!?)(?:in\((?P<several>[^()]*)\)|(?P<one>[^()!]*))")
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node: what it has in all, what of that is free, and how it is told apart."""
+
+    id: str
+    total: Mapping[str, float]
+    free: Mapping[str, float] | None = None  # None: all of it
+    labels: Mapping[str, str] = field(default_factory=dict)
+    head: bool = False
+    name: str = ""  # for people; two nodes may share one
+
+    @property
+    def available(self) -> Mapping[str, float]:
+        return self.total if self.free is None else self.free
+
+    def label(self, key: str) -> str | None:
+        """Its value of a label; every node has that of its id."""
+        return self.id if key == NODE_ID_LABEL else self.labels.get(key)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The nodes that are alive."""
+
+    nodes: tuple[Node, ...]
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        object.__setattr__(self, "nodes", tuple(nodes))
+        if len({node.id for node in self.nodes}) != len(self.nodes):
+            raise ValueError("two nodes of a cluster have the same id")
+
+    def names(self) -> dict[str, str]:
+        """Nodes for people, by id; with a piece of the id where the name alone would be ambiguous."""
+        counts = Counter(node.name for node in self.nodes)
+        return {
+            node.id: node.id
+            if not node.name
+            else node.name
+            if counts[node.name] == 1
+            else f"{node.name} ({node.id[:8]})"
+            for node in self.nodes
+        }
+
+    def worker_selector(self) -> dict[str, str]:
+        """Labels that every node but the head fits: the type's where nodes have it, else "not the head's id"."""
+        if all(NODE_TYPE_LABEL in node.labels for node in self.nodes if not node.head):
+            return dict(WORKER_NODE_LABEL)
+        head = next((node for node in self.nodes if node.head), None)
+        return {} if head is None else {NODE_ID_LABEL: f"!{head.id}"}
+
+
+def mismatch(node: Node, selector: Mapping[str, str]) -> str:
+    """In words, the first label that does not fit, as Ray would see it; empty when all do.
+
+    >>> mismatch(Node("n1", {}, labels={"gpu": "h100"}), {"gpu": "in(a100,b200)"})
+    "label gpu is 'h100', not in(a100,b200)"
+    >>> mismatch(Node("n1", {}), {"gpu": "!h100"})
+    ''
+    """
+    for key, wanted in selector.items():
+        value = node.label(key)
+        if not _accepts(wanted, value):
+            has = f"is {value!r}" if value is not None else "is not set"
+            return f"label {key} {has}, not {wanted}"
+    return ""
+
+
+def _accepts(wanted: str, value: str | None) -> bool:
+    """Whether one condition of a selector holds. A label that is not set is never `a`, and always `!a`."""
+    match = parsed(wanted)
+    values = [match["one"]] if match["several"] is None else [part.strip() for part in match["several"].split(",")]
+    return (value in values) != bool(match["negated"])
+
+
+def parsed(wanted: str) -> re.Match[str]:
+    """One condition of a selector; ValueError for what is none."""
+    match = _SELECTOR.fullmatch(wanted)
+    if match is None:
+        raise ValueError(f"a label selector is `a`, `!a`, `in(a,b)` or `!in(a,b)`, not {wanted!r}")
+    return match

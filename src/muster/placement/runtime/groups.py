@@ -1,0 +1,201 @@
+"""Placement groups: built together, each with a verdict at once when it can never be; found and removed by name."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table
+
+from muster.placement.errors import PlacementError
+from muster.placement.planning.cluster import Cluster
+from muster.placement.planning.planner import TOTAL, Outcome, plan
+from muster.placement.planning.request import PACK, STRATEGIES, Model
+from muster.placement.planning.shape import ReplicaBundleSpec
+from muster.placement.runtime.nodes import survey
+
+PLACEMENT_GROUP_READY_TIMEOUT_S = 180.0
+DETACHED = "detached"
+LOOK_S = 0.5  # how often Ray is asked about groups that are not there yet
+KNOWS_SELECTORS = "bundle_label_selector" in inspect.signature(placement_group).parameters
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class GroupRequest:
+    """A placement group to be built."""
+
+    name: str
+    bundles: Sequence[Mapping[str, float]]
+    strategy: str
+    selectors: Sequence[Mapping[str, str]] | None = None
+    lifetime: str | None = DETACHED
+
+
+def build_pg(
+    bundles: Sequence[Mapping[str, float]],
+    strategy: str,
+    *,
+    name: str,
+    bundle_label_selector: Sequence[Mapping[str, str]] | None = None,
+    ready_timeout_s: float = PLACEMENT_GROUP_READY_TIMEOUT_S,
+) -> PlacementGroup:
+    """A detached group of this name, ready; nothing is left of one that cannot be had."""
+    (group,) = build_groups([GroupRequest(name, bundles, strategy, bundle_label_selector)], timeout_s=ready_timeout_s)
+    return group
+
+
+def build_replica_pg(
+    spec: ReplicaBundleSpec, *, name: str, ready_timeout_s: float = PLACEMENT_GROUP_READY_TIMEOUT_S
+) -> PlacementGroup:
+    """The group of one replica; see build_pg."""
+    return build_pg(
+        spec.bundles,
+        spec.strategy,
+        name=name,
+        bundle_label_selector=spec.bundle_label_selector,
+        ready_timeout_s=ready_timeout_s,
+    )
+
+
+def build_groups(
+    wanted: Sequence[GroupRequest],
+    *,
+    timeout_s: float = PLACEMENT_GROUP_READY_TIMEOUT_S,
+    progress: Progress = lambda line: None,
+) -> list[PlacementGroup]:
+    """All groups at once, in the order asked for; all or none.
+
+    PlacementError at once when one can never be had, after the timeout when others hold it; with what each node lacks.
+    """
+    groups: list[PlacementGroup] = []
+    try:
+        for request in wanted:
+            groups.append(_create(request))
+        _await(list(zip(wanted, groups, strict=True)), time.monotonic() + timeout_s, timeout_s, progress)
+    except BaseException:
+        remove_groups(groups)
+        raise
+    return groups
+
+
+def _create(request: GroupRequest) -> PlacementGroup:
+    options: dict[str, Any] = {"name": request.name, "lifetime": request.lifetime}
+    if request.selectors is not None:
+        if not KNOWS_SELECTORS:
+            raise PlacementError(f"{request.name}: this Ray ({ray.__version__}) cannot place bundles by label")
+        options["bundle_label_selector"] = [dict(selector) for selector in request.selectors]
+    group: PlacementGroup = placement_group(
+        [dict(bundle) for bundle in request.bundles], strategy=request.strategy, **options
+    )
+    return group
+
+
+def _await(
+    pending: list[tuple[GroupRequest, PlacementGroup]], deadline: float, timeout_s: float, progress: Progress
+) -> None:
+    total, told = len(pending), ""
+    while pending:
+        if pending[0][1].wait(timeout_seconds=max(0.0, min(LOOK_S, deadline - time.monotonic()))):
+            pending.pop(0)
+            continue
+        for request, group in pending:
+            if _state(group) == "INFEASIBLE":
+                raise PlacementError(f"placement group {request.name!r} can never be had: {why_not(request, survey())}")
+        pending = [(request, group) for request, group in pending if not group.wait(timeout_seconds=0)]
+        line = f"{total - len(pending)} of {total} placement groups are ready"
+        if line != told:
+            progress(line)
+            told = line
+        if pending and time.monotonic() >= deadline:
+            names = ", ".join(request.name for request, _ in pending)
+            reason = why_not(pending[0][0], survey())
+            raise PlacementError(f"after {timeout_s:g} s placement groups are not ready: {names}\n{reason}")
+
+
+def _state(group: PlacementGroup) -> str:
+    state: str = (placement_group_table(group).get("stats") or {}).get("scheduling_state", "")
+    return state
+
+
+def why_not(request: GroupRequest, cluster: Cluster) -> str:
+    """Why a group has no place, bundle by bundle."""
+    counts: list[tuple[Mapping[str, float], Mapping[str, str], int]] = []
+    for bundle, selector in zip(request.bundles, request.selectors or [{} for _ in request.bundles], strict=True):
+        alike = next((i for i, (b, s, _) in enumerate(counts) if b == bundle and s == selector), None)
+        if alike is None:
+            counts.append((bundle, selector, 1))
+        else:
+            counts[alike] = bundle, selector, counts[alike][2] + 1
+    strategy = request.strategy if request.strategy in STRATEGIES else PACK  # SPREAD would like to, and need not
+    models = [
+        Model(
+            f"bundles[{number}]" if len(counts) > 1 else request.name,
+            pp=count,
+            gpus_per_rank=0,
+            cpus=0,
+            resources=bundle,
+            strategy=strategy,
+            bundles=count,
+            selector=selector,
+        )
+        for number, (bundle, selector, count) in enumerate(counts)
+    ]
+    now = plan(cluster, models)
+    waits = now.outcome in (
+        Outcome.BUSY,
+        Outcome.UNDECIDED,
+    )  # for others; what can never be lacks it on empty nodes too
+    return (now if waits else plan(cluster, models, against=TOTAL)).explain()
+
+
+# -- finding and removing -----------------------------------------------------------------------------------------
+
+
+def remove_groups(groups: Sequence[PlacementGroup]) -> None:
+    """Whatever runs in them is killed by Ray; what is managed should be stopped before."""
+    for group in groups:
+        with contextlib.suppress(Exception):  # Ray's own errors for a group that is gone have no common type
+            ray.util.remove_placement_group(group)
+
+
+def find_groups(wanted: Callable[[str], bool]) -> dict[str, PlacementGroup]:
+    """The groups of this driver's namespace whose name is wanted and that have not been removed."""
+    found = {}
+    for id, record in placement_group_table().items():
+        name = record["name"]
+        if record["state"] == "REMOVED" or not name or not wanted(name):
+            continue
+        try:
+            group = ray.util.get_placement_group(name)
+        except ValueError:
+            continue  # of another namespace, or gone meanwhile
+        if group.id.hex() == id:
+            found[name] = group
+    return found
+
+
+def find_groups_anywhere(wanted: Callable[[str], bool]) -> dict[str, PlacementGroup]:
+    """The same in every namespace: for names that cannot be anybody else's."""
+    from ray._raylet import PlacementGroupID  # type: ignore[attr-defined, unused-ignore]
+
+    return {
+        record["name"]: PlacementGroup(PlacementGroupID(bytes.fromhex(id)))
+        for id, record in placement_group_table().items()
+        if record["state"] != "REMOVED" and record["name"] and wanted(record["name"])
+    }
+
+
+def remove_named_pgs_with_prefix(prefix: str) -> int:
+    """Remove the groups of this driver's namespace whose name begins so; returns how many there were."""
+    if not prefix:
+        raise ValueError("an empty prefix would match every placement group of the cluster")
+    groups = find_groups(lambda name: name.startswith(prefix))
+    remove_groups(list(groups.values()))
+    return len(groups)

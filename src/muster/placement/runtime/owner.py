@@ -1,0 +1,63 @@
+"""Owners: the processes that programs and names belong to, and whether they live."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from muster.placement.runtime.ports import began
+
+ASK_TIMEOUT_S = 30.0  # for another node to say whether a process of its lives
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process, as anybody can look it up."""
+
+    node: str  # Ray's id of its node
+    host: str
+    pid: int
+    began: int  # the kernel's ticks
+    pids: str  # the namespace its number is of
+    since: float  # when it became the owner
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} (since {time.strftime('%H:%M:%S', time.localtime(self.since))})"
+
+
+def is_alive(owner: Owner) -> bool | None:
+    """Whether its process runs; None when that cannot be told."""
+    if not any(node["NodeID"] == owner.node and node["Alive"] for node in ray.nodes()):  # type: ignore[no-untyped-call, unused-ignore]
+        return False
+    if owner.node == ray.get_runtime_context().get_node_id():
+        return _runs_here(owner)
+    there = NodeAffinitySchedulingStrategy(node_id=owner.node, soft=False)
+    task: Any = ray.remote(num_cpus=0)(_runs_here)
+    try:
+        answer: bool | None = ray.get(task.options(scheduling_strategy=there).remote(owner), timeout=ASK_TIMEOUT_S)
+    except (RayError, GetTimeoutError):
+        return None
+    return answer
+
+
+def _runs_here(owner: Owner) -> bool | None:
+    if _pid_namespace() != owner.pids:
+        return None
+    return began(owner.pid) == owner.began
+
+
+def this_process() -> Owner:
+    """As an owner from now on."""
+    node = ray.get_runtime_context().get_node_id()
+    return Owner(node, socket.gethostname(), os.getpid(), began(os.getpid()) or 0, _pid_namespace(), time.time())
+
+
+def _pid_namespace() -> str:
+    return os.readlink("/proc/self/ns/pid")

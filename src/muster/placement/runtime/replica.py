@@ -1,0 +1,294 @@
+"""One replica: its programs on their nodes, started together, watched, ended and started again together.
+
+A replica on several nodes is one distributed program: when a part of it fails, all parts are started again.
+
+    state       leaves on                                                   to
+    starting    every part is ready                                         ready
+    starting    a part ended or the start took too long: the first time     failed
+    ready       a part ended, or does not answer any more                   restarting | failed (budget used up)
+    restarting  the pause is over                                           starting
+    starting    the same, when it was ready before                          restarting | failed
+    (any)       stop, or somebody else has taken the server's name          stopped
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup
+
+from muster.placement.errors import PlacementError, SubprocessError
+from muster.placement.planning.cluster import GPU
+from muster.placement.planning.planner import PlacedReplica
+from muster.placement.runtime.bundles import get_bundle_node_ip
+from muster.placement.runtime.groups import remove_groups
+from muster.placement.runtime.health import ENDED, FAILING, READY
+from muster.placement.runtime.lease import Lease
+from muster.placement.runtime.log_tail import last_words
+from muster.placement.runtime.managed import ManagedSubprocess
+from muster.placement.runtime.names import NAMESPACE, Name
+from muster.placement.runtime.probe import NONE, Probe
+from muster.placement.runtime.restart_policy import Budget, Policy
+
+STARTING, RESTARTING, FAILED, STOPPED = "starting", "restarting", "failed", "stopped"
+REPORT_S = 2.0  # how long one question about a part's health may stay open: an actor in use hears no SIGTERM
+
+
+@dataclass(frozen=True)
+class Program:
+    """What each replica runs, and how it is looked after."""
+
+    command: Sequence[str] | None = None
+    python_args: Sequence[str] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    probe: Probe = field(default_factory=Probe)
+    policy: Policy = field(default_factory=Policy)
+    runtime_dir: str | None = None
+    runtime_env: Mapping[str, Any] | None = None
+    grace: float = 10.0
+    detached: bool = False
+
+
+@dataclass(frozen=True)
+class Event:
+    """A change of a replica's state."""
+
+    time: float
+    replica: int
+    state: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"replica {self.replica} is {self.state}" + (f": {self.detail}" if self.detail else "")
+
+
+class Replica:
+    """A thread of its own looks after it."""
+
+    def __init__(
+        self,
+        program: Program,
+        lease: Lease,
+        number: int,
+        placed: PlacedReplica,
+        group: PlacementGroup,
+        tell: Callable[[Event], None],
+        place_again: Callable[[Replica], tuple[PlacedReplica, PlacementGroup]],
+    ) -> None:
+        self.program, self.lease, self.number = program, lease, number
+        self.placed, self.group = placed, group
+        self.state = STARTING
+        self.error: SubprocessError | PlacementError | None = None
+        self.parts: list[ManagedSubprocess] = []
+        self.budget = Budget(program.policy)
+        self._tell, self._place_again = tell, place_again
+        self._stopping = threading.Event()
+        self._parts_lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Start it, and look after it from then on."""
+        self._begin(was_ready=False)
+
+    def _begin(self, was_ready: bool) -> None:
+        self._stopping.clear()
+        name = f"{self.lease.server}-{self.number}"
+        self._thread = threading.Thread(target=self._look_after, args=(was_ready,), name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def stop_requested(self) -> bool:
+        return self._stopping.is_set()
+
+    @property
+    def endpoint(self) -> tuple[str, int] | None:
+        """Address and port, while it is ready."""
+        if self.state != READY or not self.parts or "port" not in self.parts[0].facts:
+            return None
+        return self.parts[0].facts["address"], int(self.parts[0].facts["port"])
+
+    # -- its life ---------------------------------------------------------------------------------------------------
+
+    def _look_after(self, was_ready: bool) -> None:
+        """Start, watch, start again, until it is stopped or has failed for good."""
+        running = was_ready
+        while True:
+            try:
+                if not running:
+                    self._start()
+                    self._become(READY)
+                was_ready, running = True, False
+                raise self._failure()
+            except (SubprocessError, PlacementError) as error:
+                self.error = error
+            except RayError as error:
+                self.error = SubprocessError(f"replica {self.number}: Ray failed: {error}")
+            except _Stopped:
+                return
+            self.state = RESTARTING  # from now on nobody is sent there
+            pause = self.budget.spend(time.monotonic()) if was_ready else None
+            self._end_parts()
+            if self._over():
+                return
+            if pause is None:
+                self._become(FAILED, str(self.error))
+                return
+            self._become(RESTARTING, f"in {pause:g} s, after: {self.error}")
+            if self._stopping.wait(pause) or self._over():
+                return
+            self._become(STARTING)
+
+    def _over(self) -> bool:
+        """Whether nobody wants it any more; what a taken-over server ran is ended by its new owner."""
+        if not self._stopping.is_set() and not self.lease.is_ours():
+            self._become(STOPPED, "somebody else has taken the server's name")
+            return True
+        return self._stopping.is_set()
+
+    def _become(self, state: str, detail: str = "") -> None:
+        self.state = state
+        self._tell(Event(time.time(), self.number, state, detail))
+
+    # -- starting ---------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Every part, the first one first since the others must know its ports; returns when all are ready."""
+        deadline = time.monotonic() + self.program.policy.start_timeout
+        if not self._nodes_live():
+            remove_groups([self.group])
+            self.placed, self.group = self._place_again(self)
+        count = len(self.placed.nodes)
+        shared = {"replica": str(self.number), "nnodes": str(count), "master_addr": get_bundle_node_ip(self.group, 0)}
+        first = self._spawn(0, shared, self.program.probe)
+        shared |= {name: str(first.facts[name]) for name in ("port", "master_port") if name in first.facts}
+        for rank in range(1, count):
+            self._spawn(rank, shared, Probe(NONE))
+        self._await_ready(deadline)
+
+    def _spawn(self, rank: int, substitutes: Mapping[str, str], probe: Probe) -> ManagedSubprocess:
+        program = self.program
+        name = Name(self.lease.server, self.lease.term, self.number, rank)
+        part = ManagedSubprocess.spawn(
+            str(name).replace("/", "-"),
+            self.group,
+            rank,
+            num_gpus=int(self.placed.shape.bundle.get(GPU, 0)),
+            command=program.command,
+            python_args=program.python_args,
+            runtime_dir=program.runtime_dir,
+            subprocess_env=program.env,
+            runtime_env=program.runtime_env,
+            name=str(name),
+            namespace=NAMESPACE,
+            detached=program.detached,
+            substitutes={**substitutes, "rank": str(rank)},
+            probe=probe,
+        )
+        with self._parts_lock:
+            self.parts.append(part)
+        if self._stopping.is_set():  # whoever stops us may have looked before it was there
+            self._end_parts()
+            raise _Stopped
+        return part
+
+    def _nodes_live(self) -> bool:
+        live = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # type: ignore[no-untyped-call, unused-ignore]
+        return set(self.placed.nodes) <= live
+
+    def _await_ready(self, deadline: float) -> None:
+        states = dict.fromkeys(range(len(self.parts)), "")
+        for rank, report in self._reports(deadline):
+            states[rank] = report["state"]
+            if report["state"] == ENDED:
+                raise self._error(rank, "ended before it was ready", report)
+            if all(state == READY for state in states.values()):
+                return
+            if time.monotonic() >= deadline:
+                late = [rank for rank, state in states.items() if state != READY]
+                why = f"is not ready after {self.program.policy.start_timeout:g} s: {report['detail']}"
+                tail = {"log_tail": self.parts[late[0]].read_log_tail()}
+                raise self._error(late[0], why, {**report, **tail})
+
+    # -- watching ---------------------------------------------------------------------------------------------------
+
+    def _failure(self) -> SubprocessError:
+        """Returns when a part has failed."""
+        for rank, report in self._reports(None):
+            if report["state"] == ENDED:
+                return self._error(rank, "ended", report)
+            if report["state"] == FAILING:
+                report["log_tail"] = self.parts[rank].read_log_tail()
+                return self._error(rank, f"does not answer any more: {report['detail']}", report)
+        raise _Stopped
+
+    def _reports(self, deadline: float | None) -> Any:
+        """What the parts report, as they do; a part's own news, or after a while the same again."""
+        seen = dict.fromkeys(range(len(self.parts)), -1)
+        asked: dict[Any, int] = {}
+        while not self._stopping.is_set():
+            for rank in seen.keys() - asked.values():
+                left = REPORT_S if deadline is None else min(REPORT_S, max(0.1, deadline - time.monotonic()))
+                asked[self.parts[rank].actor.report.remote(seen[rank], left)] = rank
+            (ref,), _ = ray.wait(list(asked), num_returns=1)
+            rank = asked.pop(ref)
+            try:
+                report: dict[str, Any] = ray.get(ref)
+            except RayError as error:
+                tail = {"log_tail": last_words(self.parts[rank].facts)}
+                raise self._error(rank, f"its actor is gone: {error}".splitlines()[0], tail) from error
+            seen[rank] = report["version"]
+            if not self._stopping.is_set():
+                yield rank, report
+        raise _Stopped
+
+    def _error(self, rank: int, message: str, report: Mapping[str, Any]) -> SubprocessError:
+        facts = {**self.parts[rank].facts, **report}
+        wanted = ("host", "pid", "exit", "exit_code", "log_file", "log_tail")
+        which = f"replica {self.number}" + (f", part {rank}" if len(self.parts) > 1 else "")
+        return SubprocessError(f"{which}: {message}", {name: facts.get(name) for name in wanted})
+
+    # -- ending -----------------------------------------------------------------------------------------------------
+
+    def request_stop(self) -> list[ManagedSubprocess]:
+        """Nothing will be started any more; what runs is for the caller to end, with that of other replicas."""
+        self._stopping.set()
+        with self._parts_lock:
+            return list(self.parts)
+
+    def finish(self) -> None:
+        """After its parts have been ended."""
+        self.let_go()
+        self._end_parts()
+        remove_groups([self.group])
+        self.state = STOPPED
+
+    def let_go(self) -> None:
+        """Look after it no more; what runs goes on."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def take_up(self) -> None:
+        """Look after it again, over another connection to Ray. What has gone meanwhile has failed."""
+        if self.state in (FAILED, STOPPED):
+            return
+        for part in self.parts:
+            with contextlib.suppress(ValueError):
+                part.reacquire(ray.get_actor(part.name, namespace=NAMESPACE))
+        self._begin(was_ready=self.state == READY)
+
+    def _end_parts(self) -> None:
+        with self._parts_lock:
+            parts, self.parts = self.parts, []
+        ManagedSubprocess.stop_many(parts, timeout_s=self.program.grace)
+
+
+class _Stopped(Exception):
+    """The replica is to end."""

@@ -1,0 +1,45 @@
+"""What follows an attempt that has ended, as its job script recorded it: another attempt, or nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from muster.rundir import AttemptPaths, RunPaths, read_record
+from muster.slurm.client import Jobs
+
+AGAIN = ("requeue", "chain")
+
+
+def read_sequel(attempt: AttemptPaths | None) -> dict[str, Any]:
+    """`again` (requeue, chain or none), `cause`, `note`; empty while nothing is recorded."""
+    return read_record(attempt.sequel) if attempt is not None else {}
+
+
+def is_followed(attempt: AttemptPaths | None) -> bool:
+    """Whether the record says that another attempt comes."""
+    return read_sequel(attempt).get("again") in AGAIN
+
+
+def decides_itself(run: RunPaths) -> bool:
+    """Whether the job's script records what follows: it does for jobs that may begin again."""
+    job, submission = read_record(run.job), read_record(run.submission)
+    return submission.get("kind") == "sbatch" and bool(job.get("requeue_on") or job.get("chain", 1) > 1)
+
+
+def in_words(sequel: dict[str, Any]) -> str | None:
+    """For people; None where there is nothing to say."""
+    cause, note = sequel.get("cause") or "", sequel.get("note") or ""
+    because = f" after {cause}" if cause not in ("", "slurm") else ""
+    if sequel.get("again") == "requeue":
+        return f"put back into the queue{because}; Slurm lets it begin again in about two minutes"
+    refused = f" (not requeued: {note})" if note else ""
+    if sequel.get("again") == "chain":
+        return f"the next job of the chain follows{because}{refused}"
+    return f"not requeued{because}: {note}" if note else None
+
+
+def slurm_jobs(run: RunPaths) -> Jobs:
+    """Every Slurm job of the run, in the order in which they run."""
+    submission = read_record(run.submission)
+    job_id = submission.get("job_id")
+    return Jobs(tuple(submission.get("job_ids") or ([job_id] if job_id else [])), submission.get("cluster"))

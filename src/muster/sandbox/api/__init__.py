@@ -1,0 +1,1 @@
+"""The HTTP interfaces of a sandbox server."""

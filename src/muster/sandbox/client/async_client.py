@@ -1,0 +1,245 @@
+"""The client for asyncio: the same promises as client.py's, on plain streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from muster.sandbox.client import retry_rules
+from muster.sandbox.client.retry_rules import (
+    Answer,
+    Call,
+    Choice,
+    ConnectionRefused,
+    Histories,
+    Result,
+    SandboxLost,
+    SandboxUnavailable,
+    refuse,
+)
+from muster.sandbox.client.sync_client import given_or_found
+from muster.sandbox.http import client
+from muster.sandbox.http.client import Idle, Streams
+
+
+class AsyncClient:
+    """For tasks of one event loop."""
+
+    def __init__(
+        self, endpoints: str | Sequence[str] | None = None, token: str | None = None, wait_s: float = 60.0
+    ) -> None:
+        """`wait_s`: for how long a request that nobody could take is tried again."""
+        self._choice = Choice(given_or_found(endpoints))
+        self._token, self._wait_s = token, wait_s
+        self._histories = Histories()
+        self._turns: dict[str, asyncio.Lock] = {}  # of sessions: one call after the other
+        self._idle = Idle()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        self._idle.close()
+
+    async def execute(
+        self, code: str, language: str | None = None, timeout: float = 30, session: str | None = None, **more: Any
+    ) -> Result:
+        """Run a program, or with `session` a cell of it. `more`: further fields of /execute (std_input, ...)."""
+        language = language or ("ipython" if session is not None else "python")
+        if session is None:
+            _, result = await self._send(retry_rules.execute_call(code, language, timeout, None, False, more))
+            assert result is not None
+            return result
+        async with self._turns.setdefault(session, asyncio.Lock()):
+            return await self._execute_in(session, code, language, timeout, more)
+
+    async def _execute_in(
+        self, session: str, code: str, language: str, timeout: float, more: Mapping[str, Any]
+    ) -> Result:
+        history, whole = self._histories.of(session), self._histories.whole(session)
+        result: Result | None = None
+        status = retry_rules.SESSION_LOST
+        if whole:
+            call = retry_rules.execute_call(code, language, timeout, session, bool(history), more)
+            status, result = await self._send(call)
+        if status == retry_rules.SESSION_LOST:
+            await self._replay(session, language, history)
+            _, result = await self._send(retry_rules.execute_call(code, language, timeout, session, False, more))
+        assert result is not None
+        self._histories.add(session, code, timeout, result)
+        return result
+
+    async def _replay(self, session: str, language: str, history: Sequence[tuple[str, float]]) -> None:
+        """From the beginning; what a replay that broke off left behind goes first."""
+        self._histories.begin_replay(session)
+        await self._delete(session)
+        for cell, its_timeout in history:
+            _, again = await self._send(retry_rules.execute_call(cell, language, its_timeout, session, False, {}))
+            retry_rules.check_replayed(session, again)
+        self._histories.end_replay(session)
+
+    async def delete_session(self, session: str) -> bool:
+        """End it wherever it is; False when nobody has it."""
+        self._histories.forget(session)
+        return await self._delete(session)
+
+    async def _delete(self, session: str) -> bool:
+        self._choice.forget(session)
+        call = Call(f"/sessions/{quote(session, safe='')}", b"", {}, retry_rules.PATIENCE_S)
+        deleted = [await self._deleted(endpoint, call) for endpoint in self._choice.endpoints]
+        return any(deleted)
+
+    async def _deleted(self, endpoint: str, call: Call) -> bool:
+        try:
+            return (await self._exchange("DELETE", endpoint, call)).status == 200
+        except ConnectionRefused:
+            return False  # its sessions are gone, too
+
+    async def _send(self, call: Call) -> tuple[int, Result | None]:
+        """Until somebody takes it; a lost session is the caller's matter."""
+        end = time.monotonic() + self._wait_s
+        why = ""
+        for pause in retry_rules.pauses():
+            for endpoint in self._choice.order(call.key, time.monotonic()):
+                try:
+                    answer = await self._exchange("POST", endpoint, call)
+                except ConnectionRefused as error:
+                    self._choice.failed(endpoint, time.monotonic())
+                    why = str(error)
+                    continue
+                self._choice.works(endpoint, call.key)
+                if answer.status == retry_rules.SESSION_LOST:
+                    return answer.status, None
+                if answer.status != retry_rules.NOT_RUN:
+                    return answer.status, retry_rules.result_of(answer)
+                why = answer.words
+                if call.key is not None:
+                    break  # it is there, and busy: another endpoint would make a second one
+            if time.monotonic() + pause > end:
+                raise SandboxUnavailable(f"nobody took the request for {self._wait_s:g} s: {why}")
+            await asyncio.sleep(pause)
+        raise AssertionError("unreachable")
+
+    # -- batches ----------------------------------------------------------------------------------------------------
+
+    async def batch(
+        self, programs: Iterable[str | Mapping[str, Any]], language: str = "python", timeout: float = 30
+    ) -> AsyncIterator[tuple[int, Result]]:
+        """Results as they end, with the number of their program; over all endpoints."""
+        chosen = list(programs)
+        places = [endpoint for endpoint in self._choice.endpoints for _ in range(await self._streams_at(endpoint))]
+        todo = retry_rules.batch_calls(chosen, language, timeout, len(places))[::-1]
+        results: asyncio.Queue[tuple[int, Result]] = asyncio.Queue()
+        workers = [asyncio.ensure_future(self._stream(endpoint, todo, results)) for endpoint in places]
+        over = asyncio.gather(*workers, return_exceptions=True)
+        try:
+            for left in range(len(chosen), 0, -1):
+                getting = asyncio.ensure_future(results.get())
+                waiting: list[asyncio.Future[Any]] = [getting, over]
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                if not getting.done() and results.empty():
+                    getting.cancel()
+                    raise SandboxUnavailable(f"{left} programs of the batch were taken by nobody: {over.result()}")
+                yield await getting
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(over, return_exceptions=True)
+
+    async def _streams_at(self, endpoint: str) -> int:
+        """A gateway has many nodes behind it."""
+        try:
+            return retry_rules.streams_at(
+                await self._exchange("GET", endpoint, Call("/gateway", b"", {}, retry_rules.PATIENCE_S))
+            )
+        except (ConnectionRefused, SandboxLost):
+            return retry_rules.streams_at(None)
+
+    async def _is_there(self, endpoint: str) -> bool:
+        try:
+            return (
+                await self._exchange("GET", endpoint, Call("/health", b"", {}, retry_rules.PATIENCE_S))
+            ).status == 200
+        except (ConnectionRefused, SandboxLost):
+            return False
+
+    async def _stream(self, endpoint: str, todo: list[tuple[int, Call]], results: Any) -> None:
+        """Take parts of the batch to one endpoint, one after the other, until there are none or it is lost."""
+        while todo:
+            first, call = todo.pop()
+            try:
+                whole = await self._stream_one(endpoint, first, call, results)
+            except ConnectionRefused:
+                todo.append((first, call))  # nothing of it was run: somebody else may
+                raise
+            if not whole and not await self._is_there(endpoint):
+                return  # the others go on without this endpoint
+
+    async def _stream_one(self, endpoint: str, first: int, call: Call, results: Any) -> bool:
+        """One part; False when it was lost before its end. ConnectionRefused when nothing of it was run."""
+        wanted = set(range(len(json.loads(call.body)["requests"])))
+        reader, writer = await self._connect(endpoint)
+        try:
+            writer.write(self._request("POST", endpoint, call))
+            status, headers = await asyncio.wait_for(client.head(reader), call.timeout)
+            if status != 200:
+                refuse(Answer(status, await reader.readexactly(int(headers["content-length"]))))
+            lines = client.lines(reader)
+            while (line := await asyncio.wait_for(client.next_line(lines), call.timeout)) is not None:
+                if not line.strip():
+                    continue  # a sign of life
+                answer = json.loads(line)
+                wanted.discard(answer["index"])
+                results.put_nowait(
+                    (first + answer["index"], retry_rules.result_from(answer, answer.get("usage") or {}))
+                )
+        except (OSError, EOFError, ValueError, asyncio.TimeoutError) as error:
+            for index in wanted:
+                words = f"{endpoint}: {error or type(error).__name__}"
+                results.put_nowait((first + index, retry_rules.lost_result(words)))
+            return False
+        finally:
+            writer.close()
+        return True
+
+    # -- connections ------------------------------------------------------------------------------------------------
+
+    async def _exchange(self, method: str, endpoint: str, call: Call) -> Answer:
+        """ConnectionRefused when it was not sent; SandboxLost when that is not known."""
+        reader, writer = self._idle.take(endpoint) or await self._connect(endpoint)
+        try:
+            writer.write(self._request(method, endpoint, call))
+            status, headers, body = await asyncio.wait_for(client.answer(reader), call.timeout)
+        except (OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError) as error:
+            writer.close()
+            raise SandboxLost(f"{endpoint}: {error or type(error).__name__}") from error
+        except BaseException:
+            writer.close()
+            raise
+        if headers.get("connection", "").lower() == "close":
+            writer.close()
+        else:
+            self._idle.give(endpoint, (reader, writer))
+        return Answer(status, body, headers.get("x-muster-usage"), headers.get("x-muster-node"))
+
+    def _request(self, method: str, endpoint: str, call: Call) -> bytes:
+        headers = {**call.headers, "Host": urlsplit(endpoint).netloc}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        return client.request_bytes(method, call.path, headers, call.body)
+
+    async def _connect(self, endpoint: str) -> Streams:
+        try:
+            return await client.connect(endpoint, retry_rules.CONNECT_S)
+        except OSError as error:
+            raise ConnectionRefused(f"{endpoint}: {error or 'no answer'}") from error

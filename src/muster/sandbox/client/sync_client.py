@@ -1,0 +1,322 @@
+"""The client: one endpoint or several, sessions that keep to theirs, retries that never run code twice (calls.py).
+
+with Client(["http://n1:7000", "http://n2:7000"], token=token) as box:
+    box.execute("x = 1", session="alice")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import queue
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from muster.sandbox.client import retry_rules
+from muster.sandbox.client.retry_rules import (
+    Answer,
+    Call,
+    Choice,
+    ConnectionRefused,
+    Histories,
+    Result,
+    SandboxLost,
+    SandboxUnavailable,
+    refuse,
+)
+from muster.sandbox.http.client import IDLE_S
+
+URL_VARIABLES = ("MUSTER_SERVICE_SANDBOX", "MUSTER_SERVICE_SANDBOX_URLS")  # this node's endpoint serves all
+DEFAULT_URL = "http://127.0.0.1:6000"
+
+
+class Client:
+    """For threads: any number may use one client."""
+
+    def __init__(
+        self, endpoints: str | Sequence[str] | None = None, token: str | None = None, wait_s: float = 60.0
+    ) -> None:
+        """`wait_s`: for how long a request that nobody could take is tried again."""
+        self._choice = Choice(given_or_found(endpoints))
+        self._token, self._wait_s = token, wait_s
+        self._histories = Histories()
+        self._turns: dict[str, threading.Lock] = {}  # of sessions: one call after the other
+        self._idle: dict[str, list[tuple[http.client.HTTPConnection, float]]] = {}  # and since when
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            for connections in self._idle.values():
+                for connection, _ in connections:
+                    connection.close()
+            self._idle.clear()
+
+    # -- programs and cells -----------------------------------------------------------------------------------------
+
+    def execute(
+        self, code: str, language: str | None = None, timeout: float = 30, session: str | None = None, **more: Any
+    ) -> Result:
+        """Run a program, or with `session` a cell of it. `more`: further fields of /execute (std_input, ...)."""
+        language = language or ("ipython" if session is not None else "python")
+        if session is None:
+            _, result = self._send(retry_rules.execute_call(code, language, timeout, None, False, more))
+            assert result is not None
+            return result
+        with self._lock:
+            turn = self._turns.setdefault(session, threading.Lock())
+        with turn:
+            return self._execute_in(session, code, language, timeout, more)
+
+    def _execute_in(self, session: str, code: str, language: str, timeout: float, more: Mapping[str, Any]) -> Result:
+        history, whole = self._histories.of(session), self._histories.whole(session)
+        result: Result | None = None
+        status = retry_rules.SESSION_LOST
+        if whole:
+            status, result = self._send(retry_rules.execute_call(code, language, timeout, session, bool(history), more))
+        if status == retry_rules.SESSION_LOST:
+            self._replay(session, language, history)
+            _, result = self._send(retry_rules.execute_call(code, language, timeout, session, False, more))
+        assert result is not None
+        self._histories.add(session, code, timeout, result)
+        return result
+
+    def _replay(self, session: str, language: str, history: Sequence[tuple[str, float]]) -> None:
+        """From the beginning; what a replay that broke off left behind goes first."""
+        self._histories.begin_replay(session)
+        self._delete(session)
+        for cell, its_timeout in history:
+            _, again = self._send(retry_rules.execute_call(cell, language, its_timeout, session, False, {}))
+            retry_rules.check_replayed(session, again)
+        self._histories.end_replay(session)
+
+    def delete_session(self, session: str) -> bool:
+        """End it wherever it is; False when nobody has it."""
+        with self._lock:
+            self._histories.forget(session)
+        return self._delete(session)
+
+    def _delete(self, session: str) -> bool:
+        with self._lock:
+            self._choice.forget(session)
+        call = Call(f"/sessions/{quote(session, safe='')}", b"", {}, retry_rules.PATIENCE_S)
+        deleted = [self._deleted(endpoint, call) for endpoint in self._choice.endpoints]
+        return any(deleted)
+
+    def _deleted(self, endpoint: str, call: Call) -> bool:
+        try:
+            return self._exchange("DELETE", endpoint, call).status == 200
+        except ConnectionRefused:
+            return False  # its sessions are gone, too
+
+    def health(self, endpoint: str | None = None) -> dict[str, Any]:
+        call = Call("/health", b"", {}, retry_rules.PATIENCE_S)
+        found: dict[str, Any] = json.loads(self._exchange("GET", endpoint or self._choice.endpoints[0], call).body)
+        return found
+
+    def _send(self, call: Call) -> tuple[int, Result | None]:
+        """Until somebody takes it; a lost session is the caller's matter."""
+        end = time.monotonic() + self._wait_s
+        why = ""
+        for pause in retry_rules.pauses():
+            for endpoint in self._choice.order(call.key, time.monotonic()):
+                try:
+                    answer = self._exchange("POST", endpoint, call)
+                except ConnectionRefused as error:
+                    self._choice.failed(endpoint, time.monotonic())
+                    why = str(error)
+                    continue
+                self._choice.works(endpoint, call.key)
+                if answer.status == retry_rules.SESSION_LOST:
+                    return answer.status, None
+                if answer.status != retry_rules.NOT_RUN:
+                    return answer.status, retry_rules.result_of(answer)
+                why = answer.words
+                if call.key is not None:
+                    break  # it is there, and busy: another endpoint would make a second one
+            if time.monotonic() + pause > end:
+                raise SandboxUnavailable(f"nobody took the request for {self._wait_s:g} s: {why}")
+            time.sleep(pause)
+        raise AssertionError("unreachable")
+
+    # -- batches ----------------------------------------------------------------------------------------------------
+
+    def batch(
+        self, programs: Iterable[str | Mapping[str, Any]], language: str = "python", timeout: float = 30
+    ) -> Iterator[tuple[int, Result]]:
+        """Results as they end, with the number of their program; over all endpoints."""
+        todo: queue.Queue[tuple[int, Call]] = queue.Queue()
+        chosen = list(programs)
+        places = [endpoint for endpoint in self._choice.endpoints for _ in range(self._streams_at(endpoint))]
+        for numbered in retry_rules.batch_calls(chosen, language, timeout, len(places)):
+            todo.put(numbered)
+        results: queue.Queue[tuple[int, Result] | BaseException | None] = queue.Queue()
+        stopped = threading.Event()
+        streams = [
+            threading.Thread(target=self._stream, args=(endpoint, todo, results, stopped), daemon=True)
+            for endpoint in places
+        ]
+        for stream in streams:
+            stream.start()
+        try:
+            yield from _gathered(results, len(streams), len(chosen))
+        finally:
+            stopped.set()
+
+    def _streams_at(self, endpoint: str) -> int:
+        """A gateway has many nodes behind it."""
+        try:
+            return retry_rules.streams_at(
+                self._exchange("GET", endpoint, Call("/gateway", b"", {}, retry_rules.PATIENCE_S))
+            )
+        except (ConnectionRefused, SandboxLost):
+            return retry_rules.streams_at(None)
+
+    def _is_there(self, endpoint: str) -> bool:
+        try:
+            return self._exchange("GET", endpoint, Call("/health", b"", {}, retry_rules.PATIENCE_S)).status == 200
+        except (ConnectionRefused, SandboxLost):
+            return False
+
+    def _stream(self, endpoint: str, todo: Any, results: Any, stopped: threading.Event) -> None:
+        """Take parts of the batch to one endpoint, one after the other, until there are none or it is lost."""
+        try:
+            while not stopped.is_set():
+                try:
+                    first, call = todo.get_nowait()
+                except queue.Empty:
+                    break
+                try:
+                    if not self._stream_one(endpoint, first, call, results, stopped) and not self._is_there(endpoint):
+                        break  # else it was a node behind it that was lost
+                except ConnectionRefused as error:
+                    todo.put((first, call))  # nothing of it was run: somebody else may
+                    results.put(error)
+                    break
+        except BaseException as error:
+            results.put(error)
+        finally:
+            results.put(None)
+
+    def _stream_one(self, endpoint: str, first: int, call: Call, results: Any, stopped: threading.Event) -> bool:
+        """One part; False when it was lost before its end. ConnectionRefused when nothing of it was run."""
+        wanted = set(range(len(json.loads(call.body)["requests"])))
+        connection = self._connect(endpoint, call.timeout)
+        try:
+            connection.request("POST", call.path, call.body, self._headers(call))
+            response = connection.getresponse()
+            if response.status != 200:
+                refuse(Answer(response.status, response.read()))
+            for line in response:
+                if not line.strip():
+                    continue  # a sign of life
+                answer = json.loads(line)
+                wanted.discard(answer["index"])
+                results.put((first + answer["index"], retry_rules.result_from(answer, answer.get("usage") or {})))
+                if stopped.is_set():
+                    return False
+            why = "the answer has no end"
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            why = str(error) or type(error).__name__
+        finally:
+            connection.close()
+        for index in wanted:
+            results.put((first + index, retry_rules.lost_result(f"{endpoint}: {why}")))
+        return not wanted
+
+    # -- connections ------------------------------------------------------------------------------------------------
+
+    def _exchange(self, method: str, endpoint: str, call: Call) -> Answer:
+        """ConnectionRefused when it was not sent; SandboxLost when that is not known."""
+        connection = self._take(endpoint) or self._connect(endpoint, call.timeout)
+        try:
+            assert connection.sock is not None
+            connection.sock.settimeout(call.timeout)
+            connection.request(method, call.path, call.body or None, self._headers(call))
+            response = connection.getresponse()
+            body = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise SandboxLost(f"{endpoint}: {error or type(error).__name__}") from error
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            self._idle.setdefault(endpoint, []).append((connection, time.monotonic()))
+        found = response.headers
+        return Answer(response.status, body, found.get("X-Muster-Usage"), found.get("X-Muster-Node"))
+
+    def _headers(self, call: Call) -> dict[str, str]:
+        return dict(call.headers) if self._token is None else {**call.headers, "Authorization": f"Bearer {self._token}"}
+
+    def _take(self, endpoint: str) -> http.client.HTTPConnection | None:
+        """One that is open still: a closed one must be noticed before a request is sent into it."""
+        while True:
+            with self._lock:
+                connections = self._idle.get(endpoint)
+                if not connections:
+                    return None
+                connection, since = connections.pop()
+            fresh = time.monotonic() - since < IDLE_S
+            if fresh and connection.sock is not None and not _has_something_to_say(connection.sock):
+                return connection
+            connection.close()
+
+    def _connect(self, endpoint: str, timeout: float) -> http.client.HTTPConnection:
+        parts = urlsplit(endpoint)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=retry_rules.CONNECT_S)
+        try:
+            connection.connect()
+        except OSError as error:
+            raise ConnectionRefused(f"{endpoint}: {error}") from error
+        assert connection.sock is not None
+        with contextlib.suppress(OSError):
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sock.settimeout(timeout)
+        return connection
+
+
+def _has_something_to_say(idle: socket.socket) -> bool:
+    """Of a connection on which nothing was asked: that is its end."""
+    poll = select.poll()
+    poll.register(idle, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _gathered(results: Any, streams: int, wanted: int) -> Iterator[tuple[int, Result]]:
+    """What the streams bring, until all programs have a result or no stream is left."""
+    problem: BaseException | None = None
+    while streams and wanted:
+        item = results.get()
+        if item is None:
+            streams -= 1
+        elif isinstance(item, BaseException):
+            problem = item
+        else:
+            wanted -= 1
+            yield item
+    if wanted:
+        raise SandboxUnavailable(f"{wanted} programs of the batch were taken by nobody: {problem}")
+
+
+def given_or_found(endpoints: str | Sequence[str] | None) -> list[str]:
+    """The endpoints given, or those of the run that we are in, or this machine's."""
+    if endpoints is None:
+        found = next((os.environ[name] for name in URL_VARIABLES if os.environ.get(name)), DEFAULT_URL)
+        return [one for one in found.replace(",", " ").split() if one]
+    return [endpoints] if isinstance(endpoints, str) else list(endpoints)

@@ -1,0 +1,1 @@
+"""The sandbox of one node: workers, sessions, workspaces and limits."""

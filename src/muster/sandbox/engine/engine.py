@@ -1,0 +1,227 @@
+"""The sandbox of one node, without HTTP: programs and cells in, ends out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import tempfile
+import time
+from typing import Any
+
+from muster.process import Scope
+from muster.process.file_trees import remove_tree
+from muster.sandbox.api import metrics
+from muster.sandbox.engine import cgroups
+from muster.sandbox.engine.admission_queue import BATCH, SESSION, Admission, Overloaded
+from muster.sandbox.engine.languages import Languages
+from muster.sandbox.engine.output import Captured
+from muster.sandbox.engine.pool import Pool
+from muster.sandbox.engine.self_test import verify
+from muster.sandbox.engine.sessions import Session, Sessions
+from muster.sandbox.engine.worker import Unclean, Worker
+from muster.sandbox.engine.workspaces import SHARED, Workspaces
+from muster.sandbox.engine.zygote import SandboxError, environment
+from muster.sandbox.models import CellEnded, Ended, Step, Usage, Work
+from muster.sandbox.settings import CLIENT_PATIENCE_S, KILL_S, Settings
+
+TRIES = 3  # workers that a program is offered to, when one turns out unfit before it ran
+COUNT_S = 5.0  # how often the user's processes are counted, where they share a limit
+HEADROOM = 64
+LONGEST_WAIT_S = CLIENT_PATIENCE_S - KILL_S - 0.5  # for a slot and a worker together: the answer must come in time
+
+LOST = Ended(None, signal.SIGKILL, "lost", Captured(), Captured(), Usage(0.0, 0.0, 0))  # a step that was not begun
+
+
+class Box:
+    """Opened once; then `run` and `cell`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = metrics.Metrics()
+        self.admission = Admission(settings.workers_max, settings.queue, settings.queue_wait_s)
+        self.languages = Languages(environment(settings)["PATH"])
+        self.started = time.time()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._others = 0  # threads of our user, where its limit on processes is shared
+
+    # -- its life ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Ready, and verified to be, when this returns."""
+        self._parent = cgroups.find_parent() if os.getuid() == 0 else None
+        self._top = tempfile.mkdtemp(prefix="muster-sandbox-", dir=self.settings.scratch_dir)
+        self.place = f"{self._top}/box"  # if we are killed, the keeper removes it, and what it was made in
+        for directory in (self._top, self.place):
+            os.makedirs(directory, exist_ok=True)
+            os.chmod(directory, 0o711)
+        removed = [self.place, *(dict.fromkeys(self._parent.directories.values()) if self._parent else [])]
+        self._scope = Scope("sandbox", lost_owner_grace=0.0, directories=removed)
+        self.pool = Pool(self.settings, self._scope, self.place, self._parent)
+        self.sessions = Sessions(self.settings, self.pool)
+        try:
+            await self._scope.open()
+            await self.pool.open()
+            await self._count_others()
+            settings, first = self.settings, self.pool.first_user_of_workspaces
+            self.workspaces = Workspaces(
+                self.place, settings.workspaces_max, settings.session_idle_s, first, self.pool.remove_workspace
+            )
+            await verify(self)
+        except BaseException:
+            await self.close()
+            raise
+        self._tasks = [asyncio.create_task(job) for job in (self.sessions.keep_house(), self._keep_house())]
+
+    async def close(self) -> None:
+        """Nothing is left when this returns: no process, no file."""
+        self.admission.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.pool.close()
+        await self._scope.close(grace=0.0)
+        if self._parent is not None:
+            await asyncio.get_running_loop().run_in_executor(None, cgroups.remove_parent, self._parent)
+        await asyncio.get_running_loop().run_in_executor(None, remove_tree, self._top)
+
+    async def _keep_house(self) -> None:
+        while True:
+            self.workspaces.expire()
+            await self._count_others()
+            await asyncio.sleep(COUNT_S)
+
+    async def _count_others(self) -> None:
+        if not self.pool.counts_processes:
+            self._others = await asyncio.get_running_loop().run_in_executor(None, threads_of_user, os.getuid())
+
+    # -- running ----------------------------------------------------------------------------------------------------
+
+    async def run(self, work: Work, kind: int) -> list[Ended]:
+        """Run the steps; Overloaded when nothing of it was."""
+        asked = time.monotonic()
+        name = work.workspace or (SHARED if self.settings.shared_scratch else None)
+        async with self.admission.slot(kind):
+            waited = time.monotonic() - asked
+            directory = self.workspaces.enter(name) if name else None
+            try:
+                ends = await self._run_somewhere(work, directory, None if kind == BATCH else LONGEST_WAIT_S - waited)
+            finally:
+                if name:
+                    self.workspaces.leave(name)
+        last = ends[-1]
+        status = last.reason or ("ok" if last.exit_code == 0 else "failed")
+        self.metrics.ended(work.language, status, waited, sum(ended.usage.wall_s for ended in ends))
+        return ends
+
+    async def _run_somewhere(self, work: Work, directory: str | None, wait_s: float | None) -> list[Ended]:
+        for attempt in range(TRIES):
+            try:
+                worker = await self.pool.take(directory, wait_s, unused=attempt > 0)
+            except SandboxError as error:
+                raise Overloaded(str(error)) from None
+            with contextlib.suppress(Unclean):  # found before anything was run
+                return await self._run_steps(worker, work)
+        raise Overloaded("no worker could be made ready")
+
+    async def _run_steps(self, worker: Worker, work: Work) -> list[Ended]:
+        """Run one step after the other in this worker. Unclean: the first was not begun, so another worker may."""
+        ends: list[Ended] = []
+        left = work.within
+        try:
+            for step in work.steps:
+                if ends:
+                    worker.prepare(fresh=False)
+                try:
+                    if worker.state != "warm":
+                        raise Unclean(worker.why)
+                    ends.append(await worker.run(self._limited(step, left), work.max_output))
+                except Unclean:
+                    if not ends:
+                        raise
+                    ends.append(LOST)  # what has run is not run again
+                left -= ends[-1].usage.wall_s
+                if not ends[-1].succeeded:
+                    break
+        finally:
+            self.pool.give(worker)
+        return ends
+
+    def _limited(self, step: Step, left: float) -> Step:
+        """Within the time that is left for all. Where a limit on processes is shared by all that our user runs, it is
+        above what runs already."""
+        timeout = min(step.timeout, left)
+        if self.pool.counts_processes:
+            return step if timeout == step.timeout else Step(step.job, timeout, step.stdin)
+        limits = {**step.job.get("limits", {}), "processes_of_user": self._others + self.settings.processes + HEADROOM}
+        return Step({**step.job, "limits": limits}, timeout, step.stdin)
+
+    async def cell(
+        self, name: str, code: str, verbosity: str, timeout: float, limit: int, must_exist: bool
+    ) -> CellEnded:
+        """Run a cell of a session; there is none: one is made, or SessionLost. Overloaded when nothing was run."""
+        asked = time.monotonic()
+        for _ in range(TRIES):
+            session, created = await self._session(name, must_exist)
+            try:
+                async with self.admission.slot(SESSION):
+                    waited = time.monotonic() - asked
+                    ended = await session.run(code, verbosity, timeout, limit, created)
+            except Unclean:
+                continue  # a new session, of which nothing was run
+            finally:
+                self.sessions.release(session)
+            self.metrics.ended("ipython", ended.status, waited, ended.wall_s)
+            return ended
+        raise Overloaded("no worker could be made ready")
+
+    async def _session(self, name: str, must_exist: bool) -> tuple[Session, bool]:
+        if self.admission.is_closed:
+            raise Overloaded("the sandbox is stopping")
+        wait = self.settings.queue_wait_s
+        try:
+            return await asyncio.wait_for(self.sessions.get(name, must_exist), wait)
+        except asyncio.TimeoutError:
+            raise Overloaded(f"the session was busy for {wait:g} s") from None
+        except SandboxError as error:
+            raise Overloaded(str(error)) from None
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def load(self) -> dict[str, Any]:
+        """The load summary."""
+        workers = [(one.number, one.busy_s, one.executions, one.state) for one in self.pool.workers.values()]
+        return {
+            "host": metrics.HOST,
+            "slots": self.settings.workers_max,
+            "running": self.admission.running,
+            "queued": self.admission.queued,
+            "workers": len(workers),
+            "sessions": len(self.sessions),
+            "workspaces": len(self.workspaces),
+            "uptime_s": round(time.time() - self.started, 1),
+            **self.metrics.summary(),
+            "busiest": metrics.busiest(workers),
+        }
+
+    def counters(self) -> dict[str, float]:
+        return {
+            "refused_total": self.admission.refused,
+            "workers_started_total": self.pool.started,
+            "workers_lost_total": self.pool.lost,
+            "sessions_created_total": self.sessions.created,
+            "sessions_evicted_total": self.sessions.evicted,
+            "sessions_lost_total": self.sessions.lost,
+        }
+
+
+def threads_of_user(user: int) -> int:
+    """As RLIMIT_NPROC counts them."""
+    total = 0
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == user:
+                    total += len(os.listdir(f"/proc/{entry.name}/task"))
+    return total

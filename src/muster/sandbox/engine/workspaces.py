@@ -1,0 +1,91 @@
+"""Scratch that several calls share: one directory for each name that a caller chose, until nobody uses it any more."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from typing import Callable
+
+from muster.sandbox.engine.admission_queue import Overloaded
+
+SHARED = "shared"  # of calls that name none, where that is wanted
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class BadName(ValueError):
+    """A workspace cannot be called that."""
+
+
+class Workspaces:
+    """Directories by name; owned by a user of their own each, where workers are.
+
+    `end` ends whatever runs in a directory, removes it, and calls back when nothing is left.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        most: int,
+        idle_s: float,
+        first_user: int | None,
+        end: Callable[[str, Callable[[], None]], None],
+    ) -> None:
+        self._place, self._most, self._idle_s, self._first_user = place, most, idle_s, first_user
+        self._end = end
+        self._numbers: set[int] = set()  # of workspaces, those among them that are being removed
+        self._used: dict[str, tuple[float, int]] = {}  # when last, and its number
+        self._in_use: dict[str, int] = {}
+        self._directories: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._used)
+
+    def enter(self, name: str) -> str:
+        """Its directory, made if need be; `leave` it afterwards."""
+        if not _NAME.fullmatch(name):
+            raise BadName(
+                f"a workspace's name has up to 100 letters, digits, dots, dashes, underscores; {name!r} has not"
+            )
+        if name not in self._used:
+            self._make(name)
+        self._used[name] = time.monotonic(), self._used[name][1]
+        self._in_use[name] = self._in_use.get(name, 0) + 1
+        return self._directories[name]
+
+    def leave(self, name: str) -> None:
+        self._in_use[name] -= 1
+        if name in self._used:
+            self._used[name] = time.monotonic(), self._used[name][1]
+
+    def _make(self, name: str) -> None:
+        idle = sorted((when, one) for one, (when, _) in self._used.items() if not self._in_use.get(one))
+        if len(self._used) >= self._most:
+            if not idle:
+                raise Overloaded(f"all {self._most} workspaces are in use")
+            self.remove(idle[0][1])
+        number = next(number for number in range(len(self._numbers) + 1) if number not in self._numbers)
+        # Never the same directory again, as the one before may not be removed yet; and none that a program can guess.
+        directory = f"{self._place}/workspace-{name}-{secrets.token_hex(8)}"
+        user = -1 if self._first_user is None else self._first_user + number
+        os.mkdir(directory, 0o711)  # ours, so that no program can put a link in the place of what is in it
+        for path in (f"{directory}/home", f"{directory}/tmp"):
+            os.mkdir(path, 0o700)
+            os.chown(path, user, user)
+        self._numbers.add(number)
+        self._directories[name] = directory
+        self._used[name] = time.monotonic(), number
+
+    def remove(self, name: str) -> bool:
+        """False when there is none. What still runs in it is ended before its files are removed."""
+        if name not in self._used:
+            return False
+        _, number = self._used.pop(name)
+        self._end(self._directories.pop(name), lambda: self._numbers.discard(number))
+        return True
+
+    def expire(self) -> None:
+        old = time.monotonic() - self._idle_s
+        for name in [name for name, (when, _) in self._used.items() if when < old and not self._in_use.get(name)]:
+            self.remove(name)

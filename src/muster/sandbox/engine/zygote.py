@@ -1,0 +1,93 @@
+"""The server's side of the zygote: started in the scope, told to fork workers, replaced when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import Any, Callable
+
+from muster.process import Scope
+from muster.sandbox.engine.jail_program import BOOTSTRAP, bundle
+from muster.sandbox.jail import wire
+from muster.sandbox.settings import Settings
+
+START_S = 120.0  # imports from a cold network filesystem
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+class SandboxError(Exception):
+    """The sandbox cannot do what it was asked to."""
+
+
+class Zygote:
+    """One warm interpreter; `facts` is what it told about itself."""
+
+    def __init__(self, channel: socket.socket, pid: int, facts: dict[str, Any]) -> None:
+        self.channel, self.pid, self.facts = channel, pid, facts
+
+    @classmethod
+    async def start(cls, scope: Scope, settings: Settings, on_lost: Callable[[], None]) -> Zygote:
+        """Start it and wait until it has imported everything."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        with theirs:
+            owned = await scope.spawn(
+                [settings.python, "-I", "-X", "utf8", "-c", BOOTSTRAP],
+                env=environment(settings),
+                cwd="/",
+                stdin=theirs.fileno(),
+                stderr=2,
+            )
+        fd = wire.in_memory([bundle({"preload": settings.preload, "read_only": settings.read_only})])
+        wire.send(ours, {}, (fd,))
+        os.close(fd)
+        try:
+            facts = await asyncio.wait_for(_next_message(ours), START_S)
+        except asyncio.TimeoutError:
+            facts = {"event": "failed", "why": f"{settings.python} was not ready after {START_S:g} s"}
+        if facts["event"] != "ready":
+            ours.close()
+            raise SandboxError(f"the warm interpreter ({settings.python}) did not start: {facts['why']}")
+        zygote = cls(ours, owned.pid, facts)
+        asyncio.get_running_loop().add_reader(ours, zygote._on_readable, on_lost)
+        return zygote
+
+    def _on_readable(self, on_lost: Callable[[], None]) -> None:
+        """It says nothing more: this is its end."""
+        self.close()
+        on_lost()
+
+    def fork_worker(self, plan: dict[str, Any], control: int) -> None:
+        wire.send(self.channel, plan, (control,))
+
+    def close(self) -> None:
+        if self.channel.fileno() != -1:
+            asyncio.get_running_loop().remove_reader(self.channel)
+            self.channel.close()
+
+
+async def _next_message(channel: socket.socket) -> dict[str, Any]:
+    loop = asyncio.get_running_loop()
+    data = await loop.sock_recv(channel, wire.PACKET)
+    if not data:
+        return {"event": "failed", "why": "it ended at once; see the log above"}
+    message: dict[str, Any] = wire.decoded(data)
+    return message
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """What programs get: nothing of the service's own."""
+    where = os.path.dirname(os.path.abspath(settings.python))
+    path = dict.fromkeys([where, "/usr/local/bin", "/usr/bin", "/bin"])
+    return {
+        "PATH": ":".join(path),
+        "LANG": "C.UTF-8",
+        "USER": "sandbox",
+        "LOGNAME": "sandbox",
+        "SHELL": "/bin/bash",
+        "TERM": "dumb",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **dict.fromkeys(ONE_THREAD, "1"),
+        **dict(settings.env),
+    }

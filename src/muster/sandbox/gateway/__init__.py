@@ -1,0 +1,1 @@
+"""One endpoint per node for all sandboxes of a cluster."""

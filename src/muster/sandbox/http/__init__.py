@@ -1,0 +1,1 @@
+"""HTTP/1.1 for the sandbox: server and client sides."""

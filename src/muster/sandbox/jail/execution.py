@@ -1,0 +1,128 @@
+"""An execution: the process that a program runs in. Forked ahead of its job, already behind the worker's walls.
+
+It closes everything but its job socket and its three standard streams, goes behind one more wall (the worker outside),
+waits for the job, and becomes it: a Python program in this warm interpreter, another program by exec, or a session.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import base64
+import contextlib
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from typing import Any
+
+from muster.sandbox.jail import kernel, program, session, wire
+from muster.sandbox.jail.landlock import Ruleset
+
+JOB = 3  # the descriptor of the job socket
+DESCRIPTORS = 3  # that come with the order to fork one: the job socket, stdout, stderr
+NICE = 5  # behind the server and the worker, who must end us however many we are
+CANNOT_START = 127  # as a shell's
+
+
+def main(fds: list[int], rules: Ruleset) -> None:
+    """Never returns: what is above us on the stack is the worker's."""
+    try:
+        channel = _settle(fds, rules)
+        job, rest = wire.receive_job(channel)
+        if job is None:
+            os._exit(0)  # not needed after all
+        if rest is not None:
+            os.dup2(rest, 0)  # what is left to read of it is the input
+            os.close(rest)
+        _become(job, channel)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.write(2, f"sandbox: {error or type(error).__name__}\n".encode())
+    finally:
+        os._exit(CANNOT_START)
+
+
+def _settle(fds: list[int], rules: Ruleset) -> socket.socket:
+    """Plain calls only: every page that is touched here is copied, for each program anew."""
+    job, out, err = fds
+    signal.set_wakeup_fd(-1)
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    os.setsid()
+    os.nice(NICE)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # the worker is not; what is in /proc of us is ours from here on
+    try:
+        score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        os.write(score, b"1000")
+        os.close(score)
+    except OSError:
+        pass  # there is no /proc, or not for us
+    rules.enforce()
+    null = os.open(os.devnull, os.O_RDWR)
+    for source, target in ((null, 0), (out, 1), (err, 2)):
+        os.dup2(source, target)
+    if job != JOB:
+        os.dup2(job, JOB, inheritable=False)
+    kernel.close_from(JOB + 1)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, 9)
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, JOB)
+
+
+def _become(job: dict[str, Any], channel: socket.socket) -> None:
+    gc.enable()
+    if "limits" in job:
+        _limit(job["limits"])
+    if "files" in job or "texts" in job:
+        _write_files(job)
+    if job["do"] == "session":
+        session.serve(channel, job["backend"])
+    channel.close()
+    if job["do"] == "python":
+        program.run(job["code"])
+    elif job["do"] == "fetch":
+        _fetch(job["names"])
+    else:
+        _execute(job["argv"])
+
+
+def _limit(limits: dict[str, int]) -> None:
+    """Less than the worker's own; more cannot be had."""
+    if "memory_mb" in limits:
+        value = limits["memory_mb"] << 20
+        resource.setrlimit(resource.RLIMIT_DATA, (value, value))
+    if "cpu_s" in limits:
+        resource.setrlimit(resource.RLIMIT_CPU, (limits["cpu_s"], limits["cpu_s"] + 1))
+    if "processes_of_user" in limits:
+        value = limits["processes_of_user"]
+        hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(resource.RLIMIT_NPROC, (value, value))
+
+
+def _write_files(job: dict[str, Any]) -> None:
+    texts = {name: text.encode() for name, text in job.get("texts", {}).items()}
+    for name, data in {**{n: base64.b64decode(d) for n, d in job.get("files", {}).items()}, **texts}.items():
+        if os.path.dirname(name):
+            os.makedirs(os.path.dirname(name), exist_ok=True)
+        with open(name, "wb") as file:
+            file.write(data)
+
+
+def _fetch(names: list[str]) -> None:
+    """Files that a program has written, as JSON on stdout; those that are not there are left out."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(OSError), open(name, "rb") as file:
+            found[name] = base64.b64encode(file.read()).decode()
+    sys.stdout.write(json.dumps(found))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _execute(argv: list[str]) -> None:
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+        signal.signal(signum, signal.SIG_DFL)  # Python's own ways with them are not for others
+    os.execv(argv[0], argv)

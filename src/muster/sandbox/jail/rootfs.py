@@ -1,0 +1,236 @@
+"""A root filesystem of a worker's own: the system and the interpreter read-only, a scratch of limited size, no more.
+
+/usr /opt /bin /lib ...    the host's, read-only, no set-user-id      /etc      a few files, no secrets
+the interpreter's places   the same                                   /proc     of this worker's processes alone
+/sandbox /tmp /dev/shm     the scratch                                /dev      null, zero, random ..., pts
+
+A read-only path below one of the scratch's three places, such as /tmp/env/bin, is shown there too. Its directories are
+on a read-only filesystem that is made here and mounted as a whole on /tmp/env: a program can neither write to a mount
+point nor rename or remove it. Nothing but that one mount point, found without following links, is made in the scratch:
+a workspace's is under the control of the programs that run in it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from muster.process.file_trees import O_PATH
+from muster.sandbox.jail.kernel import (
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_RDONLY,
+    MS_REC,
+    MS_REMOUNT,
+    make_read_only,
+    mount,
+    pivot_root,
+    unmount,
+)
+
+HOME, TEMPORARY, SHARED_MEMORY = "/sandbox", "/tmp", "/dev/shm"
+SCRATCH = (HOME, TEMPORARY, SHARED_MEMORY)
+SYSTEM = ("/usr", "/opt", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
+ETC = (
+    "alternatives",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "timezone",
+    "mime.types",
+    "fonts",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "pki/tls/openssl.cnf",
+    "pki/tls/certs",
+    "pki/ca-trust/extracted",
+    "ca-certificates",
+    "protocols",
+    "services",
+    "magic",
+    "java-17-openjdk",
+    "java-11-openjdk",
+    "ImageMagick-6",
+    "texmf",
+)
+ETC_OF_NETWORK = ("resolv.conf", "hosts", "nsswitch.conf", "gai.conf", "host.conf")
+DEVICES = ("null", "zero", "full", "random", "urandom")
+INODES_PER_MB = 256
+
+
+@dataclass(frozen=True)
+class Root:
+    """What a worker's root filesystem is made of."""
+
+    place: str  # an empty directory, to build it on
+    read_only: Sequence[str]
+    scratch_mb: int
+    workspace: str | None  # a directory whose `home` and `tmp` are used instead of fresh ones
+    network: bool
+    owner: tuple[int, int]
+
+
+def build(root: Root) -> bool:
+    """Build it, enter it, leave the old one; whether there is a /proc. The caller is alone in its mount namespace."""
+    mount("none", "/", "", MS_REC | MS_PRIVATE)
+    mount("tmpfs", root.place, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m")
+    new = root.place
+    _system(new)
+    _etc(new, root)
+    _devices(new)
+    _scratch(new, root)
+    _read_only(new, root)
+    proc = _proc(new)
+    os.mkdir(new + "/.old")
+    pivot_root(new, new + "/.old")
+    os.chdir("/")
+    unmount("/.old")
+    os.rmdir("/.old")
+    mount("none", "/", "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+    return proc
+
+
+def _system(new: str) -> None:
+    for path in SYSTEM:
+        if os.path.islink(path):
+            os.symlink(os.readlink(path), new + path)
+        elif os.path.isdir(path):
+            _bind(path, new + path)
+            make_read_only(new + path)
+
+
+def _etc(new: str, root: Root) -> None:
+    for name in ETC + (ETC_OF_NETWORK if root.network else ()):
+        path = "/etc/" + name
+        if os.path.islink(path) and not os.path.isdir(path):
+            path = os.path.realpath(path)
+        if os.path.exists(path):
+            _bind(path, f"{new}/etc/{name}")
+            make_read_only(f"{new}/etc/{name}")
+    os.makedirs(new + "/etc", exist_ok=True)
+    user, group = root.owner
+    _write(f"{new}/etc/passwd", f"root:x:0:0::/:/bin/false\nsandbox:x:{user}:{group}::{HOME}:/bin/bash\n")
+    _write(f"{new}/etc/group", f"root:x:0:\nsandbox:x:{group}:\n")
+    if not root.network:
+        _write(f"{new}/etc/hosts", "127.0.0.1 localhost sandbox\n")
+
+
+def _devices(new: str) -> None:
+    os.makedirs(new + "/dev/pts")
+    for name in DEVICES:
+        _write(f"{new}/dev/{name}", "")
+        mount(f"/dev/{name}", f"{new}/dev/{name}", "", MS_BIND)
+    for name, target in (("fd", "self/fd"), ("stdin", "self/fd/0"), ("stdout", "self/fd/1"), ("stderr", "self/fd/2")):
+        os.symlink("/proc/" + target, f"{new}/dev/{name}")
+    with suppress(OSError):  # without it there are no terminals for programs that want one
+        mount("devpts", new + "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
+        os.symlink("pts/ptmx", new + "/dev/ptmx")
+
+
+def _scratch(new: str, root: Root) -> None:
+    """One filesystem of limited size behind all places that can be written to."""
+    behind = new + "/.scratch"
+    os.mkdir(behind)
+    limits = f"mode=755,size={root.scratch_mb}m,nr_inodes={max(1024, root.scratch_mb * INODES_PER_MB)}"
+    mount("tmpfs", behind, "tmpfs", MS_NOSUID | MS_NODEV, limits)
+    for place, name in ((HOME, "home"), (TEMPORARY, "tmp"), (SHARED_MEMORY, "shm")):
+        source = f"{behind}/{name}"
+        os.mkdir(source)
+        os.chown(source, *root.owner)
+        if root.workspace and name != "shm":
+            source = f"{root.workspace}/{name}"
+        os.makedirs(new + place, exist_ok=True)
+        mount(source, new + place, "", MS_BIND)
+        mount("none", new + place, "", MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV)
+    unmount(behind)
+    os.rmdir(behind)
+
+
+def shown_in(place: str, read_only: Iterable[str]) -> list[str]:
+    """The names in a place of the scratch below which read-only paths are shown.
+
+    >>> shown_in("/tmp", ["/tmp/env/lib", "/tmp/env/bin", "/tmpfs/x", "/srv/data"])
+    ['env']
+    """
+    below = [path[len(place) + 1 :] for path in read_only if path.startswith(place + "/")]
+    return list(dict.fromkeys(path.partition("/")[0] for path in below))
+
+
+def _read_only(new: str, root: Root) -> None:
+    inside = [path for path in root.read_only if any(path.startswith(place + "/") for place in SCRATCH)]
+    for path in root.read_only:
+        if path not in inside:
+            _bind(path, new + path)
+            make_read_only(new + path)
+    if inside:
+        _show_in_scratch(new, inside)
+
+
+def _show_in_scratch(new: str, paths: Sequence[str]) -> None:
+    behind = new + "/.shown"
+    os.mkdir(behind)
+    mount("tmpfs", behind, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m")
+    for path in paths:
+        _bind(path, behind + path)
+    make_read_only(behind)  # with all below it; copies of these mounts are read-only, too
+    for place in SCRATCH:
+        for name in shown_in(place, paths):
+            source = f"{behind}{place}/{name}"
+            target = _mount_point(new + place, name, os.path.isdir(source))
+            try:
+                mount(source, f"/proc/self/fd/{target}", "", MS_BIND | MS_REC)
+            finally:
+                os.close(target)
+    unmount(behind)
+    os.rmdir(behind)
+
+
+def _mount_point(place: str, name: str, is_directory: bool) -> int:
+    """A descriptor of an entry of the scratch to mount on, made if need be. Programs may write to `place` meanwhile."""
+    directory = os.open(place, O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with suppress(FileExistsError):
+            if is_directory:
+                os.mkdir(name, 0o755, dir_fd=directory)
+            else:
+                new_file = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                os.close(os.open(name, new_file, 0o644, dir_fd=directory))
+        found = os.open(name, O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    finally:
+        os.close(directory)
+    mode = os.fstat(found).st_mode
+    if stat.S_ISDIR(mode) != is_directory or stat.S_ISLNK(mode):
+        os.close(found)
+        kind = "directory" if is_directory else "file"
+        raise OSError(f"a program left something in the workspace where a read-only {kind} is shown: {name}; delete it")
+    return found
+
+
+def _proc(new: str) -> bool:
+    os.mkdir(new + "/proc")
+    try:
+        mount("proc", new + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    except OSError:
+        return False  # in a container whose own /proc is partly hidden, the kernel gives no other
+    return True
+
+
+def _bind(source: str, target: str) -> None:
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    else:
+        _write(target, "")
+    mount(source, target, "", MS_BIND | MS_REC)
+
+
+def _write(path: str, text: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(text)

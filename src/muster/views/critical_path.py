@@ -1,0 +1,175 @@
+"""The critical path: the chain of steps that led to the driver, each waited for by the next. Pure.
+
+It is walked backwards, from the driver's start or from what the run still waits for; see docs/seeing.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from muster.views.cycle_events import CycleMoments
+from muster.views.hosts import folded
+from muster.views.phases import Phase
+
+TOLD_S = 1.0  # workers are told to start in the moment the head is up, which is told after all of them were
+
+
+@dataclass(frozen=True)
+class Step:
+    """From `start` to `end` everything waited for this, on this node where it was one node's."""
+
+    phase: Phase
+    rank: int | None
+    start: float
+    end: float
+    what: str
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+def critical_path(queue: Sequence[Step], cycle: CycleMoments, now: float | None) -> tuple[Step, ...]:
+    """The steps to the driver of this cycle, in order; `queue` are those before its start.
+
+    Without a driver they lead to what is waited for at `now`; with neither there is nothing to tell.
+    """
+    if cycle.driver_start is None and now is None:
+        return tuple(queue)
+    known = [when for when in (cycle.driver_start, cycle.given_up, now) if when is not None]
+    walk = _Walk(cycle, known[0])
+    if cycle.driver_start is None:
+        walk.from_waiting()
+    else:
+        walk.from_driver()
+    walk.to_start()
+    return (*queue, *reversed(walk.steps))
+
+
+class _Walk:
+    """Collects steps from the end to the start; a step ends where the one after it begins, so there is no gap."""
+
+    def __init__(self, cycle: CycleMoments, end: float) -> None:
+        self._cycle, self._at = cycle, end
+        self.steps: list[Step] = []
+
+    def _back_to(self, start: float, phase: Phase, rank: int | None, what: str) -> None:
+        start = max(min(start, self._at), self._cycle.start)
+        if self._at > start:
+            self.steps.append(Step(phase, rank, start, self._at, what))
+        self._at = start
+
+    def to_start(self) -> None:
+        """What the events do not tell the cause of is the coming up of nodes."""
+        self._back_to(self._cycle.start, Phase.LAUNCHING, None, "nodes come up")
+
+    def from_driver(self) -> None:
+        """It started because the last node was ready, or the last service that it waits for."""
+        cycle = self._cycle
+        ready = [(when, rank, "") for rank, when in cycle.ready.items()]
+        gated = {(name, rank) for rank, names in cycle.awaits.items() for name in names}
+        ready += [(when, rank, name) for (name, rank), when in cycle.served.items() if (name, rank) in gated]
+        when, last, service = max((one for one in ready if one[0] <= self._at), default=(cycle.start, None, ""))
+        self._back_to(when, Phase.JOINED, None, "the driver is started")
+        if last is not None and service:
+            self._from_service(last, f"{service} is awaited on {self._host(last)}")
+        elif last is not None:
+            self._from_ready(last, f"Ray starts on {self._host(last)}")
+
+    def from_waiting(self) -> None:
+        """The run waits: for a node to come back clean, for its Ray, to arrive, for its services; the longest first."""
+        cycle = self._cycle
+        unclean = [(when, rank) for rank, when in cycle.stopping.items() if rank not in cycle.arrived]
+        unready = [(when, rank) for rank, when in cycle.starting.items() if rank not in cycle.ready]
+        if unclean:
+            self._from_clean(min(unclean)[1], len(unclean) - 1)
+        elif unready:
+            rank = min(unready)[1]
+            self._from_ready(rank, f"Ray starts on {self._host(rank)}{_and_others(len(unready) - 1)}")
+        elif cycle.closed is None or not cycle.arrived:
+            self._back_to(cycle.start, Phase.LAUNCHING, None, "nodes are awaited")
+        elif unserved := self._unserved():
+            self._from_service(unserved[0][1], self._awaited(unserved))
+        else:
+            when, last = max((when, rank) for rank, when in cycle.arrived.items())
+            self._back_to(when, Phase.JOINED, None, "the driver is awaited")
+            self._from_arrival(last)
+
+    def _from_ready(self, rank: int, what: str) -> None:
+        """A node is ready when its Ray is up, which began with the last of what it waited for."""
+        cycle = self._cycle
+        told = cycle.starting.get(rank, cycle.ready.get(rank, cycle.start))
+        causes = {"arrival": cycle.arrived.get(rank), "round": cycle.closed, "head": self._head_for(rank)}
+        known = [(when, cause) for cause, when in causes.items() if when is not None and when <= told]
+        when, cause = max(known, default=(cycle.start, ""))
+        if rank in cycle.starting:
+            self._back_to(when, Phase.STARTING, rank, what)
+        else:
+            self._back_to(when, Phase.ARRIVED, rank, f"{self._host(rank)} is made ready")
+        if cause == "head" and cycle.head is not None:
+            self._from_ready(cycle.head, f"Ray's head starts on {self._host(cycle.head)}")
+        elif cause == "round":
+            self._from_round(when)
+        elif cause:
+            self._from_arrival(rank)
+
+    def _unserved(self) -> list[tuple[float, int, str]]:
+        """Services that are not ready: since when each is awaited, on which node."""
+        cycle = self._cycle
+        wanted = [(cycle.ranked[rank], rank, name) for rank, names in cycle.awaits.items() for name in names]
+        return sorted(one for one in wanted if (one[2], one[1]) not in cycle.served)
+
+    def _awaited(self, unserved: list[tuple[float, int, str]]) -> str:
+        """The one that is awaited longest first, each with all of its nodes."""
+        hosts: dict[str, list[str]] = {}
+        for _, rank, name in unserved:
+            hosts.setdefault(name, []).append(self._host(rank))
+        (first, where), *others = hosts.items()
+        return f"{first} is awaited on {folded(where)}" + "".join(f", {name} on {folded(on)}" for name, on in others)
+
+    def _from_service(self, rank: int, what: str) -> None:
+        """A service begins when its node has a rank: with its arrival, or with the round's closing."""
+        cycle = self._cycle
+        begun, closed = cycle.ranked.get(rank, cycle.start), cycle.closed
+        self._back_to(begun, Phase.SERVICES, rank, what)
+        if closed is not None and cycle.arrived.get(rank, cycle.start) < closed <= begun:
+            self._from_round(closed)
+        else:
+            self._from_arrival(rank)
+
+    def _head_for(self, rank: int) -> float | None:
+        """When the head was up, for a node that had to wait for it."""
+        cycle = self._cycle
+        told, up = cycle.starting.get(rank), None if cycle.head in (None, rank) else cycle.ready.get(cycle.head or 0)
+        return min(up, told) if told is not None and up is not None and up <= told + TOLD_S else None
+
+    def _from_round(self, closed: float) -> None:
+        """A round closes with the last arrival, or when nobody else has come by last call."""
+        here = [(when, rank) for rank, when in self._cycle.arrived.items() if when <= closed]
+        if here:
+            when, last = max(here)
+            self._back_to(when, Phase.ARRIVED, None, "last call for others")
+            self._from_arrival(last)
+
+    def _from_arrival(self, rank: int) -> None:
+        """A first arrival began with the job; a later one with the end of the cycle before."""
+        cycle = self._cycle
+        self._back_to(cycle.arrived.get(rank, self._at), Phase.ARRIVED, rank, f"{self._host(rank)} waits")
+        if rank in cycle.stopping:
+            self._from_clean(rank)
+        else:
+            self._back_to(cycle.start, Phase.LAUNCHING, rank, f"{self._host(rank)} comes up")
+
+    def _from_clean(self, rank: int, others: int = 0) -> None:
+        cycle = self._cycle
+        what = f"{self._host(rank)}{_and_others(others)} is cleared"
+        self._back_to(cycle.stopping[rank], Phase.FINISHING, rank, what)
+        self._back_to(cycle.start, Phase.FINISHING, None, "the driver before is ended")
+
+    def _host(self, rank: int) -> str:
+        return self._cycle.hosts.get(rank) or f"rank-{rank}"
+
+
+def _and_others(count: int) -> str:
+    return f" (and {count} more)" if count else ""

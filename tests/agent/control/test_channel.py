@@ -1,0 +1,253 @@
+"""The control channel: who gets in, who does not, and when the other side counts as gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+from tests.agent.conftest import DEADLINE_S, TOKEN, Listener, Wire
+
+from muster.agent.control import channel as channels
+from muster.agent.control.channel import Channel, ChannelError, connect, listen
+
+GREETING = {"rank": 3, "host": "n3", "attempt": 0}
+MakeWire = Callable[..., Awaitable[Wire]]
+
+
+async def join(addresses: list[str], port: int, token: bytes = TOKEN) -> Channel:
+    return await asyncio.wait_for(connect(addresses, port, token, GREETING), DEADLINE_S)
+
+
+async def pair(lead: Listener) -> tuple[Channel, Channel]:
+    """Both ends of an authenticated connection: the agent's, the lead's."""
+    return await join(["127.0.0.1"], lead.port), await lead.channel()
+
+
+# -- getting in -------------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_with_the_run_s_token_gets_in_and_its_greeting_is_heard(lead: Listener) -> None:
+    agent = await join(["127.0.0.1"], lead.port)
+    answer = await lead.answer()
+    assert answer is not None
+    channel, greeting = answer
+    assert {name: greeting[name] for name in GREETING} == GREETING
+    agent.send("gone")
+    channel.send("stop", why="the end")
+    assert await channel.receive() == {"type": "gone"}
+    assert await agent.receive() == {"type": "stop", "why": "the end"}
+
+
+async def test_an_agent_with_another_token_is_refused(lead: Listener) -> None:
+    with pytest.raises(ChannelError, match=r"127\.0\.0\.1 port \d+"):
+        await join(["127.0.0.1"], lead.port, token=b"guessed")
+    assert await lead.answer() is None
+
+
+async def test_an_agent_refuses_a_lead_that_does_not_know_the_token() -> None:
+    """A listener that lets everybody in, and answers with a proof made with another token."""
+
+    async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'{"nonce": "0123"}\n')
+        nonce = json.loads(await reader.readline())["nonce"]
+        writer.write(json.dumps({"proof": channels._proof(b"guessed", "lead", "0123", nonce)}).encode() + b"\n")
+
+    async with await asyncio.start_server(impostor, "127.0.0.1", 0) as server:
+        with pytest.raises(ChannelError, match="not our lead"):
+            await join(["127.0.0.1"], server.sockets[0].getsockname()[1])
+
+
+async def test_an_agent_s_proof_cannot_be_sent_back_to_it_as_the_lead_s() -> None:
+    async def mirror(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'{"nonce": "0123"}\n')
+        writer.write(await reader.readline())
+
+    async with await asyncio.start_server(mirror, "127.0.0.1", 0) as server:
+        with pytest.raises(ChannelError, match="not our lead"):
+            await join(["127.0.0.1"], server.sockets[0].getsockname()[1])
+
+
+async def test_a_recorded_handshake_is_of_no_use_a_second_time(lead: Listener, wire: MakeWire) -> None:
+    tapped = await wire()
+    await join(["127.0.0.1"], tapped.port)
+    await lead.channel()
+    reader, writer = await asyncio.open_connection("127.0.0.1", lead.port)
+    await reader.readline()
+    writer.writelines(line for side, line in tapped.heard if side == "agent")
+    assert await lead.answer() is None
+    writer.close()
+
+
+async def test_the_token_never_travels(lead: Listener, wire: MakeWire) -> None:
+    tapped = await wire()
+    agent = await join(["127.0.0.1"], tapped.port)
+    channel = await lead.channel()
+    agent.send("gone")
+    assert await channel.receive() == {"type": "gone"}
+    said = b"".join(line for _, line in tapped.heard)
+    assert len(tapped.heard) >= 4
+    assert TOKEN not in said and TOKEN.hex().encode() not in said
+
+
+# -- strangers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n",
+        b"null\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"nonce": 1}\n',
+        b'{"nonce": {}, "proof": [1]}\n',
+        '{"nonce": "x", "proof": "grün"}\n'.encode(),
+        b'{"nonce": "x", "proof": ""}\n',
+        b"[" * 60_000 + b"\n",
+        b"9" * 10_000 + b"\n",
+        b"x" * 300_000,
+        b"x" * 300_000 + b"\n",
+        b"",
+        b'{"nonce": "x", "pro',
+    ],
+    ids=lambda words: repr(words[:20]),
+)
+async def test_a_stranger_is_turned_away_and_the_next_agent_gets_in(lead: Listener, words: bytes) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", lead.port)
+    writer.write(words)
+    writer.write_eof()
+    assert await lead.answer() is None
+    await pair(lead)
+    writer.close()
+
+
+async def test_a_silent_stranger_is_turned_away_after_a_while(lead: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "HANDSHAKE_S", 0.2)
+    reader, writer = await asyncio.open_connection("127.0.0.1", lead.port)
+    assert await lead.answer() is None
+    await asyncio.wait_for(reader.read(), DEADLINE_S)  # up to the end: the lead has hung up
+    writer.close()
+
+
+async def test_a_silent_stranger_does_not_keep_agents_waiting(lead: Listener) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", lead.port)
+    await pair(lead)
+    writer.close()
+
+
+# -- several addresses ------------------------------------------------------------------------------------------
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+
+
+async def chatty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+    await silent(reader, writer)
+
+
+@pytest.mark.parametrize("service", [silent, chatty])
+async def test_addresses_that_are_dead_or_another_service_s_do_not_delay(
+    lead: Listener, service: Callable[..., Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "HANDSHAKE_S", 600.0)  # whoever waited for a dead address would wait too long
+    async with await asyncio.start_server(service, "127.0.0.3", lead.port):
+        agent = await join(["127.0.0.2", "127.0.0.3", "127.0.0.1"], lead.port)
+        channel = await lead.channel()
+        channel.send("welcome")
+        assert await agent.receive() == {"type": "welcome"}
+
+
+async def test_when_no_address_answers_all_are_named_with_their_reasons() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(ChannelError, match=r"none of 127\.0\.0\.1, 127\.0\.0\.2 port \d+: .*Errno 111.*; .*Errno 111"):
+        await join(["127.0.0.1", "127.0.0.2"], port)
+
+
+async def test_a_lead_reached_by_two_addresses_has_one_channel_and_it_is_the_agent_s(
+    lead: Listener, wire: MakeWire
+) -> None:
+    """The way on which the lead hears the agent first is not always the one on which the agent hears the lead first."""
+    heard, joined = asyncio.Event(), asyncio.Event()
+
+    async def slow_there(side: str, line: bytes) -> None:
+        if side == "agent" and b"proof" in line:
+            await asyncio.wait_for(heard.wait(), DEADLINE_S)
+
+    async def slow_back(side: str, line: bytes) -> None:
+        if side == "lead" and b"proof" in line:
+            heard.set()
+            await asyncio.wait_for(joined.wait(), DEADLINE_S)
+
+    one = await wire("127.0.0.2", hold=slow_back)
+    await wire("127.0.0.3", one.port, hold=slow_there)
+    agent = await join(["127.0.0.2", "127.0.0.3"], one.port)
+    joined.set()
+    answers = [await lead.answer(), await lead.answer()]
+    (channel, _), *more = [answer for answer in answers if answer is not None]
+    assert more == []
+    channel.send("welcome")
+    assert await asyncio.wait_for(agent.receive(), DEADLINE_S) == {"type": "welcome"}
+
+
+# -- being gone -------------------------------------------------------------------------------------------------
+
+
+async def test_the_end_of_the_connection_is_noticed_at_once_by_both_sides(lead: Listener) -> None:
+    agent, channel = await pair(lead)
+    waiting = asyncio.create_task(channel.receive())
+    agent.close()
+    assert await asyncio.wait_for(waiting, channels.SILENCE_S / 3) is None
+    agent, channel = await pair(lead)
+    channel.close()
+    assert await asyncio.wait_for(agent.receive(), channels.SILENCE_S / 3) is None
+
+
+async def test_a_message_cut_short_counts_as_the_end(lead: Listener) -> None:
+    agent, channel = await pair(lead)
+    agent._writer.write(b'{"type": "go')
+    agent.close()
+    assert await asyncio.wait_for(channel.receive(), DEADLINE_S) is None
+
+
+async def test_silence_counts_as_the_end_and_words_break_it(lead: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "SILENCE_S", 0.5)
+    agent, channel = await pair(lead)
+    for _ in range(20):  # twice as long as silence would be tolerated
+        agent.send("beat")
+        assert await channel.receive() == {"type": "beat"}
+        await asyncio.sleep(0.05)
+    assert await asyncio.wait_for(channel.receive(), DEADLINE_S) is None
+    assert channel.fell_silent
+
+
+# -- addresses --------------------------------------------------------------------------------------------------
+
+
+async def test_behind_a_dual_stack_listener_the_local_address_is_plain_ipv4() -> None:
+    lead = await Listener().start(sock=listen(loopback_only=False))
+    await join(["127.0.0.1"], lead.port)
+    assert (await lead.channel()).local_address == "127.0.0.1"
+    await lead.close()
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+async def test_behind_a_dual_stack_listener_an_ipv6_address_is_itself() -> None:
+    lead = await Listener().start(sock=listen(loopback_only=False))
+    try:
+        await join(["::1"], lead.port)
+        assert (await lead.channel()).local_address == "::1"
+    finally:
+        await lead.close()
+
+
+def test_a_loopback_listener_is_reachable_from_this_host_alone() -> None:
+    with listen(loopback_only=True) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"

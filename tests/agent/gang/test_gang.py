@@ -1,0 +1,175 @@
+"""The lead's side of a gang: which failure stands, whom it waits for, and for whom no longer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.agent.gang import gang as module
+from muster.agent.gang.gang import Gang
+from muster.agent.job import Identity, Job
+from muster.lifecycle import events as m
+from muster.lifecycle.state_machine import Plan, Protocol
+from muster.process import Exit
+from muster.rundir import RunPaths
+
+HOSTS = ["n0", "n1", "n2"]
+FIELDS = {"groups": [], "nodes": 3, "ray": False, "procs_per_node": 2, "stop_grace": 30.0}
+JOB = Job(**{**dict.fromkeys(Job.__dataclass_fields__), **FIELDS})
+
+
+class Heard:
+    """In place of the connections: what was sent, and answers to what was asked."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, str, dict[str, Any]]] = []
+        self.stacks: asyncio.Future[list[bool]] = asyncio.get_running_loop().create_future()
+
+    def send(self, rank: int, kind: str, **fields: Any) -> None:
+        self.sent.append((rank, kind, fields))
+
+    async def ask(self, kind: str, timeout: float) -> list[bool]:
+        return await self.stacks
+
+    def of(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
+        return [(rank, fields) for rank, sent, fields in self.sent if sent == kind]
+
+
+class Running:
+    """A gang on three nodes, started."""
+
+    def __init__(self, tmp_path: Path, fenced: float = 0.0) -> None:
+        run = RunPaths(str(tmp_path / "run-20260101T000000-ab12"))
+        (Path(run.attempt(0).root) / "logs").mkdir(parents=True)
+        identity = Identity(rank=0, host="n0", run=run, attempt=run.attempt(0), local=True)
+        protocol = Protocol(Plan(hosts=HOSTS, ray=False), 0.0)
+        for rank, host in enumerate(HOSTS):
+            protocol.handle(m.Arrived(rank, host), 0.0)
+        self.heard = Heard()
+        self.gang = Gang(identity, JOB, self.heard, protocol, self._address, lambda: fenced)  # type: ignore[arg-type]
+        self.attempt = identity.attempt
+        self.end = asyncio.ensure_future(self.gang.run(["true"], {}, "/"))
+
+    async def _address(self) -> str:
+        return "10.0.0.1"
+
+    async def started(self) -> Running:
+        while len(self.heard.of("start_procs")) < 3:
+            await asyncio.sleep(0.01)
+        return self
+
+    def failed(self, node: int, rank: int, code: int = 1, cycle: int = 0, silent: float | None = None) -> None:
+        how = f"exited with {code}" if silent is None else "hung"
+        report = {"type": "proc_failed", "rank": rank, "code": code, "how": how, "silent": silent, "cycle": cycle}
+        self.gang.take(node, report)
+
+    def ended(self, *nodes: int, cycle: int = 0) -> None:
+        for node in nodes:
+            self.gang.take(node, {"type": "procs_ended", "cycle": cycle})
+
+    async def exit(self) -> Exit:
+        return await asyncio.wait_for(self.end, 120)
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> Running:
+    return await Running(tmp_path).started()
+
+
+async def test_every_node_is_told_its_part(running: Running) -> None:
+    parts = [fields["part"] for _, fields in running.heard.of("start_procs")]
+    assert [(part["node"], part["nodes"], part["procs"], part["address"]) for part in parts] == [
+        (node, 3, 2, "10.0.0.1") for node in range(3)
+    ]
+    running.ended(0, 1, 2)
+    assert str(await running.exit()) == "exited with 0"
+
+
+async def test_the_first_failure_stands_and_ends_all(running: Running) -> None:
+    running.failed(1, rank=3, code=7)
+    running.failed(2, rank=4, code=1)
+    assert [(node, fields["grace"]) for node, fields in running.heard.of("end_procs")] == [(0, 2), (1, 2), (2, 2)]
+    running.ended(0, 1, 2)
+    exit = await running.exit()
+    assert (exit.shell_code, str(exit)) == (7, "failed: rank 3 on n1 exited with 7")
+    assert running.gang.to_blame(0) == (1, running.attempt.rank_log(3, 0))
+
+
+async def test_reports_of_another_cycle_change_nothing(running: Running) -> None:
+    running.failed(1, rank=3, cycle=1)
+    running.ended(0, 1, 2, cycle=1)
+    assert running.heard.of("end_procs") == []
+    running.ended(0, 1, 2)
+    assert (await running.exit()).shell_code == 0
+
+
+async def test_a_lost_node_is_not_waited_for_and_is_no_success(running: Running) -> None:
+    running.ended(0, 2)
+    running.gang.lost(1)
+    exit = await running.exit()
+    assert (exit.shell_code, str(exit)) == (125, "failed: n1 was lost")
+
+
+async def test_the_rank_that_fell_silent_first_is_named_once_the_stacks_are_kept(running: Running) -> None:
+    running.failed(2, rank=4, silent=10.0)
+    running.failed(1, rank=3, silent=12.0)
+    await asyncio.sleep(0.05)
+    assert running.heard.of("end_procs") == []  # what they do must be seen before they are ended
+    running.heard.stacks.set_result([True])
+    while not running.heard.of("end_procs"):
+        await asyncio.sleep(0.01)
+    running.ended(0, 1, 2)
+    exit = await running.exit()
+    assert (exit.shell_code, str(exit)) == (1, "failed: rank 3 on n1 hung; see logs/stacks-*.txt")
+    assert running.heard.of("signal_procs") == []
+
+
+async def test_a_node_that_cannot_end_its_processes_does_not_hold_the_others(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "UNENDED_S", -1.5)  # half a second after the order
+    running.failed(1, rank=3, code=7)
+    running.ended(0, 1)
+    exit = await running.exit()
+    assert (exit.shell_code, str(exit)) == (
+        7,
+        "failed: rank 3 on n1 exited with 7; processes on n2 could not be ended",
+    )
+
+
+async def test_a_later_shorter_grace_cuts_an_earlier_one_short(running: Running) -> None:
+    for grace in (30.0, 5.0, 20.0):
+        running.gang.end(grace)
+    assert [fields["grace"] for node, fields in running.heard.of("end_procs") if node == 0] == [30.0, 5.0, 5.0]
+    running.ended(0, 1, 2)
+    await running.exit()
+
+
+async def test_a_gang_that_is_ended_before_it_begins_starts_nothing(tmp_path: Path) -> None:
+    early = Running(tmp_path)
+    early.gang.end(1.0)
+    assert (await early.exit()).shell_code == 143
+    assert early.heard.sent == []
+
+
+async def test_a_gang_starts_when_an_older_one_has_ended_for_sure_on_a_lost_node(tmp_path: Path) -> None:
+    notes: list[str] = []
+    fenced = time.monotonic() + 0.3
+    running = Running(tmp_path, fenced)
+    running.gang.on_note = notes.append
+    await running.started()
+    assert time.monotonic() >= fenced and "lost node" in notes[0]
+    running.ended(0, 1, 2)
+    assert (await running.exit()).shell_code == 0
+
+
+async def test_a_gang_that_is_ended_while_it_waits_for_that_starts_nothing(tmp_path: Path) -> None:
+    running = Running(tmp_path, time.monotonic() + 1000)
+    await asyncio.sleep(0)
+    running.gang.end(1.0)
+    assert (await running.exit()).shell_code == 143
+    assert running.heard.sent == []

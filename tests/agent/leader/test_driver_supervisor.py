@@ -1,0 +1,61 @@
+"""The driver's life at its seams: what belongs to one cycle does not reach into the next."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.agent.gang.test_gang import JOB, Heard
+
+from muster.agent.job import Identity
+from muster.agent.leader.driver_supervisor import Around, Driving
+from muster.agent.leader.log_tail import Tails
+from muster.lifecycle import events as m
+from muster.rundir import RunPaths
+
+
+class Life:
+    """A gang's driving, with what it feeds to the protocol."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        run = RunPaths(str(tmp_path / "run-20260101T000000-ab12"))
+        identity = Identity(rank=0, host="n0", run=run, attempt=run.attempt(0), local=True)
+        self.protocol = SimpleNamespace(cycle=0, nodes=[], lead=0)
+        self.fed: list[m.Event] = []
+        self.heard = Heard()
+        quiet = SimpleNamespace(phase=lambda text: None, event=lambda name, **fields: None, guests=[])
+        parts: Any = (identity, JOB, self.protocol, quiet, self.heard, Tails())
+        self.driving = Driving(Around(*parts, None, None, None, self.fed.append, None, None))  # type: ignore[arg-type]
+        self.signals: list[int] = []
+        self.driving.driver.signal = self.signals.append  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("how", ["its cycle is over", "it has left"])
+async def test_a_stall_whose_driver_is_gone_when_the_stacks_are_kept_concerns_nobody(tmp_path: Path, how: str) -> None:
+    life = Life(tmp_path)
+    stalled = asyncio.ensure_future(life.driving._stalled(60.0))
+    await asyncio.sleep(0)
+    if how == "its cycle is over":
+        life.protocol.cycle = 1
+    else:
+        life.driving._left.set()
+    life.heard.stacks.set_result([False])
+    await asyncio.wait_for(stalled, 120)
+    assert (life.fed, life.signals, life.driving._stalling) == ([], [], None)
+
+
+async def test_a_stall_is_told_when_the_stacks_are_kept(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.heard.stacks.set_result([True])
+    await asyncio.wait_for(life.driving._stalled(60.0), 120)
+    assert [type(event) for event in life.fed] == [m.DriverStalled] and life.signals == []
+
+
+async def test_the_gang_after_a_lost_node_waits_until_that_is_fenced(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.driving.lost(1, last_heard=1000.0)
+    life.driving.lost(2, last_heard=900.0)
+    assert life.driving._new_driver()._fenced() == 1012.0  # type: ignore[union-attr]

@@ -1,0 +1,79 @@
+"""What the nodes are told of the Ray cluster, and what a driver finds of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from muster.agent.groups import Group
+from muster.agent.job import Identity, Job
+from muster.agent.ray.cluster import Cluster
+from muster.rundir import RunPaths
+
+RUN = RunPaths("/lustre/muster-runs/train-20260101T000000-ab12")
+IDENTITY = Identity(rank=0, host="n17", run=RUN, attempt=RUN.attempt(0), local=False)
+UNSET = dict.fromkeys(Job.__dataclass_fields__)
+GIVEN = {
+    "command": ["true"],
+    "workdir": "/",
+    "nodes": 4,
+    "ray": True,
+    "dashboard": True,
+    "large_from": 64,
+    "groups": [],
+}
+JOB = Job(**{**UNSET, **GIVEN})
+
+
+def cluster(job: Job = JOB, identity: Identity = IDENTITY) -> Cluster:
+    made = Cluster(identity, job)
+    made.address, made.dashboard = "10.0.0.17:20000", 20001
+    return made
+
+
+def test_the_dashboard_s_line_is_the_one_to_type_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_SUBMIT_HOST", "login2")
+    line = cluster().dashboard_line()
+    assert line is not None
+    assert "ssh -N -J login2 -L 8265:127.0.0.1:20001 n17 " in line and "http://localhost:8265" in line
+    assert Cluster(IDENTITY, JOB).dashboard_line() is None
+
+
+def test_on_this_machine_the_dashboard_needs_no_tunnel() -> None:
+    local = cluster(identity=replace(IDENTITY, local=True))
+    assert local.dashboard_line() == "dashboard: http://127.0.0.1:20001"
+
+
+def test_a_driver_always_finds_its_own_cluster_whatever_the_shell_said() -> None:
+    env = cluster().environment({"RAY_ADDRESS": "somebody-elses:6379", "RAY_AUTH_TOKEN": "x"})
+    assert env["RAY_ADDRESS"] == "10.0.0.17:20000"
+    assert env["RAY_AUTH_TOKEN_PATH"] == RUN.ray_token and "RAY_AUTH_TOKEN" not in env
+
+
+def test_the_driver_s_threads_are_its_node_s_cpus_unless_the_user_says_otherwise() -> None:
+    job = replace(JOB, cpus_per_node=6)
+    assert cluster(job).environment({})["OMP_NUM_THREADS"] == "6"
+    assert cluster(job).environment({"OMP_NUM_THREADS": "1"})["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_node_gets_what_its_group_has() -> None:
+    groups = [Group("trainers", 1, cpus_per_node=64, gres="gpu:h100:8"), Group("workers", 3, cpus_per_node=16)]
+    of = cluster(replace(JOB, groups=groups, gpus_per_node=2))
+    first, last = of.options(0), of.options(3)
+    assert first is not None and last is not None
+    assert (first["cpus"], first["gpus"], first["group"]) == (64, 8, "trainers")
+    assert (last["cpus"], last["gpus"], last["group"]) == (16, None, "workers")
+    assert of.environment({})["MUSTER_GROUP"] == "trainers"
+
+
+def test_a_run_without_ray_has_no_options_and_the_job_s_own_environment() -> None:
+    plain = Cluster(IDENTITY, replace(JOB, ray=False, cpus_per_node=2))
+    assert plain.options(0) is None
+    assert "RAY_ADDRESS" not in plain.environment({})
+
+
+def test_the_status_has_the_settings_in_force() -> None:
+    shown = cluster(replace(JOB, nodes=64)).published({"RAY_health_check_timeout_ms": "7"})
+    assert shown["dashboard"] == {"host": "n17", "port": 20001}
+    assert shown["tuning"]["RAY_health_check_timeout_ms"] == "7"

@@ -1,0 +1,163 @@
+"""A node's part of Ray is stopped at any moment of its tries: everything is ended once, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.agent.log_collection import AT_ONCE, PAUSE_S, Ending
+from muster.agent.ray import RayNode, RayPaths, node
+from muster.agent.ray.labels import NodeFacts
+from muster.agent.ray.ports import LOCAL_BLOCK_SIZE, HeldBlock, bind, take_block
+from muster.agent.ray.settings import RayOptions
+
+BUSY_S = 120.0  # for a whole test, on a machine that is busy
+LONG_S = 10 * BUSY_S
+NO_LOGS = Ending(failed=True, after=0.0, seconds=0.0)
+
+
+class Watched:
+    """A node whose starter never gets through the import of Ray; killing it is a failure that is tried again."""
+
+    def __init__(self, directory: Path, rank: int = 0, logs: str = "never") -> None:
+        (directory / "slow").mkdir()
+        (directory / "slow" / "ray.py").write_text("import time; time.sleep(1000)")
+        self.block = take_block(str(directory), LOCAL_BLOCK_SIZE)
+        self.block.release()
+        options = RayOptions(1, 0, False, 1, local=True, port_base=self.block.block.base, logs=logs)
+        paths = RayPaths(str(directory / "temp" / "ray"), str(directory / "archive"))
+        env = {**os.environ, "PYTHONPATH": str(directory / "slow")}
+        self.temp = directory / "temp"
+        self.ray = RayNode(options, NodeFacts(rank, "n0", number=0), paths, env, b"token")
+        self.noted, self.failed = asyncio.Event(), asyncio.Event()
+        self.ray.on_note = lambda text: self.noted.set() if "follows" in text else None
+        self.ray.on_failure = lambda reason: self.failed.set()
+
+    async def fail_once(self) -> None:
+        """Begin the first try, and let it fail."""
+        await self.ray.warm()
+        assert self.ray._trial is not None
+        self.commands = self.ray._trial._commands
+        os.kill(self.ray._trial._starter.pid, signal.SIGKILL)
+        await self.noted.wait()
+
+    async def first_try_is_over(self) -> None:
+        await until(lambda: not (self.temp / "ray.0").exists() and not is_open(self.commands))
+
+    async def stop(self) -> None:
+        """Everything must be gone afterwards: the directory, the keepers (which name it), the ports."""
+        await asyncio.wait_for(self.ray.stop(NO_LOGS), BUSY_S)
+        assert not self.temp.exists()
+        await until(lambda: not self.keepers())
+        guard = bind(self.block.block.guard)
+        assert guard is not None
+        guard.close()
+
+    def keepers(self) -> list[str]:
+        return [pid for pid in os.listdir("/proc") if pid.isdigit() and str(self.temp) in command_line(pid)]
+
+
+def command_line(pid: str) -> str:
+    try:
+        return Path("/proc", pid, "cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+async def until(look: Callable[[], Any]) -> None:
+    async def watch() -> None:
+        while not look():
+            await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(watch(), BUSY_S)
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError as error:
+        assert error.errno == errno.EBADF
+        return False
+    return True
+
+
+def take_number(number: int) -> None:
+    """As the next file or socket of the agent would."""
+    assert not is_open(number)
+    other = os.open("/dev/null", os.O_RDONLY)
+    if other != number:
+        os.dup2(other, number)
+        os.close(other)
+
+
+@pytest.fixture
+async def watched(tmp_path: Path) -> Watched:
+    return Watched(tmp_path)
+
+
+async def test_a_stop_during_the_back_off_closes_no_descriptor_that_has_got_the_same_number(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "BACKOFF_S", LONG_S)
+    await watched.fail_once()
+    await watched.first_try_is_over()
+    take_number(watched.commands)
+    await watched.stop()
+    assert is_open(watched.commands)
+    os.close(watched.commands)
+
+
+async def test_a_stop_after_a_further_try_could_not_begin_ends_nothing_twice(watched: Watched) -> None:
+    await watched.ray.warm()
+    other = bind(watched.block.block.gcs)  # while the first try has done with looking whether it is free
+    assert other is not None and watched.ray._trial is not None
+    watched.commands = watched.ray._trial._commands
+    os.kill(watched.ray._trial._starter.pid, signal.SIGKILL)
+    await asyncio.wait_for(watched.failed.wait(), BUSY_S)
+    take_number(watched.commands)
+    await watched.stop()
+    assert is_open(watched.commands)
+    os.close(watched.commands)
+    other.close()
+
+
+async def test_a_stop_while_a_failed_try_waits_for_its_turn_to_keep_logs_does_not_wait_with_it(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, rank=int(LONG_S / PAUSE_S) * AT_ONCE, logs="always")
+    await watched.fail_once()
+    await until(lambda: not is_open(watched.commands) and not watched.keepers())
+    assert (watched.temp / "ray.0").exists()
+    await watched.stop()
+
+
+async def test_a_stop_while_a_further_try_begins_leaves_no_keeper(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = asyncio.Event()
+
+    def take(*args: Any, **options: Any) -> HeldBlock:
+        asyncio.get_running_loop().call_soon(began.set)  # when its keeper is being started
+        return take_block(*args, **options)
+
+    monkeypatch.setattr(node, "BACKOFF_S", 0.0)
+    await watched.fail_once()
+    monkeypatch.setattr(node, "take_block", take)
+    await asyncio.wait_for(began.wait(), BUSY_S)
+    await watched.stop()
+
+
+async def test_a_stop_can_be_asked_for_again(watched: Watched) -> None:
+    await watched.ray.warm()
+    assert watched.ray._trial is not None
+    number = watched.ray._trial._commands
+    await watched.stop()
+    take_number(number)
+    await watched.stop()
+    assert is_open(number)
+    os.close(number)

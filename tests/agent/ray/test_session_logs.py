@@ -1,0 +1,152 @@
+"""Ray's logs as one archive: the ends of all within a bound, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.agent.ray.session_logs import LEAST_TAIL, Keep, choose, collect, wanted
+
+MB = 1024**2
+SIZES = st.lists(st.integers(0, 3 * MB), max_size=60)
+
+
+def kept(sizes: list[int], most: int) -> list[int]:
+    """How much is chosen of logs of these sizes; those left out do not appear."""
+    named = [(str(number), size) for number, size in enumerate(sizes)]
+    return [sizes[int(name)] - offset for name, offset in choose(named, most)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "failed", "keeps"),
+    [
+        ("always", False, True),
+        ("always", True, True),
+        ("on-failure", False, False),
+        ("on-failure", True, True),
+        ("never", False, False),
+        ("never", True, False),
+    ],
+)
+def test_when_logs_are_kept(policy: str, failed: bool, keeps: bool) -> None:
+    assert wanted(policy, failed) is keeps
+
+
+def test_logs_within_the_bound_are_whole_and_empty_ones_left_out() -> None:
+    assert choose([("raylet.out", 1000), ("raylet.err", 0), ("worker", MB)], 8 * MB) == [
+        ("raylet.out", 0),
+        ("worker", 0),
+    ]
+
+
+def test_one_long_log_takes_nothing_from_the_short_ones() -> None:
+    short, long, other = kept([50_000, 500 * MB, 70_000], 1 * MB)
+    assert (short, other) == (50_000, 70_000)
+    assert 0.8 * MB < long < 1 * MB
+
+
+def test_long_logs_share_what_the_short_ones_leave() -> None:
+    first, short, second = kept([5 * MB, 10_000, 9 * MB], 1 * MB)
+    assert short == 10_000
+    assert abs(first - second) <= 1 and first + second > 0.9 * MB
+
+
+def test_where_there_are_too_many_the_first_have_a_useful_piece_each() -> None:
+    pieces = kept([1 * MB] * 1000, 256 * 1024)
+    assert 20 < len(pieces) < 64
+    assert all(piece >= LEAST_TAIL for piece in pieces)
+
+
+@given(SIZES, st.integers(1, 4 * MB))
+def test_what_is_chosen_stays_within_the_bound_and_each_log(sizes: list[int], most: int) -> None:
+    pieces = kept(sizes, most)
+    assert sum(pieces) <= most
+    named = [(str(number), size) for number, size in enumerate(sizes)]
+    assert all(0 <= offset < sizes[int(name)] for name, offset in choose(named, most))
+
+
+MakeLogs = Callable[[dict[str, bytes]], str]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> MakeLogs:
+    def make(contents: dict[str, bytes]) -> str:
+        for name, data in contents.items():
+            path = tmp_path / "session" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        return str(tmp_path / "session")
+
+    return make
+
+
+def members(archive: Path) -> dict[str, bytes]:
+    with tarfile.open(archive) as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+
+
+def test_an_archive_holds_the_logs_under_the_nodes_name_for_the_owner_alone(tmp_path: Path, logs: MakeLogs) -> None:
+    directory = logs({"raylet.out": b"up\n", "events/event.log": b"{}\n"})
+    os.symlink("/etc/passwd", os.path.join(directory, "elsewhere"))
+    collect(directory, Keep(str(tmp_path / "kept" / "n1"), MB))
+    (archive,) = (tmp_path / "kept").iterdir()
+    assert members(archive) == {"n1/raylet.out": b"up\n", "n1/events/event.log": b"{}\n"}
+    assert archive.name == "n1.tar.gz" and archive.stat().st_mode & 0o777 == 0o600
+
+
+def test_of_a_long_log_the_end_is_kept_and_says_so(tmp_path: Path, logs: MakeLogs) -> None:
+    text = b"".join(b"line %d\n" % number for number in range(100_000))
+    collect(logs({"gcs_server.out": text}), Keep(str(tmp_path / "n1"), 100_000))
+    end = members(tmp_path / "n1.tar.gz")["n1/gcs_server.out"]
+    first, _, rest = end.partition(b"\n")
+    assert first == b"[muster: the first %d bytes are left out]" % (len(text) - len(rest))
+    assert text.endswith(rest) and len(rest) > 70_000
+
+
+@pytest.mark.parametrize("most", [32 * 1024, 300_000, 2 * MB])
+def test_an_archive_stays_within_the_bound_even_if_nothing_in_it_compresses(
+    tmp_path: Path, logs: MakeLogs, most: int
+) -> None:
+    noise = random.Random(most)
+    name = "python-core-worker-" + 100 * "x"
+    directory = logs({f"{name}-{n}.log": noise.randbytes(noise.choice([10, 5_000, MB // 4])) for n in range(40)})
+    collect(directory, Keep(str(tmp_path / "n1"), most))
+    assert 0 < (tmp_path / "n1.tar.gz").stat().st_size <= most
+
+
+def test_where_there_is_no_time_for_all_the_daemons_go_first(tmp_path: Path, logs: MakeLogs) -> None:
+    contents = {f"worker-{n}.err": b"x" * 10 for n in range(100)}
+    directory = logs({**contents, "gcs_server.out": b"gcs", "raylet.out": b"raylet"})
+    for daemon in ("gcs_server.out", "raylet.out"):
+        os.utime(os.path.join(directory, daemon), (0, 0))
+    collect(directory, Keep(str(tmp_path / "n1"), 32 * 1024))
+    assert list(members(tmp_path / "n1.tar.gz"))[:2] == ["n1/gcs_server.out", "n1/raylet.out"]
+
+
+def test_without_logs_there_is_no_archive(tmp_path: Path) -> None:
+    collect(str(tmp_path / "no-such-session"), Keep(str(tmp_path / "kept" / "n1"), MB))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small filesystem needs root")
+def test_a_full_disk_costs_the_archive_alone_and_leaves_nothing_of_it(
+    tmp_path: Path, logs: MakeLogs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = logs({"raylet.out": random.Random(1).randbytes(2 * MB)})
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", str(small)], check=True)
+    try:
+        collect(directory, Keep(str(small / "n1"), 8 * MB))
+        assert not list(small.iterdir())
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert "Ray's logs could not be kept: [Errno 28]" in capsys.readouterr().err

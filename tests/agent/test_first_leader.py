@@ -1,0 +1,56 @@
+"""A node leads the first term when no node before it can, and waits for those that only take long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.agent.test_follower import identity
+
+from muster.agent import first_leader
+from muster.agent.first_leader import StandIn, beat, heartbeats
+from muster.agent.job import Identity
+from muster.election.leader_silence import STAND_INS, STARTUP_SILENCE_S
+
+LOOKS = int(STARTUP_SILENCE_S) + 1  # a second apart
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Callable[[int], Identity]:
+    return lambda rank: identity(tmp_path, rank)
+
+
+def test_a_node_whose_heartbeat_has_stopped_is_stood_in_for_by_the_next(at: Callable[[int], Identity]) -> None:
+    who, next_one = StandIn(at(1), 1.0), StandIn(at(2), 1.0)
+    beat(at(0).attempt, 0, "7")
+    looks = [(who.look(), next_one.look()) for _ in range(LOOKS + 5)]
+    assert [first for first, _ in looks] == [False] * (LOOKS - 1) + [True] * 6
+    assert not any(second for _, second in looks)  # the node between them lives
+
+
+def test_a_node_that_lives_or_of_which_nothing_is_known_is_waited_for(at: Callable[[int], Identity]) -> None:
+    slow, unknown = StandIn(at(1), 1.0), StandIn(at(1), 1.0)
+    for _ in range(LOOKS * 3):
+        assert not unknown.look()
+    for look in range(LOOKS * 3):
+        beat(at(0).attempt, 0, f"{look}")
+        assert not slow.look()
+
+
+def test_an_ended_task_and_a_silent_node_together_leave_the_lead_to_the_next(at: Callable[[int], Identity]) -> None:
+    who = at(2)
+    Path(who.attempt.steps_log).write_text("srun: error: n0: task 0: Exited with exit code 122\n")
+    beat(who.attempt, 1, "7")
+    watching = StandIn(who, 1.0)
+    assert [watching.look() for _ in range(LOOKS)][-2:] == [False, True]
+
+
+def test_an_empty_heartbeat_tells_nothing_and_a_late_node_neither_writes_nor_stands_in(
+    at: Callable[[int], Identity], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = at(0).attempt
+    Path(attempt.startup_heartbeat(0)).write_text("")
+    assert heartbeats(attempt, range(3)) == {}
+    monkeypatch.setattr(first_leader, "beat", None)
+    assert not StandIn(at(STAND_INS + 1), 1.0).look()

@@ -1,0 +1,141 @@
+"""Leads, rosters and elections in any order, with no network at all: at every moment every possible election is tried.
+
+The simulator tries what a network and its faults bring about; this tries all subsets of the members, at each step.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, combinations
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from muster.election.campaign import Candidacy
+from muster.election.membership import FENCE_S, LEASE_S, Charter, first_charter
+from muster.election.quorum_lease import Quorum
+
+MOST_NODES = 7
+RANKS = st.integers(0, MOST_NODES - 1)
+SOME = st.sets(RANKS, max_size=MOST_NODES)
+
+
+class Elections(RuleBasedStateMachine):
+    """One lead after the other. Whoever does not answer for long enough may join others."""
+
+    @initialize(nodes=st.integers(3, MOST_NODES))
+    def begin(self, nodes: int) -> None:
+        self.nodes, self.now = nodes, 0.0
+        self.lead, self.quorum = 0, Quorum(first_charter(nodes))
+        self.known = dict.fromkeys(range(nodes), self.quorum.charter)
+        self.answered: dict[int, float] = {}  # to the present lead, by those who have joined it
+        self.dead: set[int] = set()
+        self.acts = False
+
+    def others(self, ranks: set[int]) -> list[int]:
+        return sorted({rank % self.nodes for rank in ranks} - {self.lead} - self.dead)
+
+    def free(self) -> list[int]:
+        """Who may join another lead."""
+        ready = (rank for rank in self.known if self.now >= self.answered.get(rank, -FENCE_S) + FENCE_S)
+        return [rank for rank in ready if rank != self.lead and rank not in self.dead]
+
+    def hear(self, rank: int) -> None:
+        self.answered[rank] = self.now
+        self.quorum.answered(rank, self.now, self.known[rank].version)
+
+    # -- what happens -------------------------------------------------------------------------------------------
+
+    @rule(ranks=SOME)
+    def some_answer_a_beat(self, ranks: set[int]) -> None:
+        for rank in self.others(ranks):
+            self.hear(rank)
+
+    @rule(ranks=SOME)
+    def some_learn_the_charter_and_the_lead_hears_nothing_of_it(self, ranks: set[int]) -> None:
+        for rank in self.others(ranks):
+            self.known[rank] = self.quorum.charter
+
+    @rule(ranks=SOME)
+    def some_learn_the_charter_and_say_so(self, ranks: set[int]) -> None:
+        for rank in self.others(ranks):
+            self.known[rank] = self.quorum.charter
+            self.hear(rank)
+
+    @rule(ranks=SOME)
+    def another_roster_is_proposed(self, ranks: set[int]) -> None:
+        self.quorum.propose([self.lead, *self.others(ranks)], (), self.quorum.charter.cycle)
+
+    @rule(rank=RANKS)
+    def a_process_ends(self, rank: int) -> None:
+        if rank < self.nodes and rank != self.lead:
+            self.dead.add(rank)
+            self.quorum.died(rank)
+
+    @rule(seconds=st.sampled_from([1.0, LEASE_S, FENCE_S]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        if self.acts and self.quorum.lease() <= self.now:
+            self.acts = False
+            self.quorum = Quorum(self.quorum.charter)  # fenced: it leaves, and is asked nothing more
+
+    @rule()
+    def the_lead_begins_to_act(self) -> None:
+        self.acts = self.acts or self.quorum.take(self.now)
+
+    @rule(choice=st.integers(0, 1000))
+    def another_lead_is_elected(self, choice: int) -> None:
+        winners = self.winners(self.free())
+        if self.acts or not winners:
+            return
+        joiners = winners[choice % len(winners)]
+        candidacy = self.candidacy(joiners)
+        self.dead.add(self.lead)
+        self.lead, self.quorum = candidacy._rank, Quorum(candidacy.new_charter())
+        self.answered = {}
+        for rank in joiners:
+            self.known[self.lead] = self.quorum.charter
+            self.hear(rank)
+
+    # -- what never does ----------------------------------------------------------------------------------------
+
+    def candidacy(self, joiners: tuple[int, ...]) -> Candidacy:
+        """Led by one of them that their newest charter lists, if there is one."""
+        newest = max((self.known[rank] for rank in joiners), key=lambda charter: charter.version)
+        rank = next((rank for rank in joiners if rank in newest.roster), joiners[0])
+        candidacy = Candidacy(self.quorum.charter.term + 1, rank, self.known[rank])
+        for joiner in joiners:
+            candidacy.joins(joiner, self.known[joiner], 0.0)
+        return candidacy
+
+    def winners(self, ranks: list[int]) -> list[tuple[int, ...]]:
+        subsets = chain.from_iterable(combinations(ranks, size) for size in range(1, len(ranks) + 1))
+        return [subset for subset in subsets if self.candidacy(subset).won]
+
+    @invariant()
+    def nobody_can_be_elected_while_a_lead_acts(self) -> None:
+        if self.acts and self.quorum.lease() > self.now:
+            assert not self.winners(self.free())
+
+    @invariant()
+    def no_two_can_be_elected_by_different_members(self) -> None:
+        winners = [set(subset) for subset in self.winners(self.free())]
+        assert all(one & other for one, other in combinations(winners, 2))
+
+
+TestElectionsInAnyOrder = Elections.TestCase
+TestElectionsInAnyOrder.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+
+
+UNSHRUNK = settings(
+    max_examples=3000, stateful_step_count=25, deadline=None, database=None, derandomize=True, phases=[Phase.generate]
+)
+
+
+def test_a_lead_and_a_candidate_that_count_the_newest_roster_alone_would_be_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Charter, "rosters", property(lambda self: (self.roster,)))
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(Elections, settings=UNSHRUNK)

@@ -1,0 +1,284 @@
+"""The container around the job's step: what is mounted, what is rendered, what is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from shlex import quote, split
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.launch.test_job_script import GOLDEN, REGENERATE, SPEC, fix_details
+
+from muster.errors import Mistake
+from muster.launch.containers import discover
+from muster.launch.containers.render import (
+    Container,
+    Mount,
+    all_mounts,
+    image_is_path,
+    parse_mounts,
+    registry_warning,
+    way_into,
+    wrap,
+)
+from muster.launch.run_writer import plan_run
+from muster.launch.target import Place, choose_python
+from muster.spec import JobSpec
+
+CONTAINED = {
+    "pyxis": {"container_image": "nvcr.io#nvidia/pytorch:25.01-py3", "container_args": "--no-container-mount-home"},
+    "apptainer": {"container_image": "/shared/images/ray.sif", "container_workdir": "/opt/app", "gpus_per_node": 8},
+    "charliecloud": {"container_image": "/shared/images/ray", "container_mounts": "/data"},
+}
+
+
+def job(**fields: Any) -> JobSpec:
+    return SPEC.model_copy(update={"workdir": "/home", "container_mounts": "/data:/data:ro", **fields})
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
+    """The script of a submitted job with each runtime."""
+    fix_details(monkeypatch)
+    monkeypatch.setenv("PATH", str(tmp_path))  # whatever runtimes this machine has
+    jobs = {runtime: job(container_runtime=runtime, **fields) for runtime, fields in CONTAINED.items()}
+    return {runtime: plan_run(spec, Place("sbatch", 4), Path("/")).script for runtime, spec in jobs.items()}
+
+
+@pytest.mark.parametrize("runtime", CONTAINED)
+def test_the_script_is_the_one_that_was_reviewed(scripts: dict[str, str], runtime: str) -> None:
+    golden = GOLDEN / f"{runtime}.sh"
+    if os.environ.get(REGENERATE):
+        golden.write_text(scripts[runtime])
+    assert scripts[runtime] == golden.read_text(), f"if this change is meant: {REGENERATE}=1 pytest {__file__}"
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize("runtime", CONTAINED)
+def test_shellcheck_finds_no_fault_in_the_script(
+    scripts: dict[str, str], runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    command = ["shellcheck", "--severity=warning", "--exclude=SC2016", "-"]
+    assert subprocess.run(command, input=scripts[runtime], capture_output=True, text=True).stdout == ""
+
+
+@pytest.mark.parametrize("runtime", CONTAINED)
+def test_the_container_is_around_the_one_step(scripts: dict[str, str], runtime: str) -> None:
+    (step,) = [line for line in scripts[runtime].splitlines() if line.startswith("setsid srun")]
+    assert ("--container-image" in step) == (runtime == "pyxis")
+
+
+# -- what is mounted ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "mounts"),
+    [
+        ("/data", [Mount("/data", "/data")]),
+        ("/data:/mnt", [Mount("/data", "/mnt")]),
+        ("/data:/mnt:ro", [Mount("/data", "/mnt", "ro")]),
+        ("/data:/mnt:ro+rprivate,~/x", [Mount("/data", "/mnt", "ro+rprivate"), Mount("/home/ann/x", "/home/ann/x")]),
+        ("sub, /a ,", [Mount("/home/ann/sub", "/home/ann/sub"), Mount("/a", "/a")]),
+        ("", []),
+    ],
+)
+def test_mounts_are_read(text: str, mounts: list[Mount]) -> None:
+    assert parse_mounts(text, "/home/ann", "/home/ann") == mounts
+
+
+@pytest.mark.parametrize("text", [":/mnt", "/data:mnt", "/data:/mnt:ro:rw", "/a,:"])
+def test_a_malformed_mount_is_refused_by_name(text: str) -> None:
+    with pytest.raises(Mistake, match="is not SRC"):
+        parse_mounts(text, "/home/ann", "/home/ann")
+
+
+def test_our_own_directories_are_mounted_at_their_own_paths_once_and_outer_ones_first() -> None:
+    assert all_mounts([], ["/home/ann", "/home/ann/muster-runs"]) == (Mount("/home/ann", "/home/ann"),)
+    assert all_mounts([], ["/a/b/c", "/runs"]) == (
+        Mount("/runs", "/runs"),
+        Mount("/a/b/c", "/a/b/c"),
+    )
+    assert all_mounts([Mount("/home/ann/x", "/home/ann/x")], ["/home/ann"])[0] == Mount("/home/ann", "/home/ann")
+    assert all_mounts([], ["/"]) == ()
+
+
+def test_a_mount_that_is_read_only_or_elsewhere_does_not_stand_for_ours() -> None:
+    for asked in (Mount("/home/ann", "/home/ann", "ro"), Mount("/other", "/home/ann")):
+        assert Mount("/home/ann/runs", "/home/ann/runs") in all_mounts([asked], ["/home/ann/runs"])
+
+
+@pytest.mark.parametrize(
+    ("runtime", "fields"),
+    [
+        ("charliecloud", {"container_mounts": "/data:/data:ro"}),
+        ("apptainer", {"container_mounts": "/data:/data:rprivate"}),
+        ("pyxis", {"container_mounts": "/with blank"}),
+        ("pyxis", {"runs_dir": "/with:colon"}),
+        ("pyxis", {"container_workdir": "not/from/root"}),
+        ("apptainer", {"container_args": "'unclosed"}),
+        ("apptainer", {"container_image": "/usr/no-such.sif"}),
+    ],
+)
+def test_what_the_runtime_cannot_do_is_refused(runtime: str, fields: dict[str, str]) -> None:
+    chosen = {"container_image": "/shared/images/x.sqsh", "container_mounts": None, **fields}
+    spec = job(container_runtime=runtime, **chosen)
+    with pytest.raises(Mistake):
+        plan_run(spec, Place("sbatch", 2), Path("/"))
+
+
+# -- which runtime, which interpreter ---------------------------------------------------------------------------------
+
+
+def with_programs(directory: Path, **programs: str) -> dict[str, str]:
+    """A PATH that has only these."""
+    for name, text in programs.items():
+        path = directory / name.replace("_", "-")
+        path.write_text(f"#!/bin/sh\necho {quote(text)}\n")
+        path.chmod(0o755)
+    return {"PATH": str(directory)}
+
+
+PYXIS = "--container-image=IMAGE  [pyxis] the image"
+
+
+@pytest.mark.parametrize(
+    ("programs", "kind", "chosen"),
+    [
+        ({"srun": PYXIS, "apptainer": ""}, "sbatch", ("pyxis", "srun")),
+        ({"srun": PYXIS, "apptainer": ""}, "local", ("apptainer", "apptainer")),
+        ({"srun": "--container=BUNDLE", "singularity": ""}, "sbatch", ("apptainer", "singularity")),
+        ({"srun": "", "ch_run": ""}, "allocation", ("charliecloud", "ch-run")),
+    ],
+)
+def test_auto_takes_pyxis_then_apptainer_then_charliecloud(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: dict[str, str], kind: str, chosen: tuple[str, str]
+) -> None:
+    env = with_programs(tmp_path, **programs)
+    monkeypatch.setenv("PATH", env["PATH"])
+    assert discover.choose_runtime("auto", kind, env) == chosen
+
+
+def test_no_runtime_at_all_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Mistake, match="none of apptainer, singularity, ch-run is on PATH"):
+        discover.choose_runtime("auto", "sbatch", {"PATH": str(tmp_path)})
+
+
+def test_a_runtime_named_by_the_user_may_be_on_the_nodes_alone() -> None:
+    assert discover.choose_runtime("apptainer", "sbatch", {"PATH": ""}) == ("apptainer", "apptainer")
+    with pytest.raises(Mistake, match="none of ch-run is on PATH"):
+        discover.choose_runtime("charliecloud", "local", {"PATH": ""})
+
+
+def test_pyxis_on_one_machine_is_refused() -> None:
+    with pytest.raises(Mistake, match="use apptainer or charliecloud here"):
+        discover.choose_runtime("pyxis", "local", {"PATH": ""})
+
+
+def test_in_a_container_the_interpreter_is_the_image_s(tmp_path: Path) -> None:
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").touch()
+    inside = JobSpec(command=["true"], container_image="x.sif")
+    assert choose_python(inside, {"VIRTUAL_ENV": str(tmp_path / ".venv")}, tmp_path) == "python3"
+    named = inside.model_copy(update={"python": "/opt/only-inside/bin/python"})
+    assert choose_python(named, {}, tmp_path) == "/opt/only-inside/bin/python"
+
+
+def test_a_name_is_told_from_a_path_as_the_runtime_does() -> None:
+    names = {"ubuntu:24.04": "pyxis", "nvcr.io#nvidia/x:1": "pyxis", "docker://ubuntu": "apptainer"}
+    paths = {"/x.sqsh": "pyxis", "./x": "charliecloud", "x.sif": "apptainer", "images/x.sqsh": "pyxis"}
+    assert not any(image_is_path(image, runtime) for image, runtime in names.items())
+    assert all(image_is_path(image, runtime) for image, runtime in paths.items())
+
+
+# -- warnings, names, entering -------------------------------------------------------------------------------------
+
+
+def container(runtime: str = "pyxis", program: str = "srun", image: str = "ubuntu", **fields: Any) -> Container:
+    return Container(runtime, program, image, **{"is_path": False, "mounts": (), "workdir": "/w", "args": (), **fields})
+
+
+def test_many_nodes_that_would_each_pull_an_image_are_warned_about() -> None:
+    assert "each of the 8 nodes pulls it" in (registry_warning(container(), 8) or "")
+    assert "enroot import -o image.sqsh docker://ubuntu" in (registry_warning(container(), 64) or "")
+    remote = container("apptainer", "singularity", "docker://ubuntu")
+    assert "singularity pull image.sif docker://ubuntu" in (registry_warning(remote, 8) or "")
+    assert registry_warning(container(), 7) is None
+    assert registry_warning(container(image="/x.sqsh", is_path=True), 64) is None
+
+
+def test_the_name_given_to_pyxis_is_the_one_by_which_it_is_entered() -> None:
+    wrapping = wrap(container(), "train-ab12", "SLURMD_NODENAME", 4, "")
+    line = next(line for line in wrapping.prepare.splitlines() if line.startswith("container="))
+    env = {"SLURM_JOB_ID": "77", "MUSTER_ATTEMPT": "2"}
+    said = subprocess.run(["bash", "-c", f'{line}; printf %s "$container"'], env=env, capture_output=True, text=True)
+    assert f"--container-name={said.stdout}" in way_into(container(), "train-ab12", "77", 2, 1).srun_flags
+    own = container(args=("--container-name=mine",))
+    assert not any("$container" in flag for flag in wrap(own, "train-ab12", "X", 4, "").srun_flags)
+    assert "--container-name=mine" in way_into(own, "train-ab12", "77", 2, 1).srun_flags
+
+
+HOME_OUT = "--no-container-mount-home"  # in pyxis's words; --from-env says it before the runtime is known
+
+
+@pytest.mark.parametrize(
+    ("runtime", "help", "expected"),
+    [
+        ("pyxis", "", [HOME_OUT]),
+        ("apptainer", "", ["--no-home"]),
+        ("charliecloud", "  --home  mount the home directory\n  --no-home  (deprecated)", []),
+        ("charliecloud", "  --no-home  do not mount the home directory", ["--no-home"]),
+    ],
+)
+def test_a_home_directory_that_is_to_stay_outside_does_so_in_the_words_of_the_runtime(
+    runtime: str, help: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discover, "_help", lambda program: help)
+    spec = job(
+        container_runtime=runtime, container_args=f"{HOME_OUT} --mine", container_mounts="", container_image="/i"
+    )
+    monkeypatch.setattr(discover, "_check_image", lambda image, place: None)
+    found = discover.container_of(spec, Place("sbatch", 4), "/home", "/runs", Path("/"))
+    assert found is not None and list(found.args) == [*expected, "--mine"]
+
+
+def test_a_named_container_of_pyxis_is_removed_where_the_site_would_keep_it(tmp_path: Path) -> None:
+    finish = wrap(container(), "train-ab12", "SLURMD_NODENAME", 4, "").finish
+    for listed, removed in (("pyxis_c", True), ("pyxis_77_c", False)):
+        with_programs(tmp_path, enroot=listed)
+        (tmp_path / "srun").write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\n')
+        (tmp_path / "srun").chmod(0o755)
+        (tmp_path / "asked").unlink(missing_ok=True)
+        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        subprocess.run(["bash", "-c", f"container=c\n{finish}"], env=env, check=True)
+        assert (tmp_path / "asked").exists() == removed
+    assert "enroot remove --force" in finish
+
+
+def test_a_container_in_the_job_s_record_is_the_same_when_read_again() -> None:
+    one = container("apptainer", "apptainer", "/x.sif", is_path=True, mounts=(Mount("/a", "/b", "ro"),), args=("--nv",))
+    assert Container.from_record(one.record()) == one
+    assert way_into(one, "r", None, 0, 1).prefix == (
+        "apptainer",
+        "exec",
+        "--bind",
+        "/a:/b:ro",
+        "--pwd",
+        "/w",
+        "--nv",
+        "/x.sif",
+    )
+
+
+@given(image=st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1))
+def test_an_image_s_name_reaches_the_runtime_as_it_was_written(image: str) -> None:
+    for runtime in CONTAINED:
+        wrapping = wrap(container(runtime, "program", image), "r", "HOST", 2, "")
+        words = split(" ".join([*wrapping.srun_flags, *wrapping.prefix]))
+        assert image in words or f"--container-image={image}" in words

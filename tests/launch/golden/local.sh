@@ -1,0 +1,147 @@
+#!/bin/bash
+# Written by Muster for run train-20260101T000000-ab12. What it does is explained in docs/architecture.md.
+
+set -u
+run=/shared/runs/train-20260101T000000-ab12
+start=${EPOCHREALTIME:-$(date +%s.%N)}
+number=0
+export MUSTER_JOB_START=${start/,/.} MUSTER_ATTEMPT=$number MUSTER_BACKEND=local
+attempt=$run/attempt-$MUSTER_ATTEMPT
+canary="train-20260101T000000-ab12 $MUSTER_ATTEMPT"
+mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
+
+has() { # file: listing first, since a network filesystem may remember for long that a file was not there
+  ls "$attempt" >/dev/null 2>&1
+  [ -s "$attempt/$1" ]
+}
+record() { # code, reason: the outcome, unless the run has recorded one
+  has outcome && return
+  rm -f "$attempt/reserve"
+  local reason state=failed
+  case $1 in 0) state=succeeded ;; 130 | 143) state=stopped ;; esac
+  reason=$(printf %s "$2" | LC_ALL=C tr -cd '[:print:]' | tr -d '"\\')
+  printf '{"exit_code": %d, "state": "%s", "end_reason": "%s"}\n' "$1" "$state" "$reason" >"$attempt/outcome.tmp"
+  mv "$attempt/outcome.tmp" "$attempt/outcome"
+}
+lead_ended() { grep -qs '"rank": 0[,}]' "$attempt/lead-0.json" && grep -aEq "error: [^ ]*: tasks? 0[-,:].*$1" "$attempt/steps.log"; }
+signal_asked() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
+last_words() { # what says why, if anything does: a node's own words, a container runtime's; else the last line
+  for words in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do
+    grep -aE "$words" "$attempt/steps.log" | sort | head -n 1 | grep -a . && return
+  done
+  grep -av '^srun: \(job\|Job\|Force\)' "$attempt/steps.log" | tail -n 1
+}
+ask_to_stop() { # signal: the lead looks for this file
+  [ -e "$attempt/stop.json" ] || printf '{"signal": %d, "reason": "the job received %s"}\n' "$1" "$2" \
+    >"$attempt/stop.json.tmp" && mv "$attempt/stop.json.tmp" "$attempt/stop.json" 2>/dev/null
+}
+trap 'ask_to_stop 15 SIGTERM' TERM
+trap 'ask_to_stop 2 SIGINT' INT
+trap : USR1 USR2 # the agents hear it too, and the lead passes it on
+
+touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log"
+printf '%s\n' "$canary" >"$attempt/canary"
+head -c 65536 /dev/zero >"$attempt/reserve" # so that a full disk cannot prevent the outcome from being written
+printf '%s\n' node-0 node-1 node-2 >"$attempt/hosts"
+# The launcher gets a session of its own: a signal to this script must not reach it.
+setsid /opt/muster/bin/python /opt/muster/lib/local_launcher.py 3 \
+  bash -c '
+muster_attempt=$1 muster_canary=$2 muster_python=$3 muster_setup=$4 muster_run=$5 muster_check=$6
+set --
+export MUSTER_RANK=${MUSTER_TASK} MUSTER_HOST=${MUSTER_NODE}
+muster_say() { echo "muster: $MUSTER_HOST: $1" >&3; }
+exec 3>&2
+trap : HUP QUIT USR1 USR2 ALRM URG # for the driver, which does not run yet: they must not end this shell
+ls "$muster_attempt" >/dev/null 2>&1
+if [ "$(cat "$muster_attempt/canary" 2>/dev/null)" != "$muster_canary" ]; then
+  muster_say "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
+  exit 121
+fi
+muster_node=$muster_attempt/nodes/$(printf %04d "${MUSTER_TASK}")
+if [ "${MUSTER_TASK}" -le 8 ]; then
+  (
+    trap '"'"''"'"' HUP QUIT USR1 USR2 ALRM URG
+    muster_beat=0
+    while kill -0 $$ && [ ! -e "$muster_node.json" ]; do
+      muster_beat=$((muster_beat + 1))
+      echo "$muster_beat" >"$muster_node.alive"
+      sleep 2 || break
+    done &
+  ) </dev/null >/dev/null 2>&1 3>&-
+fi
+exec >>"$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
+if [ -n "$muster_setup" ]; then
+  trap '"'"'muster_say "--setup ended the shell"; exit 122'"'"' EXIT
+  eval "$muster_setup" || {
+    muster_code=$?
+    trap - EXIT
+    muster_say "--setup failed with code $muster_code"
+    exit 122
+  }
+  trap - EXIT
+fi
+if [ -n "$muster_check" ]; then
+  (eval "$muster_check") || {
+    muster_code=$?
+    muster_last=$(tail -n 1 "$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log")
+    muster_say "--health-check failed${muster_last:+: $muster_last} (code $muster_code)"
+    exit 124
+  }
+fi
+command -v "$muster_python" >/dev/null || { muster_say "no Python interpreter at $muster_python"; exit 127; }
+trap '"'"''"'"' HUP QUIT USR1 USR2 ALRM URG # until the agent handles them
+exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
+' \
+  muster "$attempt" "$canary" python3 'module load cuda; source "env.sh"' "$run" '' </dev/null >"$attempt/steps.log" 2>&1 &
+launcher=$!
+
+tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
+output=$!
+
+# What only this script can notice: that no lead ever came, or that it went before anybody had joined it; and tasks
+# that hold the step after the end.
+guard() {
+  trap - TERM INT USR1 USR2
+  exec {pause}<> <(:)
+  before=
+  until has outcome; do
+    read -rt 0.5 -u "$pause"
+    why=
+    if has lead-0.json; then
+      lead_ended '' || continue
+      why="the lead is gone"
+    elif has stop.json; then record $((128 + $(signal_asked))) "stopped before the lead was up"
+    elif grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"; then why="a task ended before the lead was up"
+    fi
+    # Seen twice: the lead itself knows more, and gets a moment to say it.
+    [ -n "$why" ] && [ "$why" = "$before" ] && record 125 "$why: $(last_words)"
+    before=$why
+  done
+  echo seen >>"$attempt/job-end"
+  read -rt 10 -u "$pause"
+  kill -TERM "$launcher"
+}
+guard 2>/dev/null &
+guard=$!
+
+code=125
+while kill -0 "$launcher" 2>/dev/null; do wait "$launcher"; done # a signal to this script interrupts a wait
+wait "$launcher"
+left=$?
+kill "$guard" 2>/dev/null
+if has lead-0.json; then [ "$left" = 0 ] && code=0
+elif [ ! -d "$attempt" ]; then code=$left # the run directory has vanished: the lead's own code is all there is
+fi
+# The lead leaves with the driver's code. Where its last words could not be written (a full disk), or are not to be
+# seen yet, a success of all tasks, after there was a lead, is a success. A lead that was killed left no words.
+for _ in 1 2 3 4 5; do
+  if has outcome || ! has lead-0.json || ! lead_ended 'Exited with'; then break; fi
+  read -rt 1 <> <(:)
+done
+why="the step ended without an outcome"
+has lead-0.json && lead_ended '' && why="the lead is gone"
+record "$code" "$why: $(last_words)"
+wait "$output"
+recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
+{ echo ended >>"$attempt/job-end"; } 2>/dev/null # with this script Slurm ends the job
+exit "${recorded:-$code}"

@@ -1,0 +1,157 @@
+"""The job script as text: unchanged unless meant, valid for bash, and safe whatever the values from outside contain."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from shlex import quote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster.launch import run_writer
+from muster.launch.job_script import Launcher, OnNode, render
+from muster.launch.requeue import NEXT_ATTEMPT
+from muster.launch.run_writer import new_run_id, plan_run
+from muster.launch.target import Place
+from muster.spec import JobSpec
+
+GOLDEN = Path(__file__).parent / "golden"
+REGENERATE = "REGENERATE_GOLDEN"  # set it to write the files anew; then read the difference
+
+SPEC = JobSpec(
+    command=["python", "train.py", "--name", "it's $HOME"],
+    name="train",
+    setup='module load cuda; source "env.sh"',
+    python="python3",
+    runs_dir="/shared/runs",
+    workdir="/",
+    time="2:00:00",
+    comment='a "quoted" comment',
+)
+PLACES = {"sbatch": Place("sbatch", 4), "allocation": Place("allocation", 2), "local": Place("local", 3)}
+AGAIN = SPEC.model_copy(update={"requeue_on": ["timeout", "node-fail", "exit=75"], "chain": 3})
+SCRIPTS = (*PLACES, "restarts")
+
+# Bash reads the script as bytes, and file names have no NUL; half characters (Cs) are no text at all.
+TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=40)
+MARKS = st.sampled_from(
+    ["@RUN@", "@SETUP@", "@PRELUDE@", "$(touch pwned)", "`touch pwned`", "';touch pwned;'", '"', "\\"]
+)
+HOSTILE = st.lists(TEXT | MARKS, max_size=4).map("".join)
+FILE_NAME = HOSTILE.map(lambda name: "d" + name.replace("/", "_")[:50])
+
+
+def fix_details(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What differs from run to run and from machine to machine stays the same."""
+    monkeypatch.setattr(run_writer, "new_run_id", lambda name: f"{name}-20260101T000000-ab12")
+    monkeypatch.setattr(sys, "executable", "/opt/muster/bin/python")
+    monkeypatch.setattr(run_writer.local_launcher, "__file__", "/opt/muster/lib/local_launcher.py")
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The script of each place, for a job whose every detail is fixed."""
+    fix_details(monkeypatch)
+    texts = {kind: plan_run(SPEC, place, Path("/")).script for kind, place in PLACES.items()}
+    return {**texts, "restarts": plan_run(AGAIN, PLACES["sbatch"], Path("/")).script}
+
+
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_the_script_is_the_one_that_was_reviewed(scripts: dict[str, str], kind: str) -> None:
+    golden = GOLDEN / f"{kind}.sh"
+    if os.environ.get(REGENERATE):
+        golden.write_text(scripts[kind])
+    assert scripts[kind] == golden.read_text(), f"if this change is meant: {REGENERATE}=1 pytest {__file__}"
+
+
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_bash_finds_no_fault_in_the_script(scripts: dict[str, str], kind: str) -> None:
+    checked = subprocess.run(["bash", "-n"], input=scripts[kind], capture_output=True, text=True)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.sh")), ids=lambda path: path.stem)
+def test_shellcheck_finds_no_fault_in_the_script(path: Path) -> None:
+    # The prelude's own variables, inside single quotes, are meant for the node's shell (SC2016).
+    checked = subprocess.run(
+        ["shellcheck", "--severity=warning", "--exclude=SC2016", str(path)], capture_output=True, text=True
+    )
+    assert checked.stdout == ""
+
+
+def test_only_a_submitted_job_has_directives(scripts: dict[str, str]) -> None:
+    assert {kind: "#SBATCH" in text for kind, text in scripts.items()} == {
+        "sbatch": True,
+        "restarts": True,
+        "allocation": False,
+        "local": False,
+    }
+
+
+def test_one_launcher_starts_all_nodes(scripts: dict[str, str]) -> None:
+    for kind in ("sbatch", "allocation"):
+        lines = [line for line in scripts[kind].splitlines() if not line.startswith("#")]
+        assert sum(line.lstrip().startswith(("srun", "setsid srun")) for line in lines) == 1
+
+
+# -- values from outside never reach a shell unquoted -----------------------------------------------------------
+
+
+def launched(script: str, directory: str) -> list[str]:
+    """The words that follow the launcher's own: the script is run up to there, with a launcher that lists them."""
+    start, mark, _ = script.partition("launcher=$!")
+    assert mark
+    done = subprocess.run(["bash"], input=f"{start}\nwait\n".encode(), cwd=directory, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    (log,) = Path(directory).glob("*/attempt-0/steps.log")
+    return log.read_bytes().decode().removesuffix("\0").split("\0")
+
+
+LISTING = Launcher("local", ["printf", quote(r"%s\0")], "MUSTER_TASK", "MUSTER_NODE")
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=HOSTILE, directory=FILE_NAME, python=HOSTILE, setup=HOSTILE, check=HOSTILE)
+def test_every_value_arrives_at_the_launcher_as_it_was_given(
+    name: str, directory: str, python: str, setup: str, check: str
+) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        run_dir, run_id = f"{scratch}/{directory}", new_run_id(name)
+        words = launched(render(run_dir, run_id, OnNode(python, setup, check), LISTING, []), scratch)
+        attempt = f"{run_dir}/attempt-0"
+        assert words[:2] == ["bash", "-c"]
+        assert words[3:] == ["muster", attempt, f"{run_id} 0", python, setup, run_dir, check]
+        assert os.listdir(scratch) == [directory]  # nothing was executed on the way
+        assert sorted(os.listdir(attempt)) == ["canary", "logs", "nodes", "phases.log", "reserve", "steps.log"]
+
+
+@given(name=HOSTILE)
+def test_a_run_s_id_is_plain_text_whatever_the_job_is_called(name: str) -> None:
+    run_id = new_run_id(name)
+    assert quote(run_id) == run_id
+    assert run_id[0] not in "-." and "/" not in run_id
+    assert run_id.isascii()
+
+
+def test_every_start_of_a_job_gets_an_attempt_of_its_own(tmp_path: Path) -> None:
+    launcher = Launcher("slurm", ["true"], "SLURM_PROCID", "SLURMD_NODENAME", attempt=NEXT_ATTEMPT)
+    script = render(f"{tmp_path}/r", "r", OnNode("python3"), launcher, [])
+    (tmp_path / "r").mkdir()
+    for number in range(3):
+        assert not (tmp_path / "r" / f"attempt-{number}").exists()
+        subprocess.run(["bash"], input=script.encode(), timeout=60)
+        assert (tmp_path / "r" / f"attempt-{number}" / "outcome").exists()
+
+
+def test_a_run_directory_that_is_gone_ends_the_job_at_once(tmp_path: Path) -> None:
+    (tmp_path / "r").write_text("in the way")
+    launcher = Launcher("slurm", ["true"], "SLURM_PROCID", "SLURMD_NODENAME", attempt=NEXT_ATTEMPT)
+    script = render(f"{tmp_path}/r", "r", OnNode("python3"), launcher, [])
+    assert subprocess.run(["bash"], input=script.encode(), capture_output=True, timeout=60).returncode == 125

@@ -1,0 +1,285 @@
+"""Beginning again: what the job script decides after each end, and tells Slurm and the run directory, once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import pytest
+
+from muster.errors import Mistake
+from muster.launch.job_script import Launcher, OnNode, render
+from muster.launch.requeue import NEXT_ATTEMPT, check, restart
+from muster.launch.slurm_directives import options
+from muster.launch.target import Place
+from muster.rundir import RunPaths, read_json
+from muster.spec import JobSpec
+
+# Slurm's side: `show job` prints what the test says, `requeue` is noted and answered.
+SCONTROL = """#!/bin/bash
+case "$*" in
+  "--oneliner show job $EXPECTED_ID") cat "$SLURM_SHOWS" ;;
+  "requeue $EXPECTED_ID") echo requeue >>"$SLURM_ASKED"; exit "${SLURM_REFUSES:-0}" ;;
+  *) echo "not expected: $*" >&2; exit 9 ;;
+esac
+"""
+SHOWN = (
+    "JobId=77 JobName=x JobState={state} Reason={reason} Requeue=1 Restarts={restarts} StartTime=2026-01-01T10:00:00"
+)
+SHOWS = {
+    "scancel": SHOWN.format(state="COMPLETING", reason="None", restarts=0),
+    "timeout": SHOWN.format(state="COMPLETING", reason="TimeLimit", restarts=0),
+    "preempt": SHOWN.format(state="COMPLETING", reason="None", restarts=0) + " PreemptTime=2026-01-01T10:05:00",
+    "an older preemption": SHOWN.format(state="COMPLETING", reason="None", restarts=0)
+    + " PreemptTime=2026-01-01T09:00:00",
+    "requeued": SHOWN.format(state="COMPLETING", reason="None", restarts=1),
+}
+ALL = ["timeout", "preempt", "node-fail", "exit=7"]
+
+
+class Job:
+    """A submitted job whose step ends as the test says."""
+
+    def __init__(self, directory: Path, requeue_on: Sequence[str] = ALL, **fields: Any) -> None:
+        self.run = RunPaths(str(directory / "r-1"))
+        self.spec = JobSpec(command=["true"], requeue_on=list(requeue_on), **fields)
+        self._asked, self._shows = directory / "asked", directory / "shows"
+        self._bin = directory / "bin"
+        os.makedirs(self.run.root)
+        self._bin.mkdir()
+        (self._bin / "scontrol").write_text(SCONTROL)
+        (self._bin / "scontrol").chmod(0o755)
+
+    def ends(
+        self,
+        outcome: dict[str, Any],
+        shows: str = "scancel",
+        step: str = "",
+        restarts: int = 0,
+        refuses: int = 0,
+        arguments: Sequence[str] = (),
+        task: str = "",
+    ) -> subprocess.CompletedProcess[str]:
+        """One start of the job: its step runs `step`, then leaves this outcome."""
+        self._shows.write_text(SHOWS[shows])
+        leave = f"printf '%s\\n' {quote(json.dumps(outcome))} >$run/attempt-$MUSTER_ATTEMPT/outcome"
+        words = ["bash", "-c", quote(f"run={quote(self.run.root)}\n{step}\n{leave}")]
+        launcher = Launcher("slurm", words, "TASK", "NODE", attempt=NEXT_ATTEMPT)
+        text = render(self.run.root, "r-1", OnNode(sys.executable), launcher, [], restart=restart(self.spec))
+        env = {
+            **os.environ,
+            "PATH": f"{self._bin}:{os.environ['PATH']}",
+            "SLURM_JOB_ID": "77",
+            "EXPECTED_ID": f"77_{task}" if task else "77",
+            **({"SLURM_ARRAY_JOB_ID": "77", "SLURM_ARRAY_TASK_ID": task} if task else {}),
+            "SLURM_SHOWS": str(self._shows),
+            "SLURM_ASKED": str(self._asked),
+            "SLURM_REFUSES": str(refuses),
+            **({"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}),
+        }
+        script = self._bin.parent / "job.sh"
+        script.write_text(text)
+        done = subprocess.run(["bash", str(script), *arguments], env=env, capture_output=True, text=True, timeout=60)
+        assert "not expected" not in done.stderr, done.stderr
+        return done
+
+    def requeues(self) -> int:
+        return len(self._asked.read_text().splitlines()) if self._asked.exists() else 0
+
+    def sequel(self, attempt: int = 0) -> dict[str, str] | None:
+        found: dict[str, str] | None = read_json(self.run.attempt(attempt).sequel)
+        return found
+
+
+def failed(code: int, **more: Any) -> dict[str, Any]:
+    return {"exit_code": code, "state": "failed", "end_reason": f"the driver exited with {code}", **more}
+
+
+STOPPED = {"exit_code": 143, "state": "stopped", "end_reason": "the job received SIGTERM", "signalled": True}
+SUCCEEDED = {"exit_code": 0, "state": "succeeded", "end_reason": "the driver exited with 0"}
+
+
+# -- which ends ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "shows", "cause"),
+    [
+        (STOPPED, "timeout", "timeout"),
+        ({**STOPPED, "exit_code": 0}, "timeout", "timeout"),  # the driver saved its state and left
+        (STOPPED, "preempt", "preempt"),
+        (failed(125, lost=True), "scancel", "node-fail"),
+        (failed(7), "scancel", "exit=7"),
+    ],
+)
+def test_a_job_is_requeued_once_after_an_end_for_which_that_was_asked(
+    tmp_path: Path, outcome: dict[str, Any], shows: str, cause: str
+) -> None:
+    job = Job(tmp_path)
+    assert job.ends(outcome, shows).returncode == outcome["exit_code"]
+    assert job.requeues() == 1
+    assert job.sequel() == {"again": "requeue", "cause": cause, "note": ""}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "shows"),
+    [
+        (STOPPED, "scancel"),
+        (STOPPED, "an older preemption"),
+        (SUCCEEDED, "timeout"),
+        ({**SUCCEEDED, "signalled": True}, "timeout"),  # the limit came after the driver's end
+        (failed(8), "scancel"),
+        (failed(125), "scancel"),  # something failed on a node that is there
+    ],
+)
+def test_no_other_end_is(tmp_path: Path, outcome: dict[str, Any], shows: str) -> None:
+    job = Job(tmp_path)
+    job.ends(outcome, shows)
+    assert job.requeues() == 0
+    sequel = job.sequel()
+    assert sequel is not None and sequel["again"] == "none"
+
+
+@pytest.mark.parametrize(("outcome", "shows"), [(STOPPED, "timeout"), (STOPPED, "preempt"), (failed(7), "scancel")])
+def test_an_end_that_was_not_named_is_the_end(tmp_path: Path, outcome: dict[str, Any], shows: str) -> None:
+    job = Job(tmp_path, requeue_on=["node-fail"])
+    job.ends(outcome, shows)
+    assert job.requeues() == 0
+
+
+def test_a_job_that_a_person_stopped_is_not_requeued(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.ends(STOPPED, "timeout", step="""echo '{"signal": 15, "patient": true}' >$run/attempt-0/stop.json""")
+    assert job.requeues() == 0
+
+
+def test_of_an_array_the_task_alone_is_requeued(tmp_path: Path) -> None:
+    """The last task's own id is the array's too, by which Slurm would requeue all of them."""
+    job = Job(tmp_path)
+    job.ends(failed(7), task="3")
+    assert job.requeues() == 1
+
+
+def test_what_slurm_requeues_itself_is_left_to_it(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.ends(STOPPED, "requeued")
+    assert job.requeues() == 0
+    assert job.sequel() == {"again": "requeue", "cause": "slurm", "note": ""}
+
+
+def test_a_job_is_requeued_no_more_often_than_asked(tmp_path: Path) -> None:
+    job = Job(tmp_path, max_requeues=2)
+    for restarts in range(4):
+        job.ends(failed(7), restarts=restarts)
+    assert job.requeues() == 2
+    sequel = job.sequel(attempt=2)
+    assert sequel is not None and sequel["again"] == "none" and "--max-requeues is 2" in sequel["note"]
+
+
+def test_a_requeue_that_slurm_refuses_is_told(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    assert job.ends(failed(7), refuses=1).returncode == 7
+    sequel = job.sequel()
+    assert sequel is not None and sequel["again"] == "none" and "scontrol requeue failed" in sequel["note"]
+
+
+# -- when ----------------------------------------------------------------------------------------------------------
+
+TERM = "kill -TERM $PPID; until [ -s $run/attempt-0/stop.json ]; do sleep 0.1; done"
+REQUEUED = "until [ -s $SLURM_ASKED ]; do sleep 0.1; done"
+
+
+def test_when_slurm_ends_the_job_it_is_requeued_before_its_kill_may_come(tmp_path: Path) -> None:
+    """The step here goes on until the requeue was asked for: nobody waits for its end."""
+    job = Job(tmp_path)
+    job.ends(STOPPED, "timeout", step=f"{TERM}; {REQUEUED}")
+    assert job.requeues() == 1
+
+
+def test_a_limit_that_comes_after_the_driver_s_end_does_not_requeue_a_success(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    status = """echo '{"driver": {"state": "ended", "exit_code": 0}}' >$run/attempt-0/status-0.json"""
+    job.ends(SUCCEEDED, "timeout", step=f"{status}; {TERM}")
+    assert job.requeues() == 0
+
+
+# -- chains --------------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_goes_on_after_a_failure_and_ends_with_a_success(tmp_path: Path) -> None:
+    job = Job(tmp_path, requeue_on=[], chain=3)
+    assert job.ends(failed(1)).returncode == 1
+    assert job.ends(SUCCEEDED, arguments=["2"]).returncode == 0
+    rest = job.ends(failed(1), arguments=["3"])
+    assert (rest.returncode, "nothing is left to do" in rest.stdout) == (0, True)
+    assert sorted(name for name in os.listdir(job.run.root)) == ["attempt-0", "attempt-1"]
+    assert job.sequel(0) == {"again": "chain", "cause": "exit=1", "note": ""}
+    assert job.sequel(1) == {"again": "none", "cause": "", "note": ""}
+
+
+def test_the_last_job_of_a_chain_is_the_end_of_it(tmp_path: Path) -> None:
+    job = Job(tmp_path, requeue_on=[], chain=2)
+    job.ends(failed(1))
+    job.ends(failed(2), arguments=["2"])
+    assert job.sequel(1) == {"again": "none", "cause": "exit=2", "note": ""}
+
+
+def test_a_chain_goes_on_after_a_time_limit_whatever_code_the_driver_left_with(tmp_path: Path) -> None:
+    job = Job(tmp_path, requeue_on=[], chain=2)
+    job.ends({**STOPPED, "exit_code": 0}, "timeout")
+    assert job.sequel() == {"again": "chain", "cause": "timeout", "note": ""}
+    assert job.ends(SUCCEEDED, arguments=["2"]).returncode == 0
+
+
+def test_what_is_left_of_a_chain_that_a_person_stopped_ends_at_once(tmp_path: Path) -> None:
+    job = Job(tmp_path, requeue_on=[], chain=2)
+    job.ends(STOPPED, step="""echo '{"signal": 15, "patient": true}' >$run/attempt-0/stop.json""")
+    assert job.sequel() == {"again": "none", "cause": "", "note": ""}
+    assert job.ends(failed(1), arguments=["2"]).returncode == 143
+    assert os.listdir(job.run.root) == ["attempt-0"]
+
+
+def test_a_job_of_a_chain_is_requeued_before_the_next_one_follows(tmp_path: Path) -> None:
+    job = Job(tmp_path, requeue_on=["exit=7"], chain=2, max_requeues=1)
+    job.ends(failed(7))
+    assert job.sequel() == {"again": "requeue", "cause": "exit=7", "note": ""}
+    job.ends(failed(7), restarts=1)
+    sequel = job.sequel(1)
+    assert sequel is not None and sequel["again"] == "chain" and "--max-requeues" in sequel["note"]
+
+
+# -- what is asked of sbatch ---------------------------------------------------------------------------------------
+
+
+def test_a_job_that_asks_for_nothing_of_it_has_no_line_about_it() -> None:
+    assert restart(JobSpec(command=["true"])) == restart(JobSpec(command=["true"], max_requeues=9))
+    assert restart(JobSpec(command=["true"])).decide == ""
+
+
+def test_a_job_that_may_be_requeued_says_so_to_slurm() -> None:
+    asked = options(JobSpec(command=["true"], requeue_on=["timeout"]), "/r", "/w")
+    assert "requeue" in asked and "no-kill" in asked
+    assert "requeue" not in options(JobSpec(command=["true"]), "/r", "/w")
+
+
+def test_after_a_node_s_failure_slurm_may_begin_again_where_the_job_script_is_lost() -> None:
+    asked = options(JobSpec(command=["true"], requeue_on=["node-fail"]), "/r", "/w")
+    assert "requeue" in asked and "no-kill" not in asked
+
+
+@pytest.mark.parametrize(("kind", "said"), [("local", "on one machine"), ("allocation", "inside an allocation")])
+def test_a_chain_is_refused_where_nothing_is_submitted(kind: str, said: str) -> None:
+    with pytest.raises(Mistake, match=f"--chain 2: {said} no job is submitted"):
+        check(JobSpec(command=["true"], chain=2), Place(kind, 1))
+    check(JobSpec(command=["true"], requeue_on=["timeout"]), Place(kind, 1))
+
+
+def test_a_job_that_may_not_be_requeued_cannot_ask_for_it() -> None:
+    with pytest.raises(Mistake, match="exclude each other"):
+        check(JobSpec(command=["true"], requeue_on=["timeout"], sbatch={"no-requeue": None}), Place("sbatch", 1))

@@ -1,0 +1,148 @@
+"""Where a job runs, on how many nodes, and with which interpreter: the choices as tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.errors import BackendError
+from muster.launch.run_writer import plan_run
+from muster.launch.target import Place, choose_place, choose_python
+from muster.spec import JobSpec
+
+IN_ALLOCATION = {"SLURM_JOB_ID": "42", "SLURM_JOB_NUM_NODES": "4"}
+
+
+def job(**fields: Any) -> JobSpec:
+    return JobSpec(**{"command": ["true"], **fields})
+
+
+def make_program(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+# -- the place --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("backend", "programs", "env", "place"),
+    [
+        ("auto", [], {}, Place("local", 2)),
+        ("auto", ["sbatch", "srun"], {}, Place("sbatch", 2)),
+        ("auto", ["sbatch", "srun"], IN_ALLOCATION, Place("allocation", 2)),
+        ("auto", ["srun"], IN_ALLOCATION, Place("allocation", 2)),
+        ("auto", [], IN_ALLOCATION, Place("local", 2)),
+        ("slurm", ["sbatch", "srun"], {}, Place("sbatch", 2)),
+        ("slurm", ["sbatch", "srun"], IN_ALLOCATION, Place("allocation", 2)),
+        ("local", ["sbatch", "srun"], {}, Place("local", 2)),
+        ("local", ["sbatch", "srun"], IN_ALLOCATION, Place("local", 2)),
+    ],
+)
+def test_the_place(tmp_path: Path, backend: str, programs: list[str], env: dict[str, str], place: Place) -> None:
+    for program in programs:
+        make_program(tmp_path / program)
+    assert choose_place(job(backend=backend, nodes=2), {"PATH": str(tmp_path), **env}) == place
+
+
+@pytest.mark.parametrize("env", [{}, IN_ALLOCATION])
+def test_slurm_where_there_is_none_is_an_error_that_says_what_to_do(tmp_path: Path, env: dict[str, str]) -> None:
+    with pytest.raises(BackendError, match=r"no sbatch on PATH.*--backend local"):
+        choose_place(job(backend="slurm"), {"PATH": str(tmp_path), **env})
+
+
+@pytest.mark.parametrize(
+    ("place", "backend", "attached"),
+    [("local", "local", True), ("allocation", "slurm", True), ("sbatch", "slurm", False)],
+)
+def test_only_a_submitted_job_outlives_the_command(place: str, backend: str, attached: bool) -> None:
+    assert (Place(place, 1).backend, Place(place, 1).attached) == (backend, attached)
+
+
+@pytest.mark.parametrize(
+    ("fields", "env", "nodes"),
+    [
+        ({}, {}, 4),
+        ({"nodes": 4}, {}, 4),
+        ({"nodes": 1}, {}, 1),
+        ({}, {"SLURM_JOB_NUM_NODES": ""}, 1),
+        ({}, {"SLURM_JOB_NUM_NODES": "", "SLURM_NNODES": "3"}, 3),
+    ],
+)
+def test_an_allocation_is_used_whole_unless_fewer_nodes_are_asked_for(
+    tmp_path: Path, fields: dict[str, int], env: dict[str, str], nodes: int
+) -> None:
+    make_program(tmp_path / "srun")
+    assert choose_place(job(**fields), {"PATH": str(tmp_path), **IN_ALLOCATION, **env}) == Place("allocation", nodes)
+
+
+@pytest.mark.parametrize(("have", "said"), [("4", "job 42) has 4 nodes"), ("1", "job 42) has 1 node,")])
+def test_an_allocation_that_is_too_small_says_so(tmp_path: Path, have: str, said: str) -> None:
+    make_program(tmp_path / "srun")
+    with pytest.raises(BackendError, match="too few for --nodes 5") as error:
+        choose_place(job(nodes=5), {"PATH": str(tmp_path), **IN_ALLOCATION, "SLURM_JOB_NUM_NODES": have})
+    assert said in str(error.value)
+
+
+# -- the interpreter --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("there", "chosen"),
+    [
+        ({"asked", "virtualenv", "conda", "beside"}, "asked"),
+        ({"virtualenv", "conda", "beside"}, "virtualenv"),
+        ({"conda", "beside"}, "conda"),
+        ({"beside"}, "beside"),
+        (set(), None),
+    ],
+)
+def test_the_interpreter(tmp_path: Path, there: set[str], chosen: str | None) -> None:
+    places = {name: tmp_path / name / "bin" / "python" for name in ("asked", "virtualenv", "conda")}
+    places["beside"] = tmp_path / ".venv" / "bin" / "python"
+    for name in there:
+        make_program(places[name])
+    spec = job(python=str(places["asked"])) if "asked" in there else job()
+    env = {"VIRTUAL_ENV": str(tmp_path / "virtualenv"), "CONDA_PREFIX": str(tmp_path / "conda")}
+    assert choose_python(spec, env, tmp_path) == (str(places[chosen]) if chosen else "python3")
+
+
+def test_muster_s_own_interpreter_is_never_taken_silently(tmp_path: Path) -> None:
+    assert choose_python(job(), {}, tmp_path) == "python3"
+
+
+def test_a_name_without_a_slash_is_looked_up_on_the_node(tmp_path: Path) -> None:
+    assert choose_python(job(python="python3.12"), {}, tmp_path) == "python3.12"
+
+
+def test_a_path_is_taken_from_the_directory_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_program(tmp_path / "env" / "python")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for written in ("env/python", "./env/python", "~/env/python", str(tmp_path / "env" / "python")):
+        assert choose_python(job(python=written), {}, tmp_path) == str(tmp_path / "env" / "python")
+
+
+@pytest.mark.parametrize("written", ["env/python", "/no/such/python"])
+def test_a_path_with_no_interpreter_is_refused_as_it_was_written(tmp_path: Path, written: str) -> None:
+    with pytest.raises(BackendError, match=f"--python {written}: no such interpreter"):
+        choose_python(job(python=written), {}, tmp_path)
+
+
+def test_an_empty_variable_is_no_active_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_program(tmp_path / "bin" / "python")
+    monkeypatch.chdir(tmp_path)
+    assert choose_python(job(), {"VIRTUAL_ENV": "", "CONDA_PREFIX": ""}, tmp_path) == "python3"
+
+
+# -- names of directories ---------------------------------------------------------------------------------------
+
+
+def test_a_directory_with_a_line_break_in_its_name_is_refused(tmp_path: Path) -> None:
+    odd = tmp_path / "a\ntouch pwned #"
+    odd.mkdir()
+    with pytest.raises(BackendError, match="control character"):
+        plan_run(job(), Place("sbatch", 1), odd)

@@ -1,0 +1,166 @@
+"""A machine that feeds the protocol any order of events, sensible or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+from tests.lifecycle.promises import LONGEST_GRACE_S, Promises
+
+from muster.lifecycle.events import (
+    Arrived,
+    DriverEnded,
+    DriverStalled,
+    HeadUp,
+    Health,
+    NodeFailed,
+    NodeGone,
+    NodeLost,
+    Progress,
+    Ready,
+    StopRequested,
+    Tick,
+)
+from muster.lifecycle.state_machine import FINISH_TIMEOUT_S, Plan
+from muster.lifecycle.states import ENDED, RunState
+from muster.lifecycle.topology import Place
+
+MOST_NODES = 5
+RANKS = st.integers(0, MOST_NODES - 1)
+AGO = st.sampled_from([0, 0, 0, 1])  # how many cycles ago an event's own cycle was
+MENDING = st.fixed_dictionaries(
+    {
+        "on_node_loss": st.sampled_from(["fail", "replace", "restart"]),
+        "max_restarts": st.integers(0, 2),
+        "restart_on_driver_failure": st.booleans(),
+        "restart_grace": st.floats(0, LONGEST_GRACE_S),
+        "no_progress_limit": st.integers(0, 2),
+        "topology": st.booleans(),
+    }
+)
+ANSWERS = st.lists(st.booleans(), min_size=4)
+
+
+class AnyOrder(Promises):
+    """Feeds every kind of event at any time, for ranks in any state."""
+
+    @initialize(
+        nodes=st.integers(1, MOST_NODES),
+        spares=st.integers(0, 2),
+        ray=st.booleans(),
+        mending=MENDING,
+        answers=ANSWERS,
+    )
+    def begin(self, nodes: int, spares: int, ray: bool, mending: dict[str, Any], answers: list[bool]) -> None:
+        hosts = [f"n{rank}" for rank in range(nodes)]
+        self.start(Plan(hosts, ray, 100.0, 50.0, spares=min(spares, nodes - 1), **mending), answers)
+
+    # -- events -------------------------------------------------------------------------------------------------
+
+    def rank(self, rank: int) -> int:
+        return rank % self.protocol.plan.nodes
+
+    def arrive(self, rank: int) -> None:
+        domain = "ab"[rank // 2 % 2]
+        self.feed(Arrived(rank, f"n{rank}", Place(domain, f"{domain}.n{rank}")))
+
+    @rule(rank=RANKS)
+    def a_node_arrives(self, rank: int) -> None:
+        self.arrive(self.rank(rank))
+
+    @rule()
+    def all_nodes_arrive(self) -> None:
+        for rank in reversed(range(self.protocol.plan.nodes)):
+            self.arrive(rank)
+
+    @rule(ago=AGO)
+    def the_head_is_up(self, ago: int) -> None:
+        self.feed(HeadUp(self.cycle - ago))
+
+    @rule(rank=RANKS, ago=AGO)
+    def a_node_is_ready(self, rank: int, ago: int) -> None:
+        self.feed(Ready(self.rank(rank), self.cycle - ago))
+
+    @rule()
+    def ray_is_up_everywhere(self) -> None:
+        self.feed(HeadUp(self.cycle))
+        for rank in range(self.protocol.plan.nodes):
+            self.feed(Ready(rank, self.cycle))
+
+    @rule()
+    def everybody_told_to_stop_is_clean(self) -> None:
+        for rank in sorted(self.unanswered):
+            self.feed(NodeGone(rank, self.cycle))
+
+    @rule()
+    def all_goes_well_until_the_driver_runs(self) -> None:
+        self.all_nodes_arrive()
+        self.everybody_told_to_stop_is_clean()
+        self.time_passes(self.protocol.plan.last_call)
+        self.ray_is_up_everywhere()
+
+    @precondition(lambda self: self.protocol.state is RunState.RUNNING)
+    @rule(rank=RANKS, driver_fails=st.booleans())
+    def something_is_lost_under_the_driver_which_ends(self, rank: int, driver_fails: bool) -> None:
+        if not driver_fails:
+            self.feed(NodeLost(self.rank(rank), "its connection ended"))
+        self.feed(DriverEnded(1, "exited with 1", self.cycle))
+
+    @rule(rank=RANKS, phase=st.sampled_from(["start", "ray"]), ago=AGO)
+    def a_node_fails(self, rank: int, phase: str, ago: int) -> None:
+        self.feed(NodeFailed(self.rank(rank), phase, "it broke", self.cycle - ago))
+
+    @rule(rank=RANKS)
+    def a_node_is_lost(self, rank: int) -> None:
+        self.feed(NodeLost(self.rank(rank), "its connection ended"))
+
+    @rule(code=st.sampled_from([0, 1, 143]), ago=AGO)
+    def the_driver_ends(self, code: int, ago: int) -> None:
+        self.feed(DriverEnded(code, f"exited with {code}", self.cycle - ago))
+
+    @rule(ago=AGO)
+    def the_driver_stalls(self, ago: int) -> None:
+        self.feed(DriverStalled("no output for 60 s", self.cycle - ago))
+
+    @rule(signum=st.sampled_from([2, 15]), grace=st.floats(0, LONGEST_GRACE_S))
+    def somebody_asks_to_stop(self, signum: int, grace: float) -> None:
+        self.feed(StopRequested("stopped by alice", signum, grace))
+
+    @rule(rank=RANKS, ago=AGO)
+    def a_node_is_gone(self, rank: int, ago: int) -> None:
+        self.feed(NodeGone(self.rank(rank), self.cycle - ago))
+
+    @rule(rank=RANKS, ok=st.booleans())
+    def a_node_checks_itself(self, rank: int, ok: bool) -> None:
+        self.feed(Health(self.rank(rank), ok, "it is too warm"))
+
+    @rule(ago=AGO)
+    def the_driver_gets_on(self, ago: int) -> None:
+        self.feed(Progress(self.cycle - ago))
+
+    @rule(seconds=st.floats(0, 150))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.feed(Tick())
+
+    # -- and it always ends -------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        """Once the end has begun: answers, of whatever kind, or the deadline alone, conclude the run."""
+        if not hasattr(self, "protocol"):
+            return
+        self.feed(StopRequested("the test is over", 15, 1.0))
+        wait_for_deadline, *kinds = self.answers
+        if wait_for_deadline:
+            self.now += LONGEST_GRACE_S + FINISH_TIMEOUT_S
+            self.feed(Tick())
+        else:
+            if self.protocol.driver_running:
+                self.feed(DriverEnded(0, "exited with 0", self.cycle))
+            for rank in sorted(self.unanswered):
+                self.feed(
+                    NodeGone(rank, self.cycle) if kinds[rank % len(kinds)] else NodeLost(rank, "its host went down")
+                )
+        assert self.protocol.state in ENDED
+        self.a_run_is_concluded_exactly_when_it_has_ended_and_then_has_an_outcome()

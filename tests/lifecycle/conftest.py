@@ -1,0 +1,57 @@
+"""A run of three nodes, taken to the state a test begins in."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.lifecycle.events import Arrived, Command, Event, HeadUp, Outcome, Ready
+from muster.lifecycle.state_machine import Plan, Protocol
+from muster.lifecycle.states import NodeState, RunState
+
+HOSTS = ("n0", "n1", "n2")
+PLAN = Plan(HOSTS, gather_timeout=100.0, start_timeout=50.0)
+
+
+def arrived(*ranks: int) -> list[Event]:
+    return [Arrived(rank, HOSTS[rank]) for rank in ranks]
+
+
+class Run:
+    """A protocol and its clock; `feed` returns the commands of all events together."""
+
+    def __init__(self, plan: Plan = PLAN) -> None:
+        self.protocol, self.now = Protocol(plan, 0.0), 0.0
+
+    def feed(self, *events: Event, at: float | None = None) -> list[Command]:
+        self.now = self.now if at is None else at
+        return [command for event in events for command in self.protocol.handle(event, self.now)]
+
+    @property
+    def state(self) -> RunState:
+        return self.protocol.state
+
+    @property
+    def outcome(self) -> Outcome:
+        assert self.protocol.outcome is not None
+        return self.protocol.outcome
+
+    def nodes(self) -> list[NodeState]:
+        return [node.state for node in self.protocol.nodes]
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run()
+
+
+@pytest.fixture
+def starting(run: Run) -> Run:
+    """Everybody has arrived, the head is not up yet."""
+    run.feed(*arrived(0, 1, 2))
+    return run
+
+
+@pytest.fixture
+def running(starting: Run) -> Run:
+    starting.feed(HeadUp(), Ready(0), Ready(1), Ready(2))
+    return starting

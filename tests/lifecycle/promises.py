@@ -1,0 +1,186 @@
+"""What the protocol never does, whatever happens: looked at after every event that a state machine feeds it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition
+from tests.lifecycle.watched import WatchedNodes, WatchedProtocol, same_but_for_refinements
+
+from muster.lifecycle import roles
+from muster.lifecycle.config import NO_PROGRESS
+from muster.lifecycle.events import (
+    Arrived,
+    Conclude,
+    DriverEnded,
+    EndDriver,
+    Event,
+    NodeGone,
+    NodeLost,
+    Progress,
+    Rejoin,
+    StartDriver,
+    StartHead,
+    StartWorker,
+    StopNode,
+)
+from muster.lifecycle.roles import Role
+from muster.lifecycle.state_machine import FINISH_TIMEOUT_S, Node, Plan
+from muster.lifecycle.states import ENDED, NodeState, RunState
+
+LONGEST_GRACE_S = 60.0
+
+
+def _sooner(new: float | None, old: float | None) -> bool:
+    return new is not None and old is not None and new < old
+
+
+class Promises(RuleBasedStateMachine):
+    """A protocol under watch; the rules are for others to add."""
+
+    def start(self, plan: Plan, answers: list[bool]) -> None:
+        self.now, self.answers = 0.0, answers
+        self.protocol = WatchedProtocol(plan, self.now)
+        self.protocol.nodes = WatchedNodes(self.protocol.nodes)
+        self.commands: Counter[Any] = Counter()  # by cycle; those to a node also by how often it had joined
+        self.joined: Counter[int] = Counter()  # how often each node joined, or joined again
+        self.joined_in: dict[int, int] = {}  # the cycle in which it did
+        self.closed: set[int] = set()  # cycles whose round has closed
+        self.unanswered: set[int] = set()  # ranks told to stop that have not reported since
+        self.progressed: set[int] = set()  # cycles in which there was progress
+
+    def feed(self, event: Event) -> None:
+        before, state, driving = self.protocol.outcome, self.protocol.state, self.protocol.driver_running
+        deadline, current = self.protocol.deadline, getattr(event, "cycle", self.cycle) == self.cycle
+        ranked = {node.rank for node in self.active()}
+        commands = self.protocol.handle(event, self.now)
+        if isinstance(event, NodeLost) or (isinstance(event, NodeGone) and (current or self.is_excluded(event.rank))):
+            self.unanswered.discard(event.rank)
+        elif isinstance(event, Arrived) and not self.joined[event.rank]:
+            self.joined[event.rank], self.joined_in[event.rank] = 1, self.cycle
+        if before is not None:
+            assert self.protocol.outcome is not None and same_but_for_refinements(before, self.protocol.outcome)
+        if state in ENDED or not current or (isinstance(event, DriverEnded) and not driving):
+            # The word of an excluded node, of whichever cycle, may be the last that was waited for.
+            assert self.protocol.outcome == before and (commands == [] or isinstance(event, NodeGone))
+        # Nobody known to be unhealthy is given a rank.
+        foreknown = self.protocol.plan.foreknown and self.cycle == 0
+        assert foreknown or all(node.ailment is None for node in self.active() if node.rank not in ranked)
+        if isinstance(event, Progress) and current and state is RunState.RUNNING:
+            self.progressed.add(event.cycle)
+        if state is RunState.FINISHING:
+            assert not any(isinstance(c, (StartDriver, StartHead, StartWorker)) for c in commands)
+        if state in (RunState.FINISHING, RunState.RESTARTING):
+            # Told again only to be quicker than it was told before.
+            assert not any(isinstance(c, EndDriver) for c in commands) or _sooner(self.protocol.deadline, deadline)
+        for command in commands:
+            self.note(command)
+
+    def note(self, command: Any) -> None:
+        if isinstance(command, Rejoin):
+            self.joined[command.rank] += 1
+            self.joined_in[command.rank] = self.cycle
+        elif isinstance(command, (StopNode, StartWorker)):
+            self.commands[self.cycle, self.joined[command.rank], command] += 1
+        else:
+            self.commands[self.cycle, type(command)] += 1
+        if isinstance(command, StopNode):
+            # A driver is ended before the nodes under it; an excluded node, or a spare, is none of them.
+            assert not self.protocol.driver_running or self.protocol.nodes[command.rank].role is not Role.ACTIVE
+            self.unanswered.add(command.rank)
+        if isinstance(command, StartDriver):
+            assert [node.state for node in self.active()] == [NodeState.READY] * self.protocol.plan.wanted
+
+    @property
+    def cycle(self) -> int:
+        return self.protocol.cycle
+
+    def active(self) -> list[Node]:
+        return [node for node in self.protocol.nodes if node.role is Role.ACTIVE]
+
+    def is_excluded(self, rank: int) -> bool:
+        return self.protocol.nodes[rank].role is Role.EXCLUDED
+
+    # -- what always holds --------------------------------------------------------------------------------------
+
+    @invariant()
+    def head_and_driver_start_at_most_once_in_a_cycle(self) -> None:
+        assert self.commands[self.cycle, StartDriver] <= 1 and self.commands[self.cycle, StartHead] <= 1
+
+    @invariant()
+    def nodes_are_told_each_thing_once_and_only_after_they_joined(self) -> None:
+        for key, times in self.commands.items():
+            if isinstance(key[-1], (StopNode, StartWorker)):
+                assert times == 1 and key[1] > 0
+                assert not (isinstance(key[-1], StartWorker) and key[-1].rank == self.protocol.lead)
+
+    @invariant()
+    def no_two_nodes_have_one_rank_and_only_active_ones_have_any(self) -> None:
+        ranks = [node.logical for node in self.protocol.nodes if node.logical is not None]
+        assert len(set(ranks)) == len(ranks) and set(ranks) <= set(range(self.protocol.plan.wanted))
+        assert len(ranks) == len(self.active())
+        if self.protocol.state in (RunState.STARTING, RunState.RUNNING):
+            assert len(ranks) == self.protocol.plan.wanted
+
+    @invariant()
+    def every_segment_lies_in_one_domain(self) -> None:
+        ranked = sorted((node.logical, node.place.domain) for node in self.active() if node.logical is not None)
+        size = self.protocol.plan.segment
+        if size > 1 and self.protocol.state in (RunState.STARTING, RunState.RUNNING):
+            assert all(len({domain for _, domain in ranked[at : at + size]}) == 1 for at in range(0, len(ranked), size))
+
+    @invariant()
+    def the_lead_has_rank_0(self) -> None:
+        assert all((node.rank == self.protocol.lead) == (node.logical == 0) for node in self.active())
+
+    @invariant()
+    def no_progress_ends_a_run_only_after_so_many_cycles_and_never_one_without_a_budget(self) -> None:
+        outcome, plan = self.protocol.outcome, self.protocol.plan
+        if outcome is not None and outcome.exit_code == NO_PROGRESS:
+            before = self.cycle - plan.no_progress_limit + 1
+            assert before >= 0 and self.cycle < plan.max_restarts and plan.no_progress_limit
+            assert not self.progressed & set(range(before, self.cycle + 1))
+
+    @invariant()
+    def what_is_counted_on_the_way_is_what_there_is(self) -> None:
+        protocol = self.protocol
+        assert protocol._enough() == roles.present(protocol.nodes, protocol.plan, protocol.lead).enough
+        assert protocol._somebody_is_missing() == any(node.may_come for node in protocol.nodes)
+
+    @invariant()
+    def a_round_that_can_get_nobody_more_is_closed_or_given_up(self) -> None:
+        coming = any(node.may_come for node in self.protocol.nodes)
+        assert coming or self.protocol.state is not RunState.GATHERING
+
+    @invariant()
+    def no_active_node_is_of_another_cycle(self) -> None:
+        for node in self.active():
+            if node.state in (NodeState.STARTING, NodeState.READY):
+                assert self.joined_in[node.rank] == self.cycle
+
+    @invariant()
+    def a_closed_round_never_reopens_and_no_restart_exceeds_the_budget(self) -> None:
+        assert self.cycle <= self.protocol.plan.max_restarts
+        if self.protocol.state is RunState.GATHERING:
+            assert self.cycle not in self.closed
+        else:
+            self.closed.add(self.cycle)
+
+    @invariant()
+    def a_run_is_concluded_exactly_when_it_has_ended_and_then_has_an_outcome(self) -> None:
+        ended = self.protocol.state in ENDED - {RunState.YIELDED}
+        assert sum(times for key, times in self.commands.items() if key[-1] is Conclude) == int(ended)
+        if ended:
+            assert self.protocol.outcome is not None and self.protocol.outcome.state == self.protocol.state.value
+
+    @invariant()
+    def finishing_goes_on_only_while_somebody_has_not_answered(self) -> None:
+        if self.protocol.state is RunState.FINISHING:
+            assert self.unanswered or self.protocol.driver_running
+
+    @precondition(lambda self: self.protocol.state is RunState.FINISHING)
+    @invariant()
+    def finishing_has_a_deadline(self) -> None:
+        deadline = self.protocol.deadline
+        assert deadline is not None and deadline <= self.now + LONGEST_GRACE_S + FINISH_TIMEOUT_S

@@ -1,0 +1,239 @@
+"""What a job with spares and cycles is owed, number by number: the acceptance list of the protocol.
+
+Numbers 1 to 11; the rest, about ends, is in test_behaviours_ending. Each is one test or a few; the modules beside
+this one go into the details.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.lifecycle.conftest import Run
+from tests.lifecycle.test_cycles import clean, restarted, up
+from tests.lifecycle.test_spares import OUT, PLAN, SPARE, active, come, driving, roles
+
+from muster.lifecycle.admission import refusal
+from muster.lifecycle.config import OUTSIDE, REPLACE, RESTART, Mandate, Plan
+from muster.lifecycle.events import (
+    Arrived,
+    DriverEnded,
+    DriverStalled,
+    EndDriver,
+    Event,
+    HeadUp,
+    Health,
+    NodeFailed,
+    NodeGone,
+    NodeLost,
+    Outcome,
+    Progress,
+    Ready,
+    StartDriver,
+    StartWorker,
+    StopNode,
+    StopRequested,
+    Tick,
+)
+from muster.lifecycle.state_machine import Protocol
+from muster.lifecycle.states import RunState
+from muster.lifecycle.topology import Place
+
+RETRY = replace(PLAN, on_node_loss=RESTART, max_restarts=2, restart_on_driver_failure=True)
+CRASHED, HUNG, WELL = (1, "exited with 1"), "no output for 60 s", (0, "exited with 0")
+LOST = "connection ended"
+
+
+# -- 1 ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "record",
+    [Ready(2), NodeFailed(2, "ray", ""), NodeGone(2), HeadUp(), DriverEnded(*WELL), DriverStalled(""), Progress()],
+    ids=lambda record: type(record).__name__,
+)
+def test_01_a_record_of_an_older_cycle_changes_nothing_in_the_present_one(record: Event) -> None:
+    run = restarted()
+    before = (run.nodes(), roles(run), run.state, run.protocol.progressed)
+    assert run.feed(record) == []
+    assert (run.nodes(), roles(run), run.state, run.protocol.progressed) == before
+
+
+def test_01_a_conflict_inside_the_same_cycle_is_refused_by_name() -> None:
+    run = Run(PLAN)
+    run.feed(*come(0, 1))
+    assert refusal(run.protocol.nodes, 1, "n9") == "n9 came as node 1, which has been here already: n1"
+    assert run.feed(Arrived(1, "n9")) == [] and run.protocol.nodes[1].host == "n1"
+
+
+# -- 2, 3, 4 ----------------------------------------------------------------------------------------------------
+
+
+def test_02_who_arrives_after_the_round_closed_is_a_spare_of_this_cycle_and_a_member_of_the_next() -> None:
+    run = Run(RETRY)
+    run.feed(*come(0, 1, 3), at=0.0)
+    run.feed(Tick(), *up(0, 0, 1, 3), at=5.0)
+    assert (run.state, run.feed(*come(2))) == (RunState.RUNNING, [])
+    assert roles(run)[2] == SPARE
+    run.feed(DriverEnded(*CRASHED), *clean(1, 0, 1, 2, 3))
+    assert roles(run) == [*active(0, 1, 2), SPARE]
+
+
+def test_03_the_round_closes_although_a_node_died_between_its_arrival_and_its_report() -> None:
+    run = Run(PLAN)
+    run.feed(*come(0, 1, 2), NodeLost(2, LOST), *come(3))
+    assert roles(run) == [*active(0, 1), OUT, *active(2)]
+    run.feed(HeadUp(), NodeLost(1, LOST))
+    assert run.outcome.end_reason == f"{LOST}; no spare is left"  # and never a driver on a ghost
+
+
+def test_04_nodes_beyond_the_wanted_number_are_spares_and_no_error() -> None:
+    run = Run(replace(PLAN, hosts=[f"n{rank}" for rank in range(9)], spares=6))
+    run.feed(*(Arrived(rank, f"n{rank}") for rank in range(9)))
+    assert roles(run) == [*active(0, 1, 2), *[SPARE] * 6]
+    assert run.protocol.outcome is None
+
+
+# -- 5 ----------------------------------------------------------------------------------------------------------
+
+
+def test_05_a_node_that_failed_its_check_at_the_start_is_given_no_rank_in_any_cycle() -> None:
+    run = Run(RETRY)
+    run.feed(NodeFailed(1, "start", "--health-check failed"), *come(0, 2, 3), *up(0, 0, 2, 3))
+    run.feed(DriverEnded(*CRASHED), *clean(1, 0, 2, 3))
+    assert roles(run) == [*active(0), OUT, *active(1, 2)]
+
+
+def test_05_an_unhealthy_spare_is_not_promoted_and_one_that_has_recovered_is() -> None:
+    run = driving(replace(PLAN, on_node_loss=REPLACE))
+    run.feed(Health(3, False, "a GPU fell off the bus"))
+    assert run.protocol.nodes[3].ailment == "a GPU fell off the bus"
+    run.feed(Health(3, True))
+    assert run.feed(NodeLost(1, LOST)) == [StartWorker(3)]
+    sick = driving(replace(PLAN, on_node_loss=REPLACE))
+    sick.feed(Health(3, False, "a GPU fell off the bus"), NodeLost(1, LOST))
+    assert sick.outcome.end_reason == f"{LOST}; no spare is left"
+
+
+def test_05_an_unhealthy_spare_counts_for_no_new_cycle() -> None:
+    run = driving(RETRY)
+    run.feed(Health(3, False, "it is too warm"), NodeLost(1, LOST))
+    why = f"{LOST}; 2 usable nodes are left, and the job needs 3; n3 is unhealthy: it is too warm"
+    assert run.outcome.end_reason == why
+
+
+def test_05_a_node_that_falls_ill_while_a_cycle_gathers_gets_no_rank_in_it() -> None:
+    run = driving(RETRY)
+    run.feed(DriverEnded(*CRASHED), *clean(1, 0, 1, 2), Health(1, False, "it is too warm"), *clean(1, 3))
+    assert roles(run) == [*active(0), SPARE, *active(1, 2)]
+
+
+def test_05_when_nobody_healthy_can_still_come_the_end_comes_at_once() -> None:
+    run = restarted()
+    run.feed(*clean(1, 0, 2, 3)[:2], Health(2, False, "it is too warm"))
+    assert run.protocol.outcome is None  # n3 is still to come, and only then it is sure
+    run.feed(*clean(1, 3))
+    assert run.outcome.end_reason.startswith("2 usable nodes are left, and the job needs 3; n2 is unhealthy")
+
+
+# -- 6, 7, 8 ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("comes", "ranks"),
+    [(14.9, [*active(0, 1, 2), SPARE]), (15.0, [*active(0, 1), SPARE, *active(2)])],
+    ids=["inside", "after"],
+)
+def test_06_inside_the_last_call_a_spare_does_not_take_the_place_of_a_slow_member_after_it_it_does(
+    comes: float, ranks: list[tuple[str, int | None]]
+) -> None:
+    run = driving(RETRY)
+    run.feed(DriverEnded(*CRASHED), *clean(1, 0, 1, 3), at=10.0)
+    run.feed(Tick(), *clean(1, 2), at=comes)
+    assert roles(run) == ranks
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "succeeded"), (9, "failed")])
+def test_07_when_the_job_has_ended_a_spare_is_let_go_with_everybody_and_the_first_reason_stands(
+    code: int, state: str
+) -> None:
+    run = driving(PLAN)
+    assert StopNode(3) in run.feed(DriverEnded(code, f"exited with {code}"))
+    run.feed(NodeLost(2, LOST), StopRequested("stopped by alice", 15, 30.0), *(NodeGone(rank) for rank in range(4)))
+    assert run.outcome == Outcome(state, code, f"the driver exited with {code}")
+
+
+def test_07_a_spare_that_comes_when_the_end_has_begun_is_let_go_at_once() -> None:
+    run = Run(PLAN)
+    run.feed(*come(0, 1, 2), at=0.0)
+    run.feed(Tick(), *up(0, 0, 1, 2), DriverEnded(*WELL), at=5.0)
+    assert run.feed(*come(3)) == [StopNode(3)]
+
+
+def test_08_too_few_nodes_by_the_deadline_are_a_timeout_that_names_the_missing() -> None:
+    run = Run(PLAN)
+    run.feed(*come(0, 2))
+    run.feed(Tick(), at=100.0)
+    assert run.outcome.end_reason.startswith("n1, n3 did not arrive within 100 s; 2 of the 3 nodes")
+
+
+# -- 9 ----------------------------------------------------------------------------------------------------------
+
+RACKS = ["r2", "r10", "r2", "r9", "r10", "r9", "r2"]
+
+
+def racked(order: list[int], **fields: int) -> list[int]:
+    """Seven nodes in three racks come in this order; the active ones by their logical rank."""
+    hosts = [f"n{rank}" for rank in range(len(RACKS))]
+    run = Run(replace(Plan(hosts, ray=False, topology=True), **fields))  # type: ignore[arg-type]
+    run.feed(*(Arrived(rank, hosts[rank], Place(RACKS[rank], f"{RACKS[rank]}.{hosts[rank]}")) for rank in order))
+    ranked = [(node.logical, node.rank) for node in run.protocol.nodes if node.logical is not None]
+    return [rank for _, rank in sorted(ranked)]
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1, 0], [4, 0, 6, 2, 5, 1, 3]])
+def test_09_ranks_follow_the_topology_and_not_who_came_first(order: list[int]) -> None:
+    assert racked(order) == [0, 2, 6, 3, 5, 1, 4]
+    assert racked(order, spares=2) == [0, 2, 6, 3, 5]
+
+
+def test_09_whole_segments_of_a_domain_stay_together() -> None:
+    assert racked([6, 5, 4, 3, 2, 1, 0], spares=1, segment=2) == [0, 2, 3, 5, 1, 4]
+    assert racked([6, 5, 4, 3, 2, 1, 0], spares=4, segment=3) == [0, 2, 6]
+
+
+# -- 10, 11 -----------------------------------------------------------------------------------------------------
+
+
+def test_10_a_coordinator_that_is_no_node_closes_rounds_without_taking_part() -> None:
+    protocol = Protocol(replace(PLAN, ray=False, on_node_loss=RESTART, max_restarts=1), 0.0, Mandate(lead=OUTSIDE))
+    commands = [command for event in come(3, 2, 1, 0) for command in protocol.handle(event, 0.0)]
+    assert commands == [StartDriver()]
+    assert [node.logical for node in protocol.nodes] == [0, 1, 2, None]
+    assert protocol.handle(NodeLost(0, LOST), 1.0) == [EndDriver(PLAN.restart_grace)]  # like any other node
+    protocol.handle(DriverEnded(143, "was ended by SIGTERM"), 1.0)
+    assert [command for event in clean(1, 1, 2, 3) for command in protocol.handle(event, 1.0)][-1] == StartDriver()
+    assert [node.logical for node in protocol.nodes] == [None, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("rank", "host", "why"),
+    [
+        (1, "n1", "n1 came as node 1, which has been here already: n1"),
+        (2, "n1", "n1 came as node 2, which should be n2; it is node 1"),
+        (7, "n7", "n7 came as node 7, but this run has the nodes 0 to 3"),
+        (2, "n2", None),
+        (2, "n2.cluster", None),  # another name for the same host is none of our business
+    ],
+)
+def test_11_a_duplicate_host_or_a_duplicate_rank_is_refused_by_name(rank: int, host: str, why: str | None) -> None:
+    run = Run(PLAN)
+    run.feed(*come(0, 1))
+    assert refusal(run.protocol.nodes, rank, host) == why
+
+
+def test_11_a_node_that_the_run_has_given_up_is_not_called_a_duplicate() -> None:
+    run = Run(PLAN)
+    run.feed(*come(0), NodeFailed(1, "start", "its agent ended early"))
+    assert refusal(run.protocol.nodes, 1, "n1") is None
+    assert run.feed(Arrived(1, "n1")) == [] and roles(run)[1] == OUT

@@ -1,0 +1,268 @@
+"""The protocol over several cycles: what begins a new one, who is in it, and when there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.lifecycle.conftest import Run
+from tests.lifecycle.test_spares import OUT, SPARE, active, come, driving, roles
+from tests.lifecycle.test_spares import PLAN as SPARES
+
+from muster.lifecycle.config import FINISH_TIMEOUT_S, RESTART, Plan
+from muster.lifecycle.events import (
+    Arrived,
+    BeginCycle,
+    Conclude,
+    DriverEnded,
+    DriverStalled,
+    EndDriver,
+    Event,
+    HeadUp,
+    NodeFailed,
+    NodeGone,
+    NodeLost,
+    Outcome,
+    Ready,
+    Rejoin,
+    StartDriver,
+    StartHead,
+    StartWorker,
+    StopNode,
+    StopRequested,
+    Tick,
+    Yield,
+)
+from muster.lifecycle.states import RunState
+
+PLAN = replace(SPARES, on_node_loss=RESTART, max_restarts=2, restart_grace=30.0)
+ENDED = DriverEnded(143, "was ended by SIGTERM")
+STOP = StopRequested("stopped by alice", signal=15, grace=30.0)
+
+
+def restarted() -> Run:
+    """n1 is lost under the driver, which has ended; everybody is being cleaned for cycle 1."""
+    run = driving(PLAN)
+    run.feed(NodeLost(1, "the agent of n1 is gone"), ENDED)
+    return run
+
+
+def clean(cycle: int, *ranks: int) -> list[Event]:
+    return [NodeGone(rank, cycle) for rank in ranks]
+
+
+def up(cycle: int, *ranks: int) -> list[Event]:
+    return [HeadUp(cycle), *(Ready(rank, cycle) for rank in ranks)]
+
+
+# -- a new cycle ------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_node_ends_the_driver_then_every_node_is_cleaned_and_comes_back() -> None:
+    run = driving(PLAN)
+    assert run.feed(NodeLost(1, "the agent of n1 is gone")) == [EndDriver(30.0)]
+    assert run.state is RunState.RESTARTING
+    assert run.feed(ENDED) == [BeginCycle(), StopNode(0), StopNode(2), StopNode(3)]
+    assert (run.state, run.protocol.cycle) == (RunState.GATHERING, 1)
+    assert run.feed(*clean(1, 2, 3)) == [Rejoin(2), Rejoin(3)]
+    assert run.feed(*clean(1, 0)) == [Rejoin(0), StartHead()]
+    assert roles(run) == [*active(0), OUT, *active(1, 2)]
+    assert run.feed(*up(1, 0, 2, 3)) == [StartWorker(2), StartWorker(3), StartDriver()]
+    assert run.protocol.restart_reason == "the agent of n1 is gone"
+    run.feed(DriverEnded(0, "exited with 0", cycle=1))
+    assert run.feed(*clean(1, 0, 2, 3)) == [Conclude()]
+    assert run.outcome == Outcome("succeeded", 0, "the driver exited with 0")
+
+
+def test_a_new_head_waits_for_the_round_since_older_raylets_may_still_look_for_one() -> None:
+    run = restarted()
+    assert run.feed(*clean(1, 0, 2)) == [Rejoin(0), Rejoin(2)]
+    assert run.feed(*clean(1, 3)) == [Rejoin(3), StartHead()]
+
+
+def five_nodes() -> Run:
+    """Three of n0..n4 are active (no Ray), n3 and n4 are spares."""
+    run = Run(replace(PLAN, hosts=[f"n{rank}" for rank in range(5)], spares=2, ray=False))
+    run.feed(*(Arrived(rank, f"n{rank}") for rank in range(5)))
+    assert run.state is RunState.RUNNING
+    return run
+
+
+def test_a_node_slow_to_get_clean_is_not_waited_for_beyond_the_last_call_and_is_a_spare_then() -> None:
+    run = five_nodes()
+    run.feed(NodeLost(1, "gone"), ENDED, *clean(1, 0, 3, 4), at=10.0)
+    assert run.state is RunState.GATHERING
+    assert run.feed(Tick(), at=15.0) == [StartDriver()]
+    assert run.feed(*clean(1, 2)) == [Rejoin(2)]
+    assert roles(run) == [*active(0), OUT, SPARE, *active(1, 2)]
+
+
+def test_nodes_that_do_not_get_clean_are_named_at_the_deadline() -> None:
+    run = restarted()
+    run.feed(*clean(1, 0))
+    run.feed(Tick(), at=100.0)
+    assert "n2, n3 did not get clean for the next cycle within 100 s" in run.outcome.end_reason
+
+
+@pytest.mark.parametrize(
+    "event", [Ready(2), NodeFailed(2, "ray", "old"), NodeGone(2), HeadUp(), ENDED, DriverStalled("old")], ids=str
+)
+def test_what_an_older_cycle_says_changes_nothing(event: Event) -> None:
+    run = restarted()
+    before = (run.nodes(), roles(run), run.state)
+    assert run.feed(event) == []
+    assert (run.nodes(), roles(run), run.state) == before
+
+
+def test_a_node_still_being_cleaned_when_the_next_cycle_comes_is_told_again() -> None:
+    run = five_nodes()
+    run.protocol.plan = replace(run.protocol.plan, restart_on_driver_failure=True)
+    run.feed(DriverEnded(1, "exited with 1"), *clean(1, 0, 3, 4, 1), at=10.0)
+    run.feed(Tick(), at=15.0)
+    assert run.feed(DriverEnded(1, "exited with 1", cycle=1))[1:] == [StopNode(rank) for rank in range(5)]
+    assert run.feed(*clean(1, 2)) == []  # its word of the cycle before
+    assert run.feed(*clean(2, 2)) == [Rejoin(2)]
+
+
+def test_a_node_lost_while_the_driver_is_being_ended_is_left_out_or_is_the_end() -> None:
+    run = driving(PLAN)
+    run.feed(NodeLost(1, "first"))
+    run.feed(NodeLost(2, "second"))
+    assert run.outcome.end_reason == "second; 2 usable nodes are left, and the job needs 3"
+    assert run.feed(ENDED) == [StopNode(0), StopNode(3)]
+
+
+def test_a_ray_that_fails_while_its_cluster_is_being_ended_says_nothing_of_its_node() -> None:
+    run = driving(PLAN)
+    run.feed(NodeLost(1, "first"))
+    assert run.feed(NodeFailed(2, "ray", "Ray's raylet exited with 1"), NodeFailed(0, "ray", "so did the head's")) == []
+    assert run.feed(ENDED) == [BeginCycle(), StopNode(0), StopNode(2), StopNode(3)]
+
+
+def test_a_failed_head_on_a_living_lead_begins_a_new_cycle_with_the_same_nodes() -> None:
+    run = driving(PLAN)
+    assert run.feed(NodeFailed(0, "ray", "Ray's gcs_server exited with 1")) == [EndDriver(30.0)]
+    run.feed(ENDED, *clean(1, 0, 1, 2, 3))
+    assert roles(run) == [*active(0, 1, 2), SPARE]
+
+
+@pytest.mark.parametrize(
+    "event", [NodeLost(0, "the lead is gone"), NodeFailed(0, "running", "the lead failed")], ids=["lost", "defect"]
+)
+def test_a_lost_lead_or_a_defect_in_it_is_the_end(event: Event) -> None:
+    run = driving(PLAN)
+    run.feed(event)
+    assert run.outcome.rank == 0 and run.outcome.exit_code == 125
+
+
+def test_a_stop_while_the_driver_is_being_ended_ends_the_run_and_leaves_it_no_more_time() -> None:
+    run = driving(PLAN)
+    run.feed(NodeLost(1, "gone"))
+    assert run.feed(STOP) == []
+    assert run.feed(ENDED) == [StopNode(0), StopNode(2), StopNode(3)]
+    assert run.feed(*clean(0, 0, 2, 3)) == [Conclude()]
+    assert run.outcome == Outcome("stopped", 143, "stopped by alice")
+
+
+def test_a_stop_while_nodes_are_being_cleaned_waits_for_them() -> None:
+    run = restarted()
+    run.feed(*clean(1, 0))
+    assert run.feed(STOP) == [StopNode(0)]
+    assert run.feed(*clean(1, 0, 2)) == []
+    assert run.feed(*clean(1, 3)) == [Conclude()]
+
+
+def test_a_driver_that_does_not_end_has_no_successor() -> None:
+    run = driving(PLAN)
+    run.feed(NodeLost(1, "gone"), at=0.0)
+    assert run.feed(Tick(), at=30.0 + FINISH_TIMEOUT_S) == [Conclude()]
+    assert run.outcome.end_reason == "gone; the driver did not end"
+    assert run.protocol.cycle == 0
+
+
+# -- the budget -------------------------------------------------------------------------------------------------
+
+
+def test_without_a_budget_a_lost_node_is_the_end_by_name() -> None:
+    run = driving(replace(PLAN, max_restarts=0))
+    run.feed(NodeLost(1, "gone"))
+    why = "gone; no restart is allowed (--max-restarts 0)"
+    assert run.outcome == Outcome("failed", 125, why, "n1", 1, "running", lost=True)
+
+
+def test_too_few_nodes_for_another_cycle_are_the_end_by_name() -> None:
+    run = restarted()
+    run.feed(*clean(1, 0, 2, 3), *up(1, 0, 2, 3))
+    run.feed(NodeLost(3, "gone too"))
+    assert run.outcome.end_reason == "gone too; 2 usable nodes are left, and the job needs 3"
+    assert run.outcome.node == "n3"
+
+
+def test_a_failed_driver_is_the_end_unless_restarts_are_wanted_for_it() -> None:
+    run = driving(PLAN)
+    run.feed(DriverEnded(7, "exited with 7"))
+    assert run.outcome == Outcome("failed", 7, "the driver exited with 7")
+
+
+def test_a_stall_a_crash_and_a_clean_exit_under_a_budget_of_two_end_with_0() -> None:
+    run = driving(replace(PLAN, restart_on_driver_failure=True))
+    run.feed(DriverStalled("no output for 60 s"))
+    run.feed(DriverEnded(134, "was killed by SIGABRT"), *clean(1, 0, 1, 2, 3), *up(1, 0, 1, 2))
+    run.feed(DriverEnded(1, "exited with 1", cycle=1), *clean(2, 0, 1, 2, 3), *up(2, 0, 1, 2))
+    assert (run.state, run.protocol.cycle) == (RunState.RUNNING, 2)
+    run.feed(DriverEnded(0, "exited with 0", cycle=2), *clean(2, 0, 1, 2, 3))
+    assert run.outcome == Outcome("succeeded", 0, "the driver exited with 0")
+
+
+def test_the_driver_s_own_code_stands_when_the_budget_is_spent() -> None:
+    run = driving(replace(PLAN, restart_on_driver_failure=True, max_restarts=1))
+    run.feed(DriverEnded(1, "exited with 1"), *clean(1, 0, 1, 2, 3), *up(1, 0, 1, 2))
+    run.feed(DriverEnded(1, "exited with 1", cycle=1))
+    assert run.outcome == Outcome("failed", 1, "the driver exited with 1; restart 1 was the last (--max-restarts 1)")
+
+
+def test_a_driver_that_is_told_to_end_for_a_restart_is_no_success_whatever_its_code() -> None:
+    run = driving(PLAN)
+    run.feed(NodeLost(1, "gone"), DriverEnded(0, "exited with 0"))
+    assert (run.state, run.protocol.cycle) == (RunState.GATHERING, 1)
+
+
+def test_a_run_without_spares_restarts_its_driver_on_the_same_nodes() -> None:
+    run = Run(replace(PLAN, spares=0, restart_on_driver_failure=True, ray=False))
+    run.feed(*come(0, 1, 2, 3), DriverEnded(1, "exited with 1"))
+    assert run.feed(*clean(1, 0, 1, 2, 3))[-1] == StartDriver()
+
+
+def test_a_lead_that_is_late_with_others_yields_once() -> None:
+    """What is late besides is for whoever leads next."""
+    hosts = ["n0", "n1", "n2", "n3"]
+    run = Run(Plan(hosts, start_timeout=50.0, spares=1, on_node_loss="restart", max_restarts=1))
+    run.feed(*(Arrived(rank, hosts[rank]) for rank in range(4)))
+    commands = run.feed(Tick(), at=60.0)
+    assert [type(command) for command in commands] == [Yield] and run.state is RunState.YIELDED
+
+
+FIVE = Plan([f"n{rank}" for rank in range(5)], spares=1, on_node_loss="restart", max_restarts=1)
+
+
+def test_a_leader_that_cannot_lead_steps_down_once_the_others_can_elect_another() -> None:
+    run = Run(FIVE)
+    run.feed(Arrived(0, "n0"), NodeFailed(0, "ray", "Ray cannot be imported"), Arrived(1, "n1"))
+    assert run.feed(Arrived(2, "n2")) == [] and run.state is RunState.GATHERING
+    assert run.feed(Arrived(3, "n3")) == [Yield("Ray cannot be imported")]
+    assert run.state is RunState.YIELDED
+
+
+def test_a_leader_that_cannot_lead_ends_the_run_when_too_few_others_come() -> None:
+    run = Run(FIVE)
+    run.feed(Arrived(0, "n0"), NodeFailed(0, "ray", "Ray cannot be imported"), Arrived(1, "n1"))
+    run.feed(Tick(), at=FIVE.gather_timeout + 1)
+    assert run.protocol.outcome is not None
+    assert "Ray cannot be imported; too few other nodes came" in run.protocol.outcome.end_reason
+
+
+def test_a_leader_that_cannot_lead_ends_the_run_when_another_node_is_lost_that_would_be_needed() -> None:
+    run = Run(FIVE)
+    run.feed(Arrived(0, "n0"), NodeFailed(0, "ray", "Ray cannot be imported"), Arrived(1, "n1"))
+    run.feed(NodeLost(1, "its connection ended"))
+    assert run.protocol.outcome is not None and run.protocol.outcome.rank == 0

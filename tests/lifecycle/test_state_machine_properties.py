@@ -1,0 +1,138 @@
+"""The protocol under any order of events, sensible or not: what it never does, and that it always comes to an end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, ClassVar
+
+from hypothesis import event, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
+from tests.lifecycle.any_order import ANSWERS, MENDING, MOST_NODES, RANKS, AnyOrder
+
+from muster.lifecycle.events import (
+    DriverEnded,
+    DriverStalled,
+    Event,
+    NodeFailed,
+    NodeLost,
+    Progress,
+    Tick,
+)
+from muster.lifecycle.roles import Role
+from muster.lifecycle.state_machine import Plan
+from muster.lifecycle.states import RunState
+
+TestAnyOrderOfEvents = AnyOrder.TestCase
+TestAnyOrderOfEvents.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+
+
+TROUBLE = st.sampled_from(["crashed", "stalled", "lost", "lost", "failed"])
+
+
+class Mending(AnyOrder):
+    """Runs with spares and restarts that come up first, and to which then happens mostly what can be mended."""
+
+    reached: ClassVar[Counter[str]] = Counter()
+    # What only ends a run, or is part of a larger rule, is left to the machine above.
+    somebody_asks_to_stop = the_driver_ends = the_driver_stalls = a_node_fails = a_node_is_lost = None
+    a_node_arrives = the_head_is_up = None
+    something_is_lost_under_the_driver_which_ends = None
+
+    @initialize(
+        wanted=st.integers(1, 4),
+        spares=st.integers(1, 3),
+        segmented=st.booleans(),
+        ray=st.booleans(),
+        policy=st.sampled_from(["restart", "replace"]),
+        budget=st.integers(1, 3),
+        mending=MENDING,
+        answers=ANSWERS,
+        what=TROUBLE,
+        rank=RANKS,
+    )
+    def begin(  # type: ignore[override]
+        self,
+        wanted: int,
+        spares: int,
+        segmented: bool,
+        ray: bool,
+        policy: str,
+        budget: int,
+        mending: dict[str, Any],
+        answers: list[bool],
+        what: str,
+        rank: int,
+    ) -> None:
+        if segmented:
+            wanted, mending = 2 + wanted % 2 * 2, {**mending, "topology": True}
+        more = {"on_node_loss": policy, "max_restarts": budget, "restart_on_driver_failure": True}
+        hosts = [f"n{rank}" for rank in range(wanted + spares)]
+        plan = Plan(hosts, ray, 100.0, 50.0, spares=spares, segment=2 if segmented else 1, **{**mending, **more})
+        self.mended: set[str] = set()
+        self.start(plan, answers)
+        self.all_goes_well_until_the_driver_runs()
+        if self.protocol.state is RunState.RUNNING:  # segments may be too few
+            self.trouble(what, rank, progress=True, ends=True, back=True)
+
+    def feed(self, event: Event) -> None:
+        before, cycle = {node.rank for node in self.active()}, self.cycle
+        super().feed(event)
+        if self.cycle > cycle:
+            self.mended.add("restarted")
+        elif self.protocol.state is RunState.RUNNING and before and before - {node.rank for node in self.active()}:
+            self.mended.add("replaced")
+
+    def follower(self, rank: int) -> int:
+        """An active node, but not the lead, if there is one; else any but the lead."""
+        others = [node.rank for node in self.active() if node.rank != self.protocol.lead]
+        others = others or list(range(1, self.protocol.plan.nodes))
+        return others[rank % len(others)]
+
+    @precondition(lambda self: self.protocol.state is RunState.RUNNING)
+    @rule(what=TROUBLE, rank=RANKS, progress=st.booleans(), ends=st.booleans(), back=st.booleans())
+    def trouble(self, what: str, rank: int, progress: bool, ends: bool, back: bool) -> None:
+        """The driver fails, or a node under it; what has to be cleaned may be, and the next cycle come up."""
+        if progress:
+            self.feed(Progress(self.cycle))
+        if what == "stalled":
+            self.feed(DriverStalled("no output for 60 s", self.cycle))
+        elif what == "lost":
+            self.feed(NodeLost(self.follower(rank), "its connection ended"))
+        elif what == "failed":
+            self.feed(NodeFailed(self.follower(rank), "ray", "it broke", self.cycle))
+        if what == "crashed" or (self.protocol.state is RunState.RESTARTING and ends):
+            self.feed(DriverEnded(1, "exited with 1", self.cycle))
+        if back:
+            self.all_goes_well_until_the_driver_runs()
+
+    @precondition(lambda self: self.protocol.state in (RunState.RUNNING, RunState.STARTING, RunState.GATHERING))
+    @rule(rank=st.integers(1, MOST_NODES))
+    def a_spare_is_lost(self, rank: int) -> None:
+        waiting = [node.rank for node in self.protocol.nodes if node.role is Role.SPARE]
+        if waiting:
+            self.feed(NodeLost(waiting[rank % len(waiting)], "its connection ended"))
+
+    @precondition(lambda self: self.protocol.driver_running)
+    @rule(code=st.sampled_from([0, 1]))
+    def the_driver_leaves(self, code: int) -> None:
+        self.feed(DriverEnded(code, f"exited with {code}", self.cycle))
+
+    @rule(seconds=st.floats(0, 20))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.feed(Tick())
+
+    def teardown(self) -> None:
+        super().teardown()
+        for what in ("run", *getattr(self, "mended", ())):
+            event(what)
+            self.reached[what] += 1
+
+
+def test_runs_that_mend_what_is_lost_keep_the_same_promises_and_many_of_them_do_mend() -> None:
+    Mending.reached.clear()
+    many = settings(max_examples=300, stateful_step_count=30, deadline=None)
+    run_state_machine_as_test(Mending, settings=many)  # type: ignore[no-untyped-call]
+    reached = Mending.reached
+    assert reached["restarted"] > 0.3 * reached["run"] and reached["replaced"] > 0.05 * reached["run"], reached

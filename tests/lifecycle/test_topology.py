@@ -1,0 +1,167 @@
+"""Ranks by the machine's topology: their order, whole segments, and who stands in for a lost node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.lifecycle.conftest import Run
+
+from muster.lifecycle.config import REPLACE, RESTART, Plan
+from muster.lifecycle.events import (
+    Arrived,
+    DriverEnded,
+    Event,
+    HeadUp,
+    NodeFailed,
+    NodeGone,
+    NodeLost,
+    Ready,
+    StartDriver,
+    StartHead,
+    StartWorker,
+    Tick,
+)
+from muster.lifecycle.states import RunState
+from muster.lifecycle.topology import Place
+
+# Where each of eight nodes is: the lead, number 0, in b.
+LEAVES = ["b", "a", "b", "a10", "a9", "b", "a9", "a10"]
+LOST = "connection ended"
+
+
+def plan(nodes: int, **fields: object) -> Plan:
+    hosts = [f"n{rank}" for rank in range(nodes)]
+    return replace(Plan(hosts, ray=False, gather_timeout=100.0, topology=True), **fields)  # type: ignore[arg-type]
+
+
+def come(*ranks: int, leaves: list[str] = LEAVES) -> list[Event]:
+    return [
+        Arrived(rank, f"n{rank}", Place(leaves[rank], f"{leaves[rank]}.n{rank}" if leaves[rank] else ""))
+        for rank in ranks
+    ]
+
+
+def by_rank(run: Run) -> list[int]:
+    """Numbers of the active nodes by their logical rank."""
+    ranked = [(node.logical, node.rank) for node in run.protocol.nodes if node.logical is not None]
+    return [rank for _, rank in sorted(ranked)]
+
+
+# -- order ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [range(8), reversed(range(8)), [3, 0, 7, 1, 6, 2, 5, 4]], ids=["up", "down", "mixed"])
+def test_the_lead_s_domain_comes_first_then_domain_after_domain_whoever_came_first(order: list[int]) -> None:
+    run = Run(plan(8))
+    run.feed(*come(*order))
+    assert by_rank(run) == [0, 2, 5, 1, 4, 6, 3, 7]
+
+
+def test_spares_are_the_last_in_that_order_and_gaps_change_nothing_in_it() -> None:
+    run = Run(plan(8, spares=2))
+    run.feed(NodeFailed(2, "start", "--health-check failed"), *come(7, 6, 5, 4, 3, 1, 0))
+    assert by_rank(run) == [0, 5, 1, 4, 6, 3]
+
+
+def test_inside_a_domain_the_address_counts_before_the_number() -> None:
+    run = Run(plan(3))
+    run.feed(*(Arrived(rank, f"n{rank}", Place("d", address)) for rank, address in enumerate(["d.9", "d.10", "d.2"])))
+    assert by_rank(run) == [0, 2, 1]
+
+
+def test_where_ranks_do_not_follow_places_they_are_the_numbers_whatever_nodes_say() -> None:
+    run = Run(plan(8, topology=False))
+    run.feed(*come(*reversed(range(8))))
+    assert by_rank(run) == list(range(8))
+
+
+def test_with_places_only_the_head_starts_before_all_are_there() -> None:
+    run = Run(plan(3, ray=True))
+    assert run.feed(*come(0, 1), HeadUp()) == [StartHead()]
+    assert run.feed(*come(2)) == [StartWorker(1), StartWorker(2)]
+    assert run.feed(Ready(0), Ready(1), Ready(2)) == [StartDriver()]
+    assert by_rank(run) == [0, 2, 1]
+
+
+# -- whole segments ---------------------------------------------------------------------------------------------
+
+
+def test_every_segment_lies_in_one_domain_and_what_is_over_are_spares() -> None:
+    run = Run(plan(8, spares=4, segment=2))
+    run.feed(*come(*range(8)))
+    assert by_rank(run) == [0, 2, 4, 6]
+    assert [node.rank for node in run.protocol.nodes if node.role.value == "spare"] == [1, 3, 5, 7]
+
+
+def test_a_round_waits_until_there_are_whole_segments_though_there_are_nodes_enough() -> None:
+    run = Run(plan(8, spares=4, segment=2, last_call=0.0))
+    run.feed(*come(0, 1, 3, 4))
+    assert run.state is RunState.GATHERING
+    run.feed(*come(2))
+    assert run.state is RunState.GATHERING
+    run.feed(*come(6))
+    assert by_rank(run) == [0, 2, 4, 6]
+
+
+def test_the_deadline_counts_segments() -> None:
+    run = Run(plan(8, spares=2, segment=2))
+    run.feed(*come(0, 2, 3, 4, 7, 1))
+    run.feed(Tick(), at=100.0)
+    why = "n5, n6 did not arrive within 100 s; 2 whole segments of 2 nodes are there, and the job needs 3"
+    assert run.outcome.end_reason == why
+
+
+def test_when_all_are_there_and_segments_are_too_few_nobody_waits_for_the_deadline() -> None:
+    run = Run(plan(8, spares=2, segment=3))
+    run.feed(*come(*range(8)))
+    assert run.outcome.end_reason == "1 whole segment of 3 nodes is left, and the job needs 2"
+
+
+@pytest.mark.parametrize(
+    ("domain", "why"),
+    [("z", "in its domain z"), ("", "since its domain is not known (MUSTER_DOMAIN names it)")],
+)
+def test_a_lead_in_no_whole_segment_is_the_end_by_name(domain: str, why: str) -> None:
+    run = Run(plan(8, spares=4, segment=2))
+    run.feed(*come(*range(8), leaves=[domain, *LEAVES[1:]]))
+    assert run.outcome.end_reason == f"n0, which leads the run, is in no whole segment of 2 nodes {why}"
+
+
+def test_a_loss_that_leaves_too_few_whole_segments_is_the_end_though_there_are_nodes_enough() -> None:
+    run = Run(plan(8, spares=4, segment=2, on_node_loss=RESTART, max_restarts=3))
+    run.feed(*come(*range(8), leaves=["b", "b", "a", "a", "c", "d", "e", "f"]))
+    run.feed(NodeLost(2, LOST))
+    assert run.outcome.end_reason == f"{LOST}; 1 whole segment of 2 nodes is left, and the job needs 2"
+
+
+def test_a_new_cycle_moves_to_another_whole_segment() -> None:
+    run = Run(plan(8, spares=4, segment=2, on_node_loss=RESTART, max_restarts=3))
+    run.feed(*come(*range(8)), NodeLost(4, LOST), DriverEnded(143, "was ended"))
+    run.feed(*(NodeGone(rank, 1) for rank in (0, 1, 2, 3, 5, 6, 7)))
+    assert by_rank(run) == [0, 2, 3, 7]
+
+
+# -- standing in ------------------------------------------------------------------------------------------------
+
+
+def test_a_stand_in_comes_from_the_lost_node_s_domain_where_there_are_segments_or_not_at_all() -> None:
+    run = Run(plan(8, spares=4, segment=2, on_node_loss=REPLACE))
+    run.feed(*come(*range(8)))
+    run.feed(NodeLost(2, LOST))
+    assert by_rank(run) == [0, 5, 4, 6]
+    run.feed(NodeLost(4, LOST))
+    assert run.outcome.end_reason == f"{LOST}; no spare is left in its domain a9"
+
+
+@pytest.mark.parametrize(("gone", "next_one"), [(5, 2), (2, 5), (3, 5)])
+def test_without_segments_the_nearest_stands_in(gone: int, next_one: int) -> None:
+    """Its own domain before its own switch before any other; of equally near ones the first in order."""
+    addresses = ["s1.a.n0", "s2.c.n1", "s2.d.n2", "s3.e.n3", "s1.b.n4", "s2.c.n5"]
+    run = Run(plan(6, spares=4, on_node_loss=REPLACE))
+    run.feed(*(Arrived(rank, f"n{rank}", Place(at.rpartition(".")[0], at)) for rank, at in enumerate(addresses)))
+    assert by_rank(run) == [0, 4]
+    run.feed(NodeLost(4, LOST))
+    assert by_rank(run) == [0, 1]
+    run.feed(NodeLost(gone, LOST), NodeLost(1, LOST))
+    assert by_rank(run) == [0, next_one]

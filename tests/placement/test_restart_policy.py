@@ -1,0 +1,123 @@
+"""What decides over restarts, names and health, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from muster.placement.runtime.health import Watch
+from muster.placement.runtime.names import Name, checked_server, parsed
+from muster.placement.runtime.probe import NONE, TCP, Probe, ask
+from muster.placement.runtime.restart_policy import Budget, Policy
+
+
+def test_pauses_double_up_to_their_most_and_end_with_the_budget() -> None:
+    budget = Budget(Policy(max_restarts=5, backoff=1.0, max_backoff=5.0, window=1000))
+    assert [budget.spend(now) for now in range(6)] == [1.0, 2.0, 4.0, 5.0, 5.0, None]
+    assert budget.restarts == 5
+
+
+def test_what_is_longer_ago_than_the_window_is_forgotten() -> None:
+    budget = Budget(Policy(max_restarts=1, window=10))
+    assert [budget.spend(now) for now in (0, 9, 10, 11, 20)] == [1.0, None, 1.0, None, 1.0]
+
+
+def test_a_budget_of_none_never_restarts() -> None:
+    assert Budget(Policy(max_restarts=0)).spend(0) is None
+    with pytest.raises(ValueError, match="window must not be negative"):
+        Policy(window=-1)
+
+
+def test_names_are_taken_apart_again() -> None:
+    for name in (Name("a_b.c-1", 12, 0), Name("a", 1, 3, 2)):
+        assert parsed(str(name)) == name
+    assert [parsed(text) for text in ("a", "a/1", "a/1/x", "a_b", "/1/0", "a/1/0.0/1")] == [None] * 6
+    with pytest.raises(ValueError, match="a server's name is"):
+        checked_server("a/b")
+
+
+# -- probes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def answering() -> AsyncIterator[tuple[dict[str, bytes], int]]:
+    """A server whose next answer can be set; silent when there is none."""
+    answer = {"next": b"HTTP/1.1 200 OK\r\n\r\n"}
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        if answer["next"]:
+            writer.write(answer["next"])
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    yield answer, server.sockets[0].getsockname()[1]
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", ""),
+        (b"HTTP/1.0 302 Found\r\n\r\n", ""),
+        (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", "GET /health answered 503 Service Unavailable"),
+        (b"SSH-2.0\r\n", "does not speak HTTP"),
+        (b"", "no answer from 127.0.0.1:"),
+    ],
+)
+async def test_an_answer_is_a_status_below_400(
+    answering: tuple[dict[str, bytes], int], answer: bytes, verdict: str
+) -> None:
+    said, port = answering
+    said["next"] = answer
+    got = await ask(Probe(timeout=0.5), "127.0.0.1", port)
+    assert verdict in got and bool(verdict) == bool(got)
+
+
+async def test_for_tcp_a_connection_is_an_answer_and_a_closed_port_is_none(
+    answering: tuple[dict[str, bytes], int],
+) -> None:
+    said, port = answering
+    said["next"] = b""
+    assert await ask(Probe(TCP), "127.0.0.1", port) == ""
+    assert "127.0.0.1:1:" in await ask(Probe(TCP), "127.0.0.1", 1)
+
+
+def test_a_probe_that_makes_no_sense_is_refused() -> None:
+    for fields in ({"kind": "icmp"}, {"interval": 0}, {"failures": 0}):
+        with pytest.raises(ValueError, match="probe"):
+            Probe(**fields)  # type: ignore[arg-type]
+
+
+async def test_health_falls_after_several_misses_in_a_row_and_rises_with_one_answer() -> None:
+    answers = iter(["not yet", "", "miss", "", "miss", "miss", "", ""])
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    seen: list[tuple[str, int]] = []
+
+    async def next_answer() -> str:
+        seen.append((watch.state, watch.version))
+        answer = next(answers, None)
+        if answer is None:
+            ended.set_result(None)
+        return answer or ""
+
+    watch = Watch(Probe(interval=0.001, failures=2), next_answer)
+    await asyncio.wait_for(watch.run(ended), 20)
+    states = [state for state, _ in seen]
+    assert states == ["starting"] * 2 + ["ready"] * 4 + ["failing"] + ["ready"] * 2
+    assert (watch.state, watch.version) == ("ended", 4)
+
+
+async def test_news_come_at_once_or_after_the_time() -> None:
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    watch = Watch(Probe(NONE), lambda: asyncio.sleep(0, ""))
+    running = asyncio.create_task(watch.run(ended))
+    await asyncio.wait_for(watch.news(0, 60), 20)
+    assert watch.state == "ready"
+    await watch.news(1, 0.01)
+    waiting = asyncio.create_task(watch.news(1, 60))
+    ended.set_result(None)
+    await asyncio.wait_for(asyncio.gather(waiting, running), 20)
+    assert watch.state == "ended"

@@ -1,0 +1,20 @@
+"""The keeper's program is text: it needs the standard library and nothing of Muster's but what it carries."""
+
+from __future__ import annotations
+
+import ast
+import sys
+
+from muster.process.bootstrap import LATER, MODULES, source_of
+
+
+def test_each_module_imports_the_standard_library_and_those_before_it() -> None:
+    before: set[str] = set()
+    for module in (*LATER, *MODULES):
+        for node in ast.walk(ast.parse(source_of(module))):
+            names = [name.name for name in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [str(node.module)]
+            for name in names:
+                assert name in before or name.partition(".")[0] in sys.stdlib_module_names, f"{module.__name__}: {name}"
+        before.add(module.__name__)

@@ -1,0 +1,51 @@
+"""A handle means one process, not whoever has its number now; it also works where the kernel has no pidfd."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from muster.process.pidfd import Handle, wait_for_one
+
+
+@pytest.fixture(params=["pidfd", "number", "number to signal"])
+def process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> subprocess.Popen[bytes]:
+    if request.param == "number":
+        monkeypatch.delattr(os, "pidfd_open")
+    elif request.param == "number to signal":
+        monkeypatch.delattr(signal, "pidfd_send_signal")
+    return subprocess.Popen(["sleep", "1000"])
+
+
+def test_a_signal_reaches_it_and_nobody_when_it_is_gone(process: subprocess.Popen[bytes]) -> None:
+    handle = Handle(process.pid)
+    assert handle.send(signal.SIGTERM)
+    assert process.wait(20) == -signal.SIGTERM
+    assert handle.send(signal.SIGKILL)  # to nobody: no error
+    handle.release()
+
+
+def test_waiting_ends_with_one_of_them_and_leaks_nothing() -> None:
+    before = os.listdir("/proc/self/fd")
+    processes = [subprocess.Popen(["sleep", "1000"]) for _ in range(3)]
+    handles = [Handle(process.pid) for process in processes]
+    handles[1].send(signal.SIGKILL)
+    wait_for_one(handles, 60)
+    assert [handle.gone for handle in handles] == [False, True, False]
+    for handle in handles:
+        handle.send(signal.SIGKILL)
+    for process, handle in zip(processes, handles, strict=True):
+        process.wait(20)
+        handle.release()
+    wait_for_one(handles, 0)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_what_is_gone_already_is_no_error() -> None:
+    process = subprocess.Popen(["true"])
+    process.wait(20)
+    handle = Handle(process.pid)
+    assert handle.gone and handle.send(signal.SIGKILL)

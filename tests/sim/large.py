@@ -1,0 +1,104 @@
+"""One large run with losses, and its figures."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from muster.lifecycle.config import Plan
+from tests.sim.agent import Surroundings
+from tests.sim.follower import Heir
+from tests.sim.host import Host
+from tests.sim.invariants import judge_end
+from tests.sim.meter import Meter
+from tests.sim.world import World
+
+ARRIVALS_S = 5.0  # within which all agents start
+
+
+@dataclass(frozen=True)
+class Large:
+    """What is to be simulated. `lead_losses` of the losses are those of whoever leads at that time."""
+
+    nodes: int
+    spares: int
+    losses: int
+    seed: int
+    lead_losses: int = 1
+    on_node_loss: str = "replace"
+    max_restarts: int = 3
+    seconds: float = 120.0  # that the driver takes
+
+    @property
+    def plan(self) -> Plan:
+        hosts = [f"n{rank}" for rank in range(self.nodes + self.spares)]
+        return Plan(hosts, spares=self.spares, on_node_loss=self.on_node_loss, max_restarts=self.max_restarts)
+
+
+def simulate(large: Large) -> dict[str, Any]:
+    """To the end; a broken invariant is raised."""
+    began = time.perf_counter(), time.process_time()
+    world = World(large.seed)
+    meter = Meter(large.plan, world)
+    around = Surroundings(world, large.plan, meter)
+    around.network.meter = meter.carried
+    around.driver = lambda: (large.seconds, 0)
+    agents = []
+    for rank in range(large.plan.nodes):
+        host = Host(world, rank)
+        host.on_start = meter.started
+        meter.hosts.append(host)
+        agents.append(Heir(around, host))
+        world.after(world.between(0.0, ARRIVALS_S), agents[-1].deliver, agents[-1].boot)
+    meter.living = len(agents)
+    _lose(world, meter, agents, large)
+    world.run(36000.0, lambda: meter.living <= 0)
+    judge_end(meter, agents, world.now)
+    return _figures(large, world, meter, time.perf_counter() - began[0], time.process_time() - began[1])
+
+
+def _lose(world: World, meter: Meter, agents: list[Heir], large: Large) -> None:
+    """While drivers run: half of the lost nodes crash, of the others nothing is heard any more."""
+    chosen = world.chance.sample(range(1, len(agents)), large.losses)
+    times = sorted(world.between(0.1, 0.9) * large.seconds for _ in chosen)
+    pending = [
+        (when, rank, place < large.lead_losses) for place, (when, rank) in enumerate(zip(times, chosen, strict=True))
+    ]
+
+    def strike(rank: int, lead: bool) -> None:
+        agent = agents[meter.terms[max(meter.terms)]] if lead else agents[rank]
+        agent.crash() if world.chance.random() < 0.5 else agent.lose_host()
+
+    def note(what: str) -> None:
+        if what == "driver":
+            while pending:
+                when, rank, lead = pending.pop()
+                world.after(when, strike, rank, lead)
+
+    meter.on_note = note
+
+
+def _figures(large: Large, world: World, meter: Meter, wall: float, cpu: float) -> dict[str, Any]:
+    nodes, messages, size = large.plan.nodes, sum(meter.messages.values()), sum(meter.bytes.values())
+    outcome = meter.outcomes[max(meter.outcomes)] if meter.outcomes else None
+    return {
+        "nodes": nodes,
+        "outcome": outcome.end_reason if outcome else "nobody recorded one",
+        "cycles": meter.cycles + 1,
+        "terms": len(meter.terms),
+        "virtual_s": round(world.now, 1),
+        "rounds": [
+            {"cycle": cycle, "close_s": round(seconds, 2), "lead_cpu_s": round(spent, 3)}
+            for cycle, seconds, spent in meter.rounds
+        ],
+        "messages_per_node": round(messages / nodes, 1),
+        "bytes_per_node": round(size / nodes),
+        "messages_per_node_per_s": round(messages / nodes / world.now, 3),
+        "lead_cpu_s": round(meter.cpu, 2),
+        "wall_s": round(wall, 1),
+        "cpu_s": round(cpu, 1),
+        "memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "steps": world.steps,
+    }

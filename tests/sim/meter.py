@@ -1,0 +1,115 @@
+"""What a run costs: messages and bytes as they would be on the wire, and the time of the lead's own code."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from typing import Any
+
+from muster.election.membership import Charter
+from muster.election.quorum_lease import Quorum
+from muster.lifecycle import events as m
+from muster.lifecycle.config import Mandate, Plan
+from muster.lifecycle.state_machine import Protocol
+from muster.lifecycle.states import RunState
+from tests.sim.invariants import Watch
+from tests.sim.world import World
+
+FIELDS = {
+    "nonce": (),
+    "greeting": ("rank", "charter", "at"),
+    "beat": ("at", "heard"),
+    "answer": ("at", "version", "time"),
+    "charter": ("charter", "heard"),
+    "welcome": ("cycle",),
+    "start": ("logical",),
+    "ready": ("cycle",),
+    "stop": ("cycle",),
+    "gone": ("cycle",),
+    "failed": ("phase", "reason", "cycle"),
+    "retire": (),
+    "bye": ("reason",),
+}
+PLACES = {"greeting": 2, "charter": 1}  # of the charter in it
+
+
+class Meter(Watch):
+    """Watches as always, and measures."""
+
+    def __init__(self, plan: Plan, world: World) -> None:
+        super().__init__(plan)
+        self._world = world
+        self.messages: Counter[str] = Counter()  # by kind
+        self.bytes: Counter[str] = Counter()
+        self.by_node: Counter[int] = Counter()  # messages that a node sent or received
+        self.cpu = 0.0  # seconds, of the protocol and the quorum
+        self.rounds: list[tuple[int, float, float]] = []  # cycle, virtual seconds and CPU seconds to close it
+        self._began = (0.0, 0.0)
+        self._sizes: dict[Any, int] = {}
+
+    def protocol(self, plan: Plan, now: float, mandate: Mandate) -> Protocol:
+        self._began = self._world.now, self.cpu
+        start = time.process_time()
+        made = MeteredProtocol(plan, now, mandate)
+        self.cpu += time.process_time() - start
+        made.meter = self
+        return made
+
+    def quorum(self, charter: Charter) -> Quorum:
+        made = MeteredQuorum(charter)
+        made.meter = self
+        return made
+
+    def carried(self, source: int, target: int, message: tuple[Any, ...]) -> None:
+        if source == target or not message:
+            return
+        kind = message[0]
+        self.messages[kind] += 1
+        self.bytes[kind] += self._size(message)
+        self.by_node[source] += 1
+        self.by_node[target] += 1
+
+    def _size(self, message: tuple[Any, ...]) -> int:
+        """Of the JSON line; messages of one kind differ by a digit or two, but for the charter in them."""
+        kind = message[0]
+        charter = message[PLACES[kind]] if kind in PLACES else None
+        key = kind if charter is None else (kind, charter.version)
+        if key not in self._sizes:
+            fields = dict(zip(FIELDS[kind], message[1:], strict=False))
+            told = {"charter": charter.as_record()} if charter is not None else {}
+            self._sizes[key] = len(json.dumps({"type": kind, **fields, **told})) + 1
+        return self._sizes[key]
+
+    def moved(self, state: RunState, cycle: int) -> None:
+        if state is RunState.GATHERING:
+            self._began = self._world.now, self.cpu
+        elif state is RunState.STARTING:
+            since, cpu = self._began
+            self.rounds.append((cycle, self._world.now - since, self.cpu - cpu))
+
+
+class MeteredProtocol(Protocol):
+    """The real one, with a clock beside it."""
+
+    meter: Meter
+
+    def handle(self, event: m.Event, now: float) -> list[m.Command]:
+        start, before = time.process_time(), self.state
+        commands = super().handle(event, now)
+        self.meter.cpu += time.process_time() - start
+        if self.state is not before:
+            self.meter.moved(self.state, self.cycle)
+        return commands
+
+
+class MeteredQuorum(Quorum):
+    """The real one, with a clock beside it."""
+
+    meter: Meter
+
+    def answered(self, rank: int, sent: float | None, version: int) -> bool:
+        start = time.process_time()
+        changed = super().answered(rank, sent, version)
+        self.meter.cpu += time.process_time() - start
+        return changed
