@@ -3,8 +3,8 @@
 import     fresh processes of the built archive, as the nodes run it (`python -I -S agent.pyz`), which import everything
            in it and leave; beside as many of a bare `import asyncio`, in turn with them. The whole process is timed,
            from its start to its end: interpreter, bootstrap, imports.
-memory     VmRSS of the agents of a run without Ray, while its driver runs, lead and worker; their keepers beside.
-files      operations under the run directory of one node that is not the lead, from its prelude's first line to the
+memory     VmRSS of the agents of a run without Ray, while its driver runs, lead and worker; their supervisors beside.
+files      operations under the run directory of one node that is not the leader, from its prelude's first line to the
            start of the driver, counted in a trace (tracing.py says what counts), without and with Ray; and, beside,
            to its end.
 """
@@ -110,14 +110,14 @@ def _wall_ms(argv: list[str]) -> float:
 
 
 async def memory(place: Path, python: str) -> dict[str, float]:
-    """Megabytes resident: each agent, and what the keepers beside it add."""
+    """Megabytes resident: each agent, and what the supervisors beside it add."""
     async with held_run(place, python, NODES, ray=False) as held:
         found = {}
         for name, rank in (("lead", 0), ("worker", WORKER)):
             pid = held.agent_pid(rank)
             found[f"{name}_mb"] = _resident_mb(pid)
-            own = [child for child in descendants(pid) if _is_keeper(child)]
-            found[f"{name}_keepers_mb"] = round(sum(map(_resident_mb, own)), 1)
+            own = [child for child in descendants(pid) if _is_supervisor(child)]
+            found[f"{name}_supervisors_mb"] = round(sum(map(_resident_mb, own)), 1)
         return found
 
 
@@ -126,7 +126,7 @@ def _resident_mb(pid: int) -> float:
     return round(int(fields["VmRSS"].split()[0]) / 1024, 1)
 
 
-def _is_keeper(pid: int) -> bool:
+def _is_supervisor(pid: int) -> bool:
     return b"-I\0-S\0-c\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 

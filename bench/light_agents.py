@@ -1,4 +1,4 @@
-"""A lead's real listener and protocol in a process of its own, and many agents of one process that only speak.
+"""A leader's real listener and protocol in a process of its own, and many agents of one process that only speak.
 
 Everything that knows how `agent/control/connections.py` is used stands in `_Lead`.
 """
@@ -19,11 +19,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from muster.agent.control.channel import Channel, ChannelError, connect
-from muster.agent.control.connections import Members
+from muster.agent.control.connections import Connections
 from muster.agent.health.limits import raise_limits
 from muster.agent.job import Identity
 from muster.lifecycle.events import Arrived
-from muster.lifecycle.state_machine import Plan, Protocol
+from muster.lifecycle.state_machine import RunConfig, RunStateMachine
 from muster.lifecycle.states import RunState
 from muster.rundir import RunPaths
 
@@ -37,9 +37,11 @@ class _Lead:
     """Listens, feeds arrivals to the protocol, welcomes; measures itself."""
 
     def __init__(self, nodes: int, spares: int) -> None:
-        self._protocol = Protocol(Plan([f"n{rank}" for rank in range(nodes)], ray=False, spares=spares), 0.0)
+        self._protocol = RunStateMachine(
+            RunConfig([f"n{rank}" for rank in range(nodes)], ray=False, spares=spares), 0.0
+        )
         run = RunPaths("/nonexistent/run")
-        self._members = Members(Identity(0, "n0", run, run.attempt(0), local=True), TOKEN)
+        self._members = Connections(Identity(0, "n0", run, run.attempt(0), local=True), TOKEN)
         self._members.on_task, self._members.on_join = self._keep, self._joined
         self._tasks: set[asyncio.Task[None]] = set()
         self._began: tuple[float, float] | None = None
@@ -66,22 +68,22 @@ class _Lead:
 
 
 def _serve(pipe: Connection, nodes: int, spares: int) -> None:
-    """In the lead's process. Each word from the pipe is answered with a figure."""
+    """In the leader's process. Each word from the pipe is answered with a figure."""
     raise_limits()
     asyncio.run(_answer(pipe, _Lead(nodes, spares)))
 
 
-async def _answer(pipe: Connection, lead: _Lead) -> None:
+async def _answer(pipe: Connection, leader: _Lead) -> None:
     loop = asyncio.get_running_loop()
-    pipe.send(await lead.listen())
-    pipe.send(await lead.closed)
+    pipe.send(await leader.listen())
+    pipe.send(await leader.closed)
     while (await loop.run_in_executor(None, pipe.recv)) != "end":
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         pipe.send({"cpu_s": time.process_time(), "memory_mb": peak})
 
 
 @contextlib.contextmanager
-def lead_process(nodes: int, spares: int) -> Iterator[Connection]:
+def leader_process(nodes: int, spares: int) -> Iterator[Connection]:
     """The pipe to it: first its port comes, then the figures of the round."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()

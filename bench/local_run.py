@@ -19,7 +19,7 @@ from muster.api import prepare
 from muster.launch.local_launcher import RANK_VARIABLE
 from muster.launch.submit import attached
 from muster.rundir import AttemptPaths, RunPaths, read_json
-from muster.runs.follow import Event, RunResult, follow
+from muster.runs.follow import RunEvent, RunResult, follow
 from muster.spec import JobSpec
 
 HOLD = 'read -r _ <"$0"'  # bash -c HOLD fifo
@@ -104,7 +104,7 @@ def traced_script(script: str, place: Path, rank: int, trace: Path) -> str:
 
 async def _driver_started(run: RunPaths, events: AsyncIterator[object]) -> HeldRun:
     async for item in events:
-        if isinstance(item, Event) and item.fields["event"] == "driver_start":
+        if isinstance(item, RunEvent) and item.fields["event"] == "driver_start":
             attempt = run.newest_attempt()
             assert attempt is not None
             return HeldRun(run, attempt, item.fields["time"])

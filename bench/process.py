@@ -4,11 +4,11 @@ bare       subprocess.Popen in a session of its own; SIGTERM to its group, and w
 scope      a process of a scope that is open already: spawn, close
 captured   the same with a log that is rotated
 cgroup     the same in a scope that has a control group, where one may be made
-opening    a scope of one's own: what its keeper costs, once for all that is started in it
+opening    a scope of one's own: what its supervisor costs, once for all that is started in it
 
 A program says its first word on a pipe; the clock runs from before the call until that word is read, and from the call
 that ends it until that returns: nothing is left then. Then as many processes as wanted run at once, and it is seen what
-the keepers take of memory; and how long anything survives its owner or its keeper.
+the supervisors take of memory; and how long anything survives its owner or its supervisor.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ async def main():
     read, write = os.pipe()
     await scope.spawn(["sh", "-c", "trap '' TERM; setsid sleep 1000 & echo; while :; do sleep 1; done"], stdout=write)
     os.read(read, 1)
-    print(scope.keeper_pid, flush=True)
+    print(scope.supervisor_pid, flush=True)
     await asyncio.sleep(1000)
 asyncio.run(main())
 """
@@ -169,7 +169,7 @@ async def many_in(count: int, scopes: int) -> dict[str, float]:
     opened = await asyncio.gather(*(Scope("bench").open() for _ in range(scopes)))
     owned = await asyncio.gather(*(opened[n % scopes].spawn(["sleep", "1000"]) for n in range(count)))
     started = time.perf_counter()
-    memory = sum(private_mb(each.keeper_pid) for each in opened)
+    memory = sum(private_mb(each.supervisor_pid) for each in opened)
     measured = time.perf_counter()
     await asyncio.gather(*(each.close(GRACE_S) for each in opened))
     ended = time.perf_counter()
@@ -177,20 +177,20 @@ async def many_in(count: int, scopes: int) -> dict[str, float]:
     return {
         "start_s": round(started - start, 3),
         "end_s": round(ended - measured, 3),
-        "keepers_mb": round(memory, 1),
+        "supervisors_mb": round(memory, 1),
         "left": len(left),
     }
 
 
 def survival(victim: str) -> float:
-    """Seconds from the end of an owner, or of its keeper, until nothing is left of what it had started."""
+    """Seconds from the end of an owner, or of its supervisor, until nothing is left of what it had started."""
     argv = [sys.executable, "-c", OWNER, str(LOST_GRACE_S)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
-        keeper = int(owner.stdout.readline())
-        waiting = [os.pidfd_open(pid) for pid in descendants(keeper)]
+        supervisor = int(owner.stdout.readline())
+        waiting = [os.pidfd_open(pid) for pid in descendants(supervisor)]
         start = time.perf_counter()
-        os.kill(owner.pid if victim == "owner" else keeper, signal.SIGKILL)
+        os.kill(owner.pid if victim == "owner" else supervisor, signal.SIGKILL)
         for fd in waiting:
             select.select([fd], [], [])
             os.close(fd)
@@ -208,7 +208,7 @@ def private_mb(pid: int) -> float:
 def main() -> int:
     options = _options()
     leave_on_signals()
-    lost = {victim: [survival(victim) for _ in range(LOST_REPEAT)] for victim in ("owner", "keeper")}
+    lost = {victim: [survival(victim) for _ in range(LOST_REPEAT)] for victim in ("owner", "supervisor")}
     results: dict[str, Any] = {
         "machine": machine(),
         "latency": asyncio.run(latencies(options.repeat)),
@@ -229,7 +229,7 @@ def goals(results: dict[str, Any]) -> list[Goal]:
         Goal("to running, more than bare", owned["to_running_ms"] - unowned["to_running_ms"], GOAL_STARTED_MS, " ms"),
         Goal("to gone, more than bare", owned["to_gone_ms"] - unowned["to_gone_ms"], GOAL_GONE_MS, " ms"),
         Goal("owner killed: gone beyond the grace", lost["owner_s"] - lost["grace_s"], GOAL_LOST_S, " s"),
-        Goal("keeper killed: gone", lost["keeper_s"], GOAL_LOST_S, " s"),
+        Goal("supervisor killed: gone", lost["supervisor_s"], GOAL_LOST_S, " s"),
         Goal("left of many", many["one scope"]["left"] + many["a scope for each"]["left"], 0),
     ]
 
@@ -239,9 +239,9 @@ def _page(results: dict[str, Any], wanted: list[Goal], path: Path) -> str:
     rows = [["milliseconds, median and p90", "running", "p90", "gone", "p90"]]
     rows += [[kind, *(f"{of[column]:g}" for column in columns)] for kind, of in results["latency"].items()]
     all_at_once = {kind: of for kind, of in results["many"].items() if kind != "count"}
-    more = [[f"{results['many']['count']} at once", "start s", "end s", "keepers MB"]]
+    more = [[f"{results['many']['count']} at once", "start s", "end s", "supervisors MB"]]
     more += [
-        [kind, f"{of['start_s']:g}", f"{of['end_s']:g}", f"{of.get('keepers_mb', 0):g}"]
+        [kind, f"{of['start_s']:g}", f"{of['end_s']:g}", f"{of.get('supervisors_mb', 0):g}"]
         for kind, of in all_at_once.items()
     ]
     return "\n\n".join([table(rows), table(more), goals_table(wanted), f"written to {path}"])

@@ -1,11 +1,11 @@
-"""What it costs to gather the nodes of a run: time, messages, bytes, the lead's CPU and memory.
+"""What it costs to gather the nodes of a run: time, messages, bytes, the leader's CPU and memory.
 
-tcp        agents on loopback, with the real handshake, against the lead's real listener and protocol in a process of
-           its own. All of the agents share one process, so the time is theirs as much as the lead's.
-simulated  the protocol and the quorum alone, under a virtual network: the lead's CPU in the real code, and messages.
+tcp        agents on loopback, with the real handshake, against the leader's real listener and protocol in a process of
+           its own. All of the agents share one process, so the time is theirs as much as the leader's.
+simulated  the protocol and the quorum alone, under a virtual network: the leader's CPU in the real code, and messages.
 store      torch's TCPStore, in the same run: one client reads the records of all nodes with one multi_get, which is
            how the reference's barrier learns who is there. Beside it the event that closes a round of as many nodes:
-           that is when the lead has decided about all of them, and there is nothing to read.
+           that is when the leader has decided about all of them, and there is nothing to read.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from interrupts import INTERRUPTED, leave_on_signals
-from light_agents import LightAgents, Traffic, lead_process
+from light_agents import LightAgents, Traffic, leader_process
 from report import Goal, goals_table, machine, save, table
 from tests.sim.large import Large, simulate
 
 from muster.lifecycle.events import Arrived
-from muster.lifecycle.state_machine import Plan, Protocol
+from muster.lifecycle.state_machine import RunConfig, RunStateMachine
 
 AGENTS, SPARES, NODES = 1000, 10, 10_000
 STEADY_S = 15.0
@@ -51,14 +51,14 @@ def main() -> int:
 async def over_tcp(nodes: int, spares: int) -> dict[str, float]:
     """To the close of the round, then for a while in the steady state."""
     loop = asyncio.get_running_loop()
-    with lead_process(nodes, spares) as lead:
+    with leader_process(nodes, spares) as leader:
         agents = LightAgents(nodes)
-        await agents.join(await loop.run_in_executor(None, lead.recv))
-        closed = await loop.run_in_executor(None, lead.recv)
+        await agents.join(await loop.run_in_executor(None, leader.recv))
+        closed = await loop.run_in_executor(None, leader.recv)
         gathered = [Traffic(one.messages, one.bytes) for one in agents.traffic]
-        before, since = _ask(lead), time.perf_counter()
+        before, since = _ask(leader), time.perf_counter()
         await asyncio.sleep(STEADY_S)
-        after, seconds = _ask(lead), time.perf_counter() - since
+        after, seconds = _ask(leader), time.perf_counter() - since
         spoken = sum(now.messages - then.messages for now, then in zip(agents.traffic, gathered, strict=True))
         carried = sum(now.bytes - then.bytes for now, then in zip(agents.traffic, gathered, strict=True))
         await agents.leave()
@@ -75,14 +75,14 @@ async def over_tcp(nodes: int, spares: int) -> dict[str, float]:
     }
 
 
-def _ask(lead: Any) -> dict[str, float]:
-    lead.send("figures")
-    figures: dict[str, float] = lead.recv()
+def _ask(leader: Any) -> dict[str, float]:
+    leader.send("figures")
+    figures: dict[str, float] = leader.recv()
     return figures
 
 
 def simulated(nodes: int) -> dict[str, Any]:
-    figures = simulate(Large(nodes - 100, 100, losses=0, seed=7, lead_losses=0, seconds=60.0))
+    figures = simulate(Large(nodes - 100, 100, losses=0, seed=7, leader_losses=0, seconds=60.0))
     figures["lead_cpu_to_close_s"] = figures.pop("rounds")[0]["lead_cpu_s"]
     return figures
 
@@ -111,7 +111,7 @@ def beside_a_store(nodes: int, repeat: int) -> dict[str, float]:
 
 def _close(nodes: int) -> float:
     """How long the last arrival takes, with which the roles of all are given."""
-    protocol = Protocol(Plan([f"n{rank}" for rank in range(nodes)], spares=100), 0.0)
+    protocol = RunStateMachine(RunConfig([f"n{rank}" for rank in range(nodes)], spares=100), 0.0)
     for rank in range(nodes - 1):
         protocol.handle(Arrived(rank, f"n{rank}"), 0.0)
     start = time.perf_counter()
@@ -121,7 +121,7 @@ def _close(nodes: int) -> float:
 
 def goals(results: dict[str, Any]) -> list[Goal]:
     steady, sim, store = results["tcp"]["steady_messages_per_node_per_s"], results["simulated"], results["store"]
-    closing = f"lead's CPU to close {sim['nodes']} arrivals"
+    closing = f"leader's CPU to close {sim['nodes']} arrivals"
     read, close = store["multi_get_ms"], store["close_ms"]
     return [
         Goal(closing, sim["lead_cpu_to_close_s"], GOAL_CPU_S, " s", below=True),

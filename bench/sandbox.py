@@ -40,7 +40,7 @@ from report import Goal, goals_table, machine, save, table
 
 from muster.process.proctree import descendants
 from muster.sandbox.client.loadgen import Measured, cell, load, program
-from muster.sandbox.http.server import Connections, Head, Request, Response
+from muster.sandbox.http.server import Head, HttpRequest, HttpResponse, OpenConnections
 from muster.sandbox.http.server import serve as serve_http
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
@@ -191,14 +191,14 @@ async def one_process_a_request(python: str) -> AsyncIterator[str]:
         def refusal(self, head: Head) -> None:
             return None
 
-        async def __call__(self, request: Request) -> Response:
+        async def __call__(self, request: HttpRequest) -> HttpResponse:
             process = await asyncio.create_subprocess_exec(
                 python, "-c", request.json()["generated_code"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
             out, err = await process.communicate()
-            return Response(200, {"process_status": "completed", "stdout": out.decode(), "stderr": err.decode()})
+            return HttpResponse(200, {"process_status": "completed", "stdout": out.decode(), "stderr": err.decode()})
 
-    sock, connections = socket.create_server(("127.0.0.1", 0)), Connections(1024)
+    sock, connections = socket.create_server(("127.0.0.1", 0)), OpenConnections(1024)
     server = await serve_http(Spawner(), connections, sock)
     try:
         yield f"http://127.0.0.1:{sock.getsockname()[1]}"
@@ -225,7 +225,7 @@ async def one_place(place: Place, requests: int) -> dict[str, Any]:
 
 
 async def idle(places: list[Place]) -> dict[str, float]:
-    """Of the server and all below it; the keeper has left the server's tree, and owns the rest."""
+    """Of the server and all below it; the supervisor has left the server's tree, and owns the rest."""
     found = {}
     for place in places:
         before = _cpu_s(place)
@@ -235,7 +235,7 @@ async def idle(places: list[Place]) -> dict[str, float]:
 
 
 def _cpu_s(place: Place) -> float:
-    below = [pid for keeper in _keepers(place) for pid in (keeper, *descendants(keeper))]
+    below = [pid for supervisor in _supervisors(place) for pid in (supervisor, *descendants(supervisor))]
     total = 0
     for pid in (place.pid, *below):
         with contextlib.suppress(OSError):
@@ -244,7 +244,7 @@ def _cpu_s(place: Place) -> float:
     return total / os.sysconf("SC_CLK_TCK")
 
 
-def _keepers(place: Place) -> list[int]:
+def _supervisors(place: Place) -> list[int]:
     """Whoever was told to remove the place."""
     found = []
     for entry in Path("/proc").iterdir():

@@ -1,4 +1,4 @@
-"""What a lost node and a lost lead cost in seconds: runs the lab's tests of them, which note the times."""
+"""What a lost node and a lost leader cost in seconds: runs the lab's tests of them, which note the times."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _FORKS = ("clone", "clone3", "fork", "vfork")
 
 _UNIQUE = re.compile(r"\.[^./]+\.\d+\.tmp$")  # host and pid in a temporary name
 
-PRELUDE, AGENT, KEEPER, RAY = "prelude", "agent", "keeper", "ray"
+PRELUDE, AGENT, SUPERVISOR, RAY = "prelude", "agent", "supervisor", "ray"
 
 
 @dataclass(frozen=True)
@@ -121,4 +121,4 @@ class Programs:
     def _executed(self, before: str, rest: str) -> str:
         if before == PRELUDE:
             return AGENT if "agent.pyz" in rest else PRELUDE
-        return KEEPER if '"-I", "-S", "-c"' in rest else RAY
+        return SUPERVISOR if '"-I", "-S", "-c"' in rest else RAY

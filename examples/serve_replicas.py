@@ -40,10 +40,10 @@ def serve(port: int) -> None:
 def drive() -> None:
     import ray
 
-    from muster.placement import Model, Replicas, survey
+    from muster.placement import Model, Replicas, discover_nodes
 
     ray.init(log_to_driver=False)
-    cpus = min(node.total["CPU"] for node in survey().nodes)
+    cpus = min(node.total["CPU"] for node in discover_nodes().nodes)
     model = Model("word-counter", replicas=REPLICAS, gpus_per_rank=0, cpus=cpus / 2)  # two on a node
     with Replicas("words", model, python_args=[__file__, "{port}"], on_event=print, on_progress=print) as words:
         nodes = {node for status in words.status() for node in status.nodes}

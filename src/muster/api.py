@@ -14,9 +14,9 @@ from muster.errors import BackendError, Mistake
 from muster.launch import job_array
 from muster.launch.run_writer import Prepared, plan_run
 from muster.launch.submit import attached, job_id_here, start_detached, submit_batch, submit_batches
-from muster.launch.target import choose_place
+from muster.launch.target import choose_target
 from muster.rundir import RunPaths
-from muster.runs.follow import Event, Output, RunResult, follow
+from muster.runs.follow import Output, RunEvent, RunResult, follow
 from muster.runs.status import read_status
 from muster.runs.stop import stop_run
 from muster.spec import JobSpec, SpecError
@@ -36,7 +36,7 @@ __all__ = [
     "submit_array",
 ]
 
-Observer = Callable[[Event | Output], None]
+Observer = Callable[[RunEvent | Output], None]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def load_job(file: str | Path | None = None, profile: str | None = None, **field
 
 def prepare(spec: JobSpec) -> Prepared:
     """Everything decided for this spec, here and now; nothing written or started."""
-    return plan_run(spec, choose_place(spec, os.environ), Path.cwd())
+    return plan_run(spec, choose_target(spec, os.environ), Path.cwd())
 
 
 def submit(spec: JobSpec) -> RunHandle:

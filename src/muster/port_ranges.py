@@ -101,7 +101,7 @@ def _sysctl(name: str) -> str:
         return ""
 
 
-def parted(runs: Iterable[range], at: int) -> tuple[list[range], list[range]]:
+def loss_reason(runs: Iterable[range], at: int) -> tuple[list[range], list[range]]:
     """The runs below a port, and those from it on.
 
     >>> parted([range(1024, 1200), range(9000, 20000)], 10000)

@@ -1,4 +1,4 @@
-"""A listener that does the lead's half of the handshake, and a wire in between that hears everything."""
+"""A listener that does the leader's half of the handshake, and a wire in between that hears everything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOKEN = b"the-run's-own-secret"
 
 
 class Listener:
-    """Serves like the lead; what `accept` returned (or raised) for each connection is kept in order."""
+    """Serves like the leader; what `accept` returned (or raised) for each connection is kept in order."""
 
     def __init__(self, token: bytes = TOKEN) -> None:
         self.token = token
@@ -55,10 +55,10 @@ class Listener:
 
 
 class Wire:
-    """Forwards each line to the lead and back, and keeps it. `hold` may delay a line on its way."""
+    """Forwards each line to the leader and back, and keeps it. `hold` may delay a line on its way."""
 
-    def __init__(self, host: str, port: int, lead_port: int, hold: Callable[[str, bytes], Awaitable[None]]) -> None:
-        self.host, self.port, self._lead_port, self._hold = host, port, lead_port, hold
+    def __init__(self, host: str, port: int, leader_port: int, hold: Callable[[str, bytes], Awaitable[None]]) -> None:
+        self.host, self.port, self._leader_port, self._hold = host, port, leader_port, hold
         self.heard: list[tuple[str, bytes]] = []
 
     async def start(self) -> Wire:
@@ -67,8 +67,10 @@ class Wire:
         return self
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        lead_reader, lead_writer = await asyncio.open_connection("127.0.0.1", self._lead_port)
-        await asyncio.gather(self._forward("agent", reader, lead_writer), self._forward("lead", lead_reader, writer))
+        leader_reader, leader_writer = await asyncio.open_connection("127.0.0.1", self._leader_port)
+        await asyncio.gather(
+            self._forward("agent", reader, leader_writer), self._forward("lead", leader_reader, writer)
+        )
 
     async def _forward(self, side: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -83,19 +85,19 @@ class Wire:
 
 
 @pytest.fixture
-async def lead() -> AsyncIterator[Listener]:
+async def leader() -> AsyncIterator[Listener]:
     listener = await Listener().start()
     yield listener
     await listener.close()
 
 
 @pytest.fixture
-async def wire(lead: Listener) -> AsyncIterator[Callable[..., Awaitable[Wire]]]:
-    """Makes a wire to the lead, on an address of its own."""
+async def wire(leader: Listener) -> AsyncIterator[Callable[..., Awaitable[Wire]]]:
+    """Makes a wire to the leader, on an address of its own."""
     wires: list[Wire] = []
 
     async def make(host: str = "127.0.0.1", port: int = 0, hold: Any = lambda side, line: asyncio.sleep(0)) -> Wire:
-        wires.append(await Wire(host, port, lead.port, hold).start())
+        wires.append(await Wire(host, port, leader.port, hold).start())
         return wires[-1]
 
     yield make

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from muster.agent.groups import Group, group_of, groups_of
+from muster.agent.groups import NodeGroup, group_of, groups_of
 from muster.agent.ray import labels
 from muster.agent.ray.labels import NodeFacts
 
-GROUPS = [Group("big", 2, 64, 8), Group("small", 1, 4, 0)]
+GROUPS = [NodeGroup("big", 2, 64, 8), NodeGroup("small", 1, 4, 0)]
 
 
 @pytest.mark.parametrize(("rank", "name"), [(0, "big"), (1, "big"), (2, "small")])

@@ -22,8 +22,8 @@ BUSY_S = 120.0
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader_silence, "QUIET_S", QUIET_S)
-    monkeypatch.setattr(leader_silence, "SLOW_LOOK_S", SLOW_LOOK_S)
+    monkeypatch.setattr(leader_silence, "LEADERLESS_AFTER_S", QUIET_S)
+    monkeypatch.setattr(leader_silence, "SLOW_POLL_S", SLOW_LOOK_S)
     monkeypatch.setattr(leaderless, "LOOK_S", LOOK_S)
 
 

@@ -92,7 +92,7 @@ async def test_where_no_file_can_be_written_a_few_nodes_cancel_the_job(
     def full(path: str, value: object) -> bool:
         raise OSError(28, "No space left on device", path)
 
-    monkeypatch.setattr(leaderless, "claim", full)
+    monkeypatch.setattr(leaderless, "create_exclusive", full)
     fake_slurm.knows("17", "RUNNING", run.script, restarts=1)
     await leave(run, TURNS_WITHOUT_FILES + 1)
     assert fake_slurm.calls == []
@@ -104,7 +104,7 @@ async def test_where_no_file_can_be_written_a_few_nodes_cancel_the_job(
 def batch_host(run: RunPaths) -> Iterator[None]:
     """A host that answers; it is the one that the first leader has published."""
     with socket.create_server(("127.0.0.2", 0)) as server:
-        write_json(run.attempt(0).lead(), {"rank": 0, "addresses": ["127.0.0.2"], "port": server.getsockname()[1]})
+        write_json(run.attempt(0).leader(), {"rank": 0, "addresses": ["127.0.0.2"], "port": server.getsockname()[1]})
         yield
 
 

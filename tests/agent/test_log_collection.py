@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from muster.agent.log_collection import AT_ONCE, PAUSE_S, Ending, ending, leaderless
-from muster.lifecycle.events import Outcome
+from muster.agent.log_collection import AT_ONCE, PAUSE_S, LogCollection, ending, leaderless
+from muster.lifecycle.events import RunOutcome
 
-FAILED = Outcome("failed", 125, "Ray's raylet was ended by SIGKILL", "n700", 700, "ray")
-SUCCEEDED = Outcome("succeeded", 0, "the driver exited with 0")
+FAILED = RunOutcome("failed", 125, "Ray's raylet was ended by SIGKILL", "n700", 700, "ray")
+SUCCEEDED = RunOutcome("succeeded", 0, "the driver exited with 0")
 
 
 def test_on_a_small_cluster_all_write_at_once() -> None:
@@ -39,11 +39,11 @@ def test_where_no_time_is_left_nobody_writes() -> None:
 
 
 def test_a_success_is_told_as_such_and_a_stop_is_a_failure_unless_the_driver_left_with_0() -> None:
-    assert ending(1, SUCCEEDED, 20.0) == Ending(False, 0.0, 18.0)
-    assert ending(1, Outcome("stopped", 143, "stopped by ann"), 20.0).failed
-    assert not ending(1, Outcome("stopped", 0, "stopped by ann"), 20.0).failed
+    assert ending(1, SUCCEEDED, 20.0) == LogCollection(False, 0.0, 18.0)
+    assert ending(1, RunOutcome("stopped", 143, "stopped by ann"), 20.0).failed
+    assert not ending(1, RunOutcome("stopped", 0, "stopped by ann"), 20.0).failed
 
 
-def test_a_node_whose_lead_is_gone_keeps_its_logs_in_its_turn() -> None:
+def test_a_node_whose_leader_is_gone_keeps_its_logs_in_its_turn() -> None:
     told = leaderless(2 * AT_ONCE)
     assert told.failed and told.after == 2 * PAUSE_S and told.seconds > 0

@@ -147,7 +147,7 @@ def test_the_archive_is_two_members_that_need_no_unpacking(contents: bytes, tmp_
 
 
 def test_a_loaded_module_can_tell_its_source(contents: bytes, tmp_path: Path) -> None:
-    """The keeper and Ray's starter are run by `python -c` from it."""
+    """The supervisor and Ray's starter are run by `python -c` from it."""
     (tmp_path / "agent.pyz").write_bytes(contents)
     program = PROBE + "from muster.process import source_of, supervisor\nprint(len(source_of(supervisor)))"
     done = subprocess.run(

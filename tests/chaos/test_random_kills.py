@@ -36,7 +36,7 @@ TELLING = {
     "raylet": (125, 1, 134),
     "gcs_server": (125, 1, 134),
 }
-ANY_OTHER = (125, 143, 137, 1, 134)  # agents, keepers, tail
+ANY_OTHER = (125, 143, 137, 1, 134)  # agents, supervisors, tail
 
 
 def kill_one(seed: int, muster: MusterCommand, ray: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.cli.display import Display, JsonDisplay
-from muster.runs.follow import Event
+from muster.runs.follow import RunEvent
 
 
 @pytest.mark.parametrize("state", ["ready", "restarting", "failed", "ended"])
@@ -14,7 +14,7 @@ def test_a_service_that_is_started_again_is_told_of_and_nothing_hostile_with_it(
 ) -> None:
     """That it is ready is no news, and its failure ends the run, which is told by itself."""
     told = {"event": "service", "service": "judge", "rank": 1, "host": "n1\x1b[2J", "reason": "exited with 3"}
-    Display(2, ray=False).show(Event({**told, "state": state}))
+    Display(2, ray=False).show(RunEvent({**told, "state": state}))
     said = capsys.readouterr().err
     assert ("service judge on n1\ufffd[2J exited with 3; it is started again" in said) == (state == "restarting")
     assert (said == "") == (state != "restarting") and "\x1b" not in said
@@ -27,10 +27,10 @@ def test_a_service_that_is_started_again_is_told_of_and_nothing_hostile_with_it(
 def test_an_event_without_its_fields_or_with_foreign_ones_ends_nothing(name: str, kind: type[Display]) -> None:
     display = kind(2, ray=False)
     for fields in ({}, {"state": [], "rank": {}, "host": 7, "attempt": "x"}, {"state": "restarting"}):
-        display.show(Event({"event": name, **fields}))
+        display.show(RunEvent({"event": name, **fields}))
 
 
 def test_lost_events_are_told_of_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    Display(2, ray=False).show(Event({"event": "events_lost", "file": "/runs/r/attempt-0/events-0.jsonl"}))
+    Display(2, ray=False).show(RunEvent({"event": "events_lost", "file": "/runs/r/attempt-0/events-0.jsonl"}))
     said = capsys.readouterr().err
     assert "/runs/r/attempt-0/events-0.jsonl" in said and "disk" in said and "the run itself is not affected" in said

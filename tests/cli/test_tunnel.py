@@ -16,7 +16,7 @@ def status(*instances: tuple[str, str, str | None]) -> dict[str, Any]:
     return {"run": "r", "services": {"judge": {"instances": entries}}}
 
 
-def test_a_service_is_reached_on_the_lead_s_node_if_it_is_there_else_on_the_first() -> None:
+def test_a_service_is_reached_on_the_leader_s_node_if_it_is_there_else_on_the_first() -> None:
     one, two = ("n1", "ready", "http://10.0.0.1:7001"), ("n2", "ready", "http://10.0.0.2:7002")
     assert _target("judge", "n2", status(one, two)) == Tunnel("n2", 7002)
     assert _target("judge", "n9", status(one, two)) == Tunnel("n1", 7001)

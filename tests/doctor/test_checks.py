@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.doctor import checks
-from muster.doctor.check_result import Verdict
+from muster.doctor.check_result import CheckResult
 from muster.doctor.preflight import check_reach
 
 HEALTHY: dict[str, Any] = {
@@ -40,7 +40,7 @@ def nodes() -> dict[str, dict[str, Any]]:
     return found
 
 
-def all_checks(nodes: dict[str, dict[str, Any]]) -> list[Verdict]:
+def all_checks(nodes: dict[str, dict[str, Any]]) -> list[CheckResult]:
     return [
         checks.check_answers(list(nodes), nodes, ""),
         checks.check_shared("/runs", nodes, EVERYBODY),

@@ -15,7 +15,7 @@ import pytest
 import muster.doctor.node
 from muster.doctor import probe_runner
 from muster.doctor.node.mounts import filesystem_type
-from muster.doctor.node.shared_fs_probe import CANARY, Meeting, Patience, poll_interval
+from muster.doctor.node.shared_fs_probe import CANARY, Patience, SharedFilesystemProbe, poll_interval
 from muster.doctor.node.wire import report_lines, reports_in
 from muster.spec import JobSpec
 
@@ -26,7 +26,10 @@ LONG = Patience(canary=30, others=30)
 
 def meet(directory: Path, ranks: list[int], nodes: int, patience: Patience) -> dict[int, dict[str, Any]]:
     with ThreadPoolExecutor(nodes) as pool:
-        parts = {rank: pool.submit(Meeting(str(directory), rank, nodes, patience).attend, "yes") for rank in ranks}
+        parts = {
+            rank: pool.submit(SharedFilesystemProbe(str(directory), rank, nodes, patience).attend, "yes")
+            for rank in ranks
+        }
         return {rank: part.result() for rank, part in parts.items()}
 
 

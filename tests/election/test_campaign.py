@@ -1,4 +1,4 @@
-"""A member without a lead: what it waits for, whom it joins, when it claims; and when a claim has won."""
+"""A member without a leader: what it waits for, whom it joins, when it claims; and when a claim has won."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from muster.election.campaign import (
     ELECT_S,
     GIVE_UP_S,
     TURN_S,
-    Candidacy,
+    Campaign,
     Claim,
+    Election,
     Join,
     Leave,
-    Succession,
     Wait,
 )
-from muster.election.membership import FENCE_S, VERSIONS, Charter
-from muster.election.quorum_lease import Quorum
+from muster.election.membership import FENCE_S, VERSIONS, Membership
+from muster.election.quorum_lease import QuorumLease
 
 ROSTER = frozenset(range(5))
-CHARTER = Charter(0, 0, 2, 7, ROSTER, frozenset({9}))
+MEMBERSHIP = Membership(0, 0, 2, 7, ROSTER, frozenset({9}))
 
 
-def orphan(rank: int, last_answer: float | None = None, charter: Charter = CHARTER) -> Succession:
-    """It lost its lead at 100."""
-    return Succession(rank, charter, 100.0, last_answer)
+def orphan(rank: int, last_answer: float | None = None, membership: Membership = MEMBERSHIP) -> Election:
+    """It lost its leader at 100."""
+    return Election(rank, membership, 100.0, last_answer)
 
 
 # -- a member ---------------------------------------------------------------------------------------------------
 
 
-def test_a_member_waits_until_its_lead_is_fenced_whoever_claims() -> None:
+def test_a_member_waits_until_its_leader_is_fenced_whoever_claims() -> None:
     member = orphan(1, last_answer=99.0)
     assert member.decide(99.0 + FENCE_S - 0.01, True, {1: 2}) == Wait()
     assert member.decide(99.0 + FENCE_S, True, {1: 2}) == Join(1)
 
 
-def test_a_member_that_owes_its_lead_nothing_need_not_wait() -> None:
+def test_a_member_that_owes_its_leader_nothing_need_not_wait() -> None:
     assert orphan(1).decide(100.0, True, {1: 2}) == Join(1)
 
 
@@ -44,7 +44,7 @@ def test_a_member_joins_nobody_before_its_node_is_clean() -> None:
     assert orphan(1).decide(100.0, False, {1: 2}) == Wait()
 
 
-def test_members_claim_in_the_order_of_their_numbers_the_lost_lead_last() -> None:
+def test_members_claim_in_the_order_of_their_numbers_the_lost_leader_last() -> None:
     assert orphan(1).decide(100.0, True, {}) == Claim(1)
     assert orphan(3).decide(100.0 + 2 * TURN_S - 0.01, True, {}) == Wait()
     assert orphan(3).decide(100.0 + 2 * TURN_S, True, {}) == Claim(1)
@@ -57,13 +57,13 @@ def test_a_member_that_is_not_on_the_roster_does_not_claim() -> None:
 
 def test_a_candidate_that_came_to_nothing_is_not_joined_again_and_comes_last() -> None:
     member = orphan(2)
-    member.came_to_nothing(1, 1, 110.0, None)
+    member.candidate_failed(1, 1, 110.0, None)
     assert member.decide(110.0, True, {1: 1}) == Claim(2)
 
 
-def test_a_candidate_that_may_have_won_is_fenced_as_a_lead_is() -> None:
+def test_a_candidate_that_may_have_won_is_fenced_as_a_leader_is() -> None:
     member = orphan(2)
-    member.came_to_nothing(1, 1, 110.0, 109.0)
+    member.candidate_failed(1, 1, 110.0, 109.0)
     assert member.decide(109.0 + FENCE_S - 0.01, True, {2: 3}) == Wait()
     assert member.decide(109.0 + FENCE_S, True, {2: 3}) == Join(2)
 
@@ -90,95 +90,95 @@ def test_there_is_time_for_several_candidates_before_members_leave() -> None:
 # -- a candidate ------------------------------------------------------------------------------------------------
 
 
-def joined(candidacy: Candidacy, *ranks: int, charter: Charter = CHARTER) -> Candidacy:
+def joined(candidacy: Campaign, *ranks: int, membership: Membership = MEMBERSHIP) -> Campaign:
     for rank in ranks:
-        candidacy.joins(rank, charter, 0.0)
+        candidacy.joins(rank, membership, 0.0)
     return candidacy
 
 
 def test_a_candidate_wins_with_more_than_half_of_the_roster_itself_among_them() -> None:
-    candidacy = joined(Candidacy(1, 1, CHARTER), 1, 2)
+    candidacy = joined(Campaign(1, 1, MEMBERSHIP), 1, 2)
     assert not candidacy.won
     assert joined(candidacy, 3).won
 
 
 def test_a_candidate_does_not_win_without_having_joined_itself() -> None:
-    assert not joined(Candidacy(1, 1, CHARTER), 2, 3, 4).won
+    assert not joined(Campaign(1, 1, MEMBERSHIP), 2, 3, 4).won
 
 
 def test_joiners_from_outside_the_roster_and_those_who_join_twice_make_no_majority() -> None:
-    assert not joined(Candidacy(1, 1, CHARTER), 1, 2, 2, 7, 8).won
+    assert not joined(Campaign(1, 1, MEMBERSHIP), 1, 2, 2, 7, 8).won
 
 
 def test_a_joiner_that_is_gone_again_does_not_count() -> None:
-    candidacy = joined(Candidacy(1, 1, CHARTER), 1, 2, 3)
+    candidacy = joined(Campaign(1, 1, MEMBERSHIP), 1, 2, 3)
     candidacy.leaves(3)
     assert not candidacy.won
 
 
 def test_a_majority_of_an_outdated_roster_is_none() -> None:
-    newer = Charter(0, 0, 2, 8, frozenset(range(9)))
-    candidacy = joined(Candidacy(1, 1, CHARTER), 1, 2)
-    assert not joined(candidacy, 3, charter=newer).won
-    assert joined(candidacy, 7, 8, charter=newer).won
+    newer = Membership(0, 0, 2, 8, frozenset(range(9)))
+    candidacy = joined(Campaign(1, 1, MEMBERSHIP), 1, 2)
+    assert not joined(candidacy, 3, membership=newer).won
+    assert joined(candidacy, 7, 8, membership=newer).won
 
 
 def test_while_a_roster_may_not_be_in_force_a_majority_of_the_one_before_is_needed_too() -> None:
-    changing = Charter(0, 0, 2, 8, frozenset({0, 1, 2}), before=ROSTER)
-    candidacy = joined(Candidacy(1, 1, changing), 1, 2)
+    changing = Membership(0, 0, 2, 8, frozenset({0, 1, 2}), before=ROSTER)
+    candidacy = joined(Campaign(1, 1, changing), 1, 2)
     assert not candidacy.won
     assert joined(candidacy, 4).won
 
 
-def test_a_candidate_that_the_newest_charter_does_not_list_cannot_win() -> None:
-    without = Charter(0, 0, 2, 8, frozenset({0, 2, 3}), frozenset({1}))
-    assert not joined(Candidacy(1, 1, CHARTER), 1, 2, 3, charter=without).won
+def test_a_candidate_that_the_newest_membership_does_not_list_cannot_win() -> None:
+    without = Membership(0, 0, 2, 8, frozenset({0, 2, 3}), frozenset({1}))
+    assert not joined(Campaign(1, 1, MEMBERSHIP), 1, 2, 3, membership=without).won
 
 
-def test_the_new_lead_goes_on_with_the_next_cycle_without_the_lost_one() -> None:
-    mandate = joined(Candidacy(3, 1, CHARTER), 1, 2, 3).mandate("n0 is gone")
-    assert (mandate.term, mandate.lead, mandate.cycle, mandate.lost) == (3, 1, 3, 0)
-    assert mandate.excluded == {0, 9} and mandate.reason == "n0 is gone"
+def test_the_new_leader_goes_on_with_the_next_cycle_without_the_lost_one() -> None:
+    term_start = joined(Campaign(3, 1, MEMBERSHIP), 1, 2, 3).term_start("n0 is gone")
+    assert (term_start.term, term_start.leader, term_start.cycle, term_start.lost) == (3, 1, 3, 0)
+    assert term_start.excluded == {0, 9} and term_start.reason == "n0 is gone"
 
 
-def test_the_first_charter_of_a_term_is_newer_than_any_of_the_terms_before() -> None:
-    charter = joined(Candidacy(3, 1, CHARTER), 1, 2, 3).new_charter()
-    assert charter.version == 3 * VERSIONS and charter.roster == ROSTER
-    assert charter.newer(Charter(2, 4, 9, 3 * VERSIONS - 1, ROSTER)).term == 3
+def test_the_first_membership_of_a_term_is_newer_than_any_of_the_terms_before() -> None:
+    membership = joined(Campaign(3, 1, MEMBERSHIP), 1, 2, 3).new_membership()
+    assert membership.version == 3 * VERSIONS and membership.roster == ROSTER
+    assert membership.newer(Membership(2, 4, 9, 3 * VERSIONS - 1, ROSTER)).term == 3
 
 
-def test_a_roster_that_was_changing_goes_on_changing_under_the_new_lead() -> None:
-    changing = Charter(0, 0, 2, 8, frozenset({0, 1, 2, 3}), before=ROSTER)
-    charter = joined(Candidacy(1, 1, changing), 1, 2, 3).new_charter()
-    assert charter.rosters == changing.rosters
+def test_a_roster_that_was_changing_goes_on_changing_under_the_new_leader() -> None:
+    changing = Membership(0, 0, 2, 8, frozenset({0, 1, 2, 3}), before=ROSTER)
+    membership = joined(Campaign(1, 1, changing), 1, 2, 3).new_membership()
+    assert membership.rosters == changing.rosters
 
 
 @pytest.mark.parametrize("nodes", range(3, 9))
-def test_those_who_keep_a_lead_s_lease_and_those_who_may_choose_another_have_one_in_common(nodes: int) -> None:
-    charter = Charter(0, 0, 0, 0, frozenset(range(nodes)))
+def test_those_who_keep_a_leader_s_lease_and_those_who_may_choose_another_have_one_in_common(nodes: int) -> None:
+    membership = Membership(0, 0, 0, 0, frozenset(range(nodes)))
     for keep in range(1, nodes):
-        quorum = Quorum(charter)
+        quorum = QuorumLease(membership)
         for rank in range(1, keep + 1):
             quorum.answered(rank, 0.0, 0)
         if quorum.lease() > 0.0:
             others = range(keep + 1, nodes)
-            assert not any(joined(Candidacy(1, rank, charter), *others, charter=charter).won for rank in others)
+            assert not any(joined(Campaign(1, rank, membership), *others, membership=membership).won for rank in others)
 
 
-def test_of_two_members_the_other_may_lead_when_the_leader_steps_down() -> None:
-    pair = Charter(0, 0, 0, 3, frozenset({0, 1}))
-    assert not joined(Candidacy(1, 1, pair), 1, charter=pair).won
-    after = pair.without_lead()
-    assert joined(Candidacy(1, 1, pair), 1, charter=after).won
+def test_of_two_members_the_other_may_leader_when_the_leader_steps_down() -> None:
+    pair = Membership(0, 0, 0, 3, frozenset({0, 1}))
+    assert not joined(Campaign(1, 1, pair), 1, membership=pair).won
+    after = pair.without_leader()
+    assert joined(Campaign(1, 1, pair), 1, membership=after).won
     assert after.newer(pair) == after and after.excluded == {0}
 
 
 @pytest.mark.parametrize("nodes", range(2, 9))
 def test_two_majorities_after_a_leader_stepped_down_have_a_member_in_common(nodes: int) -> None:
     """One that knows of it, and one of members that its last message has not reached."""
-    charter = Charter(0, 0, 0, 0, frozenset(range(nodes)))
-    after = charter.without_lead()
+    membership = Membership(0, 0, 0, 0, frozenset(range(nodes)))
+    after = membership.without_leader()
     for first in range(1, nodes):
         know, others = range(1, first + 1), range(first + 1, nodes)
-        without_it = [joined(Candidacy(1, rank, charter), *others, charter=charter).won for rank in others]
-        assert not (joined(Candidacy(1, 1, after), *know, charter=after).won and any(without_it))
+        without_it = [joined(Campaign(1, rank, membership), *others, membership=membership).won for rank in others]
+        assert not (joined(Campaign(1, 1, after), *know, membership=after).won and any(without_it))

@@ -1,4 +1,4 @@
-"""Until when a lead may act, and who counts for that."""
+"""Until when a leader may act, and who counts for that."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Iterable
 
 import pytest
 
-from muster.election.membership import LEASE_S, Charter, first_charter
-from muster.election.quorum_lease import FOREVER, Quorum, majority
+from muster.election.membership import LEASE_S, Membership, first_membership
+from muster.election.quorum_lease import FOREVER, QuorumLease, majority
 
 
-def answer(quorum: Quorum, at: float, *ranks: int, version: int = -1) -> bool:
+def answer(quorum: QuorumLease, at: float, *ranks: int, version: int = -1) -> bool:
     return True in [quorum.answered(rank, at, version) for rank in ranks]
 
 
-def know(quorum: Quorum, *ranks: int) -> bool:
-    return True in [quorum.answered(rank, None, quorum.charter.version) for rank in ranks]
+def know(quorum: QuorumLease, *ranks: int) -> bool:
+    return True in [quorum.answered(rank, None, quorum.membership.version) for rank in ranks]
 
 
-def quorum_of(nodes: int) -> Quorum:
-    """A lead (node 0) that everybody has joined, and that holds its lease."""
-    quorum = Quorum(first_charter(nodes))
+def quorum_of(nodes: int) -> QuorumLease:
+    """A leader (node 0) that everybody has joined, and that holds its lease."""
+    quorum = QuorumLease(first_membership(nodes))
     answer(quorum, 0.0, *range(1, nodes), version=0)
     assert quorum.take(1.0)
     return quorum
 
 
-def change(quorum: Quorum, *roster: int, excluded: Iterable[int] = (), cycle: int = 0) -> bool:
+def change(quorum: QuorumLease, *roster: int, excluded: Iterable[int] = (), cycle: int = 0) -> bool:
     return quorum.propose(roster, excluded, cycle)
 
 
@@ -34,7 +34,7 @@ def change(quorum: Quorum, *roster: int, excluded: Iterable[int] = (), cycle: in
 
 
 @pytest.mark.parametrize(("nodes", "others"), [(3, 1), (4, 1), (5, 2), (6, 2), (7, 3)])
-def test_the_lease_runs_from_the_latest_beat_that_half_with_the_lead_have_answered(nodes: int, others: int) -> None:
+def test_the_lease_runs_from_the_latest_beat_that_half_with_the_leader_have_answered(nodes: int, others: int) -> None:
     quorum = quorum_of(nodes)
     answer(quorum, 7.0, *range(1, others))
     assert quorum.lease() == LEASE_S
@@ -63,12 +63,12 @@ def test_what_a_member_knows_is_no_sign_of_when_it_lived() -> None:
     assert quorum.lease() == LEASE_S
 
 
-def test_of_two_nodes_the_lead_alone_is_half_for_ever() -> None:
-    assert Quorum(first_charter(2)).lease() == FOREVER
+def test_of_two_nodes_the_leader_alone_is_half_for_ever() -> None:
+    assert QuorumLease(first_membership(2)).lease() == FOREVER
 
 
 def test_nodes_that_are_not_on_the_list_do_not_count() -> None:
-    quorum = Quorum(Charter(0, 0, 0, 0, frozenset({0, 1, 2})))
+    quorum = QuorumLease(Membership(0, 0, 0, 0, frozenset({0, 1, 2})))
     answer(quorum, 5.0, 7, 8)
     assert quorum.lease() < 0
 
@@ -76,8 +76,8 @@ def test_nodes_that_are_not_on_the_list_do_not_count() -> None:
 # -- the first lease --------------------------------------------------------------------------------------------
 
 
-def test_a_lead_may_not_act_before_half_of_all_nodes_have_answered_and_know() -> None:
-    quorum = Quorum(first_charter(4))
+def test_a_leader_may_not_act_before_half_of_all_nodes_have_answered_and_know() -> None:
+    quorum = QuorumLease(first_membership(4))
     assert not quorum.take(1.0)
     answer(quorum, 0.5, 1)
     assert not quorum.take(1.0)
@@ -85,14 +85,14 @@ def test_a_lead_may_not_act_before_half_of_all_nodes_have_answered_and_know() ->
     assert quorum.take(1.0)
 
 
-def test_a_lead_may_not_begin_to_act_with_answers_that_are_too_old() -> None:
-    quorum = Quorum(first_charter(3))
+def test_a_leader_may_not_begin_to_act_with_answers_that_are_too_old() -> None:
+    quorum = QuorumLease(first_membership(3))
     answer(quorum, 0.0, 1, version=0)
     assert not quorum.take(LEASE_S)
 
 
-def test_the_dead_count_for_the_first_lease_since_they_may_have_followed_another_lead_before() -> None:
-    quorum = Quorum(first_charter(5))
+def test_the_dead_count_for_the_first_lease_since_they_may_have_followed_another_leader_before() -> None:
+    quorum = QuorumLease(first_membership(5))
     for rank in (1, 2, 3):
         quorum.died(rank)
     answer(quorum, 0.0, 4, version=0)
@@ -108,7 +108,7 @@ def test_under_a_lease_that_has_held_the_dead_count_no_more_at_once() -> None:
 
 
 def test_those_who_died_before_the_first_lease_count_no_more_once_it_is_held() -> None:
-    quorum = Quorum(first_charter(5))
+    quorum = QuorumLease(first_membership(5))
     quorum.died(1)
     answer(quorum, 0.0, 2, 3, 4, version=0)
     assert quorum.take(1.0)
@@ -122,22 +122,22 @@ def test_those_who_died_before_the_first_lease_count_no_more_once_it_is_held() -
 def test_a_new_roster_is_in_force_once_half_of_the_old_one_and_of_the_new_one_know_it() -> None:
     quorum = quorum_of(7)
     assert change(quorum, 0, 4, 5)
-    assert quorum.charter.before == frozenset(range(7)) and not quorum.settled
-    assert not know(quorum, 1, 2, 3)  # half of the old one, with the lead; of the new one only the lead
+    assert quorum.membership.before == frozenset(range(7)) and not quorum.settled
+    assert not know(quorum, 1, 2, 3)  # half of the old one, with the leader; of the new one only the leader
     assert know(quorum, 4)
-    assert quorum.settled and quorum.charter.before == frozenset()
+    assert quorum.settled and quorum.membership.before == frozenset()
 
 
 def test_the_members_are_told_twice_that_it_comes_and_that_it_is_in_force() -> None:
     quorum = quorum_of(3)
     assert change(quorum, 0, 1)
-    versions = [quorum.charter.version]
+    versions = [quorum.membership.version]
     assert know(quorum, 1)
-    versions.append(quorum.charter.version)
+    versions.append(quorum.membership.version)
     assert versions == [1, 2]
 
 
-def test_while_a_roster_changes_the_lead_needs_half_of_both() -> None:
+def test_while_a_roster_changes_the_leader_needs_half_of_both() -> None:
     quorum = quorum_of(5)
     change(quorum, 0, 1, 2)  # nodes 3 and 4 have failed, but answer
     answer(quorum, 6.0, 3, 4)
@@ -157,30 +157,30 @@ def test_one_change_is_made_at_a_time() -> None:
 def test_a_roster_that_says_nothing_new_is_not_proposed() -> None:
     quorum = quorum_of(3)
     assert not change(quorum, 0, 1, 2)
-    assert quorum.charter.version == 0
+    assert quorum.membership.version == 0
 
 
 def test_a_new_cycle_is_settled_once_half_know_of_it_though_the_roster_is_the_same() -> None:
     quorum = quorum_of(3)
     assert change(quorum, 0, 1, 2, cycle=1)
-    assert not quorum.settled and quorum.charter.before == frozenset()
+    assert not quorum.settled and quorum.membership.before == frozenset()
     know(quorum, 2)
     assert quorum.settled
 
 
 def test_a_roster_may_grow() -> None:
-    quorum = Quorum(Charter(0, 0, 0, 0, frozenset({0, 1, 2})))
+    quorum = QuorumLease(Membership(0, 0, 0, 0, frozenset({0, 1, 2})))
     answer(quorum, 0.0, 1, 2, version=0)
     assert change(quorum, 0, 1, 2, 3, 4) and know(quorum, 1, 3)
-    assert quorum.charter.roster == {0, 1, 2, 3, 4} and quorum.settled
+    assert quorum.membership.roster == {0, 1, 2, 3, 4} and quorum.settled
 
 
 def test_knowing_a_version_of_an_earlier_term_is_not_knowing_this_one() -> None:
-    quorum = Quorum(Charter(1, 0, 1, 1_000_000, frozenset({0, 1, 2})))
+    quorum = QuorumLease(Membership(1, 0, 1, 1_000_000, frozenset({0, 1, 2})))
     quorum.answered(1, 0.0, 999)
     assert not quorum.settled
 
 
 @pytest.mark.parametrize(("share", "enough"), [(1, False), (2, False), (3, True)])
-def test_a_new_lead_needs_more_than_half(share: int, enough: bool) -> None:
+def test_a_new_leader_needs_more_than_half(share: int, enough: bool) -> None:
     assert majority(share, frozenset(range(4))) is enough

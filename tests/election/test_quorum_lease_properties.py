@@ -12,9 +12,9 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from muster.election.campaign import Candidacy
-from muster.election.membership import FENCE_S, LEASE_S, Charter, first_charter
-from muster.election.quorum_lease import Quorum
+from muster.election.campaign import Campaign
+from muster.election.membership import FENCE_S, LEASE_S, Membership, first_membership
+from muster.election.quorum_lease import QuorumLease
 
 MOST_NODES = 7
 RANKS = st.integers(0, MOST_NODES - 1)
@@ -22,24 +22,24 @@ SOME = st.sets(RANKS, max_size=MOST_NODES)
 
 
 class Elections(RuleBasedStateMachine):
-    """One lead after the other. Whoever does not answer for long enough may join others."""
+    """One leader after the other. Whoever does not answer for long enough may join others."""
 
     @initialize(nodes=st.integers(3, MOST_NODES))
     def begin(self, nodes: int) -> None:
         self.nodes, self.now = nodes, 0.0
-        self.lead, self.quorum = 0, Quorum(first_charter(nodes))
-        self.known = dict.fromkeys(range(nodes), self.quorum.charter)
-        self.answered: dict[int, float] = {}  # to the present lead, by those who have joined it
+        self.leader, self.quorum = 0, QuorumLease(first_membership(nodes))
+        self.known = dict.fromkeys(range(nodes), self.quorum.membership)
+        self.answered: dict[int, float] = {}  # to the present leader, by those who have joined it
         self.dead: set[int] = set()
         self.acts = False
 
     def others(self, ranks: set[int]) -> list[int]:
-        return sorted({rank % self.nodes for rank in ranks} - {self.lead} - self.dead)
+        return sorted({rank % self.nodes for rank in ranks} - {self.leader} - self.dead)
 
     def free(self) -> list[int]:
-        """Who may join another lead."""
+        """Who may join another leader."""
         ready = (rank for rank in self.known if self.now >= self.answered.get(rank, -FENCE_S) + FENCE_S)
-        return [rank for rank in ready if rank != self.lead and rank not in self.dead]
+        return [rank for rank in ready if rank != self.leader and rank not in self.dead]
 
     def hear(self, rank: int) -> None:
         self.answered[rank] = self.now
@@ -53,23 +53,23 @@ class Elections(RuleBasedStateMachine):
             self.hear(rank)
 
     @rule(ranks=SOME)
-    def some_learn_the_charter_and_the_lead_hears_nothing_of_it(self, ranks: set[int]) -> None:
+    def some_learn_the_membership_and_the_leader_hears_nothing_of_it(self, ranks: set[int]) -> None:
         for rank in self.others(ranks):
-            self.known[rank] = self.quorum.charter
+            self.known[rank] = self.quorum.membership
 
     @rule(ranks=SOME)
-    def some_learn_the_charter_and_say_so(self, ranks: set[int]) -> None:
+    def some_learn_the_membership_and_say_so(self, ranks: set[int]) -> None:
         for rank in self.others(ranks):
-            self.known[rank] = self.quorum.charter
+            self.known[rank] = self.quorum.membership
             self.hear(rank)
 
     @rule(ranks=SOME)
     def another_roster_is_proposed(self, ranks: set[int]) -> None:
-        self.quorum.propose([self.lead, *self.others(ranks)], (), self.quorum.charter.cycle)
+        self.quorum.propose([self.leader, *self.others(ranks)], (), self.quorum.membership.cycle)
 
     @rule(rank=RANKS)
     def a_process_ends(self, rank: int) -> None:
-        if rank < self.nodes and rank != self.lead:
+        if rank < self.nodes and rank != self.leader:
             self.dead.add(rank)
             self.quorum.died(rank)
 
@@ -78,33 +78,33 @@ class Elections(RuleBasedStateMachine):
         self.now += seconds
         if self.acts and self.quorum.lease() <= self.now:
             self.acts = False
-            self.quorum = Quorum(self.quorum.charter)  # fenced: it leaves, and is asked nothing more
+            self.quorum = QuorumLease(self.quorum.membership)  # fenced: it leaves, and is asked nothing more
 
     @rule()
-    def the_lead_begins_to_act(self) -> None:
+    def the_leader_begins_to_act(self) -> None:
         self.acts = self.acts or self.quorum.take(self.now)
 
     @rule(choice=st.integers(0, 1000))
-    def another_lead_is_elected(self, choice: int) -> None:
+    def another_leader_is_elected(self, choice: int) -> None:
         winners = self.winners(self.free())
         if self.acts or not winners:
             return
         joiners = winners[choice % len(winners)]
         candidacy = self.candidacy(joiners)
-        self.dead.add(self.lead)
-        self.lead, self.quorum = candidacy._rank, Quorum(candidacy.new_charter())
+        self.dead.add(self.leader)
+        self.leader, self.quorum = candidacy._rank, QuorumLease(candidacy.new_membership())
         self.answered = {}
         for rank in joiners:
-            self.known[self.lead] = self.quorum.charter
+            self.known[self.leader] = self.quorum.membership
             self.hear(rank)
 
     # -- what never does ----------------------------------------------------------------------------------------
 
-    def candidacy(self, joiners: tuple[int, ...]) -> Candidacy:
+    def candidacy(self, joiners: tuple[int, ...]) -> Campaign:
         """Led by one of them that their newest charter lists, if there is one."""
-        newest = max((self.known[rank] for rank in joiners), key=lambda charter: charter.version)
+        newest = max((self.known[rank] for rank in joiners), key=lambda membership: membership.version)
         rank = next((rank for rank in joiners if rank in newest.roster), joiners[0])
-        candidacy = Candidacy(self.quorum.charter.term + 1, rank, self.known[rank])
+        candidacy = Campaign(self.quorum.membership.term + 1, rank, self.known[rank])
         for joiner in joiners:
             candidacy.joins(joiner, self.known[joiner], 0.0)
         return candidacy
@@ -114,7 +114,7 @@ class Elections(RuleBasedStateMachine):
         return [subset for subset in subsets if self.candidacy(subset).won]
 
     @invariant()
-    def nobody_can_be_elected_while_a_lead_acts(self) -> None:
+    def nobody_can_be_elected_while_a_leader_acts(self) -> None:
         if self.acts and self.quorum.lease() > self.now:
             assert not self.winners(self.free())
 
@@ -133,9 +133,9 @@ UNSHRUNK = settings(
 )
 
 
-def test_a_lead_and_a_candidate_that_count_the_newest_roster_alone_would_be_found(
+def test_a_leader_and_a_candidate_that_count_the_newest_roster_alone_would_be_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Charter, "rosters", property(lambda self: (self.roster,)))
+    monkeypatch.setattr(Membership, "rosters", property(lambda self: (self.roster,)))
     with pytest.raises(AssertionError):
         run_state_machine_as_test(Elections, settings=UNSHRUNK)

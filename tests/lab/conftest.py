@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from muster.agent.stand_in import heartbeats
+from muster.board import RunPaths
 from tests.running import MusterCommand, wait_for
 
-from muster.agent.first_leader import heartbeats
 from muster.lab import Lab
-from muster.rundir import RunPaths
 
 LAB_DIR = Path("/run/ml-tests" + os.environ.get("PYTEST_XDIST_WORKER", ""))  # labs can be up at the same time
 WAIT_ONCE = 'echo "cycle $MUSTER_CYCLE"; [ $MUSTER_CYCLE != 0 ] || sleep 1000'  # a driver that has to be restarted

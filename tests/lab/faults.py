@@ -64,7 +64,7 @@ FAULTS = [
         bound=PROCESS_S,
     ),
     Fault(
-        "the lead is killed",
+        "the leader is killed",
         "n1",
         "The agent of the first node was killed; it also ran the driver, which ended with it.",
         "As above; the driver itself may be what used the node's memory. `--dedicated-head` keeps tasks off that node.",
@@ -176,7 +176,7 @@ FAULTS = [
     Fault(
         "a node never arrives",
         "n3 did not arrive within 3 s",
-        "The node's agent did not reach the lead: a slow filesystem, a set-up that hangs, a closed network.",
+        "The node's agent did not reach the leader: a slow filesystem, a set-up that hangs, a closed network.",
         "`muster logs --node N` shows how far it came; `--gather-timeout` if it is only slow.",
         options=("--gather-timeout", "3", "--setup", "[ $SLURMD_NODENAME != n3 ] || sleep 20"),
     ),

@@ -12,7 +12,7 @@ LAB = {"nodes": 3, "extra_networks": 1, "dead_interface": True, "debian_hosts": 
 RAY_ADDRESSES = "import ray; ray.init(); print('ray on', *sorted(n['NodeManagerAddress'] for n in ray.nodes()))"
 
 
-def lead(slurm: SlurmCommand) -> Any:
+def leader(slurm: SlurmCommand) -> Any:
     return json.loads((slurm.run_dir() / "attempt-0" / "lead-0.json").read_text())
 
 
@@ -28,14 +28,14 @@ def test_of_the_chosen_interfaces_ray_is_on_the_one_that_connects_the_nodes(slur
     done = slurm.run("--interface", "dead0,eth1", "--", "python", "-c", RAY_ADDRESSES, nodes=2, ray=True)
     assert done.returncode == 0, done.stderr
     assert f"ray on {plan.address('n1', 1)} {plan.address('n2', 1)}" in done.stdout
-    assert lead(slurm)["addresses"] == [plan.dead_address("n1").partition("/")[0], plan.address("n1", 1), "127.0.0.1"]
+    assert leader(slurm)["addresses"] == [plan.dead_address("n1").partition("/")[0], plan.address("n1", 1), "127.0.0.1"]
 
 
 def test_without_a_choice_slurm_s_own_network_comes_first_and_loopback_names_have_no_effect(
     slurm: SlurmCommand,
 ) -> None:
     assert slurm.run("--", "true", nodes=3).returncode == 0
-    found = lead(slurm)["addresses"]
+    found = leader(slurm)["addresses"]
     assert found[0] == slurm.lab.plan.address("n1")
     assert slurm.lab.plan.address("n1", 1) in found and "127.0.1.1" not in found
 
@@ -46,7 +46,7 @@ def test_an_interface_is_chosen_by(slurm: SlurmCommand, how: str) -> None:
     wanted = {"name": "eth1", "network": plan.subnet(1), "address": plan.address("n2", 1)}[how]
     done = slurm.run("--interface", wanted, "--", "true", nodes=3)
     assert done.returncode == 0, done.stderr
-    assert lead(slurm)["addresses"] == [plan.address("n1", 1), "127.0.0.1"]
+    assert leader(slurm)["addresses"] == [plan.address("n1", 1), "127.0.0.1"]
 
 
 def test_a_misspelt_interface_is_refused_with_those_that_there_are(slurm: SlurmCommand) -> None:

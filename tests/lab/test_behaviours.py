@@ -130,16 +130,16 @@ def test_15_cycles_without_progress_end_the_job_with_a_code_of_their_own(slurm: 
     assert slurm.ended_job(slurm.status()["job_id"])["ExitCode"] == "119:0"
 
 
-def test_16_the_lead_leaves_when_the_spare_has_seen_the_end_and_not_before(slurm: SlurmCommand) -> None:
+def test_16_the_leader_leaves_when_the_spare_has_seen_the_end_and_not_before(slurm: SlurmCommand) -> None:
     wait = "echo here; until [ -e go ]; do sleep 0.1; done"
     process = slurm.start(*slurm.run_args("--spares", "1", "--", "bash", "-c", wait, nodes=3))
     run = slurm.wait_for_driver("here")
-    lead, *_, spare = slurm.hosts()
+    leader, *_, spare = slurm.hosts()
     with held(slurm, spare):
         (slurm.cwd / "go").touch()
         others = [node["rank"] for node in nodes(slurm)][:3]
         wait_for("all but the spare", lambda: {nodes(slurm)[rank]["state"] for rank in others} == {"gone"})
-        assert (slurm.status()["state"], agent_on(slurm, lead) > 0) == ("finishing", True)
+        assert (slurm.status()["state"], agent_on(slurm, leader) > 0) == ("finishing", True)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "the run has ended with 0" in (run / "attempt-0" / "logs" / "node-0003.log").read_text()

@@ -30,7 +30,7 @@ def test_a_runs_directory_that_a_node_does_not_see_is_named(slurm: SlurmCommand)
     assert "filesystem that every node shares" in done.stderr
 
 
-def test_a_runs_directory_that_the_lead_does_not_see_is_named(slurm: SlurmCommand) -> None:
+def test_a_runs_directory_that_the_leader_does_not_see_is_named(slurm: SlurmCommand) -> None:
     runs = slurm.cwd / "muster-runs"
     runs.mkdir()
     muster = [sys.executable, "-m", "muster.cli.main", "run", "--no-ray", "--python", slurm.python, "--", "true"]

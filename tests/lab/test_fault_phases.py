@@ -94,7 +94,7 @@ def test_a_clock_that_is_an_hour_ahead_does_no_harm(slurm: SlurmCommand) -> None
 
 
 @pytest.mark.skipif(not FAKETIME.exists(), reason="needs libfaketime")
-def test_a_lead_whose_clock_is_an_hour_behind_does_no_harm(slurm: SlurmCommand) -> None:
+def test_a_leader_whose_clock_is_an_hour_behind_does_no_harm(slurm: SlurmCommand) -> None:
     behind = f"[ $SLURMD_NODENAME != n1 ] || export LD_PRELOAD={FAKETIME} FAKETIME=-1h"
     done = slurm.run("--setup", behind, "--", "bash", "-c", "exit 6", nodes=2)
     assert done.returncode == 6, done.stderr

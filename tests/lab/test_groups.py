@@ -78,7 +78,7 @@ def test_ray_s_nodes_carry_their_group_as_label_and_resource_and_have_its_gpus(s
     assert found["group"] == "actors"
 
 
-def test_a_node_of_the_second_group_that_fails_is_named_and_not_taken_for_the_lead(slurm: SlurmCommand) -> None:
+def test_a_node_of_the_second_group_that_fails_is_named_and_not_taken_for_the_leader(slurm: SlurmCommand) -> None:
     done = slurm(*mixed(slurm, "--setup", '[ "$SLURM_PROCID" != 2 ]', "--", "true"))
     assert done.returncode == 125
     error = slurm.status()["error"]

@@ -26,8 +26,8 @@ def test_nodes_have_no_ipv4_address_and_gather_all_the_same(slurm: SlurmCommand)
     assert slurm.on_node("n1", "ip", "-4", "-oneline", "address", "show", "dev", "eth0").stdout == ""
     done = slurm.run("--", "hostname", nodes=2)
     assert (done.returncode, done.stdout) == (0, "n1\n"), done.stderr
-    lead = json.loads((slurm.run_dir() / "attempt-0" / "lead-0.json").read_text())
-    assert lead["addresses"] == [slurm.lab.plan.address("n1"), "127.0.0.1"]
+    leader = json.loads((slurm.run_dir() / "attempt-0" / "lead-0.json").read_text())
+    assert leader["addresses"] == [slurm.lab.plan.address("n1"), "127.0.0.1"]
 
 
 @pytest.mark.ray

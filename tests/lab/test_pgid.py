@@ -1,4 +1,4 @@
-"""Where Slurm tracks processes by group, not by cgroup: what Slurm would miss, the keepers end."""
+"""Where Slurm tracks processes by group, not by cgroup: what Slurm would miss, the supervisors end."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ def begins_again(slurm: SlurmCommand, job_id: str) -> None:
     slurm.slurm("scontrol", "update", f"jobid={job_id}", "starttime=now+2")
 
 
-def sequel(slurm: SlurmCommand, attempt: int = 0) -> Any:
-    return read_json(RunPaths(str(slurm.run_dir())).attempt(attempt).sequel)
+def next_attempt(slurm: SlurmCommand, attempt: int = 0) -> Any:
+    return read_json(RunPaths(str(slurm.run_dir())).attempt(attempt).next_attempt)
 
 
 def seen(slurm: SlurmCommand) -> Timeline:
@@ -78,7 +78,7 @@ def test_a_time_limit_comes_with_its_signal_and_the_job_begins_again(slurm: Slur
     first, *signals, second = out.splitlines()
     assert (first, second) == (f"attempt 0 resume 0 run {run}", f"attempt 1 resume 1 run {run}")
     assert sorted(signals) == ["checkpoint", "saving"]
-    assert sequel(slurm)["cause"] == "timeout"
+    assert next_attempt(slurm)["cause"] == "timeout"
     assert "put back into the queue after timeout" in err
 
 
@@ -90,8 +90,8 @@ def ends_now(slurm: SlurmCommand, job_id: str) -> bool:
 def test_a_job_preempted_by_cancelling_begins_again(slurm: SlurmCommand) -> None:
     process, job_id = started(slurm, *ALL, "-p", "cancelled", "--", "bash", "-c", UNTIL_TERM, nodes=3)
     slurm.slurm("sbatch", "--partition=urgent", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=true")
-    wait_for("the decision", lambda: sequel(slurm))
-    assert sequel(slurm) == {"again": "requeue", "cause": "preempt", "note": ""}
+    wait_for("the decision", lambda: next_attempt(slurm))
+    assert next_attempt(slurm) == {"again": "requeue", "cause": "preempt", "note": ""}
     wait_for("the run to be pending again", lambda: slurm.status()["state"] == "pending")
     begins_again(slurm, job_id)
     out, err = process.communicate(timeout=180)
@@ -104,7 +104,7 @@ def test_a_job_that_slurm_requeues_itself_is_not_requeued_twice(slurm: SlurmComm
     begins_again(slurm, job_id)
     out, err = process.communicate(timeout=180)
     assert (process.returncode, "attempt 1 resume 1" in out) == (5, True), err
-    assert sequel(slurm) == {"again": "requeue", "cause": "slurm", "note": ""}
+    assert next_attempt(slurm) == {"again": "requeue", "cause": "slurm", "note": ""}
     assert slurm.job(job_id)["Restarts"] == "1"
 
 
@@ -124,7 +124,7 @@ def test_a_lost_node_is_followed_by_another_attempt(slurm: SlurmCommand) -> None
     begins_again(slurm, job_id)
     out, err = process.communicate(timeout=180)
     assert (process.returncode, "attempt 1 resume 1" in out) == (5, True), err
-    assert sequel(slurm)["cause"] == "node-fail"
+    assert next_attempt(slurm)["cause"] == "node-fail"
     first, second = seen(slurm).attempts
     assert phases(first.nodes[1])[-1] == "lost"
     assert phases(second.nodes[1])[:2] == ["pending", "launching"] and second.start == first.end
@@ -181,14 +181,14 @@ def test_after_scancel_the_driver_has_its_cluster_for_its_grace_and_the_job_is_o
     assert out.splitlines()[-1] == "worked on 2", err
     assert process.returncode == 9
     assert slurm.ended_job(job_id)["JobState"] == "CANCELLED"
-    assert sequel(slurm)["again"] == "none"
+    assert next_attempt(slurm)["again"] == "none"
 
 
 def test_a_run_stopped_by_a_person_is_not_requeued(slurm: SlurmCommand) -> None:
     _, job_id = started(slurm, *ALL, "--", "bash", "-c", UNTIL_TERM.replace("exit 0", "exit 7"))
     assert "stopped by" in slurm("stop").stdout
     assert slurm.ended_job(job_id)["JobState"] == "FAILED"
-    assert sequel(slurm)["again"] == "none"
+    assert next_attempt(slurm)["again"] == "none"
 
 
 def test_a_chain_ends_with_its_first_success(slurm: SlurmCommand) -> None:

@@ -40,7 +40,7 @@ async def main():
         json.dump({"ran": ran, "wrong": wrong}, file)
 asyncio.run(main())
 """
-# On the lead alone: programs without end, until it has been told that there was enough. Each call's end is noted.
+# On the leader alone: programs without end, until it has been told that there was enough. Each call's end is noted.
 STREAM = """
 import asyncio, json, os, time
 from muster.sandbox import AsyncClient, SandboxLost

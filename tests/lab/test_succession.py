@@ -1,4 +1,4 @@
-"""The lead is lost three ways on a real Slurm: the job goes on under another node, and the allocation is freed."""
+"""The leader is lost three ways on a real Slurm: the job goes on under another node, and the allocation is freed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def cut_off(slurm: SlurmCommand, node: str) -> None:
 
 
 def start(slurm: SlurmCommand, *options: str) -> tuple[subprocess.Popen[str], str]:
-    """A run of 3+1 nodes whose driver waits; and its lead's node."""
+    """A run of 3+1 nodes whose driver waits; and its leader's node."""
     (slurm.cwd / "driver.py").write_text(DRIVER)
     asked = ("--spares", "1", "--on-node-loss", "restart", *options, "--", "python", "driver.py")
     process = slurm.start(*slurm.run_args(*asked, nodes=3))
@@ -86,44 +86,44 @@ def freed(slurm: SlurmCommand, job_id: str, dead: str | None) -> float:
     [kill_agent, kill_host, *(pytest.param(lose, marks=pytest.mark.slow) for lose in (cut_off, stop_agent))],
     ids=lambda lose: lose.__name__,
 )
-def test_the_job_goes_on_under_another_lead(slurm: SlurmCommand, lose: Callable[[SlurmCommand, str], None]) -> None:
-    process, lead = start(slurm)
-    with healed(slurm, lead):
+def test_the_job_goes_on_under_another_leader(slurm: SlurmCommand, lose: Callable[[SlurmCommand, str], None]) -> None:
+    process, leader = start(slurm)
+    with healed(slurm, leader):
         began = time.time()
-        lose(slurm, lead)
+        lose(slurm, leader)
         _, err = process.communicate(timeout=150)
         assert process.returncode == 0, err
         status = slurm.status()
-        took = freed(slurm, status["job_id"], lead if lose in (kill_host, cut_off) else None)
-        report(f"the lead: {lose.__name__}", mended=status["timings"]["driver_start"] - began, freed=took)
+        took = freed(slurm, status["job_id"], leader if lose in (kill_host, cut_off) else None)
+        report(f"the leader: {lose.__name__}", mended=status["timings"]["driver_start"] - began, freed=took)
         assert (status["term"], status["cycle"], status["state"]) == (1, 1, "succeeded")
         first, second = status["cycles"]
-        assert lead in first["members"] and len(second["members"]) == 3 and lead not in second["members"]
+        assert leader in first["members"] and len(second["members"]) == 3 and leader not in second["members"]
         assert_no_overlap(slurm)
 
 
-def test_a_lead_whose_host_dies_during_its_setup_is_stood_in_for(slurm: SlurmCommand) -> None:
+def test_a_leader_whose_host_dies_during_its_setup_is_stood_in_for(slurm: SlurmCommand) -> None:
     """The launcher dies with it, and tells nothing. What is left of the set-up lets `muster run` see the silence."""
     setup = f"{SET_UP_UNTIL_LOST}; sleep 8"
     process = slurm.start(*slurm.run_args("--spares", "1", "--setup", setup, "--", "hostname", nodes=3))
     slurm.wait_for_set_up(nodes=4)
-    lead = slurm.hosts()[0]
-    with healed(slurm, lead):
+    leader = slurm.hosts()[0]
+    with healed(slurm, leader):
         began = time.time()
-        kill_host(slurm, lead)
+        kill_host(slurm, leader)
         (slurm.cwd / "lost").touch()
         out, err = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0, err
         status = slurm.status()
-        report("the lead's host dies during --setup", mended=status["timings"]["driver_start"] - began)
+        report("the leader's host dies during --setup", mended=status["timings"]["driver_start"] - began)
         assert (status["term"], status["lead"], out) == (0, 1, slurm.hosts()[1] + "\n")
-        assert f"{lead}, which was to lead, has shown no sign of life" in err
-        freed(slurm, status["job_id"], lead)
+        assert f"{leader}, which was to lead, has shown no sign of life" in err
+        freed(slurm, status["job_id"], leader)
 
 
 @pytest.mark.ray
 @pytest.mark.parametrize(("lose", "nodes"), [(cut_off, 2), (stop_agent, 1)], ids=["cut_off", "stop_agent"])
-def test_a_ray_job_goes_on_under_another_lead_when_its_lead_falls_silent(
+def test_a_ray_job_goes_on_under_another_leader_when_its_leader_falls_silent(
     slurm: SlurmCommand, lose: Callable[[SlurmCommand, str], None], nodes: int
 ) -> None:
     """The members' leases end too, and with them their Ray: what is left of it must not end their agents."""
@@ -152,12 +152,12 @@ def test_a_ray_job_goes_on_under_another_lead_when_its_lead_falls_silent(
 def test_without_a_budget_the_job_ends_by_name_and_frees_its_nodes(
     slurm: SlurmCommand, lose: Callable[[SlurmCommand, str], None]
 ) -> None:
-    process, lead = start(slurm, "--max-restarts", "0")
-    with healed(slurm, lead):
-        lose(slurm, lead)
+    process, leader = start(slurm, "--max-restarts", "0")
+    with healed(slurm, leader):
+        lose(slurm, leader)
         _, err = process.communicate(timeout=150)
-        assert process.returncode == 125 and "the lead is gone" in err
-        freed(slurm, slurm.status()["job_id"], lead if lose is kill_host else None)
+        assert process.returncode == 125 and "the leader is gone" in err
+        freed(slurm, slurm.status()["job_id"], leader if lose is kill_host else None)
 
 
 def test_where_the_nodes_cannot_cancel_the_job_whoever_follows_it_does(slurm: SlurmCommand) -> None:
@@ -166,18 +166,18 @@ def test_where_the_nodes_cannot_cancel_the_job_whoever_follows_it_does(slurm: Sl
     blind.mkdir()
     (blind / "scancel").write_text("#!/bin/sh\nexit 1\n")
     (blind / "scancel").chmod(0o755)
-    process, lead = start(slurm, "--setup", f"PATH={blind}:$PATH")
-    with healed(slurm, lead):
-        kill_host(slurm, lead)
+    process, leader = start(slurm, "--setup", f"PATH={blind}:$PATH")
+    with healed(slurm, leader):
+        kill_host(slurm, leader)
         _, err = process.communicate(timeout=150)
         assert process.returncode == 0, err
-        freed(slurm, slurm.status()["job_id"], lead)
+        freed(slurm, slurm.status()["job_id"], leader)
 
 
-def test_a_lead_that_was_stopped_and_goes_on_later_disturbs_nobody(slurm: SlurmCommand) -> None:
+def test_a_leader_that_was_stopped_and_goes_on_later_disturbs_nobody(slurm: SlurmCommand) -> None:
     """It has been fenced: what it still says belongs to another term."""
-    process, lead = start(slurm)
-    stopped = agent_on(slurm, lead)
+    process, leader = start(slurm)
+    stopped = agent_on(slurm, leader)
     os.kill(stopped, signal.SIGSTOP)
     slurm.wait_for_driver("cycle 1")
     os.kill(stopped, signal.SIGCONT)

@@ -50,7 +50,7 @@ print(plan(Cluster([Node("a", {{"GPU": 4}}, {{"GPU": 4}})]), [Model("m", tp=4, c
     assert int(beat.read_text()) == 3
 
 
-def test_a_scope_is_opened_from_the_archive_whose_keeper_is_run_from_its_source(archive: Path) -> None:
+def test_a_scope_is_opened_from_the_archive_whose_supervisor_is_run_from_its_source(archive: Path) -> None:
     program = """
 import asyncio
 from muster.process import Scope

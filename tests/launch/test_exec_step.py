@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from muster.agent.session.attach import WORDS
 from muster.launch.containers.render import Container
-from muster.launch.exec_step import Entry, Node, session_environment
+from muster.launch.exec_step import Entry, TargetNode, session_environment
 from muster.rundir import RunPaths
 from muster.runs.tunnels import Tunnel
 
 RUN = RunPaths("/lustre/muster-runs/up-20260101T000000-ab12")
-ENTRY = Entry(RUN, RUN.attempt(1), Node(2, "n3", "/envs/x/bin/python", 77), "4711", 0, "10.0.0.1:6379")
+ENTRY = Entry(RUN, RUN.attempt(1), TargetNode(2, "n3", "/envs/x/bin/python", 77), "4711", 0, "10.0.0.1:6379")
 
 
 def test_under_slurm_it_is_one_overlapping_step_on_that_node() -> None:

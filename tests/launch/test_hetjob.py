@@ -12,7 +12,7 @@ import pytest
 from muster.errors import Mistake
 from muster.launch import hetjob, run_writer
 from muster.launch.run_writer import plan_run
-from muster.launch.target import Place, choose_place
+from muster.launch.target import Target, choose_target
 from muster.spec import JobSpec
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -37,7 +37,7 @@ SPECS = {
 @pytest.fixture
 def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr(run_writer, "new_run_id", lambda name: f"{name}-20260101T000000-ab12")
-    return {kind: plan_run(job, Place("sbatch", job.nodes), Path("/")).script for kind, job in SPECS.items()}
+    return {kind: plan_run(job, Target("sbatch", job.nodes), Path("/")).script for kind, job in SPECS.items()}
 
 
 @pytest.mark.parametrize("kind", SPECS)
@@ -78,7 +78,7 @@ def test_what_concerns_nodes_and_who_may_use_them_stands_in_every_block() -> Non
 
 def test_one_group_is_an_ordinary_job() -> None:
     job = spec(groups=GROUPS[:1])
-    text = plan_run(job, Place("sbatch", job.nodes), Path("/")).script
+    text = plan_run(job, Target("sbatch", job.nodes), Path("/")).script
     assert "hetjob" not in text and "--het-group" not in text and "#SBATCH --gpus-per-node=8" in text
 
 
@@ -101,7 +101,7 @@ def allocation(tmp_path: Path, **variables: str) -> dict[str, str]:
 def test_an_allocation_of_the_same_groups_is_used(tmp_path: Path) -> None:
     shape = {"SLURM_JOB_NUM_NODES_HET_GROUP_0": "2", "SLURM_JOB_NUM_NODES_HET_GROUP_1": "5"}
     env = allocation(tmp_path, SLURM_HET_SIZE="2", **shape)
-    assert choose_place(spec(groups=GROUPS), env) == Place("allocation", 6)
+    assert choose_target(spec(groups=GROUPS), env) == Target("allocation", 6)
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,9 @@ def test_an_allocation_of_the_same_groups_is_used(tmp_path: Path) -> None:
 )
 def test_an_allocation_of_another_shape_is_refused(tmp_path: Path, variables: dict[str, str], words: str) -> None:
     with pytest.raises(Mistake, match=words):
-        choose_place(spec(groups=GROUPS), allocation(tmp_path, **variables))
+        choose_target(spec(groups=GROUPS), allocation(tmp_path, **variables))
 
 
 def test_an_array_inside_an_allocation_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Mistake, match="submit from outside"):
-        choose_place(spec(array="0-3"), allocation(tmp_path))
+        choose_target(spec(array="0-3"), allocation(tmp_path))

@@ -18,7 +18,7 @@ from muster.launch import run_writer
 from muster.launch.job_script import Launcher, OnNode, render
 from muster.launch.requeue import NEXT_ATTEMPT
 from muster.launch.run_writer import new_run_id, plan_run
-from muster.launch.target import Place
+from muster.launch.target import Target
 from muster.spec import JobSpec
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -34,7 +34,7 @@ SPEC = JobSpec(
     time="2:00:00",
     comment='a "quoted" comment',
 )
-PLACES = {"sbatch": Place("sbatch", 4), "allocation": Place("allocation", 2), "local": Place("local", 3)}
+PLACES = {"sbatch": Target("sbatch", 4), "allocation": Target("allocation", 2), "local": Target("local", 3)}
 AGAIN = SPEC.model_copy(update={"requeue_on": ["timeout", "node-fail", "exit=75"], "chain": 3})
 SCRIPTS = (*PLACES, "restarts")
 

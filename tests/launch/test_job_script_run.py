@@ -105,7 +105,7 @@ def test_setup_neither_sees_nor_disturbs_the_prelude_s_arguments(run: RunPaths, 
     assert on_one_node(run, setup=setup).returncode == 7
 
 
-def test_a_node_that_may_lead_shows_that_it_lives_while_its_setup_runs(run: RunPaths) -> None:
+def test_a_node_that_may_leader_shows_that_it_lives_while_its_setup_runs(run: RunPaths) -> None:
     heartbeat = run.attempt(0).startup_heartbeat(0)
     assert on_one_node(run, setup=f'until [ "$(cat {quote(heartbeat)})" = 3 ]; do sleep 0.05; done').returncode == 7
 

@@ -17,7 +17,7 @@ from muster.errors import Mistake
 from muster.launch.job_script import Launcher, OnNode, render
 from muster.launch.requeue import NEXT_ATTEMPT, check, restart
 from muster.launch.slurm_directives import options
-from muster.launch.target import Place
+from muster.launch.target import Target
 from muster.rundir import RunPaths, read_json
 from muster.spec import JobSpec
 
@@ -92,8 +92,8 @@ class Job:
     def requeues(self) -> int:
         return len(self._asked.read_text().splitlines()) if self._asked.exists() else 0
 
-    def sequel(self, attempt: int = 0) -> dict[str, str] | None:
-        found: dict[str, str] | None = read_json(self.run.attempt(attempt).sequel)
+    def next_attempt(self, attempt: int = 0) -> dict[str, str] | None:
+        found: dict[str, str] | None = read_json(self.run.attempt(attempt).next_attempt)
         return found
 
 
@@ -124,7 +124,7 @@ def test_a_job_is_requeued_once_after_an_end_for_which_that_was_asked(
     job = Job(tmp_path)
     assert job.ends(outcome, shows).returncode == outcome["exit_code"]
     assert job.requeues() == 1
-    assert job.sequel() == {"again": "requeue", "cause": cause, "note": ""}
+    assert job.next_attempt() == {"again": "requeue", "cause": cause, "note": ""}
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_no_other_end_is(tmp_path: Path, outcome: dict[str, Any], shows: str) ->
     job = Job(tmp_path)
     job.ends(outcome, shows)
     assert job.requeues() == 0
-    sequel = job.sequel()
-    assert sequel is not None and sequel["again"] == "none"
+    next_attempt = job.next_attempt()
+    assert next_attempt is not None and next_attempt["again"] == "none"
 
 
 @pytest.mark.parametrize(("outcome", "shows"), [(STOPPED, "timeout"), (STOPPED, "preempt"), (failed(7), "scancel")])
@@ -170,7 +170,7 @@ def test_what_slurm_requeues_itself_is_left_to_it(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.ends(STOPPED, "requeued")
     assert job.requeues() == 0
-    assert job.sequel() == {"again": "requeue", "cause": "slurm", "note": ""}
+    assert job.next_attempt() == {"again": "requeue", "cause": "slurm", "note": ""}
 
 
 def test_a_job_is_requeued_no_more_often_than_asked(tmp_path: Path) -> None:
@@ -178,15 +178,21 @@ def test_a_job_is_requeued_no_more_often_than_asked(tmp_path: Path) -> None:
     for restarts in range(4):
         job.ends(failed(7), restarts=restarts)
     assert job.requeues() == 2
-    sequel = job.sequel(attempt=2)
-    assert sequel is not None and sequel["again"] == "none" and "--max-requeues is 2" in sequel["note"]
+    next_attempt = job.next_attempt(attempt=2)
+    assert (
+        next_attempt is not None and next_attempt["again"] == "none" and "--max-requeues is 2" in next_attempt["note"]
+    )
 
 
 def test_a_requeue_that_slurm_refuses_is_told(tmp_path: Path) -> None:
     job = Job(tmp_path)
     assert job.ends(failed(7), refuses=1).returncode == 7
-    sequel = job.sequel()
-    assert sequel is not None and sequel["again"] == "none" and "scontrol requeue failed" in sequel["note"]
+    next_attempt = job.next_attempt()
+    assert (
+        next_attempt is not None
+        and next_attempt["again"] == "none"
+        and "scontrol requeue failed" in next_attempt["note"]
+    )
 
 
 # -- when ----------------------------------------------------------------------------------------------------------
@@ -219,28 +225,28 @@ def test_a_chain_goes_on_after_a_failure_and_ends_with_a_success(tmp_path: Path)
     rest = job.ends(failed(1), arguments=["3"])
     assert (rest.returncode, "nothing is left to do" in rest.stdout) == (0, True)
     assert sorted(name for name in os.listdir(job.run.root)) == ["attempt-0", "attempt-1"]
-    assert job.sequel(0) == {"again": "chain", "cause": "exit=1", "note": ""}
-    assert job.sequel(1) == {"again": "none", "cause": "", "note": ""}
+    assert job.next_attempt(0) == {"again": "chain", "cause": "exit=1", "note": ""}
+    assert job.next_attempt(1) == {"again": "none", "cause": "", "note": ""}
 
 
 def test_the_last_job_of_a_chain_is_the_end_of_it(tmp_path: Path) -> None:
     job = Job(tmp_path, requeue_on=[], chain=2)
     job.ends(failed(1))
     job.ends(failed(2), arguments=["2"])
-    assert job.sequel(1) == {"again": "none", "cause": "exit=2", "note": ""}
+    assert job.next_attempt(1) == {"again": "none", "cause": "exit=2", "note": ""}
 
 
 def test_a_chain_goes_on_after_a_time_limit_whatever_code_the_driver_left_with(tmp_path: Path) -> None:
     job = Job(tmp_path, requeue_on=[], chain=2)
     job.ends({**STOPPED, "exit_code": 0}, "timeout")
-    assert job.sequel() == {"again": "chain", "cause": "timeout", "note": ""}
+    assert job.next_attempt() == {"again": "chain", "cause": "timeout", "note": ""}
     assert job.ends(SUCCEEDED, arguments=["2"]).returncode == 0
 
 
 def test_what_is_left_of_a_chain_that_a_person_stopped_ends_at_once(tmp_path: Path) -> None:
     job = Job(tmp_path, requeue_on=[], chain=2)
     job.ends(STOPPED, step="""echo '{"signal": 15, "patient": true}' >$run/attempt-0/stop.json""")
-    assert job.sequel() == {"again": "none", "cause": "", "note": ""}
+    assert job.next_attempt() == {"again": "none", "cause": "", "note": ""}
     assert job.ends(failed(1), arguments=["2"]).returncode == 143
     assert os.listdir(job.run.root) == ["attempt-0"]
 
@@ -248,10 +254,10 @@ def test_what_is_left_of_a_chain_that_a_person_stopped_ends_at_once(tmp_path: Pa
 def test_a_job_of_a_chain_is_requeued_before_the_next_one_follows(tmp_path: Path) -> None:
     job = Job(tmp_path, requeue_on=["exit=7"], chain=2, max_requeues=1)
     job.ends(failed(7))
-    assert job.sequel() == {"again": "requeue", "cause": "exit=7", "note": ""}
+    assert job.next_attempt() == {"again": "requeue", "cause": "exit=7", "note": ""}
     job.ends(failed(7), restarts=1)
-    sequel = job.sequel(1)
-    assert sequel is not None and sequel["again"] == "chain" and "--max-requeues" in sequel["note"]
+    next_attempt = job.next_attempt(1)
+    assert next_attempt is not None and next_attempt["again"] == "chain" and "--max-requeues" in next_attempt["note"]
 
 
 # -- what is asked of sbatch ---------------------------------------------------------------------------------------
@@ -276,10 +282,10 @@ def test_after_a_node_s_failure_slurm_may_begin_again_where_the_job_script_is_lo
 @pytest.mark.parametrize(("kind", "said"), [("local", "on one machine"), ("allocation", "inside an allocation")])
 def test_a_chain_is_refused_where_nothing_is_submitted(kind: str, said: str) -> None:
     with pytest.raises(Mistake, match=f"--chain 2: {said} no job is submitted"):
-        check(JobSpec(command=["true"], chain=2), Place(kind, 1))
-    check(JobSpec(command=["true"], requeue_on=["timeout"]), Place(kind, 1))
+        check(JobSpec(command=["true"], chain=2), Target(kind, 1))
+    check(JobSpec(command=["true"], requeue_on=["timeout"]), Target(kind, 1))
 
 
 def test_a_job_that_may_not_be_requeued_cannot_ask_for_it() -> None:
     with pytest.raises(Mistake, match="exclude each other"):
-        check(JobSpec(command=["true"], requeue_on=["timeout"], sbatch={"no-requeue": None}), Place("sbatch", 1))
+        check(JobSpec(command=["true"], requeue_on=["timeout"], sbatch={"no-requeue": None}), Target("sbatch", 1))

@@ -9,7 +9,7 @@ import pytest
 
 from muster.errors import BackendError
 from muster.launch.run_writer import plan_run
-from muster.launch.target import Place, choose_place, choose_python
+from muster.launch.target import Target, choose_python, choose_target
 from muster.spec import JobSpec
 
 IN_ALLOCATION = {"SLURM_JOB_ID": "42", "SLURM_JOB_NUM_NODES": "4"}
@@ -32,27 +32,27 @@ def make_program(path: Path) -> Path:
 @pytest.mark.parametrize(
     ("backend", "programs", "env", "place"),
     [
-        ("auto", [], {}, Place("local", 2)),
-        ("auto", ["sbatch", "srun"], {}, Place("sbatch", 2)),
-        ("auto", ["sbatch", "srun"], IN_ALLOCATION, Place("allocation", 2)),
-        ("auto", ["srun"], IN_ALLOCATION, Place("allocation", 2)),
-        ("auto", [], IN_ALLOCATION, Place("local", 2)),
-        ("slurm", ["sbatch", "srun"], {}, Place("sbatch", 2)),
-        ("slurm", ["sbatch", "srun"], IN_ALLOCATION, Place("allocation", 2)),
-        ("local", ["sbatch", "srun"], {}, Place("local", 2)),
-        ("local", ["sbatch", "srun"], IN_ALLOCATION, Place("local", 2)),
+        ("auto", [], {}, Target("local", 2)),
+        ("auto", ["sbatch", "srun"], {}, Target("sbatch", 2)),
+        ("auto", ["sbatch", "srun"], IN_ALLOCATION, Target("allocation", 2)),
+        ("auto", ["srun"], IN_ALLOCATION, Target("allocation", 2)),
+        ("auto", [], IN_ALLOCATION, Target("local", 2)),
+        ("slurm", ["sbatch", "srun"], {}, Target("sbatch", 2)),
+        ("slurm", ["sbatch", "srun"], IN_ALLOCATION, Target("allocation", 2)),
+        ("local", ["sbatch", "srun"], {}, Target("local", 2)),
+        ("local", ["sbatch", "srun"], IN_ALLOCATION, Target("local", 2)),
     ],
 )
-def test_the_place(tmp_path: Path, backend: str, programs: list[str], env: dict[str, str], place: Place) -> None:
+def test_the_place(tmp_path: Path, backend: str, programs: list[str], env: dict[str, str], place: Target) -> None:
     for program in programs:
         make_program(tmp_path / program)
-    assert choose_place(job(backend=backend, nodes=2), {"PATH": str(tmp_path), **env}) == place
+    assert choose_target(job(backend=backend, nodes=2), {"PATH": str(tmp_path), **env}) == place
 
 
 @pytest.mark.parametrize("env", [{}, IN_ALLOCATION])
 def test_slurm_where_there_is_none_is_an_error_that_says_what_to_do(tmp_path: Path, env: dict[str, str]) -> None:
     with pytest.raises(BackendError, match=r"no sbatch on PATH.*--backend local"):
-        choose_place(job(backend="slurm"), {"PATH": str(tmp_path), **env})
+        choose_target(job(backend="slurm"), {"PATH": str(tmp_path), **env})
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_slurm_where_there_is_none_is_an_error_that_says_what_to_do(tmp_path: Pa
     [("local", "local", True), ("allocation", "slurm", True), ("sbatch", "slurm", False)],
 )
 def test_only_a_submitted_job_outlives_the_command(place: str, backend: str, attached: bool) -> None:
-    assert (Place(place, 1).backend, Place(place, 1).attached) == (backend, attached)
+    assert (Target(place, 1).backend, Target(place, 1).attached) == (backend, attached)
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_an_allocation_is_used_whole_unless_fewer_nodes_are_asked_for(
     tmp_path: Path, fields: dict[str, int], env: dict[str, str], nodes: int
 ) -> None:
     make_program(tmp_path / "srun")
-    assert choose_place(job(**fields), {"PATH": str(tmp_path), **IN_ALLOCATION, **env}) == Place("allocation", nodes)
+    assert choose_target(job(**fields), {"PATH": str(tmp_path), **IN_ALLOCATION, **env}) == Target("allocation", nodes)
 
 
 @pytest.mark.parametrize(("have", "said"), [("4", "job 42) has 4 nodes"), ("1", "job 42) has 1 node,")])
 def test_an_allocation_that_is_too_small_says_so(tmp_path: Path, have: str, said: str) -> None:
     make_program(tmp_path / "srun")
     with pytest.raises(BackendError, match="too few for --nodes 5") as error:
-        choose_place(job(nodes=5), {"PATH": str(tmp_path), **IN_ALLOCATION, "SLURM_JOB_NUM_NODES": have})
+        choose_target(job(nodes=5), {"PATH": str(tmp_path), **IN_ALLOCATION, "SLURM_JOB_NUM_NODES": have})
     assert said in str(error.value)
 
 
@@ -145,4 +145,4 @@ def test_a_directory_with_a_line_break_in_its_name_is_refused(tmp_path: Path) ->
     odd = tmp_path / "a\ntouch pwned #"
     odd.mkdir()
     with pytest.raises(BackendError, match="control character"):
-        plan_run(job(), Place("sbatch", 1), odd)
+        plan_run(job(), Target("sbatch", 1), odd)

@@ -17,14 +17,14 @@ from muster.lifecycle.events import (
     NodeFailed,
     NodeGone,
     NodeLost,
+    NodeReady,
     Progress,
-    Ready,
     StopRequested,
     Tick,
 )
-from muster.lifecycle.state_machine import FINISH_TIMEOUT_S, Plan
+from muster.lifecycle.state_machine import FINISH_TIMEOUT_S, RunConfig
 from muster.lifecycle.states import ENDED, RunState
-from muster.lifecycle.topology import Place
+from muster.lifecycle.topology import NodeLocation
 
 MOST_NODES = 5
 RANKS = st.integers(0, MOST_NODES - 1)
@@ -54,7 +54,7 @@ class AnyOrder(Promises):
     )
     def begin(self, nodes: int, spares: int, ray: bool, mending: dict[str, Any], answers: list[bool]) -> None:
         hosts = [f"n{rank}" for rank in range(nodes)]
-        self.start(Plan(hosts, ray, 100.0, 50.0, spares=min(spares, nodes - 1), **mending), answers)
+        self.start(RunConfig(hosts, ray, 100.0, 50.0, spares=min(spares, nodes - 1), **mending), answers)
 
     # -- events -------------------------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ class AnyOrder(Promises):
 
     def arrive(self, rank: int) -> None:
         domain = "ab"[rank // 2 % 2]
-        self.feed(Arrived(rank, f"n{rank}", Place(domain, f"{domain}.n{rank}")))
+        self.feed(Arrived(rank, f"n{rank}", NodeLocation(domain, f"{domain}.n{rank}")))
 
     @rule(rank=RANKS)
     def a_node_arrives(self, rank: int) -> None:
@@ -80,13 +80,13 @@ class AnyOrder(Promises):
 
     @rule(rank=RANKS, ago=AGO)
     def a_node_is_ready(self, rank: int, ago: int) -> None:
-        self.feed(Ready(self.rank(rank), self.cycle - ago))
+        self.feed(NodeReady(self.rank(rank), self.cycle - ago))
 
     @rule()
     def ray_is_up_everywhere(self) -> None:
         self.feed(HeadUp(self.cycle))
         for rank in range(self.protocol.plan.nodes):
-            self.feed(Ready(rank, self.cycle))
+            self.feed(NodeReady(rank, self.cycle))
 
     @rule()
     def everybody_told_to_stop_is_clean(self) -> None:

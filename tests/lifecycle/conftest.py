@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from muster.lifecycle.events import Arrived, Command, Event, HeadUp, Outcome, Ready
-from muster.lifecycle.state_machine import Plan, Protocol
+from muster.lifecycle.events import Arrived, Command, Event, HeadUp, NodeReady, RunOutcome
+from muster.lifecycle.state_machine import RunConfig, RunStateMachine
 from muster.lifecycle.states import NodeState, RunState
 
 HOSTS = ("n0", "n1", "n2")
-PLAN = Plan(HOSTS, gather_timeout=100.0, start_timeout=50.0)
+PLAN = RunConfig(HOSTS, gather_timeout=100.0, start_timeout=50.0)
 
 
 def arrived(*ranks: int) -> list[Event]:
@@ -19,8 +19,8 @@ def arrived(*ranks: int) -> list[Event]:
 class Run:
     """A protocol and its clock; `feed` returns the commands of all events together."""
 
-    def __init__(self, plan: Plan = PLAN) -> None:
-        self.protocol, self.now = Protocol(plan, 0.0), 0.0
+    def __init__(self, plan: RunConfig = PLAN) -> None:
+        self.protocol, self.now = RunStateMachine(plan, 0.0), 0.0
 
     def feed(self, *events: Event, at: float | None = None) -> list[Command]:
         self.now = self.now if at is None else at
@@ -31,7 +31,7 @@ class Run:
         return self.protocol.state
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunOutcome:
         assert self.protocol.outcome is not None
         return self.protocol.outcome
 
@@ -53,5 +53,5 @@ def starting(run: Run) -> Run:
 
 @pytest.fixture
 def running(starting: Run) -> Run:
-    starting.feed(HeadUp(), Ready(0), Ready(1), Ready(2))
+    starting.feed(HeadUp(), NodeReady(0), NodeReady(1), NodeReady(2))
     return starting

@@ -26,7 +26,7 @@ from muster.lifecycle.events import (
     StopNode,
 )
 from muster.lifecycle.roles import Role
-from muster.lifecycle.state_machine import FINISH_TIMEOUT_S, Node, Plan
+from muster.lifecycle.state_machine import FINISH_TIMEOUT_S, RunConfig, RunNode
 from muster.lifecycle.states import ENDED, NodeState, RunState
 
 LONGEST_GRACE_S = 60.0
@@ -39,7 +39,7 @@ def _sooner(new: float | None, old: float | None) -> bool:
 class Promises(RuleBasedStateMachine):
     """A protocol under watch; the rules are for others to add."""
 
-    def start(self, plan: Plan, answers: list[bool]) -> None:
+    def start(self, plan: RunConfig, answers: list[bool]) -> None:
         self.now, self.answers = 0.0, answers
         self.protocol = WatchedProtocol(plan, self.now)
         self.protocol.nodes = WatchedNodes(self.protocol.nodes)
@@ -66,7 +66,7 @@ class Promises(RuleBasedStateMachine):
             assert self.protocol.outcome == before and (commands == [] or isinstance(event, NodeGone))
         # Nobody known to be unhealthy is given a rank.
         foreknown = self.protocol.plan.foreknown and self.cycle == 0
-        assert foreknown or all(node.ailment is None for node in self.active() if node.rank not in ranked)
+        assert foreknown or all(node.unhealthy_reason is None for node in self.active() if node.rank not in ranked)
         if isinstance(event, Progress) and current and state is RunState.RUNNING:
             self.progressed.add(event.cycle)
         if state is RunState.FINISHING:
@@ -96,7 +96,7 @@ class Promises(RuleBasedStateMachine):
     def cycle(self) -> int:
         return self.protocol.cycle
 
-    def active(self) -> list[Node]:
+    def active(self) -> list[RunNode]:
         return [node for node in self.protocol.nodes if node.role is Role.ACTIVE]
 
     def is_excluded(self, rank: int) -> bool:
@@ -113,7 +113,7 @@ class Promises(RuleBasedStateMachine):
         for key, times in self.commands.items():
             if isinstance(key[-1], (StopNode, StartWorker)):
                 assert times == 1 and key[1] > 0
-                assert not (isinstance(key[-1], StartWorker) and key[-1].rank == self.protocol.lead)
+                assert not (isinstance(key[-1], StartWorker) and key[-1].rank == self.protocol.leader)
 
     @invariant()
     def no_two_nodes_have_one_rank_and_only_active_ones_have_any(self) -> None:
@@ -131,8 +131,8 @@ class Promises(RuleBasedStateMachine):
             assert all(len({domain for _, domain in ranked[at : at + size]}) == 1 for at in range(0, len(ranked), size))
 
     @invariant()
-    def the_lead_has_rank_0(self) -> None:
-        assert all((node.rank == self.protocol.lead) == (node.logical == 0) for node in self.active())
+    def the_leader_has_rank_0(self) -> None:
+        assert all((node.rank == self.protocol.leader) == (node.logical == 0) for node in self.active())
 
     @invariant()
     def no_progress_ends_a_run_only_after_so_many_cycles_and_never_one_without_a_budget(self) -> None:
@@ -145,7 +145,7 @@ class Promises(RuleBasedStateMachine):
     @invariant()
     def what_is_counted_on_the_way_is_what_there_is(self) -> None:
         protocol = self.protocol
-        assert protocol._enough() == roles.present(protocol.nodes, protocol.plan, protocol.lead).enough
+        assert protocol._enough() == roles.present(protocol.nodes, protocol.plan, protocol.leader).enough
         assert protocol._somebody_is_missing() == any(node.may_come for node in protocol.nodes)
 
     @invariant()

@@ -14,7 +14,7 @@ from tests.lifecycle.test_cycles import clean, restarted, up
 from tests.lifecycle.test_spares import OUT, PLAN, SPARE, active, come, driving, roles
 
 from muster.lifecycle.admission import refusal
-from muster.lifecycle.config import OUTSIDE, REPLACE, RESTART, Mandate, Plan
+from muster.lifecycle.config import OUTSIDE, REPLACE, RESTART, RunConfig, TermStart
 from muster.lifecycle.events import (
     Arrived,
     DriverEnded,
@@ -26,18 +26,18 @@ from muster.lifecycle.events import (
     NodeFailed,
     NodeGone,
     NodeLost,
-    Outcome,
+    NodeReady,
     Progress,
-    Ready,
+    RunOutcome,
     StartDriver,
     StartWorker,
     StopNode,
     StopRequested,
     Tick,
 )
-from muster.lifecycle.state_machine import Protocol
+from muster.lifecycle.state_machine import RunStateMachine
 from muster.lifecycle.states import RunState
-from muster.lifecycle.topology import Place
+from muster.lifecycle.topology import NodeLocation
 
 RETRY = replace(PLAN, on_node_loss=RESTART, max_restarts=2, restart_on_driver_failure=True)
 CRASHED, HUNG, WELL = (1, "exited with 1"), "no output for 60 s", (0, "exited with 0")
@@ -49,7 +49,7 @@ LOST = "connection ended"
 
 @pytest.mark.parametrize(
     "record",
-    [Ready(2), NodeFailed(2, "ray", ""), NodeGone(2), HeadUp(), DriverEnded(*WELL), DriverStalled(""), Progress()],
+    [NodeReady(2), NodeFailed(2, "ray", ""), NodeGone(2), HeadUp(), DriverEnded(*WELL), DriverStalled(""), Progress()],
     ids=lambda record: type(record).__name__,
 )
 def test_01_a_record_of_an_older_cycle_changes_nothing_in_the_present_one(record: Event) -> None:
@@ -107,7 +107,7 @@ def test_05_a_node_that_failed_its_check_at_the_start_is_given_no_rank_in_any_cy
 def test_05_an_unhealthy_spare_is_not_promoted_and_one_that_has_recovered_is() -> None:
     run = driving(replace(PLAN, on_node_loss=REPLACE))
     run.feed(Health(3, False, "a GPU fell off the bus"))
-    assert run.protocol.nodes[3].ailment == "a GPU fell off the bus"
+    assert run.protocol.nodes[3].unhealthy_reason == "a GPU fell off the bus"
     run.feed(Health(3, True))
     assert run.feed(NodeLost(1, LOST)) == [StartWorker(3)]
     sick = driving(replace(PLAN, on_node_loss=REPLACE))
@@ -160,7 +160,7 @@ def test_07_when_the_job_has_ended_a_spare_is_let_go_with_everybody_and_the_firs
     run = driving(PLAN)
     assert StopNode(3) in run.feed(DriverEnded(code, f"exited with {code}"))
     run.feed(NodeLost(2, LOST), StopRequested("stopped by alice", 15, 30.0), *(NodeGone(rank) for rank in range(4)))
-    assert run.outcome == Outcome(state, code, f"the driver exited with {code}")
+    assert run.outcome == RunOutcome(state, code, f"the driver exited with {code}")
 
 
 def test_07_a_spare_that_comes_when_the_end_has_begun_is_let_go_at_once() -> None:
@@ -185,8 +185,8 @@ RACKS = ["r2", "r10", "r2", "r9", "r10", "r9", "r2"]
 def racked(order: list[int], **fields: int) -> list[int]:
     """Seven nodes in three racks come in this order; the active ones by their logical rank."""
     hosts = [f"n{rank}" for rank in range(len(RACKS))]
-    run = Run(replace(Plan(hosts, ray=False, topology=True), **fields))  # type: ignore[arg-type]
-    run.feed(*(Arrived(rank, hosts[rank], Place(RACKS[rank], f"{RACKS[rank]}.{hosts[rank]}")) for rank in order))
+    run = Run(replace(RunConfig(hosts, ray=False, topology=True), **fields))  # type: ignore[arg-type]
+    run.feed(*(Arrived(rank, hosts[rank], NodeLocation(RACKS[rank], f"{RACKS[rank]}.{hosts[rank]}")) for rank in order))
     ranked = [(node.logical, node.rank) for node in run.protocol.nodes if node.logical is not None]
     return [rank for _, rank in sorted(ranked)]
 
@@ -206,7 +206,9 @@ def test_09_whole_segments_of_a_domain_stay_together() -> None:
 
 
 def test_10_a_coordinator_that_is_no_node_closes_rounds_without_taking_part() -> None:
-    protocol = Protocol(replace(PLAN, ray=False, on_node_loss=RESTART, max_restarts=1), 0.0, Mandate(lead=OUTSIDE))
+    protocol = RunStateMachine(
+        replace(PLAN, ray=False, on_node_loss=RESTART, max_restarts=1), 0.0, TermStart(leader=OUTSIDE)
+    )
     commands = [command for event in come(3, 2, 1, 0) for command in protocol.handle(event, 0.0)]
     assert commands == [StartDriver()]
     assert [node.logical for node in protocol.nodes] == [0, 1, 2, None]

@@ -12,7 +12,7 @@ from tests.lifecycle.conftest import Run
 from tests.lifecycle.test_cycles import clean, up
 from tests.lifecycle.test_spares import HOSTS, PLAN, come, driving
 
-from muster.lifecycle.config import FAIL, FINISH_TIMEOUT_S, NO_PROGRESS, REPLACE, RESTART, Mandate
+from muster.lifecycle.config import FAIL, FINISH_TIMEOUT_S, NO_PROGRESS, REPLACE, RESTART, TermStart
 from muster.lifecycle.events import (
     BeginCycle,
     Conclude,
@@ -22,15 +22,15 @@ from muster.lifecycle.events import (
     Event,
     NodeGone,
     NodeLost,
-    Outcome,
+    NodeReady,
     Progress,
-    Ready,
+    RunOutcome,
     StartWorker,
     StopNode,
     StopRequested,
     Tick,
 )
-from muster.lifecycle.state_machine import Protocol
+from muster.lifecycle.state_machine import RunStateMachine
 from muster.lifecycle.states import RunState
 
 RETRY = replace(PLAN, on_node_loss=RESTART, max_restarts=2, restart_on_driver_failure=True)
@@ -93,9 +93,9 @@ def test_14_the_death_of_a_spare_restarts_nothing(policy: str) -> None:
 def test_14_the_death_of_an_active_node_promotes_a_spare_and_the_end_is_clean() -> None:
     run = driving(replace(PLAN, on_node_loss=REPLACE))
     assert run.feed(NodeLost(1, LOST)) == [StartWorker(3)]
-    run.feed(Ready(3), DriverEnded(*WELL))
+    run.feed(NodeReady(3), DriverEnded(*WELL))
     assert run.feed(*clean(0, 0, 2, 3)) == [Conclude()]
-    assert run.outcome == Outcome("succeeded", 0, "the driver exited with 0")
+    assert run.outcome == RunOutcome("succeeded", 0, "the driver exited with 0")
 
 
 # -- 15 ---------------------------------------------------------------------------------------------------------
@@ -139,9 +139,9 @@ def test_15_cycles_that_lost_nodes_without_progress_count_too() -> None:
     assert (run.outcome.exit_code, run.outcome.node) == (NO_PROGRESS, "n1")
 
 
-def test_15_a_later_lead_counts_on() -> None:
-    mandate = Mandate(term=1, lead=1, cycle=2, excluded=frozenset({0}), fruitless=2)
-    protocol = Protocol(replace(RETRY, ray=False, max_restarts=9, no_progress_limit=3), 0.0, mandate)
+def test_15_a_later_leader_counts_on() -> None:
+    term_start = TermStart(term=1, leader=1, cycle=2, excluded=frozenset({0}), without_progress=2)
+    protocol = RunStateMachine(replace(RETRY, ray=False, max_restarts=9, no_progress_limit=3), 0.0, term_start)
     for event in (*come(1, 2, 3), DriverEnded(*CRASHED, cycle=2)):
         protocol.handle(event, 0.0)
     assert protocol.outcome is not None and protocol.outcome.exit_code == NO_PROGRESS
@@ -150,7 +150,7 @@ def test_15_a_later_lead_counts_on() -> None:
 # -- 16 ---------------------------------------------------------------------------------------------------------
 
 
-def test_16_on_success_the_driver_is_done_then_everybody_sees_the_end_then_the_lead_leaves() -> None:
+def test_16_on_success_the_driver_is_done_then_everybody_sees_the_end_then_the_leader_leaves() -> None:
     run = driving(PLAN)
     assert run.feed(DriverEnded(*WELL)) == [StopNode(rank) for rank in range(4)]
     assert run.feed(*clean(0, 0, 1, 2)) == []  # the spare has not said that it has seen it

@@ -9,7 +9,7 @@ from tests.lifecycle.conftest import Run
 from tests.lifecycle.test_spares import OUT, SPARE, active, come, driving, roles
 from tests.lifecycle.test_spares import PLAN as SPARES
 
-from muster.lifecycle.config import FINISH_TIMEOUT_S, RESTART, Plan
+from muster.lifecycle.config import FINISH_TIMEOUT_S, RESTART, RunConfig
 from muster.lifecycle.events import (
     Arrived,
     BeginCycle,
@@ -22,9 +22,9 @@ from muster.lifecycle.events import (
     NodeFailed,
     NodeGone,
     NodeLost,
-    Outcome,
-    Ready,
+    NodeReady,
     Rejoin,
+    RunOutcome,
     StartDriver,
     StartHead,
     StartWorker,
@@ -52,7 +52,7 @@ def clean(cycle: int, *ranks: int) -> list[Event]:
 
 
 def up(cycle: int, *ranks: int) -> list[Event]:
-    return [HeadUp(cycle), *(Ready(rank, cycle) for rank in ranks)]
+    return [HeadUp(cycle), *(NodeReady(rank, cycle) for rank in ranks)]
 
 
 # -- a new cycle ------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def test_a_lost_node_ends_the_driver_then_every_node_is_cleaned_and_comes_back()
     assert run.protocol.restart_reason == "the agent of n1 is gone"
     run.feed(DriverEnded(0, "exited with 0", cycle=1))
     assert run.feed(*clean(1, 0, 2, 3)) == [Conclude()]
-    assert run.outcome == Outcome("succeeded", 0, "the driver exited with 0")
+    assert run.outcome == RunOutcome("succeeded", 0, "the driver exited with 0")
 
 
 def test_a_new_head_waits_for_the_round_since_older_raylets_may_still_look_for_one() -> None:
@@ -105,7 +105,7 @@ def test_nodes_that_do_not_get_clean_are_named_at_the_deadline() -> None:
 
 
 @pytest.mark.parametrize(
-    "event", [Ready(2), NodeFailed(2, "ray", "old"), NodeGone(2), HeadUp(), ENDED, DriverStalled("old")], ids=str
+    "event", [NodeReady(2), NodeFailed(2, "ray", "old"), NodeGone(2), HeadUp(), ENDED, DriverStalled("old")], ids=str
 )
 def test_what_an_older_cycle_says_changes_nothing(event: Event) -> None:
     run = restarted()
@@ -139,7 +139,7 @@ def test_a_ray_that_fails_while_its_cluster_is_being_ended_says_nothing_of_its_n
     assert run.feed(ENDED) == [BeginCycle(), StopNode(0), StopNode(2), StopNode(3)]
 
 
-def test_a_failed_head_on_a_living_lead_begins_a_new_cycle_with_the_same_nodes() -> None:
+def test_a_failed_head_on_a_living_leader_begins_a_new_cycle_with_the_same_nodes() -> None:
     run = driving(PLAN)
     assert run.feed(NodeFailed(0, "ray", "Ray's gcs_server exited with 1")) == [EndDriver(30.0)]
     run.feed(ENDED, *clean(1, 0, 1, 2, 3))
@@ -147,9 +147,9 @@ def test_a_failed_head_on_a_living_lead_begins_a_new_cycle_with_the_same_nodes()
 
 
 @pytest.mark.parametrize(
-    "event", [NodeLost(0, "the lead is gone"), NodeFailed(0, "running", "the lead failed")], ids=["lost", "defect"]
+    "event", [NodeLost(0, "the leader is gone"), NodeFailed(0, "running", "the leader failed")], ids=["lost", "defect"]
 )
-def test_a_lost_lead_or_a_defect_in_it_is_the_end(event: Event) -> None:
+def test_a_lost_leader_or_a_defect_in_it_is_the_end(event: Event) -> None:
     run = driving(PLAN)
     run.feed(event)
     assert run.outcome.rank == 0 and run.outcome.exit_code == 125
@@ -161,7 +161,7 @@ def test_a_stop_while_the_driver_is_being_ended_ends_the_run_and_leaves_it_no_mo
     assert run.feed(STOP) == []
     assert run.feed(ENDED) == [StopNode(0), StopNode(2), StopNode(3)]
     assert run.feed(*clean(0, 0, 2, 3)) == [Conclude()]
-    assert run.outcome == Outcome("stopped", 143, "stopped by alice")
+    assert run.outcome == RunOutcome("stopped", 143, "stopped by alice")
 
 
 def test_a_stop_while_nodes_are_being_cleaned_waits_for_them() -> None:
@@ -187,7 +187,7 @@ def test_without_a_budget_a_lost_node_is_the_end_by_name() -> None:
     run = driving(replace(PLAN, max_restarts=0))
     run.feed(NodeLost(1, "gone"))
     why = "gone; no restart is allowed (--max-restarts 0)"
-    assert run.outcome == Outcome("failed", 125, why, "n1", 1, "running", lost=True)
+    assert run.outcome == RunOutcome("failed", 125, why, "n1", 1, "running", lost=True)
 
 
 def test_too_few_nodes_for_another_cycle_are_the_end_by_name() -> None:
@@ -201,7 +201,7 @@ def test_too_few_nodes_for_another_cycle_are_the_end_by_name() -> None:
 def test_a_failed_driver_is_the_end_unless_restarts_are_wanted_for_it() -> None:
     run = driving(PLAN)
     run.feed(DriverEnded(7, "exited with 7"))
-    assert run.outcome == Outcome("failed", 7, "the driver exited with 7")
+    assert run.outcome == RunOutcome("failed", 7, "the driver exited with 7")
 
 
 def test_a_stall_a_crash_and_a_clean_exit_under_a_budget_of_two_end_with_0() -> None:
@@ -211,14 +211,14 @@ def test_a_stall_a_crash_and_a_clean_exit_under_a_budget_of_two_end_with_0() -> 
     run.feed(DriverEnded(1, "exited with 1", cycle=1), *clean(2, 0, 1, 2, 3), *up(2, 0, 1, 2))
     assert (run.state, run.protocol.cycle) == (RunState.RUNNING, 2)
     run.feed(DriverEnded(0, "exited with 0", cycle=2), *clean(2, 0, 1, 2, 3))
-    assert run.outcome == Outcome("succeeded", 0, "the driver exited with 0")
+    assert run.outcome == RunOutcome("succeeded", 0, "the driver exited with 0")
 
 
 def test_the_driver_s_own_code_stands_when_the_budget_is_spent() -> None:
     run = driving(replace(PLAN, restart_on_driver_failure=True, max_restarts=1))
     run.feed(DriverEnded(1, "exited with 1"), *clean(1, 0, 1, 2, 3), *up(1, 0, 1, 2))
     run.feed(DriverEnded(1, "exited with 1", cycle=1))
-    assert run.outcome == Outcome("failed", 1, "the driver exited with 1; restart 1 was the last (--max-restarts 1)")
+    assert run.outcome == RunOutcome("failed", 1, "the driver exited with 1; restart 1 was the last (--max-restarts 1)")
 
 
 def test_a_driver_that_is_told_to_end_for_a_restart_is_no_success_whatever_its_code() -> None:
@@ -233,19 +233,19 @@ def test_a_run_without_spares_restarts_its_driver_on_the_same_nodes() -> None:
     assert run.feed(*clean(1, 0, 1, 2, 3))[-1] == StartDriver()
 
 
-def test_a_lead_that_is_late_with_others_yields_once() -> None:
+def test_a_leader_that_is_late_with_others_yields_once() -> None:
     """What is late besides is for whoever leads next."""
     hosts = ["n0", "n1", "n2", "n3"]
-    run = Run(Plan(hosts, start_timeout=50.0, spares=1, on_node_loss="restart", max_restarts=1))
+    run = Run(RunConfig(hosts, start_timeout=50.0, spares=1, on_node_loss="restart", max_restarts=1))
     run.feed(*(Arrived(rank, hosts[rank]) for rank in range(4)))
     commands = run.feed(Tick(), at=60.0)
     assert [type(command) for command in commands] == [Yield] and run.state is RunState.YIELDED
 
 
-FIVE = Plan([f"n{rank}" for rank in range(5)], spares=1, on_node_loss="restart", max_restarts=1)
+FIVE = RunConfig([f"n{rank}" for rank in range(5)], spares=1, on_node_loss="restart", max_restarts=1)
 
 
-def test_a_leader_that_cannot_lead_steps_down_once_the_others_can_elect_another() -> None:
+def test_a_leader_that_cannot_leader_steps_down_once_the_others_can_elect_another() -> None:
     run = Run(FIVE)
     run.feed(Arrived(0, "n0"), NodeFailed(0, "ray", "Ray cannot be imported"), Arrived(1, "n1"))
     assert run.feed(Arrived(2, "n2")) == [] and run.state is RunState.GATHERING
@@ -253,7 +253,7 @@ def test_a_leader_that_cannot_lead_steps_down_once_the_others_can_elect_another(
     assert run.state is RunState.YIELDED
 
 
-def test_a_leader_that_cannot_lead_ends_the_run_when_too_few_others_come() -> None:
+def test_a_leader_that_cannot_leader_ends_the_run_when_too_few_others_come() -> None:
     run = Run(FIVE)
     run.feed(Arrived(0, "n0"), NodeFailed(0, "ray", "Ray cannot be imported"), Arrived(1, "n1"))
     run.feed(Tick(), at=FIVE.gather_timeout + 1)
@@ -261,7 +261,7 @@ def test_a_leader_that_cannot_lead_ends_the_run_when_too_few_others_come() -> No
     assert "Ray cannot be imported; too few other nodes came" in run.protocol.outcome.end_reason
 
 
-def test_a_leader_that_cannot_lead_ends_the_run_when_another_node_is_lost_that_would_be_needed() -> None:
+def test_a_leader_that_cannot_leader_ends_the_run_when_another_node_is_lost_that_would_be_needed() -> None:
     run = Run(FIVE)
     run.feed(Arrived(0, "n0"), NodeFailed(0, "ray", "Ray cannot be imported"), Arrived(1, "n1"))
     run.feed(NodeLost(1, "its connection ended"))

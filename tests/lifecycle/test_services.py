@@ -13,7 +13,7 @@ from muster.lifecycle.events import (
     HeadUp,
     NodeGone,
     NodeLost,
-    Ready,
+    NodeReady,
     ServiceReport,
     StartDriver,
     StartHead,
@@ -23,8 +23,8 @@ from muster.lifecycle.events import (
     StopRequested,
     Tick,
 )
-from muster.lifecycle.services import Instance, ServicePlan, Services, ServiceState
-from muster.lifecycle.state_machine import Plan
+from muster.lifecycle.services import PlannedInstance, ServicePlan, Services, ServiceState
+from muster.lifecycle.state_machine import RunConfig
 from muster.lifecycle.states import RunState
 
 JUDGE = ServicePlan("judge", deadline=30.0)
@@ -34,7 +34,7 @@ STARTING, ENDED = ServiceState.STARTING, ServiceState.ENDED
 
 def run_with(*services: ServicePlan, **more: Any) -> Run:
     plan = {"ray": False, "gather_timeout": 100.0, "start_timeout": 50.0, **more}
-    return Run(Plan(HOSTS, services=services, **plan))
+    return Run(RunConfig(HOSTS, services=services, **plan))
 
 
 def is_ready(*ranks: int, service: str = "judge", cycle: int = 0) -> list[ServiceReport]:
@@ -81,9 +81,9 @@ def test_a_run_without_services_knows_nothing_of_them() -> None:
 
 def test_the_driver_waits_for_ray_and_for_every_gated_instance() -> None:
     run = run_with(JUDGE, ray=True)
-    run.feed(*arrived(0, 1, 2), HeadUp(), Ready(0), Ready(1), *is_ready(0, 1, 2))
+    run.feed(*arrived(0, 1, 2), HeadUp(), NodeReady(0), NodeReady(1), *is_ready(0, 1, 2))
     assert run.state is RunState.STARTING
-    assert run.feed(Ready(2)) == [StartDriver()]
+    assert run.feed(NodeReady(2)) == [StartDriver()]
 
 
 def test_one_that_is_restarting_closes_the_gate_again() -> None:
@@ -223,7 +223,7 @@ def test_changes_are_kept_in_order_for_whoever_publishes_them() -> None:
     services.report("judge", 4, READY, "", 1.0)
     services.report("judge", 4, READY, "", 2.0)
     assert [change.state for change in services.changes] == [STARTING, READY]
-    assert services.changes[0] == Instance("judge", 4, 0, STARTING, 30.0)
+    assert services.changes[0] == PlannedInstance("judge", 4, 0, STARTING, 30.0)
     version = services.version
     services.node_is(4, None)
     assert services.version > version and services.of("judge") == []

@@ -12,7 +12,7 @@ from tests.lifecycle.any_order import AGO, ANSWERS, MENDING, MOST_NODES, RANKS, 
 from muster.lifecycle.events import ServiceReport, StartDriver, StartServices
 from muster.lifecycle.service_rules import SERVES
 from muster.lifecycle.services import ServicePlan, ServiceState
-from muster.lifecycle.state_machine import Plan
+from muster.lifecycle.state_machine import RunConfig
 
 SCOPES = st.sampled_from(["all", "head", "any", 1, 2])
 SERVICES = st.lists(st.tuples(SCOPES, st.booleans(), st.sampled_from([20.0, 200.0])), min_size=1, max_size=3)
@@ -35,7 +35,9 @@ class Served(AnyOrder):
         hosts = [f"n{rank}" for rank in range(nodes)]
         plans = [ServicePlan(f"s{number}", *fields) for number, fields in enumerate(services)]
         self.begun: set[tuple[int, int, int]] = set()  # nodes that were told to start theirs: cycle, joined, rank
-        self.start(Plan(hosts, ray, 100.0, 50.0, spares=min(spares, nodes - 1), services=plans, **mending), answers)
+        self.start(
+            RunConfig(hosts, ray, 100.0, 50.0, spares=min(spares, nodes - 1), services=plans, **mending), answers
+        )
 
     def note(self, command: Any) -> None:
         super().note(command)

@@ -18,13 +18,13 @@ from muster.lifecycle.events import (
     NodeFailed,
     NodeGone,
     NodeLost,
-    Outcome,
-    Ready,
+    NodeReady,
+    RunOutcome,
     StopNode,
     StopRequested,
     Tick,
 )
-from muster.lifecycle.state_machine import FAILURE_GRACE_S, FINISH_TIMEOUT_S, Plan
+from muster.lifecycle.state_machine import FAILURE_GRACE_S, FINISH_TIMEOUT_S, RunConfig
 from muster.lifecycle.states import ENDED, NodeState, RunState
 
 STOP = StopRequested("stopped by alice", signal=15, grace=30.0)
@@ -37,14 +37,14 @@ def test_the_driver_s_exit_code_is_the_outcome(running: Run, code: int, state: s
     assert running.feed(DriverEnded(code, f"exited with {code}")) == STOP_ALL
     assert running.state is RunState.FINISHING
     assert running.feed(*ALL_GONE) == [Conclude()]
-    assert running.outcome == Outcome(state, code, f"the driver exited with {code}")
+    assert running.outcome == RunOutcome(state, code, f"the driver exited with {code}")
     assert running.state is RunState(state)
 
 
 def test_a_stalled_driver_is_ended_as_after_a_failure(running: Run) -> None:
     assert running.feed(DriverStalled("no output for 60 s")) == [EndDriver(FAILURE_GRACE_S)]
     assert running.feed(DriverEnded(134, "was killed by SIGABRT"), *ALL_GONE)[-1] == Conclude()
-    assert running.outcome == Outcome("failed", 125, "no output for 60 s", phase="stalled")
+    assert running.outcome == RunOutcome("failed", 125, "no output for 60 s", phase="stalled")
 
 
 def test_a_driver_that_does_not_run_cannot_stall() -> None:
@@ -69,7 +69,7 @@ def gathering() -> Run:
 
 def starting() -> Run:
     run = gathering()
-    run.feed(*arrived(2), HeadUp(), Ready(0))
+    run.feed(*arrived(2), HeadUp(), NodeReady(0))
     return run
 
 
@@ -78,7 +78,7 @@ def test_a_node_lost_before_the_driver_runs_fails_the_run_by_name(begin: Callabl
     run = begin()
     rest = [rank for rank, state in enumerate(run.nodes()) if state is not NodeState.EXPECTED and rank != 1]
     assert run.feed(NodeLost(1, "connection ended")) == [StopNode(rank) for rank in rest]
-    assert run.outcome == Outcome("failed", 125, "connection ended", "n1", 1, phase, lost=True)
+    assert run.outcome == RunOutcome("failed", 125, "connection ended", "n1", 1, phase, lost=True)
     assert run.feed(*(NodeGone(rank) for rank in rest)) == [Conclude()]
 
 
@@ -87,7 +87,7 @@ def test_a_node_that_fails_before_the_driver_runs_is_stopped_like_the_others(beg
     run = begin()
     joined = [rank for rank, state in enumerate(run.nodes()) if state is not NodeState.EXPECTED]
     assert run.feed(NodeFailed(1, "ray", "`ray start` exited with 1")) == [StopNode(rank) for rank in joined]
-    assert run.outcome == Outcome("failed", 125, "`ray start` exited with 1", "n1", 1, "ray")
+    assert run.outcome == RunOutcome("failed", 125, "`ray start` exited with 1", "n1", 1, "ray")
     assert run.feed(*(NodeGone(rank) for rank in joined)) == [Conclude()]
 
 
@@ -115,7 +115,7 @@ def test_a_failure_under_a_running_driver_ends_the_driver_first_then_the_nodes(
     assert running.feed(DriverEnded(143, "was ended by SIGTERM")) == [StopNode(rank) for rank in left]
     assert running.feed(*(NodeGone(rank) for rank in left)) == [Conclude()]
     phase = event.phase if isinstance(event, NodeFailed) else "running"
-    assert running.outcome == Outcome("failed", 125, event.reason, "n1", 1, phase, lost=isinstance(event, NodeLost))
+    assert running.outcome == RunOutcome("failed", 125, event.reason, "n1", 1, phase, lost=isinstance(event, NodeLost))
 
 
 # -- stop requests ----------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_a_stop_before_the_driver_runs_stops_the_nodes_and_reports_the_signal(be
     joined = [rank for rank, state in enumerate(run.nodes()) if state is not NodeState.EXPECTED]
     assert run.feed(STOP) == [StopNode(rank) for rank in joined]
     assert run.feed(*(NodeGone(rank) for rank in joined)) == [Conclude()]
-    assert run.outcome == Outcome("stopped", 143, "stopped by alice")
+    assert run.outcome == RunOutcome("stopped", 143, "stopped by alice")
     assert run.state is RunState.STOPPED
 
 
@@ -136,20 +136,20 @@ def test_a_stop_under_the_driver_gives_it_its_grace_and_reports_its_code(running
     assert running.feed(STOP) == [EndDriver(30.0)]
     assert running.feed(DriverEnded(code, how)) == STOP_ALL
     assert running.feed(*ALL_GONE) == [Conclude()]
-    assert running.outcome == Outcome("stopped", code, "stopped by alice")
+    assert running.outcome == RunOutcome("stopped", code, "stopped by alice")
 
 
 def test_a_second_stop_changes_nothing(running: Run) -> None:
     running.feed(STOP)
     assert running.feed(replace(STOP, reason="stopped by bob", signal=2)) == []
-    assert running.outcome == Outcome("stopped", 143, "stopped by alice")
+    assert running.outcome == RunOutcome("stopped", 143, "stopped by alice")
 
 
 def test_a_stop_while_the_nodes_are_being_stopped_changes_nothing(running: Run) -> None:
     running.feed(DriverEnded(0, "exited with 0"))
     assert running.feed(STOP) == []
     running.feed(*ALL_GONE)
-    assert running.outcome == Outcome("succeeded", 0, "the driver exited with 0")
+    assert running.outcome == RunOutcome("succeeded", 0, "the driver exited with 0")
 
 
 # -- the first reason stands ------------------------------------------------------------------------------------
@@ -163,13 +163,13 @@ def test_a_stop_while_the_nodes_are_being_stopped_changes_nothing(running: Run) 
 def test_the_first_recorded_reason_stands(running: Run, later: Event) -> None:
     running.feed(NodeLost(1, "first"))
     running.feed(later)
-    assert running.outcome == Outcome("failed", 125, "first", "n1", 1, "running", lost=True)
+    assert running.outcome == RunOutcome("failed", 125, "first", "n1", 1, "running", lost=True)
 
 
 def test_a_node_lost_while_finishing_is_not_waited_for_and_does_not_change_the_outcome(running: Run) -> None:
     running.feed(DriverEnded(0, "exited with 0"), NodeGone(0), NodeGone(2))
     assert running.feed(NodeLost(1, "its host went down")) == [Conclude()]
-    assert running.outcome == Outcome("succeeded", 0, "the driver exited with 0")
+    assert running.outcome == RunOutcome("succeeded", 0, "the driver exited with 0")
 
 
 def test_a_node_lost_while_the_driver_is_being_ended_is_not_stopped_later(running: Run) -> None:
@@ -187,7 +187,7 @@ def test_a_node_that_arrives_while_the_run_finishes_is_stopped_and_waited_for(ru
 
 def test_a_head_that_comes_up_while_the_run_finishes_starts_no_worker(run: Run) -> None:
     run.feed(*arrived(0, 1), STOP)
-    assert run.feed(HeadUp(), Ready(0)) == []
+    assert run.feed(HeadUp(), NodeReady(0)) == []
 
 
 # -- the end ----------------------------------------------------------------------------------------------------
@@ -215,11 +215,11 @@ def test_a_driver_that_does_not_end_in_time_is_named(running: Run) -> None:
 
 
 def test_after_the_end_no_event_has_any_effect() -> None:
-    run = Run(Plan(["n0", "n1", "n2"], ray=False))
+    run = Run(RunConfig(["n0", "n1", "n2"], ray=False))
     run.feed(*arrived(0, 1, 2), DriverEnded(0, "exited with 0"), *ALL_GONE)
     assert run.state in ENDED
     before = (run.state, run.outcome, run.nodes())
-    events = [*arrived(0, 1, 2), HeadUp(), Ready(1), NodeFailed(1, "ray", "x"), NodeLost(0, "x"), STOP, *ALL_GONE]
+    events = [*arrived(0, 1, 2), HeadUp(), NodeReady(1), NodeFailed(1, "ray", "x"), NodeLost(0, "x"), STOP, *ALL_GONE]
     assert run.feed(*events, DriverEnded(1, "exited with 1"), Tick(), at=1e9) == []
     assert (run.state, run.outcome, run.nodes()) == before
 

@@ -18,19 +18,19 @@ from muster.lifecycle.events import (
     NodeFailed,
     NodeGone,
     NodeLost,
-    Outcome,
-    Ready,
+    NodeReady,
+    RunOutcome,
     StartDriver,
     StartHead,
     StartWorker,
     StopNode,
     Tick,
 )
-from muster.lifecycle.state_machine import FAILURE_GRACE_S, Plan
+from muster.lifecycle.state_machine import FAILURE_GRACE_S, RunConfig
 from muster.lifecycle.states import NodeState, RunState
 
 HOSTS = ("n0", "n1", "n2", "n3")
-PLAN = Plan(HOSTS, gather_timeout=100.0, start_timeout=50.0, spares=1, last_call=5.0)
+PLAN = RunConfig(HOSTS, gather_timeout=100.0, start_timeout=50.0, spares=1, last_call=5.0)
 SPARE = ("spare", None)
 OUT = ("excluded", None)
 
@@ -57,10 +57,10 @@ def running() -> Run:
     return driving(PLAN)
 
 
-def driving(plan: Plan) -> Run:
+def driving(plan: RunConfig) -> Run:
     """Three of four nodes are active, the driver runs."""
     run = Run(plan)
-    run.feed(*come(0, 1, 2, 3), HeadUp(), Ready(0), Ready(1), Ready(2))
+    run.feed(*come(0, 1, 2, 3), HeadUp(), NodeReady(0), NodeReady(1), NodeReady(2))
     assert run.state is RunState.RUNNING
     return run
 
@@ -71,8 +71,8 @@ def driving(plan: Plan) -> Run:
 def test_nodes_beyond_the_wanted_number_are_spares_and_the_driver_does_not_wait_for_them(run: Run) -> None:
     assert run.feed(*come(3, 2, 1, 0)) == [StartHead()]
     assert roles(run) == [*active(0, 1, 2), SPARE]
-    assert run.feed(HeadUp(), Ready(0)) == [StartWorker(1), StartWorker(2)]
-    assert run.feed(Ready(1), Ready(2)) == [StartDriver()]
+    assert run.feed(HeadUp(), NodeReady(0)) == [StartWorker(1), StartWorker(2)]
+    assert run.feed(NodeReady(1), NodeReady(2)) == [StartDriver()]
     assert run.nodes()[3] is NodeState.ARRIVED
 
 
@@ -123,7 +123,7 @@ def test_a_node_that_arrives_after_the_round_closed_is_a_spare(run: Run) -> None
     run.feed(Tick(), at=5.0)
     assert run.feed(*come(2)) == []
     assert roles(run) == [*active(0, 1), SPARE, *active(2)]
-    assert run.feed(Ready(0), Ready(1), Ready(3)) == [StartDriver()]
+    assert run.feed(NodeReady(0), NodeReady(1), NodeReady(3)) == [StartDriver()]
 
 
 def test_the_round_closes_although_a_node_died_after_it_had_arrived(run: Run) -> None:
@@ -137,10 +137,10 @@ def test_too_few_nodes_by_the_deadline_are_a_timeout_that_names_the_missing(run:
     run.feed(*come(0, 2))
     assert run.feed(Tick(), at=100.0) == [StopNode(0), StopNode(2)]
     why = "n1, n3 did not arrive within 100 s; 2 of the 3 nodes that the job needs are there"
-    assert run.outcome == Outcome("failed", 125, why, "n1", 1, "gathering")
+    assert run.outcome == RunOutcome("failed", 125, why, "n1", 1, "gathering")
 
 
-def test_without_the_lead_a_round_does_not_close(run: Run) -> None:
+def test_without_the_leader_a_round_does_not_close(run: Run) -> None:
     run.feed(*come(1, 2, 3))
     run.feed(Tick(), at=50.0)
     assert run.state is RunState.GATHERING
@@ -161,15 +161,15 @@ def test_more_failed_nodes_than_spares_end_the_run_by_name(run: Run) -> None:
     run.feed(*come(0), NodeFailed(2, "start", "--health-check failed"))
     assert run.feed(NodeFailed(3, "start", "--setup failed")) == [StopNode(0)]
     why = "--setup failed; 2 usable nodes are left, and the job needs 3"
-    assert run.outcome == Outcome("failed", 125, why, "n3", 3, "start")
+    assert run.outcome == RunOutcome("failed", 125, why, "n3", 3, "start")
 
 
 def test_a_spare_takes_the_rank_of_a_node_on_which_ray_did_not_start(run: Run) -> None:
-    run.feed(*come(0, 1, 2, 3), HeadUp(), Ready(0), Ready(2))
+    run.feed(*come(0, 1, 2, 3), HeadUp(), NodeReady(0), NodeReady(2))
     assert run.feed(NodeFailed(1, "ray", "`ray start` exited with 1")) == [StopNode(1), StartWorker(3)]
     assert roles(run) == [*active(0), OUT, *active(2, 1)]
     assert run.feed(NodeGone(1)) == []
-    assert run.feed(Ready(3)) == [StartDriver()]
+    assert run.feed(NodeReady(3)) == [StartDriver()]
     assert (run.protocol.cycle, run.protocol.outcome) == (0, None)
 
 
@@ -180,20 +180,20 @@ def test_a_spare_that_takes_a_place_before_the_head_is_up_starts_with_the_others
 
 
 def test_a_node_on_which_ray_is_late_loses_its_rank_to_a_spare(run: Run) -> None:
-    run.feed(*come(0, 1, 2, 3), HeadUp(), Ready(0), Ready(1))
+    run.feed(*come(0, 1, 2, 3), HeadUp(), NodeReady(0), NodeReady(1))
     assert run.feed(Tick(), at=50.0) == [StopNode(2), StartWorker(3)]
-    assert run.feed(Ready(3), at=60.0) == [StartDriver()]
+    assert run.feed(NodeReady(3), at=60.0) == [StartDriver()]
 
 
 def test_two_late_nodes_and_one_spare_are_the_end(run: Run) -> None:
-    run.feed(*come(0, 1, 2, 3), HeadUp(), Ready(0))
+    run.feed(*come(0, 1, 2, 3), HeadUp(), NodeReady(0))
     run.feed(Tick(), at=50.0)
     assert run.outcome.end_reason == "Ray was not up on n1, n2 within 50 s; no spare is left"
 
 
 def test_a_head_that_does_not_start_is_the_end_whoever_waits(run: Run) -> None:
     run.feed(*come(0, 1, 2, 3), NodeFailed(0, "ray", "`ray start` exited with 1"))
-    assert run.outcome == Outcome("failed", 125, "`ray start` exited with 1", "n0", 0, "ray")
+    assert run.outcome == RunOutcome("failed", 125, "`ray start` exited with 1", "n0", 0, "ray")
 
 
 # -- under the driver -------------------------------------------------------------------------------------------
@@ -206,26 +206,26 @@ def test_the_end_of_a_spare_changes_nothing(policy: str, event: Event) -> None:
     assert [c for c in run.feed(event) if c != StopNode(3)] == []
     assert (run.state, run.protocol.cycle) == (RunState.RUNNING, 0)
     run.feed(DriverEnded(0, "exited with 0"), *(NodeGone(rank) for rank in range(4)))
-    assert run.outcome == Outcome("succeeded", 0, "the driver exited with 0")
+    assert run.outcome == RunOutcome("succeeded", 0, "the driver exited with 0")
 
 
 def test_a_dead_spare_is_never_promoted() -> None:
     run = driving(replace(PLAN, on_node_loss=REPLACE))
     run.feed(NodeFailed(3, "ray", "Ray cannot be imported"))
     assert run.feed(NodeLost(1, "connection ended")) == [EndDriver(FAILURE_GRACE_S)]
-    assert run.outcome == Outcome("failed", 125, "connection ended; no spare is left", "n1", 1, "running", lost=True)
+    assert run.outcome == RunOutcome("failed", 125, "connection ended; no spare is left", "n1", 1, "running", lost=True)
 
 
 def test_by_default_a_lost_active_node_ends_the_run_though_there_is_a_spare(running: Run) -> None:
     assert running.feed(NodeLost(1, "connection ended")) == [EndDriver(FAILURE_GRACE_S)]
-    assert running.outcome == Outcome("failed", 125, "connection ended", "n1", 1, "running", lost=True)
+    assert running.outcome == RunOutcome("failed", 125, "connection ended", "n1", 1, "running", lost=True)
 
 
 def test_a_spare_replaces_a_lost_node_under_its_rank_and_the_driver_goes_on() -> None:
     run = driving(replace(PLAN, on_node_loss=REPLACE))
     assert run.feed(NodeLost(1, "connection ended")) == [StartWorker(3)]
     assert roles(run) == [*active(0), OUT, *active(2, 1)]
-    assert run.feed(Ready(3)) == []
+    assert run.feed(NodeReady(3)) == []
     assert (run.state, run.protocol.cycle, run.protocol.deadline) == (RunState.RUNNING, 0, None)
 
 
@@ -247,7 +247,7 @@ def test_a_replacement_that_does_not_come_up_in_time_is_the_end() -> None:
 def test_a_lost_head_cannot_be_replaced() -> None:
     run = driving(replace(PLAN, on_node_loss=REPLACE))
     run.feed(NodeFailed(0, "ray", "Ray's gcs_server exited with 1"))
-    assert run.outcome == Outcome("failed", 125, "Ray's gcs_server exited with 1", "n0", 0, "ray")
+    assert run.outcome == RunOutcome("failed", 125, "Ray's gcs_server exited with 1", "n0", 0, "ray")
 
 
 @pytest.mark.parametrize("code", [0, 7])

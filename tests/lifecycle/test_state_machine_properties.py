@@ -20,7 +20,7 @@ from muster.lifecycle.events import (
     Tick,
 )
 from muster.lifecycle.roles import Role
-from muster.lifecycle.state_machine import Plan
+from muster.lifecycle.state_machine import RunConfig
 from muster.lifecycle.states import RunState
 
 TestAnyOrderOfEvents = AnyOrder.TestCase
@@ -68,7 +68,7 @@ class Mending(AnyOrder):
             wanted, mending = 2 + wanted % 2 * 2, {**mending, "topology": True}
         more = {"on_node_loss": policy, "max_restarts": budget, "restart_on_driver_failure": True}
         hosts = [f"n{rank}" for rank in range(wanted + spares)]
-        plan = Plan(hosts, ray, 100.0, 50.0, spares=spares, segment=2 if segmented else 1, **{**mending, **more})
+        plan = RunConfig(hosts, ray, 100.0, 50.0, spares=spares, segment=2 if segmented else 1, **{**mending, **more})
         self.mended: set[str] = set()
         self.start(plan, answers)
         self.all_goes_well_until_the_driver_runs()
@@ -84,8 +84,8 @@ class Mending(AnyOrder):
             self.mended.add("replaced")
 
     def follower(self, rank: int) -> int:
-        """An active node, but not the lead, if there is one; else any but the lead."""
-        others = [node.rank for node in self.active() if node.rank != self.protocol.lead]
+        """An active node, but not the leader, if there is one; else any but the leader."""
+        others = [node.rank for node in self.active() if node.rank != self.protocol.leader]
         others = others or list(range(1, self.protocol.plan.nodes))
         return others[rank % len(others)]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.lifecycle.conftest import Run
 
-from muster.lifecycle.config import REPLACE, RESTART, Plan
+from muster.lifecycle.config import REPLACE, RESTART, RunConfig
 from muster.lifecycle.events import (
     Arrived,
     DriverEnded,
@@ -16,28 +16,28 @@ from muster.lifecycle.events import (
     NodeFailed,
     NodeGone,
     NodeLost,
-    Ready,
+    NodeReady,
     StartDriver,
     StartHead,
     StartWorker,
     Tick,
 )
 from muster.lifecycle.states import RunState
-from muster.lifecycle.topology import Place
+from muster.lifecycle.topology import NodeLocation
 
-# Where each of eight nodes is: the lead, number 0, in b.
+# Where each of eight nodes is: the leader, number 0, in b.
 LEAVES = ["b", "a", "b", "a10", "a9", "b", "a9", "a10"]
 LOST = "connection ended"
 
 
-def plan(nodes: int, **fields: object) -> Plan:
+def plan(nodes: int, **fields: object) -> RunConfig:
     hosts = [f"n{rank}" for rank in range(nodes)]
-    return replace(Plan(hosts, ray=False, gather_timeout=100.0, topology=True), **fields)  # type: ignore[arg-type]
+    return replace(RunConfig(hosts, ray=False, gather_timeout=100.0, topology=True), **fields)  # type: ignore[arg-type]
 
 
 def come(*ranks: int, leaves: list[str] = LEAVES) -> list[Event]:
     return [
-        Arrived(rank, f"n{rank}", Place(leaves[rank], f"{leaves[rank]}.n{rank}" if leaves[rank] else ""))
+        Arrived(rank, f"n{rank}", NodeLocation(leaves[rank], f"{leaves[rank]}.n{rank}" if leaves[rank] else ""))
         for rank in ranks
     ]
 
@@ -52,7 +52,7 @@ def by_rank(run: Run) -> list[int]:
 
 
 @pytest.mark.parametrize("order", [range(8), reversed(range(8)), [3, 0, 7, 1, 6, 2, 5, 4]], ids=["up", "down", "mixed"])
-def test_the_lead_s_domain_comes_first_then_domain_after_domain_whoever_came_first(order: list[int]) -> None:
+def test_the_leader_s_domain_comes_first_then_domain_after_domain_whoever_came_first(order: list[int]) -> None:
     run = Run(plan(8))
     run.feed(*come(*order))
     assert by_rank(run) == [0, 2, 5, 1, 4, 6, 3, 7]
@@ -66,7 +66,9 @@ def test_spares_are_the_last_in_that_order_and_gaps_change_nothing_in_it() -> No
 
 def test_inside_a_domain_the_address_counts_before_the_number() -> None:
     run = Run(plan(3))
-    run.feed(*(Arrived(rank, f"n{rank}", Place("d", address)) for rank, address in enumerate(["d.9", "d.10", "d.2"])))
+    run.feed(
+        *(Arrived(rank, f"n{rank}", NodeLocation("d", address)) for rank, address in enumerate(["d.9", "d.10", "d.2"]))
+    )
     assert by_rank(run) == [0, 2, 1]
 
 
@@ -80,7 +82,7 @@ def test_with_places_only_the_head_starts_before_all_are_there() -> None:
     run = Run(plan(3, ray=True))
     assert run.feed(*come(0, 1), HeadUp()) == [StartHead()]
     assert run.feed(*come(2)) == [StartWorker(1), StartWorker(2)]
-    assert run.feed(Ready(0), Ready(1), Ready(2)) == [StartDriver()]
+    assert run.feed(NodeReady(0), NodeReady(1), NodeReady(2)) == [StartDriver()]
     assert by_rank(run) == [0, 2, 1]
 
 
@@ -122,7 +124,7 @@ def test_when_all_are_there_and_segments_are_too_few_nobody_waits_for_the_deadli
     ("domain", "why"),
     [("z", "in its domain z"), ("", "since its domain is not known (MUSTER_DOMAIN names it)")],
 )
-def test_a_lead_in_no_whole_segment_is_the_end_by_name(domain: str, why: str) -> None:
+def test_a_leader_in_no_whole_segment_is_the_end_by_name(domain: str, why: str) -> None:
     run = Run(plan(8, spares=4, segment=2))
     run.feed(*come(*range(8), leaves=[domain, *LEAVES[1:]]))
     assert run.outcome.end_reason == f"n0, which leads the run, is in no whole segment of 2 nodes {why}"
@@ -159,7 +161,7 @@ def test_without_segments_the_nearest_stands_in(gone: int, next_one: int) -> Non
     """Its own domain before its own switch before any other; of equally near ones the first in order."""
     addresses = ["s1.a.n0", "s2.c.n1", "s2.d.n2", "s3.e.n3", "s1.b.n4", "s2.c.n5"]
     run = Run(plan(6, spares=4, on_node_loss=REPLACE))
-    run.feed(*(Arrived(rank, f"n{rank}", Place(at.rpartition(".")[0], at)) for rank, at in enumerate(addresses)))
+    run.feed(*(Arrived(rank, f"n{rank}", NodeLocation(at.rpartition(".")[0], at)) for rank, at in enumerate(addresses)))
     assert by_rank(run) == [0, 4]
     run.feed(NodeLost(4, LOST))
     assert by_rank(run) == [0, 1]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from muster.lifecycle.events import Outcome
-from muster.lifecycle.state_machine import Node, Protocol
+from muster.lifecycle.events import RunOutcome
+from muster.lifecycle.state_machine import RunNode, RunStateMachine
 from muster.lifecycle.states import NODE_MOVES, RUN_MOVES, RunState
 
 
-class WatchedNodes(list[Node]):
+class WatchedNodes(list[RunNode]):
     """The protocol's nodes; every change of a state must be in the table."""
 
     def __setitem__(self, rank: Any, node: Any) -> None:
@@ -19,7 +19,7 @@ class WatchedNodes(list[Node]):
         super().__setitem__(rank, node)
 
 
-class WatchedProtocol(Protocol):
+class WatchedProtocol(RunStateMachine):
     """Every change of the run's state must be in the table."""
 
     _state: RunState | None = None
@@ -35,7 +35,7 @@ class WatchedProtocol(Protocol):
         self._state = state
 
 
-def same_but_for_refinements(before: Outcome, after: Outcome) -> bool:
+def same_but_for_refinements(before: RunOutcome, after: RunOutcome) -> bool:
     """State, reason, node and phase stand; a stopped driver's own code is taken, and who was late is appended."""
     code_refined = before.exit_code == after.exit_code or before.state == "stopped"
     reason_kept = after.end_reason == before.end_reason or after.end_reason.startswith(f"{before.end_reason}; ")

@@ -39,7 +39,7 @@ def test_an_agent_that_dies_while_others_gather_fails_the_run_by_name(muster: Mu
     assert "node-1" in err
 
 
-def test_a_lost_lead_ends_the_run(muster: MusterCommand) -> None:
+def test_a_lost_leader_ends_the_run(muster: MusterCommand) -> None:
     process = muster.start(*muster.local_args(*WAITING))
     muster.wait_for_driver("ready")
     os.kill(muster.agent_pid(0), signal.SIGKILL)
@@ -48,10 +48,10 @@ def test_a_lost_lead_ends_the_run(muster: MusterCommand) -> None:
     assert "node-0" in err
 
 
-def test_a_lost_keeper_fails_the_run_and_leaves_nothing(muster: MusterCommand) -> None:
+def test_a_lost_supervisor_fails_the_run_and_leaves_nothing(muster: MusterCommand) -> None:
     process = muster.start(*muster.local_args(*WAITING))
     run = muster.wait_for_driver("ready")
-    os.kill(_keeper_of(muster.agent_pid(0)), signal.SIGKILL)
+    os.kill(_supervisor_of(muster.agent_pid(0)), signal.SIGKILL)
     process.communicate(timeout=180)
     assert process.returncode == 125, (run / "attempt-0" / "outcome").read_text()
 
@@ -63,7 +63,7 @@ def test_a_node_that_never_arrives_is_named_at_the_deadline(muster: MusterComman
     assert "node-1 did not arrive within 1 s" in done.stderr
 
 
-def test_nodes_wait_for_a_lead_that_comes_late(muster: MusterCommand) -> None:
+def test_nodes_wait_for_a_leader_that_comes_late(muster: MusterCommand) -> None:
     first = "$PWD/muster-runs/*/attempt-0/nodes/0001.json"
     late = f"[ $MUSTER_RANK != 0 ] || until ls {first} 2>/dev/null; do sleep 0.1; done"
     done = muster.local("--setup", late, "--", "echo", "late but well", nodes=3)
@@ -83,17 +83,17 @@ def test_a_setup_that_leaves_the_shell_is_named(muster: MusterCommand) -> None:
     assert "node-1" in done.stderr and "--setup ended the shell" in done.stderr
 
 
-def test_a_stopped_lead_does_not_keep_stop_waiting(muster: MusterCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_leader_does_not_keep_stop_waiting(muster: MusterCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     muster.local("--detach", "--stop-grace", "1s", *WAITING)
     run = muster.wait_for_driver("ready")
-    lead = muster.agent_pid(0)
-    os.kill(lead, signal.SIGSTOP)
+    leader = muster.agent_pid(0)
+    os.kill(leader, signal.SIGSTOP)
     try:
         monkeypatch.setattr(stopping, "BEYOND_GRACE_S", 1.0)
         with pytest.raises(BackendError, match="did not end within 2 s"):
             stopping.stop_run(RunPaths(str(run)), "a test")
     finally:
-        os.kill(lead, signal.SIGCONT)
+        os.kill(leader, signal.SIGCONT)
     wait_for("the outcome", (run / "attempt-0" / "outcome").exists)
 
 
@@ -228,7 +228,7 @@ def _state(events: os.PathLike[str], rank: int) -> str | None:
     return next((e["state"] for e in reversed(lines) if e["event"] == "node" and e["rank"] == rank), None)
 
 
-def _keeper_of(agent: int) -> int:
-    """The agent's only child: the keeper of its driver."""
+def _supervisor_of(agent: int) -> int:
+    """The agent's only child: the supervisor of its driver."""
     with open(f"/proc/{agent}/task/{agent}/children") as file:
         return int(file.read().split()[0])

@@ -135,9 +135,9 @@ def test_what_a_process_leaves_behind_is_ended(muster: MusterCommand) -> None:
     assert (done.returncode, done.stdout) == (0, "begun\n"), done.stderr  # and the fixture finds nothing left
 
 
-def test_processes_whose_keeper_is_killed_are_ended_all_the_same(muster: MusterCommand) -> None:
-    process = start(muster, "--", "bash", "-c", "echo keeper $PPID; sleep 1000")
-    wait_for_ranks(muster, "keeper")
+def test_processes_whose_supervisor_is_killed_are_ended_all_the_same(muster: MusterCommand) -> None:
+    process = start(muster, "--", "bash", "-c", "echo supervisor $PPID; sleep 1000")
+    wait_for_ranks(muster, "supervisor")
     os.kill(int(rank_log(muster, 2).split()[1]), signal.SIGKILL)
     _, err = process.communicate(timeout=180)
     assert process.returncode == 125
@@ -231,7 +231,7 @@ def test_a_lost_node_restarts_the_gang_on_those_that_are_left(muster: MusterComm
 
 
 def test_a_rank_that_fails_because_a_node_is_lost_counts_as_the_loss(muster: MusterCommand) -> None:
-    """Processes of other nodes often see the loss before their lead does; a failed driver would be the end here."""
+    """Processes of other nodes often see the loss before their leader does; a failed driver would be the end here."""
     lose = (
         'echo "cycle $MUSTER_CYCLE"; [ $MUSTER_CYCLE = 0 ] || exit 0;'
         " if [ $RANK = 0 ]; then until [ -e $MUSTER_OUTPUT_DIR/lost ]; do sleep 0.05; done; exit 9; fi; sleep 1000"

@@ -94,7 +94,7 @@ def test_a_driver_that_failed_and_ran_again_has_two_cycles_that_add_up(muster: M
     assert "cycle 1, which ran" in muster("report", "--text").stdout
 
 
-def test_a_run_that_another_lead_took_over_adds_up(muster: MusterCommand) -> None:
+def test_a_run_that_another_leader_took_over_adds_up(muster: MusterCommand) -> None:
     options = ("--spares", "1", "--on-node-loss", "restart", "--stop-grace", "1s")
     process = muster.start(*muster.local_args(*options, "--", "bash", "-c", RESTARTS))
     muster.wait_for_driver("cycle 0")

@@ -1,4 +1,4 @@
-"""The lead is lost, on this machine: another node leads, the driver runs again, and there are never two of them."""
+"""The leader is lost, on this machine: another node leads, the driver runs again, and there are never two of them."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def lives(muster: MusterCommand) -> list[tuple[str, float, float]]:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_another_node_leads_when_the_lead_is_lost(muster: MusterCommand, signum: int) -> None:
+def test_another_node_leads_when_the_leader_is_lost(muster: MusterCommand, signum: int) -> None:
     process = start(muster, *OPTIONS)
     muster.wait_for_driver("cycle 0")
     wait_for("the status to tell", lambda: muster.status()["state"] == "running")
     os.kill(muster.agent_pid(0), signum)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert "muster: cycle 1: the agent of the lead node-0" in out
+    assert "muster: cycle 1: the agent of the leader node-0" in out
     status = muster.status()
     assert (status["term"], status["lead"], status["cycle"], status["state"]) == (1, 1, 1, "succeeded")
     assert [cycle["members"] for cycle in status["cycles"]] == [
@@ -59,16 +59,16 @@ def test_another_node_leads_when_the_lead_is_lost(muster: MusterCommand, signum:
     assert (first, second) == ("0", "1") and last < begin
 
 
-def test_without_a_budget_the_loss_of_the_lead_ends_the_run_by_name(muster: MusterCommand) -> None:
+def test_without_a_budget_the_loss_of_the_leader_ends_the_run_by_name(muster: MusterCommand) -> None:
     process = start(muster, *OPTIONS, "--max-restarts", "0")
     muster.wait_for_driver("cycle 0")
     os.kill(muster.agent_pid(0), signal.SIGKILL)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 125 and "the lead is gone" in err
+    assert process.returncode == 125 and "the leader is gone" in err
 
 
 @pytest.mark.slow
-def test_a_second_loss_of_the_lead_ends_a_run_that_has_too_few_nodes_left(muster: MusterCommand) -> None:
+def test_a_second_loss_of_the_leader_ends_a_run_that_has_too_few_nodes_left(muster: MusterCommand) -> None:
     (muster.cwd / "driver.py").write_text(DRIVER.replace('cycle == "0"', "True"))
     process = muster.start(*muster.local_args(*OPTIONS, "--", "python", "driver.py", nodes=3))
     muster.wait_for_driver("cycle 0")
@@ -80,7 +80,7 @@ def test_a_second_loss_of_the_lead_ends_a_run_that_has_too_few_nodes_left(muster
     assert "node-1" in err and "2 usable nodes are left, and the job needs 3" in err
 
 
-def test_of_two_nodes_a_dead_spare_changes_nothing_and_a_dead_lead_ends_the_run(muster: MusterCommand) -> None:
+def test_of_two_nodes_a_dead_spare_changes_nothing_and_a_dead_leader_ends_the_run(muster: MusterCommand) -> None:
     process = start(muster, *OPTIONS, nodes=1)
     muster.wait_for_driver("cycle 0")
     os.kill(muster.agent_pid(1), signal.SIGKILL)
@@ -90,10 +90,10 @@ def test_of_two_nodes_a_dead_spare_changes_nothing_and_a_dead_lead_ends_the_run(
     wait_for("the driver to go on", lambda: lives(muster)[0][2] > seen + 1)
     os.kill(muster.agent_pid(0), signal.SIGKILL)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 125 and "the lead is gone" in err
+    assert process.returncode == 125 and "the leader is gone" in err
 
 
-def test_a_node_that_never_came_to_lead_is_stood_in_for(muster: MusterCommand) -> None:
+def test_a_node_that_never_came_to_leader_is_stood_in_for(muster: MusterCommand) -> None:
     check = "[ $MUSTER_RANK != 0 ]"
     done = muster.local("--spares", "1", "--health-check", check, "--", "bash", "-c", "echo led")
     assert (done.returncode, done.stdout) == (0, "led\n"), done.stderr
@@ -111,7 +111,7 @@ def test_a_first_node_that_only_takes_long_to_start_is_waited_for(muster: Muster
     assert "waiting for node-0, which is to lead: its --setup" in done.stderr
 
 
-def test_members_keep_their_lead_while_it_lives(muster: MusterCommand) -> None:
+def test_members_keep_their_leader_while_it_lives(muster: MusterCommand) -> None:
     """For longer than a lease: nobody is fenced who should not be."""
     (muster.cwd / "driver.py").write_text("import time; print('ready', flush=True); time.sleep(15)")
     began = time.monotonic()
@@ -132,7 +132,7 @@ time.sleep(600 if os.environ["MUSTER_CYCLE"] == "0" else 0)
 
 
 @pytest.mark.ray
-def test_a_lead_on_whose_node_ray_does_not_start_lets_another_one_lead(muster: MusterCommand) -> None:
+def test_a_leader_on_whose_node_ray_does_not_start_lets_another_one_leader(muster: MusterCommand) -> None:
     """The others come only after Ray has failed there: the first leader waits until they can elect another one."""
     (muster.cwd / "driver.py").write_text(RAY_DRIVER.replace("600", "0"))
     (muster.cwd / "bad").mkdir()
@@ -153,7 +153,7 @@ def test_a_lead_on_whose_node_ray_does_not_start_lets_another_one_lead(muster: M
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_new_lead_has_a_ray_cluster_of_its_own(muster: MusterCommand) -> None:
+def test_a_new_leader_has_a_ray_cluster_of_its_own(muster: MusterCommand) -> None:
     (muster.cwd / "driver.py").write_text(RAY_DRIVER)
     options = ("--spares", "1", "--on-node-loss", "replace", "--cpus-per-node", "1")
     process = muster.start(*muster.local_args(*options, "--", "python", "driver.py", ray=True))

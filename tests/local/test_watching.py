@@ -9,7 +9,7 @@ import pytest
 from tests.running import RAY_EXTRAS, MusterCommand
 
 import muster as library
-from muster.agent.leader.stall import Stall
+from muster.agent.leader.stall import StallDetector
 
 SILENT = "import time\nprint('begun')\n\ndef deep_in_thought():\n    time.sleep(3600)\n\ndeep_in_thought()\n"
 
@@ -52,7 +52,7 @@ def test_a_beat_outside_a_run_does_nothing(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_silence_is_counted_from_the_last_sign_of_life(tmp_path: Path) -> None:
     log, beat = tmp_path / "log", tmp_path / "beat"
-    stall = Stall(10, str(log), str(beat))
+    stall = StallDetector(10, str(log), str(beat))
     assert not stall.look(100)
     log.write_text("word")
     assert not stall.look(109)

@@ -75,16 +75,16 @@ def connect(cluster: Any) -> None:
 
 @pytest.fixture
 def head(ray_cluster: Any) -> Node:
-    from muster.placement.runtime.nodes import survey
+    from muster.placement.runtime.nodes import discover_nodes
 
-    return next(node for node in survey().nodes if node.head)
+    return next(node for node in discover_nodes().nodes if node.head)
 
 
 @pytest.fixture
 def worker(ray_cluster: Any) -> Node:
-    from muster.placement.runtime.nodes import survey
+    from muster.placement.runtime.nodes import discover_nodes
 
-    return next(node for node in survey().nodes if not node.head)
+    return next(node for node in discover_nodes().nodes if not node.head)
 
 
 class Marked:

@@ -29,9 +29,9 @@ from muster.placement import (
     build_groups,
     build_pg,
     check_total_gpu_capacity,
+    discover_nodes,
     get_free_port_in_bundle,
     plan,
-    survey,
 )
 from muster.placement.runtime.groups import GroupRequest, remove_groups
 
@@ -44,7 +44,7 @@ def connect() -> None:
 
 
 def gpus() -> int:
-    (each,) = {int(node.total["GPU"]) for node in survey().nodes}
+    (each,) = {int(node.total["GPU"]) for node in discover_nodes().nodes}
     return each
 
 
@@ -71,17 +71,17 @@ def library() -> None:
 def fragmentation() -> None:
     """Two GPUs are free, one on each of two nodes: enough, but not for one that wants both on one node."""
     held = gpus() - 1
-    nodes = [node.id for node in survey().nodes]
+    nodes = [node.id for node in discover_nodes().nodes]
     requests = [
         GroupRequest(f"hold-{n}", [{"GPU": held}], "STRICT_PACK", [{"ray.io/node-id": node}])
         for n, node in enumerate(nodes)
     ]
     groups = build_groups(requests)
-    while sum(node.available.get("GPU", 0) for node in survey().nodes) != len(nodes):
+    while sum(node.available.get("GPU", 0) for node in discover_nodes().nodes) != len(nodes):
         time.sleep(0.05)  # Ray's view of what is free is a moment old
     check_total_gpu_capacity(2, against=FREE)
     together = Model("together", tp=2, cpus=0, strategy="STRICT_PACK")
-    verdict = plan(survey(), [together])
+    verdict = plan(discover_nodes(), [together])
     assert verdict.outcome is Outcome.BUSY and "lacks 1 GPU (1 GPU left of" in verdict.explain(), verdict.explain()
     refused(
         PlacementError,
@@ -95,8 +95,8 @@ def fragmentation() -> None:
 
 def head_exclusion() -> None:
     """The head gets nothing of a model that excludes it, and its GPUs do not count."""
-    head = next(node.id for node in survey().nodes if node.head)
-    others = len(survey().nodes) - 1
+    head = next(node.id for node in discover_nodes().nodes if node.head)
+    others = len(discover_nodes().nodes) - 1
     model = Model("away", replicas=others, tp=gpus(), cpus=0, exclude_head=True)
     with sleeping("away", model) as server:
         assert head not in {node for status in server.status() for node in status.nodes}

@@ -20,14 +20,14 @@ from muster.placement.runtime import (
     bundles,
     groups,
 )
-from muster.placement.runtime.nodes import check_total_gpu_capacity, survey
+from muster.placement.runtime.nodes import check_total_gpu_capacity, discover_nodes
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
 
 def test_the_survey_tells_what_nodes_have_and_what_is_free(group: Any, head: Node, worker: Node) -> None:
     def taken() -> bool:
-        return [node.available.get("GPU", 0) for node in survey().nodes if not node.head] == [2]
+        return [node.available.get("GPU", 0) for node in discover_nodes().nodes if not node.head] == [2]
 
     end = time.monotonic() + 30
     while not taken():
@@ -39,7 +39,7 @@ def test_the_survey_tells_what_nodes_have_and_what_is_free(group: Any, head: Nod
 
 @pytest.mark.parametrize("wanted", ["a", "!a", "in(a,c)", "!in(b,c)", "in(c)", "!c"])
 def test_a_selector_means_to_the_planner_what_it_means_to_ray(wanted: str) -> None:
-    fitting = {node.id for node in survey().nodes if not mismatch(node, {"rack": wanted})}
+    fitting = {node.id for node in discover_nodes().nodes if not mismatch(node, {"rack": wanted})}
     request = groups.GroupRequest(f"selector-{wanted}", [{"CPU": 1}], "STRICT_PACK", [{"rack": wanted}])
     if not fitting:
         with pytest.raises(PlacementError, match="can never be had"):

@@ -27,7 +27,7 @@ from muster.placement.runtime import (
     groups,
     orphans,
 )
-from muster.placement.runtime.lease import Lease, is_alive, owner_of
+from muster.placement.runtime.lease import NameLease, is_alive, owner_of
 from muster.placement.runtime.names import NAMESPACE, parsed
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
@@ -150,23 +150,23 @@ def test_a_name_belongs_to_one_live_owner_until_it_is_taken_over(marked: Marked)
 
 
 def test_of_many_who_claim_a_name_at_once_one_gets_it() -> None:
-    def claim(_: int) -> Lease | None:
+    def claim(_: int) -> NameLease | None:
         try:
-            return Lease.acquire("contended")
+            return NameLease.acquire("contended")
         except OwnedElsewhere:
             return None
 
     with ThreadPoolExecutor(8) as pool:
         won = [lease for lease in pool.map(claim, range(8)) if lease is not None]
     assert [lease.term for lease in won] == [1] and won[0].is_ours()
-    taken = Lease.acquire("contended", takeover=True)
+    taken = NameLease.acquire("contended", takeover=True)
     assert taken.term == 2 and not won[0].is_ours()
     taken.release()
-    assert Lease.acquire("contended").term == 3
+    assert NameLease.acquire("contended").term == 3
 
 
 def test_whether_an_owner_lives_is_asked_of_its_node(worker: Node) -> None:
-    Lease.acquire("asked")
+    NameLease.acquire("asked")
     here = owner_of("asked", 1)
     assert here is not None and here.pid == os.getpid() and is_alive(here)
     there = replace(here, node=worker.id)  # which is on this machine too, and has to be asked by Ray

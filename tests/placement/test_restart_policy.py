@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from muster.placement.runtime.health import Watch
+from muster.placement.runtime.health import ProgramHealth
 from muster.placement.runtime.names import Name, checked_server, parsed
 from muster.placement.runtime.probe import NONE, TCP, Probe, ask
 from muster.placement.runtime.restart_policy import Budget, Policy
@@ -103,7 +103,7 @@ async def test_health_falls_after_several_misses_in_a_row_and_rises_with_one_ans
             ended.set_result(None)
         return answer or ""
 
-    watch = Watch(Probe(interval=0.001, failures=2), next_answer)
+    watch = ProgramHealth(Probe(interval=0.001, failures=2), next_answer)
     await asyncio.wait_for(watch.run(ended), 20)
     states = [state for state, _ in seen]
     assert states == ["starting"] * 2 + ["ready"] * 4 + ["failing"] + ["ready"] * 2
@@ -112,7 +112,7 @@ async def test_health_falls_after_several_misses_in_a_row_and_rises_with_one_ans
 
 async def test_news_come_at_once_or_after_the_time() -> None:
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    watch = Watch(Probe(NONE), lambda: asyncio.sleep(0, ""))
+    watch = ProgramHealth(Probe(NONE), lambda: asyncio.sleep(0, ""))
     running = asyncio.create_task(watch.run(ended))
     await asyncio.wait_for(watch.news(0, 60), 20)
     assert watch.state == "ready"

@@ -104,7 +104,7 @@ def end_raylet(node: Any, signum: int, life: Life) -> None:
     process.wait(timeout=180)
 
 
-def keeper_of(process: ManagedSubprocess) -> int:
+def supervisor_of(process: ManagedSubprocess) -> int:
     """The parent of the program."""
     found = read_process(process.facts["pid"])
     assert found is not None
@@ -115,7 +115,7 @@ EVENTS: dict[str, Callable[[Life], object]] = {
     "ray.kill": lambda life: ray.kill(life.process.actor),
     "worker killed": lambda life: os.kill(life.process.facts["actor_pid"], signal.SIGKILL),
     "group removed": lambda life: remove_groups([life.group]),
-    "keeper killed": lambda life: os.kill(keeper_of(life.process), signal.SIGKILL),
+    "supervisor killed": lambda life: os.kill(supervisor_of(life.process), signal.SIGKILL),
 }
 
 

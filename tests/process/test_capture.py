@@ -1,4 +1,4 @@
-"""A captured log: rotated while it is written, whole when its scope is closed, not lost with keeper or owner."""
+"""A captured log: rotated while it is written, whole when its scope is closed, not lost with supervisor or owner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.running import wait_for
 
-from muster.process import Log, Owned, Scope, descendants
+from muster.process import Log, ManagedProcess, Scope, descendants
 from muster.process.capture import Rotating
 from muster.process.proctree import read_processes
 
@@ -29,9 +29,9 @@ def rotated(log: Log) -> list[str]:
     return [Path(path).read_text() for path in [*paths, log.path] if os.path.exists(path)]
 
 
-def copier_of(scope: Scope, process: Owned) -> int:
+def copier_of(scope: Scope, process: ManagedProcess) -> int:
     """The process that writes the log, once it has begun."""
-    children = [pid for pid, (parent, _) in read_processes().items() if parent == scope.keeper_pid]
+    children = [pid for pid, (parent, _) in read_processes().items() if parent == scope.supervisor_pid]
     (copier,) = [pid for pid in children if pid != process.pid]
     return copier
 
@@ -68,9 +68,9 @@ from muster.process import Log, Scope
 async def main():
     scope = await Scope("owner", lost_owner_grace=0.1).open()
     process = await scope.spawn(["sh", "-c", {TALKATIVE!r}], log=Log(sys.argv[1], max_bytes=1 << 30))
-    print(scope.keeper_pid, process.pid, flush=True)
+    print(scope.supervisor_pid, process.pid, flush=True)
     if sys.stdin.readline():
-        os.kill(scope.keeper_pid, 9)
+        os.kill(scope.supervisor_pid, 9)
         await scope.close(0)
         print("closed", flush=True)
         sys.stdin.readline()
@@ -78,8 +78,8 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("victim", ["owner", "keeper"])
-async def test_nothing_is_lost_with_the_owner_or_the_keeper(
+@pytest.mark.parametrize("victim", ["owner", "supervisor"])
+async def test_nothing_is_lost_with_the_owner_or_the_supervisor(
     victim: str, tmp_path: Path, python: Python, gone: Gone
 ) -> None:
     """All that the process has written is in the file: whole lines without a gap, up to the very last one."""
@@ -87,8 +87,8 @@ async def test_nothing_is_lost_with_the_owner_or_the_keeper(
     argv = [*python(OWNER), log.path]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdin is not None and owner.stdout is not None
-        keeper, process = map(int, owner.stdout.readline().split())
-        (copier,) = [pid for pid in descendants(keeper) if pid != process]
+        supervisor, process = map(int, owner.stdout.readline().split())
+        (copier,) = [pid for pid in descendants(supervisor) if pid != process]
         await asyncio.to_thread(wait_for, "output", lambda: len(log.tail()) > 1000)
         os.kill(copier, signal.SIGSTOP)  # so that much is on its way when the victim is killed
         await asyncio.sleep(0.2)
@@ -98,10 +98,10 @@ async def test_nothing_is_lost_with_the_owner_or_the_keeper(
             owner.kill()
             await gone(process)
         else:
-            os.kill(keeper, signal.SIGSTOP)
+            os.kill(supervisor, signal.SIGSTOP)
             owner.stdin.write("go\n")
             owner.stdin.flush()
-            await gone(process, keeper)
+            await gone(process, supervisor)
         os.kill(copier, signal.SIGCONT)
         await gone(copier)
     text = Path(log.path).read_text()

@@ -34,7 +34,7 @@ async def test_whatever_runs_in_the_scope_is_in_its_group_and_the_group_goes_wit
         process = await scope.spawn(["sh", "-c", "setsid sleep 1000 & echo $!; wait"], stdout=words.fd)
         escaped = await words.pid()
         inside = Path(scope.cgroup.directory, "cgroup.procs").read_text().split()
-        assert {str(process.pid), str(escaped)} <= set(inside) and str(scope.keeper_pid) not in inside
+        assert {str(process.pid), str(escaped)} <= set(inside) and str(scope.supervisor_pid) not in inside
     assert not os.path.exists(scope.cgroup.directory)
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.running import wait_for
 
 from muster.process import Scope, lease
-from muster.process.lease import Lease
+from muster.process.lease import ProcessLease
 
 IGNORES_TERM = ["bash", "-c", "trap '' TERM; sleep 1000 & wait; sleep 1000"]
 OWNER = """
@@ -24,7 +24,7 @@ async def main():
     scope = await Scope("test", directories=sys.argv[1:]).open()
     process = await scope.spawn(["sleep", "1000"])
     held.renew(1.0)
-    print(scope.keeper_pid, process.pid, flush=True)
+    print(scope.supervisor_pid, process.pid, flush=True)
     while True:
         held.renew(1.0)
         await asyncio.sleep(0.1)
@@ -33,12 +33,12 @@ asyncio.run(main())
 
 
 @pytest.fixture
-def held() -> Iterator[Lease]:
+def held() -> Iterator[ProcessLease]:
     yield lease.hold()
     lease.held = None
 
 
-async def test_nothing_happens_while_a_lease_is_renewed_and_everything_ends_with_it(held: Lease) -> None:
+async def test_nothing_happens_while_a_lease_is_renewed_and_everything_ends_with_it(held: ProcessLease) -> None:
     scope = await Scope("test").open()
     process = await scope.spawn(IGNORES_TERM)
     held.renew(1000.0)
@@ -49,7 +49,7 @@ async def test_nothing_happens_while_a_lease_is_renewed_and_everything_ends_with
     await scope.close(1000.0)
 
 
-async def test_a_grace_that_was_given_ends_with_the_lease(held: Lease) -> None:
+async def test_a_grace_that_was_given_ends_with_the_lease(held: ProcessLease) -> None:
     held.renew(1000.0)
     scope = await Scope("test").open()
     process = await scope.spawn(IGNORES_TERM)
@@ -64,14 +64,14 @@ def test_what_a_stopped_owner_had_started_is_killed_and_its_directory_goes_with_
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(scratch)], stdout=subprocess.PIPE, text=True)
     try:
         assert owner.stdout is not None
-        keeper, child = map(int, owner.stdout.readline().split())
+        supervisor, child = map(int, owner.stdout.readline().split())
         os.kill(owner.pid, signal.SIGSTOP)
         wait_for("the child to be gone", lambda: not alive(child))
-        assert scratch.exists() and alive(keeper)  # the owner may go on, and need it
+        assert scratch.exists() and alive(supervisor)  # the owner may go on, and need it
     finally:
         owner.kill()
         owner.communicate()
-    wait_for("the keeper to be gone", lambda: not alive(keeper))
+    wait_for("the supervisor to be gone", lambda: not alive(supervisor))
     assert not scratch.exists()
 
 

@@ -18,7 +18,7 @@ async def test_a_log_without_a_limit_is_the_process_s_own_descriptor_and_costs_n
     async with Scope("test") as scope:
         process = await scope.spawn(["sh", "-c", "echo out; echo err >&2; read x; exec sleep 1000"], log=log)
         assert os.readlink(f"/proc/{process.pid}/fd/1") == os.readlink(f"/proc/{process.pid}/fd/2") == log.path
-        assert descendants(scope.keeper_pid) == [process.pid]
+        assert descendants(scope.supervisor_pid) == [process.pid]
         while log.tail() != "before\nout\nerr\n":  # until pytest's own deadline
             await asyncio.sleep(0.01)
 

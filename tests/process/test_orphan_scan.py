@@ -28,7 +28,7 @@ Live = Callable[..., list[int]]
 Python = Callable[[str], list[str]]
 Gone = Callable[..., Awaitable[None]]
 
-# The owner and the keeper are killed in one moment: nobody is left who knows what they had.
+# The owner and the supervisor are killed in one moment: nobody is left who knows what they had.
 BOTH_KILLED = """
 import asyncio, os, sys
 from muster.process import Scope
@@ -37,7 +37,7 @@ async def main():
     read, write = os.pipe()
     await scope.spawn(["sh", "-c", sys.argv[2]], stdout=write)
     os.read(read, 1)
-    os.kill(scope.keeper_pid, 9)
+    os.kill(scope.supervisor_pid, 9)
     os.kill(os.getpid(), 9)
 asyncio.run(main())
 """
@@ -75,7 +75,7 @@ def copy() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         process.communicate()
 
 
-def test_what_has_lost_its_owner_and_its_keeper_is_found_and_ended(python: Python, live: Live) -> None:
+def test_what_has_lost_its_owner_and_its_supervisor_is_found_and_ended(python: Python, live: Live) -> None:
     script = "setsid sleep 1000 & (trap '' TERM; sleep 1000) & echo; wait"
     tag = new_tag()
     assert subprocess.run([*python(BOTH_KILLED), tag, script]).returncode == -signal.SIGKILL
@@ -99,15 +99,15 @@ def adopters(pids: list[int]) -> list[int]:
     return sorted(parents - set(pids))
 
 
-async def test_when_the_keeper_is_killed_all_is_ended_before_close_returns(words: Words, live: Live) -> None:
+async def test_when_the_supervisor_is_killed_all_is_ended_before_close_returns(words: Words, live: Live) -> None:
     scope = await Scope("test").open()
     script = "trap '' TERM; setsid sleep 1000 & echo; while :; do sleep 1; done"
     process = await scope.spawn(["sh", "-c", script], stdout=words.fd)
     assert await words.line() == ""
-    os.kill(scope.keeper_pid, signal.SIGKILL)
+    os.kill(scope.supervisor_pid, signal.SIGKILL)
     assert await asyncio.wait_for(process.wait(), 20) == Exit()
     closed = await asyncio.wait_for(scope.close(1000), 60)
-    assert closed.killed >= 2 and live(scope.keeper_pid) == []
+    assert closed.killed >= 2 and live(scope.supervisor_pid) == []
 
 
 async def test_a_chain_of_processes_that_fork_and_leave_is_ended_although_looks_miss_it(
@@ -129,7 +129,7 @@ async def test_a_chain_of_processes_that_fork_and_leave_is_ended_although_looks_
     await scope.spawn(python(CHAIN), stdout=words.fd)
     assert await words.line() == "ready"
     words.finish()
-    os.kill(scope.keeper_pid, signal.SIGKILL)
+    os.kill(scope.supervisor_pid, signal.SIGKILL)
     await asyncio.wait_for(scope.close(0), 60)
     # The end of its output: no process has this pipe as its stdout any more.
     assert select.select([words._file], [], [], 0)[0] and words._file.read() == ""
@@ -157,7 +157,7 @@ async def test_a_process_that_executes_a_program_during_the_looks_is_ended(
 
     monkeypatch.setattr(module, "read_environment", environment)
     monkeypatch.setattr(module, "read_stat", stat)
-    os.kill(scope.keeper_pid, signal.SIGKILL)
+    os.kill(scope.supervisor_pid, signal.SIGKILL)
     await asyncio.wait_for(scope.close(0), 60)
     assert not is_alive(escaped)
 
@@ -168,7 +168,7 @@ async def test_a_program_that_hides_its_environment_is_ended_with_what_is_below_
     scope = await Scope("test").open()
     process = await scope.spawn(["env", "-i", "sh", "-c", script], stdout=words.fd)
     below = await words.pid()
-    os.kill(scope.keeper_pid, signal.SIGKILL)
+    os.kill(scope.supervisor_pid, signal.SIGKILL)
     await asyncio.wait_for(scope.close(0), 60)
     assert not is_alive(process.pid) and not is_alive(below)
 
@@ -182,7 +182,7 @@ async def test_a_copy_of_the_environment_is_nobody_s_to_end(
     bystander = copy(scope.tag)
     wait_for("both to be found", lambda: {process.pid, escaped} <= set(find_tagged(scope.tag)))
     assert bystander.pid not in find_tagged(scope.tag)
-    os.kill(scope.keeper_pid, signal.SIGKILL)
+    os.kill(scope.supervisor_pid, signal.SIGKILL)
     await asyncio.wait_for(scope.close(0), 60)
     assert bystander.poll() is None and not is_alive(escaped)
 
@@ -202,7 +202,7 @@ asyncio.run(main())
     await scope.spawn(python(inner), stdout=words.fd)
     innermost = await words.pid()
     assert innermost not in find_tagged(scope.tag)
-    os.kill(scope.keeper_pid, signal.SIGKILL)
+    os.kill(scope.supervisor_pid, signal.SIGKILL)
     await asyncio.wait_for(scope.close(0), 60)
     await gone(innermost, *live())
 

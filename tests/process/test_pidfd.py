@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from muster.process.pidfd import Handle, wait_for_one
+from muster.process.pidfd import ProcessHandle, wait_for_one
 
 
 @pytest.fixture(params=["pidfd", "number", "number to signal"])
@@ -21,7 +21,7 @@ def process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_signal_reaches_it_and_nobody_when_it_is_gone(process: subprocess.Popen[bytes]) -> None:
-    handle = Handle(process.pid)
+    handle = ProcessHandle(process.pid)
     assert handle.send(signal.SIGTERM)
     assert process.wait(20) == -signal.SIGTERM
     assert handle.send(signal.SIGKILL)  # to nobody: no error
@@ -31,7 +31,7 @@ def test_a_signal_reaches_it_and_nobody_when_it_is_gone(process: subprocess.Pope
 def test_waiting_ends_with_one_of_them_and_leaks_nothing() -> None:
     before = os.listdir("/proc/self/fd")
     processes = [subprocess.Popen(["sleep", "1000"]) for _ in range(3)]
-    handles = [Handle(process.pid) for process in processes]
+    handles = [ProcessHandle(process.pid) for process in processes]
     handles[1].send(signal.SIGKILL)
     wait_for_one(handles, 60)
     assert [handle.gone for handle in handles] == [False, True, False]
@@ -47,5 +47,5 @@ def test_waiting_ends_with_one_of_them_and_leaks_nothing() -> None:
 def test_what_is_gone_already_is_no_error() -> None:
     process = subprocess.Popen(["true"])
     process.wait(20)
-    handle = Handle(process.pid)
+    handle = ProcessHandle(process.pid)
     assert handle.gone and handle.send(signal.SIGKILL)

@@ -30,7 +30,7 @@ async def main():
     scope = await Scope("lost").open()
     await scope.spawn(["sleep", "1000"])
     await (await scope.spawn(["sh", "-c", "setsid sleep 1000 & exit 0"])).wait()
-    os.kill(scope.keeper_pid, signal.SIGKILL)
+    os.kill(scope.supervisor_pid, signal.SIGKILL)
     await scope.close(0)
     await until_only(other.pid)
     print("other:", other.wait(), flush=True)

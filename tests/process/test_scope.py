@@ -163,7 +163,7 @@ async def test_a_start_that_is_given_up_leaves_the_scope_working_and_nothing_beh
             with pytest.raises(asyncio.CancelledError):
                 await start
         assert (await (await scope.spawn(["true"])).wait()).code == 0
-    assert live(scope.keeper_pid) == []
+    assert live(scope.supervisor_pid) == []
 
 
 async def test_giving_up_waiting_does_not_disturb_others_who_wait() -> None:

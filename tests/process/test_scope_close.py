@@ -86,7 +86,7 @@ async def test_a_child_that_ignores_term_is_killed_after_the_grace(words: Words,
         assert process.exit == Exit(signal=signal.SIGKILL)
         assert closed.killed >= 1
         assert closed.seconds >= 0.3
-        assert live(scope.keeper_pid) == []
+        assert live(scope.supervisor_pid) == []
 
 
 async def test_without_grace_nothing_is_asked_first(words: Words) -> None:
@@ -114,7 +114,7 @@ async def test_a_double_forked_daemon_that_ignores_term_is_ended(words: Words, p
         assert daemon in live()
         closed = await scope.close(grace=0.2)
         assert closed.killed == 1
-        assert live(scope.keeper_pid) == []
+        assert live(scope.supervisor_pid) == []
 
 
 async def test_processes_whose_parent_has_left_are_ended(words: Words, live: Live) -> None:
@@ -124,7 +124,7 @@ async def test_processes_whose_parent_has_left_are_ended(words: Words, live: Liv
         assert await parent.wait() == Exit(code=0)
         assert orphan in live()
         await scope.close(grace=LONG_GRACE_S)
-        assert live(scope.keeper_pid) == []
+        assert live(scope.supervisor_pid) == []
 
 
 async def test_a_large_tree_is_ended(words: Words, python: Python, live: Live) -> None:
@@ -134,7 +134,7 @@ async def test_a_large_tree_is_ended(words: Words, python: Python, live: Live) -
         leaves = await asyncio.wait_for(asyncio.to_thread(words._file.read, 81), 20)
         assert len(leaves) == 81
         await scope.close(grace=0)
-        assert live(scope.keeper_pid) == []
+        assert live(scope.supervisor_pid) == []
 
 
 async def test_a_chain_of_processes_that_fork_and_leave_is_caught(words: Words, python: Python, live: Live) -> None:
@@ -143,7 +143,7 @@ async def test_a_chain_of_processes_that_fork_and_leave_is_caught(words: Words, 
         assert await words.line() == "ready"
         closed = await scope.close(grace=0)
         assert closed.seconds < 10  # it was caught; by itself it would have ended after 30
-        assert live(scope.keeper_pid) == []
+        assert live(scope.supervisor_pid) == []
 
 
 async def test_a_process_whose_main_thread_has_ended_is_ended(words: Words, python: Python) -> None:
@@ -160,7 +160,7 @@ async def test_stopped_processes_are_ended(words: Words, live: Live) -> None:
         process = await scope.spawn(["sleep", "1000"])
         process.signal(signal.SIGSTOP)
         await scope.close(grace=0.1)
-        assert live(scope.keeper_pid) == []
+        assert live(scope.supervisor_pid) == []
 
 
 async def test_an_adopted_daemon_s_end_is_reported_with_its_pid(words: Words) -> None:
@@ -206,7 +206,7 @@ async def test_a_start_while_the_scope_closes_is_refused_instead_of_waiting_for_
     with pytest.raises(SpawnError, match="closed"):
         await asyncio.wait_for(scope.spawn(["sleep", "1000"]), 20)
     await closing
-    assert live(scope.keeper_pid) == []
+    assert live(scope.supervisor_pid) == []
 
 
 async def test_a_second_close_with_less_grace_cuts_the_first_one_short(tmp_path: Path) -> None:

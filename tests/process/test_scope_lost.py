@@ -1,4 +1,4 @@
-"""When the owner or the keeper is killed: nothing survives, nobody waits for ever."""
+"""When the owner or the supervisor is killed: nothing survives, nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ async def main():
     await then(scope, process)
 
 async def wait_for_ever(scope, process):
-    print("running", scope.keeper_pid, flush=True)
+    print("running", scope.supervisor_pid, flush=True)
     await asyncio.sleep(1000)
 
-async def lose_the_keeper_and_sweep(scope, process):
-    os.kill(scope.keeper_pid, signal.SIGKILL)
+async def lose_the_supervisor_and_sweep(scope, process):
+    os.kill(scope.supervisor_pid, signal.SIGKILL)
     exit = await process.wait()
     sweep()
     print(exit, scope.lost, flush=True)
@@ -65,28 +65,30 @@ async def test_when_the_owner_is_killed_everything_it_started_goes(
 ) -> None:
     with owner(python(OWNER + "then = wait_for_ever\nasyncio.run(main())")) as process:
         said = await asyncio.to_thread(process.stdout.readline)
-        keeper_pid = int(said.split()[1])
-        # The owner, its keeper, and the three below it; none is seen while it executes its program.
-        wait_for("all to be seen", lambda: len(live()) >= 5 and keeper_pid in live())
+        supervisor_pid = int(said.split()[1])
+        # The owner, its supervisor, and the three below it; none is seen while it executes its program.
+        wait_for("all to be seen", lambda: len(live()) >= 5 and supervisor_pid in live())
         started = live()
         process.send_signal(signum)
         await gone(*started)
 
 
-async def test_when_the_keeper_is_killed_a_subreaping_owner_can_sweep_what_it_kept(python: Python, live: Live) -> None:
-    program = OWNER + "then = lose_the_keeper_and_sweep\nbecome_subreaper()\nasyncio.run(main())"
+async def test_when_the_supervisor_is_killed_a_subreaping_owner_can_sweep_what_it_kept(
+    python: Python, live: Live
+) -> None:
+    program = OWNER + "then = lose_the_supervisor_and_sweep\nbecome_subreaper()\nasyncio.run(main())"
     with owner(python(program)) as process:
         assert await asyncio.to_thread(process.stdout.readline) == "was lost True\n"
         assert await asyncio.to_thread(process.wait, 20) == 0
         assert live() == []
 
 
-async def test_when_the_keeper_is_killed_waiters_are_told_and_further_starts_refused() -> None:
+async def test_when_the_supervisor_is_killed_waiters_are_told_and_further_starts_refused() -> None:
     told = asyncio.Event()
     scope = await Scope("test").open()
     scope.on_lost = told.set
     process = await scope.spawn(["sleep", "1000"])
-    os.kill(scope.keeper_pid, signal.SIGKILL)
+    os.kill(scope.supervisor_pid, signal.SIGKILL)
     assert await asyncio.wait_for(process.wait(), 20) == Exit()
     assert scope.lost
     await asyncio.wait_for(told.wait(), 20)
@@ -95,31 +97,31 @@ async def test_when_the_keeper_is_killed_waiters_are_told_and_further_starts_ref
     await scope.close(grace=0)
 
 
-async def test_a_start_that_waits_while_the_keeper_dies_is_refused() -> None:
+async def test_a_start_that_waits_while_the_supervisor_dies_is_refused() -> None:
     scope = await Scope("test").open()
-    os.kill(scope.keeper_pid, signal.SIGSTOP)
+    os.kill(scope.supervisor_pid, signal.SIGSTOP)
     start = asyncio.create_task(scope.spawn(["true"]))
     await asyncio.sleep(0)
-    os.kill(scope.keeper_pid, signal.SIGKILL)
+    os.kill(scope.supervisor_pid, signal.SIGKILL)
     with pytest.raises(SpawnError):
         await asyncio.wait_for(start, 20)
     await scope.close(grace=0)
 
 
-async def test_a_keeper_that_meets_its_own_defect_still_ends_what_it_keeps(
+async def test_a_supervisor_that_meets_its_own_defect_still_ends_what_it_keeps(
     words: Words, gone: Gone, capfd: pytest.CaptureFixture[str]
 ) -> None:
     scope = await Scope("test").open()
     await scope.spawn(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=words.fd)
     child = await words.pid()
     scope._socket.send(supervisor.LENGTH.pack(5) + b"?????")  # no owner says this
-    await gone(child, scope.keeper_pid)
+    await gone(child, scope.supervisor_pid)
     await scope.close(grace=0)
-    capfd.readouterr()  # the keeper's traceback
+    capfd.readouterr()  # the supervisor's traceback
 
 
 async def test_children_do_not_inherit_what_their_owner_ignores_or_blocks(words: Words, python: Python) -> None:
-    """Regression: with SIGTERM ignored in the keeper, no child could ever be asked to leave."""
+    """Regression: with SIGTERM ignored in the supervisor, no child could ever be asked to leave."""
     ignoring = """
 import asyncio, signal
 from muster.process import Scope
@@ -138,13 +140,13 @@ asyncio.run(main())
     assert {name: int(mask, 16) & real for name, mask in masks.items()} == {"SigIgn": 0, "SigBlk": 0}
 
 
-async def test_the_keeper_outlives_signals_meant_for_its_owner(words: Words) -> None:
-    """A terminal's Ctrl-C, or a hang-up, reaches whole groups: it must not take the keeper first."""
+async def test_the_supervisor_outlives_signals_meant_for_its_owner(words: Words) -> None:
+    """A terminal's Ctrl-C, or a hang-up, reaches whole groups: it must not take the supervisor first."""
     async with Scope("test") as scope:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            os.kill(scope.keeper_pid, signum)
+            os.kill(scope.supervisor_pid, signum)
         assert (await (await scope.spawn(["true"])).wait()).code == 0
-        assert os.getsid(scope.keeper_pid) == scope.keeper_pid
+        assert os.getsid(scope.supervisor_pid) == scope.supervisor_pid
 
 
 async def test_directories_are_removed_for_an_owner_that_was_killed_however_deep_they_are(tmp_path: Path) -> None:

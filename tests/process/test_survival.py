@@ -1,4 +1,4 @@
-"""Whatever ends a scope, its owner or its keeper: nothing of a family that is hard to get rid of survives."""
+"""Whatever ends a scope, its owner or its supervisor: nothing of a family that is hard to get rid of survives."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ async def main():
     read, write = os.pipe()
     process = await scope.spawn([sys.executable, "-S", "-c", sys.argv[2]], stdout=write)
     assert os.read(read, 8) == b"complete"
-    print(scope.keeper_pid, os.path.exists(scope.cgroup.directory or ""), flush=True)
+    print(scope.supervisor_pid, os.path.exists(scope.cgroup.directory or ""), flush=True)
     if sys.argv[3] == "close":
         await scope.close(0.3)
-    elif sys.argv[3] == "keeper killed":
-        os.kill(scope.keeper_pid, signal.SIGKILL)
+    elif sys.argv[3] == "supervisor killed":
+        os.kill(scope.supervisor_pid, signal.SIGKILL)
         await scope.close(0.3)
     else:
         await asyncio.sleep(1000)
@@ -69,8 +69,8 @@ asyncio.run(main())
     [
         ("close", "no cgroup"),
         ("close", "cgroup"),
-        ("keeper killed", "no cgroup"),
-        ("keeper killed", "cgroup"),
+        ("supervisor killed", "no cgroup"),
+        ("supervisor killed", "cgroup"),
         ("owner killed", "no cgroup"),
         ("owner killed", "cgroup"),
         ("owner asked to leave", "no cgroup"),
@@ -80,16 +80,16 @@ def test_nothing_survives(event: str, kind: str, python: Python, live: Live) -> 
     argv = [*python(OWNER), kind, FAMILY, event]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
-        keeper, in_cgroup = owner.stdout.readline().split()
+        supervisor, in_cgroup = owner.stdout.readline().split()
         if kind == "cgroup" and in_cgroup == "False":
             owner.kill()
             pytest.skip("no control group of version 2 may be made here")
         if event.startswith("owner"):
-            wait_for("the family", lambda: len(live(owner.pid, int(keeper))) >= STEADY)
+            wait_for("the family", lambda: len(live(owner.pid, int(supervisor))) >= STEADY)
             owner.send_signal(signal.SIGKILL if event == "owner killed" else signal.SIGTERM)
         else:
             assert owner.stdout.readline() == "over False\n"
-            assert everyone_is_gone(live, 0, owner.pid, int(keeper))  # at once: that is what `close` says
+            assert everyone_is_gone(live, 0, owner.pid, int(supervisor))  # at once: that is what `close` says
     assert everyone_is_gone(live, DEADLINE_S)
 
 

@@ -68,7 +68,7 @@ async def test_a_scope_closes_all_the_same_and_tells_process_state_and_wait_chan
             assert (left.name, left.state, left.wchan) == ("cat", "D", WAITS_IN)
             assert f"process {left.pid} (cat) could not be ended" in str(left)
             assert "state D" in str(left) and WAITS_IN in str(left)
-        assert sorted(live(scope.keeper_pid)) == sorted([child, itself.pid])  # the shell, and all else, is gone
+        assert sorted(live(scope.supervisor_pid)) == sorted([child, itself.pid])  # the shell, and all else, is gone
         assert itself.exit == Exit(signal=signal.SIGKILL) and str(itself.exit) == "could not be ended"
     finally:
         hung.release()
@@ -81,7 +81,7 @@ async def test_a_scope_that_has_lost_its_supervisor_closes_all_the_same(
     scope = await Scope("test").open()
     hangs = await scope.spawn(["cat", hung.path])
     wait_for("it to hang", lambda: hung.holds(hangs.pid))
-    os.kill(scope.keeper_pid, 9)
+    os.kill(scope.supervisor_pid, 9)
     closed = await asyncio.wait_for(scope.close(grace=0), DEADLINE_S)
     assert [(left.pid, left.state) for left in closed.left] == [(hangs.pid, "D")]
     hung.release()

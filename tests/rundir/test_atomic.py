@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.rundir import claim, read_json, read_record, write_atomic, write_json
+from muster.rundir import create_exclusive, read_json, read_record, write_atomic, write_json
 
 SIZE = 200_000  # many pages: a plain write of it can be seen half done
 
@@ -115,8 +115,8 @@ def test_bytes_that_are_no_text_do_not_hide_the_rest(tmp_path: Path) -> None:
 
 def test_the_first_claim_stands(tmp_path: Path) -> None:
     path = str(tmp_path / "lead-0.json")
-    assert claim(path, {"host": "n0"})
-    assert not claim(path, {"host": "n1"})
+    assert create_exclusive(path, {"host": "n0"})
+    assert not create_exclusive(path, {"host": "n1"})
     assert read_json(path) == {"host": "n0"}
     assert os.listdir(tmp_path) == ["lead-0.json"]
 
@@ -124,9 +124,9 @@ def test_the_first_claim_stands(tmp_path: Path) -> None:
 def test_of_many_processes_that_claim_at_once_exactly_one_succeeds(tmp_path: Path) -> None:
     """Each waits for the start signal, then claims twenty names; every name must have one owner."""
     program = """
-import sys; from muster.rundir import claim
+import sys; from muster.rundir import create_exclusive
 print("ready", flush=True); sys.stdin.read()
-print(*(int(claim(f"{sys.argv[1]}/{number}", sys.argv[2])) for number in range(20)))
+print(*(int(create_exclusive(f"{sys.argv[1]}/{number}", sys.argv[2])) for number in range(20)))
 """
     claimants = [
         subprocess.Popen(
@@ -160,5 +160,5 @@ def test_a_claim_whose_answer_was_lost_is_known_by_the_link_count(
         raise OSError("timed out")
 
     monkeypatch.setattr(os, "link", link_and_fail)
-    assert claim(str(tmp_path / "lead-0.json"), {})
-    assert not claim(str(tmp_path / "lead-0.json"), {})
+    assert create_exclusive(str(tmp_path / "lead-0.json"), {})
+    assert not create_exclusive(str(tmp_path / "lead-0.json"), {})

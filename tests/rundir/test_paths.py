@@ -47,7 +47,7 @@ def test_ranks_and_terms_are_part_of_the_names(run: RunPaths) -> None:
     attempt = AttemptPaths("/runs/r/attempt-0")
     assert attempt.node_record(3) == "/runs/r/attempt-0/nodes/0003.json"
     assert attempt.node_log(12345) == "/runs/r/attempt-0/logs/node-12345.log"
-    assert attempt.lead() == "/runs/r/attempt-0/lead-0.json"
+    assert attempt.leader() == "/runs/r/attempt-0/lead-0.json"
     assert attempt.status(2) == "/runs/r/attempt-0/status-2.json"
     assert attempt.events(2) == "/runs/r/attempt-0/events-2.jsonl"
 
@@ -56,7 +56,7 @@ def test_no_two_things_lie_in_the_same_place(run: RunPaths) -> None:
     attempt = run.attempt(0)
     places = [getattr(run, name) for name, value in vars(RunPaths).items() if isinstance(value, property)]
     places += [getattr(attempt, name) for name, value in vars(AttemptPaths).items() if isinstance(value, property)]
-    places += [attempt.lead(), attempt.status(), attempt.events(), attempt.node_record(0), attempt.node_log(0)]
+    places += [attempt.leader(), attempt.status(), attempt.events(), attempt.node_record(0), attempt.node_log(0)]
     assert len(places) == len(set(places))
 
 

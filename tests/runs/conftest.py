@@ -1,4 +1,4 @@
-"""Synthetic run directories: what a submitter, a lead and a job script leave, without any of them running."""
+"""Synthetic run directories: what a submitter, a leader and a job script leave, without any of them running."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class FakeRun(RunPaths):
         return self
 
     def publishes(self, state: str, attempt: int = 0, term: int = 0, **fields: Any) -> FakeRun:
-        """A lead publishes its status."""
+        """A leader publishes its status."""
         status = {"state": state, "attempt": attempt, "end_reason": None, "error": None, "term": term, **fields}
         write_json(self.attempt(attempt).status(term), status)
         return self
 
     def ends(self, exit_code: int, end_reason: str, attempt: int = 0) -> FakeRun:
-        """The lead or the job script records the outcome."""
+        """The leader or the job script records the outcome."""
         write_json(self.attempt(attempt).outcome, {"exit_code": exit_code, "end_reason": end_reason})
         return self
 
@@ -54,7 +54,7 @@ class FakeRun(RunPaths):
         return self
 
     def tells(self, event: str, attempt: int = 0, **fields: Any) -> FakeRun:
-        """The lead appends an event."""
+        """The leader appends an event."""
         with open(self.attempt(attempt).events(), "a") as file:
             file.write(json.dumps({"event": event, **fields}) + "\n")
         return self

@@ -17,8 +17,8 @@ from tests.runs.conftest import FakeRun
 from muster.rundir import AttemptPaths
 from muster.runs import follow as following
 from muster.runs import monitor
-from muster.runs.follow import Event, Output, RunResult, follow
-from muster.runs.monitor import Liveness
+from muster.runs.follow import Output, RunEvent, RunResult, follow
+from muster.runs.monitor import RunMonitor
 
 DEADLINE_S = 120.0
 
@@ -39,7 +39,7 @@ class Follower:
 
     async def event(self) -> str:
         item = await self.next()
-        assert isinstance(item, Event)
+        assert isinstance(item, RunEvent)
         return item.fields["event"]
 
     async def output(self, size: int) -> bytes:
@@ -74,7 +74,7 @@ async def test_the_items_of_a_finished_run_are_output_events_and_the_result_at_l
     run.submitted(job_id="4711").begins().tells("run", state="running").says("hello\n").tells("end")
     run.publishes("failed", end_reason="the driver exited with 7").ends(7, "the driver exited with 7")
     *items, last = await all_of(run)
-    assert items == [Output(b"hello\n"), Event({"event": "run", "state": "running"}), Event({"event": "end"})]
+    assert items == [Output(b"hello\n"), RunEvent({"event": "run", "state": "running"}), RunEvent({"event": "end"})]
     assert last == RunResult(run.run_id, run.root, "4711", "failed", 7, "the driver exited with 7", None)
 
 
@@ -83,7 +83,7 @@ async def test_a_run_is_followed_from_before_it_begins(run: FakeRun, follower: F
     await asyncio.sleep(0)
     assert not waiting.done()
     run.begins().tells("run", state="gathering")
-    assert await waiting == Event({"event": "run", "state": "gathering"})
+    assert await waiting == RunEvent({"event": "run", "state": "gathering"})
 
 
 async def test_what_happens_is_told_as_it_happens(run: FakeRun, follower: Follower) -> None:
@@ -108,7 +108,7 @@ async def test_all_output_comes_before_the_event_that_tells_of_the_driver_s_end(
     run.begins().says(text).tells("driver_end").publishes("succeeded").ends(0, "the driver exited with 0")
     *output, event, result = await all_of(run)
     assert b"".join(item.data for item in output).decode() == text
-    assert event == Event({"event": "driver_end"})
+    assert event == RunEvent({"event": "driver_end"})
     assert isinstance(result, RunResult)
 
 
@@ -164,7 +164,7 @@ async def test_no_event_of_a_large_run_is_missed_at_its_end(run: FakeRun) -> Non
     Path(run.attempt(0).events()).write_text(line * 2000 + '{"event": "end"}\n')
     run.publishes("succeeded").ends(0, "the driver exited with 0")
     items = await all_of(run)
-    assert Event({"event": "end"}) in items
+    assert RunEvent({"event": "end"}) in items
 
 
 # -- attempts ---------------------------------------------------------------------------------------------------
@@ -211,11 +211,11 @@ async def test_a_run_whose_job_script_was_killed_ends_as_failed(run: FakeRun) ->
 async def test_what_the_driver_wrote_while_slurm_was_asked_is_told_before_the_end(
     run: FakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(watch: Liveness, attempt: AttemptPaths | None) -> str:
+    def gone(watch: RunMonitor, attempt: AttemptPaths | None) -> str:
         run.says("last words\n")
         return "its job was killed"
 
-    monkeypatch.setattr(Liveness, "gone", gone)
+    monkeypatch.setattr(RunMonitor, "gone", gone)
     *output, result = await all_of(run.submitted().begins().publishes("running"))
     assert b"".join(item.data for item in output) == b"last words\n"
     assert result.end_reason == "its job was killed"

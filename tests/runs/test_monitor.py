@@ -13,13 +13,13 @@ from tests.runs.conftest import FakeRun
 
 from muster.rundir import read_json, write_json
 from muster.runs import monitor
-from muster.runs.monitor import Liveness, settle
+from muster.runs.monitor import RunMonitor, finalize_dead
 
 
 def test_looking_often_at_a_pending_job_does_not_ask_slurm_often(
     run: FakeRun, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = Liveness(run.submitted(job_id="4711", time=0.0))
+    watch = RunMonitor(run.submitted(job_id="4711", time=0.0))
     fake_slurm.knows("4711", "PENDING", run.script)
     now = [monitor.time.monotonic()]
     monkeypatch.setattr(monitor.time, "monotonic", lambda: now[0])
@@ -32,27 +32,27 @@ def test_looking_often_at_a_pending_job_does_not_ask_slurm_often(
 def test_a_job_that_was_cancelled_while_pending_is_recorded_as_ended(run: FakeRun, fake_slurm: FakeSlurm) -> None:
     run.submitted(job_id="4711", time=0.0)
     fake_slurm.knows("4711", "CANCELLED", run.script)
-    settle(run)
-    settle(run)
+    finalize_dead(run)
+    finalize_dead(run)
     assert len(fake_slurm.called("squeue")) == 1
     assert read_json(run.attempt(0).outcome) == {"exit_code": 125, "end_reason": "Slurm job 4711 is CANCELLED"}
 
 
 def test_a_run_that_was_just_submitted_is_left_alone(run: FakeRun, fake_slurm: FakeSlurm) -> None:
-    settle(run.submitted(job_id="4711", time=monitor.time.time()))
+    finalize_dead(run.submitted(job_id="4711", time=monitor.time.time()))
     assert fake_slurm.calls == []
 
 
 def test_a_job_of_another_run_with_the_same_id_says_nothing_about_this_one(run: FakeRun, fake_slurm: FakeSlurm) -> None:
     """slurmctld lost its state, and counts from 1 again."""
     fake_slurm.knows("4711", "RUNNING", "/home/ann/muster-runs/other/job.sh")
-    settle(run.submitted(job_id="4711", time=0.0))
+    finalize_dead(run.submitted(job_id="4711", time=0.0))
     assert read_json(run.attempt(0).outcome)["end_reason"] == "Slurm job 4711 is unknown to Slurm"
 
 
 def test_from_another_cluster_a_run_is_not_taken_for_ended(run: FakeRun, fake_slurm: FakeSlurm) -> None:
     """Two clusters share a home; this one's slurmctld does not know the other one's jobs."""
-    settle(run.submitted(job_id="4711", time=0.0, submitted_from="away"))
+    finalize_dead(run.submitted(job_id="4711", time=0.0, submitted_from="away"))
     assert len(fake_slurm.called("squeue")) == 1 and run.newest_attempt() is None
 
 
@@ -65,10 +65,10 @@ def test_a_silent_job_that_has_lost_its_batch_host_is_cancelled_and_recorded_as_
     write_json(run.attempt(0).slurm_job, {"job_id": "4711", "restarts": 0})
     fake_slurm.knows("4711", "RUNNING", run.script)
     fake_slurm.shows("JobId=4711 JobState=RUNNING NodeList=n1,n2 BatchHost=n1 NumNodes=2")
-    settle(run)
+    finalize_dead(run)
     assert not os.path.exists(run.attempt(0).outcome) and fake_slurm.called("scancel") == []
     fake_slurm.shows("JobId=4711 JobState=RUNNING NodeList=n2,n3 BatchHost=n1 NumNodes=2")
-    settle(run)
+    finalize_dead(run)
     assert fake_slurm.called("scancel") == ["4711"]
     assert "Slurm job 4711 lost its batch host" in read_json(run.attempt(0).outcome)["end_reason"]
 

@@ -13,9 +13,9 @@ from tests.runs.conftest import FakeRun
 from muster.rundir import read_json, write_json
 from muster.runs import follow as following
 from muster.runs import monitor, stop
-from muster.runs.follow import Event, RunResult, follow
+from muster.runs.follow import RunEvent, RunResult, follow
 from muster.runs.index import find_run
-from muster.runs.monitor import Liveness, settle
+from muster.runs.monitor import RunMonitor, finalize_dead
 from muster.runs.next_attempt import in_words
 from muster.runs.status import read_status
 
@@ -25,7 +25,7 @@ DEADLINE_S = 120.0
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "LOOK_S", 0.01)
-    monkeypatch.setattr(monitor, "SEQUEL_LOOK_S", 0.01)
+    monkeypatch.setattr(monitor, "NEXT_ATTEMPT_LOOK_S", 0.01)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def chained(make_run: Callable[..., FakeRun]) -> FakeRun:
 
 def decides(run: FakeRun, again: str, attempt: int = 0, cause: str = "exit=7", note: str = "") -> FakeRun:
     """The job script records what follows."""
-    write_json(run.attempt(attempt).sequel, {"again": again, "cause": cause, "note": note})
+    write_json(run.attempt(attempt).next_attempt, {"again": again, "cause": cause, "note": note})
     return run
 
 
@@ -53,7 +53,7 @@ async def test_a_run_is_followed_from_one_attempt_to_the_next_and_says_why(chain
     async def collect() -> None:
         async for item in follow(chained):
             items.append(item)
-            if isinstance(item, Event):
+            if isinstance(item, RunEvent):
                 decides(chained.begins(1).ends(0, "the driver exited with 0", attempt=1), "none", attempt=1)
 
     await asyncio.wait_for(collect(), DEADLINE_S)
@@ -84,8 +84,8 @@ async def test_a_job_that_vanishes_before_it_begins_again_ends_the_run(
 
 
 def test_a_job_script_that_was_killed_is_not_waited_for_long(chained: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "SEQUEL_S", 0.0)
-    assert not Liveness(chained.begins(0).ends(7, "x")).goes_on(chained.attempt(0))
+    monkeypatch.setattr(monitor, "NEXT_ATTEMPT_S", 0.0)
+    assert not RunMonitor(chained.begins(0).ends(7, "x")).goes_on(chained.attempt(0))
 
 
 def test_a_run_that_begins_again_is_pending_until_then(chained: FakeRun) -> None:
@@ -106,8 +106,8 @@ def test_a_requeued_job_that_was_cancelled_leaves_an_end_and_the_attempt_before_
 ) -> None:
     fake_slurm.knows("10", "CANCELLED", chained.script)
     decides(chained.begins(0).ends(7, "the driver exited with 7"), "requeue")
-    settle(chained)
-    settle(chained)
+    finalize_dead(chained)
+    finalize_dead(chained)
     assert read_json(chained.attempt(0).outcome)["exit_code"] == 7
     assert read_status(chained)["end_reason"] == "Slurm job 10, 11, 12 is CANCELLED"
 
@@ -128,7 +128,7 @@ def test_any_job_of_a_chain_names_its_run(chained: FakeRun, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("sequel", "words"),
+    ("next_attempt", "words"),
     [
         ({}, None),
         ({"again": "none", "cause": "exit=3", "note": ""}, None),
@@ -136,5 +136,5 @@ def test_any_job_of_a_chain_names_its_run(chained: FakeRun, monkeypatch: pytest.
         ({"again": "chain", "cause": "timeout", "note": ""}, "the next job of the chain follows after timeout"),
     ],
 )
-def test_what_follows_is_told_in_words(sequel: dict[str, str], words: str | None) -> None:
-    assert in_words(sequel) == words
+def test_what_follows_is_told_in_words(next_attempt: dict[str, str], words: str | None) -> None:
+    assert in_words(next_attempt) == words

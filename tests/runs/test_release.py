@@ -15,8 +15,8 @@ from tests.runs.conftest import FakeRun
 from muster.errors import BackendError
 from muster.rundir import write_json
 from muster.runs import release as releasing
-from muster.runs.follow import Event, RunResult, follow
-from muster.runs.monitor import Liveness, settle
+from muster.runs.follow import RunEvent, RunResult, follow
+from muster.runs.monitor import RunMonitor, finalize_dead
 from muster.runs.release import release, release_all
 from muster.runs.stop import stop_run
 
@@ -32,7 +32,7 @@ def over(run: FakeRun, job_id: str = "17", code: int = 125, ago: float = 60.0, *
     """A run whose leader has recorded the end, and of whose job script nothing is heard."""
     run.submitted(job_id=job_id, uid=os.geteuid(), **{"asked": time.time(), "time": time.time(), **submission})
     run.begins().publishes("failed", nodes=[{"state": "gone"}])
-    write_json(run.attempt(0).lead(), {"rank": 0})
+    write_json(run.attempt(0).leader(), {"rank": 0})
     write_json(run.attempt(0).slurm_job, {"job_id": job_id, "restarts": 0})
     run.ends(code, "the agent of n2 fell silent")
     os.utime(run.attempt(0).outcome, (time.time() - ago, time.time() - ago))
@@ -44,7 +44,7 @@ async def test_after_a_normal_end_slurm_is_asked_nothing(run: FakeRun, fake_slur
     fake_slurm.knows("17", "RUNNING", run.script)  # for the moment that its script takes to end
     assert isinstance([item async for item in follow(run)][-1], RunResult)
     run.script_ends()
-    settle(run)
+    finalize_dead(run)
     release_all([run])
     assert fake_slurm.calls == []
 
@@ -55,7 +55,7 @@ async def test_who_follows_a_run_cancels_the_job_that_its_script_does_not_end(
     fake_slurm.knows("17", "RUNNING", over(run).script)
     *_, told, result = [item async for item in follow(run)]
     assert fake_slurm.called("scancel") == ["17"] and isinstance(result, RunResult)
-    assert isinstance(told, Event) and (told.fields["state"], told.fields["job"]) == ("cancelled", "17")
+    assert isinstance(told, RunEvent) and (told.fields["state"], told.fields["job"]) == ("cancelled", "17")
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "COMPLETING", "CANCELLED"])
@@ -112,7 +112,7 @@ def test_a_copy_of_the_script_is_known_by_the_moment_of_its_submission(run: Fake
 
 def test_a_run_that_has_just_ended_is_left_to_its_job_script(run: FakeRun, fake_slurm: FakeSlurm) -> None:
     fake_slurm.knows("17", "RUNNING", over(run, ago=1.0).script)
-    settle(run)
+    finalize_dead(run)
     assert fake_slurm.calls == []
 
 
@@ -150,16 +150,16 @@ def test_a_chain_goes_on_when_the_job_of_a_dead_script_is_cancelled(
     run: FakeRun, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The script cannot say that the next job follows: Slurm does, once the one before is out of the way."""
-    monkeypatch.setattr("muster.runs.monitor.SEQUEL_S", 0.0)
+    monkeypatch.setattr("muster.runs.monitor.NEXT_ATTEMPT_S", 0.0)
     monkeypatch.setattr("muster.runs.monitor.REQUEUE_S", 0.0)
     over(run, job_ids=["17", "18"])
     write_json(run.job, {"nodes": 2, "chain": 2})
     fake_slurm.knows("17", "RUNNING", run.script)
     fake_slurm.knows("18", "PENDING", run.script + " 2")
-    Liveness(run).goes_on(run.attempt(0))
+    RunMonitor(run).goes_on(run.attempt(0))
     assert fake_slurm.called("scancel") == ["17"]
     fake_slurm.knows("17", "CANCELLED", run.script)
-    assert Liveness(run).goes_on(run.attempt(0))
+    assert RunMonitor(run).goes_on(run.attempt(0))
 
 
 def test_the_user_s_settings_for_slurm_s_commands_change_nothing(

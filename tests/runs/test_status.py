@@ -43,12 +43,12 @@ def test_a_submitted_run_is_pending_and_known_by_its_job(run: FakeRun) -> None:
     assert part(run, "run", "state", "job_id", "backend") == (run.run_id, "pending", "4711", "slurm")
 
 
-def test_a_run_whose_lead_has_not_come_up_is_gathering(run: FakeRun) -> None:
+def test_a_run_whose_leader_has_not_come_up_is_gathering(run: FakeRun) -> None:
     run.submitted(job_id="4711").begins()
     assert part(run, "state", "attempt", "cycle") == ("gathering", 0, 0)
 
 
-def test_a_live_run_is_as_its_lead_published_it(run: FakeRun) -> None:
+def test_a_live_run_is_as_its_leader_published_it(run: FakeRun) -> None:
     nodes = [{"rank": 0, "host": "n0", "role": "lead", "state": "ready"}]
     run.submitted(job_id="4711").begins().publishes(
         "running", nodes=nodes, driver={"state": "running", "exit_code": None}
@@ -56,7 +56,7 @@ def test_a_live_run_is_as_its_lead_published_it(run: FakeRun) -> None:
     assert part(run, "state", "nodes", "exit_code") == ("running", nodes, None)
 
 
-def test_a_finished_run_is_as_its_lead_published_it_with_the_recorded_code(run: FakeRun) -> None:
+def test_a_finished_run_is_as_its_leader_published_it_with_the_recorded_code(run: FakeRun) -> None:
     run.begins().publishes("failed", end_reason="the driver exited with 7").ends(7, "the driver exited with 7")
     assert part(run, "state", "exit_code", "end_reason") == ("failed", 7, "the driver exited with 7")
 
@@ -87,19 +87,19 @@ def test_the_newest_attempt_counts(run: FakeRun) -> None:
     ("code", "state"), [(0, "succeeded"), (7, "failed"), (125, "failed"), (130, "stopped"), (143, "stopped")]
 )
 def test_an_outcome_without_a_published_end_counts(run: FakeRun, code: int, state: str) -> None:
-    """The job script recorded it, or the filesystem shows the lead's last status only later."""
-    run.begins().publishes("running").ends(code, "the lead is gone")
-    assert part(run, "state", "exit_code", "end_reason") == (state, code, "the lead is gone")
+    """The job script recorded it, or the filesystem shows the leader's last status only later."""
+    run.begins().publishes("running").ends(code, "the leader is gone")
+    assert part(run, "state", "exit_code", "end_reason") == (state, code, "the leader is gone")
 
 
-def test_an_error_that_the_lead_published_stands_when_the_script_recorded_the_end(run: FakeRun) -> None:
+def test_an_error_that_the_leader_published_stands_when_the_script_recorded_the_end(run: FakeRun) -> None:
     error = {"rank": 1, "host": "n1", "phase": "ray", "reason": "it broke", "log_tail": []}
     run.begins().publishes("finishing", error=error).ends(125, "the step ended without an outcome")
     assert part(run, "error") == (error,)
 
 
 def test_who_could_not_even_start_is_named_from_the_launcher_s_words(run: FakeRun) -> None:
-    attempt = run.begins().ends(125, "the lead is gone").attempt(0)
+    attempt = run.begins().ends(125, "the leader is gone").attempt(0)
     Path(attempt.steps_log).write_text(
         "muster: n3: cannot see /x\nsrun: error: n3: task 2: Exited with exit code 121\n"
     )

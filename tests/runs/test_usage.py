@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.runs.conftest import FakeRun
 
-from muster.runs.usage import Usage, measure, part_of, total
+from muster.runs.usage import DiskUsage, measure, part_of, total
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,6 @@ def test_bytes_and_inodes_are_counted_as_du_counts_them(run: FakeRun, tmp_path: 
     on_disk = os.lstat(run.attempt(0).driver_log).st_blocks * 512
     assert parts["logs"].bytes >= on_disk and parts["logs"].files == 2  # the directory, too
     assert parts["output"].files == 3 and 300_000 <= parts["output"].bytes < 5_000_000
-    assert parts["ray"] == Usage()
+    assert parts["ray"] == DiskUsage()
     everything = [run.root, *(os.path.join(root, n) for root, ds, fs in os.walk(run.root) for n in (*ds, *fs))]
-    assert total(parts) == Usage(sum(os.lstat(path).st_blocks * 512 for path in everything), len(everything))
+    assert total(parts) == DiskUsage(sum(os.lstat(path).st_blocks * 512 for path in everything), len(everything))

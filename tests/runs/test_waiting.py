@@ -32,7 +32,7 @@ def test_the_status_says_whether_the_first_node_has_begun_lives_or_is_silent(att
     old = time.time() - 3 * STARTUP_SILENCE_S
     os.utime(attempt.startup_heartbeat(0), (old, old))
     assert "n1, which was to lead, has shown no sign of life for 3" in read_status(run)["waiting"]
-    write_json(attempt.lead(), {"rank": 1})
+    write_json(attempt.leader(), {"rank": 1})
     assert read_status(run)["waiting"] is None
 
 
@@ -56,6 +56,6 @@ def test_who_follows_a_run_hears_what_it_waits_for_when_that_changes_and_now_and
         (111, "n1,"),
         (171, "n1,"),
     ]
-    write_json(attempt.lead(), {"rank": 1})
+    write_json(attempt.leader(), {"rank": 1})
     now = 2000.0
     assert watch.look() is None

@@ -206,7 +206,7 @@ for pattern in {patterns!r}:
     box.ask("DELETE", f"/sessions/{session}")
 
 
-def test_links_in_the_scratch_lead_nowhere_and_harm_nobody(box: Served) -> None:
+def test_links_in_the_scratch_leader_nowhere_and_harm_nobody(box: Served) -> None:
     target = box.place / "precious"
     target.mkdir(exist_ok=True)
     os.chmod(target, 0o777)

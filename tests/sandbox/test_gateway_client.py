@@ -11,7 +11,7 @@ import pytest
 from tests.sandbox.cluster import Cluster, kinds_here
 
 from muster.sandbox import AsyncClient, Client, Result, SandboxLost
-from muster.sandbox.client.retry_rules import Answer, Choice, execute_call, result_of, streams_at
+from muster.sandbox.client.retry_rules import Choice, HttpAnswer, execute_call, result_of, streams_at
 from muster.sandbox.hash_ring import Ring, ranked
 
 
@@ -63,21 +63,21 @@ def check(results: dict[int, Result], count: int, lost: int | None = None) -> No
 
 def test_a_gateways_own_words() -> None:
     with pytest.raises(SandboxLost, match="node x broke off"):
-        result_of(Answer(502, b'{"error": "node x broke off"}'))
+        result_of(HttpAnswer(502, b'{"error": "node x broke off"}'))
     with pytest.raises(SandboxLost, match="HTTP 504"):
-        result_of(Answer(504, b"<html>"))
+        result_of(HttpAnswer(504, b"<html>"))
     body = b'{"process_status": "completed", "stdout": "", "stderr": ""}'
-    assert result_of(Answer(200, body, None, "n7")).node == "n7"
+    assert result_of(HttpAnswer(200, body, None, "n7")).node == "n7"
 
 
 @pytest.mark.parametrize(
     ("answer", "streams"),
     [
         (None, 2),
-        (Answer(404, b"{}"), 2),
-        (Answer(200, b"?"), 2),
-        (Answer(200, b'{"endpoints": []}'), 2),
-        (Answer(200, b'{"endpoints": ["a", "b", "c"]}'), 6),
+        (HttpAnswer(404, b"{}"), 2),
+        (HttpAnswer(200, b"?"), 2),
+        (HttpAnswer(200, b'{"endpoints": []}'), 2),
+        (HttpAnswer(200, b'{"endpoints": ["a", "b", "c"]}'), 6),
     ],
 )
 def test_a_batch_has_streams_for_every_node_behind_an_endpoint(answer: Any, streams: int) -> None:

@@ -10,27 +10,29 @@ import pytest
 
 from muster.sandbox.gateway import nginx_config, peers
 from muster.sandbox.gateway.balancer import key_of
-from muster.sandbox.gateway.peers import Members, MembersError, parse
+from muster.sandbox.gateway.peers import PeerList, PeerListError, parse
 from muster.sandbox.hash_ring import Ring, points_of
-from muster.sandbox.settings import Settings, SettingsError
+from muster.sandbox.settings import SandboxSettings, SettingsError
 
 GOLDEN = Path(__file__).parent / "golden"
-PLAN = nginx_config.Plan("127.0.0.1:6000", "10.0.0.2:7001", "t0p", "/place", 3600.0)
-THREE = Members(7, ("http://10.0.0.1:7001", "http://10.0.0.2:7001", "http://[fd00::3]:7001"))
+PLAN = nginx_config.GatewayPlan("127.0.0.1:6000", "10.0.0.2:7001", "t0p", "/place", 3600.0)
+THREE = PeerList(7, ("http://10.0.0.1:7001", "http://10.0.0.2:7001", "http://[fd00::3]:7001"))
 
 
 @pytest.mark.parametrize(
     ("name", "plan"),
     [
         ("alone.conf", PLAN),
-        ("three.conf", nginx_config.Plan("127.0.0.1:6000", "10.0.0.2:7001", "t0p", "/place", 3600.0, THREE)),
+        ("three.conf", nginx_config.GatewayPlan("127.0.0.1:6000", "10.0.0.2:7001", "t0p", "/place", 3600.0, THREE)),
         (
             "shared.conf",
-            nginx_config.Plan("[::1]:6000", "[::1]:7001", "t0p", "/p", 10.5, THREE, True, "root root", connections=960),
+            nginx_config.GatewayPlan(
+                "[::1]:6000", "[::1]:7001", "t0p", "/p", 10.5, THREE, True, "root root", connections=960
+            ),
         ),
     ],
 )
-def test_the_configuration(name: str, plan: nginx_config.Plan) -> None:
+def test_the_configuration(name: str, plan: nginx_config.GatewayPlan) -> None:
     path = GOLDEN / name
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
@@ -41,7 +43,7 @@ def test_the_configuration(name: str, plan: nginx_config.Plan) -> None:
 
 def test_members_are_sorted_and_each_is_there_once() -> None:
     found = parse({"version": 3, "endpoints": ["http://10.0.0.9:1", "http://10.0.0.1:1/", "http://10.0.0.9:01"]})
-    assert found == Members(3, ("http://10.0.0.1:1", "http://10.0.0.9:1"))
+    assert found == PeerList(3, ("http://10.0.0.1:1", "http://10.0.0.9:1"))
     assert parse({"endpoints": ["http://[FD00::3]:7001"]}).addresses == ("[fd00::3]:7001",)
 
 
@@ -71,14 +73,14 @@ def test_members_are_sorted_and_each_is_there_once() -> None:
     ],
 )
 def test_nothing_but_an_address_and_a_port_is_a_member(endpoint: object) -> None:
-    with pytest.raises(MembersError, match="endpoint "):
+    with pytest.raises(PeerListError, match="endpoint "):
         parse({"version": 1, "endpoints": ["http://10.0.0.1:7001", endpoint]})
 
 
 @pytest.mark.parametrize("data", [[], {}, {"endpoints": "x"}, {"version": "1", "endpoints": []}, {"version": -1}, None])
 def test_other_files_are_no_members(data: object, tmp_path: Path) -> None:
     (tmp_path / "members").write_text(json.dumps(data))
-    with pytest.raises(MembersError, match=r"members: (it must be|version is)"):
+    with pytest.raises(PeerListError, match=r"members: (it must be|version is)"):
         peers.read(str(tmp_path / "members"))
 
 
@@ -114,9 +116,9 @@ def test_where_a_server_is_reached_from_its_own_node() -> None:
 
 def test_settings_of_a_cluster_that_cannot_work_are_refused() -> None:
     with pytest.raises(SettingsError, match="members_file needs listen"):
-        Settings(members_file="/m")
+        SandboxSettings(members_file="/m")
     with pytest.raises(SettingsError, match="token: letters, digits"):
-        Settings(listen="127.0.0.1:1", token='t"; evil')
+        SandboxSettings(listen="127.0.0.1:1", token='t"; evil')
     with pytest.raises(SettingsError, match="gateway is 'caddy'"):
-        Settings(gateway="caddy")
-    assert not Settings(members_file="/m", single_node=True).is_clustered
+        SandboxSettings(gateway="caddy")
+    assert not SandboxSettings(members_file="/m", single_node=True).is_clustered

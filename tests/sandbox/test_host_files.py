@@ -14,7 +14,7 @@ import pytest
 from tests.running import wait_for
 from tests.sandbox.conftest import LEVELS
 
-from muster.sandbox.settings import Settings, SettingsError
+from muster.sandbox.settings import SandboxSettings, SettingsError
 
 if TYPE_CHECKING:
     from tests.sandbox.serving import Answer, Served
@@ -207,7 +207,7 @@ def test_what_is_shown_does_not_count_as_written(own: Callable[..., Served], lev
 
 def test_a_read_only_path_that_would_hide_the_scratch_is_refused() -> None:
     with pytest.raises(SettingsError) as caught:
-        Settings(read_only=("/tmp", "/dev"))
+        SandboxSettings(read_only=("/tmp", "/dev"))
     assert [problem.split(",")[0] for problem in caught.value.problems] == [
         "read_only: /tmp would hide /tmp",
         "read_only: /dev would hide /dev/shm",

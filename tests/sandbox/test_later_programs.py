@@ -10,10 +10,10 @@ import pytest
 from tests.sandbox.conftest import EVERY_LEVEL, serve_at
 
 from muster.sandbox import settings
-from muster.sandbox.engine.engine import Box
+from muster.sandbox.engine.engine import Engine
 from muster.sandbox.engine.output import Captured
 from muster.sandbox.engine.worker import Unclean
-from muster.sandbox.models import Ended, Step, Usage, Work
+from muster.sandbox.models import Program, ProgramResult, ProgramStep, ResourceUsage
 
 if TYPE_CHECKING:
     from tests.sandbox.serving import Served
@@ -183,18 +183,18 @@ class Fake:
     def prepare(self, fresh: bool) -> None:
         pass
 
-    async def run(self, step: Step, limit: int) -> Ended:
+    async def run(self, step: ProgramStep, limit: int) -> ProgramResult:
         if not self.left:
             raise Unclean(self.why)
         self.left -= 1
         self.ran.append(step.job["do"])
-        return Ended(0, None, None, Captured(), Captured(), Usage(0.0, 0.0, 0))
+        return ProgramResult(0, None, None, Captured(), Captured(), ResourceUsage(0.0, 0.0, 0))
 
 
 async def ends_of(pool: Fake) -> list[str | None]:
-    box = Box(settings.Settings())
+    box = Engine(settings.SandboxSettings())
     box.pool = pool  # type: ignore[assignment]
-    work = Work((Step({"do": "compile"}, 1.0), Step({"do": "run"}, 1.0)), 100, "cpp")
+    work = Program((ProgramStep({"do": "compile"}, 1.0), ProgramStep({"do": "run"}, 1.0)), 100, "cpp")
     return [ended.reason for ended in await box._run_somewhere(work, None, None)]
 
 

@@ -13,7 +13,7 @@ from tests.sandbox.cluster import Cluster, kinds_here
 from tests.sandbox.serving import Served
 
 from muster.sandbox.gateway.nginx_config import find_nginx
-from muster.sandbox.gateway.peers import Members, MembersError, parse
+from muster.sandbox.gateway.peers import PeerList, PeerListError, parse
 from muster.sandbox.hash_ring import Ring
 
 MANY = 10_000
@@ -78,14 +78,14 @@ def test_a_few_live_nodes_among_10_000_members_serve_each_other(start: Callable[
 
 def test_more_members_than_the_limit_are_refused_and_10_000_are_not() -> None:
     assert len(parse({"endpoints": declared(MANY)}).endpoints) == MANY
-    with pytest.raises(MembersError, match="are more than"):
+    with pytest.raises(PeerListError, match="are more than"):
         parse({"endpoints": declared(20_000)})
 
 
 def test_the_ring_of_10_000_members_gives_every_key_an_owner() -> None:
     ring = Ring(declared(MANY))
     owners = {ring.owner(f"session-{number}".encode()) for number in range(20_000)}
-    assert len(owners) > MANY * 0.7 and Members(1, tuple(declared(MANY))).endpoints
+    assert len(owners) > MANY * 0.7 and PeerList(1, tuple(declared(MANY))).endpoints
 
 
 # -- a list that nginx does not take --------------------------------------------------------------------------------

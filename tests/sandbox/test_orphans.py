@@ -1,4 +1,4 @@
-"""What a lost worker leaves with the keeper is ended, and nothing else there."""
+"""What a lost worker leaves with the supervisor is ended, and nothing else there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAVES_ONE = ["sh", "-c", "setsid sleep 1000 & exit 0"]
 
 
 def children(scope: Scope) -> set[int]:
-    return {pid for pid, (parent, _) in read_processes().items() if parent == scope.keeper_pid}
+    return {pid for pid, (parent, _) in read_processes().items() if parent == scope.supervisor_pid}
 
 
 async def test_orphans_are_ended_and_the_known_and_the_logs_are_not(tmp_path: Path) -> None:
@@ -32,14 +32,14 @@ async def test_orphans_are_ended_and_the_known_and_the_logs_are_not(tmp_path: Pa
     assert log.tail() == "up\n" and not scope.copying
 
 
-async def test_nothing_is_ended_below_a_keeper_that_was_lost(tmp_path: Path) -> None:
+async def test_nothing_is_ended_below_a_supervisor_that_was_lost(tmp_path: Path) -> None:
     """Its number may be another's by then: here it is made that of a process with a child."""
     async with Scope("other", lost_owner_grace=0) as other, Scope("test", lost_owner_grace=0) as scope:
         kept = await other.spawn(["sleep", "1000"])
         lost = asyncio.Event()
         scope.on_lost = lost.set
-        os.kill(scope.keeper_pid, signal.SIGKILL)
+        os.kill(scope.supervisor_pid, signal.SIGKILL)
         await asyncio.wait_for(lost.wait(), 60)
-        scope.keeper_pid = other.keeper_pid
+        scope.supervisor_pid = other.supervisor_pid
         assert await asyncio.to_thread(end_orphans, scope, set()) == 0
         assert kept.exit is None and read_process(kept.pid) is not None

@@ -20,11 +20,11 @@ from muster.sandbox.engine.isolation import FLOOR, ROOT, USER, candidates, first
 from muster.sandbox.engine.jail_program import bundle
 from muster.sandbox.engine.languages import Languages
 from muster.sandbox.engine.output import Captured, Stream, plain
-from muster.sandbox.http.server import Connections, Head, Request, Response
+from muster.sandbox.http.server import Head, HttpRequest, HttpResponse, OpenConnections
 from muster.sandbox.http.server import serve as serve_http
 from muster.sandbox.jail import repl, seccomp
-from muster.sandbox.models import Ended, Usage
-from muster.sandbox.settings import Settings, SettingsError, split_address
+from muster.sandbox.models import ProgramResult, ResourceUsage
+from muster.sandbox.settings import SandboxSettings, SettingsError, split_address
 
 BOUNDS = Bounds(3600, 1 << 20, 4096)
 HERE = Languages(os.environ["PATH"])
@@ -83,17 +83,19 @@ def test_ipython_s_output_is_made_plain(raw: str, tidy: str) -> None:
 
 def test_settings_refuse_all_that_is_wrong_at_once() -> None:
     with pytest.raises(SettingsError) as caught:
-        Settings(workers_min=0, memory_mb=1, isolation="x", python="/no/python", port=70000, read_only=("/no/path",))
+        SandboxSettings(
+            workers_min=0, memory_mb=1, isolation="x", python="/no/python", port=70000, read_only=("/no/path",)
+        )
     problems = "\n".join(caught.value.problems)
     for word in ("workers_min", "memory_mb", "isolation", "/no/python", "port", "/no/path"):
         assert word in problems
 
 
 def test_settings_come_from_json() -> None:
-    settings = Settings.from_json({"preload": ["json"], "env": {"A": "b"}, "workers_min": 1, "workers_max": 1})
+    settings = SandboxSettings.from_json({"preload": ["json"], "env": {"A": "b"}, "workers_min": 1, "workers_max": 1})
     assert (settings.preload, settings.env) == (("json",), (("A", "b"),))
     with pytest.raises(SettingsError, match="unknown setting 'ports'"):
-        Settings.from_json({"ports": 1})
+        SandboxSettings.from_json({"ports": 1})
 
 
 @pytest.mark.parametrize("text", ["nowhere", "host:", "host:99999", ":x"])
@@ -117,9 +119,9 @@ def test_users_for_workers_are_found_in_small_containers_too() -> None:
 # -- translation ----------------------------------------------------------------------------------------------------
 
 
-def ended(**fields: Any) -> Ended:
+def ended(**fields: Any) -> ProgramResult:
     values = {"exit_code": 0, "signal": None, "reason": None, "stdout": Captured(b"o"), "stderr": Captured(b"e")}
-    return Ended(**{**values, "usage": Usage(1.0, 0.5, 1000), **fields})  # type: ignore[arg-type]
+    return ProgramResult(**{**values, "usage": ResourceUsage(1.0, 0.5, 1000), **fields})  # type: ignore[arg-type]
 
 
 def test_a_limit_is_an_error_with_its_reason_and_what_was_printed() -> None:
@@ -226,11 +228,11 @@ async def exchange(sent: list[bytes]) -> bytes:
         def refusal(self, head: Head) -> None:
             return None
 
-        async def __call__(self, request: Request) -> Response:
-            return Response(200, {"method": request.method, "path": request.path, "body": request.body.decode()})
+        async def __call__(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse(200, {"method": request.method, "path": request.path, "body": request.body.decode()})
 
     sock = socket.create_server(("127.0.0.1", 0))
-    server = await serve_http(Repeat(), Connections(8), sock)
+    server = await serve_http(Repeat(), OpenConnections(8), sock)
     reader, writer = await asyncio.open_connection(*sock.getsockname())
     for piece in sent:
         writer.write(piece)
@@ -284,13 +286,13 @@ async def test_when_all_connections_are_busy_one_more_is_told_that_nothing_was_r
         def refusal(self, head: Head) -> None:
             return None
 
-        async def __call__(self, request: Request) -> Response:
+        async def __call__(self, request: HttpRequest) -> HttpResponse:
             entered.set()
             await asyncio.sleep(600)
             raise AssertionError
 
     entered, sock = asyncio.Event(), socket.create_server(("127.0.0.1", 0))
-    connections = Connections(2)
+    connections = OpenConnections(2)
     server = await serve_http(Sleeper(), connections, sock)
     asking, answers = b"POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\n1234", []
     opened = [await asyncio.open_connection(*sock.getsockname()) for _ in range(2)]

@@ -95,11 +95,11 @@ def test_a_client_that_leaves_frees_its_slot(own: Callable[..., Served]) -> None
 
 def workers_of(served: Served) -> list[int]:
     """Host pids of its warm interpreter and workers."""
-    return [pid for pid in keepers_children(served) if b"FromMemory" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in supervisors_children(served) if b"FromMemory" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def keepers_children(served: Served) -> list[int]:
-    """The keeper has detached itself; it is whoever holds the scope's directories in its arguments."""
+def supervisors_children(served: Served) -> list[int]:
+    """The supervisor has detached itself; it is whoever holds the scope's directories in its arguments."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -153,12 +153,12 @@ def test_sigterm_leaves_no_process_port_or_file(own: Callable[..., Served], leve
     answers: list[Any] = []
     thread = in_background(lambda: answers.append(served.execute(SLEEP.format(600), timeout=900, patient=False)))
     busy(served, 1)
-    family = keepers_children(served)
+    family = supervisors_children(served)
     assert len(family) > 3
     assert served.stop() == 0
     thread.join(10)
     assert answers[0]["process_status"] == "error" and "the sandbox is stopping" in answers[0]["stderr"]
-    wait_for("the keeper to follow", lambda: not alive(family))  # it says that all is gone, and goes
+    wait_for("the supervisor to follow", lambda: not alive(family))  # it says that all is gone, and goes
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", served.port))
     assert sorted(path.name for path in served.place.iterdir()) == ["log"]
@@ -176,7 +176,7 @@ def leftover_cgroups(pid: int) -> list[str]:
 def test_a_killed_server_leaves_nothing_either(own: Callable[..., Served]) -> None:
     served = own()
     served.cell("import subprocess; p = subprocess.Popen(['sleep', '600'])", "a")
-    family = keepers_children(served)
+    family = supervisors_children(served)
     served.stop(signal.SIGKILL)
     wait_for("all to be gone", lambda: not alive(family))
     wait_for("the scratch to be gone", lambda: not list(served.place.glob("muster-sandbox-*")))

@@ -7,7 +7,7 @@ from typing import Any
 
 from muster.election.leader_silence import STARTUP_HEARTBEAT_S
 from muster.election.membership import FENCE_S
-from muster.lifecycle.config import Plan
+from muster.lifecycle.config import RunConfig
 from tests.sim.files import Files
 from tests.sim.host import Host
 from tests.sim.invariants import Watch
@@ -20,7 +20,7 @@ SILENCE_S = FENCE_S  # who has not been heard for this long is taken for lost
 class Surroundings:
     """What all agents of a run share."""
 
-    def __init__(self, world: World, plan: Plan, watch: Watch) -> None:
+    def __init__(self, world: World, plan: RunConfig, watch: Watch) -> None:
         self.world, self.plan, self.watch = world, plan, watch
         self.network, self.files = Network(world), Files(world)
         self.driver: Callable[[], tuple[float, int]] = lambda: (world.between(2.0, 30.0), 0)  # seconds, exit code
@@ -109,7 +109,7 @@ class Agent:
             self._take(timed, act, args)
 
     def crash(self) -> None:
-        """Its host lives: peers see the end of its connections, keepers that of their owner."""
+        """Its host lives: peers see the end of its connections, supervisors that of their owner."""
         if self.alive:
             self.say("crashes")
             self.crashed = True

@@ -1,12 +1,12 @@
-"""A claimed term: listen, see who joins, and lead when a majority has; from then on the lead's connections."""
+"""A claimed term: listen, see who joins, and leader when a majority has; from then on the leader's connections."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from muster.election.campaign import ELECT_S, Candidacy
-from muster.election.membership import Charter
-from muster.lifecycle.config import Mandate
+from muster.election.campaign import ELECT_S, Campaign
+from muster.election.membership import Membership
+from muster.lifecycle.config import TermStart
 from tests.sim.network import End
 
 if TYPE_CHECKING:
@@ -17,19 +17,22 @@ BEAT_S = 2.5
 
 
 class Seat:
-    """The lead that takes it finds everybody who has joined by then in `ends`."""
+    """The leader that takes it finds everybody who has joined by then in `ends`."""
 
-    def __init__(self, agent: Heir, term: int, charter: Charter) -> None:
+    def __init__(self, agent: Heir, term: int, membership: Membership) -> None:
         self._agent, self.term = agent, term
         self.closed = self.ours = False
-        self.lead: Lead | None = None
+        self.leader: Lead | None = None
         self.ends: dict[int, End] = {}
         self.spoken: dict[int, float] = {}  # when we sent what each has answered last
-        self.known: dict[int, Charter | None] = {}  # what each knew when it came
+        self.known: dict[int, Membership | None] = {}  # what each knew when it came
         self._echo: dict[int, float] = {}  # the time in what we heard last of each, by its own clock
         self._came: set[int] = set()
-        self.mandate, self.charter = Mandate(lead=agent.rank), charter  # as term 0 begins; a later one has to win
-        self._candidacy = Candidacy(term, agent.rank, charter)
+        self.term_start, self.membership = (
+            TermStart(leader=agent.rank),
+            membership,
+        )  # as term 0 begins; a later one has to win
+        self._candidacy = Campaign(term, agent.rank, membership)
         self._nonces: dict[int, float] = {}
 
     def open(self) -> None:
@@ -56,10 +59,10 @@ class Seat:
                 end.send("beat", now, self._echo[rank])
             self._agent.after(BEAT_S, self._beat)
 
-    def tell(self, charter: Charter, *ranks: int) -> None:
+    def tell(self, membership: Membership, *ranks: int) -> None:
         """These, or everybody."""
         for rank in ranks or self.ends:
-            self.ends[rank].send("charter", charter, self._echo[rank])
+            self.ends[rank].send("charter", membership, self._echo[rank])
 
     # -- who joins ----------------------------------------------------------------------------------------------
 
@@ -71,27 +74,27 @@ class Seat:
             self._answered(end.rank, sent, version)
         elif kind == "greeting":
             self._greeted(end, *message[1:])
-        elif self.lead is not None:
-            self.lead.take(end.rank, message)
+        elif self.leader is not None:
+            self.leader.take(end.rank, message)
 
-    def _greeted(self, end: End, rank: int, charter: Charter | None, time: float) -> None:
+    def _greeted(self, end: End, rank: int, membership: Membership | None, time: float) -> None:
         spoken = self._nonces.pop(id(end))
         if self.closed or rank in self._came:
             end.close()
             return
         self._came.add(rank)
         end.rank, self.ends[rank], self._echo[rank] = rank, end, time
-        self.spoken[rank], self.known[rank] = spoken, charter
+        self.spoken[rank], self.known[rank] = spoken, membership
         self._agent.listen(end, self._silent)
-        if self.lead is not None:
-            self.lead.joined(rank, end)
+        if self.leader is not None:
+            self.leader.joined(rank, end)
         else:
-            self._candidacy.joins(rank, charter or self.charter, spoken)
+            self._candidacy.joins(rank, membership or self.membership, spoken)
             self._look()
 
     def _answered(self, rank: int, sent: float | None, version: int) -> None:
-        if self.lead is not None:
-            self.lead.answered(rank, sent, version)
+        if self.leader is not None:
+            self.leader.answered(rank, sent, version)
         elif sent is not None and rank in self.ends:
             self.spoken[rank] = sent
 
@@ -109,19 +112,22 @@ class Seat:
         self._candidacy.leaves(end.rank)
         if silent:
             self._agent.around.watch.called_silent(self._agent, end.rank, self.term)
-        if self.lead is not None:
-            self.lead.lost(end.rank, silent)
+        if self.leader is not None:
+            self.leader.lost(end.rank, silent)
 
     # -- winning ------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        if self.ours and self.lead is None and not self.closed and self._candidacy.won:
+        if self.ours and self.leader is None and not self.closed and self._candidacy.won:
             self._agent.say(f"wins term {self.term} with {sorted(self.ends)}")
-            self.mandate, self.charter = self._candidacy.mandate("the lead was lost"), self._candidacy.new_charter()
+            self.term_start, self.membership = (
+                self._candidacy.term_start("the leader was lost"),
+                self._candidacy.new_membership(),
+            )
             self._agent.take(self)
 
     def _give_up(self) -> None:
-        if self.lead is None and not self.closed:
+        if self.leader is None and not self.closed:
             self.retire()
 
     def retire(self) -> None:
@@ -131,7 +137,7 @@ class Seat:
             end.send("retire")
             end.close()
 
-    def abandon(self) -> None:
+    def close_all(self) -> None:
         """End every connection without a word."""
         self.closed = True
         for end in self.ends.values():

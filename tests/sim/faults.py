@@ -72,7 +72,7 @@ class Faults:
             for rank in [target] if kind == "fail" else world.chance.sample(others, (len(others) + 1) // 2):
                 self._agents[rank].report(world.chance.choice(("ray", "health")))
         elif world.chance.random() < 0.3:
-            self._lead_stops()
+            self._leader_stops()
 
     def _hit(self, kind: str, agent: Heir, seconds: float) -> None:
         if kind == "crash":
@@ -88,8 +88,8 @@ class Faults:
                 self._world.after(first + self._world.between(0.0, 0.5), self._hit, "stop", agent, seconds)
 
     def _target(self) -> int:
-        """The lead as often as not."""
-        leads = [agent.rank for agent in self._agents if agent.alive and agent.lead and not agent.lead.over]
+        """The leader as often as not."""
+        leads = [agent.rank for agent in self._agents if agent.alive and agent.leader and not agent.leader.over]
         if leads and self._world.chance.random() < 0.5:
             return leads[-1]
         return self._world.chance.randrange(len(self._agents))
@@ -128,7 +128,7 @@ class Faults:
     def _catch_up(self, host: int) -> None:
         self._around.files.lag.pop(host, None)
 
-    def _lead_stops(self) -> None:
+    def _leader_stops(self) -> None:
         for agent in self._agents:
-            if agent.alive and not agent.stopped and agent.lead is not None and not agent.lead.over:
-                agent.lead.stop()
+            if agent.alive and not agent.stopped and agent.leader is not None and not agent.leader.over:
+                agent.leader.stop()

@@ -20,10 +20,10 @@ class Files:
     def __init__(self, world: World) -> None:
         self._world = world
         self.claims: dict[int, tuple[float, int]] = {}  # when created, and the number of the node
-        self.statuses: dict[int, tuple[float, Callable[[], bool]]] = {}  # and whether its lead still publishes
+        self.statuses: dict[int, tuple[float, Callable[[], bool]]] = {}  # and whether its leader still publishes
         self.outcomes: dict[int, tuple[float, str]] = {}
         self.ended: dict[int, float] = {}  # tasks whose end the launcher has seen
-        self.heartbeats: dict[int, Callable[[], int]] = {}  # by host, while it has no lead: changes while it lives
+        self.heartbeats: dict[int, Callable[[], int]] = {}  # by host, while it has no leader: changes while it lives
         self.lag: dict[int, float] = {}  # what is newer than this, a host does not see yet
         self.pauses: dict[int, float] = {}  # until when operations of this host wait
 

@@ -1,11 +1,17 @@
-"""A node's way from lead to lead: find the first, follow it, and when it is lost join or become another."""
+"""A node's way from leader to leader: find the first, follow it, and when it is lost join or become another."""
 
 from __future__ import annotations
 
-from muster.election.campaign import Claim, Join, Leave, Succession
-from muster.election.leader_silence import STAND_INS, Sight, Silence, StartupHeartbeats, Verdict
-from muster.election.membership import Charter, first_charter
-from muster.lifecycle.config import FIRST_LEAD
+from muster.election.campaign import Claim, Election, Join, Leave
+from muster.election.leader_silence import (
+    FIRST_LEADER_CANDIDATES,
+    LeaderSilence,
+    LeaderVerdict,
+    RunDirectoryView,
+    StartupHeartbeats,
+)
+from muster.election.membership import Membership, first_membership
+from muster.lifecycle.config import FIRST_LEADER
 from tests.sim.agent import Surroundings
 from tests.sim.candidate import Seat
 from tests.sim.host import Host
@@ -15,8 +21,8 @@ from tests.sim.member import Member
 from tests.sim.network import End
 
 LOOK_S = 0.5
-JOIN_S = 120.0  # no lead for this long: nobody is going to come
-WATCH_S = 2.0  # between looks of an agent that has no lead any more
+JOIN_S = 120.0  # no leader for this long: nobody is going to come
+WATCH_S = 2.0  # between looks of an agent that has no leader any more
 
 
 class Heir(Member):
@@ -24,9 +30,9 @@ class Heir(Member):
 
     def __init__(self, around: Surroundings, host: Host) -> None:
         super().__init__(around, host)
-        self.seat: Seat | None = None
-        self.lead: Lead | None = None
-        self._succession: Succession | None = None
+        self.candidate: Seat | None = None
+        self.leader: Lead | None = None
+        self._succession: Election | None = None
         self._heartbeats = StartupHeartbeats(LOOK_S)
         self._clean = True
         self._claiming = False
@@ -34,15 +40,19 @@ class Heir(Member):
 
     def boot(self) -> None:
         self._until = self.now + JOIN_S
-        if self.rank == FIRST_LEAD:
-            self._stand(0, first_charter(self.around.plan.nodes, self.rank))
+        if self.rank == FIRST_LEADER:
+            self._campaign(0, first_membership(self.around.plan.nodes, self.rank))
         self._find()
 
     # -- the first ----------------------------------------------------------------------------------------------
 
     def _find(self) -> None:
-        """The first lead, by the claims in the run directory."""
-        files, asked, before = self.around.files, self.now, range(self.rank if self.rank <= STAND_INS else 0)
+        """The first leader, by the claims in the run directory."""
+        files, asked, before = (
+            self.around.files,
+            self.now,
+            range(self.rank if self.rank <= FIRST_LEADER_CANDIDATES else 0),
+        )
         self.ask(
             lambda: (
                 files.seen_claims(self.rank),
@@ -60,7 +70,7 @@ class Heir(Member):
         if outcome is not None:
             self.leave(outcome)
         elif self.now >= self._until:
-            self.leave("no lead came")
+            self.leave("no leader came")
         elif claims:
             terms = sorted(claims, reverse=True)  # a claim may have come to nothing: then the one before it
             term = terms[self._tries % len(terms)]
@@ -69,25 +79,27 @@ class Heir(Member):
         else:
             gone = self._heartbeats.silent().union(ends)
             if self.rank and not self._claiming and gone.issuperset(range(self.rank)):
-                self._stand(0, first_charter(self.around.plan.nodes, self.rank))
+                self._campaign(0, first_membership(self.around.plan.nodes, self.rank))
             self.after(LOOK_S, self._find)
 
     # -- the next -----------------------------------------------------------------------------------------------
 
-    def parted(self, end: End, owed: float | None) -> None:
-        """Keep what succession has to know of the lead that was lost; clean this node; look for another."""
+    def loss_reason(self, end: End, owed: float | None) -> None:
+        """Keep what succession has to know of the leader that was lost; clean this node; look for another."""
         self.end = None
         if not self._greeted and self._succession is None:
             self.after(LOOK_S, self._find)
             return
-        self.say(f"has lost the lead of term {self.term}" if owed is not None else f"term {self.term} came to nothing")
-        if self.lead is not None and self.leads:
+        self.say(
+            f"has lost the leader of term {self.term}" if owed is not None else f"term {self.term} came to nothing"
+        )
+        if self.leader is not None and self.leads:
             return  # it was this node that led
-        charter, now = self.charter, self.now
-        if charter is not None and charter.term == self.term:
-            self._succession = Succession(self.rank, charter, now, owed)
+        membership, now = self.membership, self.now
+        if membership is not None and membership.term == self.term:
+            self._succession = Election(self.rank, membership, now, owed)
         elif self._succession is not None:
-            self._succession.came_to_nothing(self.term, self.lead_rank, now, owed)
+            self._succession.candidate_failed(self.term, self.leader_rank, now, owed)
         if self._succession is not None and not end.closed:
             self.after(self._succession.fenced_at - now, end.close)
         self._clean = False
@@ -95,12 +107,12 @@ class Heir(Member):
 
     def _cleaned(self) -> None:
         self.host.end_all()
-        self.host.lift()
+        self.host.clear()
         self._clean = True
         if self._succession is not None:
             self.after(max(0.0, self._succession.fenced_at - self.now), self._look)  # before that nothing is decided
         else:
-            self._end_alone("the lead is gone")
+            self._end_alone("the leader is gone")
 
     def _look(self) -> None:
         files = self.around.files
@@ -108,7 +120,7 @@ class Heir(Member):
 
     def _decide(self, seen: tuple[dict[int, int], str | None]) -> None:
         claims, outcome = seen
-        assert self._succession is not None and self.charter is not None
+        assert self._succession is not None and self.membership is not None
         if outcome is not None:
             self.leave(outcome)
             return
@@ -120,49 +132,49 @@ class Heir(Member):
             self._end_alone("no majority of the nodes is left")
             return
         if isinstance(decision, Claim) and not self._claiming:
-            self._stand(decision.term, self.charter)
+            self._campaign(decision.term, self.membership)
         self.after(LOOK_S, self._look)
 
     # -- this node ----------------------------------------------------------------------------------------------
 
-    def _stand(self, term: int, charter: Charter) -> None:
+    def _campaign(self, term: int, membership: Membership) -> None:
         """Listen, then claim the term: who joins decides."""
         self.say(f"claims term {term}")
         self._claiming = True
-        self.seat = seat = Seat(self, term, charter)
-        self.ask(lambda: self.around.files.claim(term, self.rank), lambda ours: self._claimed(seat, ours))
+        self.candidate = candidate = Seat(self, term, membership)
+        self.ask(lambda: self.around.files.claim(term, self.rank), lambda ours: self._claimed(candidate, ours))
 
-    def _claimed(self, seat: Seat, ours: bool) -> None:
+    def _claimed(self, candidate: Seat, ours: bool) -> None:
         self._claiming = False
         if ours:
-            seat.open()
+            candidate.open()
         else:
-            seat.retire()
+            candidate.retire()
 
     def accept(self, end: End, term: int) -> bool:
-        if self.seat is None or self.seat.term != term or self.seat.closed:
+        if self.candidate is None or self.candidate.term != term or self.candidate.closed:
             return False
-        self.seat.accept(end)
+        self.candidate.accept(end)
         return True
 
-    def take(self, seat: Seat) -> None:
+    def take(self, candidate: Seat) -> None:
         """The seat is won."""
-        self.lead = seat.lead = Lead(self, seat)
-        self.lead.start()
+        self.leader = candidate.leader = Lead(self, candidate)
+        self.leader.start()
 
     # -- the end ------------------------------------------------------------------------------------------------
 
     def give_way(self) -> None:
-        """This lead's lease is over."""
+        """This leader's lease is over."""
         self.end = None
         self._end_alone("the majority of the nodes is lost")
 
     def _end_alone(self, reason: str) -> None:
         """Record the end, unless another node does or still leads: then the run goes on without this node."""
-        self._silence, self._stamp, self._looked = Silence(WATCH_S), 0.0, False
-        self._listen_for_a_lead(reason)
+        self._silence, self._stamp, self._looked = LeaderSilence(WATCH_S), 0.0, False
+        self._listen_for_a_leader(reason)
 
-    def _listen_for_a_lead(self, reason: str) -> None:
+    def _listen_for_a_leader(self, reason: str) -> None:
         files, asked = self.around.files, self.now
         self.ask(
             lambda: (files.newest(self.rank), files.seen_outcome(self.rank), files.seen_claims(self.rank)),
@@ -179,10 +191,10 @@ class Heir(Member):
         self._stamp = (
             self.now if written and self._stamp else self._stamp or 1.0
         )  # the first look has no other beside it
-        verdict = self._silence.look(Sight(False, newest, self._stamp, frozenset(claims)), seconds)
-        if verdict is Verdict.UNKNOWN:
-            self.after(WATCH_S, self._listen_for_a_lead, reason)
-        elif verdict is Verdict.LED:
+        verdict = self._silence.look(RunDirectoryView(False, newest, self._stamp, frozenset(claims)), seconds)
+        if verdict is LeaderVerdict.UNKNOWN:
+            self.after(WATCH_S, self._listen_for_a_leader, reason)
+        elif verdict is LeaderVerdict.LED:
             self.leave(LEFT_BEHIND)
         else:
             self.ask(lambda: self.around.files.conclude(max(newest, 0), reason), self.leave)

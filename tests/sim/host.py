@@ -1,4 +1,4 @@
-"""A host: its clock, its lease, the processes under it, and their keepers, which need no agent for what they do."""
+"""A host: its clock, its lease, the processes under it, and their supervisors, which need no agent for what they do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.sim.world import World
 
 FOREVER = float("inf")
 DRIFT = 0.01  # by which a clock may be fast or slow
-ORPHAN_GRACE_S = 30.0  # what keepers leave to processes whose agent has ended
+ORPHAN_GRACE_S = 30.0  # what supervisors leave to processes whose agent has ended
 DRIVER, RAY, SERVICE = "driver", "ray", "service"
 
 
@@ -59,7 +59,7 @@ class Host:
                 self._watched = True
                 self.after(until - self.now, self._look)
 
-    def lift(self) -> None:
+    def clear(self) -> None:
         """Nothing runs here, or nobody can go on without what does."""
         self.lease = FOREVER
 
@@ -80,7 +80,7 @@ class Host:
     # -- processes ----------------------------------------------------------------------------------------------
 
     def start(self, kind: str, term: int, cycle: int, logical: int) -> Running | None:
-        """None when the lease is over: a keeper looks before it starts anything."""
+        """None when the lease is over: a supervisor looks before it starts anything."""
         if self.expired or not self.alive:
             return None
         process = Running(self, kind, term, cycle, logical)
@@ -99,7 +99,7 @@ class Host:
             self.end(process, "was ended by SIGTERM")
 
     def orphan(self) -> None:
-        """The agent is gone: keepers ask their processes to leave, and kill them when grace or lease are over."""
+        """The agent is gone: supervisors ask their processes to leave, and kill them when grace or lease are over."""
         for process in self.processes:
             self.after(self._world.between(0.0, ORPHAN_GRACE_S), self._kill, [process])
 

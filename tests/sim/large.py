@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from muster.lifecycle.config import Plan
+from muster.lifecycle.config import RunConfig
 from tests.sim.agent import Surroundings
 from tests.sim.follower import Heir
 from tests.sim.host import Host
@@ -26,15 +26,15 @@ class Large:
     spares: int
     losses: int
     seed: int
-    lead_losses: int = 1
+    leader_losses: int = 1
     on_node_loss: str = "replace"
     max_restarts: int = 3
     seconds: float = 120.0  # that the driver takes
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> RunConfig:
         hosts = [f"n{rank}" for rank in range(self.nodes + self.spares)]
-        return Plan(hosts, spares=self.spares, on_node_loss=self.on_node_loss, max_restarts=self.max_restarts)
+        return RunConfig(hosts, spares=self.spares, on_node_loss=self.on_node_loss, max_restarts=self.max_restarts)
 
 
 def simulate(large: Large) -> dict[str, Any]:
@@ -64,18 +64,18 @@ def _lose(world: World, meter: Meter, agents: list[Heir], large: Large) -> None:
     chosen = world.chance.sample(range(1, len(agents)), large.losses)
     times = sorted(world.between(0.1, 0.9) * large.seconds for _ in chosen)
     pending = [
-        (when, rank, place < large.lead_losses) for place, (when, rank) in enumerate(zip(times, chosen, strict=True))
+        (when, rank, place < large.leader_losses) for place, (when, rank) in enumerate(zip(times, chosen, strict=True))
     ]
 
-    def strike(rank: int, lead: bool) -> None:
-        agent = agents[meter.terms[max(meter.terms)]] if lead else agents[rank]
+    def strike(rank: int, leader: bool) -> None:
+        agent = agents[meter.terms[max(meter.terms)]] if leader else agents[rank]
         agent.crash() if world.chance.random() < 0.5 else agent.lose_host()
 
     def note(what: str) -> None:
         if what == "driver":
             while pending:
-                when, rank, lead = pending.pop()
-                world.after(when, strike, rank, lead)
+                when, rank, leader = pending.pop()
+                world.after(when, strike, rank, leader)
 
     meter.on_note = note
 

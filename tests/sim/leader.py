@@ -1,4 +1,4 @@
-"""The lead's edge: it feeds the real protocol, carries its commands out, and acts only while its lease lasts."""
+"""The leader's edge: it feeds the real protocol, carries its commands out, and acts only while its lease lasts."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from tests.sim.follower import Heir
 
 TICK_S = 1.0
-ENTITLE_S = 30.0  # a lead that has no majority for its first driver in this time will not get one
+ENTITLE_S = 30.0  # a leader that has no majority for its first driver in this time will not get one
 
 
 class Lead:
     """One term of one agent."""
 
-    def __init__(self, agent: Heir, seat: Seat) -> None:
-        self._agent, self._seat, self.term = agent, seat, seat.term
+    def __init__(self, agent: Heir, candidate: Seat) -> None:
+        self._agent, self._candidate, self.term = agent, candidate, candidate.term
         around = agent.around
         self._watch, self._files = around.watch, around.files
-        self.protocol = around.watch.protocol(around.plan, agent.now, seat.mandate)
-        self.quorum = around.watch.quorum(seat.charter) if around.plan.succession else None
+        self.protocol = around.watch.protocol(around.plan, agent.now, candidate.term_start)
+        self.quorum = around.watch.quorum(candidate.membership) if around.plan.succession else None
         self.over = False
-        self._told = False  # of a roster of this lead's own
+        self._told = False  # of a roster of this leader's own
         self._roster = Roster(self.protocol)
         self._entitled = self.quorum is None
         self._driver: Running | None = None
@@ -39,12 +39,12 @@ class Lead:
 
     def start(self) -> None:
         agent, term = self._agent, self.term
-        agent.host.lift()
+        agent.host.clear()
         self._watch.leads(agent.rank, term, self.protocol)
         self._agent.ask(lambda: self._files.publish(term, self._publishes), lambda _: None)
         if not term:
             self._launcher_says(list(range(agent.rank)))  # who stands in for others knows that they never came
-        for rank, end in list(self._seat.ends.items()):
+        for rank, end in list(self._candidate.ends.items()):
             self.joined(rank, end)
         self._tick()
 
@@ -55,9 +55,9 @@ class Lead:
 
     def joined(self, rank: int, end: End) -> None:
         if self.quorum is not None:
-            known = self._seat.known[rank]
-            self._tell(self.quorum.answered(rank, self._seat.spoken[rank], known.version if known else -1))
-            self._seat.tell(self.quorum.charter, rank)
+            known = self._candidate.known[rank]
+            self._tell(self.quorum.answered(rank, self._candidate.spoken[rank], known.version if known else -1))
+            self._candidate.tell(self.quorum.membership, rank)
         end.send("welcome", self.protocol.cycle)
         self._feed(m.Arrived(rank, f"n{rank}"))
 
@@ -73,9 +73,9 @@ class Lead:
     def take(self, rank: int, message: tuple[Any, ...]) -> None:
         kind = message[0]
         if kind == "ready":
-            if rank == self.protocol.lead:
+            if rank == self.protocol.leader:
                 self._feed(m.HeadUp(message[1]))
-            self._feed(m.Ready(rank, message[1]))
+            self._feed(m.NodeReady(rank, message[1]))
         elif kind == "service":
             self._feed(m.ServiceReport(message[1], rank, ServiceState.READY, cycle=message[2]))
         elif kind == "gone":
@@ -118,7 +118,7 @@ class Lead:
     def _look(self) -> None:
         """After every event: who is to count from now on."""
         quorum, protocol = self.quorum, self.protocol
-        if quorum is None or protocol.state in ENDED or protocol.outcome is not None or quorum.charter.before:
+        if quorum is None or protocol.state in ENDED or protocol.outcome is not None or quorum.membership.before:
             return  # one change at a time
         if (protocol.state is RunState.GATHERING and not self._told) or not self._roster.changed():
             return  # who counted before does so until it is known who is there
@@ -130,12 +130,12 @@ class Lead:
     def _tell(self, changed: bool) -> None:
         if changed and self.quorum is not None:
             self._watch.note("charter")
-            self._agent.say(f"tells {self.quorum.charter}")
-            self._seat.tell(self.quorum.charter)
+            self._agent.say(f"tells {self.quorum.membership}")
+            self._candidate.tell(self.quorum.membership)
             self._look()
 
     def _renew(self) -> None:
-        """From when a roster of this lead's own is in force; before that it runs nothing that must not run twice."""
+        """From when a roster of this leader's own is in force; before that it runs nothing that must not run twice."""
         assert self.quorum is not None
         if self._entitled or (self._told and self.quorum.take(self._agent.now)):
             self._entitled = True
@@ -152,7 +152,7 @@ class Lead:
         self._agent.say(f"leads term {self.term} no more")
         self.over = True
         self._watch.gave_way(self._agent.rank, self.term)
-        self._seat.abandon()
+        self._candidate.close_all()
         self._agent.host.end_all()
         self._agent.give_way()
 
@@ -160,7 +160,7 @@ class Lead:
 
     def _perform(self, command: m.Command) -> None:
         if isinstance(command, m.StartHead):
-            self._send(self.protocol.lead, "start", 0)
+            self._send(self.protocol.leader, "start", 0)
         elif isinstance(command, m.StartWorker):
             self._send(command.rank, "start", self.protocol.nodes[command.rank].logical)
         elif isinstance(command, m.StartServices):
@@ -184,12 +184,12 @@ class Lead:
         """To whoever is next: this node is excluded, and there is no driver that they would have to wait for."""
         assert self.quorum is not None
         self._watch.note("yield")
-        self._seat.tell(self.quorum.charter.without_lead())
-        self._seat.retire()
+        self._candidate.tell(self.quorum.membership.without_leader())
+        self._candidate.retire()
         self._give_way()
 
     def _send(self, rank: int, *message: Any) -> None:
-        end = self._seat.ends.get(rank)
+        end = self._candidate.ends.get(rank)
         if end is not None:
             end.send(*message)
 
@@ -197,7 +197,7 @@ class Lead:
         """Nobody can come after us without knowing of this cycle."""
         if self._wanted is None or not self._entitled:
             return
-        known = self.quorum is None or (self.quorum.settled and self.quorum.charter.cycle == self._wanted)
+        known = self.quorum is None or (self.quorum.settled and self.quorum.membership.cycle == self._wanted)
         if known:
             cycle, self._wanted = self._wanted, None
             self._agent.after(self._agent.around.world.between(0.0, 0.3), self._drive, cycle)
@@ -235,8 +235,8 @@ class Lead:
 
     def _dismiss(self, reason: str) -> None:
         """Everybody may go, this agent with them. The reason is the one that was recorded first."""
-        self._watch.dismissed[self.term] = list(self._seat.ends), reason
-        self._seat.closed = True
-        for end in self._seat.ends.values():
+        self._watch.dismissed[self.term] = list(self._candidate.ends), reason
+        self._candidate.closed = True
+        for end in self._candidate.ends.values():
             end.send("bye", reason)
         self._agent.leave(reason)

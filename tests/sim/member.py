@@ -1,10 +1,10 @@
-"""What an agent does for its own node: obey one lead, answer its beats at once, report, leave nothing behind."""
+"""What an agent does for its own node: obey one leader, answer its beats at once, report, leave nothing behind."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from muster.election.membership import LEASE_S, Charter
+from muster.election.membership import LEASE_S, Membership
 from tests.sim.agent import Agent, Surroundings
 from tests.sim.host import DRIVER, RAY, SERVICE, Host, Running
 from tests.sim.network import End
@@ -14,15 +14,15 @@ START_S, CLEAN_S = (0.2, 4.0), (0.05, 1.5)  # what Ray takes to come up, and to 
 
 
 class Member(Agent):
-    """Under one lead; how it comes to the next one is the heir's part."""
+    """Under one leader; how it comes to the next one is the follower's part."""
 
     def __init__(self, around: Surroundings, host: Host) -> None:
         super().__init__(around, host)
-        self.end: End | None = None  # the connection to the lead
-        self.charter: Charter | None = None
-        self.term, self.lead_rank = -1, 0  # whom it follows
+        self.end: End | None = None  # the connection to the leader
+        self.membership: Membership | None = None
+        self.term, self.leader_rank = -1, 0  # whom it follows
         self.cycle = 0
-        self.answered = 0.0  # when a lead last had a sign of life from us
+        self.answered = 0.0  # when a leader last had a sign of life from us
         self._orders: list[tuple[Any, ...]] = []  # that wait for one that takes time
         self._busy = False
         self._greeted = False
@@ -31,7 +31,7 @@ class Member(Agent):
 
     def join(self, term: int, rank: int) -> None:
         """Connect; what is not answered in time has failed."""
-        self.term, self.lead_rank, self._greeted = term, rank, False
+        self.term, self.leader_rank, self._greeted = term, rank, False
         self.end = end = self.around.network.connect(self, self, rank, term)
         self.after(HANDSHAKE_S, self._too_late, end)
 
@@ -41,29 +41,29 @@ class Member(Agent):
             self.ended(end)
 
     def _greet(self, end: End) -> None:
-        """From here on the lead may count us, whatever becomes of the connection."""
+        """From here on the leader may count us, whatever becomes of the connection."""
         self._greeted, self.answered = True, self.now
         self._orders, self._busy = [], False
-        end.send("greeting", self.rank, self.charter, self.now)
+        end.send("greeting", self.rank, self.membership, self.now)
         self.listen(end, self._silent)
 
     @property
     def leads(self) -> bool:
-        return self.lead_rank == self.rank
+        return self.leader_rank == self.rank
 
-    # -- what the lead says -------------------------------------------------------------------------------------
+    # -- what the leader says -------------------------------------------------------------------------------------
 
     def heard(self, end: End, message: tuple[Any, ...]) -> None:
         """Beats and charters are answered at once, whatever an order takes."""
         if end is not self.end:
-            return  # of a lead that was left
+            return  # of a leader that was left
         end.wait = self.now
         kind = message[0]
         if kind == "beat":
             self._answer(end, message[1])
             self._renew(message[2])
         elif kind == "charter":
-            self.charter = message[1]
+            self.membership = message[1]
             self._answer(end, None)
             self._renew(message[2])
         elif kind == "nonce":
@@ -71,19 +71,19 @@ class Member(Agent):
         elif self._busy:
             self._orders.append(message)
         else:
-            self._obey(end, message)
+            self._handle(end, message)
 
     def _answer(self, end: End, sent: float | None) -> None:
         """With the time that the beat carried; without one we tell only what we know."""
         self.answered = self.now
-        end.send("answer", sent, self.charter.version if self.charter else -1, self.now)
+        end.send("answer", sent, self.membership.version if self.membership else -1, self.now)
 
     def _renew(self, echo: float) -> None:
-        """From when we said what the lead has heard last: before it calls us silent our processes are gone."""
-        if self.charter is not None and not self.leads:
+        """From when we said what the leader has heard last: before it calls us silent our processes are gone."""
+        if self.membership is not None and not self.leads:
             self.host.renew(echo + LEASE_S)
 
-    def _obey(self, end: End, message: tuple[Any, ...]) -> None:
+    def _handle(self, end: End, message: tuple[Any, ...]) -> None:
         kind = message[0]
         if kind == "welcome":
             self.cycle = message[1]
@@ -102,7 +102,7 @@ class Member(Agent):
             self._busy = True
             self.after(self._end_processes(), self._stopped, end, message[1])
         elif kind == "retire":
-            self.parted(end, owed=None)
+            self.loss_reason(end, owed=None)
         elif kind == "bye":
             self.leave(message[1])
 
@@ -135,7 +135,7 @@ class Member(Agent):
         self._busy = False
         end.send("gone", cycle)
         while self._orders and not self._busy and end is self.end and self.alive:
-            self._obey(end, self._orders.pop(0))
+            self._handle(end, self._orders.pop(0))
 
     def report(self, phase: str) -> None:
         """Something is wrong with this node."""
@@ -147,12 +147,12 @@ class Member(Agent):
 
     def ended(self, end: End) -> None:
         if end is self.end:
-            self.parted(end, self.answered if self._greeted else None)
+            self.loss_reason(end, self.answered if self._greeted else None)
 
     def _silent(self, end: End) -> None:
         """It may live: the connection stays open, since an ended one tells it something."""
         if end is self.end:
-            self.parted(end, self.answered)
+            self.loss_reason(end, self.answered)
 
-    def parted(self, end: End, owed: float | None) -> None:
+    def loss_reason(self, end: End, owed: float | None) -> None:
         raise NotImplementedError

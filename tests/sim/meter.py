@@ -1,4 +1,4 @@
-"""What a run costs: messages and bytes as they would be on the wire, and the time of the lead's own code."""
+"""What a run costs: messages and bytes as they would be on the wire, and the time of the leader's own code."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections import Counter
 from typing import Any
 
-from muster.election.membership import Charter
-from muster.election.quorum_lease import Quorum
+from muster.election.membership import Membership
+from muster.election.quorum_lease import QuorumLease
 from muster.lifecycle import events as m
-from muster.lifecycle.config import Mandate, Plan
-from muster.lifecycle.state_machine import Protocol
+from muster.lifecycle.config import RunConfig, TermStart
+from muster.lifecycle.state_machine import RunStateMachine
 from muster.lifecycle.states import RunState
 from tests.sim.invariants import Watch
 from tests.sim.world import World
@@ -37,7 +37,7 @@ PLACES = {"greeting": 2, "charter": 1}  # of the charter in it
 class Meter(Watch):
     """Watches as always, and measures."""
 
-    def __init__(self, plan: Plan, world: World) -> None:
+    def __init__(self, plan: RunConfig, world: World) -> None:
         super().__init__(plan)
         self._world = world
         self.messages: Counter[str] = Counter()  # by kind
@@ -48,16 +48,16 @@ class Meter(Watch):
         self._began = (0.0, 0.0)
         self._sizes: dict[Any, int] = {}
 
-    def protocol(self, plan: Plan, now: float, mandate: Mandate) -> Protocol:
+    def protocol(self, plan: RunConfig, now: float, term_start: TermStart) -> RunStateMachine:
         self._began = self._world.now, self.cpu
         start = time.process_time()
-        made = MeteredProtocol(plan, now, mandate)
+        made = MeteredProtocol(plan, now, term_start)
         self.cpu += time.process_time() - start
         made.meter = self
         return made
 
-    def quorum(self, charter: Charter) -> Quorum:
-        made = MeteredQuorum(charter)
+    def quorum(self, membership: Membership) -> QuorumLease:
+        made = MeteredQuorum(membership)
         made.meter = self
         return made
 
@@ -73,11 +73,11 @@ class Meter(Watch):
     def _size(self, message: tuple[Any, ...]) -> int:
         """Of the JSON line; messages of one kind differ by a digit or two, but for the charter in them."""
         kind = message[0]
-        charter = message[PLACES[kind]] if kind in PLACES else None
-        key = kind if charter is None else (kind, charter.version)
+        membership = message[PLACES[kind]] if kind in PLACES else None
+        key = kind if membership is None else (kind, membership.version)
         if key not in self._sizes:
             fields = dict(zip(FIELDS[kind], message[1:], strict=False))
-            told = {"charter": charter.as_record()} if charter is not None else {}
+            told = {"charter": membership.as_record()} if membership is not None else {}
             self._sizes[key] = len(json.dumps({"type": kind, **fields, **told})) + 1
         return self._sizes[key]
 
@@ -89,7 +89,7 @@ class Meter(Watch):
             self.rounds.append((cycle, self._world.now - since, self.cpu - cpu))
 
 
-class MeteredProtocol(Protocol):
+class MeteredProtocol(RunStateMachine):
     """The real one, with a clock beside it."""
 
     meter: Meter
@@ -103,7 +103,7 @@ class MeteredProtocol(Protocol):
         return commands
 
 
-class MeteredQuorum(Quorum):
+class MeteredQuorum(QuorumLease):
     """The real one, with a clock beside it."""
 
     meter: Meter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from muster.lifecycle.config import FAIL, REPLACE, RESTART, Plan
+from muster.lifecycle.config import FAIL, REPLACE, RESTART, RunConfig
 from muster.lifecycle.services import ANY, HEAD, ServicePlan
 from tests.sim.agent import Surroundings
 from tests.sim.faults import Faults
@@ -32,10 +32,10 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
 
-def drawn_plan(world: World) -> Plan:
+def drawn_plan(world: World) -> RunConfig:
     chance = world.chance
     nodes = chance.choice((2, 3, 3, 4, 5, 5, 6, 7, MOST_NODES))
-    return Plan(
+    return RunConfig(
         [f"n{rank}" for rank in range(nodes)],
         ray=chance.random() < 0.7,
         gather_timeout=40.0,
@@ -48,7 +48,7 @@ def drawn_plan(world: World) -> Plan:
     )
 
 
-def with_services(world: World) -> Plan:
+def with_services(world: World) -> RunConfig:
     """The same with two services, one of them on every node."""
     other = ServicePlan("other", world.chance.choice((HEAD, ANY, 2)), deadline=60.0)
     return replace(drawn_plan(world), services=(ServicePlan("every", deadline=60.0), other))
@@ -57,7 +57,7 @@ def with_services(world: World) -> Plan:
 def run(
     seed: int,
     traced: bool = False,
-    draw: Callable[[World], Plan] = drawn_plan,
+    draw: Callable[[World], RunConfig] = drawn_plan,
     faults: Callable[[Surroundings, Sequence[Heir], float], object] = Faults,
 ) -> Result:
     """The same seed always gives the same schedule."""

@@ -34,7 +34,7 @@ def _one(options: argparse.Namespace) -> int:
         options.spares,
         options.losses,
         options.seed,
-        lead_losses=min(options.lead_losses, options.losses),
+        leader_losses=min(options.leader_losses, options.losses),
         on_node_loss=options.on_node_loss,
         max_restarts=options.max_restarts,
     )

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from muster.election import campaign
-from muster.election.membership import LEASE_S, Charter
-from muster.election.quorum_lease import Quorum
-from muster.lifecycle.config import RESTART, Plan
-from muster.lifecycle.events import Arrived, DriverEnded, Event, HeadUp, NodeGone, Ready
+from muster.election.membership import LEASE_S, Membership
+from muster.election.quorum_lease import QuorumLease
+from muster.lifecycle.config import RESTART, RunConfig
+from muster.lifecycle.events import Arrived, DriverEnded, Event, HeadUp, NodeGone, NodeReady
 from muster.lifecycle.services import Services
-from muster.lifecycle.state_machine import Protocol
+from muster.lifecycle.state_machine import RunStateMachine
 from muster.lifecycle.states import RunState
 from tests.sim import host, member, simulate
 from tests.sim.agent import Surroundings
@@ -80,10 +80,10 @@ def test_what_many_schedules_break_is_told_by_its_seed_with_a_trace(
     assert any("claims term 1" in line for line in told)
 
 
-def spare_plan(world: World) -> Plan:
-    """With a spare, restarts and enough nodes for another lead."""
+def spare_plan(world: World) -> RunConfig:
+    """With a spare, restarts and enough nodes for another leader."""
     nodes = world.chance.randint(3, 8)
-    return Plan([f"n{rank}" for rank in range(nodes)], spares=1, on_node_loss=RESTART, max_restarts=1)
+    return RunConfig([f"n{rank}" for rank in range(nodes)], spares=1, on_node_loss=RESTART, max_restarts=1)
 
 
 class LoseTheLead:
@@ -102,28 +102,28 @@ class LoseTheLead:
 
     def _strike(self) -> None:
         agents = self._agents
-        lead, others = agents[0], [agent.rank for agent in agents[1:]]
+        leader, others = agents[0], [agent.rank for agent in agents[1:]]
         way = self._around.world.chance.choice(["crash", "host", "network", "stop"])
         if way == "crash":
-            lead.crash()
+            leader.crash()
         elif way == "host":
-            lead.lose_host()
+            leader.lose_host()
         elif way == "network":
             ways = [pair for rank in others for pair in ((0, rank), (rank, 0))]
             self._around.network.block(ways, 1e6)
         else:
-            lead.stop()
-            self._around.world.after(120.0, lead.resume)
+            leader.stop()
+            self._around.world.after(120.0, leader.resume)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_lost_lead_alone_never_ends_a_run_that_has_a_spare_and_a_restart(seed: int) -> None:
+def test_a_lost_leader_alone_never_ends_a_run_that_has_a_spare_and_a_restart(seed: int) -> None:
     result = run(seed, draw=spare_plan, faults=LoseTheLead)
     assert (result.broken, result.outcome) == (None, "succeeded")
     assert (result.terms, result.cycles) == (2, 1)
 
 
-def test_a_large_run_goes_on_without_the_nodes_it_loses_and_without_its_lead() -> None:
+def test_a_large_run_goes_on_without_the_nodes_it_loses_and_without_its_leader() -> None:
     figures = simulate_large(Large(nodes=300, spares=12, losses=8, seed=3))
     assert figures["outcome"] == "the driver exited with 0"
     assert (figures["terms"], figures["cycles"]) == (2, 2)
@@ -141,10 +141,10 @@ class Searched(list):  # type: ignore[type-arg]
 
 def searched(nodes: int) -> int:
     """From the first arrival to the last word of a node that is clean."""
-    protocol = Protocol(Plan([f"n{rank}" for rank in range(nodes)], spares=1), 0.0)
+    protocol = RunStateMachine(RunConfig([f"n{rank}" for rank in range(nodes)], spares=1), 0.0)
     protocol.nodes = looked = Searched(protocol.nodes)
     together: list[Event] = [HeadUp(), DriverEnded(0, "exited with 0")]
-    for kind in (lambda rank: Arrived(rank, f"n{rank}"), Ready, NodeGone):
+    for kind in (lambda rank: Arrived(rank, f"n{rank}"), NodeReady, NodeGone):
         for rank in range(nodes):
             protocol.handle(kind(rank), 0.0)
         if together:
@@ -153,17 +153,17 @@ def searched(nodes: int) -> int:
     return looked.looks
 
 
-def test_ten_times_the_nodes_are_ten_times_the_work_for_the_lead_not_a_hundred_times() -> None:
+def test_ten_times_the_nodes_are_ten_times_the_work_for_the_leader_not_a_hundred_times() -> None:
     assert searched(2000) <= 12 * searched(200)
 
 
-def many_spares(world: World) -> Plan:
-    """The lead alone could do the work."""
-    return Plan([f"n{rank}" for rank in range(5)], ray=False, spares=4, on_node_loss=RESTART, max_restarts=2)
+def many_spares(world: World) -> RunConfig:
+    """The leader alone could do the work."""
+    return RunConfig([f"n{rank}" for rank in range(5)], ray=False, spares=4, on_node_loss=RESTART, max_restarts=2)
 
 
 class LeaveTheLeadAtOnce:
-    """One node never comes. When the round has closed without it, nothing comes through to the lead any more."""
+    """One node never comes. When the round has closed without it, nothing comes through to the leader any more."""
 
     def __init__(self, around: Surroundings, agents: Sequence[Heir], until: float) -> None:
         self._around, self._others = around, [agent.rank for agent in agents[1:]]
@@ -177,13 +177,13 @@ class LeaveTheLeadAtOnce:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_lead_that_was_left_before_it_could_act_never_acts_though_all_others_have_ended(seed: int) -> None:
+def test_a_leader_that_was_left_before_it_could_act_never_acts_though_all_others_have_ended(seed: int) -> None:
     result = run(seed, draw=many_spares, faults=LeaveTheLeadAtOnce)
     assert (result.broken, result.outcome, result.terms) == (None, "succeeded", 2)
 
 
 class LoseTheFirstHost:
-    """Before its agent has begun: no lead was there, and its launcher says nothing."""
+    """Before its agent has begun: no leader was there, and its launcher says nothing."""
 
     def __init__(self, around: Surroundings, agents: Sequence[Heir], until: float) -> None:
         agents[0].lose_host()
@@ -209,7 +209,8 @@ def test_half_being_enough_for_a_candidate_would_be_found(monkeypatch: pytest.Mo
 
 
 class AnswersThatComeLate:
-    """While the driver runs: answers to the lead are held up, then its beats are cut off, then those answers arrive."""
+    """While the driver runs: answers to the leader are held up, then its beats are cut off, then those answers
+    arrive."""
 
     def __init__(self, around: Surroundings, agents: Sequence[Heir], until: float) -> None:
         self._around, self._others = around, [agent.rank for agent in agents[1:]]
@@ -254,26 +255,26 @@ def test_a_lease_that_nobody_enforces_would_be_found(monkeypatch: pytest.MonkeyP
 
 
 def test_counting_the_dead_out_before_the_first_lease_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Quorum.__init__
+    real = QuorumLease.__init__
 
-    def forgetful(self: Quorum, charter: Charter) -> None:
-        real(self, charter)
+    def forgetful(self: QuorumLease, membership: Membership) -> None:
+        real(self, membership)
         self._held = True
 
-    monkeypatch.setattr(Quorum, "__init__", forgetful)
-    monkeypatch.setattr(Quorum, "take", lambda self, now: self.settled and self.lease() > now)
+    monkeypatch.setattr(QuorumLease, "__init__", forgetful)
+    monkeypatch.setattr(QuorumLease, "take", lambda self, now: self.settled and self.lease() > now)
     results = [run(seed, draw=many_spares, faults=LeaveTheLeadAtOnce) for seed in range(20)]
     assert any("starts after" in (result.broken or "") for result in results)
 
 
-def test_keepers_that_kill_too_late_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supervisors_that_kill_too_late_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "KILL_S", 8.0)
     assert first_broken(500) is not None
 
 
 def test_a_member_whose_lease_runs_from_the_receipt_of_a_beat_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(self: Member, echo: float) -> None:
-        if self.charter is not None and not self.leads:
+        if self.membership is not None and not self.leads:
             self.host.renew(self.now + LEASE_S)
 
     monkeypatch.setattr(member.Member, "_renew", late)

@@ -13,10 +13,10 @@ from tests.fake_slurm import FakeSlurm, fake_slurm
 
 from muster.agent.slurm_job import Seen, parsed
 from muster.api import RunHandle, submit, submit_array
-from muster.launch.exec_step import Entry, Node, session_environment
+from muster.launch.exec_step import Entry, TargetNode, session_environment
 from muster.rundir import RunPaths, read_record, write_json
 from muster.runs.array import ends
-from muster.runs.monitor import Liveness, record_silent_end
+from muster.runs.monitor import RunMonitor, record_silent_end
 from muster.runs.release import release, release_all
 from muster.runs.removal import plan
 from muster.runs.stop import stop_run
@@ -66,7 +66,7 @@ def test_a_cluster_that_the_user_s_environment_chose_is_recorded_too(
 def test_without_a_chosen_cluster_none_is_named(job: dict[str, Any], fake_slurm: FakeSlurm) -> None:
     run = submitted(job)
     fake_slurm.knows("17", "RUNNING", run.script)
-    assert read_record(run.submission)["cluster"] is None and Liveness(run).ended() is None
+    assert read_record(run.submission)["cluster"] is None and RunMonitor(run).ended() is None
     assert clusters_of(fake_slurm.calls) == set()
 
 
@@ -93,7 +93,7 @@ def test_a_job_of_the_same_id_on_this_cluster_is_never_asked_about_nor_cancelled
     fake_slurm.knows("17", "RUNNING", run.script)  # the one here, which even looks alike
     fake_slurm.knows("17", "COMPLETING", run.script, cluster="west")
     before = len(fake_slurm.calls)
-    assert Liveness(run).ended() is None
+    assert RunMonitor(run).ended() is None
     assert release(run) is None and release_all([run]) == []
     stop_run(run, "stopped by alice")
     plan([run], time.time() + 1, 0, False)
@@ -124,7 +124,7 @@ async def _all(runs: list[RunPaths]) -> list[Any]:
 
 def test_a_shell_on_a_node_is_a_step_of_the_job_on_its_cluster(tmp_path: Path) -> None:
     run = RunPaths(str(tmp_path))
-    entry = Entry(run, run.attempt(0), Node(0, "n1", "python3", 1), "17", 0, None, cluster="west")
+    entry = Entry(run, run.attempt(0), TargetNode(0, "n1", "python3", 1), "17", 0, None, cluster="west")
     assert entry.command(pty=False)[:3] == ["srun", "--clusters=west", "--jobid=17"]
     assert "SLURM_CLUSTERS" not in session_environment({"SLURM_CLUSTERS": "east"}, [])
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from muster.errors import Mistake
 from muster.launch import slurm_directives
-from muster.launch.target import Place, choose_place
+from muster.launch.target import Target, choose_target
 from muster.spec import JobSpec
 
 
@@ -35,7 +35,7 @@ def test_what_cannot_be_is_refused_with_the_reason(fields: dict[str, Any], why: 
 
 def test_segments_are_counted_when_it_is_known_how_many_nodes_there_are(allocation: dict[str, str]) -> None:
     assert job(segment=4).segment == 4
-    assert choose_place(job(segment=4), allocation).nodes == 4
+    assert choose_target(job(segment=4), allocation).nodes == 4
 
 
 def test_slurm_is_asked_for_the_nodes_and_the_spares() -> None:
@@ -62,10 +62,10 @@ def allocation(tmp_path: Any) -> dict[str, str]:
 def test_inside_an_allocation_the_job_works_on_what_the_spares_leave(
     allocation: dict[str, str], fields: dict[str, Any], nodes: int
 ) -> None:
-    assert choose_place(job(**fields), allocation) == Place("allocation", nodes)
+    assert choose_target(job(**fields), allocation) == Target("allocation", nodes)
 
 
 @pytest.mark.parametrize("fields", [{"spares": 4}, {"spares": 2, "nodes": 3}])
 def test_an_allocation_too_small_for_the_spares_is_refused(allocation: dict[str, str], fields: dict[str, Any]) -> None:
     with pytest.raises(Mistake, match=r"has 4 nodes, too few for .*--spares"):
-        choose_place(job(**fields), allocation)
+        choose_target(job(**fields), allocation)

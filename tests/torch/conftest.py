@@ -18,8 +18,8 @@ import pytest
 from tests.running import wait_for
 
 from muster.torch.elastic_types import ElasticPlan
-from muster.torch.session import Round, Session
-from muster.torch.settings import Settings
+from muster.torch.session import NodeSession, Round
+from muster.torch.settings import RendezvousSettings
 
 DEADLINE_S = 120.0
 REPOSITORY = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def free_port() -> int:
 class Player:
     """A node that does what torchrun would, in a thread: joins rounds until told not to."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: NodeSession) -> None:
         self.session = session
         self.rounds: list[Round] = []
         self.error: BaseException | None = None
@@ -80,12 +80,12 @@ class Game:
     def player(self, number: int, token: bytes = b"secret", is_host: bool | None = None, **plan: Any) -> Player:
         is_host = not self.players if is_host is None else is_host
         settings = self.settings(number, token, is_host, **plan)
-        player = Player(Session(settings, lambda: (next(self._stores), object())))
+        player = Player(NodeSession(settings, lambda: (next(self._stores), object())))
         self.players.append(player)
         return player
 
-    def settings(self, number: int, token: bytes = b"secret", is_host: bool = False, **plan: Any) -> Settings:
-        return Settings(
+    def settings(self, number: int, token: bytes = b"secret", is_host: bool = False, **plan: Any) -> RendezvousSettings:
+        return RendezvousSettings(
             "127.0.0.1",
             self.port,
             "run",

@@ -292,7 +292,7 @@ def test_nodes_that_finish_although_they_were_called_back_have_succeeded() -> No
 
 def test_without_the_coordinator_s_own_node_there_is_no_job() -> None:
     play = Play(1, spares=1).run(1, 2)
-    play.job.lead = 2  # a spare, even
+    play.job.leader = 2  # a spare, even
     assert play.lost(2, "was ended by SIGTERM") == [End((1,))]
     assert play.job.outcome is not None and play.job.outcome.exit_code == 125
 

@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 from tests.torch.conftest import free_port, needs_torch
 
-from muster.lifecycle.events import Outcome
+from muster.lifecycle.events import RunOutcome
 from muster.torch.elastic_types import ElasticPlan
-from muster.torch.launch_env import Surroundings
-from muster.torch.settings import Settings
+from muster.torch.launch_env import LaunchEnvironment
+from muster.torch.settings import RendezvousSettings
 
 pytestmark = needs_torch
 
-STEP = Surroundings("n3", number=2, hosts=("n1", "n2", "n3"), nodes=3, endpoint="n1:24711", run_id="4711.0")
-NOWHERE = Surroundings("here")
+STEP = LaunchEnvironment("n3", number=2, hosts=("n1", "n2", "n3"), nodes=3, endpoint="n1:24711", run_id="4711.0")
+NOWHERE = LaunchEnvironment("here")
 
 
 def handler(**plan: Any) -> Any:
     from muster.torch.handler import MusterRendezvous
 
-    settings = Settings(
+    settings = RendezvousSettings(
         "127.0.0.1",
         free_port(),
         "run",
@@ -41,7 +41,7 @@ def child_failure(exit_code: int) -> Any:
     return ChildFailedError("train.py", {5: ProcessFailure(0, 1234, exit_code, "/no/such/file")})
 
 
-def parsed(*words: str, place: Surroundings = STEP, **environ: str) -> Any:
+def parsed(*words: str, place: LaunchEnvironment = STEP, **environ: str) -> Any:
     from muster.torch.launcher import parse
 
     return parse([*words, "train.py", "--lr", "1"], place, environ)
@@ -90,18 +90,18 @@ def test_shutdown_raises_nothing_whatever_the_state(monkeypatch: pytest.MonkeyPa
 def test_a_node_that_comes_when_the_job_has_succeeded_exits_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
     from muster.torch.session import JobOver
 
-    def over(outcome: Outcome) -> Any:
+    def over(outcome: RunOutcome) -> Any:
         def join(reach_store: Any) -> None:
             raise JobOver(outcome)
 
         return join
 
     rendezvous = handler()
-    monkeypatch.setattr(rendezvous._session, "join", over(Outcome("succeeded", 0, "all workers succeeded")))
+    monkeypatch.setattr(rendezvous._session, "join", over(RunOutcome("succeeded", 0, "all workers succeeded")))
     with pytest.raises(SystemExit) as caught:
         rendezvous.next_rendezvous()
     assert caught.value.code == 0
-    monkeypatch.setattr(rendezvous._session, "join", over(Outcome("failed", 3, "n2: the worker failed")))
+    monkeypatch.setattr(rendezvous._session, "join", over(RunOutcome("failed", 3, "n2: the worker failed")))
     with pytest.raises(Exception, match="n2: the worker failed"):
         rendezvous.next_rendezvous()
     rendezvous.shutdown()
@@ -156,8 +156,8 @@ def test_our_options_reach_the_rendezvous_as_its_conf() -> None:
 def test_the_exit_code_is_the_job_s_and_never_a_success_that_nobody_confirmed(capsys: Any) -> None:
     from muster.torch.launcher import exit_code
 
-    assert exit_code(Outcome("succeeded", 0, ""), None) == 0
-    assert exit_code(Outcome("failed", 3, "n1: the worker of rank 0 exited with 3"), None) == 3
+    assert exit_code(RunOutcome("succeeded", 0, ""), None) == 0
+    assert exit_code(RunOutcome("failed", 3, "n1: the worker of rank 0 exited with 3"), None) == 3
     assert exit_code(None, None) == 125
     assert exit_code(None, child_failure(4)) == 4
     assert exit_code(None, RuntimeError("no coordinator")) == 125

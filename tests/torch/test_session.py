@@ -8,7 +8,7 @@ import pytest
 from tests.running import wait_for
 from tests.torch.conftest import DEADLINE_S, Game, Player
 
-from muster.lifecycle.events import Outcome
+from muster.lifecycle.events import RunOutcome
 from muster.torch.session import JobOver, Refused, Unreachable
 from muster.torch.standalone import coordinate
 
@@ -156,7 +156,7 @@ def test_a_spare_that_leaves_does_not_wait_for_the_job(game: Game) -> None:
 
 def test_a_coordinator_that_is_no_node_closes_rounds_without_taking_part(game: Game) -> None:
     settings = game.settings(9, **SPARE)
-    outcome: list[Outcome] = []
+    outcome: list[RunOutcome] = []
     listening = threading.Event()
 
     def serve() -> None:

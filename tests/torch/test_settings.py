@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from muster.torch.launch_env import Surroundings, surroundings
-from muster.torch.settings import Settings, parse_endpoint, settings_of, token_of
+from muster.torch.launch_env import LaunchEnvironment, launch_environment
+from muster.torch.settings import RendezvousSettings, parse_endpoint, settings_of, token_of
 
 STEP = {
     "SLURM_JOB_ID": "4711",
@@ -31,28 +31,28 @@ GANG = {
 }
 
 
-def settings(nodes: tuple[int, int] = (2, 2), **conf: Any) -> Settings:
-    return settings_of("n1:29400", "run", nodes, conf, Surroundings("n1", number=3))
+def settings(nodes: tuple[int, int] = (2, 2), **conf: Any) -> RendezvousSettings:
+    return settings_of("n1:29400", "run", nodes, conf, LaunchEnvironment("n1", number=3))
 
 
 def test_a_step_of_slurm_s_says_who_takes_part_and_where_they_meet() -> None:
-    place = surroundings(STEP)
+    place = launch_environment(STEP)
     assert place.hosts == ("gpu07", "gpu08", "gpu09", "gpu10")
     assert (place.host, place.number, place.nodes) == ("gpu09", 2, 4)
     assert (place.endpoint, place.run_id) == ("gpu07:24711", "4711.0")
 
 
 def test_another_step_of_the_same_job_meets_elsewhere() -> None:
-    assert surroundings({**STEP, "SLURM_STEP_ID": "1"}).endpoint != surroundings(STEP).endpoint
+    assert launch_environment({**STEP, "SLURM_STEP_ID": "1"}).endpoint != launch_environment(STEP).endpoint
 
 
 def test_a_batch_script_is_no_step_though_slurm_numbers_it() -> None:
     batch = {name: value for name, value in STEP.items() if "STEP" not in name}
-    assert surroundings(batch) == Surroundings("gpu09")
+    assert launch_environment(batch) == LaunchEnvironment("gpu09")
 
 
 def test_a_gang_of_muster_s_own_says_the_same_by_its_variables() -> None:
-    assert surroundings({**STEP, **GANG}) == Surroundings(
+    assert launch_environment({**STEP, **GANG}) == LaunchEnvironment(
         "gpu08", number=1, nodes=3, endpoint="[fd00::1]:21000", run_id="train-1.0.2"
     )
 

@@ -121,7 +121,7 @@ class SyntheticRun:
         write_json(self.attempt.outcome, {"exit_code": code, "state": state, "end_reason": reason})
 
     def write(self, state: str, **fields: Any) -> None:
-        """What the lead has published by now."""
+        """What the leader has published by now."""
         Path(self.attempt.events()).write_text("".join(f"{line}\n" for line in self.lines))
         nodes = [
             {"rank": r, "host": h, "role": self.roles[r], "logical_rank": None, "state": self.states[r]}
@@ -153,7 +153,7 @@ class SyntheticRun:
         write_json(self.attempt.status(), {**status, **fields})
 
     def _serving(self, state: str) -> dict[str, Any]:
-        """As a lead publishes it while nodes serve; it forgets instances when their nodes are told to stop."""
+        """As a leader publishes it while nodes serve; it forgets instances when their nodes are told to stop."""
         over = state in ("succeeded", "failed")
         return {
             name: {

@@ -83,6 +83,6 @@ def test_a_place_that_cannot_be_written_is_no_reason_to_fail(run: SyntheticRun) 
 
 def test_nothing_is_written_of_an_attempt_that_another_follows(run: SyntheticRun) -> None:
     run.ends(3)
-    write_json(run.attempt.sequel, {"again": "requeue", "cause": "exit=3", "note": ""})
+    write_json(run.attempt.next_attempt, {"again": "requeue", "cause": "exit=3", "note": ""})
     assert not MetricsFile(run.paths).refresh()
     assert not os.path.exists(run.paths.metrics)

@@ -20,7 +20,7 @@ from muster.views.service_gate import gate_of
 from muster.views.service_lines import instance_lines
 from muster.views.services import services
 from muster.views.summary import summary
-from muster.views.terminal import BringUp, Top, plain_line
+from muster.views.terminal import BringUpView, Top, plain_line
 from muster.views.timeline import timeline
 
 
@@ -81,7 +81,7 @@ def test_what_is_waited_for_names_the_service_and_its_nodes(tmp_path: Path) -> N
     record = read(run)
     waits = waits_for(record, timeline(record))
     assert waits is not None and waits[0] == "sandbox is awaited on gpu[0001-0004]"
-    for view in (Top(run.paths, lambda: START + 100.0), BringUp(run.paths, lambda: START + 100.0)):
+    for view in (Top(run.paths, lambda: START + 100.0), BringUpView(run.paths, lambda: START + 100.0)):
         text = "\n".join(drawn(view))
         assert "sandbox is awaited on gpu[0001-0004], for" in text and "service sandbox: 1 of 5 ready" in text
 

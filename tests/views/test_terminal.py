@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.views.synthetic import HOSTILE, START, SyntheticRun, hostile_run, large_run, load
 
 from muster.views.record import RunReader
-from muster.views.terminal import BringUp, Top, View, plain_line
+from muster.views.terminal import BringUpView, Top, View, plain_line
 from muster.views.timeline import timeline
 
 
@@ -41,7 +41,7 @@ def test_who_is_missing_is_named_and_every_node_has_its_cell(tmp_path: Path) -> 
 
 
 def test_without_unicode_letters_take_the_place_of_signs(tmp_path: Path) -> None:
-    lines = drawn(BringUp(gathering(tmp_path / "train").paths, lambda: START + 60.0), encoding="ascii")
+    lines = drawn(BringUpView(gathering(tmp_path / "train").paths, lambda: START + 60.0), encoding="ascii")
     assert any("raooao" in line for line in lines)
 
 
@@ -78,7 +78,7 @@ def test_nothing_hostile_moves_the_cursor(tmp_path: Path) -> None:
     run = hostile_run(tmp_path / "r")
     record = RunReader(run.paths).read()
     shown = "\n".join(
-        [*drawn(Top(run.paths), 200, 100), *drawn(BringUp(run.paths)), plain_line(record, timeline(record))]
+        [*drawn(Top(run.paths), 200, 100), *drawn(BringUpView(run.paths)), plain_line(record, timeline(record))]
     )
     assert HOSTILE[0] in shown
     assert [char for char in shown if not char.isprintable() and char != "\n"] == []

@@ -66,7 +66,7 @@ def test_a_node_goes_through_its_phases_and_they_sum_to_the_wall_time(tmp_path: 
     assert attempt.nodes[2].seconds(Phase.DRIVER) == pytest.approx(90.0)
 
 
-def test_the_critical_path_names_the_slow_node_and_its_seconds_lead_to_the_driver(tmp_path: Path) -> None:
+def test_the_critical_path_names_the_slow_node_and_its_seconds_leader_to_the_driver(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "r", nodes=4)
     run.brings_up(slow=2)
     run.ends()
@@ -120,7 +120,7 @@ def test_a_requeued_run_waits_in_the_queue_again(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "r", nodes=2)
     run.brings_up()
     run.ends(code=3)
-    write_json(run.attempt.sequel, {"again": "requeue", "cause": "exit=3", "note": ""})
+    write_json(run.attempt.next_attempt, {"again": "requeue", "cause": "exit=3", "note": ""})
     seen = seen_of(run.paths, START + 500.0)
     assert [attempt.number for attempt in seen.attempts] == [0, 1]
     assert phases(seen.attempts[1].nodes[0]) == ["pending"]
@@ -165,16 +165,16 @@ def test_only_what_is_new_is_read_and_a_line_may_come_in_two_parts(tmp_path: Pat
     assert record.attempts[0].torn == 0
 
 
-def test_a_lead_that_was_killed_leaves_the_end_to_the_outcome(tmp_path: Path) -> None:
+def test_a_leader_that_was_killed_leaves_the_end_to_the_outcome(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "r", nodes=2)
     run.brings_up()
     run.write("running")
-    write_json(run.attempt.outcome, {"exit_code": 125, "end_reason": "the lead is gone"})
+    write_json(run.attempt.outcome, {"exit_code": 125, "end_reason": "the leader is gone"})
     os.utime(run.attempt.outcome, (run.now + 7.0, run.now + 7.0))
     assert seen_of(run.paths).end == pytest.approx(run.now + 7.0)
 
 
-def test_an_end_that_somebody_noticed_days_later_is_the_lead_s_last_word(tmp_path: Path) -> None:
+def test_an_end_that_somebody_noticed_days_later_is_the_leader_s_last_word(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "r", nodes=2)
     run.brings_up()
     run.write("running")
@@ -183,7 +183,7 @@ def test_an_end_that_somebody_noticed_days_later_is_the_lead_s_last_word(tmp_pat
     assert seen_of(run.paths).end == pytest.approx(run.now)
 
 
-def test_a_step_that_never_had_a_lead_is_launching_to_the_end(tmp_path: Path) -> None:
+def test_a_step_that_never_had_a_leader_is_launching_to_the_end(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "r", nodes=2)
     Path(run.attempt.root, "canary").write_text("r 0\n")
     os.utime(Path(run.attempt.root, "canary"), (START + 5.0,) * 2)
@@ -212,7 +212,7 @@ def test_clocks_that_disagree_shorten_phases_but_never_below_nothing(tmp_path: P
 # -- terms ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_events_of_all_terms_count_in_order_and_nothing_of_a_fenced_lead(tmp_path: Path) -> None:
+def test_the_events_of_all_terms_count_in_order_and_nothing_of_a_fenced_leader(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "r", nodes=2, spares=1)
     run.brings_up()
     first, run.lines = [*run.lines], []

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from muster.web.auth import Doors
-from muster.web.handlers import Answers
-from muster.web.run_cache import Watch
-from muster.web.server import Server
+from muster.web.auth import Auth
+from muster.web.handlers import Handlers
+from muster.web.run_cache import RunCache
+from muster.web.server import UiServer
 
 
 @dataclass
 class Site:
     """A running server."""
 
-    server: Server
-    doors: Doors
+    server: UiServer
+    auth: Auth
     runs_dir: Path
 
     @property
@@ -30,7 +30,7 @@ class Site:
         return f"http://127.0.0.1:{self.server.port}"
 
     def link(self) -> str:
-        return f"{self.origin}/enter?token={self.doors.new_link()}"
+        return f"{self.origin}/enter?token={self.auth.new_link()}"
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
         """One request, with just these headers (underscores for dashes)."""
@@ -54,21 +54,21 @@ class Site:
 
     def entered(self) -> dict[str, str]:
         """The cookie of a new session, as a header."""
-        session = self.doors.enter(self.doors.new_link())
+        session = self.auth.enter(self.auth.new_link())
         assert session is not None
-        return {"Cookie": f"{self.doors.cookie_name}={session.cookie}"}
+        return {"Cookie": f"{self.auth.cookie_name}={session.cookie}"}
 
 
 @contextmanager
 def served(runs_dir: Path) -> Iterator[Site]:
     """A server over the runs in this directory."""
-    with Server(0) as server:
-        doors = Doors(f"muster-{server.port}", "scrape-me")
-        server.answers = Answers(doors, Watch(runs_dir))
+    with UiServer(0) as server:
+        auth = Auth(f"muster-{server.port}", "scrape-me")
+        server.answers = Handlers(auth, RunCache(runs_dir))
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         try:
-            yield Site(server, doors, runs_dir)
+            yield Site(server, auth, runs_dir)
         finally:
             server.shutdown()
             thread.join()

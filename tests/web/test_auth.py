@@ -4,42 +4,42 @@ from __future__ import annotations
 
 import pytest
 
-from muster.web.auth import Doors, Session, is_loopback, may_change
+from muster.web.auth import Auth, UiSession, is_loopback, may_change
 
 
 def test_a_link_lets_one_browser_in_and_is_then_worthless() -> None:
-    doors = Doors("muster-1")
-    token = doors.new_link()
-    session = doors.enter(token)
-    assert session is not None and doors.enter(token) is None
-    assert doors.session({"Cookie": f"other=1; muster-1={session.cookie}"}) == session
+    auth = Auth("muster-1")
+    token = auth.new_link()
+    session = auth.enter(token)
+    assert session is not None and auth.enter(token) is None
+    assert auth.session({"Cookie": f"other=1; muster-1={session.cookie}"}) == session
 
 
 @pytest.mark.parametrize("token", ["", "x", "\ud7ff", "a" * 10_000])
 def test_another_token_opens_nothing(token: str) -> None:
-    doors = Doors("muster-1")
-    doors.new_link()
-    assert doors.enter(token) is None
+    auth = Auth("muster-1")
+    auth.new_link()
+    assert auth.enter(token) is None
 
 
 def test_a_newer_link_replaces_the_one_before() -> None:
-    doors = Doors("muster-1")
-    first, second = doors.new_link(), doors.new_link()
-    assert doors.enter(first) is None and doors.enter(second) is not None
+    auth = Auth("muster-1")
+    first, second = auth.new_link(), auth.new_link()
+    assert auth.enter(first) is None and auth.enter(second) is not None
 
 
 @pytest.mark.parametrize("cookie", ["", "muster-1=", "muster-1=x", "muster-2={}", "=;;=", "muster-1"])
 def test_without_its_cookie_there_is_no_session(cookie: str) -> None:
-    doors = Doors("muster-1")
-    session = doors.enter(doors.new_link())
-    assert session is not None and doors.session({"Cookie": cookie.format(session.cookie)}) is None
+    auth = Auth("muster-1")
+    session = auth.enter(auth.new_link())
+    assert session is not None and auth.session({"Cookie": cookie.format(session.cookie)}) is None
 
 
 def test_the_cookie_is_no_script_s_and_no_other_site_s() -> None:
-    doors = Doors("muster-1")
-    session = doors.enter(doors.new_link())
+    auth = Auth("muster-1")
+    session = auth.enter(auth.new_link())
     assert session is not None
-    assert doors.cookie(session).endswith("; HttpOnly; SameSite=Strict; Path=/")
+    assert auth.cookie(session).endswith("; HttpOnly; SameSite=Strict; Path=/")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "localhost:1", "[::1]:80", "LOCALHOST:9"])
@@ -55,7 +55,7 @@ def test_a_name_of_another_s_is_not(host: str) -> None:
 
 
 def test_only_a_request_of_our_own_page_changes_something() -> None:
-    session = Session()
+    session = UiSession()
     ours = {"Host": "127.0.0.1:8000", "Origin": "http://127.0.0.1:8000", "X-Muster-Key": session.key}
     assert may_change(session, {**ours, "Sec-Fetch-Site": "same-origin"}) and may_change(session, ours)
     wrong: list[dict[str, str]] = [
@@ -64,7 +64,7 @@ def test_only_a_request_of_our_own_page_changes_something() -> None:
         {"Origin": ""},
         {"Origin": "https://127.0.0.1:8000"},
         {"X-Muster-Key": ""},
-        {"X-Muster-Key": Session().key},
+        {"X-Muster-Key": UiSession().key},
         {"Sec-Fetch-Site": "same-site"},
         {"Sec-Fetch-Site": "cross-site"},
     ]
@@ -73,7 +73,7 @@ def test_only_a_request_of_our_own_page_changes_something() -> None:
 
 
 def test_a_scrape_needs_the_token_that_was_given() -> None:
-    assert Doors("m", "s3cret").may_scrape({"Authorization": "Bearer s3cret"})
+    assert Auth("m", "s3cret").may_scrape({"Authorization": "Bearer s3cret"})
     for header in ("", "Bearer ", "Bearer x", "Basic s3cret"):
-        assert not Doors("m", "s3cret").may_scrape({"Authorization": header})
-    assert not Doors("m").may_scrape({"Authorization": "Bearer "})
+        assert not Auth("m", "s3cret").may_scrape({"Authorization": header})
+    assert not Auth("m").may_scrape({"Authorization": "Bearer "})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.views.synthetic import SyntheticRun
 
-from muster.web.logs import MOST_BYTES, MOST_FOUND, Log, find_lines, find_log, logs, read_on, read_part
+from muster.web.logs import MOST_BYTES, MOST_FOUND, LogFile, find_lines, find_log, logs, read_on, read_part
 
 
 @pytest.fixture
@@ -16,9 +16,9 @@ def run(tmp_path: Path) -> SyntheticRun:
     return SyntheticRun(tmp_path / "r", nodes=2)
 
 
-def log_of(path: Path, data: bytes) -> Log:
+def log_of(path: Path, data: bytes) -> LogFile:
     path.write_bytes(data)
-    return Log(path.name, str(path), len(data))
+    return LogFile(path.name, str(path), len(data))
 
 
 def test_all_logs_are_listed_the_driver_s_first(run: SyntheticRun) -> None:
@@ -86,7 +86,7 @@ def test_of_a_log_of_a_gigabyte_parts_are_read(tmp_path: Path) -> None:
         file.truncate(1 << 30)
         file.seek(0, os.SEEK_END)
         file.write(b"\nthe last line: Needle\n")
-    log = Log("driver.log", str(path), path.stat().st_size)
+    log = LogFile("driver.log", str(path), path.stat().st_size)
     assert read_part(log, -MOST_BYTES).data.endswith(b"Needle\n")
     assert len(read_part(log, 500_000_000).data) <= MOST_BYTES
     at: int | None = 0

@@ -40,14 +40,14 @@ def run(site: Site) -> SyntheticRun:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_without_a_session_there_is_nothing_to_see(site: Site, run: SyntheticRun, path: str) -> None:
-    for headers in ({}, {"Cookie": "muster-1=x"}, {"Cookie": f"{site.doors.cookie_name}=guess"}):
+    for headers in ({}, {"Cookie": "muster-1=x"}, {"Cookie": f"{site.auth.cookie_name}=guess"}):
         status, _, body = site.ask(path, **headers)
         assert status == 403 and b"gpu" not in body and b"train" not in body and b"muster-key" not in body
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
 def test_a_wrong_token_gives_no_cookie(site: Site, token: str) -> None:
-    site.doors.new_link()
+    site.auth.new_link()
     status, headers, _ = site.ask(f"/enter?token={token}")
     assert status == 403 and "Set-Cookie" not in headers
 

@@ -1,1 +1,1 @@
-"""What runs on a node: one agent per node, one of them the lead. Standard library only, Python >= 3.9."""
+"""What runs on a node: one agent per node, one of them the leader. Standard library only, Python >= 3.9."""

@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from muster.agent.job import Identity, host_names
 from muster.agent.leader import launcher_log
 from muster.agent.logging import say
-from muster.election.leader_silence import STAND_INS, STARTUP_SILENCE_S, StartupHeartbeats
+from muster.election.leader_silence import FIRST_LEADER_CANDIDATES, STARTUP_SILENCE_S, StartupHeartbeats
 from muster.rundir import AttemptPaths
 
 
-class StandIn:
+class FirstLeaderElection:
     """Looked at regularly, off the event loop, by a node that has no leader yet."""
 
     def __init__(self, identity: Identity, interval: float) -> None:
@@ -30,7 +30,7 @@ class StandIn:
     def look(self) -> bool:
         """Show that this node lives, and see whether those before it do; whether none of them will lead."""
         rank, attempt = self._identity.rank, self._identity.attempt
-        if rank > STAND_INS:
+        if rank > FIRST_LEADER_CANDIDATES:
             return False
         began = time.monotonic()
         self._beat += 1

@@ -1,4 +1,4 @@
-"""This node's way from lead to lead: find the first, follow it, and when it is lost join or become another.
+"""This node's way from leader to leader: find the first, follow it, and when it is lost join or become another.
 
 The edge around `election/campaign.py`; what is decided there is carried out here, with files and connections.
 """
@@ -14,25 +14,25 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from muster.agent.control.channel import Channel, ChannelError, connect
-from muster.agent.first_leader import StandIn
+from muster.agent.first_leader import FirstLeaderElection
 from muster.agent.job import Identity, Job, host_names
-from muster.agent.leader.candidate import Seat
-from muster.agent.leader.leader import Lead
+from muster.agent.leader.candidate import Candidate
+from muster.agent.leader.leader import Leader
 from muster.agent.leaderless import end_alone, end_left_job, has_outcome
 from muster.agent.logging import say
 from muster.agent.node import NodeAgent, Parting
 from muster.agent.topology_probe import find_place
-from muster.election.campaign import Claim, Join, Leave, Succession
-from muster.election.leader_silence import STAND_INS
-from muster.election.membership import Charter, first_charter
-from muster.lifecycle.config import FIRST_LEAD
+from muster.election.campaign import Claim, Election, Join, Leave
+from muster.election.leader_silence import FIRST_LEADER_CANDIDATES
+from muster.election.membership import Membership, first_membership
+from muster.lifecycle.config import FIRST_LEADER
 from muster.lifecycle.state_machine import INFRASTRUCTURE_FAILED
-from muster.process.lease import Lease
+from muster.process.lease import ProcessLease
 from muster.rundir import read_json, read_record, write_json
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
 LOOK_S = 0.3
-JOIN_S = 300.0  # no lead for so much longer than nodes may take to gather: nobody is going to come
+JOIN_S = 300.0  # no leader for so much longer than nodes may take to gather: nobody is going to come
 TRIES = 3  # to reach a candidate
 Found = TypeVar("Found")
 
@@ -42,36 +42,36 @@ async def _off_loop(work: Callable[..., Found], *args: Any) -> Found:
     return await asyncio.get_running_loop().run_in_executor(None, work, *args)
 
 
-class Heir:
+class Follower:
     """`run` returns this agent's exit code; `lead` is there while this node leads."""
 
-    def __init__(self, identity: Identity, token: bytes, lease: Lease) -> None:
+    def __init__(self, identity: Identity, token: bytes, lease: ProcessLease) -> None:
         self._identity, self._token, self._lease = identity, token, lease
         self._node = NodeAgent(identity, token, lease)
-        self._left: list[Channel] = []  # of leads that may live: kept open, since its end would mean a dead agent
-        self._succession: Succession | None = None
+        self._left: list[Channel] = []  # of leaders that may live: kept open, since its end would mean a dead agent
+        self._succession: Election | None = None
         self._following = 0  # the term
-        self._lead_rank = FIRST_LEAD
-        self.lead: Lead | None = None
+        self._leader_rank = FIRST_LEADER
+        self.leader: Leader | None = None
         self._leading: asyncio.Task[int | None] | None = None
-        self.dismissed = False  # by a lead that ended the run: the Slurm job is its business, too
+        self.dismissed = False  # by a leader that ended the run: the Slurm job is its business, too
 
     def on_signal(self, signum: int, reason: str) -> None:
-        if self.lead is not None:
-            self.lead.stop(reason, signum)
+        if self.leader is not None:
+            self.leader.stop(reason, signum)
         else:
             self._node.report_signal(signum)
 
     async def run(self) -> int:
-        """Under one lead after another, to the end."""
+        """Under one leader after another, to the end."""
         self._work = asyncio.create_task(self._follow_leads())
         await asyncio.wait([self._work])
         if self._leading is None:
             return self._work.result()
         code = await self._leading
         if code is None:  # others lead, or nobody does
-            assert self.lead is not None
-            await end_alone(self._identity, self.lead.parting)
+            assert self.leader is not None
+            await end_alone(self._identity, self.leader.parting)
             return INFRASTRUCTURE_FAILED
         await end_left_job(self._identity)
         return code
@@ -79,9 +79,9 @@ class Heir:
     async def _follow_leads(self) -> int:
         try:
             self._node.place = await find_place(os.environ, self._identity.run)
-            if self._identity.rank == FIRST_LEAD:
-                await self._stand(0, first_charter(self._job().step_nodes, FIRST_LEAD))
-            channel = await self._first_lead()
+            if self._identity.rank == FIRST_LEADER:
+                await self._campaign(0, first_membership(self._job().step_nodes, FIRST_LEADER))
+            channel = await self._first_leader()
             while channel is not None:
                 parting = await self._node.follow(channel)
                 if parting is Parting.DISMISSED:
@@ -89,7 +89,7 @@ class Heir:
                     return self._node.code
                 if parting is Parting.REFUSED:
                     return INFRASTRUCTURE_FAILED
-                channel = await self._next_lead(channel, parting)
+                channel = await self._next_leader(channel, parting)
             return self._code_without_a_word()
         finally:
             await self._node.clean()
@@ -103,10 +103,10 @@ class Heir:
 
     # -- the first ----------------------------------------------------------------------------------------------
 
-    async def _first_lead(self) -> Channel | None:
-        """Wait for the lead's published address, then connect to whichever of them answers; None if all is over."""
+    async def _first_leader(self) -> Channel | None:
+        """Wait for the leader's published address, then connect to whichever of them answers; None if all is over."""
         identity, wait, patience = self._identity, FIRST_LOOK_S, self._job().gather_timeout
-        began, stand_in = time.monotonic(), StandIn(identity, LONGEST_LOOK_S)
+        began, stand_in = time.monotonic(), FirstLeaderElection(identity, LONGEST_LOOK_S)
         process = {"pid": os.getpid(), "python": sys.executable, "time": time.time()}
         write_json(identity.attempt.node_record(identity.rank), {**self._greeting(), **process})
         while True:
@@ -116,44 +116,44 @@ class Heir:
                     return await self._connect(term)
                 except ChannelError as error:
                     say(f"{error}; trying again")
-            late = time.monotonic() - began > patience and identity.rank <= STAND_INS
+            late = time.monotonic() - began > patience and identity.rank <= FIRST_LEADER_CANDIDATES
             if wait >= LONGEST_LOOK_S and (await _off_loop(stand_in.look) or late) and not claims:
-                await self._stand(0, first_charter(self._job().step_nodes, identity.rank))
+                await self._campaign(0, first_membership(self._job().step_nodes, identity.rank))
             if await _off_loop(has_outcome, identity.attempt):
                 return None
             if time.monotonic() - began > patience + JOIN_S:
-                await end_alone(identity, f"{identity.host} found no lead for {patience + JOIN_S:g} s")
+                await end_alone(identity, f"{identity.host} found no leader for {patience + JOIN_S:g} s")
                 return None
             await asyncio.sleep(wait)
             wait = min(wait * 2, LONGEST_LOOK_S)
 
     def _greeting(self) -> dict[str, Any]:
         identity = self._identity
-        charter = {"charter": self._node.charter.as_record()} if self._node.charter else {}
+        membership = {"charter": self._node.membership.as_record()} if self._node.membership else {}
         known = {"rank": identity.rank, "host": identity.host, "attempt": identity.attempt.number}
-        return {**known, **asdict(self._node.place), **charter}
+        return {**known, **asdict(self._node.place), **membership}
 
     async def _connect(self, term: int) -> Channel:
-        record = read_record(self._identity.attempt.lead(term))
-        self._following, self._lead_rank = term, record.get("rank", FIRST_LEAD)
-        self._node.leads = self._lead_rank == self._identity.rank
+        record = read_record(self._identity.attempt.leader(term))
+        self._following, self._leader_rank = term, record.get("rank", FIRST_LEADER)
+        self._node.leads = self._leader_rank == self._identity.rank
         return await connect(record.get("addresses", []), record.get("port", 0), self._token, self._greeting())
 
     # -- the next -----------------------------------------------------------------------------------------------
 
-    async def _next_lead(self, channel: Channel, parting: Parting) -> Channel | None:
-        """Clean this node, wait until the lost lead is fenced, and join whoever leads then; None if nobody does."""
+    async def _next_leader(self, channel: Channel, parting: Parting) -> Channel | None:
+        """Clean this node, wait until the lost leader is fenced, and join whoever leads then; None if nobody does."""
         self._part(channel, parting)
-        charter = self._node.charter
+        membership = self._node.membership
         if self._leading is not None and self._node.leads:
             return None  # it was this node that led
         await self._node.clean()
-        self._lease.lift()  # nothing runs here that it would have to end
-        if charter is None or self._succession is None:
+        self._lease.clear()  # nothing runs here that it would have to end
+        if membership is None or self._succession is None:
             if parting is Parting.RELEASED:
-                return await self._first_lead()  # we came late, to a candidate that nobody elected
+                return await self._first_leader()  # we came late, to a candidate that nobody elected
             if not self._node.gone:
-                await end_alone(self._identity, f"the lead is gone: {self._node.parted}")
+                await end_alone(self._identity, f"the leader is gone: {self._node.loss_reason}")
             return None
         while not await _off_loop(has_outcome, self._identity.attempt):
             claims = await _off_loop(self._claims)
@@ -161,30 +161,32 @@ class Heir:
             if isinstance(decision, Join) and (found := await self._joined(decision.term)) is not None:
                 return found
             if isinstance(decision, Claim):
-                await self._stand(decision.term, charter)
+                await self._campaign(decision.term, membership)
             elif isinstance(decision, Leave):
-                await end_alone(self._identity, f"the lead {self._node.parted}; no majority of the nodes is left")
+                await end_alone(
+                    self._identity, f"the leader {self._node.loss_reason}; no majority of the nodes is left"
+                )
                 return None
             await asyncio.sleep(LOOK_S)
         return None
 
     def _part(self, channel: Channel, parting: Parting) -> None:
-        """Keep what succession has to know of the lead that was lost."""
-        now, charter = time.monotonic(), self._node.charter
+        """Keep what succession has to know of the leader that was lost."""
+        now, membership = time.monotonic(), self._node.membership
         owed = self._node.answered if parting is Parting.LOST else None
-        say(f"the lead of term {self._following} {self._node.parted}")
-        if channel.fell_silent:
+        say(f"the leader of term {self._following} {self._node.loss_reason}")
+        if channel.timed_out:
             self._left.append(channel)
         else:
             channel.close()
-        if charter is not None and charter.term == self._following:
-            self._succession = Succession(self._identity.rank, charter, now, owed)
+        if membership is not None and membership.term == self._following:
+            self._succession = Election(self._identity.rank, membership, now, owed)
         elif self._succession is not None:
-            self._succession.came_to_nothing(self._following, self._lead_rank, now, owed)
+            self._succession.candidate_failed(self._following, self._leader_rank, now, owed)
 
     def _claims(self) -> dict[int, int]:
         attempt = self._identity.attempt
-        records = {term: read_json(attempt.lead(term)) for term in attempt.claims()}
+        records = {term: read_json(attempt.leader(term)) for term in attempt.claims()}
         return {term: record["rank"] for term, record in records.items() if record}
 
     async def _joined(self, term: int) -> Channel | None:
@@ -195,38 +197,38 @@ class Heir:
             except ChannelError as error:
                 say(str(error))
                 await asyncio.sleep(LOOK_S)
-        self._succession.came_to_nothing(term, self._lead_rank, time.monotonic(), None)
+        self._succession.candidate_failed(term, self._leader_rank, time.monotonic(), None)
         return None
 
     # -- this node ----------------------------------------------------------------------------------------------
 
-    async def _stand(self, term: int, charter: Charter) -> None:
+    async def _campaign(self, term: int, membership: Membership) -> None:
         """Claim the term; who joins decides."""
-        seat = Seat(self._identity, self._job(), self._token, term, charter)
-        if await seat.claim():
+        candidate = Candidate(self._identity, self._job(), self._token, term, membership)
+        if await candidate.claim():
             say(f"stands for term {term}")
             if term == 0:
-                self._take(seat)
+                self._take(candidate)
             else:
-                self._standing = asyncio.create_task(self._elect(seat, charter))
+                self._standing = asyncio.create_task(self._elect(candidate, membership))
 
-    async def _elect(self, seat: Seat, charter: Charter) -> None:
+    async def _elect(self, candidate: Candidate, membership: Membership) -> None:
         """As this node's own agent joins like everybody else's, this goes on beside it."""
         hosts = host_names(self._identity.attempt)
-        lost = hosts[charter.lead] if charter.lead < len(hosts) else f"rank-{charter.lead}"
+        lost = hosts[membership.leader] if membership.leader < len(hosts) else f"rank-{membership.leader}"
         try:
-            if await seat.win(f"the agent of the lead {lost} {self._node.parted}"):
-                self._take(seat)
+            if await candidate.win(f"the agent of the leader {lost} {self._node.loss_reason}"):
+                self._take(candidate)
         except BaseException:
-            seat.members.abandon()  # nobody may wait for a candidate that is none any more
-            seat.leave()
+            candidate.members.close_all()  # nobody may wait for a candidate that is none any more
+            candidate.leave()
             raise
 
-    def _take(self, seat: Seat) -> None:
-        lead = Lead(self._identity, self._job(), seat, self._lease)
-        lead.watch(self._work)
-        lead.start()
-        self.lead, self._leading = lead, asyncio.create_task(lead.run())
+    def _take(self, candidate: Candidate) -> None:
+        leader = Leader(self._identity, self._job(), candidate, self._lease)
+        leader.watch(self._work)
+        leader.start()
+        self.leader, self._leading = leader, asyncio.create_task(leader.run())
 
     def _job(self) -> Job:
         return Job.load(self._identity.run)

@@ -11,7 +11,7 @@ VARIABLE = "MUSTER_GROUP"  # of the processes on a group's nodes
 
 
 @dataclass(frozen=True)
-class Group:
+class NodeGroup:
     """So many nodes, each with this much; field names are the job file's."""
 
     name: str
@@ -21,12 +21,12 @@ class Group:
     gres: str | None = None
 
 
-def groups_of(records: Iterable[Mapping[str, Any]]) -> list[Group]:
+def groups_of(records: Iterable[Mapping[str, Any]]) -> list[NodeGroup]:
     """The groups as the run's job.json has them."""
-    return [Group(**{name: record[name] for name in Group.__dataclass_fields__}) for record in records]
+    return [NodeGroup(**{name: record[name] for name in NodeGroup.__dataclass_fields__}) for record in records]
 
 
-def group_of(rank: int, groups: Sequence[Group]) -> Group | None:
+def group_of(rank: int, groups: Sequence[NodeGroup]) -> NodeGroup | None:
     """Ranks count through the groups in order; None in a job without groups.
 
     >>> group_of(2, [Group("big", 2), Group("small", 4)]).name

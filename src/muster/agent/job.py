@@ -1,4 +1,4 @@
-"""What an agent knows of its job: its own identity, and (for the lead) the job file."""
+"""What an agent knows of its job: its own identity, and (for the leader) the job file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muster.agent.groups import Group, groups_of
+from muster.agent.groups import NodeGroup, groups_of
 from muster.agent.services.model import plans_of
-from muster.lifecycle.config import Plan
+from muster.lifecycle.config import RunConfig
 from muster.lifecycle.services import ServicePlan
 from muster.rundir import AttemptPaths, RunPaths
 
@@ -57,7 +57,7 @@ class Job:
     cpus_per_node: int | None
     gpus_per_node: int | None
     gres: str | None
-    groups: Sequence[Group]
+    groups: Sequence[NodeGroup]
     gather_timeout: float
     start_timeout: float
     stop_grace: float
@@ -90,9 +90,9 @@ class Job:
         return cls(**{name: values[name] for name in cls.__dataclass_fields__})
 
 
-def plan_of(identity: Identity, job: Job, topology: bool) -> Plan:
+def plan_of(identity: Identity, job: Job, topology: bool) -> RunConfig:
     """What the protocol has to know of the job, and whether ranks are to follow the nodes' places."""
-    return Plan(
+    return RunConfig(
         hosts=hosts_by_rank(identity.attempt, job.step_nodes),
         ray=job.ray,
         gather_timeout=job.gather_timeout,

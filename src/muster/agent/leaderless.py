@@ -17,9 +17,9 @@ from muster.agent.job import Identity, host_names
 from muster.agent.leader.leader_address import LOOPBACK
 from muster.agent.logging import say
 from muster.agent.slurm_job import Jobs, SlurmError, cancel, look
-from muster.election.leader_silence import Sight, Silence, Verdict
-from muster.lifecycle.config import FIRST_LEAD, INFRASTRUCTURE_FAILED
-from muster.rundir import AttemptPaths, claim, read_record, write_json
+from muster.election.leader_silence import LeaderSilence, LeaderVerdict, RunDirectoryView
+from muster.lifecycle.config import FIRST_LEADER, INFRASTRUCTURE_FAILED
+from muster.rundir import AttemptPaths, create_exclusive, read_record, write_json
 
 LOOK_S = 0.5
 WATCH_S = 600.0  # a run directory that has not answered for so long: nothing could be recorded there either
@@ -40,38 +40,38 @@ def has_outcome(attempt: AttemptPaths) -> bool:
 
 async def end_alone(identity: Identity, reason: str) -> None:
     """Record the end, unless another node does or still leads: then the run goes on without this node."""
-    attempt, silence, until = identity.attempt, Silence(LOOK_S), time.monotonic() + WATCH_S
-    while (verdict := await _watch(attempt, silence, until)) is Verdict.LEADERLESS:
+    attempt, silence, until = identity.attempt, LeaderSilence(LOOK_S), time.monotonic() + WATCH_S
+    while (verdict := await _watch(attempt, silence, until)) is LeaderVerdict.LEADERLESS:
         await note_left_job(identity)
         again = await _look(attempt, silence)  # asking the batch host may have taken seconds
-        if again is Verdict.LEADERLESS:
+        if again is LeaderVerdict.LEADERLESS:
             if await asyncio.get_running_loop().run_in_executor(None, _record, attempt, reason):
                 await end_left_job(identity)
             return
-        if again is not Verdict.OVER:
+        if again is not LeaderVerdict.OVER:
             with contextlib.suppress(OSError):
                 os.unlink(attempt.job_left)
-    if verdict is Verdict.LED:
+    if verdict is LeaderVerdict.LED:
         say("the run goes on without this node")
-    elif verdict is Verdict.UNKNOWN:
+    elif verdict is LeaderVerdict.UNKNOWN:
         say(f"{attempt.root} has not answered for {WATCH_S:g} s: whether the run goes on is not known here")
 
 
-async def _watch(attempt: AttemptPaths, silence: Silence, until: float) -> Verdict:
+async def _watch(attempt: AttemptPaths, silence: LeaderSilence, until: float) -> LeaderVerdict:
     """Look until the looks tell something, or there has been time enough."""
-    while (verdict := await _look(attempt, silence)) is Verdict.UNKNOWN and time.monotonic() < until:
+    while (verdict := await _look(attempt, silence)) is LeaderVerdict.UNKNOWN and time.monotonic() < until:
         await asyncio.sleep(LOOK_S)
     return verdict
 
 
-async def _look(attempt: AttemptPaths, silence: Silence) -> Verdict:
+async def _look(attempt: AttemptPaths, silence: LeaderSilence) -> LeaderVerdict:
     """On a thread: the filesystem may not answer for long, and that time must not be taken for the leader's silence."""
     began = time.monotonic()
     sight = await asyncio.get_running_loop().run_in_executor(None, see, attempt)
     return silence.look(sight, time.monotonic() - began)
 
 
-def see(attempt: AttemptPaths) -> Sight | None:
+def see(attempt: AttemptPaths) -> RunDirectoryView | None:
     """One look at the run directory; None where it could not be read."""
     try:
         over = os.path.basename(attempt.outcome) in os.listdir(attempt.root)
@@ -79,9 +79,9 @@ def see(attempt: AttemptPaths) -> Sight | None:
         return None
     terms, claims = attempt.terms(), frozenset(attempt.claims())
     if not terms:
-        return Sight(over, -1, None, claims)
+        return RunDirectoryView(over, -1, None, claims)
     stamp = read_record(attempt.status(terms[-1])).get("updated")
-    return Sight(over, terms[-1], stamp, claims) if over or stamp is not None else None
+    return RunDirectoryView(over, terms[-1], stamp, claims) if over or stamp is not None else None
 
 
 def _record(attempt: AttemptPaths, reason: str) -> bool:
@@ -91,7 +91,7 @@ def _record(attempt: AttemptPaths, reason: str) -> bool:
     """
     record = {"exit_code": INFRASTRUCTURE_FAILED, "state": "failed", "end_reason": reason, "lost": True}
     try:
-        recorded = claim(attempt.outcome, record)
+        recorded = create_exclusive(attempt.outcome, record)
     except OSError as error:
         say(f"{attempt.outcome} could not be written: {error}")
         return True
@@ -131,11 +131,11 @@ async def end_left_job(identity: Identity) -> None:
 
 def batch_host_answers(attempt: AttemptPaths) -> bool:
     """Whether anything answers there: the refusal of a connection is an answer too."""
-    lead = read_record(attempt.lead())
-    published = [address for address in lead.get("addresses", []) if address != LOOPBACK]
-    for address in published if lead.get("rank") == FIRST_LEAD else host_names(attempt)[:1]:
+    leader = read_record(attempt.leader())
+    published = [address for address in leader.get("addresses", []) if address != LOOPBACK]
+    for address in published if leader.get("rank") == FIRST_LEADER else host_names(attempt)[:1]:
         try:
-            socket.create_connection((address, lead.get("port", 9)), timeout=REACH_S).close()
+            socket.create_connection((address, leader.get("port", 9)), timeout=REACH_S).close()
             return True
         except ConnectionRefusedError:
             return True
@@ -146,7 +146,7 @@ def batch_host_answers(attempt: AttemptPaths) -> bool:
 
 def _own_job(identity: Identity) -> dict[str, Any]:
     """The Slurm job, if it is the run's own, and if this node is not the one whose job script ends it."""
-    if identity.local or identity.rank == FIRST_LEAD:
+    if identity.local or identity.rank == FIRST_LEADER:
         return {}
     return read_record(identity.attempt.slurm_job)
 
@@ -171,7 +171,7 @@ async def _cancel_in_turn(identity: Identity, job: dict[str, Any]) -> None:
     record = {"rank": identity.rank, "host": identity.host}
     while time.monotonic() < deadline and "gone" not in _job_end(attempt):
         try:
-            mine = await loop.run_in_executor(None, claim, attempt.job_claim, record)
+            mine = await loop.run_in_executor(None, create_exclusive, attempt.job_claim, record)
         except OSError:  # the filesystem is full, or gone
             mine = identity.rank <= TURNS_WITHOUT_FILES
             if not mine:

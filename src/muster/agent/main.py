@@ -15,11 +15,11 @@ import traceback
 from collections.abc import Coroutine
 from typing import Any
 
-from muster.agent.follower import Heir
+from muster.agent.follower import Follower
 from muster.agent.health.limits import raise_limits
 from muster.agent.job import Identity
 from muster.agent.leaderless import end_left_job, has_outcome
-from muster.lifecycle.config import FIRST_LEAD
+from muster.lifecycle.config import FIRST_LEADER
 from muster.process import become_subreaper, lease, signal_name, sweep
 
 ORPHAN = "orphan"
@@ -53,10 +53,10 @@ def main(argv: list[str]) -> int:
 async def _run(identity: Identity) -> int:
     with open(identity.run.token, "rb") as file:
         token = file.read().strip()
-    heir = Heir(identity, token, lease.hold())
-    _handle_signals(heir)
-    code = await heir.run()
-    if not heir.dismissed and has_outcome(identity.attempt):
+    follower = Follower(identity, token, lease.hold())
+    _handle_signals(follower)
+    code = await follower.run()
+    if not follower.dismissed and has_outcome(identity.attempt):
         await _until_signalled(end_left_job(identity))
     return code
 
@@ -76,7 +76,7 @@ def _become_orphan(identity: Identity, error: Exception) -> None:
 
     Where no leader has published yet, and on the host of the job script, the end of this process says enough.
     """
-    if identity.rank == FIRST_LEAD or not identity.attempt.terms():
+    if identity.rank == FIRST_LEADER or not identity.attempt.terms():
         return
     traceback.print_exception(type(error), error, error.__traceback__)
     reason = f"the agent of {identity.host} crashed: {error!r}"
@@ -84,18 +84,18 @@ def _become_orphan(identity: Identity, error: Exception) -> None:
         os.execv(sys.executable, [sys.executable, "-I", "-S", identity.run.agent, ORPHAN, identity.run.root, reason])
 
 
-def _handle_signals(heir: Heir) -> None:
+def _handle_signals(follower: Follower) -> None:
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, heir.on_signal, signum, f"the job received {signal_name(signum)}")
+        loop.add_signal_handler(signum, follower.on_signal, signum, f"the job received {signal_name(signum)}")
     for signum in PASSED_ON:  # a checkpoint signal of Slurm's comes to every task
-        loop.add_signal_handler(signum, _pass_on, heir, signum)
+        loop.add_signal_handler(signum, _forward_signal, follower, signum)
 
 
-def _pass_on(heir: Heir, signum: int) -> None:
-    """The lead does, and nobody else."""
-    if heir.lead is not None:
-        heir.lead.pass_on(signum)
+def _forward_signal(follower: Follower, signum: int) -> None:
+    """The leader does, and nobody else."""
+    if follower.leader is not None:
+        follower.leader.forward_signal(signum)
 
 
 if __name__ == "__main__":

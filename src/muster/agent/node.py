@@ -1,4 +1,4 @@
-"""What every agent does for its own node under one lead after another: obey, report, leave nothing behind."""
+"""What every agent does for its own node under one leader after another: obey, report, leave nothing behind."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any
 
 from muster.agent.control.channel import Channel
 from muster.agent.environment import given_variables, job_environment
-from muster.agent.gang.gang_node import Order as ProcsOrder
-from muster.agent.gang.gang_node import Procs
+from muster.agent.gang.gang_node import GangNode
+from muster.agent.gang.gang_node import GangOrder as ProcsOrder
 from muster.agent.groups import VARIABLE as GROUP_VARIABLE
 from muster.agent.health import stacks
-from muster.agent.health.health_check import SelfCheck
+from muster.agent.health.health_check import HealthCheck
 from muster.agent.job import Identity, node_tail
-from muster.agent.log_collection import Ending, leaderless
+from muster.agent.log_collection import LogCollection, leaderless
 from muster.agent.logging import say
 from muster.agent.net.addresses import NoAddress, own_address
-from muster.agent.ray import Order, RayNode, RayPaths, settings
+from muster.agent.ray import RayNode, RayPaths, StartOrder, settings
 from muster.agent.ray.labels import NodeFacts
 from muster.agent.ray.resources import Mismatch
 from muster.agent.ray.settings import RayOptions
 from muster.agent.services.node import NodeServices
 from muster.agent.topology_probe import SLURM_VARIABLE
-from muster.election.membership import LEASE_S, Charter
+from muster.election.membership import LEASE_S, Membership
 from muster.lifecycle.topology import NOWHERE
 from muster.process import SpawnError
-from muster.process.lease import Lease
+from muster.process.lease import ProcessLease
 
 
 class Parting(Enum):
-    """How the time under a lead ended."""
+    """How the time under a leader ended."""
 
     DISMISSED = "bye"  # the run is over
     REFUSED = "refused"
@@ -43,39 +43,39 @@ class Parting(Enum):
 class NodeAgent:
     """The node's half of the control channel."""
 
-    def __init__(self, identity: Identity, token: bytes, lease: Lease) -> None:
+    def __init__(self, identity: Identity, token: bytes, lease: ProcessLease) -> None:
         self._identity, self._token, self._lease = identity, token, lease
         self._ray: RayNode | None = None
-        self._procs: Procs | None = None  # this node's part in a gang
+        self._procs: GangNode | None = None  # this node's part in a gang
         self._services: NodeServices | None = None
         self._cycle = 0
         self._channel: Channel | None = None
-        self._check = SelfCheck(self._report_health)
+        self._check = HealthCheck(self._report_health)
         self._address: str  # what other nodes find this one at
-        self.charter: Charter | None = None  # the last one heard; a run that needs its lead has none
-        self.leads = False  # the lead is this very process, and its lease is not ours to renew
+        self.membership: Membership | None = None  # the last one heard; a run that needs its leader has none
+        self.leads = False  # the leader is this very process, and its lease is not ours to renew
         self.gone = False  # told to stop, and nothing is left
-        self.answered = 0.0  # when a lead last had a sign of life from us
-        self.parted = ""  # how the last lead was lost
+        self.answered = 0.0  # when a leader last had a sign of life from us
+        self.loss_reason = ""  # how the last lead was lost
         self.code = 0  # of the job, once it is known
         self.place = NOWHERE
 
     async def follow(self, channel: Channel) -> Parting:
-        """Carry out this lead's orders until it lets us go or is lost."""
+        """Carry out this leader's orders until it lets us go or is lost."""
         self._channel, self.answered = channel, time.monotonic()
         orders: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         hearing = asyncio.create_task(self._hear(channel, orders))
         try:
             while (message := await orders.get())["type"] not in [parting.value for parting in Parting]:
-                await self._obey(message, channel)
+                await self._handle(message, channel)
         finally:
             hearing.cancel()
             self._channel = None
         self.code, reason = message.get("code", 0), message.get("reason")
-        lost = "fell silent" if channel.fell_silent else "is gone: its connection ended"
-        self.parted = lost if reason is None else f"has stepped down: {reason}"
+        lost = "fell silent" if channel.timed_out else "is gone: its connection ended"
+        self.loss_reason = lost if reason is None else f"has stepped down: {reason}"
         if message["type"] == Parting.REFUSED.value:
-            say(f"the lead refused this agent: {reason}")
+            say(f"the leader refused this agent: {reason}")
         elif "ended" in message:
             say(f"the run has ended with {self.code}: {message['ended']}")
         return Parting(message["type"])
@@ -87,30 +87,30 @@ class NodeAgent:
                 self._renew(message["heard"])
                 self._answer(channel, message["at"])
             elif message["type"] == "charter":
-                self.charter = Charter.from_record(message)
+                self.membership = Membership.from_record(message)
                 self._answer(channel, None)
             else:
                 orders.put_nowait(message)
         orders.put_nowait({"type": Parting.LOST.value})
 
     def _answer(self, channel: Channel, at: float | None) -> None:
-        """`at` is the time that the lead's beat carried; without one we tell it only what we know."""
+        """`at` is the time that the leader's beat carried; without one we tell it only what we know."""
         self.answered = time.monotonic()
-        channel.send("beat", at=at, version=self.charter.version if self.charter else -1, time=self.answered)
+        channel.send("beat", at=at, version=self.membership.version if self.membership else -1, time=self.answered)
 
     def _renew(self, heard: float | None) -> None:
-        """Of what we said at that time the lead has heard: until a lease later it does not take us for lost."""
-        if self.charter is not None and heard is not None and not self.leads:
+        """Of what we said at that time the leader has heard: until a lease later it does not take us for lost."""
+        if self.membership is not None and heard is not None and not self.leads:
             self._lease.renew(max(0.0, heard + LEASE_S - time.monotonic()))
 
     def report_signal(self, signum: int) -> None:
-        """Slurm signals all tasks in one instant; only the lead acts on it, so that the driver keeps its cluster."""
+        """Slurm signals all tasks in one instant; only the leader acts on it, so that the driver keeps its cluster."""
         if self._channel is not None:
             self._channel.send("signal", signal=signum)
         else:
             os._exit(128 + signum)
 
-    async def _obey(self, message: dict[str, Any], channel: Channel) -> None:
+    async def _handle(self, message: dict[str, Any], channel: Channel) -> None:
         kind = message["type"]
         if kind == "welcome":  # again for each cycle, once the node is clean for it
             self._cycle, self.gone = message["cycle"], False
@@ -124,19 +124,19 @@ class NodeAgent:
         elif kind == "service_members" and self._services is not None:
             await self._services.members_are(message["service"], message["version"], message["endpoints"])
         elif kind == "start_ray" and self._ray is not None:
-            self._ray.start(Order(message["address"] or self._address, message["head"], message["logical"]))
+            self._ray.start(StartOrder(message["address"] or self._address, message["head"], message["logical"]))
         elif kind == "check" and message["text"] is not None:
             self._check.begin(message["text"], message["interval"])
         elif kind == "check":
             self._check.end()
         elif kind == "start_procs":
-            self._procs = Procs(self._identity, ProcsOrder.from_message(message), channel.send)
+            self._procs = GangNode(self._identity, ProcsOrder.from_message(message), channel.send)
         elif kind in ("signal_procs", "end_procs") and self._procs is not None:
             self._procs.obey(message)
         elif kind == "stacks":
             self._dumping = asyncio.create_task(self._dump_stacks())
         elif kind == "stop":
-            await self.clean(Ending(message["failed"], message["after"], message["seconds"]))
+            await self.clean(LogCollection(message["failed"], message["after"], message["seconds"]))
             self.gone = True
             channel.send("gone", cycle=message["cycle"])
 
@@ -217,7 +217,7 @@ class NodeAgent:
         if self._channel is not None:
             self._channel.send("failed", phase=phase, reason=reason, tail=tail, cycle=self._cycle)
 
-    async def clean(self, ending: Ending | None = None) -> None:
+    async def clean(self, ending: LogCollection | None = None) -> None:
         """End and remove everything of the run on this node; safe to call again."""
         await self._check.close()
         if self._procs is not None:

@@ -12,7 +12,7 @@ import click
 
 from muster.agent.groups import group_of, groups_of
 from muster.launch.containers.render import Container
-from muster.launch.exec_step import Entry, Node, session_environment
+from muster.launch.exec_step import Entry, TargetNode, session_environment
 from muster.rundir import AttemptPaths, RunPaths, read_record
 from muster.runs.index import NoSuchRun
 from muster.runs.lookup import NotRunning, live_run, running
@@ -90,14 +90,14 @@ def entry_for(name: str | None, node: str | None, runs_dir: Path | None) -> Entr
     return Entry(run, attempt, found, job_id, status["cycle"] or 0, address, inside, submission.get("cluster"))
 
 
-def node_named(name: str | None, run: RunPaths, attempt: AttemptPaths, status: dict[str, Any]) -> Node:
+def node_named(name: str | None, run: RunPaths, attempt: AttemptPaths, status: dict[str, Any]) -> TargetNode:
     """By rank, or by its host's name; the head when none is named."""
     wanted = str(status.get("lead", 0)) if name is None else name
     for known in status["nodes"]:
         if wanted in (str(known["rank"]), known["host"], known["host"].partition(".")[0]):
             record = read_record(attempt.node_record(known["rank"]))
             python, pid = record.get("python") or "python3", record.get("pid") or 0
-            return Node(known["rank"], known["host"], python, pid, _group(run, known["rank"]))
+            return TargetNode(known["rank"], known["host"], python, pid, _group(run, known["rank"]))
     hosts = [known["host"] for known in status["nodes"]]
     raise click.UsageError(f"--node {name}: {run.run_id} has ranks 0 to {len(hosts) - 1}: {', '.join(hosts[:8])}")
 

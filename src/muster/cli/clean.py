@@ -19,7 +19,7 @@ from muster.cli.run_argument import runs_dir_option
 from muster.rundir import RunPaths
 from muster.runs.index import NoSuchRun, all_runs, find_run
 from muster.runs.removal import Doomed, Spared, plan, remove
-from muster.runs.usage import PARTS, Usage, measure, total
+from muster.runs.usage import PARTS, DiskUsage, measure, total
 from muster.spec.validators import seconds
 from muster.views.sanitize import printable
 
@@ -42,7 +42,7 @@ def du(runs: tuple[str, ...], as_json: bool, runs_dir: Path | None) -> None:
     except NoSuchRun as error:
         raise click.ClickException(str(error)) from error
     found = [(run, measure(run)) for run in chosen]
-    together = {part: sum((parts[part] for _, parts in found), Usage()) for part in PARTS}
+    together = {part: sum((parts[part] for _, parts in found), DiskUsage()) for part in PARTS}
     if as_json:
         listed = [{"run": run.run_id, "run_dir": run.root, **_as_json(parts)} for run, parts in found]
         click.echo(json.dumps({"runs": listed, "total": _as_json(together)}))
@@ -51,11 +51,11 @@ def du(runs: tuple[str, ...], as_json: bool, runs_dir: Path | None) -> None:
     _print_table(["run", *PARTS, "total", "files"], [*rows, [_count(len(found)), *_sizes(together)]])
 
 
-def _as_json(parts: dict[str, Usage]) -> dict[str, object]:
+def _as_json(parts: dict[str, DiskUsage]) -> dict[str, object]:
     return {**vars(total(parts)), "parts": {name: vars(usage) for name, usage in parts.items()}}
 
 
-def _sizes(parts: dict[str, Usage]) -> list[str]:
+def _sizes(parts: dict[str, DiskUsage]) -> list[str]:
     everything = total(parts)
     return [*(decimal(parts[part].bytes) for part in PARTS), decimal(everything.bytes), f"{everything.files:,}"]
 
@@ -117,7 +117,7 @@ def _show(doomed: Sequence[Doomed]) -> None:
         kept = "output stays" if each.keeps_output else ""
         return [each.run.run_id, day, decimal(each.frees.bytes), f"{each.frees.files:,}", kept]
 
-    together = sum((each.frees for each in doomed), Usage())
+    together = sum((each.frees for each in doomed), DiskUsage())
     last = [_count(len(doomed)), "", decimal(together.bytes), f"{together.files:,}", ""]
     _print_table(["run", "last sign", "frees", "files", ""], [*map(row, doomed), last])
     if any(each.keeps_output for each in doomed):
@@ -132,7 +132,7 @@ def _confirmed(number: int) -> bool:
 
 def _remove(doomed: Sequence[Doomed]) -> int:
     """One that cannot be removed does not keep the others."""
-    freed, failed = Usage(), 0
+    freed, failed = DiskUsage(), 0
     for each in doomed:
         try:
             remove(each)

@@ -19,10 +19,10 @@ from rich.text import Text
 
 from muster.launch.run_writer import Prepared
 from muster.rundir import RunPaths
-from muster.runs.follow import Event, Output, RunResult
+from muster.runs.follow import Output, RunEvent, RunResult
 from muster.runs.next_attempt import in_words
 from muster.views.sanitize import printable
-from muster.views.terminal import BringUp
+from muster.views.terminal import BringUpView
 
 
 def make_display(prepared: Prepared, as_json: bool) -> Display:
@@ -53,7 +53,7 @@ class Display:
     def note(self, text: str) -> None:
         self.console.print(Text(f"[{time.time() - self._start:7.1f} s] {printable(text)}"))
 
-    def show(self, item: Event | Output) -> None:
+    def show(self, item: RunEvent | Output) -> None:
         if isinstance(item, Output):
             sys.stdout.buffer.write(item.data)
             sys.stdout.buffer.flush()
@@ -139,7 +139,7 @@ class LiveDisplay(Display):
 
     def __init__(self, nodes: int, ray: bool, run: RunPaths) -> None:
         super().__init__(nodes, ray)
-        view = BringUp(run)
+        view = BringUpView(run)
         self._live = Live(
             view,
             console=self.console,
@@ -150,7 +150,7 @@ class LiveDisplay(Display):
         )
         self._live.start()
 
-    def show(self, item: Event | Output) -> None:
+    def show(self, item: RunEvent | Output) -> None:
         if isinstance(item, Output) or item.fields["event"] == "driver_start":
             self._live.stop()  # from here on the terminal is the driver's
         super().show(item)
@@ -177,8 +177,8 @@ class JsonDisplay(Display):
     def note(self, text: str) -> None:
         self._print({"event": "note", "text": text})
 
-    def show(self, item: Event | Output) -> None:
-        if isinstance(item, Event):
+    def show(self, item: RunEvent | Output) -> None:
+        if isinstance(item, RunEvent):
             self._print(item.fields)
             return
         try:

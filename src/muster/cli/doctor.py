@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.cli.options import GroupedOption, JobCommand, job_options
-from muster.doctor.check_result import Verdict
+from muster.doctor.check_result import CheckResult
 from muster.doctor.examine import Examination, Report
 from muster.errors import Mistake
-from muster.launch.target import choose_place
+from muster.launch.target import choose_target
 from muster.spec import load_job
 from muster.views.sanitize import printable
 
@@ -45,7 +45,7 @@ def doctor(file: Path | None, flags: dict[str, Any], as_json: bool) -> int:
     """
     spec = load_job(file, {"command": ["true"], **flags})  # a job file need not be complete yet
     try:
-        examination = Examination(spec, choose_place(spec, os.environ), Path.cwd())
+        examination = Examination(spec, choose_target(spec, os.environ), Path.cwd())
         with Console(stderr=True).status(_waiting(examination)):
             report = examination.report()
     except Mistake as error:
@@ -78,7 +78,7 @@ def _show(report: Report) -> None:
     console.print(_summary(report), soft_wrap=True)
 
 
-def _told(verdict: Verdict) -> Text:
+def _told(verdict: CheckResult) -> Text:
     text = Text(printable(verdict.what))
     return text.append("\n-> " + printable(verdict.advice)) if verdict.advice else text
 

@@ -23,7 +23,7 @@ from muster.rundir.redaction import redact_words
 from muster.runs.follow import Tail
 from muster.runs.index import NoSuchRun, all_runs
 from muster.runs.lookup import NoLiveRun, live_run
-from muster.runs.monitor import Liveness, record_silent_end, settle
+from muster.runs.monitor import RunMonitor, finalize_dead, record_silent_end
 from muster.runs.next_attempt import in_words
 from muster.runs.release import release_all
 from muster.runs.status import ENDED_STATES, read_status
@@ -44,8 +44,8 @@ WATCH_S = 0.5
 def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -> None:
     """Show what RUN (a run id or job id; default: the newest) is doing, or how it ended."""
     paths, shown = find(run, runs_dir), None
-    _tell_cancelled(paths, settle(paths))
-    alive = Liveness(paths)
+    _tell_cancelled(paths, finalize_dead(paths))
+    alive = RunMonitor(paths)
     while True:
         now = read_status(paths)
         text = json.dumps(now) if as_json else "\n".join(_status_lines(now))
@@ -95,8 +95,8 @@ def _status_lines(status: dict[str, Any]) -> list[str]:
     lines.append(f"  {_timing_line(status['timings'])}")
     if status["end_reason"]:
         lines.append(f"  ended: {status['end_reason']}")
-    if said := in_words(sequel := status["sequel"] or {}):
-        ended = f" ({sequel['end_reason']})" if sequel.get("end_reason") else ""
+    if said := in_words(next_attempt := status["sequel"] or {}):
+        ended = f" ({next_attempt['end_reason']})" if next_attempt.get("end_reason") else ""
         lines.append(f"  attempt {status['attempt']} is over{ended}: {said}")
     if error := status["error"]:
         lines.append(f"  error: {error['host'] or 'the step'} in phase {error['phase']}: {error['reason']}")
@@ -178,7 +178,7 @@ def _log_of(attempt: AttemptPaths, node: int | None, rank: int | None, cycle: in
 def _print_log(paths: RunPaths, follow: bool, log_of: Callable[[AttemptPaths], str]) -> bool:
     """Print it, as it grows where that is wanted; and tell whether there was one. Another may follow it."""
     tail: Tail | None = None
-    alive = Liveness(paths)
+    alive = RunMonitor(paths)
     while True:
         attempt = paths.newest_attempt()
         ended = not follow or (not is_live(paths) and not (attempt and alive.goes_on(attempt)))
@@ -191,7 +191,7 @@ def _print_log(paths: RunPaths, follow: bool, log_of: Callable[[AttemptPaths], s
             _print_new(tail)
         if ended:
             if follow:
-                _tell_cancelled(paths, settle(paths))
+                _tell_cancelled(paths, finalize_dead(paths))
             return tail is not None and os.path.exists(tail.path)
         time.sleep(WATCH_S / 2)
 

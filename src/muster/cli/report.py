@@ -12,7 +12,7 @@ from rich.text import Text
 
 from muster.cli.run_argument import find, runs_dir_option
 from muster.rundir import write_atomic
-from muster.views.compare import BringUp, bring_up, compare
+from muster.views.compare import BringUpTimes, bring_up, compare
 from muster.views.record import RunReader
 from muster.views.report import report as rendered
 from muster.views.report import text_of
@@ -61,7 +61,7 @@ def compare_(first: str, second: str, runs_dir: Path | None) -> None:
     Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)
 
 
-def _title(run: BringUp) -> str:
+def _title(run: BringUpTimes) -> str:
     return printable(f"{run.run} ({run.nodes} nodes, {run.state})")
 
 

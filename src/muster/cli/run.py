@@ -103,7 +103,7 @@ def _start(prepared: Prepared, display: Display, detach: bool) -> int:
         return 0
     if not prepared.place.attached:
         return _submit_and_follow(prepared, display)
-    become_subreaper()  # should our keeper be killed, what it owned falls to us
+    become_subreaper()  # should our supervisor be killed, what it owned falls to us
     try:
         return asyncio.run(_run_attached(prepared, display))
     finally:

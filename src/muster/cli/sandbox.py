@@ -19,12 +19,12 @@ from muster.cli.sandbox_load import load_
 from muster.sandbox.client.loadgen import Measured, cell, load, program
 from muster.sandbox.client.retry_rules import SandboxRefused, SandboxUnavailable
 from muster.sandbox.client.sync_client import Client
-from muster.sandbox.engine.engine import Box
+from muster.sandbox.engine.engine import Engine
 from muster.sandbox.engine.isolation import Level
 from muster.sandbox.engine.zygote import SandboxError
 from muster.sandbox.run_once import run_once
-from muster.sandbox.server import Server, serve
-from muster.sandbox.settings import GATEWAYS, ISOLATION, Settings, SettingsError, usable_cores
+from muster.sandbox.server import SandboxServer, serve
+from muster.sandbox.settings import GATEWAYS, ISOLATION, SandboxSettings, SettingsError, usable_cores
 
 _out = Console(highlight=False)
 
@@ -69,9 +69,9 @@ def _settings_options(command: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
-def _settings(given: dict[str, Any]) -> Settings:
+def _settings(given: dict[str, Any]) -> SandboxSettings:
     """Those given, over the defaults; mistakes end the command."""
-    known = {one.name for one in fields(Settings)}
+    known = {one.name for one in fields(SandboxSettings)}
     values = {name: value for name, value in given.items() if name in known and value not in (None, ())}
     if "env" in values:
         pairs = [text.partition("=") for text in values["env"]]
@@ -79,7 +79,7 @@ def _settings(given: dict[str, Any]) -> Settings:
             raise click.UsageError(f"--env {bad[0]}: NAME=VALUE is wanted")
         values["env"] = {name: value for name, _, value in pairs}
     try:
-        return Settings.from_json(values)
+        return SandboxSettings.from_json(values)
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
 
@@ -110,7 +110,7 @@ def serve_(token_file: str | None, **given: Any) -> int:
     return asyncio.run(serve(_settings({**given, "token": token}), _announce))
 
 
-def _announce(server: Server) -> None:
+def _announce(server: SandboxServer) -> None:
     facts = server.facts()
     between = f", for other nodes on port {facts['listen_port']}" if facts["listen_port"] else ""
     gateway = f", for all members by {facts['gateway']}" if facts["gateway"] else ""
@@ -179,10 +179,12 @@ def bench(url: str | None, clients: int, requests: int, as_json: bool, **given: 
     return 1 if any(one.failures for one in measured.values()) else 0
 
 
-async def _bench(url: str | None, clients: int, requests: int, settings: Settings) -> tuple[str, dict[str, Measured]]:
+async def _bench(
+    url: str | None, clients: int, requests: int, settings: SandboxSettings
+) -> tuple[str, dict[str, Measured]]:
     server = None
     if url is None:
-        server = Server(settings)
+        server = SandboxServer(settings)
         await server.open()
         url = server.facts()["url"]
     try:
@@ -198,7 +200,7 @@ async def _bench(url: str | None, clients: int, requests: int, settings: Setting
             await server.close()
 
 
-def _level_of(box: Box | None) -> str:
+def _level_of(box: Engine | None) -> str:
     level: Level | None = box.pool.level if box is not None else None
     return level.recipe.level if level is not None else ""
 

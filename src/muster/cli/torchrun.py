@@ -75,12 +75,12 @@ def torchrun_coordinator(
     """
     _demand_torch()
     from muster.torch.handler import open_store
-    from muster.torch.launch_env import surroundings
+    from muster.torch.launch_env import launch_environment
     from muster.torch.launcher import numbers
     from muster.torch.settings import settings_of
     from muster.torch.standalone import coordinate
 
-    place = surroundings()
+    place = launch_environment()
     try:
         given = {"spares": spares, **{name: value for name, value in conf.items() if value is not None}}
         endpoint = rdzv_endpoint or place.endpoint or ""

@@ -48,8 +48,8 @@ def tunnel(
         attempt, status = running(run)
     except NotRunning as error:
         raise click.ClickException(str(error)) from error
-    lead = node_named(node, run, attempt, status).host
-    target = _target(what, lead, status)
+    leader = node_named(node, run, attempt, status).host
+    target = _target(what, leader, status)
     if status["backend"] == "local":
         click.echo(f"http://127.0.0.1:{target.port}")
         return 0
@@ -84,16 +84,16 @@ def _meant(words: tuple[str, ...], runs_dir: Path | None) -> tuple[RunPaths, str
         raise click.ClickException(str(error)) from error
 
 
-def _target(what: str, lead: str, status: dict[str, Any]) -> Tunnel:
+def _target(what: str, leader: str, status: dict[str, Any]) -> Tunnel:
     if what == DASHBOARD:
         at = (status.get("ray") or {}).get("dashboard") or {}
         if "port" not in at:
             raise click.ClickException(f"{status['run']} was started without --dashboard")
-        return Tunnel(at.get("host") or lead, int(at["port"]))
+        return Tunnel(at.get("host") or leader, int(at["port"]))
     if what.isdigit():
         if not 1 <= int(what) <= 65535:
             raise click.ClickException(f"{what} is no port: they go from 1 to 65535")
-        return Tunnel(lead, int(what))
+        return Tunnel(leader, int(what))
     services = cast("dict[str, dict[str, Any]]", status.get("services") or {})
     if what not in services:
         known = f"its services are {', '.join(services)}" if services else "it has no services"
@@ -101,5 +101,5 @@ def _target(what: str, lead: str, status: dict[str, Any]) -> Tunnel:
     ready = [one for one in services[what]["instances"] if one["state"] == "ready" and one["url"]]
     if not ready:
         raise click.ClickException(f"service {what} of {status['run']} has no endpoint now; see muster status")
-    first = next((one for one in ready if one["host"] == lead), ready[0])
+    first = next((one for one in ready if one["host"] == leader), ready[0])
     return Tunnel(first["host"], urlsplit(first["url"]).port or 80)

@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 
 from muster.runs.tunnels import to_here
-from muster.web.auth import Doors
-from muster.web.handlers import Answers
-from muster.web.run_cache import Watch
-from muster.web.server import Server
+from muster.web.auth import Auth
+from muster.web.handlers import Handlers
+from muster.web.run_cache import RunCache
+from muster.web.server import UiServer
 
 
 @click.command()
@@ -32,28 +32,28 @@ def ui(port: int, runs_dir: Path | None, token_file: Path | None) -> None:
     Prints a link that lets one browser in, once; Enter prints another. Interrupt it to end it.
     """
     try:
-        server = Server(port)
+        server = UiServer(port)
     except OSError as error:
         raise click.ClickException(f"port {port} cannot be listened on: {error.strerror}") from error
     with server:
         token = token_file.read_text().strip() if token_file else None
-        doors = Doors(f"muster-{server.port}", token)
-        server.answers = Answers(doors, Watch(runs_dir))
+        auth = Auth(f"muster-{server.port}", token)
+        server.answers = Handlers(auth, RunCache(runs_dir))
         if "SSH_CONNECTION" in os.environ:
             click.echo(f"on your own machine first:  {to_here(server.port)}")
-        _print_link(server, doors)
-        threading.Thread(target=_more_links, args=(server, doors), daemon=True).start()
+        _print_link(server, auth)
+        threading.Thread(target=_more_links, args=(server, auth), daemon=True).start()
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             click.echo()
 
 
-def _print_link(server: Server, doors: Doors) -> None:
-    click.echo(f"http://127.0.0.1:{server.port}/enter?token={doors.new_link()}")
+def _print_link(server: UiServer, auth: Auth) -> None:
+    click.echo(f"http://127.0.0.1:{server.port}/enter?token={auth.new_link()}")
 
 
-def _more_links(server: Server, doors: Doors) -> None:
+def _more_links(server: UiServer, auth: Auth) -> None:
     """For another browser, or one that has forgotten its cookie."""
     while sys.stdin.isatty() and sys.stdin.readline():
-        _print_link(server, doors)
+        _print_link(server, auth)

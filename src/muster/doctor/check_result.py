@@ -16,7 +16,7 @@ Nodes = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckResult:
     """One line of the report."""
 
     check: str
@@ -28,11 +28,11 @@ class Verdict:
     """The nodes that are to blame."""
 
 
-def worst(verdicts: Iterable[Verdict]) -> State:
+def worst(verdicts: Iterable[CheckResult]) -> State:
     return max((verdict.state for verdict in verdicts), key=_BY_WEIGHT.index, default="skip")
 
 
-def best(verdicts: Sequence[Verdict]) -> Verdict:
+def best(verdicts: Sequence[CheckResult]) -> CheckResult:
     return min(verdicts, key=lambda verdict: _BY_WEIGHT.index(verdict.state))
 
 

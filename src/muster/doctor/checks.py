@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from muster.doctor.check_result import Nodes, State, Verdict, by_value, folded, odd_ones
+from muster.doctor.check_result import CheckResult, Nodes, State, by_value, folded, odd_ones
 from muster.doctor.node.shared_fs_probe import HERE
 
 MIB, GIB = 1024**2, 1024**3
@@ -20,7 +20,7 @@ SMALL_SHM, TOO_SMALL_SHM = GIB, 80 * MIB  # Ray refuses an object store of less 
 FEW_FILES, FEW_PROCESSES = 16384, 4096
 
 
-def check_answers(expected: Sequence[str], nodes: Nodes, said: str) -> Verdict:
+def check_answers(expected: Sequence[str], nodes: Nodes, said: str) -> CheckResult:
     """Did the probe run on every node? `said` is the launcher's last word on those where it did not."""
     silent = tuple(host for host in expected if host not in nodes)
     setup = {host: code for host, facts in nodes.items() if (code := facts["setup_code"])}
@@ -28,27 +28,27 @@ def check_answers(expected: Sequence[str], nodes: Nodes, said: str) -> Verdict:
     if silent:
         what = f"{folded(silent)} did not answer" + (f": {said}" if said else "")
         advice = "look at the node: scontrol show node NAME; leave it out with --exclude"
-        return Verdict("nodes", "fail", what, advice, silent)
+        return CheckResult("nodes", "fail", what, advice, silent)
     if setup:
         what = f"--setup failed on {folded(setup)} with code {', '.join(sorted({str(c) for c in setup.values()}))}"
-        return Verdict("nodes", "fail", what, "run it in a shell on that node, or leave the node out", tuple(setup))
+        return CheckResult("nodes", "fail", what, "run it in a shell on that node, or leave the node out", tuple(setup))
     if mute:
         what = f"no Python {'.'.join(map(str, OLDEST_PYTHON))} or newer at all on {folded(mute)}; not examined further"
-        return Verdict("nodes", "fail", what, "give one with --python, or make it available in --setup", mute)
-    return Verdict("nodes", "pass", f"{len(nodes)} answered: {folded(nodes)}")
+        return CheckResult("nodes", "fail", what, "give one with --python, or make it available in --setup", mute)
+    return CheckResult("nodes", "pass", f"{len(nodes)} answered: {folded(nodes)}")
 
 
 # -- directories and clocks ---------------------------------------------------------------------------------------
 
 
-def check_shared(path: str, nodes: Nodes, left: Sequence[str]) -> Verdict:
+def check_shared(path: str, nodes: Nodes, left: Sequence[str]) -> CheckResult:
     """Is the runs directory the same one everywhere? `left` are the marks that the examiner found there afterwards."""
     check = "shared-directory"
     kinds = by_value({host: facts["filesystem"] for host, facts in nodes.items()})
     states = {host: facts["directory"] for host, facts in nodes.items()}
     if broken := {host: state["error"] for host, state in states.items() if state.get("error")}:
         what = f"{path} cannot be used on {folded(broken)}: {next(iter(broken.values()))}"
-        return Verdict(check, "fail", what, "see to its permissions and free space there", tuple(broken))
+        return CheckResult(check, "fail", what, "see to its permissions and free space there", tuple(broken))
     blind = tuple(host for host, state in states.items() if not state["seen"])
     if not blind:  # every node sees ours, but a node's file may not reach us, or another node
         ranks = {facts["rank"]: host for host, facts in nodes.items()}
@@ -60,59 +60,59 @@ def check_shared(path: str, nodes: Nodes, left: Sequence[str]) -> Verdict:
         if not states[blind[0]]["seen"]:
             what = f"{folded(blind)} cannot see {path} ({kinds})"
         advice = "put the runs directory on a filesystem that all nodes share: --runs-dir DIR or MUSTER_RUNS_DIR"
-        return Verdict(check, "fail", what, advice, blind)
+        return CheckResult(check, "fail", what, advice, blind)
     if len(nodes) == 1:
-        return Verdict(check, "pass", f"{path} can be written ({kinds}); two nodes would show whether it is shared")
-    return Verdict(check, "pass", f"{path} is shared by {len(nodes)} nodes ({kinds})")
+        return CheckResult(check, "pass", f"{path} can be written ({kinds}); two nodes would show whether it is shared")
+    return CheckResult(check, "pass", f"{path} is shared by {len(nodes)} nodes ({kinds})")
 
 
-def check_visibility(nodes: Nodes) -> Verdict:
+def check_visibility(nodes: Nodes) -> CheckResult:
     """How soon a file that one node makes is seen by another."""
     check, delays = "file-visibility", _measured(nodes, "delay_s")
     if not delays:
-        return Verdict(check, "skip", "measured between two nodes or more that share the directory")
+        return CheckResult(check, "skip", "measured between two nodes or more that share the directory")
     slowest = max(delays, key=delays.__getitem__)
     what = f"a new file is seen by another node after {_seconds(delays[slowest])} at most"
     if delays[slowest] <= LATE_FILE_S:
-        return Verdict(check, "pass", what)
+        return CheckResult(check, "pass", what)
     advice = (
         "runs work, but notice things that late; shorten the mount's caching (NFS: actimeo=1, lookupcache=positive)"
     )
     late = tuple(host for host, delay in delays.items() if delay > LATE_FILE_S)
-    return Verdict(check, "warn", f"{what} ({slowest})", advice, late)
+    return CheckResult(check, "warn", f"{what} ({slowest})", advice, late)
 
 
-def check_small_files(nodes: Nodes) -> Verdict:
+def check_small_files(nodes: Nodes) -> CheckResult:
     """Time to write, rename, read and remove a small file."""
     times = {host: facts["directory"]["small_file_s"] for host, facts in nodes.items() if _met(facts)}
     if not times:
-        return Verdict("small-files", "skip", "the directory cannot be used")
+        return CheckResult("small-files", "skip", "the directory cannot be used")
     slowest = max(times, key=times.__getitem__)
     what = f"write, rename, read and remove in {_seconds(times[slowest])}"
     if times[slowest] <= SLOW_FILE_S:
-        return Verdict("small-files", "pass", what)
+        return CheckResult("small-files", "pass", what)
     slow = tuple(host for host, taken in times.items() if taken > SLOW_FILE_S)
     advice = "choose a quicker filesystem for --runs-dir; the one for large files is seldom quick with small ones"
-    return Verdict("small-files", "warn", f"{what} ({slowest})", advice, slow)
+    return CheckResult("small-files", "warn", f"{what} ({slowest})", advice, slow)
 
 
-def check_clocks(nodes: Nodes) -> Verdict:
+def check_clocks(nodes: Nodes) -> CheckResult:
     """Clocks against rank 0's. Only what exceeds the error of the measurement counts."""
     ahead, errors = _measured(nodes, "clock_s"), _measured(nodes, "clock_error_s")
     if not ahead:
-        return Verdict("clocks", "skip", "measured between two nodes or more that share the directory")
+        return CheckResult("clocks", "skip", "measured between two nodes or more that share the directory")
     sure = {host: max(0.0, abs(ahead[host]) - errors[host]) for host in ahead}
     furthest = max(sure, key=lambda host: (sure[host], abs(ahead[host])))
-    lead = next(host for host, facts in nodes.items() if facts["rank"] == 0)
+    leader = next(host for host, facts in nodes.items() if facts["rank"] == 0)
     error = _seconds(errors[furthest])
     if sure[furthest] <= CLOCK_WARN_S:
         apart = _seconds(max(abs(skew) for skew in ahead.values()))
-        return Verdict("clocks", "pass", f"at most {apart} apart, give or take {error}")
+        return CheckResult("clocks", "pass", f"at most {apart} apart, give or take {error}")
     state: State = "fail" if sure[furthest] > CLOCK_FAIL_S else "warn"
     direction = "ahead of" if ahead[furthest] > 0 else "behind"
-    what = f"{furthest} is {_seconds(abs(ahead[furthest]))} {direction} {lead}, give or take {error}"
+    what = f"{furthest} is {_seconds(abs(ahead[furthest]))} {direction} {leader}, give or take {error}"
     advice = "synchronise the clocks (chrony, ntpd); munge and so Slurm refuse a node that is minutes off"
-    return Verdict("clocks", state, what, advice, tuple(host for host in sure if sure[host] > CLOCK_WARN_S))
+    return CheckResult("clocks", state, what, advice, tuple(host for host in sure if sure[host] > CLOCK_WARN_S))
 
 
 def _met(facts: Mapping[str, Any]) -> bool:
@@ -122,64 +122,66 @@ def _met(facts: Mapping[str, Any]) -> bool:
 def _measured(nodes: Nodes, key: str) -> dict[str, float]:
     """What rank 0 measured about the others, by host."""
     hosts = {str(facts["rank"]): host for host, facts in nodes.items()}
-    lead = next((facts["directory"] for facts in nodes.values() if facts["rank"] == 0), None)
-    met: Mapping[str, Mapping[str, float]] = (lead or {}).get("met", {})
+    leader = next((facts["directory"] for facts in nodes.values() if facts["rank"] == 0), None)
+    met: Mapping[str, Mapping[str, float]] = (leader or {}).get("met", {})
     return {hosts[rank]: values[key] for rank, values in met.items() if rank in hosts}
 
 
-def check_workdir(path: str, nodes: Nodes) -> Verdict:
+def check_workdir(path: str, nodes: Nodes) -> CheckResult:
     without = tuple(host for host, facts in nodes.items() if not facts["workdir"])
     if not without:
-        return Verdict("working-directory", "pass", f"{path} is there")
+        return CheckResult("working-directory", "pass", f"{path} is there")
     advice = "submit from a directory that all nodes share, or name one with --workdir"
-    return Verdict("working-directory", "fail", f"{folded(without)} cannot see {path}", advice, without)
+    return CheckResult("working-directory", "fail", f"{folded(without)} cannot see {path}", advice, without)
 
 
 # -- Python and Ray -----------------------------------------------------------------------------------------------
 
 
-def check_python(word: str, nodes: Nodes) -> Verdict:
+def check_python(word: str, nodes: Nodes) -> CheckResult:
     """The job's interpreter: there, new enough, and the same everywhere."""
     found = {host: facts["python"] for host, facts in nodes.items()}
     versions = {host: python.get("version") or "none" for host, python in found.items()}
     if bad := {host: python["error"] for host, python in found.items() if "error" in python}:
         what = f"{word} does not run on {folded(bad)}: {next(iter(bad.values()))}"
         advice = "name an interpreter that every node has with --python, or load one in --setup"
-        return Verdict("python", "fail", what, advice, tuple(bad))
+        return CheckResult("python", "fail", what, advice, tuple(bad))
     if old := tuple(host for host, version in versions.items() if _numbers(version) < OLDEST_PYTHON):
         what = f"too old: {by_value(versions)}"
-        return Verdict("python", "fail", what, "Python 3.9 or newer is needed: --python PATH", old)
+        return CheckResult("python", "fail", what, "Python 3.9 or newer is needed: --python PATH", old)
     if odd := odd_ones(versions):
         advice = "use one interpreter everywhere (--python PATH on a shared filesystem): Ray refuses a mixture"
-        return Verdict("python", "fail", f"not equal: {by_value(versions)}", advice, odd)
+        return CheckResult("python", "fail", f"not equal: {by_value(versions)}", advice, odd)
     paths = {host: python["executable"] for host, python in found.items()}
     what = f"{by_value(versions)} at {by_value(paths)}"
     if odd := odd_ones(paths):
-        return Verdict("python", "warn", what, "equal versions at unequal paths: see that packages are equal too", odd)
-    return Verdict("python", "pass", what)
+        return CheckResult(
+            "python", "warn", what, "equal versions at unequal paths: see that packages are equal too", odd
+        )
+    return CheckResult("python", "pass", what)
 
 
-def check_ray(nodes: Nodes) -> Verdict:
+def check_ray(nodes: Nodes) -> CheckResult:
     """Ray in that interpreter: importable, new enough, and the same everywhere."""
     found = {host: facts["python"].get("ray", {}) for host, facts in nodes.items()}
     versions = {host: ray.get("version") or "none" for host, ray in found.items()}
     if bad := {host: ray.get("error", "no such interpreter") for host, ray in found.items() if "version" not in ray}:
         what = f"cannot be imported on {folded(bad)}: {next(iter(bad.values()))}"
         advice = "install Ray there (pip install ray), or name an interpreter that has it with --python; or --no-ray"
-        return Verdict("ray", "fail", what, advice, tuple(bad))
+        return CheckResult("ray", "fail", what, advice, tuple(bad))
     if odd := odd_ones(versions):
-        return Verdict("ray", "fail", f"not equal: {by_value(versions)}", "install the same Ray everywhere", odd)
+        return CheckResult("ray", "fail", f"not equal: {by_value(versions)}", "install the same Ray everywhere", odd)
     if old := tuple(host for host, version in versions.items() if _numbers(version) < OLDEST_RAY):
-        return Verdict("ray", "fail", f"too old: {by_value(versions)}", "install Ray 2.46 or newer", old)
+        return CheckResult("ray", "fail", f"too old: {by_value(versions)}", "install Ray 2.46 or newer", old)
     slowest = max(found, key=lambda host: float(found[host]["import_s"]))
     what = f"{by_value(versions)}, imported in {_seconds(found[slowest]['import_s'])}"
     if _numbers(next(iter(versions.values()))) < OLDEST_RAY_WITH_TOKENS:
         advice = "install Ray 2.52 or newer, which can refuse strangers (tokens)"
-        return Verdict("ray", "warn", what, advice, tuple(versions))
+        return CheckResult("ray", "warn", what, advice, tuple(versions))
     if found[slowest]["import_s"] > SLOW_IMPORT_S:
         advice = "put the environment on a quicker or a local filesystem, or into an image"
-        return Verdict("ray", "warn", f"{what} on {slowest}", advice, (slowest,))
-    return Verdict("ray", "pass", what)
+        return CheckResult("ray", "warn", f"{what} on {slowest}", advice, (slowest,))
+    return CheckResult("ray", "pass", what)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -190,11 +192,11 @@ def _numbers(version: str) -> tuple[int, ...]:
 # -- what a node gives a process ----------------------------------------------------------------------------------
 
 
-def check_ports(nodes: Nodes) -> Verdict:
+def check_ports(nodes: Nodes) -> CheckResult:
     ports = {host: facts["ports"] for host, facts in nodes.items()}
     if taken := {host: found["error"] for host, found in ports.items() if "error" in found}:
         what = f"{folded(taken)}: {next(iter(taken.values()))}"
-        return Verdict(
+        return CheckResult(
             "ports", "fail", what, "end what listens there, or move the block with --port-base", tuple(taken)
         )
     inside = tuple(
@@ -205,58 +207,60 @@ def check_ports(nodes: Nodes) -> Verdict:
     if inside:
         what = f"only inside the kernel's ephemeral range on {folded(inside)}"
         advice = "narrow net.ipv4.ip_local_port_range, or set --port-base: an outgoing connection may take a port"
-        return Verdict("ports", "warn", what, advice, inside)
+        return CheckResult("ports", "warn", what, advice, inside)
     blocks = by_value({host: "{}-{}".format(*found["block"]) for host, found in ports.items()})
     if crowded := {host: found["warning"] for host, found in ports.items() if found.get("warning")}:
         advice = "end what holds better ports, or set --port-base: NeMo-RL, if it runs there too, may take a port"
-        return Verdict("ports", "warn", f"{folded(crowded)}: {next(iter(crowded.values()))}", advice, tuple(crowded))
-    return Verdict("ports", "pass", f"a free block outside the ephemeral range: {blocks}")
+        return CheckResult(
+            "ports", "warn", f"{folded(crowded)}: {next(iter(crowded.values()))}", advice, tuple(crowded)
+        )
+    return CheckResult("ports", "pass", f"a free block outside the ephemeral range: {blocks}")
 
 
-def check_shm(nodes: Nodes) -> Verdict:
+def check_shm(nodes: Nodes) -> CheckResult:
     """/dev/shm holds Ray's object store."""
     free = {host: int(facts["shm"].get("free", 0)) for host, facts in nodes.items()}
     least = min(free, key=free.__getitem__)
     what = f"{_size(free[least])} free in /dev/shm" + (f" on {least}" if len(free) > 1 else "")
     if free[least] >= SMALL_SHM:
-        return Verdict("shared-memory", "pass", what)
+        return CheckResult("shared-memory", "pass", what)
     advice = "mount a larger one (containers: --shm-size), or bound the store with --object-store-memory"
     state: State = "fail" if free[least] < TOO_SMALL_SHM else "warn"
-    return Verdict("shared-memory", state, what, advice, tuple(h for h, size in free.items() if size < SMALL_SHM))
+    return CheckResult("shared-memory", state, what, advice, tuple(h for h, size in free.items() if size < SMALL_SHM))
 
 
-def check_open_files(nodes: Nodes) -> Verdict:
+def check_open_files(nodes: Nodes) -> CheckResult:
     """The hard limit counts: a process may raise its soft limit up to it."""
     advice = "raise LimitNOFILE of slurmd, or nofile in /etc/security/limits.conf (or ulimit -n where you start)"
     return _check_limit("open-files", "nofile", 1, FEW_FILES, advice, nodes)
 
 
-def check_processes(nodes: Nodes) -> Verdict:
+def check_processes(nodes: Nodes) -> CheckResult:
     """The soft limit counts, and threads count as processes: the `pthread_create failed` of many a log."""
     advice = "raise nproc (ulimit -u) where you submit, or in /etc/security/limits.conf; it counts threads"
     return _check_limit("processes", "nproc", 0, FEW_PROCESSES, advice, nodes)
 
 
-def _check_limit(check: str, name: str, which: int, few: int, advice: str, nodes: Nodes) -> Verdict:
+def _check_limit(check: str, name: str, which: int, few: int, advice: str, nodes: Nodes) -> CheckResult:
     limits = {host: facts["limits"][name][which] for host, facts in nodes.items()}
     low = tuple(host for host, limit in limits.items() if limit is not None and limit < few)
     what = f"at most {by_value({host: 'any number' if n is None else str(n) for host, n in limits.items()})}"
     if low:
-        return Verdict(check, "warn", f"{what}; {few} or more is wanted", advice, low)
-    return Verdict(check, "pass", what)
+        return CheckResult(check, "warn", f"{what}; {few} or more is wanted", advice, low)
+    return CheckResult(check, "pass", what)
 
 
-def check_user_namespaces(nodes: Nodes) -> Verdict:
+def check_user_namespaces(nodes: Nodes) -> CheckResult:
     without = {h: f["user_namespaces"]["error"] for h, f in nodes.items() if not f["user_namespaces"]["works"]}
     if not without:
-        return Verdict("user-namespaces", "pass", "work")
+        return CheckResult("user-namespaces", "pass", "work")
     what = f"do not work on {folded(without)}: {next(iter(without.values()))}"
     advice = "only rootless containers and sandboxes need them; sysctl user.max_user_namespaces (Debian, Ubuntu: also"
     advice += " kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)"
-    return Verdict("user-namespaces", "warn", what, advice, tuple(without))
+    return CheckResult("user-namespaces", "warn", what, advice, tuple(without))
 
 
-def check_containers(pyxis: bool, wanted: str | None, nodes: Nodes) -> Verdict:
+def check_containers(pyxis: bool, wanted: str | None, nodes: Nodes) -> CheckResult:
     """`wanted` is the job's image, if it has one."""
     everywhere = [
         name
@@ -265,16 +269,16 @@ def check_containers(pyxis: bool, wanted: str | None, nodes: Nodes) -> Verdict:
     ]
     usable = [*(["pyxis"] if pyxis else []), *(name for name in everywhere if name != "enroot")]
     if usable:
-        return Verdict("containers", "pass", ", ".join(usable))
+        return CheckResult("containers", "pass", ", ".join(usable))
     somewhere = tuple(host for host, facts in nodes.items() if any(facts["programs"].values()))
     what = f"only on {folded(somewhere)}" if somewhere else "neither pyxis nor Apptainer nor Charliecloud"
     if wanted is None:
-        return Verdict("containers", "skip", f"{what}; needed for --container-image only")
+        return CheckResult("containers", "skip", f"{what}; needed for --container-image only")
     advice = "ask for pyxis on this cluster, or install Apptainer on the nodes (or load it in --setup)"
-    return Verdict("containers", "fail", f"{what}, but --container-image is {wanted}", advice)
+    return CheckResult("containers", "fail", f"{what}, but --container-image is {wanted}", advice)
 
 
-PER_NODE: tuple[Callable[[Nodes], Verdict], ...] = (
+PER_NODE: tuple[Callable[[Nodes], CheckResult], ...] = (
     check_ports,
     check_shm,
     check_open_files,

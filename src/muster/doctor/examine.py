@@ -18,13 +18,13 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 from muster import __version__
 from muster.agent.ray.ports import BLOCK_SIZE, LOCAL_BLOCK_SIZE
 from muster.doctor import checks, probe_runner
-from muster.doctor.check_result import Nodes, Verdict, folded, worst
+from muster.doctor.check_result import CheckResult, Nodes, folded, worst
 from muster.doctor.node.shared_fs_probe import CANARY, Patience
 from muster.doctor.slurm_checks import check_partition, check_slurm
 from muster.doctor.slurm_facts import SlurmFacts, ask_slurm
 from muster.errors import Mistake
 from muster.launch.run_writer import runs_dir
-from muster.launch.target import Place, choose_python
+from muster.launch.target import Target, choose_python
 from muster.lifecycle.state_machine import INFRASTRUCTURE_FAILED
 from muster.process import SpawnError
 from muster.rundir import write_atomic
@@ -39,7 +39,7 @@ class Report:
 
     where: str
     """machine: this one alone; job: nodes of a job of its own; allocation: the nodes of the one we are in."""
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[CheckResult]
     slurm: SlurmFacts | None
     nodes: Nodes
     complete: bool = True
@@ -78,13 +78,13 @@ class Gathered:
 class Examination:
     """One examination, with its verdicts as they come."""
 
-    def __init__(self, spec: JobSpec, place: Place, cwd: Path) -> None:
+    def __init__(self, spec: JobSpec, place: Target, cwd: Path) -> None:
         self.spec, self.place = spec, place
         self.where = _where(spec, place)
         self._runs_dir = runs_dir(spec, cwd)
         self._workdir = (cwd / Path(spec.workdir or ".").expanduser()).resolve()
         self._python = None if spec.container_image else choose_python(spec, os.environ, cwd)
-        self._verdicts: list[Verdict] = []
+        self._verdicts: list[CheckResult] = []
         if not self._workdir.is_dir():
             raise Mistake(f"--workdir {spec.workdir}: no such directory")
 
@@ -92,7 +92,7 @@ class Examination:
         slurm = self._examine_slurm()
         complete, nodes = True, {}
         if self.where == "job" and worst(self._verdicts) == "fail":
-            self._verdicts.append(Verdict("nodes", "skip", "not asked: such a job cannot start"))
+            self._verdicts.append(CheckResult("nodes", "skip", "not asked: such a job cannot start"))
         else:
             gathered = self._examine_nodes()
             nodes, complete = dict(gathered.nodes), bool(gathered.nodes)
@@ -103,14 +103,14 @@ class Examination:
 
     def _examine_slurm(self) -> SlurmFacts | None:
         if self.place.kind == "local":
-            skipped = [Verdict(check, "skip", "not used: this machine alone") for check in ("slurm", "partition")]
+            skipped = [CheckResult(check, "skip", "not used: this machine alone") for check in ("slurm", "partition")]
             self._verdicts += skipped
             return None
         slurm = ask_slurm()
         self._verdicts.append(check_slurm(slurm))
         if self.where == "allocation":
             name = os.environ.get("SLURM_JOB_PARTITION", "?")
-            self._verdicts.append(Verdict("partition", "pass", f"{name}: inside job {os.environ['SLURM_JOB_ID']}"))
+            self._verdicts.append(CheckResult("partition", "pass", f"{name}: inside job {os.environ['SLURM_JOB_ID']}"))
         else:
             asked = probe_runner.requests(self.spec, os.environ)
             self._verdicts.append(check_partition(slurm, asked.get("partition"), self.spec.nodes, self.spec.time))
@@ -132,11 +132,11 @@ class Examination:
         self._verdicts.append(self._judge_answers(nodes, returned, count))
         return Gathered(nodes, left, problem)
 
-    def _judge_answers(self, nodes: Nodes, returned: probe_runner.Returned, count: int) -> Verdict:
+    def _judge_answers(self, nodes: Nodes, returned: probe_runner.Returned, count: int) -> CheckResult:
         if not nodes:
             what = f"the probe could not be run: {returned.said or f'the launcher ended with code {returned.code}'}"
             advice = "see to what the launcher says, or run `muster doctor` inside an allocation (salloc)"
-            return Verdict("nodes", "fail", what, advice)
+            return CheckResult("nodes", "fail", what, advice)
         verdict = checks.check_answers(_expected(nodes, count), nodes, returned.said)
         if verdict.state == "pass" and self.where == "machine":
             more = "; --nodes N looks at N nodes" if self.place.kind == "sbatch" else ""
@@ -162,7 +162,7 @@ class Examination:
         path = str(self._runs_dir)
         if gathered.problem:
             advice = "name a directory that can be written with --runs-dir or MUSTER_RUNS_DIR"
-            self._verdicts.append(Verdict("shared-directory", "fail", f"{path} {gathered.problem}", advice))
+            self._verdicts.append(CheckResult("shared-directory", "fail", f"{path} {gathered.problem}", advice))
         else:
             self._verdicts.append(checks.check_shared(path, nodes, gathered.left))
         self._verdicts += [
@@ -175,14 +175,14 @@ class Examination:
             checks.check_containers(slurm is not None and slurm.pyxis, self.spec.container_image, nodes),
         ]
 
-    def _judge_python(self, nodes: Nodes) -> list[Verdict]:
+    def _judge_python(self, nodes: Nodes) -> list[CheckResult]:
         if self._python is None:
-            return [Verdict(check, "skip", "the image's, not the nodes'") for check in ("python", "ray")]
-        ray = checks.check_ray(nodes) if self.spec.ray else Verdict("ray", "skip", "not asked for (--no-ray)")
+            return [CheckResult(check, "skip", "the image's, not the nodes'") for check in ("python", "ray")]
+        ray = checks.check_ray(nodes) if self.spec.ray else CheckResult("ray", "skip", "not asked for (--no-ray)")
         return [checks.check_python(self._python, nodes), ray]
 
 
-def _where(spec: JobSpec, place: Place) -> str:
+def _where(spec: JobSpec, place: Target) -> str:
     if place.kind == "sbatch":
         return "job" if spec.nodes_given else "machine"
     return "allocation" if place.kind == "allocation" else "machine"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import PurePath
 
-from muster.doctor.check_result import Verdict
+from muster.doctor.check_result import CheckResult
 from muster.doctor.node.mounts import probe_filesystem_type
 from muster.launch.run_writer import Prepared
 
@@ -15,7 +15,7 @@ IN_MEMORY = frozenset(["tmpfs", "ramfs", "devtmpfs"])
 ON_THE_NETWORK = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "fuse.", "wekafs", "panfs", "pvfs2", "cifs", "smb", "9p")
 
 
-def check_reach(check: str, path: str, filesystem: str) -> Verdict:
+def check_reach(check: str, path: str, filesystem: str) -> CheckResult:
     """Whether other nodes are likely to see this path, by its place and its kind of filesystem alone."""
     if not filesystem.startswith(ON_THE_NETWORK):
         own = next((own for own in OWN_DIRECTORIES if PurePath(path).is_relative_to(own)), None)
@@ -23,8 +23,8 @@ def check_reach(check: str, path: str, filesystem: str) -> Verdict:
         if where:
             what = f"the {check.replace('-', ' ')} {path} is {where}, which every node usually has of its own"
             option = {"runs-directory": "--runs-dir", "working-directory": "--workdir"}[check]
-            return Verdict(check, "warn", what, f"choose one that all nodes share with {option}")
-    return Verdict(check, "pass", f"{path} ({filesystem})")
+            return CheckResult(check, "warn", what, f"choose one that all nodes share with {option}")
+    return CheckResult(check, "pass", f"{path} ({filesystem})")
 
 
 def warnings(prepared: Prepared, env: Mapping[str, str]) -> list[str]:

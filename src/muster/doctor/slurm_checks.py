@@ -6,36 +6,36 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from muster.doctor.check_result import Verdict, best
+from muster.doctor.check_result import CheckResult, best
 from muster.doctor.slurm_facts import SlurmFacts
 
 _UNUSABLE = re.compile(r"down|drain|drng|fail|maint|unk|no_respond|power|future|[*]", re.IGNORECASE)
 OLDEST_SLURM = (20, 11)
 
 
-def check_slurm(slurm: SlurmFacts) -> Verdict:
+def check_slurm(slurm: SlurmFacts) -> CheckResult:
     if slurm.error:
         advice = "see that you are on a login node, and that slurmctld and munge run: scontrol ping; munge -n | unmunge"
-        return Verdict("slurm", "fail", f"does not answer: {slurm.error}", advice)
+        return CheckResult("slurm", "fail", f"does not answer: {slurm.error}", advice)
     numbers = tuple(int(number) for number in re.findall(r"\d+", slurm.controller)[:2])
     if numbers < OLDEST_SLURM:
         what = f"slurmctld {slurm.controller}: its srun knows no --overlap"
-        return Verdict("slurm", "fail", what, "Slurm 20.11 or newer is needed")
+        return CheckResult("slurm", "fail", what, "Slurm 20.11 or newer is needed")
     if slurm.controller not in slurm.client:
         what = f"slurmctld {slurm.controller} answers; the commands here are of {slurm.client}"
-        return Verdict("slurm", "pass", what)
-    return Verdict("slurm", "pass", f"slurmctld {slurm.controller} answers")
+        return CheckResult("slurm", "pass", what)
+    return CheckResult("slurm", "pass", f"slurmctld {slurm.controller} answers")
 
 
-def check_partition(slurm: SlurmFacts, names: str | None, nodes: int, time: str | None) -> Verdict:
+def check_partition(slurm: SlurmFacts, names: str | None, nodes: int, time: str | None) -> CheckResult:
     """Whether a job of this size and time limit can ever start. Of several partitions the best counts."""
     if slurm.error:
-        return Verdict("partition", "skip", "Slurm does not answer")
+        return CheckResult("partition", "skip", "Slurm does not answer")
     by_name = {partition["PartitionName"]: partition for partition in slurm.partitions}
     default = [name for name, partition in by_name.items() if partition.get("Default") == "YES"]
     wanted = names.split(",") if names else default
     if not wanted:
-        return Verdict("partition", "fail", "there is no default partition", f"name one: -p {_some(by_name)}")
+        return CheckResult("partition", "fail", "there is no default partition", f"name one: -p {_some(by_name)}")
     verdicts = [_check_one(name, by_name, slurm.node_states, nodes, time) for name in wanted]
     return best(verdicts)
 
@@ -46,9 +46,9 @@ def _check_one(
     states: Mapping[str, Mapping[str, int]],
     nodes: int,
     time: str | None,
-) -> Verdict:
-    def verdict(state: str, what: str, advice: str = "") -> Verdict:
-        return Verdict("partition", state, f"{name}: {what}", advice)  # type: ignore[arg-type]
+) -> CheckResult:
+    def verdict(state: str, what: str, advice: str = "") -> CheckResult:
+        return CheckResult("partition", state, f"{name}: {what}", advice)  # type: ignore[arg-type]
 
     if name not in by_name:
         return verdict("fail", "there is no such partition", f"choose one: -p {_some(by_name)}")

@@ -1,6 +1,6 @@
-"""How the members of a run that has lost its lead come to another one. No I/O, no clock, no randomness.
+"""How the members of a run that has lost its leader come to another one. No I/O, no clock, no randomness.
 
-A member without a lead looks at the claims in the run directory and does one of these:
+A member without a leader looks at the claims in the run directory and does one of these:
 
     its state                                              it does
     not clean of the old term's processes, or not fenced   waits
@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Union
 
-from muster.election.membership import FENCE_S, VERSIONS, Charter
+from muster.election.membership import FENCE_S, VERSIONS, Membership
 from muster.election.quorum_lease import majority
-from muster.lifecycle.config import Mandate
+from muster.lifecycle.config import TermStart
 
 TURN_S = 2.0  # between the turns of two members to claim
 ELECT_S = 15.0  # how long a candidate waits for its majority
-GIVE_UP_S = 60.0  # how long a member that may join somebody looks for a lead
+GIVE_UP_S = 60.0  # how long a member that may join somebody looks for a leader
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,15 @@ class Leave:
 Decision = Union[Wait, Join, Claim, Leave]
 
 
-class Succession:
+class Election:
     """One member's way from the loss of its lead to the next one."""
 
-    def __init__(self, rank: int, charter: Charter, now: float, last_answer: float | None) -> None:
-        """`last_answer`: when this member last gave its lead a sign of life; None if it never did, or was released."""
-        self._rank, self._charter = rank, charter
-        self._term = charter.term  # the highest one that came to nothing
-        self._gone = {charter.lead}
+    def __init__(self, rank: int, membership: Membership, now: float, last_answer: float | None) -> None:
+        """`last_answer`: when this member last gave its leader a sign of life; None if it never did, or was
+        released."""
+        self._rank, self._membership = rank, membership
+        self._term = membership.term  # the highest one that came to nothing
+        self._gone = {membership.leader}
         self.fenced_at = now if last_answer is None else max(now, last_answer + FENCE_S)
         self._since = self.fenced_at  # from here turns are counted
         self._until = self.fenced_at + GIVE_UP_S
@@ -73,51 +74,51 @@ class Succession:
         """`claims`: the number of the node that has claimed each term; `clean`: nothing of the old term runs here."""
         if not clean or now < self.fenced_at:
             return Wait()
-        untried = [term for term in claims if term > self._term and claims[term] not in self._charter.excluded]
+        untried = [term for term in claims if term > self._term and claims[term] not in self._membership.excluded]
         if untried:
             return Join(max(untried))
         if now >= self._until:
             return Leave()
-        if self._rank in self._charter.roster and now >= self._since + self._place() * TURN_S:
+        if self._rank in self._membership.roster and now >= self._since + self._place() * TURN_S:
             return Claim(max([self._term, *claims]) + 1)
         return Wait()
 
-    def came_to_nothing(self, term: int, lead: int, now: float, last_answer: float | None) -> None:
+    def candidate_failed(self, term: int, leader: int, now: float, last_answer: float | None) -> None:
         """The candidate of this term could not be reached, retired (no answer counts then), or was lost."""
         self._term = max(self._term, term)
-        self._gone.add(lead)
+        self._gone.add(leader)
         self._turn = None
         if last_answer is not None:
             self.fenced_at = max(self.fenced_at, last_answer + FENCE_S)
         self._since = max(now, self.fenced_at)
 
     def _place(self) -> int:
-        """Those who have tried, and the lost lead, come after everybody else; the turn of many never comes."""
+        """Those who have tried, and the lost leader, come after everybody else; the turn of many never comes."""
         if self._turn is None:
             ours = (self._rank in self._gone, self._rank)
-            before = (rank for rank in self._charter.roster if (rank in self._gone, rank) < ours)
+            before = (rank for rank in self._membership.roster if (rank in self._gone, rank) < ours)
             self._turn = sum(1 for _ in islice(before, int(GIVE_UP_S / TURN_S) + 1))
         return self._turn
 
 
-class Candidacy:
+class Campaign:
     """A claimed term: who has joined, and what they know."""
 
-    def __init__(self, term: int, rank: int, charter: Charter) -> None:
+    def __init__(self, term: int, rank: int, membership: Membership) -> None:
         self.term, self._rank = term, rank
-        self.charter = charter  # the newest that anybody here knows
+        self.membership = membership  # the newest that anybody here knows
         self.joined: dict[int, float] = {}  # when we last spoke to each before it joined
         self._shares: list[int] = []  # how many of each list have joined
         self._count()
 
-    def joins(self, rank: int, charter: Charter, spoken: float) -> None:
-        new, before = rank not in self.joined, self.charter
+    def joins(self, rank: int, membership: Membership, spoken: float) -> None:
+        new, before = rank not in self.joined, self.membership
         self.joined[rank] = spoken
-        self.charter = before.newer(charter)
-        if self.charter.version != before.version:
+        self.membership = before.newer(membership)
+        if self.membership.version != before.version:
             self._count()
         elif new:
-            self._shares = [share + (rank in roster) for share, roster in zip(self._shares, self.charter.rosters)]
+            self._shares = [share + (rank in roster) for share, roster in zip(self._shares, self.membership.rosters)]
 
     def leaves(self, rank: int) -> None:
         if self.joined.pop(rank, None) is not None:
@@ -125,21 +126,21 @@ class Candidacy:
 
     def _count(self) -> None:
         """Kept, and not asked each time: ten thousand may join."""
-        self._shares = [len(roster.intersection(self.joined)) for roster in self.charter.rosters]
+        self._shares = [len(roster.intersection(self.joined)) for roster in self.membership.rosters]
 
     @property
     def won(self) -> bool:
-        fit = self._rank in self.joined and self._rank in self.charter.roster
-        return fit and all(majority(share, roster) for share, roster in zip(self._shares, self.charter.rosters))
+        fit = self._rank in self.joined and self._rank in self.membership.roster
+        return fit and all(majority(share, roster) for share, roster in zip(self._shares, self.membership.rosters))
 
-    def mandate(self, reason: str) -> Mandate:
-        """What the new lead begins with. The lost one is not waited for."""
-        lost = self.charter.lead
-        excluded = (self.charter.excluded | {lost}) - {self._rank}
-        return Mandate(self.term, self._rank, self.charter.cycle + 1, excluded, reason, lost)
+    def term_start(self, reason: str) -> TermStart:
+        """What the new leader begins with. The lost one is not waited for."""
+        lost = self.membership.leader
+        excluded = (self.membership.excluded | {lost}) - {self._rank}
+        return TermStart(self.term, self._rank, self.membership.cycle + 1, excluded, reason, lost)
 
-    def new_charter(self) -> Charter:
+    def new_membership(self) -> Membership:
         """The first of the new term: who counts stays as before, until another roster is in force."""
-        mandate, version = self.mandate(""), self.term * VERSIONS
-        old = self.charter
-        return Charter(self.term, self._rank, mandate.cycle, version, old.roster, mandate.excluded, old.before)
+        term_start, version = self.term_start(""), self.term * VERSIONS
+        old = self.membership
+        return Membership(self.term, self._rank, term_start.cycle, version, old.roster, term_start.excluded, old.before)

@@ -24,17 +24,19 @@ from enum import Enum
 
 from muster.election.membership import FENCE_S
 
-QUIET_S = 25.0  # a leader that lives publishes every 10 s
-SLOW_LOOK_S = 5.0  # what a look that took longer shows may have been read before the leader's last publication
+LEADERLESS_AFTER_S = 25.0  # a leader that lives publishes every 10 s
+SLOW_POLL_S = 5.0  # what a look that took longer shows may have been read before the leader's last publication
 
-STAND_INS = 8  # so many nodes after the first may lead the first term in its place; they and the first write heartbeats
+FIRST_LEADER_CANDIDATES = (
+    8  # so many nodes after the first may lead the first term in its place; they and the first write heartbeats
+)
 STARTUP_HEARTBEAT_S = 2.0  # between two heartbeats of a node that has no leader yet
 STARTUP_SILENCE_S = FENCE_S  # after which another node leads: harmless where the silent one comes after all
 STARTUP_LOSS_S = 60.0  # after which the leader does not wait for a node any more: that may end the run
 
 
 @dataclass(frozen=True)
-class Sight:
+class RunDirectoryView:
     """What one look showed: whether there is an outcome, the newest term with a status, its stamp, and the claims."""
 
     over: bool
@@ -43,7 +45,7 @@ class Sight:
     claims: frozenset[int]
 
 
-class Verdict(Enum):
+class LeaderVerdict(Enum):
     """What the looks so far allow to say."""
 
     UNKNOWN = "look again"
@@ -52,30 +54,30 @@ class Verdict(Enum):
     LEADERLESS = "nothing was published for QUIET_S of looks that were answered"
 
 
-class Silence:
+class LeaderSilence:
     """The looks of one member, taken `interval` seconds apart."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
-        self._seen: Sight | None = None
+        self._seen: RunDirectoryView | None = None
         self._quiet = 0  # looks in a row that showed nothing new
         self._led = False
 
-    def look(self, sight: Sight | None, seconds: float) -> Verdict:
+    def look(self, sight: RunDirectoryView | None, seconds: float) -> LeaderVerdict:
         """`sight` is None where the filesystem gave no answer; `seconds` is what the look took."""
         seen = self._seen
         if sight is not None and sight.over:
-            return Verdict.OVER
+            return LeaderVerdict.OVER
         if sight is None or (seen is not None and sight.term < seen.term):  # a listing that lacks what was there
             self._quiet = 0
-            return Verdict.UNKNOWN
+            return LeaderVerdict.UNKNOWN
         self._seen = sight
         self._led = self._led or (seen is not None and (sight.term, sight.stamp) != (seen.term, seen.stamp))
         if self._led:
-            return Verdict.LED
+            return LeaderVerdict.LED
         new_claim = seen is None or bool(sight.claims - seen.claims)
-        self._quiet = 0 if new_claim or seconds > SLOW_LOOK_S else self._quiet + 1
-        return Verdict.LEADERLESS if self._quiet * self._interval >= QUIET_S else Verdict.UNKNOWN
+        self._quiet = 0 if new_claim or seconds > SLOW_POLL_S else self._quiet + 1
+        return LeaderVerdict.LEADERLESS if self._quiet * self._interval >= LEADERLESS_AFTER_S else LeaderVerdict.UNKNOWN
 
 
 class StartupHeartbeats:
@@ -88,7 +90,7 @@ class StartupHeartbeats:
 
     def look(self, heartbeats: Mapping[int, object], seconds: float) -> None:
         """`heartbeats` are those that could be read, by rank; `seconds` is what the look took."""
-        answered = seconds <= SLOW_LOOK_S
+        answered = seconds <= SLOW_POLL_S
         same = {rank for rank, beat in heartbeats.items() if answered and self._seen.get(rank) == beat}
         self._quiet = {rank: self._quiet.get(rank, 0) + 1 if rank in same else 0 for rank in heartbeats}
         self._seen = dict(heartbeats)

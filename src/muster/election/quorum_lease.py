@@ -1,17 +1,18 @@
-"""Until when a lead may act: who counts, who has answered, and how that list changes. No I/O, no clock.
+"""Until when a leader may act: who counts, who has answered, and how that list changes. No I/O, no clock.
 
 A member is taken off the list in one of two ways:
 
     how                                      counts no more
     its process has ended, as seen on its    at once: it can follow nobody else. (An ended connection is no proof: a
     own host (the launcher says so)          firewall can end one between two that live.)
-    anything else: it is silent, it failed   by a new list. While that is not in force both lists count: the lead needs
-    or its connection ended                  half of each, a new lead more than half of each. It is in force once half
+    anything else: it is silent, it failed   by a new list. While that is not in force both lists count: the leader
+    needs
+    or its connection ended                  half of each, a new leader more than half of each. It is in force once half
                                              of each know it: from then on nobody has a majority of the old list
                                              without somebody who knows the new one
 
-A lead that has held its lease without a break knows that no majority has left it. One that has not held it yet may have
-been left, and the dead may have followed another lead before they ended: for its first lease they count.
+A leader that has held its lease without a break knows that no majority has left it. One that has not held it yet may
+have been left, and the dead may have followed another leader before they ended: for its first lease they count.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from muster.election.membership import LEASE_S, Charter
+from muster.election.membership import LEASE_S, Membership
 
 FOREVER = float("inf")
 
 
-class Quorum:
-    """The lead's side; times are the lead's own."""
+class QuorumLease:
+    """The leader's side; times are the leader's own."""
 
-    def __init__(self, charter: Charter) -> None:
-        self.charter = charter  # as it is to be told to the members
-        self._proposed = charter.version  # the last one that said something new
+    def __init__(self, membership: Membership) -> None:
+        self.membership = membership  # as it is to be told to the members
+        self._proposed = membership.version  # the last one that said something new
         self._known = -1  # the highest one that half of every list know
         self._answered: dict[int, float] = {}  # when the beat was sent that this member has answered last
         self._knows: dict[int, int] = {}  # the version that it has seen
@@ -51,7 +52,7 @@ class Quorum:
         if version <= knew:
             return False
         self._knows[rank] = version
-        if knew < self.charter.version <= version:
+        if knew < self.membership.version <= version:
             for half in self._halves:
                 half.knows(rank)
         return self._settle()
@@ -63,7 +64,7 @@ class Quorum:
         return self._settle()
 
     def take(self, now: float) -> bool:
-        """Whether the lead may begin to act. From then on it may while the lease lasts, and never again after."""
+        """Whether the leader may begin to act. From then on it may while the lease lasts, and never again after."""
         if not self._held and self.settled and self.lease() > now:
             self._held = True
             self._count()
@@ -71,44 +72,45 @@ class Quorum:
 
     def propose(self, roster: Iterable[int], excluded: Iterable[int], cycle: int) -> bool:
         """Who is to count from now on; True when the members are to be told. One change at a time: then False."""
-        wanted = replace(self.charter, roster=frozenset(roster), excluded=frozenset(excluded), cycle=cycle)
-        if wanted == self.charter or self.charter.before:
+        wanted = replace(self.membership, roster=frozenset(roster), excluded=frozenset(excluded), cycle=cycle)
+        if wanted == self.membership or self.membership.before:
             return False
-        before = self.charter.roster if self.charter.roster != wanted.roster else frozenset()
-        self.charter = replace(wanted, version=self.charter.version + 1, before=before)
-        self._proposed = self.charter.version
+        before = self.membership.roster if self.membership.roster != wanted.roster else frozenset()
+        self.membership = replace(wanted, version=self.membership.version + 1, before=before)
+        self._proposed = self.membership.version
         self._count()
         self._settle()
         return True
 
     @property
     def settled(self) -> bool:
-        """Whether no new lead can come without knowing what was proposed last, its cycle among it."""
+        """Whether no new leader can come without knowing what was proposed last, its cycle among it."""
         return self._known >= self._proposed
 
     def lease(self) -> float:
-        """Until when the lead may act, as far as is known now."""
+        """Until when the leader may act, as far as is known now."""
         return min(half.since for half in self._halves) + LEASE_S
 
     def _count(self) -> None:
-        know = {rank for rank, version in self._knows.items() if version >= self.charter.version}
-        apart = {self.charter.lead} | (self._dead if self._held else set())
-        others = (roster - apart for roster in self.charter.rosters)
+        know = {rank for rank, version in self._knows.items() if version >= self.membership.version}
+        apart = {self.membership.leader} | (self._dead if self._held else set())
+        others = (roster - apart for roster in self.membership.rosters)
         self._halves = [_Half(list_, self._answered, know) for list_ in others]
 
     def _settle(self) -> bool:
-        if self._known >= self.charter.version or not all(half.know for half in self._halves):
+        if self._known >= self.membership.version or not all(half.know for half in self._halves):
             return False
-        self._known = self.charter.version
-        if not self.charter.before:
+        self._known = self.membership.version
+        if not self.membership.before:
             return False
-        self.charter = replace(self.charter, version=self.charter.version + 1, before=frozenset())
+        self.membership = replace(self.membership, version=self.membership.version + 1, before=frozenset())
         self._count()
         return True
 
 
 class _Half:
-    """Of one list, the lead apart: since when enough have answered to make half with the lead, and whether they know.
+    """Of one list, the leader apart: since when enough have answered to make half with the leader, and whether they
+    know.
 
     Kept in order as it comes: ten thousand answer every beat.
     """
@@ -124,7 +126,7 @@ class _Half:
 
     @property
     def since(self) -> float:
-        """For ever, where the lead alone is half."""
+        """For ever, where the leader alone is half."""
         return self._times[-self._wanted] if self._wanted else FOREVER
 
     def knows(self, rank: int) -> None:
@@ -137,5 +139,5 @@ class _Half:
 
 
 def majority(share: int, roster: frozenset[int]) -> bool:
-    """Whether so many of a list may choose a new lead: more than half of it."""
+    """Whether so many of a list may choose a new leader: more than half of it."""
     return 2 * share > len(roster)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.lifecycle.bring_up import Rounds
-from muster.lifecycle.roles import Node, Role
+from muster.lifecycle.roles import Role, RunNode
 
 
 class Roster:
@@ -26,5 +26,5 @@ class Roster:
         return True
 
 
-def counts(node: Node) -> bool:
+def counts(node: RunNode) -> bool:
     return node.role is not Role.EXCLUDED and node.held

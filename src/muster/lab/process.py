@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from muster.lab.errors import LabError
-from muster.process.pidfd import Handle, wait_for_one
+from muster.process.pidfd import ProcessHandle, wait_for_one
 from muster.process.proctree import POLL_S
 
 
@@ -34,11 +34,11 @@ class ProcessId:
 
 def kill_all(processes: Iterable[ProcessId], deadline_s: float = 30.0) -> None:
     """SIGKILL them all, and return when they are gone (a namespace's init: with everything in there)."""
-    waiting: list[Handle] = []
+    waiting: list[ProcessHandle] = []
     try:
         for process in processes:
             # The handle holds whatever has the pid now; only then look whether that is the one meant.
-            handle = Handle(process.pid)
+            handle = ProcessHandle(process.pid)
             waiting.append(handle)
             if not process.alive():
                 handle.release()

@@ -16,7 +16,7 @@ _KEPT_OF_SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 
 
 @dataclass(frozen=True)
-class Node:
+class TargetNode:
     """A node of a running attempt, as its agent recorded it."""
 
     rank: int
@@ -32,7 +32,7 @@ class Entry:
 
     run: RunPaths
     attempt: AttemptPaths
-    node: Node
+    node: TargetNode
     job_id: str | None  # none on this machine
     cycle: int
     ray_address: str | None

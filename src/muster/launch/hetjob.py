@@ -92,11 +92,11 @@ def step(groups: Sequence[Group], attempt: str = NEXT_ATTEMPT) -> Launcher:
         for number, group in enumerate(groups)
     )
     prepare = f'{slurm_directives.UNSET_STEP}\n{{ {hosts}; }} >"$attempt/hosts"'
-    return Launcher("slurm", words, "SLURM_PROCID", "SLURMD_NODENAME", prepare, attempt, lead_ended=LEAD_ENDED)
+    return Launcher("slurm", words, "SLURM_PROCID", "SLURMD_NODENAME", prepare, attempt, leader_ended=LEADER_ENDED)
 
 
-# srun numbers the tasks of each group from 0 when it tells of their end: the lead's is the one on the lead's host.
-LEAD_ENDED = (
+# srun numbers the tasks of each group from 0 when it tells of their end: the leader's is the one on the leader's host.
+LEADER_ENDED = (
     'LC_ALL=C sed -nE "s/.*error: ([^ ]*): tasks? 0[-,:].*$1.*/\\1/p" "$attempt/steps.log" |'
     ' xargs -rn 1 scontrol show hostnames | grep -qxF "$(head -n 1 "$attempt/hosts")"'
 )

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from muster.process import Closed, Exit, Owned, Scope
+from muster.process import Closed, Exit, ManagedProcess, Scope
 
 RANK_VARIABLE, HOST_VARIABLE = "MUSTER_TASK", "MUSTER_NODE"
 HOLDING_GRACE_S = 5.0  # before the KILL: one of them may be stopped, and hear nothing
@@ -34,12 +34,12 @@ async def launch(nodes: int, command: list[str]) -> int:
     return max(exit.shell_code for exit in exits)
 
 
-async def _start(scope: Scope, rank: int, command: list[str]) -> Owned:
+async def _start(scope: Scope, rank: int, command: list[str]) -> ManagedProcess:
     env = {**os.environ, RANK_VARIABLE: str(rank), HOST_VARIABLE: host_name(rank)}
     return await scope.spawn(command, env=env, cwd=os.getcwd(), stdout=1, stderr=2)
 
 
-async def _report(rank: int, task: Owned) -> Exit:
+async def _report(rank: int, task: ManagedProcess) -> Exit:
     exit = await task.wait()
     if exit.shell_code:
         how = f"Exited with exit code {exit.code}" if exit.code is not None else f"The task {exit}"

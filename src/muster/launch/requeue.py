@@ -16,7 +16,7 @@ from muster.errors import Mistake
 from muster.spec import JobSpec
 
 if TYPE_CHECKING:
-    from muster.launch.target import Place
+    from muster.launch.target import Target
 
 # Another attempt's number is never reused, whoever began it: a requeue, a later job of the chain, Slurm itself.
 NEXT_ATTEMPT = (
@@ -88,7 +88,7 @@ cause() { # of the end, from the outcome, and from Slurm where it was Slurm's
   case $(LC_ALL=C sed -n 's/.*"state": *"\([a-z]*\)".*/\1/p' "$attempt/outcome") in
     stopped) slurm_says ;;
     failed)
-      if grep -q '"lost": true\|"end_reason": "the lead is gone' "$attempt/outcome"; then echo node-fail
+      if grep -q '"lost": true\|"end_reason": "the leader is gone' "$attempt/outcome"; then echo node-fail
       elif grep -q '"end_reason": "the driver stalled' "$attempt/outcome"; then echo stall
       else echo "exit=${recorded:-$code}"; fi ;;
   esac
@@ -133,7 +133,7 @@ def restart(spec: JobSpec) -> Restart:
     return Restart(_BEGIN, decide.replace("@CHAIN@", str(spec.chain)).strip("\n") + "\n", "after_the_end\n")
 
 
-def check(spec: JobSpec, place: Place) -> None:
+def check(spec: JobSpec, place: Target) -> None:
     """Refuse what could never happen."""
     if spec.chain > 1 and place.kind != "sbatch":
         where = "inside an allocation" if place.kind == "allocation" else "on one machine"

@@ -24,7 +24,7 @@ from muster.launch.containers.discover import container_of
 from muster.launch.containers.render import Container
 from muster.launch.driver_library import build_library
 from muster.launch.secret_check import refuse_exposed
-from muster.launch.target import Place, choose_python
+from muster.launch.target import Target, choose_python
 from muster.lifecycle.config import may_succeed
 from muster.rundir import RunPaths, write_atomic
 from muster.rundir.redaction import redact_words
@@ -48,7 +48,7 @@ class Prepared:
 
     run: RunPaths
     spec: JobSpec
-    place: Place
+    place: Target
     python: str
     workdir: str
     script: str
@@ -77,7 +77,7 @@ def new_run_id(name: str) -> str:
     return f"{slug}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
 
 
-def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
+def plan_run(spec: JobSpec, place: Target, cwd: Path) -> Prepared:
     """Decide everything, write nothing."""
     requeue.check(spec, place)
     python = choose_python(spec, os.environ, cwd)
@@ -110,7 +110,7 @@ def plan_run(spec: JobSpec, place: Place, cwd: Path) -> Prepared:
     return Prepared(run, spec, place, python, workdir, text, inside)
 
 
-def _launcher(spec: JobSpec, place: Place) -> job_script.Launcher:
+def _launcher(spec: JobSpec, place: Target) -> job_script.Launcher:
     nodes = place.nodes + spec.spares
     if place.backend == "slurm":
         own = place.kind == "sbatch"
@@ -147,7 +147,7 @@ def _contained(launcher: job_script.Launcher, inside: Container | None, run_id: 
     )
 
 
-def _directives(spec: JobSpec, place: Place, run: RunPaths, workdir: str) -> list[str]:
+def _directives(spec: JobSpec, place: Target, run: RunPaths, workdir: str) -> list[str]:
     if place.kind != "sbatch":
         return []
     if spec.groups:
@@ -190,7 +190,7 @@ def write_run(prepared: Prepared) -> None:
         raise
 
 
-def _signal_times(spec: JobSpec, place: Place) -> dict[str, float | None]:
+def _signal_times(spec: JobSpec, place: Target) -> dict[str, float | None]:
     """What the driver may take when Slurm ends the job: the larger part of KillWait, the nodes need the rest."""
     if place.backend != "slurm":
         return {"signal_grace": spec.stop_grace, "kill_wait": None}

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from muster.errors import Mistake, SubmissionRefused
 from muster.launch import job_array
 from muster.launch.run_writer import Prepared, option_names, write_run
-from muster.process import Owned, Scope
+from muster.process import ManagedProcess, Scope
 from muster.rundir import write_json
 from muster.runs.index import remember
 from muster.slurm import client
@@ -114,8 +114,8 @@ def start_detached(prepared: Prepared) -> int:
 
 
 @asynccontextmanager
-async def attached(prepared: Prepared) -> AsyncIterator[Owned]:
-    """Run the job script until it ends by itself; if this process is killed, its keeper ends the run."""
+async def attached(prepared: Prepared) -> AsyncIterator[ManagedProcess]:
+    """Run the job script until it ends by itself; if this process is killed, its supervisor ends the run."""
     asked = time.time()
     write_run(prepared)
     grace = prepared.spec.stop_grace + OWNER_LOST_EXTRA_S

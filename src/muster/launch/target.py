@@ -14,7 +14,7 @@ from muster.spec import JobSpec
 
 
 @dataclass(frozen=True)
-class Place:
+class Target:
     """Where a job is going to run."""
 
     kind: str  # local | sbatch | allocation
@@ -30,21 +30,21 @@ class Place:
         return self.kind != "sbatch"
 
 
-def choose_place(spec: JobSpec, env: Mapping[str, str]) -> Place:
+def choose_target(spec: JobSpec, env: Mapping[str, str]) -> Target:
     """auto: the allocation we are in, else sbatch where it exists, else this machine."""
     inside = "SLURM_JOB_ID" in env and shutil.which("srun", path=env.get("PATH")) is not None
     if spec.backend == "local":
-        return Place("local", spec.nodes)
+        return Target("local", spec.nodes)
     if inside:
         _check_allocation(spec, env)
-        return Place("allocation", _nodes_in_allocation(spec, env))
+        return Target("allocation", _nodes_in_allocation(spec, env))
     if shutil.which("sbatch", path=env.get("PATH")):
-        return Place("sbatch", spec.nodes)
+        return Target("sbatch", spec.nodes)
     if spec.backend == "slurm":
         raise Mistake("--backend slurm: there is no sbatch on PATH here; use --backend local to try it on this machine")
     if spec.array is not None:
         raise Mistake("--array: there is no sbatch on PATH here, and one machine has no job arrays")
-    return Place("local", spec.nodes)
+    return Target("local", spec.nodes)
 
 
 def _check_allocation(spec: JobSpec, env: Mapping[str, str]) -> None:

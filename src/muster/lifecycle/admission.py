@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from muster.lifecycle.roles import Node, Role
+from muster.lifecycle.roles import Role, RunNode
 from muster.lifecycle.states import NodeState
 
 
-def refusal(nodes: Sequence[Node], rank: int, host: str) -> str | None:
+def refusal(nodes: Sequence[RunNode], rank: int, host: str) -> str | None:
     """Why an agent that calls itself this is not the one expected; None when it may be.
 
     Two nodes of one host are in order only where the allocation itself says so. A node that the run has given up

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from muster.lifecycle import events as m
 from muster.lifecycle import roles
-from muster.lifecycle.config import FIRST_MANDATE, OUTSIDE, Mandate, Plan
-from muster.lifecycle.events import Command, Outcome
-from muster.lifecycle.roles import Node, Role
+from muster.lifecycle.config import FIRST_TERM_START, OUTSIDE, RunConfig, TermStart
+from muster.lifecycle.events import Command, RunOutcome
+from muster.lifecycle.roles import Role, RunNode
 from muster.lifecycle.services import Services
 from muster.lifecycle.states import CONNECTED, NODE_MOVES, RUN_MOVES, NodeState, RunState
 from muster.lifecycle.topology import NOWHERE
@@ -19,14 +19,14 @@ from muster.lifecycle.topology import NOWHERE
 class Rounds:
     """The state of a run, and the half of the protocol that leads from gathering to a running driver."""
 
-    def __init__(self, plan: Plan, now: float, mandate: Mandate = FIRST_MANDATE) -> None:
-        assert mandate.lead != OUTSIDE or not plan.ray, "Ray's head is on the lead's node"
+    def __init__(self, plan: RunConfig, now: float, term_start: TermStart = FIRST_TERM_START) -> None:
+        assert term_start.leader != OUTSIDE or not plan.ray, "Ray's head is on the leader's node"
         self.plan = plan
-        self.lead = mandate.lead
+        self.leader = term_start.leader
         self.state = RunState.GATHERING
-        self.cycle = mandate.cycle
-        self.restart_reason = mandate.reason  # why the present cycle follows the one before
-        self.nodes = roles.newcomers(plan, mandate.excluded)
+        self.cycle = term_start.cycle
+        self.restart_reason = term_start.reason  # why the present cycle follows the one before
+        self.nodes = roles.newcomers(plan, term_start.excluded)
         # Asked at every arrival, so counted as nodes change: who is here, by domain too, and who may come.
         self._here, self._near = 0, Counter[str]()
         self._missing = sum(node.may_come for node in self.nodes)
@@ -34,12 +34,14 @@ class Rounds:
         self.services = Services(plan.services, plan.wanted)
         self.membership = 0  # grows when a node joins, leaves or is excluded
         self._held = 0  # whose end has to be seen: asked at every word of one that is clean
-        self.outcome: Outcome | None = None
-        self.moves: list[Node | RunState] = [
+        self.outcome: RunOutcome | None = None
+        self.moves: list[RunNode | RunState] = [
             RunState.GATHERING
         ]  # every move made, in order, for whoever publishes them
         self.role_changes = 0
-        self.fruitless = mandate.fruitless  # cycles in a row, up to the one before, that made no progress
+        self.without_progress = (
+            term_start.without_progress
+        )  # cycles in a row, up to the one before, that made no progress
         self.progressed = False  # in the present cycle
         self.head_up = False
         self.driver_running = False
@@ -61,7 +63,7 @@ class Rounds:
         if self.state is not RunState.GATHERING:
             self._set_role(rank, Role.SPARE)
             return []
-        if rank == self.lead and self.cycle == 0:
+        if rank == self.leader and self.cycle == 0:
             self._set_role(rank, Role.ACTIVE, 0)
         commands = self._begin(rank) if self.nodes[rank].role is Role.ACTIVE else []
         return commands + self._maybe_close(now)
@@ -77,7 +79,7 @@ class Rounds:
             self.last_call = now + self.plan.last_call if self.last_call is None else self.last_call
             if now < min(self.last_call, self.deadline):
                 return []
-        for node in roles.assigned(self.nodes, self.plan, self.lead):
+        for node in roles.assigned(self.nodes, self.plan, self.leader):
             self._change_role(node)
         self._move_run(RunState.STARTING)
         self.deadline = now + self.plan.start_timeout
@@ -87,9 +89,9 @@ class Rounds:
         """Start an active node's part of Ray, if that can be: workers wait for the head."""
         if not self.plan.ray:
             self._move_node(rank, NodeState.READY)
-        elif rank == self.lead or self.head_up:
+        elif rank == self.leader or self.head_up:
             self._move_node(rank, NodeState.STARTING)
-            return [m.StartHead() if rank == self.lead else m.StartWorker(rank)]
+            return [m.StartHead() if rank == self.leader else m.StartWorker(rank)]
         return []
 
     def _begin_all(self) -> list[Command]:
@@ -97,12 +99,12 @@ class Rounds:
         return [command for rank in waiting for command in self._begin(rank)]
 
     def _head_is_up(self) -> list[Command]:
-        if not self.plan.ray or self.nodes[self.lead].state is not NodeState.STARTING:
+        if not self.plan.ray or self.nodes[self.leader].state is not NodeState.STARTING:
             return []
         self.head_up = True
         return self._begin_all()
 
-    def _ready(self, event: m.Ready) -> list[Command]:
+    def _ready(self, event: m.NodeReady) -> list[Command]:
         if self.nodes[event.rank].state is not NodeState.STARTING:
             return []
         self._move_node(event.rank, NodeState.READY)
@@ -133,26 +135,26 @@ class Rounds:
         return self._missing > 0
 
     def _half_is_here(self) -> bool:
-        """Of those that may come. With fewer, the others could find a lead of their own."""
+        """Of those that may come. With fewer, the others could find a leader of their own."""
         return self._here >= self._missing or not self.plan.succession
 
     def _enough(self) -> bool:
         """Whether the round could close with who is here."""
-        size, lead = self.plan.segment, None if self.lead == OUTSIDE else self.nodes[self.lead]
-        if self._here < self.plan.wanted or (lead is not None and not lead.here):
+        size, leader = self.plan.segment, None if self.leader == OUTSIDE else self.nodes[self.leader]
+        if self._here < self.plan.wanted or (leader is not None and not leader.here):
             return False
         if size == 1:
             return True
-        led = lead is None or (lead.place.domain != "" and self._near[lead.place.domain] >= size)
+        led = leader is None or (leader.place.domain != "" and self._near[leader.place.domain] >= size)
         return led and sum(near // size * size for name, near in self._near.items() if name) >= self.plan.wanted
 
-    def _active(self) -> Iterator[Node]:
+    def _active(self) -> Iterator[RunNode]:
         return (node for node in self.nodes if node.role is Role.ACTIVE)
 
     def _set_role(self, rank: int, role: Role, logical: int | None = None) -> None:
         self._change_role(replace(self.nodes[rank], role=role, logical=logical))
 
-    def _change_role(self, node: Node) -> None:
+    def _change_role(self, node: RunNode) -> None:
         before = self.nodes[node.rank]
         if node.role is not before.role or node.logical != before.logical:
             self._put(node)
@@ -165,7 +167,7 @@ class Rounds:
             self._put(replace(node, state=state))
             self.moves.append(self.nodes[rank])
 
-    def _put(self, node: Node) -> None:
+    def _put(self, node: RunNode) -> None:
         """The one place where a node is changed."""
         before, self.nodes[node.rank] = self.nodes[node.rank], node
         self._unready += node.unready - before.unready

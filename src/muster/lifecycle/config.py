@@ -12,19 +12,19 @@ NO_PROGRESS = 119  # the exit code of a run that was restarted again and again a
 FAILURE_GRACE_S = 2.0  # after a failure the driver's cluster is broken: a long grace would only hold the nodes
 FINISH_TIMEOUT_S = 20.0  # beyond the driver's grace: to stop and to collect logs, on every node at once
 
-FIRST_LEAD = 0  # the node that leads a run to begin with
-OUTSIDE = -1  # a lead that is none of the nodes: it closes rounds without taking part in them
+FIRST_LEADER = 0  # the node that leads a run to begin with
+OUTSIDE = -1  # a leader that is none of the nodes: it closes rounds without taking part in them
 
 FAIL, REPLACE, RESTART = "fail", "replace", "restart"  # what follows the loss of an active node under the driver
 
 
 def may_succeed(nodes: int, on_node_loss: str, max_restarts: int) -> bool:
-    """Whether another node may lead when the lead is lost: of fewer than three nodes none has a majority then."""
+    """Whether another node may lead when the leader is lost: of fewer than three nodes none has a majority then."""
     return nodes > 2 and on_node_loss != FAIL and max_restarts > 0
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunConfig:
     """The nodes of the allocation, how many of them are spares, and what may be done when one is lost."""
 
     hosts: Sequence[str]  # by number
@@ -62,16 +62,16 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Mandate:
-    """Under what a lead begins: the first one with nothing, a later one with what the lead before it left."""
+class TermStart:
+    """Under what a leader begins: the first one with nothing, a later one with what the leader before it left."""
 
     term: int = 0
-    lead: int = FIRST_LEAD  # its node's number
+    leader: int = FIRST_LEADER  # its node's number
     cycle: int = 0  # the one it begins
     excluded: frozenset[int] = frozenset()
     reason: str = ""  # why that cycle follows the one before
-    lost: int | None = None  # the lead before
-    fruitless: int = 0  # how many cycles in a row before that one made no progress
+    lost: int | None = None  # the leader before
+    without_progress: int = 0  # how many cycles in a row before that one made no progress
 
 
-FIRST_MANDATE = Mandate()
+FIRST_TERM_START = TermStart()

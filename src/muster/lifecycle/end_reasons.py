@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from muster.lifecycle.config import INFRASTRUCTURE_FAILED, Plan
-from muster.lifecycle.events import Outcome
-from muster.lifecycle.roles import Node, Supply
-from muster.lifecycle.services import Instance
+from muster.lifecycle.config import INFRASTRUCTURE_FAILED, RunConfig
+from muster.lifecycle.events import RunOutcome
+from muster.lifecycle.roles import RunNode, Supply
+from muster.lifecycle.services import PlannedInstance
 
 
-def because(ended: Outcome, why: str) -> Outcome:
+def because(ended: RunOutcome, why: str) -> RunOutcome:
     """With what kept the run from going on."""
     return replace(ended, end_reason=f"{ended.end_reason}; {why}") if why else ended
 
@@ -22,12 +22,12 @@ def listed(names: Sequence[str], most: int = 8) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-def failure(node: Node, phase: str, reason: str) -> Outcome:
+def failure(node: RunNode, phase: str, reason: str) -> RunOutcome:
     """A failure of Muster's or the cluster's own, by the node's name."""
-    return Outcome("failed", INFRASTRUCTURE_FAILED, reason, node.host, node.rank, phase)
+    return RunOutcome("failed", INFRASTRUCTURE_FAILED, reason, node.host, node.rank, phase)
 
 
-def nobody_came(plan: Plan, nodes: Sequence[Node], cycle: int, here: Supply) -> Outcome:
+def nobody_came(plan: RunConfig, nodes: Sequence[RunNode], cycle: int, here: Supply) -> RunOutcome:
     """The round's deadline is over, and too few nodes are there."""
     missing = [node for node in nodes if node.may_come]
     what = "did not arrive" if cycle == 0 else "did not get clean for the next cycle"
@@ -36,59 +36,59 @@ def nobody_came(plan: Plan, nodes: Sequence[Node], cycle: int, here: Supply) -> 
     return because(failure(missing[0], "gathering", reason), why)
 
 
-def _seated(plan: Plan, nodes: Sequence[Node], here: Supply) -> str:
+def _seated(plan: RunConfig, nodes: Sequence[RunNode], here: Supply) -> str:
     if plan.segment > 1:
         return _segments(plan, nodes, here, "there")
     return f"{len(here.seats)} of the {plan.wanted} nodes that the job needs are there"
 
 
-def too_late(plan: Plan, late: Sequence[Node]) -> str:
+def too_late(plan: RunConfig, late: Sequence[RunNode]) -> str:
     return f"Ray was not up on {listed([node.host for node in late])} within {plan.start_timeout:g} s"
 
 
-def too_few(plan: Plan, nodes: Sequence[Node], left: Supply) -> str:
+def too_few(plan: RunConfig, nodes: Sequence[RunNode], left: Supply) -> str:
     """What there is for a cycle, and what it would take; with the nodes that are not counted."""
     if plan.segment > 1:
         short = _segments(plan, nodes, left, "left")
-    elif left.has_lead:
+    elif left.has_leader:
         count = len(left.seats)
         short = f"{count} usable {'node is' if count == 1 else 'nodes are'} left, and the job needs {plan.wanted}"
     else:
-        short = f"{nodes[left.lead].host}, which leads the run, cannot be used"
-    sick = [f"{node.host} is unhealthy: {node.ailment}" for node in nodes if node.ailment is not None]
+        short = f"{nodes[left.leader].host}, which leads the run, cannot be used"
+    sick = [f"{node.host} is unhealthy: {node.unhealthy_reason}" for node in nodes if node.unhealthy_reason is not None]
     return "; ".join([short, *([listed(sick)] if sick else [])])
 
 
-def _segments(plan: Plan, nodes: Sequence[Node], left: Supply, where: str) -> str:
+def _segments(plan: RunConfig, nodes: Sequence[RunNode], left: Supply, where: str) -> str:
     size, count, needed = plan.segment, len(left.seats) // plan.segment, plan.wanted // plan.segment
-    if not left.has_lead:
-        domain = nodes[left.lead].place.domain
+    if not left.has_leader:
+        domain = nodes[left.leader].place.domain
         home = f"in its domain {domain}" if domain else "since its domain is not known (MUSTER_DOMAIN names it)"
-        return f"{nodes[left.lead].host}, which leads the run, is in no whole segment of {size} nodes {home}"
+        return f"{nodes[left.leader].host}, which leads the run, is in no whole segment of {size} nodes {home}"
     what = "whole segment" if count == 1 else "whole segments"
     return f"{count} {what} of {size} nodes {'is' if count == 1 else 'are'} {where}, and the job needs {needed}"
 
 
-def no_spare(plan: Plan, lost: Node) -> str:
+def no_spare(plan: RunConfig, lost: RunNode) -> str:
     """For a rank that somebody has to take: with segments a node of another domain cannot."""
     return f"no spare is left in its domain {lost.place.domain}" if plan.segment > 1 else "no spare is left"
 
 
-def short_from_the_start(plan: Plan, nodes: Sequence[Node], here: Supply) -> Outcome:
+def short_from_the_start(plan: RunConfig, nodes: Sequence[RunNode], here: Supply) -> RunOutcome:
     """Everybody who can come is there, and it is not enough."""
-    return Outcome("failed", INFRASTRUCTURE_FAILED, too_few(plan, nodes, here), phase="gathering")
+    return RunOutcome("failed", INFRASTRUCTURE_FAILED, too_few(plan, nodes, here), phase="gathering")
 
 
-def fruitless(limit: int, cycles: int) -> str:
+def without_progress(limit: int, cycles: int) -> str:
     what = "1 cycle" if cycles == 1 else f"{cycles} cycles in a row"
     return f"{what} without progress (--no-progress-limit {limit})"
 
 
-def service_failed(node: Node, instance: Instance) -> str:
+def service_failed(node: RunNode, instance: PlannedInstance) -> str:
     return f"service {instance.service} on {node.host} {instance.words}"
 
 
-def service_late(node: Node, instance: Instance, deadline: float) -> str:
+def service_late(node: RunNode, instance: PlannedInstance, deadline: float) -> str:
     """With what its probe saw last, which is what is to be mended."""
     why = f": {instance.words}" if instance.words else ""
     return f"service {instance.service} was not ready on {node.host} within {deadline:g} s (its deadline){why}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from muster.lifecycle.services import ServiceState
-from muster.lifecycle.topology import NOWHERE, Place
+from muster.lifecycle.topology import NOWHERE, NodeLocation
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Arrived:
 
     rank: int
     host: str
-    place: Place = NOWHERE
+    place: NodeLocation = NOWHERE
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class HeadUp:
 
 
 @dataclass(frozen=True)
-class Ready:
+class NodeReady:
     """A node's part of Ray is alive in the cluster."""
 
     rank: int
@@ -124,7 +124,7 @@ class Tick:
 Event = Union[
     Arrived,
     HeadUp,
-    Ready,
+    NodeReady,
     NodeFailed,
     NodeLost,
     DriverEnded,
@@ -140,7 +140,7 @@ Event = Union[
 
 @dataclass(frozen=True)
 class StartHead:
-    """Start the Ray head on the lead's node."""
+    """Start the Ray head on the leader's node."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class StopNode:
 
 @dataclass(frozen=True)
 class BeginCycle:
-    """The old driver is gone: make everything of the lead's ready for the next cycle."""
+    """The old driver is gone: make everything of the leader's ready for the next cycle."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Rejoin:
 
 @dataclass(frozen=True)
 class Yield:
-    """The lead's own node is of no use: let another one lead, which begins the next cycle."""
+    """The leader's own node is of no use: let another one leader, which begins the next cycle."""
 
     reason: str
 
@@ -207,7 +207,7 @@ Command = Union[
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How a run ended. The first recorded reason stands."""
 
     state: str  # succeeded | failed | stopped

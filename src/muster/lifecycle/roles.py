@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from muster.lifecycle.config import OUTSIDE, Plan
+from muster.lifecycle.config import OUTSIDE, RunConfig
 from muster.lifecycle.states import CONNECTED, DEPARTED, NodeState
-from muster.lifecycle.topology import NOWHERE, Place, distance, in_order, seats
+from muster.lifecycle.topology import NOWHERE, NodeLocation, distance, in_order, seats
 
 
 class Role(str, Enum):
@@ -28,25 +28,25 @@ class Role(str, Enum):
 
 
 @dataclass(frozen=True)
-class Node:
-    """One member as the lead knows it."""
+class RunNode:
+    """One member as the leader knows it."""
 
     rank: int  # its number in the allocation, which never changes: events, commands and log files call it by that
     host: str
     state: NodeState = NodeState.EXPECTED
     role: Role = Role.WAITING
     logical: int | None = None  # its rank in the cycle; active nodes alone have one
-    place: Place = NOWHERE
-    ailment: str | None = None  # what its own check found; None while it is healthy
+    place: NodeLocation = NOWHERE
+    unhealthy_reason: str | None = None  # what its own check found; None while it is healthy
 
-    def having(self, role: Role, logical: int | None) -> Node:
+    def having(self, role: Role, logical: int | None) -> RunNode:
         """The same node in this role; `replace` would take three times as long, for ten thousand of them."""
-        return Node(self.rank, self.host, self.state, role, logical, self.place, self.ailment)
+        return RunNode(self.rank, self.host, self.state, role, logical, self.place, self.unhealthy_reason)
 
     @property
     def fit(self) -> bool:
         """Whether nothing speaks against using it."""
-        return self.role is not Role.EXCLUDED and self.ailment is None
+        return self.role is not Role.EXCLUDED and self.unhealthy_reason is None
 
     @property
     def here(self) -> bool:
@@ -74,58 +74,59 @@ class Node:
         return self.state not in DEPARTED and self.state is not NodeState.EXPECTED
 
 
-def newcomers(plan: Plan, excluded: frozenset[int] = frozenset()) -> list[Node]:
+def newcomers(plan: RunConfig, excluded: frozenset[int] = frozenset()) -> list[RunNode]:
     """Before anybody has arrived. Where nothing is to be chosen every role is known."""
     role = Role.ACTIVE if plan.foreknown else Role.WAITING
     return [
-        Node(rank, host, NodeState.LOST, Role.EXCLUDED)
+        RunNode(rank, host, NodeState.LOST, Role.EXCLUDED)
         if rank in excluded
-        else Node(rank, host, role=role, logical=rank if plan.foreknown else None)
+        else RunNode(rank, host, role=role, logical=rank if plan.foreknown else None)
         for rank, host in enumerate(plan.hosts)
     ]
 
 
 @dataclass(frozen=True)
 class Supply:
-    """Nodes that could have a rank, in the order of ranks. The lead is always one of them, unless it is none at all."""
+    """Nodes that could have a rank, in the order of ranks. The leader is always one of them, unless it is none at
+    all."""
 
     seats: Sequence[int]
     wanted: int
-    lead: int
+    leader: int
 
     @property
-    def has_lead(self) -> bool:
-        return self.lead == OUTSIDE or self.lead in self.seats
+    def has_leader(self) -> bool:
+        return self.leader == OUTSIDE or self.leader in self.seats
 
     @property
     def enough(self) -> bool:
-        return self.has_lead and len(self.seats) >= self.wanted
+        return self.has_leader and len(self.seats) >= self.wanted
 
 
-def supply(nodes: Iterable[Node], plan: Plan, lead: int) -> Supply:
-    return Supply(seats({node.rank: node.place for node in nodes}, lead, plan.segment), plan.wanted, lead)
+def supply(nodes: Iterable[RunNode], plan: RunConfig, leader: int) -> Supply:
+    return Supply(seats({node.rank: node.place for node in nodes}, leader, plan.segment), plan.wanted, leader)
 
 
-def present(nodes: Sequence[Node], plan: Plan, lead: int) -> Supply:
+def present(nodes: Sequence[RunNode], plan: RunConfig, leader: int) -> Supply:
     """What a round that closes now would have."""
-    return supply((node for node in nodes if node.here), plan, lead)
+    return supply((node for node in nodes if node.here), plan, leader)
 
 
-def usable(nodes: Sequence[Node], plan: Plan, lead: int) -> Supply:
+def usable(nodes: Sequence[RunNode], plan: RunConfig, leader: int) -> Supply:
     """What a new cycle could have: everybody who has joined, is fit and has not left."""
-    return supply((node for node in nodes if node.held and node.fit), plan, lead)
+    return supply((node for node in nodes if node.held and node.fit), plan, leader)
 
 
-def possible(nodes: Sequence[Node], plan: Plan, lead: int) -> Supply:
+def possible(nodes: Sequence[RunNode], plan: RunConfig, leader: int) -> Supply:
     """What a round that gathers can still have. While one has yet to say where it is, only the number counts."""
     left = [node for node in nodes if node.here or node.may_come]
     if any(node.state is NodeState.EXPECTED for node in left):
-        return Supply([node.rank for node in left], plan.wanted, lead)
-    return supply(left, plan, lead)
+        return Supply([node.rank for node in left], plan.wanted, leader)
+    return supply(left, plan, leader)
 
 
-def assigned(nodes: Sequence[Node], plan: Plan, lead: int) -> list[Node]:
-    """The roles of a round that closes: the lead, then the others in their order, are active; the rest are spares.
+def assigned(nodes: Sequence[RunNode], plan: RunConfig, leader: int) -> list[RunNode]:
+    """The roles of a round that closes: the leader, then the others in their order, are active; the rest are spares.
 
     A node that still may come is a spare from then on, whenever it does.
 
@@ -133,7 +134,7 @@ def assigned(nodes: Sequence[Node], plan: Plan, lead: int) -> list[Node]:
     >>> [node.role.value for node in assigned(came, Plan(["a", "b", "c"], spares=1), 0)]
     ['active', 'active', 'spare']
     """
-    ranks = {rank: logical for logical, rank in enumerate(present(nodes, plan, lead).seats[: plan.wanted])}
+    ranks = {rank: logical for logical, rank in enumerate(present(nodes, plan, leader).seats[: plan.wanted])}
     return [
         node
         if node.role is Role.EXCLUDED
@@ -144,7 +145,7 @@ def assigned(nodes: Sequence[Node], plan: Plan, lead: int) -> list[Node]:
     ]
 
 
-def stand_in(nodes: Sequence[Node], lost: Node, segment: int) -> Node | None:
+def pick_replacement(nodes: Sequence[RunNode], lost: RunNode, segment: int) -> RunNode | None:
     """The spare to be promoted: the nearest to the lost node, of these the first; with segments of its domain alone."""
     spares = {node.rank: node for node in nodes if node.role is Role.SPARE and node.here}
     ordered = [spares[rank] for rank in in_order({rank: node.place for rank, node in spares.items()}, OUTSIDE)]

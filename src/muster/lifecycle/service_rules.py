@@ -6,14 +6,14 @@ from muster.lifecycle import end_reasons
 from muster.lifecycle import events as m
 from muster.lifecycle.config import FAILURE_GRACE_S
 from muster.lifecycle.events import Command
-from muster.lifecycle.services import Instance, ServiceState
-from muster.lifecycle.shutdown import Ending
+from muster.lifecycle.services import PlannedInstance, ServiceState
+from muster.lifecycle.shutdown import Shutdown
 from muster.lifecycle.states import RunState
 
 SERVES = (RunState.GATHERING, RunState.STARTING, RunState.RUNNING)
 
 
-class Serving(Ending):
+class ServiceRules(Shutdown):
     """Services start wherever a node has a rank, whatever Ray is doing; the gate is part of starting the driver."""
 
     def _begin_services(self, now: float) -> list[Command]:
@@ -37,7 +37,7 @@ class Serving(Ending):
         self.services.report(late.service, late.rank, ServiceState.FAILED, reason, now)
         return self._service_failed(late, reason, now)
 
-    def _service_failed(self, instance: Instance, reason: str, now: float) -> list[Command]:
+    def _service_failed(self, instance: PlannedInstance, reason: str, now: float) -> list[Command]:
         """The end, by name: without the service the job is not what was asked for."""
         self.services.failure = instance
         return self._finish(end_reasons.failure(self.nodes[instance.rank], "service", reason), now, FAILURE_GRACE_S)

@@ -21,7 +21,7 @@ ALL, HEAD, ANY = "all", "head", "any"
 
 
 class ServiceState(str, Enum):
-    """What one instance is doing, as the lead knows it."""
+    """What one instance is doing, as the leader knows it."""
 
     STARTING = "starting"
     READY = "ready"
@@ -66,7 +66,7 @@ class ServicePlan:
 
 
 @dataclass(frozen=True)
-class Instance:
+class PlannedInstance:
     """One service on one node."""
 
     service: str
@@ -83,10 +83,10 @@ class Services:
     def __init__(self, plans: Sequence[ServicePlan], nodes: int) -> None:
         """`nodes` is how many are active in a cycle."""
         self.plans = {plan.name: plan for plan in plans}
-        self.instances: dict[tuple[str, int], Instance] = {}
-        self.changes: list[Instance] = []  # every one made, in order, for whoever publishes them
+        self.instances: dict[tuple[str, int], PlannedInstance] = {}
+        self.changes: list[PlannedInstance] = []  # every one made, in order, for whoever publishes them
         self.version = 0  # grows with everything that changes, a vanished instance included
-        self.failure: Instance | None = None
+        self.failure: PlannedInstance | None = None
         self.ready: Counter[str] = Counter()  # how many there are of each
         self._nodes = nodes
         self._closed = sum(plan.wanted(nodes) for plan in plans if plan.gate)  # gated instances that hold the driver
@@ -120,12 +120,12 @@ class Services:
             logical = self._serving[rank]
             plans = [plan for plan in self.plans.values() if plan.runs_on(logical, self._nodes)]
             for plan in plans:
-                self._put(Instance(plan.name, rank, logical, ServiceState.STARTING, now + plan.deadline))
+                self._put(PlannedInstance(plan.name, rank, logical, ServiceState.STARTING, now + plan.deadline))
             if plans:
                 begun.append((rank, tuple(plan.name for plan in plans)))
         return begun
 
-    def report(self, service: str, rank: int, state: ServiceState, words: str, now: float) -> Instance | None:
+    def report(self, service: str, rank: int, state: ServiceState, words: str, now: float) -> PlannedInstance | None:
         """What a node says of its instance; returns it if it moved. Words alone are kept for when they are needed."""
         instance = self.instances.get((service, rank))
         if instance is None:
@@ -139,19 +139,19 @@ class Services:
         self._put(moved)
         return moved
 
-    def overdue(self, now: float) -> Instance | None:
+    def overdue(self, now: float) -> PlannedInstance | None:
         """The instance that should have been ready first, if there is one."""
         if not self._waiting:
             return None
         key = min(self._waiting, key=lambda key: (self._waiting[key], key))
         return self.instances[key] if self._waiting[key] <= now else None
 
-    def of(self, service: str) -> list[Instance]:
+    def of(self, service: str) -> list[PlannedInstance]:
         """By their rank in the cycle."""
         found = [instance for (name, _), instance in self.instances.items() if name == service]
         return sorted(found, key=lambda instance: instance.logical)
 
-    def _put(self, instance: Instance) -> None:
+    def _put(self, instance: PlannedInstance) -> None:
         key = instance.service, instance.rank
         before = self.instances.get(key)
         self.instances[key] = instance
@@ -170,7 +170,7 @@ class Services:
             self.version += 1
             self._count(instance.service, instance, None)
 
-    def _count(self, service: str, before: Instance | None, after: Instance | None) -> None:
+    def _count(self, service: str, before: PlannedInstance | None, after: PlannedInstance | None) -> None:
         was, is_now = (one is not None and one.state is ServiceState.READY for one in (before, after))
         self.ready[service] += is_now - was
         if self.plans[service].gate:

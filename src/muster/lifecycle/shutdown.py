@@ -5,14 +5,14 @@ from __future__ import annotations
 from muster.lifecycle import events as m
 from muster.lifecycle.bring_up import Rounds
 from muster.lifecycle.config import FINISH_TIMEOUT_S
-from muster.lifecycle.events import Command, EndDriver, Outcome
+from muster.lifecycle.events import Command, EndDriver, RunOutcome
 from muster.lifecycle.states import RunState
 
 
-class Ending(Rounds):
+class Shutdown(Rounds):
     """The part of the protocol that leads from a reason for the end to the end."""
 
-    def _finish(self, outcome: Outcome, now: float, grace: float) -> list[Command]:
+    def _finish(self, outcome: RunOutcome, now: float, grace: float) -> list[Command]:
         """Record the outcome, unless there is one; end the driver first, then the nodes under it."""
         if self.outcome is None:
             self.outcome = outcome

@@ -16,7 +16,7 @@ class RunState(str, Enum):
     restarting  the driver has ended                          gathering, of the next cycle
     finishing   every node is verified clean, or a deadline   succeeded | failed | stopped
     (any of the first four)    a failure or a stop request    finishing
-    gathering, starting        the lead's own node failed     yielded, to the next lead
+    gathering, starting        the leader's own node failed     yielded, to the next leader
     """
 
     GATHERING = "gathering"
@@ -31,7 +31,7 @@ class RunState(str, Enum):
 
 
 class NodeState(str, Enum):
-    """What one node is doing, as the lead knows it.
+    """What one node is doing, as the leader knows it.
 
     state      leaves on                                            to
     expected   its agent joined                                     arrived

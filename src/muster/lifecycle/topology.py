@@ -1,8 +1,8 @@
 """Where nodes are in the machine, and the order of ranks that follows from it. Pure.
 
 known of the nodes      order of ranks
-nothing                 the lead, then the others by number
-domain, topology        the lead, the others of its domain, then domain after domain; inside one by topology, number
+nothing                 the leader, then the others by number
+domain, topology        the leader, the others of its domain, then domain after domain; inside one by topology, number
 with segments of S      the same, but a domain gives whole segments of S nodes only: what is over has no rank
 """
 
@@ -15,14 +15,14 @@ from functools import lru_cache
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeLocation:
     """Where a node is; empty is what is not known."""
 
     domain: str = ""  # nodes of one domain are nearest to each other: an NVLink domain, else a leaf switch or a block
     topology: str = ""  # its address in the network, from the top: "spine1.leaf3.n17"
 
 
-NOWHERE = Place()
+NOWHERE = NodeLocation()
 
 
 @lru_cache(maxsize=1 << 16)  # of ten thousand nodes most share a domain
@@ -35,24 +35,24 @@ def natural(text: str) -> tuple[object, ...]:
     return tuple(int(part) if place % 2 else part for place, part in enumerate(re.split(r"([0-9]{1,18})", text)))
 
 
-def in_order(places: Mapping[int, Place], lead: int) -> list[int]:
+def in_order(places: Mapping[int, NodeLocation], leader: int) -> list[int]:
     """Numbers of the nodes in the order of their ranks. Who came first does not matter."""
-    home = places[lead].domain if lead in places else None
+    home = places[leader].domain if leader in places else None
 
     def key(number: int) -> tuple[object, ...]:
         place = places[number]
-        return number != lead, place.domain != home, natural(place.domain), natural(place.topology), number
+        return number != leader, place.domain != home, natural(place.domain), natural(place.topology), number
 
     return sorted(places, key=key)
 
 
-def seats(places: Mapping[int, Place], lead: int, segment: int) -> list[int]:
+def seats(places: Mapping[int, NodeLocation], leader: int, segment: int) -> list[int]:
     """Those that can have a rank, in the order of ranks. A node of no known domain is in no segment.
 
     >>> seats({n: Place("ab"[n % 2]) for n in range(5)}, lead=1, segment=2)
     [1, 3, 0, 2]
     """
-    ordered = in_order(places, lead)
+    ordered = in_order(places, leader)
     if segment == 1:
         return ordered
     domains: dict[str, list[int]] = {}
@@ -62,7 +62,7 @@ def seats(places: Mapping[int, Place], lead: int, segment: int) -> list[int]:
     return [number for near in domains.values() for number in near[: len(near) // segment * segment]]
 
 
-def distance(one: Place, other: Place) -> tuple[bool, int]:
+def distance(one: NodeLocation, other: NodeLocation) -> tuple[bool, int]:
     """How far apart two nodes are, to be compared: another domain; then how little of the address they share."""
     shared = 0
     for ours, theirs in zip(one.topology.split("."), other.topology.split(".")):

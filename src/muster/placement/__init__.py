@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         remove_named_pgs_with_prefix,
     )
     from muster.placement.runtime.managed import ManagedSubprocess
-    from muster.placement.runtime.nodes import check_total_gpu_capacity, survey
+    from muster.placement.runtime.nodes import check_total_gpu_capacity, discover_nodes
     from muster.placement.runtime.orphans import reacquire_detached_actor_handles, sweep_orphan_actors_by_prefix
     from muster.placement.runtime.probe import Probe
     from muster.placement.runtime.replica import Event
@@ -60,6 +60,7 @@ __all__ = [
     "build_pg",
     "build_replica_pg",
     "check_total_gpu_capacity",
+    "discover_nodes",
     "engine_kwargs_to_cli_flags",
     "get_bundle_node_ip",
     "get_free_port_in_bundle",
@@ -68,7 +69,6 @@ __all__ = [
     "plan_replica_bundle_shape",
     "reacquire_detached_actor_handles",
     "remove_named_pgs_with_prefix",
-    "survey",
     "sweep_orphan_actors_by_prefix",
 ]
 
@@ -97,7 +97,7 @@ _MODULES = {
     "runtime.managed": ("ManagedSubprocess",),
     "runtime.nodes": (
         "check_total_gpu_capacity",
-        "survey",
+        "discover_nodes",
     ),
     "planning.planner": (
         "FREE",

@@ -3,7 +3,7 @@
 from muster.process.bootstrap import source_of
 from muster.process.exit import ANOTHER, ITSELF, OWNER, Exit, signal_name
 from muster.process.log import Log
-from muster.process.managed import Owned
+from muster.process.managed import ManagedProcess
 from muster.process.orphan_scan import Swept, find_tagged, sweep_tagged
 from muster.process.proctree import become_subreaper, descendants
 from muster.process.scope import Closed, Scope, SpawnError
@@ -17,7 +17,7 @@ __all__ = [
     "Exit",
     "Left",
     "Log",
-    "Owned",
+    "ManagedProcess",
     "Scope",
     "SpawnError",
     "Swept",

@@ -1,4 +1,4 @@
-"""The keeper's program as one text for `python -c`: Muster need not be importable where it runs."""
+"""The supervisor's program as one text for `python -c`: Muster need not be importable where it runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 from muster.process import capture, cgroup, file_trees, proctree, supervisor, unkillable
 
 MODULES = (proctree, capture, cgroup, unkillable, supervisor)  # each after those that it imports; the last has main()
-LATER = (file_trees,)  # compiled when one of their names is first imported: most keepers never need them
+LATER = (file_trees,)  # compiled when one of their names is first imported: most supervisors never need them
 _PROGRAM = """\
 import json, sys, types
 class Later(types.ModuleType):
@@ -27,8 +27,8 @@ module.main()
 """
 
 
-def keeper_command() -> list[str]:
-    """What starts a keeper; its own arguments follow."""
+def supervisor_command() -> list[str]:
+    """What starts a supervisor; its own arguments follow."""
     modules = [(module.__name__, source_of(module)) for module in MODULES]
     later = {module.__name__: source_of(module) for module in LATER}
     return [sys.executable, "-I", "-S", "-c", _PROGRAM, json.dumps([modules, later])]

@@ -1,7 +1,7 @@
-"""A log that is rotated while it is written. Part of the keeper's program.
+"""A log that is rotated while it is written. Part of the supervisor's program.
 
 What a process writes comes through a pipe, and a process of its own copies it to the file: neither the end of the
-keeper nor that of the owner loses a word, and a disk that hangs can hold up neither of them. It ends by itself when
+supervisor nor that of the owner loses a word, and a disk that hangs can hold up neither of them. It ends by itself when
 nobody is left who could write.
 """
 

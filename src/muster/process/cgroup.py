@@ -1,8 +1,8 @@
 """What control groups tell and do: kills for want of memory, and the end of a whole group in one step.
 
-Part of the keeper's program. A group of its own is made for a scope that wants one where that is allowed: in version 2,
-by whoever may write there. Never inside Slurm's: it looks for a step's processes in the groups that it made itself. Nor
-where this group has a limit of its own: a program that looks for its limits would not find them any more.
+Part of the supervisor's program. A group of its own is made for a scope that wants one where that is allowed: in
+version 2, by whoever may write there. Never inside Slurm's: it looks for a step's processes in the groups that it made
+itself. Nor where this group has a limit of its own: a program that looks for its limits would not find them any more.
 """
 
 from __future__ import annotations

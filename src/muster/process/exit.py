@@ -35,7 +35,7 @@ FAULTS = frozenset(
 
 @dataclass(frozen=True)
 class Exit:
-    """A process's end: an exit code or a signal; neither when its keeper was lost and nobody saw it end.
+    """A process's end: an exit code or a signal; neither when its supervisor was lost and nobody saw it end.
 
     `oom_kills`: how many processes the kernel killed for want of memory while this one ran, in its control group, or
     on the machine where groups do not tell. Two ends are equal when code and signal are.

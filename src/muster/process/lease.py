@@ -1,6 +1,6 @@
-"""A lease on everything that this process owns: keepers kill it when the lease has run out, whatever became of us.
+"""A lease on everything that this process owns: supervisors kill it when the lease has run out, whatever became of us.
 
-A stopped process, or one that hangs in the kernel, cannot end what it started; its keepers can. The lease is a few
+A stopped process, or one that hangs in the kernel, cannot end what it started; its supervisors can. The lease is a few
 bytes of shared memory, so renewing it costs nothing and asks nobody.
 """
 
@@ -12,7 +12,7 @@ from muster.process.memory_file import memory_file
 from muster.process.supervisor import LEASE, lease_clock
 
 
-class Lease:
+class ProcessLease:
     """For ever, until it is renewed for the first time."""
 
     def __init__(self) -> None:
@@ -28,16 +28,16 @@ class Lease:
         (until,) = LEASE.unpack_from(self._memory)
         return bool(until) and lease_clock() >= until
 
-    def lift(self) -> None:
+    def clear(self) -> None:
         """For ever again: there is nobody left who could go on without us."""
         LEASE.pack_into(self._memory, 0, 0)
 
 
-held: Lease | None = None  # under which this process opens its scopes
+held: ProcessLease | None = None  # under which this process opens its scopes
 
 
-def hold() -> Lease:
+def hold() -> ProcessLease:
     """Put every scope that is opened from now on under one lease."""
     global held
-    held = Lease()
+    held = ProcessLease()
     return held

@@ -37,7 +37,7 @@ class Log:
         return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def capture(self) -> dict[str, Any] | None:
-        """What the keeper is to know of it; None when there is nothing to capture."""
+        """What the supervisor is to know of it; None when there is nothing to capture."""
         if self.max_bytes is None:
             return None
         return {"path": os.path.abspath(self.path), "max_bytes": self.max_bytes, "keep": self.keep}

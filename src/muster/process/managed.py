@@ -10,10 +10,10 @@ from typing import Any
 
 from muster.process.exit import OWNER, Exit
 
-OF_KEEPER = (signal.SIGTERM, signal.SIGKILL)  # what it sends
+OF_SUPERVISOR = (signal.SIGTERM, signal.SIGKILL)  # what it sends
 
 
-class Owned:
+class ManagedProcess:
     """Runs until its `exit` is known."""
 
     def __init__(self, started: asyncio.Future[int], ended: asyncio.Future[Exit]) -> None:
@@ -50,7 +50,7 @@ class Owned:
             self._ended.cancel()
 
     def on_exited(self, message: dict[str, Any]) -> None:
-        """The keeper's report of its end."""
+        """The supervisor's report of its end."""
         self._ended.set_result(exit_of(message, self._sent))
 
     def on_left(self, killed: bool) -> None:
@@ -66,6 +66,6 @@ class Owned:
 
 
 def exit_of(message: dict[str, Any], sent: set[int] | None = None) -> Exit:
-    """An end as the keeper reports it, and what the owner itself had sent before."""
-    all_sent = {*(sent or ()), *(OF_KEEPER if message["signalled"] else ())}
+    """An end as the supervisor reports it, and what the owner itself had sent before."""
+    all_sent = {*(sent or ()), *(OF_SUPERVISOR if message["signalled"] else ())}
     return Exit.from_status(message["status"], all_sent, message["oom_kills"])

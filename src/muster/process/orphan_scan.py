@@ -1,9 +1,9 @@
 """Finding, by a tag in its environment, what a scope has started when nobody keeps it any more.
 
-Whatever runs in a scope has MUSTER_OWNER=<the scope's tag>; its keeper has MUSTER_KEEPER=<tag>. A tag alone is no
+Whatever runs in a scope has MUSTER_OWNER=<the scope's tag>; its supervisor has MUSTER_KEEPER=<tag>. A tag alone is no
 proof: drivers hand their whole environment to processes that others start for them (Ray's workers). What we have lost
-was orphaned and adopted; a copy has a living parent that is neither tagged nor an adopter, and is left alone. A keeper
-is never ended: it ends its own when its owner is gone.
+was orphaned and adopted; a copy has a living parent that is neither tagged nor an adopter, and is left alone. A
+supervisor is never ended: it ends its own when its owner is gone.
 
 Not found is who has emptied its environment and has left its group and its parent.
 """
@@ -16,7 +16,7 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from muster.process.pidfd import Handle, wait_for_one
+from muster.process.pidfd import ProcessHandle, wait_for_one
 from muster.process.proctree import (
     FLAGS,
     PF_EXITING,
@@ -30,7 +30,7 @@ from muster.process.proctree import (
 )
 from muster.process.unkillable import Dying
 
-OWNER_VARIABLE, KEEPER_VARIABLE = "MUSTER_OWNER", "MUSTER_KEEPER"
+OWNER_VARIABLE, SUPERVISOR_VARIABLE = "MUSTER_OWNER", "MUSTER_KEEPER"
 NOBODY = (0, 1)  # parents of orphans: outside this namespace, init
 LOOKS = 3  # without a find: one look misses who is forked, and whose parent leaves, while the list is read
 # The same for looks in which other processes ended or executed a program: any of these may have been the scope's, with
@@ -38,7 +38,7 @@ LOOKS = 3  # without a find: one look misses who is forked, and whose parent lea
 # machine; not without a limit, since on a large node some process ends during every look.
 UNSETTLED_LOOKS = 50
 NO_ENVIRONMENT = b"\0\0"  # of a process that has none, in the form that read_environment returns
-VSIZE, ENV_START = 20, 47  # indices of the memory's size and the environment's address, as in tree.FLAGS
+VSIZE, ENV_START = 20, 47  # indices of the memory's size and the environment's address, as in proctree.FLAGS
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Look:
 def find_tagged(tag: str, *, groups: Collection[int] = (), adopters: Collection[int] = ()) -> dict[int, int]:
     """pid -> group of a scope's live processes, by its tag; also those in groups known to be its, and all below them.
 
-    `adopters`: who may have adopted its orphans, besides init, this process and keepers.
+    `adopters`: who may have adopted its orphans, besides init, this process and supervisors.
     """
     return select_tagged(read_all(), tag, groups, adopters)
 
@@ -83,10 +83,10 @@ def find_tagged(tag: str, *, groups: Collection[int] = (), adopters: Collection[
 def select_tagged(look: Look, tag: str, groups: Collection[int], adopters: Collection[int]) -> dict[int, int]:
     """Select the scope's processes from those of one look; see find_tagged."""
     processes, environments = look.processes, look.environments
-    keepers = {pid for pid, text in environments.items() if f"\0{KEEPER_VARIABLE}=".encode() in text}
+    supervisors = {pid for pid, text in environments.items() if f"\0{SUPERVISOR_VARIABLE}=".encode() in text}
     mark = f"\0{OWNER_VARIABLE}={tag}\0".encode()
-    tagged = {pid for pid, text in environments.items() if mark in text} - keepers
-    foster = {*NOBODY, os.getpid(), *adopters, *keepers}
+    tagged = {pid for pid, text in environments.items() if mark in text} - supervisors
+    foster = {*NOBODY, os.getpid(), *adopters, *supervisors}
 
     def is_ours(pid: int) -> bool:
         while pid in tagged:
@@ -96,8 +96,8 @@ def select_tagged(look: Look, tag: str, groups: Collection[int], adopters: Colle
 
     roots = {pid for pid in tagged if is_ours(pid)} | {pid for pid in processes if processes[pid][1] in groups}
     below = {child for root in roots for child in descendants(root, processes)}
-    kept = {child for keeper in below & keepers for child in descendants(keeper, processes)}
-    return {pid: processes[pid][1] for pid in (roots | below - kept) - keepers - {os.getpid()}}
+    kept = {child for supervisor in below & supervisors for child in descendants(supervisor, processes)}
+    return {pid: processes[pid][1] for pid in (roots | below - kept) - supervisors - {os.getpid()}}
 
 
 def sweep_tagged(
@@ -110,7 +110,7 @@ def sweep_tagged(
 ) -> Swept:
     """TERM, grace, KILL, until no process of the scope is left that KILL could end, or so many seconds have passed."""
     start = time.monotonic()
-    found, dying = Found(), Dying()
+    found, dying = OrphanScan(), Dying()
     seen_groups: set[int] = set()
     before: Look | None = None
     settled = unsettled = 0  # looks without a find since the last find
@@ -149,25 +149,25 @@ def sweep_tagged(
         found.release()
 
 
-class Found:
+class OrphanScan:
     """Who was found. One is a target from the second time on: its handle was opened in between, and means no other."""
 
     def __init__(self) -> None:
-        self.handles: dict[int, Handle] = {}
+        self.handles: dict[int, ProcessHandle] = {}
         self._targets: set[int] = set()
         self._asked: set[int] = set()
 
-    def confirm(self, pids: Iterable[int]) -> list[Handle]:
+    def confirm(self, pids: Iterable[int]) -> list[ProcessHandle]:
         """All targets that live, also those that are not found any more: a program without a tag whose parent went."""
         for pid in pids:
             if pid in self.handles and not self.handles[pid].gone:
                 self._targets.add(pid)
             else:
-                self.handles[pid] = Handle(pid)
+                self.handles[pid] = ProcessHandle(pid)
                 self._targets.discard(pid)
         return [self.handles[pid] for pid in self._targets if not self.handles[pid].gone]
 
-    def ask(self, handle: Handle) -> bool:
+    def ask(self, handle: ProcessHandle) -> bool:
         """TERM, once."""
         if handle.pid in self._asked:
             return True
@@ -182,7 +182,7 @@ class Found:
 def await_copies(tag: str, seconds: float) -> None:
     """Wait for those that still write a lost scope's captured output: they end once they have written all of it."""
     deadline = time.monotonic() + seconds
-    mark = f"\0{KEEPER_VARIABLE}={tag}\0".encode()
+    mark = f"\0{SUPERVISOR_VARIABLE}={tag}\0".encode()
     while any(mark in read_environment(pid) for pid in newest_first()) and time.monotonic() < deadline:
         time.sleep(POLL_S)
 

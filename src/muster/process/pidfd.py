@@ -10,7 +10,7 @@ from collections.abc import Collection
 from muster.process.proctree import read_process, send_signal
 
 
-class Handle:
+class ProcessHandle:
     """By a pidfd; by the bare number where the kernel or this Python has none, or where it is not allowed."""
 
     def __init__(self, pid: int) -> None:
@@ -44,7 +44,7 @@ class Handle:
             self.fd = None
 
 
-def wait_for_one(handles: Collection[Handle], seconds: float) -> None:
+def wait_for_one(handles: Collection[ProcessHandle], seconds: float) -> None:
     """Until one more of them has ended, or so long."""
     waiting = {handle.fd: handle for handle in handles if handle.fd is not None}
     poll = select.poll()

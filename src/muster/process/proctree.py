@@ -1,4 +1,5 @@
-"""Which processes live, who is below whom, and how what is below this one is killed. Part of the keeper's program."""
+"""Which processes live, who is below whom, and how what is below this one is killed. Part of the supervisor's
+program."""
 
 from __future__ import annotations
 

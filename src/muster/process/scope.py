@@ -1,6 +1,6 @@
 """A scope: everything started in it, directly or not, is gone when it is closed, or when its owner dies.
 
-The owner's side of a keeper (see keeper.py), for asyncio:
+The owner's side of a supervisor (see supervisor.py), for asyncio:
 
     async with Scope("ray", lost_owner_grace=2) as scope:
         process = await scope.spawn(["raylet", ...], stdout=log_fd)
@@ -23,12 +23,12 @@ from types import TracebackType
 from typing import Any, Callable
 
 from muster.process import lease
-from muster.process.bootstrap import keeper_command
+from muster.process.bootstrap import supervisor_command
 from muster.process.cgroup import Cgroup
 from muster.process.exit import Exit
 from muster.process.log import Log, logged_streams, streams
-from muster.process.managed import Owned, exit_of
-from muster.process.orphan_scan import KEEPER_VARIABLE, OWNER_VARIABLE, Swept, await_copies, new_tag, sweep_tagged
+from muster.process.managed import ManagedProcess, exit_of
+from muster.process.orphan_scan import OWNER_VARIABLE, SUPERVISOR_VARIABLE, Swept, await_copies, new_tag, sweep_tagged
 from muster.process.proctree import read_process
 from muster.process.reaper import reap_later
 from muster.process.supervisor import COPY_S, LENGTH
@@ -58,7 +58,7 @@ def report_left(left: Sequence[Left]) -> None:
 
 
 class Scope:
-    """Owns processes through a keeper of its own."""
+    """Owns processes through a supervisor of its own."""
 
     def __init__(
         self,
@@ -83,15 +83,15 @@ class Scope:
         self.on_left: Callable[[Sequence[Left]], None] = report_left
         self._wants_cgroup = cgroup
         self.cgroup = Cgroup()
-        self.copying: set[int] = set()  # the keeper's own children, which write captured output
-        self._adopter = os.getpid()  # who gets the keeper's orphans if it is killed
+        self.copying: set[int] = set()  # the supervisor's own children, which write captured output
+        self._adopter = os.getpid()  # who gets the supervisor's orphans if it is killed
         self._next_id = 0
-        self._buffer = b""  # what the keeper has said and nobody has taken yet
-        self._running: dict[int, Owned] = {}
+        self._buffer = b""  # what the supervisor has said and nobody has taken yet
+        self._running: dict[int, ManagedProcess] = {}
         self._closed: asyncio.Future[Closed]
         self._opened: asyncio.Future[int]
         self._sending: asyncio.Lock  # a request is two writes; those of two tasks must not mix
-        self.lost = False  # the keeper itself was ended by somebody
+        self.lost = False  # the supervisor itself was ended by somebody
 
     async def __aenter__(self) -> Scope:
         return await self.open()
@@ -105,14 +105,14 @@ class Scope:
         await self.close(grace=self._lost_owner_grace)
 
     async def open(self) -> Scope:
-        """Start the keeper; returns when it is ready to own."""
+        """Start the supervisor; returns when it is ready to own."""
         loop = asyncio.get_running_loop()
         self._closed, self._opened, self._sending = loop.create_future(), loop.create_future(), asyncio.Lock()
         ours, theirs = socket.socketpair()
         fds = [theirs.fileno(), -1 if lease.held is None else lease.held.fd]
         group = new_tag() if self._wants_cgroup else ""
-        argv = [*keeper_command(), *map(str, fds), str(self._lost_owner_grace), group, *self._directories]
-        env = {**os.environ, KEEPER_VARIABLE: self.tag}
+        argv = [*supervisor_command(), *map(str, fds), str(self._lost_owner_grace), group, *self._directories]
+        env = {**os.environ, SUPERVISOR_VARIABLE: self.tag}
         with theirs:
             passed = [fd for fd in fds if fd != -1]
             first = subprocess.Popen(
@@ -121,9 +121,9 @@ class Scope:
             self._socket = ours
             ours.setblocking(False)
             self._reader = asyncio.create_task(self._read())
-        self.keeper_pid = await self._opened
-        first.wait()  # it has forked the keeper proper and left
-        self._adopter, _ = read_process(self.keeper_pid) or (self._adopter, 0)
+        self.supervisor_pid = await self._opened
+        first.wait()  # it has forked the supervisor proper and left
+        self._adopter, _ = read_process(self.supervisor_pid) or (self._adopter, 0)
         return self
 
     async def spawn(
@@ -136,7 +136,7 @@ class Scope:
         stdout: int | None = None,
         stderr: int | None = None,
         log: Log | None = None,
-    ) -> Owned:
+    ) -> ManagedProcess:
         """Start a process. The caller keeps, and closes, its own copies of descriptors.
 
         Output for which no descriptor is given goes to `log`; what is still left out is /dev/null.
@@ -156,17 +156,19 @@ class Scope:
         # Shielded: a request that was begun is finished, or the next one would be read as its rest.
         return await asyncio.shield(asyncio.ensure_future(self._spawn(self._next_id, request, given, log)))
 
-    async def _spawn(self, number: int, request: dict[str, Any], given: list[int | None], log: Log | None) -> Owned:
+    async def _spawn(
+        self, number: int, request: dict[str, Any], given: list[int | None], log: Log | None
+    ) -> ManagedProcess:
         loop = asyncio.get_running_loop()
         try:
             fds = streams(given) if log is None else await loop.run_in_executor(None, logged_streams, given, log)
         except OSError as error:
             raise SpawnError(f"its log cannot be opened: {error}") from error
-        owned = self._running[number] = Owned(loop.create_future(), loop.create_future())
+        owned = self._running[number] = ManagedProcess(loop.create_future(), loop.create_future())
         try:
             await self._send(request, fds)
         except OSError as error:
-            owned.refuse(SpawnError(f"the keeper of scope {self.name!r} cannot be reached: {error}"))
+            owned.refuse(SpawnError(f"the supervisor of scope {self.name!r} cannot be reached: {error}"))
         finally:
             for fd in fds:
                 os.close(fd)
@@ -207,7 +209,7 @@ class Scope:
             loop.remove_writer(self._socket)
 
     async def _read(self) -> None:
-        """Dispatch what the keeper reports, until it is done or lost."""
+        """Dispatch what the supervisor reports, until it is done or lost."""
         loop = asyncio.get_running_loop()
         while not self._closed.done():
             try:
@@ -267,12 +269,13 @@ class Scope:
             owned.refuse(SpawnError(reason))
 
     async def _end_lost(self) -> None:
-        """The keeper was killed: its processes are now our children, if we are a subreaper, or another's. End them."""
+        """The supervisor was killed: its processes are now our children, if we are a subreaper, or another's. End
+        them."""
         start = time.monotonic()
         groups = [owned.pid for owned in self._running.values() if owned.runs]
         if not self.lost:
             self.lost = True
-            self._refuse_waiting(f"the keeper of scope {self.name!r} was lost")
+            self._refuse_waiting(f"the supervisor of scope {self.name!r} was lost")
             for owned in self._running.values():
                 owned.on_lost()
             self.on_lost()

@@ -1,9 +1,9 @@
-"""The keeper: a small process that owns every process of one scope and dies last.
+"""The supervisor: a small process that owns every process of one scope and dies last.
 
 It is the parent (and, as a subreaper, the foster parent) of everything started in its scope, so nothing started
 there can escape it: not with setsid, not by double-forking. It watches a socket held by its owner. When the owner
-asks for it, or is gone, the keeper ends the scope: TERM, grace, KILL, again and again until no child is left, or only
-what hangs in the kernel (see ending.py): that is reported and left to the next subreaper above.
+asks for it, or is gone, the supervisor ends the scope: TERM, grace, KILL, again and again until no child is left, or
+only what hangs in the kernel (see ending.py): that is reported and left to the next subreaper above.
 
 Its program is this module and those it imports, handed to `python -I -S -c` as text (see program.py), in an environment
 in which Muster need not be importable: FD LEASE GRACE CGROUP DIRECTORY... Messages are JSON with a length in front;
@@ -62,7 +62,7 @@ def lease_clock() -> int:
     return time.clock_gettime_ns(CLOCK_BOOTTIME)
 
 
-class Keeper:
+class Supervisor:
     """Serves one owner; see the module's state table."""
 
     def __init__(self, owner: socket.socket, lease: int, grace: float, cgroup: Cgroup, directories: list[str]) -> None:
@@ -295,7 +295,7 @@ class Keeper:
         """For an owner that cannot do it any more."""
         if not self.directories or not self.owner_is_gone():
             return
-        from muster.process.file_trees import remove_tree  # here, since it costs every start of a keeper time
+        from muster.process.file_trees import remove_tree  # here, since it costs every start of a supervisor time
 
         for directory in self.directories:
             remove_tree(directory)
@@ -321,7 +321,7 @@ class Keeper:
 
 
 def main() -> None:
-    """Detach (so that whoever ends the owner's children does not end the keeper), adopt, keep."""
+    """Detach (so that whoever ends the owner's children does not end the supervisor), adopt, keep."""
     owner_fd, lease, grace, cgroup, *directories = sys.argv[1:]
     owner = socket.socket(fileno=int(owner_fd))
     if os.fork():
@@ -329,6 +329,6 @@ def main() -> None:
     os.setsid()
     become_subreaper()
     made = make_cgroup(cgroup) if cgroup else Cgroup()
-    keeper = Keeper(owner, int(lease), float(grace), made, directories)
-    keeper.tell(event="keeping", pid=os.getpid(), cgroup=made.directory)
-    keeper.run()
+    supervisor = Supervisor(owner, int(lease), float(grace), made, directories)
+    supervisor.tell(event="keeping", pid=os.getpid(), cgroup=made.directory)
+    supervisor.run()

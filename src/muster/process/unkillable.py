@@ -1,8 +1,8 @@
 """What KILL has not ended yet: which processes are still on their way out, which hang in the kernel, and where.
 
-Part of the keeper's program. A process in uninterruptible sleep (a filesystem or a device that does not answer) takes a
-KILL only when it wakes. It never runs its own code again, so nothing more has to be done to it, and nothing more can be
-done: it is reported, and not waited for.
+Part of the supervisor's program. A process in uninterruptible sleep (a filesystem or a device that does not answer)
+takes a KILL only when it wakes. It never runs its own code again, so nothing more has to be done to it, and nothing
+more can be done: it is reported, and not waited for.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STATES = {"D": "uninterruptible sleep", "R": "running", "S": "sleeping", "T": "s
 FRAMES = 8  # of the kernel's stack: the upper ones tell what it waits for
 
 
-class Left(NamedTuple):  # not a dataclass: importing those would cost every keeper's start some milliseconds
+class Left(NamedTuple):  # not a dataclass: importing those would cost every supervisor's start some milliseconds
     """A process that could not be ended. `wchan` and `stack` are where it is in the kernel, where that may be read."""
 
     pid: int

@@ -1,6 +1,6 @@
 """The shared-filesystem side of a run: where things lie, and how they are published. Standard library only."""
 
-from muster.rundir.atomic import claim, read_json, read_record, write_atomic, write_json
+from muster.rundir.atomic import create_exclusive, read_json, read_record, write_atomic, write_json
 from muster.rundir.line_file import LineFile
 from muster.rundir.paths import AttemptPaths, RunPaths
 
@@ -8,7 +8,7 @@ __all__ = [
     "AttemptPaths",
     "LineFile",
     "RunPaths",
-    "claim",
+    "create_exclusive",
     "read_json",
     "read_record",
     "write_atomic",

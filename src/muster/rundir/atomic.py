@@ -31,7 +31,7 @@ def write_json(path: str, value: Any) -> None:
     write_atomic(path, json.dumps(value) + "\n")
 
 
-def claim(path: str, value: Any) -> bool:
+def create_exclusive(path: str, value: Any) -> bool:
     """Publish only if nobody has: exactly one of several claimants on any hosts gets True.
 
     `link` is atomic even over NFS, where its answer may be lost; the link count tells what really happened.

@@ -6,7 +6,7 @@ import os
 
 MOST_UNWRITTEN_BYTES = (
     4 << 20
-)  # the view of a run must not cost the lead's memory; beyond it the oldest lines are dropped
+)  # the view of a run must not cost the leader's memory; beyond it the oldest lines are dropped
 
 
 class LineFile:

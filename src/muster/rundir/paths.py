@@ -5,7 +5,7 @@
   output/  report.html  metrics.prom
   attempt-0/
     canary  hosts  steps.log  phases.log  stop.json  beat  reserve  outcome  sequel.json  slurm-job.json  job-end
-    lead-0.json  status-0.json  events-0.jsonl           for each term, that is, for each lead
+    lead-0.json  status-0.json  events-0.jsonl           for each term, that is, for each leader
     nodes/0003.json  nodes/0003.alive  services/<name>.json
     logs/driver.log  logs/node-0003.log  logs/stacks-0003.txt  logs/ray/<host>.tar.gz  logs/guest-<id>.log
     logs/services/<name>/<host>.log  logs/cycle-1/services/<name>/<host>.log
@@ -56,7 +56,7 @@ class AttemptPaths:
         return self._at("outcome")
 
     @property
-    def sequel(self) -> str:
+    def next_attempt(self) -> str:
         """What follows the attempt (`again`: requeue, chain or none), of a job that may begin again."""
         return self._at("sequel.json")
 
@@ -157,7 +157,7 @@ class AttemptPaths:
             return []
         return [int(m.group(1)) for m in (re.fullmatch(r"cycle-(\d+)", name) for name in names) if m]
 
-    def lead(self, term: int = 0) -> str:
+    def leader(self, term: int = 0) -> str:
         """Who has claimed the term, and where it listens."""
         return self._at(f"lead-{term}.json")
 
@@ -166,7 +166,7 @@ class AttemptPaths:
         return self._numbers(r"lead-(\d+)\.json")
 
     def terms(self) -> list[int]:
-        """Terms that have had a lead, in order: one has published a status. The last one counts."""
+        """Terms that have had a leader, in order: one has published a status. The last one counts."""
         return self._numbers(r"status-(\d+)\.json")
 
     def _numbers(self, pattern: str) -> list[int]:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from muster.errors import BackendError
 from muster.rundir import RunPaths, read_record
 from muster.runs.follow import RunResult, has_outcome, result
-from muster.runs.monitor import ASK_SLURM_S, Liveness
+from muster.runs.monitor import ASK_SLURM_S, RunMonitor
 from muster.runs.next_attempt import is_followed, slurm_jobs
 from muster.runs.release import ends_by_itself, release
 from muster.slurm import client
@@ -21,7 +21,7 @@ async def ends(runs: Sequence[RunPaths]) -> AsyncIterator[RunResult]:
     """The result of each run as it ends. Slurm is asked rarely, once for all, about those that said nothing."""
     loop, first = asyncio.get_running_loop(), slurm_jobs(runs[0])
     array_job = first.only([first.ids[0].partition("_")[0]])
-    left = {run.root: (run, Liveness(run)) for run in runs}
+    left = {run.root: (run, RunMonitor(run)) for run in runs}
     asked = time.monotonic()
     while left:
         for run, alive in list(left.values()):
@@ -42,7 +42,7 @@ async def ends(runs: Sequence[RunPaths]) -> AsyncIterator[RunResult]:
         await asyncio.sleep(LOOK_S)
 
 
-def _ended(run: RunPaths, alive: Liveness) -> RunResult | None:
+def _ended(run: RunPaths, alive: RunMonitor) -> RunResult | None:
     """The run's result, if it has one that stands: a job that is requeued goes on."""
     attempt = run.newest_attempt()
     if attempt is None or not has_outcome(attempt) or alive.goes_on(attempt):

@@ -12,8 +12,8 @@ from typing import Any
 
 from muster.lifecycle.state_machine import INFRASTRUCTURE_FAILED
 from muster.rundir import AttemptPaths, RunPaths
-from muster.runs.monitor import Liveness, record_silent_end
-from muster.runs.next_attempt import read_sequel, slurm_jobs
+from muster.runs.monitor import RunMonitor, record_silent_end
+from muster.runs.next_attempt import read_next_attempt, slurm_jobs
 from muster.runs.release import ends_by_itself, release
 from muster.runs.status import read_status
 from muster.runs.waiting import Waiting
@@ -23,7 +23,7 @@ TELL_S = 2.0  # a job that takes longer to end is spoken of
 
 
 @dataclass(frozen=True)
-class Event:
+class RunEvent:
     """One line of the run's events."""
 
     fields: dict[str, Any]
@@ -112,7 +112,7 @@ class AttemptTail:
         self._driver = Tail(attempt.driver_log)
         self._told_of_loss = False
 
-    def read(self) -> Iterator[Event | Output]:
+    def read(self) -> Iterator[RunEvent | Output]:
         # Output first: an event that tells of the driver's end must come after what it wrote.
         events = {term: self._file(term).read() for term in self.attempt.terms() or [0]}
         while data := self._driver.read():
@@ -120,31 +120,31 @@ class AttemptTail:
         for term, found in events.items():
             for fields in found:
                 if fields is not None:
-                    yield Event(fields)
+                    yield RunEvent(fields)
                 else:
                     yield from self._tell_of_loss(self._file(term))
 
-    def rest(self) -> Iterator[Event]:
+    def rest(self) -> Iterator[RunEvent]:
         """What is to be said once nothing more will be written."""
         for file in self._events.values():
             if file.torn_at_its_end:
                 yield from self._tell_of_loss(file)
 
-    def _tell_of_loss(self, file: EventFile) -> Iterator[Event]:
+    def _tell_of_loss(self, file: EventFile) -> Iterator[RunEvent]:
         if not self._told_of_loss:
             self._told_of_loss = True
-            yield Event({"event": "events_lost", "attempt": self.attempt.number, "file": file.path})
+            yield RunEvent({"event": "events_lost", "attempt": self.attempt.number, "file": file.path})
 
     def _file(self, term: int) -> EventFile:
         return self._events.setdefault(term, EventFile(self.attempt.events(term)))
 
 
-async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
+async def follow(run: RunPaths) -> AsyncIterator[RunEvent | Output | RunResult]:
     """Yields what happens; the last item is the result."""
     tail: AttemptTail | None = None
     told: AttemptPaths | None = None  # of this one it was said that another follows
     waiting: Waiting | None = None
-    watch, loop = Liveness(run), asyncio.get_running_loop()
+    watch, loop = RunMonitor(run), asyncio.get_running_loop()
     while True:
         attempt = run.newest_attempt()
         if attempt is not None and (tail is None or tail.attempt != attempt):
@@ -166,9 +166,9 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
             return
         if ended is not None and ended != told:
             told = ended
-            yield Event({"event": "again", "attempt": ended.number, **read_sequel(ended)})
+            yield RunEvent({"event": "again", "attempt": ended.number, **read_next_attempt(ended)})
         if waiting is not None and ended is None and (text := waiting.look()) is not None:
-            yield Event({"event": "waiting", "text": text})
+            yield RunEvent({"event": "waiting", "text": text})
         gone = await loop.run_in_executor(None, watch.gone, attempt)
         if gone is None or run.newest_attempt() != attempt:
             await asyncio.sleep(LOOK_S)
@@ -183,7 +183,7 @@ async def follow(run: RunPaths) -> AsyncIterator[Event | Output | RunResult]:
         await asyncio.sleep(LOOK_S)
 
 
-async def _released(run: RunPaths, attempt: AttemptPaths) -> AsyncIterator[Event]:
+async def _released(run: RunPaths, attempt: AttemptPaths) -> AsyncIterator[RunEvent]:
     """Makes sure that the run's Slurm job ends; tells of it where that takes a while, or a scancel."""
     if ends_by_itself(run, attempt):
         return
@@ -192,10 +192,10 @@ async def _released(run: RunPaths, attempt: AttemptPaths) -> AsyncIterator[Event
     job = str(slurm_jobs(run))
     if not done:
         reason = result(run).end_reason
-        yield Event({"event": "job", "state": "ending", "job": job, "reason": reason})
+        yield RunEvent({"event": "job", "state": "ending", "job": job, "reason": reason})
     cancelled = await releasing
     if cancelled is not None:
-        yield Event({"event": "job", "state": "cancelled", "job": str(cancelled), "reason": None})
+        yield RunEvent({"event": "job", "state": "cancelled", "job": str(cancelled), "reason": None})
 
 
 def has_outcome(attempt: AttemptPaths) -> bool:

@@ -1,4 +1,4 @@
-"""Guests from outside: asking the lead for a further driver, following it, asking for its end.
+"""Guests from outside: asking the leader for a further driver, following it, asking for its end.
 
 The leader's side is agent/leader/guests.py.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from muster.rundir import AttemptPaths, RunPaths, read_record, write_atomic, write_json
 from muster.runs.follow import LOOK_S, Tail
-from muster.runs.monitor import Liveness
+from muster.runs.monitor import RunMonitor
 
 
 class GuestLost(Exception):
@@ -32,7 +32,7 @@ class Guest:
         return self._attempt.guest_log(self.id)
 
     def ask(self, command: Sequence[str], env: dict[str, str], workdir: str) -> None:
-        """Leave the request where the lead looks. Its variables may be secrets: only the owner can read it."""
+        """Leave the request where the leader looks. Its variables may be secrets: only the owner can read it."""
         os.makedirs(self._attempt.guests_dir, mode=0o700, exist_ok=True)
         request = {"command": list(command), "env": env, "workdir": workdir, "time": time.time()}
         write_atomic(self._attempt.guest_request(self.id), json.dumps(request) + "\n", mode=0o600)
@@ -43,7 +43,7 @@ class Guest:
 
     def follow(self, write: Callable[[bytes], None]) -> int:
         """Hand its output on until it ends; returns its exit code."""
-        output, alive = Tail(self.log), Liveness(self._run)
+        output, alive = Tail(self.log), RunMonitor(self._run)
         while True:
             over = _listed(self._attempt.outcome) or alive.gone(self._attempt) is not None
             code = read_record(self._attempt.guest_outcome(self.id)).get("exit_code") if self._has_ended() else None

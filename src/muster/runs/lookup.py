@@ -8,7 +8,7 @@ from typing import Any
 
 from muster.rundir import AttemptPaths, RunPaths
 from muster.runs.index import NoSuchRun, all_runs, find_run
-from muster.runs.monitor import settle
+from muster.runs.monitor import finalize_dead
 from muster.runs.status import ENDED_STATES, read_status
 from muster.runs.stop import is_live
 
@@ -37,7 +37,7 @@ def live_run(
 
 def running(run: RunPaths) -> tuple[AttemptPaths, dict[str, Any]]:
     """The attempt that runs now, and its status; refused in words when the run cannot be used."""
-    settle(run)
+    finalize_dead(run)
     status, attempt = read_status(run), run.newest_attempt()
     state = status["state"]
     if state == "running" and attempt is not None:

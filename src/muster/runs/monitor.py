@@ -15,7 +15,7 @@ from muster.errors import BackendError
 from muster.lifecycle.state_machine import INFRASTRUCTURE_FAILED
 from muster.process.proctree import read_process
 from muster.rundir import AttemptPaths, RunPaths, read_json, read_record, write_json
-from muster.runs.next_attempt import decides_itself, is_followed, read_sequel, slurm_jobs
+from muster.runs.next_attempt import decides_itself, is_followed, read_next_attempt, slurm_jobs
 from muster.runs.release import is_here, own_jobs, record_gone, release
 from muster.runs.status import newest_published
 from muster.slurm import client
@@ -23,14 +23,14 @@ from muster.slurm import client
 ASK_SLURM_S = 30.0
 REQUEUE_S = 30.0  # how long a job may take to leave the nodes before Slurm shows it pending again
 REQUEUE_LOOK_S = 2.0
-SEQUEL_S = 30.0  # how long a job script may take, after the outcome, to say what follows
-SEQUEL_LOOK_S = 0.1
+NEXT_ATTEMPT_S = 30.0  # how long a job script may take, after the outcome, to say what follows
+NEXT_ATTEMPT_LOOK_S = 0.1
 SILENT_S = 40.0  # a live lead publishes every 10 s
 ABANDONED_S = 600.0  # silence of a run that has lost its batch host: longer than any succession or filesystem's pause
 UNKNOWN, UNREACHABLE = "unknown to Slurm", "not to be had"
 
 
-class Liveness:
+class RunMonitor:
     """What the run's directory alone does not tell."""
 
     def __init__(self, run: RunPaths) -> None:
@@ -106,9 +106,9 @@ class Liveness:
 
     def _decided(self, attempt: AttemptPaths) -> bool:
         """Wait for the job script's word on what follows; a moment, unless it was killed."""
-        deadline = time.monotonic() + SEQUEL_S
-        while not (said := bool(read_sequel(attempt))) and time.monotonic() < deadline:
-            time.sleep(SEQUEL_LOOK_S)
+        deadline = time.monotonic() + NEXT_ATTEMPT_S
+        while not (said := bool(read_next_attempt(attempt))) and time.monotonic() < deadline:
+            time.sleep(NEXT_ATTEMPT_LOOK_S)
         return said
 
     def _job_state(self) -> str:
@@ -119,7 +119,7 @@ class Liveness:
             return UNREACHABLE
 
 
-def settle(run: RunPaths) -> client.Jobs | None:
+def finalize_dead(run: RunPaths) -> client.Jobs | None:
     """Record the end of a run that ended without a word, and release the job of one that is over.
 
     Asks Slurm at most once, unless a job is left; returns what was cancelled of a finished run.
@@ -131,7 +131,7 @@ def settle(run: RunPaths) -> client.Jobs | None:
     silent = time.time() - max(updated, submission.get("time", 0.0))
     if silent < SILENT_S:
         return None
-    reason = Liveness(run).ended(silent)
+    reason = RunMonitor(run).ended(silent)
     if reason is not None:
         record_silent_end(run, reason)
     return None
@@ -155,7 +155,7 @@ def record_end(run: RunPaths, exit_code: int, reason: str) -> None:
     if os.path.exists(attempt.outcome) or is_followed(attempt):
         attempt = run.attempt(attempt.number + 1)
     os.makedirs(attempt.root, exist_ok=True)
-    write_json(attempt.sequel, {"again": "none", "cause": "", "note": ""})
+    write_json(attempt.next_attempt, {"again": "none", "cause": "", "note": ""})
     write_json(attempt.outcome, {"exit_code": exit_code, "end_reason": reason})
 
 

@@ -10,14 +10,14 @@ from muster.slurm.client import Jobs
 AGAIN = ("requeue", "chain")
 
 
-def read_sequel(attempt: AttemptPaths | None) -> dict[str, Any]:
+def read_next_attempt(attempt: AttemptPaths | None) -> dict[str, Any]:
     """`again` (requeue, chain or none), `cause`, `note`; empty while nothing is recorded."""
-    return read_record(attempt.sequel) if attempt is not None else {}
+    return read_record(attempt.next_attempt) if attempt is not None else {}
 
 
 def is_followed(attempt: AttemptPaths | None) -> bool:
     """Whether the record says that another attempt comes."""
-    return read_sequel(attempt).get("again") in AGAIN
+    return read_next_attempt(attempt).get("again") in AGAIN
 
 
 def decides_itself(run: RunPaths) -> bool:
@@ -26,14 +26,14 @@ def decides_itself(run: RunPaths) -> bool:
     return submission.get("kind") == "sbatch" and bool(job.get("requeue_on") or job.get("chain", 1) > 1)
 
 
-def in_words(sequel: dict[str, Any]) -> str | None:
+def in_words(next_attempt: dict[str, Any]) -> str | None:
     """For people; None where there is nothing to say."""
-    cause, note = sequel.get("cause") or "", sequel.get("note") or ""
+    cause, note = next_attempt.get("cause") or "", next_attempt.get("note") or ""
     because = f" after {cause}" if cause not in ("", "slurm") else ""
-    if sequel.get("again") == "requeue":
+    if next_attempt.get("again") == "requeue":
         return f"put back into the queue{because}; Slurm lets it begin again in about two minutes"
     refused = f" (not requeued: {note})" if note else ""
-    if sequel.get("again") == "chain":
+    if next_attempt.get("again") == "chain":
         return f"the next job of the chain follows{because}{refused}"
     return f"not requeued{because}: {note}" if note else None
 

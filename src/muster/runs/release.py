@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from muster.errors import BackendError
-from muster.lifecycle.config import FIRST_LEAD, INFRASTRUCTURE_FAILED
+from muster.lifecycle.config import FIRST_LEADER, INFRASTRUCTURE_FAILED
 from muster.rundir import AttemptPaths, RunPaths, read_record
 from muster.runs.next_attempt import is_followed, slurm_jobs
 from muster.slurm import client
@@ -38,8 +38,8 @@ def ends_by_itself(run: RunPaths, attempt: AttemptPaths) -> bool:
         return outcome.get("exit_code") != INFRASTRUCTURE_FAILED
     nodes = read_record(attempt.status(terms[-1])).get("nodes") or []
     lost = any(isinstance(node, dict) and node.get("state") == "lost" for node in nodes)
-    led = read_record(attempt.lead(terms[-1])).get("rank", FIRST_LEAD)
-    return not lost and led == FIRST_LEAD and outcome.get("exit_code") != INFRASTRUCTURE_FAILED
+    led = read_record(attempt.leader(terms[-1])).get("rank", FIRST_LEADER)
+    return not lost and led == FIRST_LEADER and outcome.get("exit_code") != INFRASTRUCTURE_FAILED
 
 
 def is_released(run: RunPaths, attempt: AttemptPaths) -> bool:

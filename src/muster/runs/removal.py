@@ -17,9 +17,9 @@ from typing import Any
 from muster.errors import BackendError
 from muster.rundir import RunPaths, read_record
 from muster.runs.index import forget
-from muster.runs.monitor import Liveness
+from muster.runs.monitor import RunMonitor
 from muster.runs.next_attempt import slurm_jobs
-from muster.runs.usage import Path, Usage, measure, total
+from muster.runs.usage import DiskUsage, Path, measure, total
 from muster.slurm import client
 
 # What stays with results that are kept: enough for `muster runs` and `muster status` to tell what they are of.
@@ -34,7 +34,7 @@ class Doomed:
 
     run: RunPaths
     last_sign: float
-    frees: Usage
+    frees: DiskUsage
     keeps_output: bool
 
 
@@ -140,7 +140,7 @@ def _perhaps_live(run: RunPaths, queue: Queue) -> str | None:
         return None
     if submission.get("pid") is None:
         return "has left no word of how it was started"
-    return None if Liveness(run).ended() else f"may still run on {submission.get('host')}"
+    return None if RunMonitor(run).ended() else f"may still run on {submission.get('host')}"
 
 
 def _in_queue(run: RunPaths, submission: dict[str, Any], queue: Queue) -> str | None:

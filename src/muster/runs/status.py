@@ -11,7 +11,7 @@ from muster.agent.leader import launcher_log
 from muster.agent.leader.status_publisher import TIMINGS
 from muster.rundir import AttemptPaths, RunPaths, read_record
 from muster.rundir.redaction import scrubbed
-from muster.runs.next_attempt import is_followed, read_sequel
+from muster.runs.next_attempt import is_followed, read_next_attempt
 from muster.runs.waiting import waits_for
 
 ENDED_STATES = ("succeeded", "failed", "stopped")
@@ -44,18 +44,18 @@ def read_status(run: RunPaths) -> dict[str, Any]:
         return status
     status.update(attempt=attempt.number, cycle=0, state="gathering", exit_code=None, waiting=waits_for(attempt))
     status.update(newest_published(attempt) or {})
-    outcome, status["sequel"] = read_record(attempt.outcome), read_sequel(attempt) or None
+    outcome, status["sequel"] = read_record(attempt.outcome), read_next_attempt(attempt) or None
     code = outcome.get("exit_code")
     if not isinstance(code, int):
         return status
     status["exit_code"] = code
     if status["state"] not in ENDED_STATES:
-        # No lead published an end, or it is not to be seen yet: the outcome says less, but says it.
+        # No leader published an end, or it is not to be seen yet: the outcome says less, but says it.
         status.update(state=state_of(code), end_reason=outcome.get("end_reason"))
         status["error"] = status["error"] or scrubbed(_early_error(attempt))
     if is_followed(attempt):  # that attempt is over, the run is not
-        sequel = {**status["sequel"], "end_reason": outcome.get("end_reason")}
-        status.update(state="pending", exit_code=None, end_reason=None, sequel=sequel)
+        next_attempt = {**status["sequel"], "end_reason": outcome.get("end_reason")}
+        status.update(state="pending", exit_code=None, end_reason=None, next_attempt=next_attempt)
     return status
 
 
@@ -67,16 +67,16 @@ def state_of(code: int) -> str:
 
 
 def newest_published(attempt: AttemptPaths) -> dict[str, Any] | None:
-    """The status of the highest term: a fenced lead's older one never counts."""
+    """The status of the highest term: a fenced leader's older one never counts."""
     terms = attempt.terms()
     return (read_record(attempt.status(terms[-1])) or None) if terms else None
 
 
 def _early_error(attempt: AttemptPaths) -> dict[str, Any] | None:
     """Who ended without a word over the channel, from the launcher's own words."""
-    led = os.path.exists(attempt.lead())
+    led = os.path.exists(attempt.leader())
     phase = (newest_published(attempt) or {}).get("state", "start")
-    # Where a lead had come up, the others' ends only follow from its own.
+    # Where a leader had come up, the others' ends only follow from its own.
     for end in sorted(
         launcher_log.read(attempt.steps_log, host_names(attempt)), key=lambda end: end.rank != 0 or not led
     ):

@@ -1,4 +1,5 @@
-"""Ending a run from outside: a request in its directory, which works through any firewall; scancel where no lead is."""
+"""Ending a run from outside: a request in its directory, which works through any firewall; scancel where no leader
+is."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from muster.errors import BackendError
 from muster.rundir import AttemptPaths, RunPaths, read_json, write_json
 from muster.runs.follow import RunResult, follow, result
-from muster.runs.monitor import Liveness, record_end, settle
+from muster.runs.monitor import RunMonitor, finalize_dead, record_end
 from muster.runs.next_attempt import is_followed, slurm_jobs
 from muster.runs.release import end_jobs, own_jobs, record_gone
 from muster.runs.status import ENDED_STATES, read_status
@@ -26,7 +27,7 @@ def is_live(run: RunPaths) -> bool:
 
 
 def request_stop(attempt: AttemptPaths, reason: str, signum: int) -> None:
-    """Leave the request where the lead looks; the first one stands."""
+    """Leave the request where the leader looks; the first one stands."""
     if not os.path.exists(attempt.stop_request):
         write_json(attempt.stop_request, {"reason": reason, "signal": signum, "patient": True})
 
@@ -47,7 +48,7 @@ def stop_run(
         if cancelled is not None:
             tell(f"cancelled Slurm job {cancelled}")
 
-    told(settle(run))
+    told(finalize_dead(run))
     ended = _stop(run, reason, signum, told)
     told(end_jobs(run))
     return ended
@@ -55,7 +56,7 @@ def stop_run(
 
 def _stop(run: RunPaths, reason: str, signum: int, told: Callable[[client.Jobs | None], None]) -> RunResult:
     attempt = run.newest_attempt()
-    if not is_live(run) and not (attempt and Liveness(run).goes_on(attempt)):
+    if not is_live(run) and not (attempt and RunMonitor(run).goes_on(attempt)):
         return result(run)
     batch_jobs = slurm_jobs(run) if (read_json(run.submission) or {}).get("kind") == "sbatch" else None
     if attempt is not None and not os.path.exists(attempt.outcome) and not is_followed(attempt):

@@ -19,14 +19,14 @@ Path = tuple[str, ...]  # below the run's directory; empty for the directory its
 
 
 @dataclass(frozen=True)
-class Usage:
+class DiskUsage:
     """Bytes on the disk as `du` counts them, and inodes: many sites limit both."""
 
     bytes: int = 0
     files: int = 0
 
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(self.bytes + other.bytes, self.files + other.files)
+    def __add__(self, other: DiskUsage) -> DiskUsage:
+        return DiskUsage(self.bytes + other.bytes, self.files + other.files)
 
 
 def part_of(path: Path) -> str:
@@ -40,18 +40,18 @@ def part_of(path: Path) -> str:
     return "logs" if path and _LOG.fullmatch(path[0]) else "other"
 
 
-def measure(run: RunPaths, counts: Callable[[Path], bool] = lambda path: True) -> dict[str, Usage]:
+def measure(run: RunPaths, counts: Callable[[Path], bool] = lambda path: True) -> dict[str, DiskUsage]:
     """By part; only of what `counts`."""
-    found = dict.fromkeys(PARTS, Usage())
+    found = dict.fromkeys(PARTS, DiskUsage())
     for path, stat in _entries(run.root, ()):
         if counts(path):
             part = part_of(path)
-            found[part] += Usage(stat.st_blocks * 512, 1)
+            found[part] += DiskUsage(stat.st_blocks * 512, 1)
     return found
 
 
-def total(parts: dict[str, Usage]) -> Usage:
-    return sum(parts.values(), Usage())
+def total(parts: dict[str, DiskUsage]) -> DiskUsage:
+    return sum(parts.values(), DiskUsage())
 
 
 def _entries(directory: str, path: Path) -> Iterator[tuple[Path, os.stat_result]]:

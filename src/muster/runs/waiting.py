@@ -11,7 +11,7 @@ import time
 from muster.agent.first_leader import heartbeats
 from muster.agent.job import host_names
 from muster.election.leader_silence import STARTUP_SILENCE_S
-from muster.lifecycle.config import FIRST_LEAD
+from muster.lifecycle.config import FIRST_LEADER
 from muster.rundir import AttemptPaths
 
 LOOK_S = 1.0
@@ -24,7 +24,7 @@ def waits_for(attempt: AttemptPaths) -> str | None:
     if attempt.claims() or os.path.exists(attempt.outcome):
         return None
     try:
-        age = max(0.0, time.time() - os.stat(attempt.startup_heartbeat(FIRST_LEAD)).st_mtime)
+        age = max(0.0, time.time() - os.stat(attempt.startup_heartbeat(FIRST_LEADER)).st_mtime)
     except OSError:
         return _words(attempt, None)
     return _words(attempt, age)
@@ -57,7 +57,7 @@ class Waiting:
         if self._over or now - self._looked < LOOK_S:
             return None
         self._looked, self._over = now, bool(self._attempt.claims())
-        beat = heartbeats(self._attempt, [FIRST_LEAD]).get(FIRST_LEAD)
+        beat = heartbeats(self._attempt, [FIRST_LEADER]).get(FIRST_LEADER)
         if beat != self._seen:
             self._seen, self._changed = beat, now
         if self._over or now - self._began < QUICK_S:

@@ -6,15 +6,15 @@ import asyncio
 import json
 import sys
 
-from muster.sandbox.server import Server, serve
-from muster.sandbox.settings import Settings, SettingsError
+from muster.sandbox.server import SandboxServer, serve
+from muster.sandbox.settings import SandboxSettings, SettingsError
 
 
 def main() -> int:
     """Settings come as a file (they may hold a token), or `-` for stdin."""
     try:
         with sys.stdin if sys.argv[1] == "-" else open(sys.argv[1]) as file:
-            settings = Settings.from_json(json.load(file))
+            settings = SandboxSettings.from_json(json.load(file))
     except (SettingsError, ValueError, OSError) as error:
         for problem in getattr(error, "problems", [str(error)]):
             print(f"muster sandbox: {problem}", file=sys.stderr)
@@ -22,7 +22,7 @@ def main() -> int:
     return asyncio.run(serve(settings, announce))
 
 
-def announce(server: Server) -> None:
+def announce(server: SandboxServer) -> None:
     facts = server.facts()
     print(f"muster sandbox: {facts['url']}, isolation {facts['isolation']['level']}", flush=True)
 

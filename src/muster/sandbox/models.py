@@ -11,7 +11,7 @@ from muster.sandbox.engine.output import Captured
 
 
 @dataclass(frozen=True)
-class Step:
+class ProgramStep:
     """One process tree: what the execution is told, what it reads, how long it may take."""
 
     job: dict[str, Any]
@@ -20,10 +20,10 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Work:
+class Program:
     """Steps in one place, one after the other; a step that fails is the last."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
     max_output: int
     language: str
     workspace: str | None = None
@@ -31,7 +31,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Usage:
+class ResourceUsage:
     """What a tree took."""
 
     wall_s: float
@@ -43,7 +43,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProgramResult:
     """The end of a step.
 
     `reason` is None when it ended by itself, else what ended it: timeout, memory, processes, disk, stopped (the
@@ -55,7 +55,7 @@ class Ended:
     reason: str | None
     stdout: Captured
     stderr: Captured
-    usage: Usage
+    usage: ResourceUsage
 
     @property
     def succeeded(self) -> bool:
@@ -85,7 +85,7 @@ REASONS = {
 
 
 @dataclass(frozen=True)
-class CellEnded:
+class CellResult:
     """The end of a session's cell. `status` is completed, error, timeout or lost (with `why`)."""
 
     status: str
@@ -94,4 +94,4 @@ class CellEnded:
     created: bool
     wall_s: float
     why: str = ""
-    usage: Usage | None = field(default=None)
+    usage: ResourceUsage | None = field(default=None)

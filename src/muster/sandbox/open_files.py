@@ -5,14 +5,14 @@ from __future__ import annotations
 import resource
 
 from muster.sandbox.engine.zygote import SandboxError
-from muster.sandbox.settings import Settings
+from muster.sandbox.settings import SandboxSettings
 
 FILES_PER_WORKER, FILES_OF_CLIENTS = 8, 512
 CONNECTIONS_MOST = 4096  # of one endpoint: a client of NeMo-Skills alone may open 2,048
 SHARES = 3  # of what is left for connections: clients', other nodes', and ours to other nodes
 
 
-def allow_open_files(settings: Settings) -> int:
+def allow_open_files(settings: SandboxSettings) -> int:
     """Allow as many as can be needed; each worker and session takes a handful of ours, each client one.
 
     Returns how many connections an endpoint may have.

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from muster.sandbox.engine.admission_queue import PROGRAM
-from muster.sandbox.engine.engine import Box
+from muster.sandbox.engine.engine import Engine
 from muster.sandbox.engine.languages import IPYTHON, PYTHON
-from muster.sandbox.models import Work
-from muster.sandbox.settings import Settings
+from muster.sandbox.models import Program
+from muster.sandbox.settings import SandboxSettings
 
 TIMED_OUT, BY_SIGNAL = 124, 128  # as timeout(1) and shells have it
 
 
 async def run_once(
-    settings: Settings, code: str, language: str, timeout: float, stdin: bytes
+    settings: SandboxSettings, code: str, language: str, timeout: float, stdin: bytes
 ) -> tuple[bytes, bytes, int]:
     """Its stdout, its stderr (with the reason, if a limit ended it) and an exit code as a shell's."""
-    box = Box(settings)
+    box = Engine(settings)
     name = box.languages.known(language)
     steps = box.languages.steps(PYTHON if name == IPYTHON else name, code, stdin, (timeout, timeout))
     await box.open()
     try:
-        ended = (await box.run(Work(steps, settings.max_output, name), PROGRAM))[-1]
+        ended = (await box.run(Program(steps, settings.max_output, name), PROGRAM))[-1]
     finally:
         await box.close()
     said = b"" if ended.reason is None else f"muster sandbox: {_words(ended.reason, ended.words, timeout)}\n".encode()

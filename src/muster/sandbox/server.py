@@ -13,25 +13,25 @@ import sys
 from typing import Any
 
 from muster.sandbox.api.routes import Routes
-from muster.sandbox.engine.engine import Box
+from muster.sandbox.engine.engine import Engine
 from muster.sandbox.engine.zygote import SandboxError
 from muster.sandbox.gateway.gateway import Gateway
 from muster.sandbox.gateway.nginx_config import own_address
-from muster.sandbox.http.server import Connections
+from muster.sandbox.http.server import OpenConnections
 from muster.sandbox.http.server import serve as serve_http
 from muster.sandbox.open_files import allow_open_files
-from muster.sandbox.settings import Settings, split_address
+from muster.sandbox.settings import SandboxSettings, split_address
 
 DRAIN_S = 3.0  # for answers to requests that were running when the end came
 
 
-class Server:
+class SandboxServer:
     """Opened, it serves; closed, it leaves nothing."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SandboxSettings) -> None:
         self.settings = settings
-        self.box = Box(settings)
-        self._endpoints: list[Connections] = []
+        self.box = Engine(settings)
+        self._endpoints: list[OpenConnections] = []
         self._servers: list[asyncio.AbstractServer] = []
         self.gateway: Gateway | None = None
         self.port = self.listen_port = 0
@@ -71,7 +71,7 @@ class Server:
     async def _serve(self, bound: socket.socket, token: str | None) -> None:
         gateway = (self.gateway.balancer.overview, self.gateway.facts) if self.gateway else (None, None)
         routes = Routes(self.box, token, *gateway)
-        self._endpoints.append(Connections(self._connections_most))
+        self._endpoints.append(OpenConnections(self._connections_most))
         self._servers.append(await serve_http(routes, self._endpoints[-1], bound))
 
     def facts(self) -> dict[str, Any]:
@@ -124,12 +124,12 @@ def _publish(path: str, facts: dict[str, Any]) -> None:
     os.replace(temporary, path)
 
 
-async def serve(settings: Settings, say: Any = None) -> int:
+async def serve(settings: SandboxSettings, say: Any = None) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(signum, stop.set)
-    server = Server(settings)
+    server = SandboxServer(settings)
     opening = asyncio.ensure_future(server.open())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait([opening, stopping], return_when=asyncio.FIRST_COMPLETED)

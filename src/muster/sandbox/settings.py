@@ -38,7 +38,7 @@ def half_of_memory_mb() -> int:
 
 
 @dataclass(frozen=True)
-class Settings:
+class SandboxSettings:
     """The defaults are for one node on its own."""
 
     host: str = "127.0.0.1"  # of the endpoint for clients: loopback
@@ -89,7 +89,7 @@ class Settings:
         return self.members_file is not None and not self.single_node
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Settings:
+    def from_json(cls, values: dict[str, Any]) -> SandboxSettings:
         """As a service's configuration has it; a name that is none of ours is refused."""
         known = {one.name for one in fields(cls)}
         unknown = sorted(set(values) - known)
@@ -101,7 +101,7 @@ class Settings:
         return cls(**merged)
 
 
-def _problems_of_workers(settings: Settings) -> list[str]:
+def _problems_of_workers(settings: SandboxSettings) -> list[str]:
     problems = [
         f"{name} is {getattr(settings, name)}: it must be at least {least}"
         for name, least in (
@@ -138,7 +138,7 @@ def _problems_of_workers(settings: Settings) -> list[str]:
     return problems
 
 
-def _problems_of_addresses(settings: Settings) -> list[str]:
+def _problems_of_addresses(settings: SandboxSettings) -> list[str]:
     problems = []
     try:
         if not ipaddress.ip_address(settings.host).is_loopback:
@@ -165,7 +165,7 @@ def _problems_of_addresses(settings: Settings) -> list[str]:
     return problems
 
 
-def _problems_of_places(settings: Settings) -> list[str]:
+def _problems_of_places(settings: SandboxSettings) -> list[str]:
     problems = [f"read_only: {path} does not exist" for path in settings.read_only if not os.path.exists(path)]
     for path in map(os.path.abspath, settings.read_only):
         hidden = [place for place in SCRATCH if place == path or place.startswith(path.rstrip("/") + "/")]

@@ -25,10 +25,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from muster.agent.control.channel import LINE_LIMIT, SILENCE_S, Channel, accept
+from muster.agent.control.channel import HEARTBEAT_TIMEOUT_S, MESSAGE_MAX_BYTES, Channel, accept
 from muster.agent.logging import say
 from muster.lifecycle.end_reasons import listed
-from muster.lifecycle.events import Outcome
+from muster.lifecycle.events import RunOutcome
 from muster.lifecycle.states import NodeState
 from muster.torch.elastic import ElasticJob
 from muster.torch.elastic_types import CallBack, Command, ElasticPlan, End, Form, Go, JobState, Refuse
@@ -51,10 +51,10 @@ class Coordinator:
         self._deserted = asyncio.Event()  # nobody is connected
 
     async def start(self, listener: socket.socket) -> None:
-        self._server = await asyncio.start_server(self._accepted, sock=listener, limit=LINE_LIMIT)
+        self._server = await asyncio.start_server(self._accepted, sock=listener, limit=MESSAGE_MAX_BYTES)
         self._looking = self._background(self._look())
 
-    async def ended(self) -> Outcome:
+    async def ended(self) -> RunOutcome:
         """Wait for the job's end; whoever is connected is told of it, and may not have heard it yet."""
         await self._looking
         assert self._job.outcome is not None
@@ -98,8 +98,8 @@ class Coordinator:
             self._admit(key, greeting)
             while (message := await channel.receive()) is not None:
                 self._hear(key, message)
-            silent = f"fell silent: no heartbeat for {SILENCE_S:g} s"
-            how = silent if channel.fell_silent else "is gone: its connection ended"
+            silent = f"fell silent: no heartbeat for {HEARTBEAT_TIMEOUT_S:g} s"
+            how = silent if channel.timed_out else "is gone: its connection ended"
         finally:
             channel.close()
             del self._channels[key]
@@ -115,7 +115,7 @@ class Coordinator:
             self._carry_out([Refuse(key, told.format(host, *greeting["plan"], *ours))])
             return
         if greeting.get("home") == self._home:
-            self._job.lead = key
+            self._job.leader = key
         self._carry_out(self._job.arrived(key, host, number, time.monotonic()))
 
     def _hear(self, key: int, message: dict[str, Any]) -> None:
@@ -164,7 +164,7 @@ class Coordinator:
         try:
             port, self._stores[form.round] = self._open_store()
         except (OSError, RuntimeError) as error:
-            self._carry_out(self._job.abandon(f"no store could be opened for round {form.round}: {error}"))
+            self._carry_out(self._job.close_all(f"no store could be opened for round {form.round}: {error}"))
             return
         for key, rank in form.ranks.items():
             self._tell((key,), "form", round=form.round, rank=rank, size=len(form.ranks), port=port)

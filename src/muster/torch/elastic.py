@@ -24,10 +24,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from muster.lifecycle import roles
-from muster.lifecycle.config import INFRASTRUCTURE_FAILED, Plan
+from muster.lifecycle.config import INFRASTRUCTURE_FAILED, RunConfig
 from muster.lifecycle.end_reasons import listed
-from muster.lifecycle.events import Outcome
-from muster.lifecycle.roles import Node, Role
+from muster.lifecycle.events import RunOutcome
+from muster.lifecycle.roles import Role, RunNode
 from muster.lifecycle.states import NodeState
 from muster.torch.elastic_types import CallBack, Command, ElasticPlan, End, Form, Go, JobState, Member, Refuse
 
@@ -42,8 +42,8 @@ class ElasticJob:
         self.state = JobState.GATHERING
         self.round = 0  # the last one that closed
         self.members: dict[int, Member] = {}
-        self.outcome: Outcome | None = None
-        self.lead: int | None = None  # the node in whose process the coordinator is: without it there is no job
+        self.outcome: RunOutcome | None = None
+        self.leader: int | None = None  # the node in whose process the coordinator is: without it there is no job
         self._crew: tuple[int, ...] = ()  # the nodes of the round that forms or runs, or ran last
         self._seen = 0
         self._loss: str | None = None  # the loss for which this gathering began
@@ -119,7 +119,7 @@ class ElasticJob:
             return []
         del self.members[key]
         loss = f"{member.host} {reason}"
-        if key == self.lead:
+        if key == self.leader:
             return self._fail(f"{loss}; the coordinator is there", host=member.host)
         if self.state is JobState.GATHERING:
             self._loss = self._loss or loss
@@ -136,7 +136,7 @@ class ElasticJob:
             return refusals + [command for member in late for command in self.lost(member.key, why, now)]
         return self._look(now)
 
-    def abandon(self, reason: str) -> list[Command]:
+    def close_all(self, reason: str) -> list[Command]:
         """The coordinator itself cannot go on."""
         return [] if self.state is JobState.ENDED else self._fail(reason)
 
@@ -158,7 +158,7 @@ class ElasticJob:
     def _look_at_the_end(self, finished: list[int]) -> list[Command]:
         """Once a node has finished, its round cannot be had again: all of it finishes, or the job has failed."""
         if len(finished) == len(self._crew):
-            return self._end(Outcome("succeeded", 0, "all workers succeeded"))
+            return self._end(RunOutcome("succeeded", 0, "all workers succeeded"))
         left = [key for key in self._crew if key not in self.members]
         again = [self.members[key].host for key in self._crew if key in self.members and self._at_barrier(key)]
         if not left and not again:
@@ -200,9 +200,9 @@ class ElasticJob:
 
     def _close(self, here: list[Member], now: float) -> list[Command]:
         """Roles by the order of the nodes, not of their arrival; the last ones are spares."""
-        nodes = [Node(place, member.host, member.state) for place, member in enumerate(here)]
-        plan = Plan([node.host for node in nodes], ray=False, spares=max(0, len(here) - self.plan.most))
-        given = roles.assigned(nodes, plan, lead=0)
+        nodes = [RunNode(place, member.host, member.state) for place, member in enumerate(here)]
+        plan = RunConfig([node.host for node in nodes], ray=False, spares=max(0, len(here) - self.plan.most))
+        given = roles.assigned(nodes, plan, leader=0)
         active = [(here[node.rank], node.logical) for node in given if node.role is Role.ACTIVE]
         self._crew = tuple(member.key for member, _ in active)
         for member, rank in active:
@@ -226,9 +226,9 @@ class ElasticJob:
         return self._fail(f"{lost}{len(here)} {needed} came within {self.plan.gather_timeout:g} s{named}")
 
     def _fail(self, reason: str, code: int = INFRASTRUCTURE_FAILED, host: str | None = None) -> list[Command]:
-        return self._end(Outcome("failed", code, reason, host, phase=self.state.value))
+        return self._end(RunOutcome("failed", code, reason, host, phase=self.state.value))
 
-    def _end(self, outcome: Outcome) -> list[Command]:
+    def _end(self, outcome: RunOutcome) -> list[Command]:
         """The first recorded reason stands."""
         self.outcome = outcome
         self.state = JobState.ENDED

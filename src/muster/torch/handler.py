@@ -21,21 +21,21 @@ from torch.distributed.elastic.rendezvous import (
 
 from muster.agent.logging import say
 from muster.lifecycle.config import INFRASTRUCTURE_FAILED
-from muster.lifecycle.events import Outcome
+from muster.lifecycle.events import RunOutcome
 from muster.process import Exit
 from muster.torch.elastic_types import JobState
-from muster.torch.launch_env import surroundings
+from muster.torch.launch_env import launch_environment
 from muster.torch.plugin import BACKEND
-from muster.torch.session import JobOver, Refused, Round, Session, Unreachable
-from muster.torch.settings import ON_HANDLER, Settings, settings_of
+from muster.torch.session import JobOver, NodeSession, Refused, Round, Unreachable
+from muster.torch.settings import ON_HANDLER, RendezvousSettings, settings_of
 
 
 class MusterRendezvous(RendezvousHandler):
     """One node's rendezvous: a session, in torchrun's words."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RendezvousSettings) -> None:
         self._settings = settings
-        self._session = Session(settings, lambda: open_store(settings))
+        self._session = NodeSession(settings, lambda: open_store(settings))
 
     def get_backend(self) -> str:
         return BACKEND
@@ -49,7 +49,7 @@ class MusterRendezvous(RendezvousHandler):
         return True
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> RunOutcome | None:
         """How the job ended, once the coordinator has said so."""
         return self._session.outcome
 
@@ -110,19 +110,19 @@ class MusterRendezvous(RendezvousHandler):
             raise RendezvousConnectionError(f"the store of round {round.number}: {error}") from error
 
 
-def open_store(settings: Settings) -> tuple[int, object]:
+def open_store(settings: RendezvousSettings) -> tuple[int, object]:
     """A round's store, on the coordinator's host: its port, and what keeps it open."""
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=_timeout(settings))
     return store.port, store
 
 
-def _timeout(settings: Settings) -> timedelta:
+def _timeout(settings: RendezvousSettings) -> timedelta:
     return timedelta(seconds=settings.read_timeout)
 
 
 def create_handler(parameters: RendezvousParameters) -> MusterRendezvous:
     """What torchrun's registry calls."""
-    place = surroundings()
+    place = launch_environment()
     conf = dict(parameters.config)
     nodes = parameters.min_nodes, parameters.max_nodes
     handler = MusterRendezvous(settings_of(parameters.endpoint, parameters.run_id, nodes, conf, place))

@@ -20,7 +20,7 @@ FEWEST_PORTS = 100  # fewer, and steps that share a host would meet too often: t
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class LaunchEnvironment:
     """As far as it is known; what is not, the launcher's options must say."""
 
     host: str
@@ -31,20 +31,20 @@ class Surroundings:
     run_id: str | None = None
 
 
-def surroundings(environ: Mapping[str, str] = os.environ) -> Surroundings:
+def launch_environment(environ: Mapping[str, str] = os.environ) -> LaunchEnvironment:
     """A gang's variables come first: those of Slurm's job stand beside them."""
     host = environ.get("SLURMD_NODENAME") or socket.gethostname()
     if "MUSTER_RUN_ID" in environ and environ.get("LOCAL_WORLD_SIZE") == "1" and "MASTER_PORT" in environ:
         return _of_gang(host, environ)
     if environ.get("SLURM_STEP_ID", "").isdigit() and environ.get("SLURM_PROCID", "").isdigit():
         return _of_step(host, environ)
-    return Surroundings(host)
+    return LaunchEnvironment(host)
 
 
-def _of_gang(host: str, environ: Mapping[str, str]) -> Surroundings:
+def _of_gang(host: str, environ: Mapping[str, str]) -> LaunchEnvironment:
     life = (environ.get(name, "0") for name in ("MUSTER_ATTEMPT", "MUSTER_CYCLE"))
     address = environ["MASTER_ADDR"]
-    return Surroundings(
+    return LaunchEnvironment(
         host,
         number=int(environ["GROUP_RANK"]),
         nodes=int(environ["GROUP_WORLD_SIZE"]),
@@ -53,13 +53,13 @@ def _of_gang(host: str, environ: Mapping[str, str]) -> Surroundings:
     )
 
 
-def _of_step(host: str, environ: Mapping[str, str]) -> Surroundings:
+def _of_step(host: str, environ: Mapping[str, str]) -> LaunchEnvironment:
     hosts: tuple[str, ...] = ()
     with contextlib.suppress(NodeSetException):
         hosts = tuple(NodeSet(environ.get("SLURM_STEP_NODELIST", ""), resolver=None))
     tasks = environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS")
     job, step = environ.get("SLURM_JOB_ID", "0"), environ["SLURM_STEP_ID"]
-    return Surroundings(
+    return LaunchEnvironment(
         host,
         number=int(environ["SLURM_PROCID"]),
         hosts=hosts,

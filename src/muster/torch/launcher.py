@@ -20,10 +20,10 @@ from torch.distributed.run import config_from_args, get_args_parser, parse_min_m
 
 from muster.agent.logging import say
 from muster.lifecycle.config import INFRASTRUCTURE_FAILED
-from muster.lifecycle.events import Outcome
+from muster.lifecycle.events import RunOutcome
 from muster.process import signal_name
 from muster.torch.handler import MusterRendezvous, create_handler, ending
-from muster.torch.launch_env import Surroundings, surroundings
+from muster.torch.launch_env import LaunchEnvironment, launch_environment
 from muster.torch.plugin import BACKEND
 from muster.torch.settings import ON_HANDLER
 
@@ -32,7 +32,7 @@ _UNSAID = ("nnodes", "rdzv_id", "max_restarts", "node_rank")  # unless somebody 
 
 def launch(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """This node's part of the job, to its end. ValueError where the options make no sense."""
-    config, command, arguments = configured(parse(words, surroundings(environ), environ))
+    config, command, arguments = configured(parse(words, launch_environment(environ), environ))
     handlers: list[MusterRendezvous] = []
     config.rdzv_configs[ON_HANDLER] = handlers.append
     rendezvous_handler_registry.register(BACKEND, create_handler)
@@ -49,7 +49,7 @@ def launch(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> int
     return exit_code(handlers[0].outcome, error)
 
 
-def exit_code(outcome: Outcome | None, error: BaseException | None) -> int:
+def exit_code(outcome: RunOutcome | None, error: BaseException | None) -> int:
     """The job's, which is said here too, with what torchrun says of workers that failed on this node."""
     code, reason = ending(error)
     if isinstance(error, ChildFailedError):
@@ -62,7 +62,7 @@ def exit_code(outcome: Outcome | None, error: BaseException | None) -> int:
     return outcome.exit_code
 
 
-def parse(words: Sequence[str], place: Surroundings, environ: Mapping[str, str]) -> argparse.Namespace:
+def parse(words: Sequence[str], place: LaunchEnvironment, environ: Mapping[str, str]) -> argparse.Namespace:
     """torchrun's options and ours. What neither they nor torchrun's PET_* variables say comes from the surroundings."""
     parser = get_args_parser()
     parser.prog = "muster torchrun"

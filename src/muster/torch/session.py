@@ -15,11 +15,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from muster.agent.control.channel import HANDSHAKE_S, SILENCE_S, Channel, ChannelError, connect
-from muster.lifecycle.events import Outcome
+from muster.agent.control.channel import HANDSHAKE_TIMEOUT_S, HEARTBEAT_TIMEOUT_S, Channel, ChannelError, connect
+from muster.lifecycle.events import RunOutcome
 from muster.torch.coordinator import Coordinator, OpenStore
 from muster.torch.endpoint import is_here, take_port
-from muster.torch.settings import Settings
+from muster.torch.settings import RendezvousSettings
 
 RETRY_S = 0.3  # while the coordinator is not there yet
 REFUSALS = 3  # in a row, of somebody who listens there: it is not our coordinator
@@ -42,7 +42,7 @@ class Refused(SessionError):
 class JobOver(SessionError):
     """The job has ended."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: RunOutcome) -> None:
         super().__init__(outcome.end_reason)
         self.outcome = outcome
 
@@ -57,10 +57,10 @@ class Round:
     port: int  # of its store, at the endpoint's host
 
 
-class Session:
+class NodeSession:
     """Its methods block, and are for torchrun's own thread."""
 
-    def __init__(self, settings: Settings, open_store: OpenStore) -> None:
+    def __init__(self, settings: RendezvousSettings, open_store: OpenStore) -> None:
         self._settings, self._open_store = settings, open_store
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="muster-rendezvous", daemon=True)
@@ -73,7 +73,7 @@ class Session:
         self._going = 0
         self._recalled = 0
         self._gone: SessionError | None = None  # why there will be no further word
-        self.outcome: Outcome | None = None
+        self.outcome: RunOutcome | None = None
 
     @property
     def is_over(self) -> bool:
@@ -200,7 +200,11 @@ class Session:
     def _take(self, message: dict[str, Any] | None, channel: Channel) -> None:
         if message is None:
             where = f"{self._settings.host}:{self._settings.port}"
-            how = f"has been silent for {SILENCE_S:g} s" if channel.fell_silent else "is gone: its connection ended"
+            how = (
+                f"has been silent for {HEARTBEAT_TIMEOUT_S:g} s"
+                if channel.timed_out
+                else "is gone: its connection ended"
+            )
             self._gone = Unreachable(f"the coordinator at {where} {how}")
             return
         kind = message.pop("type")
@@ -213,7 +217,7 @@ class Session:
         elif kind == "refused":
             self._gone = Refused(message["why"])
         elif kind == "outcome":
-            self.outcome = Outcome(**message)
+            self.outcome = RunOutcome(**message)
             self._gone = JobOver(self.outcome)
 
     async def _cancel(self) -> None:
@@ -224,7 +228,7 @@ class Session:
             self._channel.close()
 
 
-async def _reach(host: str, port: int, settings: Settings, greeting: dict[str, Any]) -> Channel:
+async def _reach(host: str, port: int, settings: RendezvousSettings, greeting: dict[str, Any]) -> Channel:
     """The coordinator may come up later than we do. Somebody else on its port will not become it."""
     ends, refusals = time.monotonic() + settings.plan.gather_timeout, 0
     while True:
@@ -232,7 +236,7 @@ async def _reach(host: str, port: int, settings: Settings, greeting: dict[str, A
         try:
             return await connect([host], port, settings.token, greeting)
         except ChannelError as error:
-            quick = time.monotonic() - began < HANDSHAKE_S
+            quick = time.monotonic() - began < HANDSHAKE_TIMEOUT_S
             refusals = refusals + 1 if quick and await _somebody_listens(host, port) else 0
             if refusals >= REFUSALS:
                 what = "something listens there that is not this job's coordinator: another --rdzv-id or token?"
@@ -244,7 +248,7 @@ async def _reach(host: str, port: int, settings: Settings, greeting: dict[str, A
 
 async def _somebody_listens(host: str, port: int) -> bool:
     with contextlib.suppress(OSError, asyncio.TimeoutError):
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), HANDSHAKE_S)
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), HANDSHAKE_TIMEOUT_S)
         writer.close()
         return True
     return False

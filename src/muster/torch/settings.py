@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.torch.elastic_types import ElasticPlan
-from muster.torch.launch_env import Surroundings
+from muster.torch.launch_env import LaunchEnvironment
 
 TOKEN_VARIABLE = "MUSTER_TORCH_TOKEN"
 LAST_CALL_S = 5.0
@@ -29,7 +29,7 @@ ON_HANDLER = "on_handler"  # of `muster torchrun` alone: who wants to know the h
 
 
 @dataclass(frozen=True)
-class Settings:
+class RendezvousSettings:
     """Of one node; `plan` and `token` must be the same on all."""
 
     host: str  # the endpoint's
@@ -44,8 +44,8 @@ class Settings:
 
 
 def settings_of(
-    endpoint: str, run_id: str, nodes: tuple[int, int], conf: Mapping[str, Any], place: Surroundings
-) -> Settings:
+    endpoint: str, run_id: str, nodes: tuple[int, int], conf: Mapping[str, Any], place: LaunchEnvironment
+) -> RendezvousSettings:
     """From what torchrun hands to a rendezvous (values of --rdzv-conf as strings); ValueError says what is wrong."""
     unknown = sorted(set(conf) - {*KNOWN, ON_HANDLER})
     if unknown:
@@ -61,7 +61,7 @@ def settings_of(
         rejoin=_number(conf, "rejoin", 0.0),
         hosts=place.hosts,
     )
-    return Settings(
+    return RendezvousSettings(
         host,
         port,
         run_id,

@@ -7,19 +7,19 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 
-from muster.lifecycle.events import Outcome
+from muster.lifecycle.events import RunOutcome
 from muster.torch.coordinator import Coordinator, OpenStore
 from muster.torch.endpoint import take_port
 from muster.torch.session import LEAVE_S
-from muster.torch.settings import Settings
+from muster.torch.settings import RendezvousSettings
 
 
-def coordinate(settings: Settings, open_store: OpenStore, announce: Callable[[int], None]) -> Outcome:
+def coordinate(settings: RendezvousSettings, open_store: OpenStore, announce: Callable[[int], None]) -> RunOutcome:
     """Serve one job to its end at the settings' endpoint; `announce` hears the port. OSError where it is taken."""
     return asyncio.run(_serve(settings, open_store, announce))
 
 
-async def _serve(settings: Settings, open_store: OpenStore, announce: Callable[[int], None]) -> Outcome:
+async def _serve(settings: RendezvousSettings, open_store: OpenStore, announce: Callable[[int], None]) -> RunOutcome:
     listener = take_port(settings.host, settings.port)
     if listener is None:
         raise OSError(f"port {settings.port} is taken here: by another coordinator of the job?")

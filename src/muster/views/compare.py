@@ -26,7 +26,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class BringUp:
+class BringUpTimes:
     """The first way to a driver of a run, in figures by name."""
 
     run: str
@@ -35,7 +35,7 @@ class BringUp:
     figures: dict[str, float]
 
 
-def bring_up(run: RunRecord) -> BringUp:
+def bring_up(run: RunRecord) -> BringUpTimes:
     """Of the attempt that first had a driver, its first cycle; of a run without one, the last attempt."""
     seen = timeline(run)
     attempt = next((one for one in seen.attempts if _driven(one)), seen.attempts[-1])
@@ -53,10 +53,10 @@ def bring_up(run: RunRecord) -> BringUp:
     figures["a node's own part, median"] = usual
     figures["a node's own part, slowest"] = slow[0].own if slow else 0.0
     figures["finishing, per node"] = node_seconds(seen).get(Phase.FINISHING, 0.0) / max(1, len(attempt.nodes))
-    return BringUp(run.run_id, words(run.status.get("state")), len(attempt.nodes), figures)
+    return BringUpTimes(run.run_id, words(run.status.get("state")), len(attempt.nodes), figures)
 
 
-def compare(first: BringUp, second: BringUp) -> list[Row]:
+def compare(first: BringUpTimes, second: BringUpTimes) -> list[Row]:
     """All figures that either has, but for those next to nothing, in the order in which they come."""
     names = [*dict.fromkeys([*_ORDER, *first.figures, *second.figures])]
     rows = [Row(name, first.figures.get(name), second.figures.get(name)) for name in names]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from muster.views.cycle_events import CycleMoments
+from muster.views.cycle_events import CycleEvents
 from muster.views.hosts import folded
 from muster.views.phases import Phase
 
@@ -16,7 +16,7 @@ TOLD_S = 1.0  # workers are told to start in the moment the head is up, which is
 
 
 @dataclass(frozen=True)
-class Step:
+class PathStep:
     """From `start` to `end` everything waited for this, on this node where it was one node's."""
 
     phase: Phase
@@ -30,7 +30,7 @@ class Step:
         return self.end - self.start
 
 
-def critical_path(queue: Sequence[Step], cycle: CycleMoments, now: float | None) -> tuple[Step, ...]:
+def critical_path(queue: Sequence[PathStep], cycle: CycleEvents, now: float | None) -> tuple[PathStep, ...]:
     """The steps to the driver of this cycle, in order; `queue` are those before its start.
 
     Without a driver they lead to what is waited for at `now`; with neither there is nothing to tell.
@@ -50,14 +50,14 @@ def critical_path(queue: Sequence[Step], cycle: CycleMoments, now: float | None)
 class _Walk:
     """Collects steps from the end to the start; a step ends where the one after it begins, so there is no gap."""
 
-    def __init__(self, cycle: CycleMoments, end: float) -> None:
+    def __init__(self, cycle: CycleEvents, end: float) -> None:
         self._cycle, self._at = cycle, end
-        self.steps: list[Step] = []
+        self.steps: list[PathStep] = []
 
     def _back_to(self, start: float, phase: Phase, rank: int | None, what: str) -> None:
         start = max(min(start, self._at), self._cycle.start)
         if self._at > start:
-            self.steps.append(Step(phase, rank, start, self._at, what))
+            self.steps.append(PathStep(phase, rank, start, self._at, what))
         self._at = start
 
     def to_start(self) -> None:

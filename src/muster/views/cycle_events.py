@@ -12,7 +12,7 @@ LEFT = ("failed", "lost", "gone")
 
 
 @dataclass
-class CycleMoments:
+class CycleEvents:
     """One cycle, up to its driver. A node that left is as if it had never been there."""
 
     cycle: int
@@ -81,12 +81,12 @@ class CycleMoments:
                 self.served.pop((name, rank), None)
 
 
-class Moments:
+class RunCycleEvents:
     """All cycles of an attempt, as the events tell them."""
 
     def __init__(self, began: float, gate: Gate = OPEN) -> None:
         self._began, self._gate = began, gate
-        self._cycles: list[CycleMoments] = []
+        self._cycles: list[CycleEvents] = []
         self._restarting: float | None = None
 
     def note(self, event: Happening) -> None:
@@ -95,15 +95,15 @@ class Moments:
             return
         if not self._cycles or event.cycle > self._cycles[-1].cycle:
             start = self._restarting if self._restarting is not None else event.time if self._cycles else self._began
-            own = CycleMoments(event.cycle, start, gate=self._gate)
+            own = CycleEvents(event.cycle, start, gate=self._gate)
             own.hosts.update(self._cycles[-1].hosts if self._cycles else {})
             self._cycles.append(own)
             self._restarting = None
         self._cycles[-1].note(event)
 
-    def cycles(self, end: float) -> list[tuple[CycleMoments, float]]:
+    def cycles(self, end: float) -> list[tuple[CycleEvents, float]]:
         """Each with its end: where the next one begins. The first is there before anything is told of it."""
-        cycles = self._cycles or [CycleMoments(0, self._began)]
+        cycles = self._cycles or [CycleEvents(0, self._began)]
         for cycle in cycles:
             cycle.forget()
         return list(zip(cycles, [*(cycle.start for cycle in cycles[1:]), end], strict=True))

@@ -32,7 +32,7 @@ class Slow:
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailureSummary:
     """A node, or the driver, that failed; `rank` is None where only the launcher knows."""
 
     attempt: int
@@ -46,7 +46,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Share:
+class PhaseShare:
     """One kind of nodes of the job, as asked for; None is what nobody asked for."""
 
     group: str
@@ -120,9 +120,11 @@ def silence(run: RunRecord) -> float | None:
     return quiet if quiet > SILENT_S else None
 
 
-def failures(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda attempt, rank: []) -> list[Failure]:
+def failures(
+    run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda attempt, rank: []
+) -> list[FailureSummary]:
     """Everything that failed, mended or not, in order; `tail_of` has the end of a node's log, if none was told."""
-    found: list[Failure] = []
+    found: list[FailureSummary] = []
     for attempt in run.attempts:
         told = [
             _failure(attempt, event.cycle, event.time, event.fields)
@@ -144,10 +146,10 @@ def failures(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda a
     ]
 
 
-def _failure(attempt: AttemptRecord, cycle: int, time: float | None, fields: dict[str, Any]) -> Failure:
+def _failure(attempt: AttemptRecord, cycle: int, time: float | None, fields: dict[str, Any]) -> FailureSummary:
     tail = fields.get("log_tail")
     lines = tuple(line for line in tail if isinstance(line, str)) if isinstance(tail, list) else ()
-    return Failure(
+    return FailureSummary(
         attempt.number,
         cycle,
         moment(time),
@@ -159,14 +161,14 @@ def _failure(attempt: AttemptRecord, cycle: int, time: float | None, fields: dic
     )
 
 
-def resources(job: dict[str, Any]) -> list[Share]:
+def resources(job: dict[str, Any]) -> list[PhaseShare]:
     """What the job asked for: a row for each group of nodes, and the spares."""
     rows = []
     for group in records(job.get("groups")) or [{**job, "name": ""}]:
         gpus = group.get("gpus_per_node") if group.get("gpus_per_node") is not None else group.get("gres")
         memory, partition = group.get("mem") or job.get("mem"), group.get("partition") or job.get("partition")
         nodes = whole(group.get("nodes")) or 0
-        rows.append(Share(words(group.get("name")), nodes, group.get("cpus_per_node"), gpus, memory, partition))
+        rows.append(PhaseShare(words(group.get("name")), nodes, group.get("cpus_per_node"), gpus, memory, partition))
     if (spares := whole(job.get("spares")) or 0) and rows:
         rows.append(replace(rows[0], group="spares", nodes=spares))
     return rows

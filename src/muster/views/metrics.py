@@ -8,7 +8,7 @@ from muster.views.diagnosis import last_phases, node_seconds
 from muster.views.phases import Phase
 from muster.views.record import RunRecord, words
 from muster.views.sanitize import printable
-from muster.views.services import Service, services
+from muster.views.services import ServiceView, services
 from muster.views.timeline import timeline
 
 STATES = ("pending", "gathering", "starting", "running", "restarting", "finishing", "succeeded", "failed", "stopped")
@@ -76,7 +76,7 @@ def _samples(run: RunRecord) -> Iterable[tuple[str, dict[str, str], float]]:
         yield from _of_service(service)
 
 
-def _of_service(service: Service) -> Iterable[tuple[str, dict[str, str], float]]:
+def _of_service(service: ServiceView) -> Iterable[tuple[str, dict[str, str], float]]:
     name = {"service": printable(service.name)}
     yield "muster_run_services_ready", name, service.ready
     yield "muster_run_services_wanted", name, service.wanted

@@ -17,7 +17,7 @@ from muster.views.hosts import folded
 from muster.views.phases import LOOKS, Phase
 from muster.views.record import RunRecord, record, records, whole, words
 from muster.views.sanitize import log_line, plain
-from muster.views.services import Service, services, total
+from muster.views.services import ServiceView, services, total
 from muster.views.timeline import AttemptTimeline, NodeLine, Timeline, timeline
 
 INDEX = {phase: number for number, phase in enumerate(Phase)}
@@ -127,7 +127,7 @@ def _node(seen: Timeline, node: NodeLine) -> list[Any]:
     return [node.rank, node.host, node.role, node.state, spans, INDEX[node.phase]]
 
 
-def _service(run: RunRecord, service: Service) -> dict[str, Any]:
+def _service(run: RunRecord, service: ServiceView) -> dict[str, Any]:
     """Its instances with what a page shows of each, and where their logs lie."""
     attempt, cycle = RunPaths(run.root).attempt(run.attempts[-1].number), whole(run.attempts[-1].status.get("cycle"))
     return {
@@ -148,7 +148,7 @@ def _service(run: RunRecord, service: Service) -> dict[str, Any]:
     }
 
 
-def _failure(seen: Timeline, failure: diagnosis.Failure) -> dict[str, Any]:
+def _failure(seen: Timeline, failure: diagnosis.FailureSummary) -> dict[str, Any]:
     when = _ms(seen, failure.time) if failure.time is not None else None
     return {**vars(failure), "time": when, "tail": [log_line(line) for line in failure.tail]}
 

@@ -159,7 +159,7 @@ def _in_order(terms: list[list[Happening]]) -> tuple[Happening, ...]:
 def _ended(
     paths: AttemptPaths, events: tuple[Happening, ...], status: dict[str, Any], outcome: dict[str, Any]
 ) -> float | None:
-    """When the attempt was over; see docs/seeing.md for the cases in which its lead did not say it."""
+    """When the attempt was over; see docs/seeing.md for the cases in which its leader did not say it."""
     said = next((event.time for event in reversed(events) if event.name == "end"), None)
     if said is not None or not outcome:
         return said

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from muster.views.hosts import folded
 from muster.views.sanitize import printable
-from muster.views.services import Load, Service, total
+from muster.views.services import Load, ServiceView, total
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 LETTERS = ".123456789#"  # where there is no Unicode
@@ -16,7 +16,7 @@ MOST_NAMED = 8
 MOST_ROWS = 2
 
 
-def ready_line(service: Service) -> str:
+def ready_line(service: ServiceView) -> str:
     """How many are ready, and what the others do.
 
     >>> from muster.views.services import Instance
@@ -33,7 +33,7 @@ def ready_line(service: Service) -> str:
     return ", ".join(parts) + ("" if service.gate else "; the driver does not wait for it")
 
 
-def load_line(service: Service) -> str:
+def load_line(service: ServiceView) -> str:
     """All nodes of a sandbox together, and the busiest of them."""
     loads = service.loads
     all_of_it = total(load for _, load in loads)
@@ -48,7 +48,7 @@ def _busy(load: Load) -> str:
     return f"{load.running} of {load.slots} busy" + (f", {load.queued} queued" if load.queued else "")
 
 
-def instance_lines(service: Service) -> Iterator[str]:
+def instance_lines(service: ServiceView) -> Iterator[str]:
     """Each instance with where it is; of many, those that are not ready, were started again or have a problem."""
     few = len(service.instances) <= MOST_NAMED
     shown = [one for one in service.instances if few or one.state != "ready" or one.restarts or one.reason]
@@ -58,7 +58,7 @@ def instance_lines(service: Service) -> Iterator[str]:
         yield f"{one.host} (rank {one.rank}): {one.state}{restarts}{f' at {one.url}' if one.url else ''}{reason}"
 
 
-def live_lines(services: list[Service], width: int, ascii_only: bool) -> Iterator[Text]:
+def live_lines(services: list[ServiceView], width: int, ascii_only: bool) -> Iterator[Text]:
     """For the live view: a line for each, and of a sandbox how busy it is, with a bar for every node."""
     for service in services[:MOST_NAMED]:
         style = "" if service.ready >= service.wanted else "yellow"

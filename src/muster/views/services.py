@@ -30,8 +30,8 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Instance:
-    """One service on one node: its state as the lead knew it last."""
+class InstanceView:
+    """One service on one node: its state as the leader knew it last."""
 
     rank: int | None
     host: str
@@ -43,13 +43,13 @@ class Instance:
 
 
 @dataclass(frozen=True)
-class Service:
+class ServiceView:
     """One service in the newest cycle."""
 
     name: str
     wanted: int
     gate: bool
-    instances: tuple[Instance, ...]
+    instances: tuple[InstanceView, ...]
 
     @property
     def ready(self) -> int:
@@ -65,10 +65,10 @@ class Service:
         return [(instance.host, instance.load) for instance in self.instances if instance.load is not None]
 
 
-def services(run: RunRecord) -> list[Service]:
+def services(run: RunRecord) -> list[ServiceView]:
     """Those of the newest attempt, as the job and the status name them.
 
-    A lead forgets the instances of nodes that are told to stop: then the events of the cycle say how each was last.
+    A leader forgets the instances of nodes that are told to stop: then the events of the cycle say how each was last.
     """
     if not run.attempts:
         return []
@@ -81,13 +81,13 @@ def services(run: RunRecord) -> list[Service]:
     ]
 
 
-def _service(name: str, asked: dict[str, Any], entry: dict[str, Any], told: dict[int, dict[str, Any]]) -> Service:
+def _service(name: str, asked: dict[str, Any], entry: dict[str, Any], told: dict[int, dict[str, Any]]) -> ServiceView:
     listed = records(entry.get("instances")) or list(told.values())
     reasons = {rank: words(fields.get("reason")) for rank, fields in told.items() if fields.get("state") != "ready"}
     instances = tuple(_instance(one, reasons.get(whole(one.get("rank")) or 0, "")) for one in listed)
     gate = entry.get("gate", asked.get("gate", True))
     wanted = whole(entry.get("wanted"))
-    return Service(name, len(instances) if wanted is None else wanted, bool(gate), instances)
+    return ServiceView(name, len(instances) if wanted is None else wanted, bool(gate), instances)
 
 
 def _told(attempt: AttemptRecord) -> dict[str, dict[int, dict[str, Any]]]:
@@ -101,9 +101,9 @@ def _told(attempt: AttemptRecord) -> dict[str, dict[int, dict[str, Any]]]:
     return {name: dict(sorted(ranks.items())) for name, ranks in found.items()}
 
 
-def _instance(entry: dict[str, Any], reason: str) -> Instance:
+def _instance(entry: dict[str, Any], reason: str) -> InstanceView:
     load = record(entry.get("load"))
-    return Instance(
+    return InstanceView(
         whole(entry.get("rank")),
         words(entry.get("host")),
         words(entry.get("state")),

@@ -68,7 +68,7 @@ class View:
         return run, timeline(run)
 
 
-class BringUp(View):
+class BringUpView(View):
     """A few lines: the nodes, and what is waited for."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -128,7 +128,7 @@ def waiting(run: RunRecord, seen: Timeline) -> Text:
     if waits is None:
         return Text(printable(words(run.status.get("end_reason"))))
     quiet = diagnosis.silence(run)
-    silent = f"; no word from it for {duration(quiet)}: its lead may be gone" if quiet else ""
+    silent = f"; no word from it for {duration(quiet)}: its leader may be gone" if quiet else ""
     return Text(printable(f"{waits[0]}, for {duration(run.now - waits[1])}{silent}"))
 
 

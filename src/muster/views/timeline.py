@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from muster.views.critical_path import Step, critical_path
-from muster.views.cycle_events import CycleMoments, Moments
+from muster.views.critical_path import PathStep, critical_path
+from muster.views.cycle_events import CycleEvents, RunCycleEvents
 from muster.views.phases import Phase, phase_of
 from muster.views.record import AttemptRecord, Happening, RunRecord, moment, records, whole, words
 from muster.views.service_gate import HOLDS_NOBODY, gate_of
@@ -66,7 +66,7 @@ class Cycle:
     driver_end: float | None
     end: float
     reason: str  # why it ended
-    path: tuple[Step, ...]
+    path: tuple[PathStep, ...]
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class _Fold:
         self._marks: list[Mark] = []
         self._gate = gate_of(run.job)
         self._serving: set[tuple[str, int]] = set()  # services that are ready, by node
-        self._moments = Moments(self._began, self._gate)
+        self._moments = RunCycleEvents(self._began, self._gate)
         self._nodes: dict[int, _Open] = {}
         self._asked, self._queued = start, min(max(queued, start), self._began)
         for rank, host in enumerate(_hosts(run, record)):
@@ -165,7 +165,7 @@ class _Fold:
                 event = replace(event, time=min(max(event.time, self._began), self._end))
             if event.term != term:
                 term = event.term
-                self._lead_changes(event)
+                self._leader_changes(event)
             self._take(event)
         self._settle()
         for node in self._nodes.values():
@@ -219,9 +219,9 @@ class _Fold:
             self._mark(event.time, "service", node.rank, f"{name} on {node.host}: {state}")
         self._look_at(node, event.time)
 
-    def _lead_changes(self, event: Happening) -> None:
-        """Under another lead everybody has to join anew; who does not is known at the end."""
-        self._mark(event.time, "lead", None, "another lead takes over")
+    def _leader_changes(self, event: Happening) -> None:
+        """Under another leader everybody has to join anew; who does not is known at the end."""
+        self._mark(event.time, "lead", None, "another leader takes over")
         self._driver, self._serving = "waiting", set()
         for node in self._nodes.values():
             if node.phase is not Phase.LOST:
@@ -229,7 +229,7 @@ class _Fold:
                 self._look_at(node, event.time)
 
     def _settle(self) -> None:
-        """A node that the last lead holds for lost, though no event says so, was lost with the lead before it."""
+        """A node that the last lead holds for lost, though no event says so, was lost with the leader before it."""
         last = {entry.get("rank"): entry for entry in records(self._record.status.get("nodes"))}
         for node in self._nodes.values():
             entry = last.get(node.rank, {})
@@ -277,13 +277,13 @@ class _Fold:
             path = critical_path(self._path_start(own), own, end if waits else None)
             yield Cycle(own.cycle, own.start, own.driver_start, own.driver_end, end, reasons.get(own.cycle, ""), path)
 
-    def _path_start(self, cycle: CycleMoments) -> list[Step]:
+    def _path_start(self, cycle: CycleEvents) -> list[PathStep]:
         """What the path of a first cycle begins with: the way through the queue."""
         if cycle.start > self._began:
             return []
         queue = [
-            Step(Phase.SUBMITTED, None, self._asked, self._queued, "the job is handed over"),
-            Step(Phase.PENDING, None, self._queued, self._began, "the job waits in the queue"),
+            PathStep(Phase.SUBMITTED, None, self._asked, self._queued, "the job is handed over"),
+            PathStep(Phase.PENDING, None, self._queued, self._began, "the job waits in the queue"),
         ]
         return [step for step in queue if step.end > step.start]
 

@@ -22,37 +22,37 @@ def _secret() -> str:
 
 
 @dataclass(frozen=True)
-class Session:
+class UiSession:
     """One browser that came in. `key` is known to our own pages alone: no other origin can read it, or send it."""
 
     cookie: str = field(default_factory=_secret)
     key: str = field(default_factory=_secret)
 
 
-class Doors:
+class Auth:
     """The links that still work and the sessions that they gave."""
 
     def __init__(self, name: str, scrape_token: str | None = None) -> None:
         """`name` is the cookie's: two servers on one loopback must not take each other's place."""
         self.cookie_name, self._scrape_token = name, scrape_token
         self._links: set[str] = set()
-        self._sessions: list[Session] = []
+        self._sessions: list[UiSession] = []
 
     def new_link(self) -> str:
         """A token that lets one browser in. The one before is of no use any more."""
         self._links = {_secret()}
         return next(iter(self._links))
 
-    def enter(self, token: str) -> Session | None:
+    def enter(self, token: str) -> UiSession | None:
         """A session for a token that was not used yet."""
         known = [link for link in self._links if hmac.compare_digest(link.encode(), token.encode())]
         if not known:
             return None
         self._links -= set(known)
-        self._sessions = [*self._sessions[-MOST_SESSIONS + 1 :], Session()]
+        self._sessions = [*self._sessions[-MOST_SESSIONS + 1 :], UiSession()]
         return self._sessions[-1]
 
-    def session(self, headers: Mapping[str, str]) -> Session | None:
+    def session(self, headers: Mapping[str, str]) -> UiSession | None:
         """The session that the request's cookie belongs to."""
         cookies: SimpleCookie = SimpleCookie()
         try:
@@ -65,7 +65,7 @@ class Doors:
                 return session
         return None
 
-    def cookie(self, session: Session) -> str:
+    def cookie(self, session: UiSession) -> str:
         return f"{self.cookie_name}={session.cookie}; HttpOnly; SameSite=Strict; Path=/"
 
     def may_scrape(self, headers: Mapping[str, str]) -> bool:
@@ -84,7 +84,7 @@ def is_loopback(headers: Mapping[str, str]) -> bool:
     return name in LOOPBACK
 
 
-def may_change(session: Session, headers: Mapping[str, str]) -> bool:
+def may_change(session: UiSession, headers: Mapping[str, str]) -> bool:
     """Whether a request to change something comes from our own page. The cookie is not enough: a site is no origin."""
     from_us = headers.get("Origin", "").lower() == f"http://{headers.get('Host', '').lower()}"
     fetched = headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"

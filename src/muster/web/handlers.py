@@ -12,9 +12,9 @@ from muster.runs.stop import is_live, requester, stop_run
 from muster.views.metrics import metrics
 from muster.views.report import asset
 from muster.web import logs
-from muster.web.auth import Doors, Session, is_loopback, may_change
+from muster.web.auth import Auth, UiSession, is_loopback, may_change
 from muster.web.messages import Answer, Request, as_json, as_page, as_text
-from muster.web.run_cache import Watch
+from muster.web.run_cache import RunCache
 
 SCRIPTS = ("elements.js", "picture.js", "timeline.js", "services.js", "run.js", "logs.js", "ui.js")
 KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
@@ -34,11 +34,11 @@ _SHELL = """<!doctype html>
 _STAY_OUT = "Open the link that `muster ui` printed. It works once; press Enter there for another."
 
 
-class Answers:
+class Handlers:
     """The whole of the site."""
 
-    def __init__(self, doors: Doors, watch: Watch) -> None:
-        self._doors, self._watch = doors, watch
+    def __init__(self, auth: Auth, watch: RunCache) -> None:
+        self._auth, self._watch = auth, watch
         self._stops: dict[str, str] = {}  # what became of requests to stop, by run
 
     def to(self, request: Request) -> Answer:
@@ -47,9 +47,9 @@ class Answers:
             return as_text(421, "This address is not ours.")
         if request.method == "GET" and request.path == ["enter"]:
             return self._enter(request)
-        session = self._doors.session(request.headers)
+        session = self._auth.session(request.headers)
         if request.method == "GET" and request.path == ["metrics"]:
-            return self._metrics(session is not None or self._doors.may_scrape(request.headers))
+            return self._metrics(session is not None or self._auth.may_scrape(request.headers))
         if session is None:
             return as_text(403, _STAY_OUT)
         if request.method == "POST":
@@ -58,10 +58,10 @@ class Answers:
 
     def _enter(self, request: Request) -> Answer:
         """The cookie, and a page that goes on by itself: it is not sent along where another site's link led here."""
-        session = self._doors.enter(request.query("token"))
+        session = self._auth.enter(request.query("token"))
         if session is None:
             return as_text(403, _STAY_OUT)
-        return as_page(_ENTERED, **{"Set-Cookie": self._doors.cookie(session)})
+        return as_page(_ENTERED, **{"Set-Cookie": self._auth.cookie(session)})
 
     def _metrics(self, allowed: bool) -> Answer:
         if not allowed:
@@ -69,7 +69,7 @@ class Answers:
         records = [self._watch.record(run) for run in self._watch.runs()[:MOST_SCRAPED]]
         return Answer(200, metrics(*records).encode(), "text/plain; version=0.0.4; charset=utf-8")
 
-    def _get(self, request: Request, session: Session) -> Answer:
+    def _get(self, request: Request, session: UiSession) -> Answer:
         path = request.path
         if not path or (path[0] == "run" and len(path) == 2):
             scripts = "".join(f'<script src="/assets/{name}"></script>\n' for name in SCRIPTS)
@@ -131,7 +131,7 @@ class Answers:
 
     # -- what changes something ---------------------------------------------------------------------------------
 
-    def _post(self, request: Request, session: Session) -> Answer:
+    def _post(self, request: Request, session: UiSession) -> Answer:
         if not may_change(session, request.headers):
             return as_text(403, "Only our own page may do this.")
         path = request.path
@@ -154,7 +154,7 @@ class Answers:
             self._stops[run.root] = str(error)
 
 
-def _pieces(log: logs.Log) -> Iterator[bytes]:
+def _pieces(log: logs.LogFile) -> Iterator[bytes]:
     """As much as there was when it was asked for: the length was promised."""
     left = log.size
     with open(log.path, "rb") as file:

@@ -23,7 +23,7 @@ _NO_TEXT = (".tar.gz", ".tar.gz.tmp")
 
 
 @dataclass(frozen=True)
-class Log:
+class LogFile:
     """A log by the name it has below the run's directory."""
 
     name: str
@@ -32,7 +32,7 @@ class Log:
 
 
 @dataclass(frozen=True)
-class Part:
+class LogPart:
     """Some of a log: whole lines where it can be."""
 
     start: int
@@ -45,7 +45,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundLines:
     """Lines with what was searched for, each with where it begins; `next` is where to go on, None at the end."""
 
     lines: list[tuple[int, bytes]]
@@ -53,13 +53,13 @@ class Found:
     size: int
 
 
-def logs(run: RunPaths) -> list[Log]:
+def logs(run: RunPaths) -> list[LogFile]:
     """Every text that the run has written for people: the driver's first, of the newest attempt first."""
     found = [_log(run, name) for name in _names(run)]
     return sorted((log for log in found if log is not None), key=_order)
 
 
-def find_log(run: RunPaths, name: str) -> Log | None:
+def find_log(run: RunPaths, name: str) -> LogFile | None:
     """The log of this name, if it is one: names are looked up, never made into paths."""
     return _log(run, name) if name in set(_names(run)) else None
 
@@ -91,17 +91,17 @@ def _listed(directory: str) -> list[str]:
         return []
 
 
-def _log(run: RunPaths, name: str) -> Log | None:
+def _log(run: RunPaths, name: str) -> LogFile | None:
     """Ordinary files alone: a link may lead anywhere, a pipe nowhere."""
     path = os.path.join(run.root, name)
     try:
         found = os.lstat(path)
     except OSError:
         return None
-    return Log(name, path, found.st_size) if stat.S_ISREG(found.st_mode) else None
+    return LogFile(name, path, found.st_size) if stat.S_ISREG(found.st_mode) else None
 
 
-def _order(log: Log) -> tuple[int, int, str]:
+def _order(log: LogFile) -> tuple[int, int, str]:
     attempt = re.match(r"attempt-(\d+)/", log.name)
     # Services first: their logs are named after nodes, which may be called anything.
     kinds = {"/services/": 3, "/driver.log": 0, "/guest-": 1, "/node-": 2, "/stacks-": 4, "phases.log": 5}
@@ -109,7 +109,7 @@ def _order(log: Log) -> tuple[int, int, str]:
     return (-int(attempt[1]) if attempt else 1, kind, log.name)
 
 
-def read_part(log: Log, start: int, most: int = MOST_BYTES) -> Part:
+def read_part(log: LogFile, start: int, most: int = MOST_BYTES) -> LogPart:
     """From about `start` on, counted from the end if it is negative: lines are not cut where that can be avoided."""
     with _opened(log) as file:
         size = os.fstat(file.fileno()).st_size
@@ -122,17 +122,17 @@ def read_part(log: Log, start: int, most: int = MOST_BYTES) -> Part:
         start, data = start + first, data[first:]
     if start + len(data) < size and (last := data.rfind(b"\n") + 1):
         data = data[:last]
-    return Part(start, data, size)
+    return LogPart(start, data, size)
 
 
-def read_on(log: Log, start: int) -> Part:
+def read_on(log: LogFile, start: int) -> LogPart:
     """Exactly from `start` on, where the part before ended; a character that is not whole yet is left for the next."""
     with _opened(log) as file:
         size = os.fstat(file.fileno()).st_size
         start = min(max(0, start), size)
         file.seek(start)
         data = file.read(MOST_BYTES)
-    return Part(start, data[: len(data) - _incomplete(data)], size)
+    return LogPart(start, data[: len(data) - _incomplete(data)], size)
 
 
 def _incomplete(data: bytes) -> int:
@@ -145,11 +145,11 @@ def _incomplete(data: bytes) -> int:
     return 0
 
 
-def _opened(log: Log) -> BinaryIO:
+def _opened(log: LogFile) -> BinaryIO:
     return os.fdopen(os.open(log.path, os.O_RDONLY | os.O_NOFOLLOW), "rb")
 
 
-def find_lines(log: Log, words: bytes, start: int, clock: float = SEARCH_S) -> Found:
+def find_lines(log: LogFile, words: bytes, start: int, clock: float = SEARCH_S) -> FoundLines:
     """Lines that hold these words, whatever their case, from `start` on, for as long as one request may take."""
     wanted, deadline, found = words.lower(), time.monotonic() + clock, list[tuple[int, bytes]]()
     with _opened(log) as file:
@@ -163,9 +163,9 @@ def find_lines(log: Log, words: bytes, start: int, clock: float = SEARCH_S) -> F
             found += [(at + begin, line) for begin, line in _matching(data[:whole], wanted)]
             at, rest = at + whole, data[whole:]
             if not block:
-                return Found(found[:MOST_FOUND], None if len(found) <= MOST_FOUND else found[MOST_FOUND][0], size)
+                return FoundLines(found[:MOST_FOUND], None if len(found) <= MOST_FOUND else found[MOST_FOUND][0], size)
     further = found[MOST_FOUND][0] if len(found) > MOST_FOUND else at
-    return Found(found[:MOST_FOUND], further, size)
+    return FoundLines(found[:MOST_FOUND], further, size)
 
 
 def _matching(data: bytes, wanted: bytes) -> list[tuple[int, bytes]]:

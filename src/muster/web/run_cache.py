@@ -27,7 +27,7 @@ MOST_MODELS = 4  # runs that are over, and what their pages show
 Signature = tuple[tuple[str, int, int], ...]
 
 
-class Watch:
+class RunCache:
     """All runs of a directory, or all that are known."""
 
     def __init__(self, runs_dir: Path | None = None) -> None:

@@ -7,7 +7,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from muster.web.handlers import Answers
+from muster.web.handlers import Handlers
 from muster.web.messages import HEADERS, Answer, Request
 
 # A connection that asks nothing for so long is closed: anybody on this host can open one. A browser on a busy machine
@@ -16,14 +16,14 @@ QUIET_S = 15.0
 MOST_CONNECTIONS = 128  # at once, each with a thread; further ones wait their turn
 
 
-class Server(ThreadingHTTPServer):
+class UiServer(ThreadingHTTPServer):
     """Listens on 127.0.0.1 alone, on this port or on any that is free."""
 
     daemon_threads = True
     allow_reuse_address = True
     request_queue_size = MOST_CONNECTIONS
 
-    def __init__(self, port: int, answers: Answers | None = None) -> None:
+    def __init__(self, port: int, answers: Handlers | None = None) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.answers = answers
         self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
@@ -54,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "muster", ""
     timeout = QUIET_S
-    server: Server
+    server: UiServer
 
     def _serve(self) -> None:
         length = self.headers.get("Content-Length", "0")

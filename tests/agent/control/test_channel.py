@@ -21,17 +21,17 @@ async def join(addresses: list[str], port: int, token: bytes = TOKEN) -> Channel
     return await asyncio.wait_for(connect(addresses, port, token, GREETING), DEADLINE_S)
 
 
-async def pair(lead: Listener) -> tuple[Channel, Channel]:
-    """Both ends of an authenticated connection: the agent's, the lead's."""
-    return await join(["127.0.0.1"], lead.port), await lead.channel()
+async def pair(leader: Listener) -> tuple[Channel, Channel]:
+    """Both ends of an authenticated connection: the agent's, the leader's."""
+    return await join(["127.0.0.1"], leader.port), await leader.channel()
 
 
 # -- getting in -------------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_with_the_run_s_token_gets_in_and_its_greeting_is_heard(lead: Listener) -> None:
-    agent = await join(["127.0.0.1"], lead.port)
-    answer = await lead.answer()
+async def test_an_agent_with_the_run_s_token_gets_in_and_its_greeting_is_heard(leader: Listener) -> None:
+    agent = await join(["127.0.0.1"], leader.port)
+    answer = await leader.answer()
     assert answer is not None
     channel, greeting = answer
     assert {name: greeting[name] for name in GREETING} == GREETING
@@ -41,13 +41,13 @@ async def test_an_agent_with_the_run_s_token_gets_in_and_its_greeting_is_heard(l
     assert await agent.receive() == {"type": "stop", "why": "the end"}
 
 
-async def test_an_agent_with_another_token_is_refused(lead: Listener) -> None:
+async def test_an_agent_with_another_token_is_refused(leader: Listener) -> None:
     with pytest.raises(ChannelError, match=r"127\.0\.0\.1 port \d+"):
-        await join(["127.0.0.1"], lead.port, token=b"guessed")
-    assert await lead.answer() is None
+        await join(["127.0.0.1"], leader.port, token=b"guessed")
+    assert await leader.answer() is None
 
 
-async def test_an_agent_refuses_a_lead_that_does_not_know_the_token() -> None:
+async def test_an_agent_refuses_a_leader_that_does_not_know_the_token() -> None:
     """A listener that lets everybody in, and answers with a proof made with another token."""
 
     async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -60,7 +60,7 @@ async def test_an_agent_refuses_a_lead_that_does_not_know_the_token() -> None:
             await join(["127.0.0.1"], server.sockets[0].getsockname()[1])
 
 
-async def test_an_agent_s_proof_cannot_be_sent_back_to_it_as_the_lead_s() -> None:
+async def test_an_agent_s_proof_cannot_be_sent_back_to_it_as_the_leader_s() -> None:
     async def mirror(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'{"nonce": "0123"}\n')
         writer.write(await reader.readline())
@@ -70,21 +70,21 @@ async def test_an_agent_s_proof_cannot_be_sent_back_to_it_as_the_lead_s() -> Non
             await join(["127.0.0.1"], server.sockets[0].getsockname()[1])
 
 
-async def test_a_recorded_handshake_is_of_no_use_a_second_time(lead: Listener, wire: MakeWire) -> None:
+async def test_a_recorded_handshake_is_of_no_use_a_second_time(leader: Listener, wire: MakeWire) -> None:
     tapped = await wire()
     await join(["127.0.0.1"], tapped.port)
-    await lead.channel()
-    reader, writer = await asyncio.open_connection("127.0.0.1", lead.port)
+    await leader.channel()
+    reader, writer = await asyncio.open_connection("127.0.0.1", leader.port)
     await reader.readline()
     writer.writelines(line for side, line in tapped.heard if side == "agent")
-    assert await lead.answer() is None
+    assert await leader.answer() is None
     writer.close()
 
 
-async def test_the_token_never_travels(lead: Listener, wire: MakeWire) -> None:
+async def test_the_token_never_travels(leader: Listener, wire: MakeWire) -> None:
     tapped = await wire()
     agent = await join(["127.0.0.1"], tapped.port)
-    channel = await lead.channel()
+    channel = await leader.channel()
     agent.send("gone")
     assert await channel.receive() == {"type": "gone"}
     said = b"".join(line for _, line in tapped.heard)
@@ -116,26 +116,28 @@ async def test_the_token_never_travels(lead: Listener, wire: MakeWire) -> None:
     ],
     ids=lambda words: repr(words[:20]),
 )
-async def test_a_stranger_is_turned_away_and_the_next_agent_gets_in(lead: Listener, words: bytes) -> None:
-    _, writer = await asyncio.open_connection("127.0.0.1", lead.port)
+async def test_a_stranger_is_turned_away_and_the_next_agent_gets_in(leader: Listener, words: bytes) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", leader.port)
     writer.write(words)
     writer.write_eof()
-    assert await lead.answer() is None
-    await pair(lead)
+    assert await leader.answer() is None
+    await pair(leader)
     writer.close()
 
 
-async def test_a_silent_stranger_is_turned_away_after_a_while(lead: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "HANDSHAKE_S", 0.2)
-    reader, writer = await asyncio.open_connection("127.0.0.1", lead.port)
-    assert await lead.answer() is None
-    await asyncio.wait_for(reader.read(), DEADLINE_S)  # up to the end: the lead has hung up
+async def test_a_silent_stranger_is_turned_away_after_a_while(
+    leader: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "HANDSHAKE_TIMEOUT_S", 0.2)
+    reader, writer = await asyncio.open_connection("127.0.0.1", leader.port)
+    assert await leader.answer() is None
+    await asyncio.wait_for(reader.read(), DEADLINE_S)  # up to the end: the leader has hung up
     writer.close()
 
 
-async def test_a_silent_stranger_does_not_keep_agents_waiting(lead: Listener) -> None:
-    _, writer = await asyncio.open_connection("127.0.0.1", lead.port)
-    await pair(lead)
+async def test_a_silent_stranger_does_not_keep_agents_waiting(leader: Listener) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", leader.port)
+    await pair(leader)
     writer.close()
 
 
@@ -154,12 +156,12 @@ async def chatty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 @pytest.mark.parametrize("service", [silent, chatty])
 async def test_addresses_that_are_dead_or_another_service_s_do_not_delay(
-    lead: Listener, service: Callable[..., Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+    leader: Listener, service: Callable[..., Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channels, "HANDSHAKE_S", 600.0)  # whoever waited for a dead address would wait too long
-    async with await asyncio.start_server(service, "127.0.0.3", lead.port):
-        agent = await join(["127.0.0.2", "127.0.0.3", "127.0.0.1"], lead.port)
-        channel = await lead.channel()
+    monkeypatch.setattr(channels, "HANDSHAKE_TIMEOUT_S", 600.0)  # whoever waited for a dead address would wait too long
+    async with await asyncio.start_server(service, "127.0.0.3", leader.port):
+        agent = await join(["127.0.0.2", "127.0.0.3", "127.0.0.1"], leader.port)
+        channel = await leader.channel()
         channel.send("welcome")
         assert await agent.receive() == {"type": "welcome"}
 
@@ -171,10 +173,11 @@ async def test_when_no_address_answers_all_are_named_with_their_reasons() -> Non
         await join(["127.0.0.1", "127.0.0.2"], port)
 
 
-async def test_a_lead_reached_by_two_addresses_has_one_channel_and_it_is_the_agent_s(
-    lead: Listener, wire: MakeWire
+async def test_a_leader_reached_by_two_addresses_has_one_channel_and_it_is_the_agent_s(
+    leader: Listener, wire: MakeWire
 ) -> None:
-    """The way on which the lead hears the agent first is not always the one on which the agent hears the lead first."""
+    """The way on which the leader hears the agent first is not always the one on which the agent hears the leader
+    first."""
     heard, joined = asyncio.Event(), asyncio.Event()
 
     async def slow_there(side: str, line: bytes) -> None:
@@ -190,7 +193,7 @@ async def test_a_lead_reached_by_two_addresses_has_one_channel_and_it_is_the_age
     await wire("127.0.0.3", one.port, hold=slow_there)
     agent = await join(["127.0.0.2", "127.0.0.3"], one.port)
     joined.set()
-    answers = [await lead.answer(), await lead.answer()]
+    answers = [await leader.answer(), await leader.answer()]
     (channel, _), *more = [answer for answer in answers if answer is not None]
     assert more == []
     channel.send("welcome")
@@ -200,52 +203,52 @@ async def test_a_lead_reached_by_two_addresses_has_one_channel_and_it_is_the_age
 # -- being gone -------------------------------------------------------------------------------------------------
 
 
-async def test_the_end_of_the_connection_is_noticed_at_once_by_both_sides(lead: Listener) -> None:
-    agent, channel = await pair(lead)
+async def test_the_end_of_the_connection_is_noticed_at_once_by_both_sides(leader: Listener) -> None:
+    agent, channel = await pair(leader)
     waiting = asyncio.create_task(channel.receive())
     agent.close()
-    assert await asyncio.wait_for(waiting, channels.SILENCE_S / 3) is None
-    agent, channel = await pair(lead)
+    assert await asyncio.wait_for(waiting, channels.HEARTBEAT_TIMEOUT_S / 3) is None
+    agent, channel = await pair(leader)
     channel.close()
-    assert await asyncio.wait_for(agent.receive(), channels.SILENCE_S / 3) is None
+    assert await asyncio.wait_for(agent.receive(), channels.HEARTBEAT_TIMEOUT_S / 3) is None
 
 
-async def test_a_message_cut_short_counts_as_the_end(lead: Listener) -> None:
-    agent, channel = await pair(lead)
+async def test_a_message_cut_short_counts_as_the_end(leader: Listener) -> None:
+    agent, channel = await pair(leader)
     agent._writer.write(b'{"type": "go')
     agent.close()
     assert await asyncio.wait_for(channel.receive(), DEADLINE_S) is None
 
 
-async def test_silence_counts_as_the_end_and_words_break_it(lead: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "SILENCE_S", 0.5)
-    agent, channel = await pair(lead)
+async def test_silence_counts_as_the_end_and_words_break_it(leader: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "HEARTBEAT_TIMEOUT_S", 0.5)
+    agent, channel = await pair(leader)
     for _ in range(20):  # twice as long as silence would be tolerated
         agent.send("beat")
         assert await channel.receive() == {"type": "beat"}
         await asyncio.sleep(0.05)
     assert await asyncio.wait_for(channel.receive(), DEADLINE_S) is None
-    assert channel.fell_silent
+    assert channel.timed_out
 
 
 # -- addresses --------------------------------------------------------------------------------------------------
 
 
 async def test_behind_a_dual_stack_listener_the_local_address_is_plain_ipv4() -> None:
-    lead = await Listener().start(sock=listen(loopback_only=False))
-    await join(["127.0.0.1"], lead.port)
-    assert (await lead.channel()).local_address == "127.0.0.1"
-    await lead.close()
+    leader = await Listener().start(sock=listen(loopback_only=False))
+    await join(["127.0.0.1"], leader.port)
+    assert (await leader.channel()).local_address == "127.0.0.1"
+    await leader.close()
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
 async def test_behind_a_dual_stack_listener_an_ipv6_address_is_itself() -> None:
-    lead = await Listener().start(sock=listen(loopback_only=False))
+    leader = await Listener().start(sock=listen(loopback_only=False))
     try:
-        await join(["::1"], lead.port)
-        assert (await lead.channel()).local_address == "::1"
+        await join(["::1"], leader.port)
+        assert (await leader.channel()).local_address == "::1"
     finally:
-        await lead.close()
+        await leader.close()
 
 
 def test_a_loopback_listener_is_reachable_from_this_host_alone() -> None:

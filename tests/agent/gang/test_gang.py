@@ -1,4 +1,4 @@
-"""The lead's side of a gang: which failure stands, whom it waits for, and for whom no longer."""
+"""The leader's side of a gang: which failure stands, whom it waits for, and for whom no longer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.agent.gang import gang as module
 from muster.agent.gang.gang import Gang
 from muster.agent.job import Identity, Job
 from muster.lifecycle import events as m
-from muster.lifecycle.state_machine import Plan, Protocol
+from muster.lifecycle.state_machine import RunConfig, RunStateMachine
 from muster.process import Exit
 from muster.rundir import RunPaths
 
@@ -46,7 +46,7 @@ class Running:
         run = RunPaths(str(tmp_path / "run-20260101T000000-ab12"))
         (Path(run.attempt(0).root) / "logs").mkdir(parents=True)
         identity = Identity(rank=0, host="n0", run=run, attempt=run.attempt(0), local=True)
-        protocol = Protocol(Plan(hosts=HOSTS, ray=False), 0.0)
+        protocol = RunStateMachine(RunConfig(hosts=HOSTS, ray=False), 0.0)
         for rank, host in enumerate(HOSTS):
             protocol.handle(m.Arrived(rank, host), 0.0)
         self.heard = Heard()
@@ -96,7 +96,7 @@ async def test_the_first_failure_stands_and_ends_all(running: Running) -> None:
     running.ended(0, 1, 2)
     exit = await running.exit()
     assert (exit.shell_code, str(exit)) == (7, "failed: rank 3 on n1 exited with 7")
-    assert running.gang.to_blame(0) == (1, running.attempt.rank_log(3, 0))
+    assert running.gang.failure_source(0) == (1, running.attempt.rank_log(3, 0))
 
 
 async def test_reports_of_another_cycle_change_nothing(running: Running) -> None:

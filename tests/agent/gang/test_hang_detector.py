@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.gang.hang_detector import Pulse, Silence, beat_file
+from muster.agent.gang.hang_detector import HangDetector, SilentRank, beat_file
 
 
 @pytest.fixture
@@ -18,24 +18,24 @@ def logs(tmp_path: Path) -> dict[int, str]:
 
 
 def test_output_and_beats_of_one_process_say_nothing_of_another(tmp_path: Path, logs: dict[int, str]) -> None:
-    pulse = Pulse(10, logs, str(tmp_path))
+    pulse = HangDetector(10, logs, str(tmp_path))
     assert pulse.look([0, 1, 2], 100) is None
     Path(logs[0]).write_text("output")
     Path(beat_file(str(tmp_path), 2)).touch()
     assert pulse.look([0, 1, 2], 105) is None
-    assert pulse.look([0, 1, 2], 110) == Silence(1, 10)
+    assert pulse.look([0, 1, 2], 110) == SilentRank(1, 10)
 
 
 def test_the_one_that_fell_silent_first_is_named(tmp_path: Path, logs: dict[int, str]) -> None:
-    pulse = Pulse(10, logs, str(tmp_path))
+    pulse = HangDetector(10, logs, str(tmp_path))
     assert pulse.look([0, 1, 2], 100) is None
     Path(logs[0]).write_text("output")
     Path(logs[1]).write_text("output")
     assert pulse.look([0, 1, 2], 101) is None
-    assert pulse.look([0, 1, 2], 120) == Silence(2, 20)
+    assert pulse.look([0, 1, 2], 120) == SilentRank(2, 20)
 
 
 def test_a_process_that_has_ended_is_not_waited_for(tmp_path: Path, logs: dict[int, str]) -> None:
-    pulse = Pulse(10, logs, str(tmp_path))
+    pulse = HangDetector(10, logs, str(tmp_path))
     assert pulse.look([0, 1, 2], 100) is None
     assert pulse.look([], 200) is None

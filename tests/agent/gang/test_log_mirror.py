@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.gang.log_mirror import CHUNK, Echo
+from muster.agent.gang.log_mirror import CHUNK, LogMirror
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_what_is_written_bit_by_bit_arrives_once_and_in_order(files: tuple[Path, Path]) -> None:
     source, target = files
-    echo, random_bytes = Echo(str(source), str(target)), random.Random(1)
+    echo, random_bytes = LogMirror(str(source), str(target)), random.Random(1)
     written = b""
     with open(source, "ab", buffering=0) as file:
         for size in (3, 0, CHUNK + 7, 1, 2 * CHUNK, 0):
@@ -31,20 +31,20 @@ def test_it_follows_what_the_log_holds_already(files: tuple[Path, Path]) -> None
     source, target = files
     target.write_text("muster: cycle 1: because\n")
     source.write_text("begun\n")
-    Echo(str(source), str(target)).copy()
+    LogMirror(str(source), str(target)).copy()
     assert target.read_text() == "muster: cycle 1: because\nbegun\n"
 
 
 def test_before_the_process_has_begun_there_is_nothing_to_copy(files: tuple[Path, Path]) -> None:
     source, target = files
-    Echo(str(source), str(target)).copy()
+    LogMirror(str(source), str(target)).copy()
     assert not target.exists()
 
 
 def test_what_did_not_fit_on_the_disk_is_copied_later(files: tuple[Path, Path]) -> None:
     source, _ = files
     source.write_text("a line\n")
-    echo = Echo(str(source), "/dev/full")
+    echo = LogMirror(str(source), "/dev/full")
     with pytest.raises(OSError, match="No space"):
         echo.copy()
     echo._target = str(files[1])

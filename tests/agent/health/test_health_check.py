@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.running import wait_for
 
-from muster.agent.health.health_check import SelfCheck, check
+from muster.agent.health.health_check import HealthCheck, check
 
 
 @pytest.mark.parametrize(
-    ("text", "ailment"),
+    ("text", "unhealthy_reason"),
     [
         ("true", None),
         ("echo all well; exit 0", None),
@@ -21,20 +21,20 @@ from muster.agent.health.health_check import SelfCheck, check
         ("kill -KILL $$", " (code 137)"),
     ],
 )
-async def test_a_check_that_fails_says_why_by_its_last_line(text: str, ailment: str | None) -> None:
-    assert await check(text, 30.0) == (None if ailment is None else f"--health-check failed{ailment}")
+async def test_a_check_that_fails_says_why_by_its_last_line(text: str, unhealthy_reason: str | None) -> None:
+    assert await check(text, 30.0) == (None if unhealthy_reason is None else f"--health-check failed{unhealthy_reason}")
 
 
 async def test_a_check_that_hangs_has_failed_and_nothing_of_it_is_left(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    ailment = await check(f"sleep 1000 & echo $! >{pid}; wait", 1.0)
-    assert ailment == "--health-check did not end within 1 s"
+    unhealthy_reason = await check(f"sleep 1000 & echo $! >{pid}; wait", 1.0)
+    assert unhealthy_reason == "--health-check did not end within 1 s"
     assert not Path(f"/proc/{pid.read_text().strip()}").exists()
 
 
 async def test_checks_repeat_and_every_result_is_reported_until_they_are_ended(tmp_path: Path) -> None:
     ill, told = tmp_path / "ill", []
-    checks = SelfCheck(lambda ok, reason: told.append((ok, reason)))
+    checks = HealthCheck(lambda ok, reason: told.append((ok, reason)))
     checks.begin(f"[ ! -e {ill} ]", 0.05)
     while (True, "") not in told:
         await asyncio.sleep(0.02)
@@ -53,7 +53,7 @@ async def test_checks_repeat_and_every_result_is_reported_until_they_are_ended(t
 
 async def test_a_check_under_way_is_ended_with_the_rest(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    checks = SelfCheck(lambda ok, reason: None)
+    checks = HealthCheck(lambda ok, reason: None)
     checks.begin(f"sleep 1000 & echo $! >{pid}.tmp; mv {pid}.tmp {pid}; wait", 0.01)
     await asyncio.to_thread(wait_for, "the check to begin", pid.exists)
     await checks.close()

@@ -11,8 +11,8 @@ import pytest
 from tests.agent.gang.test_gang import JOB, Heard
 
 from muster.agent.job import Identity
-from muster.agent.leader.driver_supervisor import Around, Driving
-from muster.agent.leader.log_tail import Tails
+from muster.agent.leader.driver_supervisor import DriverSupervisor, LeaderContext
+from muster.agent.leader.log_tail import LogTails
 from muster.lifecycle import events as m
 from muster.rundir import RunPaths
 
@@ -23,12 +23,12 @@ class Life:
     def __init__(self, tmp_path: Path) -> None:
         run = RunPaths(str(tmp_path / "run-20260101T000000-ab12"))
         identity = Identity(rank=0, host="n0", run=run, attempt=run.attempt(0), local=True)
-        self.protocol = SimpleNamespace(cycle=0, nodes=[], lead=0)
+        self.protocol = SimpleNamespace(cycle=0, nodes=[], leader=0)
         self.fed: list[m.Event] = []
         self.heard = Heard()
         quiet = SimpleNamespace(phase=lambda text: None, event=lambda name, **fields: None, guests=[])
-        parts: Any = (identity, JOB, self.protocol, quiet, self.heard, Tails())
-        self.driving = Driving(Around(*parts, None, None, None, self.fed.append, None, None))  # type: ignore[arg-type]
+        parts: Any = (identity, JOB, self.protocol, quiet, self.heard, LogTails())
+        self.driving = DriverSupervisor(LeaderContext(*parts, None, None, None, self.fed.append, None, None))  # type: ignore[arg-type]
         self.signals: list[int] = []
         self.driving.driver.signal = self.signals.append  # type: ignore[method-assign]
 

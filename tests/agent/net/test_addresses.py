@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import pytest
 
 from muster.agent.job import Identity
-from muster.agent.leader.leader_address import Whereabouts
+from muster.agent.leader.leader_address import LeaderAddress
 from muster.agent.net.addresses import NoAddress, address_towards, choose, host_addresses, own_address
 from muster.agent.net.netlink import Interface
 from muster.rundir import RunPaths
@@ -69,7 +69,7 @@ def node(monkeypatch: pytest.MonkeyPatch, host: list[Interface] = HOST) -> None:
     monkeypatch.setattr("muster.agent.net.addresses.interfaces", lambda: host)
 
 
-def test_a_node_calls_itself_what_its_connection_to_the_lead_has_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_calls_itself_what_its_connection_to_the_leader_has_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     node(monkeypatch)
     assert own_address(None, "192.168.1.8") == "192.168.1.8"
     assert own_address("eth0", "192.168.1.8") == "192.168.1.8"
@@ -86,31 +86,33 @@ def test_a_temporary_address_of_the_connection_gives_way_to_the_lasting_one(monk
     assert own_address(None, "203.0.113.9") == "203.0.113.9"  # one the kernel does not list, but it works
 
 
-# -- of the lead ------------------------------------------------------------------------------------------------
+# -- of the leader ------------------------------------------------------------------------------------------------
 
 
-def lead(monkeypatch: pytest.MonkeyPatch, interface: str | None, env: Mapping[str, str], local: bool) -> Whereabouts:
+def leader(
+    monkeypatch: pytest.MonkeyPatch, interface: str | None, env: Mapping[str, str], local: bool
+) -> LeaderAddress:
     node(monkeypatch)
     monkeypatch.setattr("muster.agent.leader.leader_address.address_towards", lambda peer: peer or None)
     run = RunPaths("/runs/x")
-    return Whereabouts(Identity(0, "n1", run, run.attempt(0), local=local), interface, env)
+    return LeaderAddress(Identity(0, "n1", run, run.attempt(0), local=local), interface, env)
 
 
 def test_the_network_that_slurm_uses_comes_first_and_needs_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    where = lead(monkeypatch, None, {"SLURM_LAUNCH_NODE_IPADDR": "10.1.0.7"}, local=False)
+    where = leader(monkeypatch, None, {"SLURM_LAUNCH_NODE_IPADDR": "10.1.0.7"}, local=False)
     assert where.addresses[0] == "10.1.0.7" and where.addresses[-1] == "127.0.0.1"
     assert where.patience() is not None
 
 
 def test_of_several_networks_the_head_is_on_the_one_most_nodes_came_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    where = lead(monkeypatch, "ib0,eth0", {"SLURM_LAUNCH_NODE_IPADDR": "192.168.1.7"}, local=False)
+    where = leader(monkeypatch, "ib0,eth0", {"SLURM_LAUNCH_NODE_IPADDR": "192.168.1.7"}, local=False)
     assert where.patience() is None, "nobody knows whether the first is reached: wait for proof"
     assert where.of_the_head(["192.168.1.7", "10.1.0.7", "192.168.1.7"]) == "192.168.1.7"
     assert where.of_the_head([]) == "10.1.0.7"
 
 
 def test_virtual_nodes_of_one_machine_meet_on_loopback_whatever_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert lead(monkeypatch, "ib0", {}, local=True).addresses == ["127.0.0.1"]
+    assert leader(monkeypatch, "ib0", {}, local=True).addresses == ["127.0.0.1"]
 
 
 # -- of this host -----------------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from muster.agent.groups import Group
+from muster.agent.groups import NodeGroup
 from muster.agent.job import Identity, Job
-from muster.agent.ray.cluster import Cluster
+from muster.agent.ray.cluster import RayCluster
 from muster.rundir import RunPaths
 
 RUN = RunPaths("/lustre/muster-runs/train-20260101T000000-ab12")
@@ -26,8 +26,8 @@ GIVEN = {
 JOB = Job(**{**UNSET, **GIVEN})
 
 
-def cluster(job: Job = JOB, identity: Identity = IDENTITY) -> Cluster:
-    made = Cluster(identity, job)
+def cluster(job: Job = JOB, identity: Identity = IDENTITY) -> RayCluster:
+    made = RayCluster(identity, job)
     made.address, made.dashboard = "10.0.0.17:20000", 20001
     return made
 
@@ -37,7 +37,7 @@ def test_the_dashboard_s_line_is_the_one_to_type_at_home(monkeypatch: pytest.Mon
     line = cluster().dashboard_line()
     assert line is not None
     assert "ssh -N -J login2 -L 8265:127.0.0.1:20001 n17 " in line and "http://localhost:8265" in line
-    assert Cluster(IDENTITY, JOB).dashboard_line() is None
+    assert RayCluster(IDENTITY, JOB).dashboard_line() is None
 
 
 def test_on_this_machine_the_dashboard_needs_no_tunnel() -> None:
@@ -58,7 +58,7 @@ def test_the_driver_s_threads_are_its_node_s_cpus_unless_the_user_says_otherwise
 
 
 def test_a_node_gets_what_its_group_has() -> None:
-    groups = [Group("trainers", 1, cpus_per_node=64, gres="gpu:h100:8"), Group("workers", 3, cpus_per_node=16)]
+    groups = [NodeGroup("trainers", 1, cpus_per_node=64, gres="gpu:h100:8"), NodeGroup("workers", 3, cpus_per_node=16)]
     of = cluster(replace(JOB, groups=groups, gpus_per_node=2))
     first, last = of.options(0), of.options(3)
     assert first is not None and last is not None
@@ -68,7 +68,7 @@ def test_a_node_gets_what_its_group_has() -> None:
 
 
 def test_a_run_without_ray_has_no_options_and_the_job_s_own_environment() -> None:
-    plain = Cluster(IDENTITY, replace(JOB, ray=False, cpus_per_node=2))
+    plain = RayCluster(IDENTITY, replace(JOB, ray=False, cpus_per_node=2))
     assert plain.options(0) is None
     assert "RAY_ADDRESS" not in plain.environment({})
 

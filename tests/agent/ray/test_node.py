@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from muster.agent.log_collection import AT_ONCE, PAUSE_S, Ending
+from muster.agent.log_collection import AT_ONCE, PAUSE_S, LogCollection
 from muster.agent.ray import RayNode, RayPaths, node
 from muster.agent.ray.labels import NodeFacts
 from muster.agent.ray.ports import LOCAL_BLOCK_SIZE, HeldBlock, bind, take_block
@@ -20,7 +20,7 @@ from muster.agent.ray.settings import RayOptions
 
 BUSY_S = 120.0  # for a whole test, on a machine that is busy
 LONG_S = 10 * BUSY_S
-NO_LOGS = Ending(failed=True, after=0.0, seconds=0.0)
+NO_LOGS = LogCollection(failed=True, after=0.0, seconds=0.0)
 
 
 class Watched:
@@ -52,15 +52,15 @@ class Watched:
         await until(lambda: not (self.temp / "ray.0").exists() and not is_open(self.commands))
 
     async def stop(self) -> None:
-        """Everything must be gone afterwards: the directory, the keepers (which name it), the ports."""
+        """Everything must be gone afterwards: the directory, the supervisors (which name it), the ports."""
         await asyncio.wait_for(self.ray.stop(NO_LOGS), BUSY_S)
         assert not self.temp.exists()
-        await until(lambda: not self.keepers())
+        await until(lambda: not self.supervisors())
         guard = bind(self.block.block.guard)
         assert guard is not None
         guard.close()
 
-    def keepers(self) -> list[str]:
+    def supervisors(self) -> list[str]:
         return [pid for pid in os.listdir("/proc") if pid.isdigit() and str(self.temp) in command_line(pid)]
 
 
@@ -131,18 +131,18 @@ async def test_a_stop_after_a_further_try_could_not_begin_ends_nothing_twice(wat
 async def test_a_stop_while_a_failed_try_waits_for_its_turn_to_keep_logs_does_not_wait_with_it(tmp_path: Path) -> None:
     watched = Watched(tmp_path, rank=int(LONG_S / PAUSE_S) * AT_ONCE, logs="always")
     await watched.fail_once()
-    await until(lambda: not is_open(watched.commands) and not watched.keepers())
+    await until(lambda: not is_open(watched.commands) and not watched.supervisors())
     assert (watched.temp / "ray.0").exists()
     await watched.stop()
 
 
-async def test_a_stop_while_a_further_try_begins_leaves_no_keeper(
+async def test_a_stop_while_a_further_try_begins_leaves_no_supervisor(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began = asyncio.Event()
 
     def take(*args: Any, **options: Any) -> HeldBlock:
-        asyncio.get_running_loop().call_soon(began.set)  # when its keeper is being started
+        asyncio.get_running_loop().call_soon(began.set)  # when its supervisor is being started
         return take_block(*args, **options)
 
     monkeypatch.setattr(node, "BACKOFF_S", 0.0)

@@ -11,9 +11,9 @@ import pytest
 from muster.agent.ray import resources
 from muster.agent.ray.resources import (
     MB,
-    Found,
     Mismatch,
-    Share,
+    NodeResources,
+    ResourceShare,
     memory_limit,
     requested_gpus,
     share,
@@ -21,11 +21,11 @@ from muster.agent.ray.resources import (
 )
 
 GB = 1024 * MB
-FOUND = Found(cpus=8, confined=True, gpus=4, memory=100 * GB, memory_limited=True, shm_free=200 * GB)
+FOUND = NodeResources(cpus=8, confined=True, gpus=4, memory=100 * GB, memory_limited=True, shm_free=200 * GB)
 
 
 def test_the_object_store_takes_its_part_of_the_job_s_memory_and_the_rest_is_for_workers() -> None:
-    assert share(FOUND, None, None, None) == Share(8, None, 30 * GB, 70 * GB)
+    assert share(FOUND, None, None, None) == ResourceShare(8, None, 30 * GB, 70 * GB)
 
 
 def test_the_object_store_never_takes_more_than_the_shared_memory_that_is_free() -> None:
@@ -37,7 +37,7 @@ def test_where_the_machine_s_memory_is_the_limit_ray_s_own_figure_for_workers_st
 
 
 def test_virtual_nodes_of_one_machine_divide_its_memory() -> None:
-    assert share(replace(FOUND, memory=12 * GB), 2, None, None, parts=3) == Share(
+    assert share(replace(FOUND, memory=12 * GB), 2, None, None, parts=3) == ResourceShare(
         2, None, int(4 * GB * 0.3), 4 * GB - int(4 * GB * 0.3)
     )
 

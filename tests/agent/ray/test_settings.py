@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from muster.agent.ray import settings
 from muster.agent.ray.labels import NodeFacts
 from muster.agent.ray.ports import PortBlock
-from muster.agent.ray.resources import Share
+from muster.agent.ray.resources import ResourceShare
 from muster.agent.ray.settings import LONGEST_TEMP_DIR, RayOptions
 
 OPTIONS = RayOptions(cpus=None, gpus=None, dashboard=False, nodes=4, local=False)
-SHARE = Share(cpus=8, gpus=None, store=1 << 30, memory=None)
+SHARE = ResourceShare(cpus=8, gpus=None, store=1 << 30, memory=None)
 BLOCK = PortBlock(23000, 1000)
 LONGEST_OF_RAY = "/session_2026-12-31_23-59-59_999999_4194304/sockets/plasma_store"
 SOCKET_PATH_LIMIT = 107
@@ -27,7 +27,7 @@ def flags(arguments: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in (argument.partition("=") for argument in arguments)}
 
 
-def common(rank: int = 1, share: Share = SHARE, works: bool = True) -> dict[str, str]:
+def common(rank: int = 1, share: ResourceShare = SHARE, works: bool = True) -> dict[str, str]:
     facts = NodeFacts(rank, f"n{rank}")
     return flags(settings.start_arguments(facts, share, works, "10.0.0.1", "/tmp/muster-x/0.0.1"))
 

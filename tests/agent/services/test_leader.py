@@ -1,4 +1,4 @@
-"""What the lead makes of nodes' words about services: variables, records, events, and who is told of whom."""
+"""What the leader makes of nodes' words about services: variables, records, events, and who is told of whom."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from muster.agent.control.channel import connect
-from muster.agent.control.connections import Members
+from muster.agent.control.connections import Connections
 from muster.agent.job import Identity
-from muster.agent.leader.log_tail import Tails
-from muster.agent.leader.status_publisher import Publisher
+from muster.agent.leader.log_tail import LogTails
+from muster.agent.leader.status_publisher import StatusPublisher
 from muster.agent.services import leader
 from muster.agent.services.discovery import published_variables
 from muster.agent.services.leader import LeadServices
 from muster.lifecycle import events as m
 from muster.lifecycle.services import ServicePlan
-from muster.lifecycle.state_machine import Plan, Protocol
+from muster.lifecycle.state_machine import RunConfig, RunStateMachine
 from muster.rundir import RunPaths
 from muster.sandbox.gateway.peers import MOST
 
@@ -49,14 +49,14 @@ class Heard:
 
 
 class Led:
-    """A run without Ray whose lead hears what a test says."""
+    """A run without Ray whose leader hears what a test says."""
 
     def __init__(self, tmp_path: Path, *services: ServicePlan, **plan: Any) -> None:
         self.run = RunPaths(str(tmp_path / "run-20260101T000000-ab12"))
         Path(self.run.attempt(0).root).mkdir(parents=True)
         self.identity = Identity(rank=0, host="n0", run=self.run, attempt=self.run.attempt(0), local=False)
-        self.protocol = Protocol(Plan(HOSTS, ray=False, services=services, **plan), 0.0)
-        self.publisher, self.members, self.tasks = Publisher(self.identity, self.protocol), Heard(), set[Any]()
+        self.protocol = RunStateMachine(RunConfig(HOSTS, ray=False, services=services, **plan), 0.0)
+        self.publisher, self.members, self.tasks = StatusPublisher(self.identity, self.protocol), Heard(), set[Any]()
         self.entitled = True
         self.services = LeadServices(
             self.identity,
@@ -66,7 +66,7 @@ class Led:
             self._off_loop,
             self.tasks.add,
             self.feed,
-            Tails(),
+            LogTails(),
             lambda: self.entitled,
         )
         for rank, host in enumerate(HOSTS):
@@ -166,7 +166,7 @@ async def test_the_driver_waits_for_endpoints_that_do_not_serve_all_sandboxes_an
 async def test_a_list_of_10_000_sandboxes_reaches_every_agent_in_one_line(tmp_path: Path) -> None:
     """Real connections: the longest list that may be, of IPv6 addresses, and two agents that read it."""
     identity = Identity(1, "n1", RunPaths(str(tmp_path)), RunPaths(str(tmp_path)).attempt(0), local=True)
-    members, joined = Members(identity, b"secret"), asyncio.Queue[int]()
+    members, joined = Connections(identity, b"secret"), asyncio.Queue[int]()
     members.on_join = lambda rank, greeting, spoken: joined.put_nowait(rank)
     tasks = set[asyncio.Task[None]]()
     members.on_task = lambda work: tasks.add(asyncio.ensure_future(work))
@@ -183,7 +183,7 @@ async def test_a_list_of_10_000_sandboxes_reaches_every_agent_in_one_line(tmp_pa
     await sending
     for agent in agents:
         agent.close()
-    members.abandon()
+    members.close_all()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -15,9 +15,9 @@ import pytest
 
 from muster.agent.ray.ports import take_block
 from muster.agent.services import ports, probes, sandbox, templating
-from muster.agent.services.instance import Instance
+from muster.agent.services.instance import ServiceInstance
 from muster.agent.services.launch import Where, endpoints, launch_of
-from muster.agent.services.model import Service, plans_of
+from muster.agent.services.model import ServiceDefinition, plans_of
 from muster.port_ranges import NEMO_RL_BANDS, HostPorts
 
 ENV = {"PATH": os.environ["PATH"], "KEPT": "1", "OTHER": "2"}
@@ -48,19 +48,19 @@ def test_placeholders_are_put_in_and_the_shell_s_own_braces_stay() -> None:
     ],
 )
 def test_the_url_says_which_port_and_how(leased: dict[str, int], ready: dict[str, str], url: str | None) -> None:
-    assert templating.url_of(Service("web", ready=ready), "10.0.0.1", leased) == url
+    assert templating.url_of(ServiceDefinition("web", ready=ready), "10.0.0.1", leased) == url
 
 
 def test_an_ipv6_address_is_in_brackets() -> None:
-    assert templating.url_of(Service("web"), "fd00::1", {"http": 80}) == "http://[fd00::1]:80"
+    assert templating.url_of(ServiceDefinition("web"), "fd00::1", {"http": 80}) == "http://[fd00::1]:80"
 
 
 def test_a_service_gets_all_of_the_environment_or_what_is_named(tmp_path: Path) -> None:
-    service = Service("web", ["serve", "{http}"], env={"AT": "{http}"}, ports={"http": "auto"})
+    service = ServiceDefinition("web", ["serve", "{http}"], env={"AT": "{http}"}, ports={"http": "auto"})
     launch = launch_of(service, where(tmp_path), {"http": 7001}, "/tmp/d")
     assert launch.argv == ["serve", "7001"]
     assert launch.env == {**ENV, "MUSTER_PORT_HTTP": "7001", "MUSTER_SERVICE_DIR": "/tmp/d", "AT": "7001"}
-    named = Service("web", ["serve"], env_passthrough=["KE*"])
+    named = ServiceDefinition("web", ["serve"], env_passthrough=["KE*"])
     assert set(launch_of(named, where(tmp_path), {}, "/d").env) == {"PATH", "KEPT", "MUSTER_SERVICE_DIR"}
 
 
@@ -72,7 +72,7 @@ def test_the_protocol_learns_what_it_has_to_of_a_job_s_services() -> None:
 
 
 def test_a_sandbox_is_told_everything_on_its_stdin(tmp_path: Path) -> None:
-    service = Service("box", kind="sandbox", settings={"workers_max": 3})
+    service = ServiceDefinition("box", kind="sandbox", settings={"workers_max": 3})
     leased = {"http": 7001, "between": 7002}
     launch = launch_of(service, where(tmp_path), leased, "/tmp/d")
     assert launch.argv == [sys.executable, "-I", "-S", "/run/agent.pyz", "sandbox", "-"]
@@ -255,11 +255,11 @@ class Told:
         return said
 
 
-def instance(tmp_path: Path, told: Told, command: str, **fields: Any) -> Instance:
-    service = Service("web", ["bash", "-c", command], **fields)
+def instance(tmp_path: Path, told: Told, command: str, **fields: Any) -> ServiceInstance:
+    service = ServiceDefinition("web", ["bash", "-c", command], **fields)
     (tmp_path / "private").mkdir(mode=0o700, exist_ok=True)
     log = str(tmp_path / "logs" / "web.log")
-    return Instance(service, where(tmp_path), str(tmp_path / "private" / "web"), log, {}, told)
+    return ServiceInstance(service, where(tmp_path), str(tmp_path / "private" / "web"), log, {}, told)
 
 
 async def test_an_instance_is_ended_with_all_that_it_started(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 from muster.agent.ray.jobs import any_lives
-from muster.agent.session.idle import SESSION_SILENT_S, Idle, Sessions, Use
+from muster.agent.session.idle import SESSION_SILENT_S, IdleCluster, OpenSessions, Use
 from muster.rundir import RunPaths
 
 
 def test_it_ends_only_after_the_whole_timeout_without_use() -> None:
-    idle = Idle(timeout=10.0, now=0.0)
+    idle = IdleCluster(timeout=10.0, now=0.0)
     assert not idle.look(False, 9.0)
     assert not idle.look(True, 9.5)
     assert not idle.look(False, 19.0)
@@ -19,7 +19,7 @@ def test_it_ends_only_after_the_whole_timeout_without_use() -> None:
 
 
 def test_a_session_lives_while_its_file_changes_whatever_its_host_s_clock_says() -> None:
-    sessions = Sessions()
+    sessions = OpenSessions()
     assert sessions.live({"n1-7": 5.0}, now=1e6)
     assert sessions.live({"n1-7": 5.0}, now=1e6 + SESSION_SILENT_S - 1)
     assert not sessions.live({"n1-7": 5.0}, now=1e6 + SESSION_SILENT_S)

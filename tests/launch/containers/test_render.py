@@ -27,7 +27,7 @@ from muster.launch.containers.render import (
     wrap,
 )
 from muster.launch.run_writer import plan_run
-from muster.launch.target import Place, choose_python
+from muster.launch.target import Target, choose_python
 from muster.spec import JobSpec
 
 CONTAINED = {
@@ -47,7 +47,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
     fix_details(monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path))  # whatever runtimes this machine has
     jobs = {runtime: job(container_runtime=runtime, **fields) for runtime, fields in CONTAINED.items()}
-    return {runtime: plan_run(spec, Place("sbatch", 4), Path("/")).script for runtime, spec in jobs.items()}
+    return {runtime: plan_run(spec, Target("sbatch", 4), Path("/")).script for runtime, spec in jobs.items()}
 
 
 @pytest.mark.parametrize("runtime", CONTAINED)
@@ -129,7 +129,7 @@ def test_what_the_runtime_cannot_do_is_refused(runtime: str, fields: dict[str, s
     chosen = {"container_image": "/shared/images/x.sqsh", "container_mounts": None, **fields}
     spec = job(container_runtime=runtime, **chosen)
     with pytest.raises(Mistake):
-        plan_run(spec, Place("sbatch", 2), Path("/"))
+        plan_run(spec, Target("sbatch", 2), Path("/"))
 
 
 # -- which runtime, which interpreter ---------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_a_home_directory_that_is_to_stay_outside_does_so_in_the_words_of_the_ru
         container_runtime=runtime, container_args=f"{HOME_OUT} --mine", container_mounts="", container_image="/i"
     )
     monkeypatch.setattr(discover, "_check_image", lambda image, place: None)
-    found = discover.container_of(spec, Place("sbatch", 4), "/home", "/runs", Path("/"))
+    found = discover.container_of(spec, Target("sbatch", 4), "/home", "/runs", Path("/"))
     assert found is not None and list(found.args) == [*expected, "--mine"]
 
 

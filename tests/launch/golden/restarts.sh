@@ -52,13 +52,13 @@ last_words() { # what says why, if anything does: a node's own words, a containe
   done
   grep -av '^srun: \(job\|Job\|Force\)' "$attempt/steps.log" | tail -n 1
 }
-ask_to_stop() { # signal: the lead looks for this file
+ask_to_stop() { # signal: the leader looks for this file
   [ -e "$attempt/stop.json" ] || printf '{"signal": %d, "reason": "the job received %s"}\n' "$1" "$2" \
     >"$attempt/stop.json.tmp" && mv "$attempt/stop.json.tmp" "$attempt/stop.json" 2>/dev/null
 }
 trap 'ask_to_stop 15 SIGTERM' TERM
 trap 'ask_to_stop 2 SIGINT' INT
-trap : USR1 USR2 # the agents hear it too, and the lead passes it on
+trap : USR1 USR2 # the agents hear it too, and the leader passes it on
 wanted() { # cause: whether the job is to begin again after it
   case $1 in timeout|node-fail|exit=75) return 0 ;; *) return 1 ;; esac
 }
@@ -110,7 +110,7 @@ cause() { # of the end, from the outcome, and from Slurm where it was Slurm's
   case $(LC_ALL=C sed -n 's/.*"state": *"\([a-z]*\)".*/\1/p' "$attempt/outcome") in
     stopped) slurm_says ;;
     failed)
-      if grep -q '"lost": true\|"end_reason": "the lead is gone' "$attempt/outcome"; then echo node-fail
+      if grep -q '"lost": true\|"end_reason": "the leader is gone' "$attempt/outcome"; then echo node-fail
       elif grep -q '"end_reason": "the driver stalled' "$attempt/outcome"; then echo stall
       else echo "exit=${recorded:-$code}"; fi ;;
   esac
@@ -198,7 +198,7 @@ launcher=$!
 tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
 output=$!
 
-# What only this script can notice: that no lead ever came, or that it went before anybody had joined it; and tasks
+# What only this script can notice: that no leader ever came, or that it went before anybody had joined it; and tasks
 # that hold the step after the end.
 guard() {
   trap - TERM INT USR1 USR2
@@ -209,11 +209,11 @@ guard() {
     why=
     if has lead-0.json; then
       lead_ended '' || continue
-      why="the lead is gone"
-    elif has stop.json; then record $((128 + $(signal_asked))) "stopped before the lead was up"
-    elif grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"; then why="a task ended before the lead was up"
+      why="the leader is gone"
+    elif has stop.json; then record $((128 + $(signal_asked))) "stopped before the leader was up"
+    elif grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"; then why="a task ended before the leader was up"
     fi
-    # Seen twice: the lead itself knows more, and gets a moment to say it.
+    # Seen twice: the leader itself knows more, and gets a moment to say it.
     [ -n "$why" ] && [ "$why" = "$before" ] && record 125 "$why: $(last_words)"
     before=$why
   done
@@ -230,16 +230,16 @@ wait "$launcher"
 left=$?
 kill "$guard" 2>/dev/null
 if has lead-0.json; then [ "$left" = 0 ] && code=0
-elif [ ! -d "$attempt" ]; then code=$left # the run directory has vanished: the lead's own code is all there is
+elif [ ! -d "$attempt" ]; then code=$left # the run directory has vanished: the leader's own code is all there is
 fi
-# The lead leaves with the driver's code. Where its last words could not be written (a full disk), or are not to be
-# seen yet, a success of all tasks, after there was a lead, is a success. A lead that was killed left no words.
+# The leader leaves with the driver's code. Where its last words could not be written (a full disk), or are not to be
+# seen yet, a success of all tasks, after there was a leader, is a success. A leader that was killed left no words.
 for _ in 1 2 3 4 5; do
   if has outcome || ! has lead-0.json || ! lead_ended 'Exited with'; then break; fi
   read -rt 1 <> <(:)
 done
 why="the step ended without an outcome"
-has lead-0.json && lead_ended '' && why="the lead is gone"
+has lead-0.json && lead_ended '' && why="the leader is gone"
 record "$code" "$why: $(last_words)"
 wait "$output"
 recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)

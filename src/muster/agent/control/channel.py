@@ -5,9 +5,9 @@
     lead -> agent   {"proof": hmac(token, "lead" a b)}          or the connection ends
     agent -> lead   {"chosen": true}                            on one connection; it ends the others
 
-The token itself never travels. The agent checks the lead too: with several addresses tried at once, one of them may
-be another host's listener on the same port. Several may be the lead's: the agent chooses, since only one side may, and
-the two need not see the handshakes complete in the same order.
+The token itself never travels. The agent checks the leader too: with several addresses tried at once, one of them may
+be another host's listener on the same port. Several may be the leader's: the agent chooses, since only one side may,
+and the two need not see the handshakes complete in the same order.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from typing import Any
 
 from muster.election.membership import FENCE_S
 
-HANDSHAKE_S = 5.0
-BEAT_S = 2.5  # the lead speaks at least this often, and is answered at once
-SILENCE_S = FENCE_S  # who has not been heard for this long is taken for lost, and has been fenced by then
-LINE_LIMIT = 1 << 20
+HANDSHAKE_TIMEOUT_S = 5.0
+HEARTBEAT_INTERVAL_S = 2.5  # the leader speaks at least this often, and is answered at once
+HEARTBEAT_TIMEOUT_S = FENCE_S  # who has not been heard for this long is taken for lost, and has been fenced by then
+MESSAGE_MAX_BYTES = 1 << 20
 HEAD_START_S = 0.25  # before the next address is tried too: where several work, all agents shall choose the same
 
 # What a handshake with a stranger may end in. RecursionError: JSON nested ten thousand deep.
@@ -49,7 +49,7 @@ class Channel:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self.fell_silent = False  # how it was lost: no word for too long, or an ended connection
+        self.timed_out = False  # how it was lost: no word for too long, or an ended connection
 
     @property
     def local_address(self) -> str:
@@ -71,10 +71,10 @@ class Channel:
 
     async def receive(self) -> dict[str, Any] | None:
         try:
-            line = await asyncio.wait_for(self._reader.readline(), SILENCE_S)
+            line = await asyncio.wait_for(self._reader.readline(), HEARTBEAT_TIMEOUT_S)
             return json.loads(line) if line.endswith(b"\n") else None
         except asyncio.TimeoutError:
-            self.fell_silent = True
+            self.timed_out = True
             return None
         except (OSError, ValueError):
             return None
@@ -83,11 +83,11 @@ class Channel:
         """Keep the other side sure of us, until the connection is closed."""
         while not self._writer.is_closing():
             self.send("beat")
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
     async def flush(self) -> None:
         with contextlib.suppress(OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(self._writer.drain(), HANDSHAKE_S)
+            await asyncio.wait_for(self._writer.drain(), HANDSHAKE_TIMEOUT_S)
 
     def close(self) -> None:
         self._writer.close()
@@ -105,7 +105,7 @@ def listen(loopback_only: bool) -> socket.socket:
 async def accept(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: bytes
 ) -> tuple[Channel, dict[str, Any]] | None:
-    """The lead's half of the handshake: the channel and the agent's greeting, or None for a stranger."""
+    """The leader's half of the handshake: the channel and the agent's greeting, or None for a stranger."""
     ours = secrets.token_hex(16)
     try:
         await _say(writer, {"nonce": ours})
@@ -121,7 +121,7 @@ async def accept(
 
 
 async def connect(addresses: Sequence[str], port: int, token: bytes, greeting: dict[str, Any]) -> Channel:
-    """Try every address, each with a short head start before the next; the first that proves to be our lead wins."""
+    """Try every address, each with a short head start before the next; the first that proves to be our leader wins."""
     tries = [
         asyncio.ensure_future(_try(address, port, token, greeting, after=HEAD_START_S * place))
         for place, address in enumerate(addresses)
@@ -140,12 +140,14 @@ async def connect(addresses: Sequence[str], port: int, token: bytes, greeting: d
         for task in tries:
             if not task.cancel() and not task.cancelled() and task.exception() is None and task.result() is not chosen:
                 task.result().close()
-    raise ChannelError(f"the lead answered at none of {', '.join(addresses)} port {port}: {'; '.join(errors)}")
+    raise ChannelError(f"the leader answered at none of {', '.join(addresses)} port {port}: {'; '.join(errors)}")
 
 
 async def _try(address: str, port: int, token: bytes, greeting: dict[str, Any], after: float) -> Channel:
     await asyncio.sleep(after)
-    reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port, limit=LINE_LIMIT), HANDSHAKE_S)
+    reader, writer = await asyncio.wait_for(
+        asyncio.open_connection(address, port, limit=MESSAGE_MAX_BYTES), HANDSHAKE_TIMEOUT_S
+    )
     try:
         theirs, ours = (await _hear(reader))["nonce"], secrets.token_hex(16)
         await _say(writer, {**greeting, "nonce": ours, "proof": _proof(token, "agent", theirs, ours)})
@@ -158,17 +160,17 @@ async def _try(address: str, port: int, token: bytes, greeting: dict[str, Any], 
     return Channel(reader, writer)
 
 
-def _proof(token: bytes, side: str, lead_nonce: str, agent_nonce: str) -> str:
-    return hmac.new(token, f"{side} {lead_nonce} {agent_nonce}".encode(), hashlib.sha256).hexdigest()
+def _proof(token: bytes, side: str, leader_nonce: str, agent_nonce: str) -> str:
+    return hmac.new(token, f"{side} {leader_nonce} {agent_nonce}".encode(), hashlib.sha256).hexdigest()
 
 
 async def _say(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
     writer.write(json.dumps(message).encode() + b"\n")
-    await asyncio.wait_for(writer.drain(), HANDSHAKE_S)
+    await asyncio.wait_for(writer.drain(), HANDSHAKE_TIMEOUT_S)
 
 
 async def _hear(reader: asyncio.StreamReader) -> dict[str, Any]:
-    line = await asyncio.wait_for(reader.readline(), HANDSHAKE_S)
+    line = await asyncio.wait_for(reader.readline(), HANDSHAKE_TIMEOUT_S)
     if not line:
         raise ChannelError("connection closed during the handshake")
     message: dict[str, Any] = json.loads(line)

@@ -1,4 +1,4 @@
-"""The lead's connections: one for each agent that has proved to know the run's token."""
+"""The leader's connections: one for each agent that has proved to know the run's token."""
 
 from __future__ import annotations
 
@@ -8,22 +8,30 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from muster.agent.control.channel import BEAT_S, LINE_LIMIT, SILENCE_S, Channel, accept, line_of, listen
+from muster.agent.control.channel import (
+    HEARTBEAT_INTERVAL_S,
+    HEARTBEAT_TIMEOUT_S,
+    MESSAGE_MAX_BYTES,
+    Channel,
+    accept,
+    line_of,
+    listen,
+)
 from muster.agent.job import Identity
 
 SENT_AT_ONCE = 64  # of a message that is sent to many: 20 MB, where it names 10,000 endpoints
 
 
-class Members:
+class Connections:
     """Listens, admits agents, hears them, and speaks to them by rank."""
 
     def __init__(self, identity: Identity, token: bytes) -> None:
         self._identity, self._token = identity, token
         self._channels: dict[int, Channel] = {}
-        self._company = asyncio.Event()  # an agent of another node has connected
+        self._peer_connected = asyncio.Event()  # an agent of another node has connected
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._echoed: dict[int, float] = {}  # of those who are there: when the beat was sent that was answered last
-        self._parted: dict[int, float] = {}  # the same of those who are lost
+        self._last_echo_of_lost: dict[int, float] = {}  # the same of those who are lost
         self._heard: dict[int, float] = {}  # what each said last of its own time
         self._farewell: tuple[str, dict[str, Any]] | None = None  # what was said to everybody as they were let go
         self._echo = asyncio.Event()  # there is another one, or somebody is lost
@@ -38,7 +46,7 @@ class Members:
         """Returns the port."""
         listener = listen(loopback_only=self._identity.local)
         port: int = listener.getsockname()[1]
-        self._server = await asyncio.start_server(self._accepted, sock=listener, limit=LINE_LIMIT)
+        self._server = await asyncio.start_server(self._accepted, sock=listener, limit=MESSAGE_MAX_BYTES)
         return port
 
     def send(self, rank: int, kind: str, **fields: Any) -> None:
@@ -62,7 +70,7 @@ class Members:
         """Say when we speak; whoever hears it answers with that time, so that we know what its answer is worth."""
         while True:
             self._beat_once()
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
     def _beat_once(self) -> float:
         """With what each said last of its own time: so it knows until when we have heard of it."""
@@ -93,22 +101,22 @@ class Members:
 
     def last_heard(self, rank: int) -> float:
         """When the beat was sent that this member, who is lost, answered last."""
-        return self._parted[rank]
+        return self._last_echo_of_lost[rank]
 
-    async def company(self, seconds: float | None) -> list[str]:
+    async def wait_for_peer(self, seconds: float | None) -> list[str]:
         """Our own addresses that agents of other nodes have reached, once there is one or the time (if any) is over."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._company.wait(), seconds)
+            await asyncio.wait_for(self._peer_connected.wait(), seconds)
         return [channel.local_address for rank, channel in self._channels.items() if rank != self._identity.rank]
 
-    async def dismiss(self, word: str = "bye", **fields: Any) -> None:
-        """Everybody may go: for good, or to another lead."""
+    async def release(self, word: str = "bye", **fields: Any) -> None:
+        """Everybody may go: for good, or to another leader."""
         self._farewell = word, fields
         self.send_all(word, **fields)
         await asyncio.gather(*(channel.flush() for channel in self._channels.values()))
         self._server.close()
 
-    def abandon(self) -> None:
+    def close_all(self) -> None:
         """End every connection without a word."""
         self._server.close()
         for channel in self._channels.values():
@@ -139,7 +147,7 @@ class Members:
             return
         self._channels[rank] = channel
         if rank != self._identity.rank:
-            self._company.set()
+            self._peer_connected.set()
         self._echoed[rank] = spoken
         self.on_join(rank, greeting, spoken)
         while (message := await channel.receive()) is not None:
@@ -149,10 +157,10 @@ class Members:
             else:
                 self.on_message(rank, message)
         channel.close()
-        self._parted[rank] = self._echoed.pop(rank)
+        self._last_echo_of_lost[rank] = self._echoed.pop(rank)
         self.answered(rank, None)
-        silent = f"fell silent: no heartbeat for {SILENCE_S:g} s"
-        self.on_loss(rank, silent if channel.fell_silent else "is gone: its connection ended")
+        silent = f"fell silent: no heartbeat for {HEARTBEAT_TIMEOUT_S:g} s"
+        self.on_loss(rank, silent if channel.timed_out else "is gone: its connection ended")
         self._echo.set()
 
     def _answered_beat(self, rank: int, sent: float | None, version: int) -> None:

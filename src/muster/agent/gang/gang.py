@@ -1,4 +1,4 @@
-"""The lead's side of a gang: processes on every active node in place of one driver, started and ended together.
+"""The leader's side of a gang: processes on every active node in place of one driver, started and ended together.
 
 state      leaves on                                                            to
 waiting    run                                                                  running
@@ -17,27 +17,27 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from muster.agent.control.channel import SILENCE_S
-from muster.agent.control.connections import Members
-from muster.agent.gang.gang_environment import Part
-from muster.agent.gang.log_mirror import Echo
+from muster.agent.control.channel import HEARTBEAT_TIMEOUT_S
+from muster.agent.control.connections import Connections
+from muster.agent.gang.gang_environment import GangPart
+from muster.agent.gang.log_mirror import LogMirror
 from muster.agent.gang.master_port import MasterPort, take_master_port
 from muster.agent.job import Identity, Job
 from muster.agent.logging import say
 from muster.lifecycle.config import FAILURE_GRACE_S, INFRASTRUCTURE_FAILED
 from muster.lifecycle.end_reasons import listed
-from muster.lifecycle.state_machine import Protocol
+from muster.lifecycle.state_machine import RunStateMachine
 from muster.process import Exit
 
 ECHO_S = 0.2  # how often rank 0's output is copied to where everybody looks
-UNENDED_S = SILENCE_S + 3.0  # beyond the grace: by then a lost node is known to be lost
+UNENDED_S = HEARTBEAT_TIMEOUT_S + 3.0  # beyond the grace: by then a lost node is known to be lost
 STACKS_S = 45.0  # for all nodes to write their stacks
 ABORT_S = 3.0  # for processes to print their own
 REPORTS = ("proc_failed", "procs_ended")
 
 
 @dataclass(frozen=True)
-class Failure:
+class RankFailure:
     """Why a gang failed: the node, in words with its rank, and the code that this is to the job."""
 
     node: int
@@ -58,25 +58,26 @@ class GangExit(Exit):
 
 
 class Gang:
-    """To its lead what a `Driver` is."""
+    """To its leader what a `Driver` is."""
 
     def __init__(
         self,
         identity: Identity,
         job: Job,
-        members: Members,
-        protocol: Protocol,
+        members: Connections,
+        protocol: RunStateMachine,
         address: Callable[[], Awaitable[str]],
         fenced: Callable[[], float],
     ) -> None:
-        """`address` is one of the lead's that other nodes have reached; before `fenced` an older one may still run."""
+        """`address` is one of the leader's that other nodes have reached; before `fenced` an older one may still
+        run."""
         self._identity, self._job, self._members, self._protocol = identity, job, members, protocol
         self._address, self._fenced = address, fenced
         self._cycle = -1  # until it runs
         self._waiting: set[int] = set()  # nodes whose part is not over
         self._over, self._called_off = asyncio.Event(), asyncio.Event()
         self._grace: float | None = None  # set when it is to end
-        self._first: Failure | None = None
+        self._first: RankFailure | None = None
         self._unended: list[str] = []  # hosts that never said that their part is over
         self._port: MasterPort | None = None
         self._dumping: asyncio.Future[None] | None = None
@@ -113,14 +114,14 @@ class Gang:
         told = {"ray": env["RAY_ADDRESS"] if self._job.ray else None, "reason": env.get("MUSTER_RESTART_REASON")}
         for node in active:
             assert node.logical is not None and self._job.procs_per_node is not None
-            part = Part(self._cycle, node.logical, len(active), self._job.procs_per_node, address, port)
+            part = GangPart(self._cycle, node.logical, len(active), self._job.procs_per_node, address, port)
             services = self.services(node.rank)
             self._members.send(node.rank, "start_procs", part=asdict(part), services=services, **told)
 
     async def _follow_output(self) -> None:
         """Until all is over; what rank 0 wrote is then complete in the driver's log."""
         attempt, loop = self._identity.attempt, asyncio.get_running_loop()
-        echo = Echo(attempt.rank_log(0, self._cycle), attempt.driver_log)
+        echo = LogMirror(attempt.rank_log(0, self._cycle), attempt.driver_log)
         while True:
             last = self._over.is_set()
             try:
@@ -140,11 +141,11 @@ class Gang:
         code = self._first.code if self._first is not None else INFRASTRUCTURE_FAILED
         return GangExit(code=code, first="; ".join(words + left))
 
-    def to_blame(self, lead: int) -> tuple[int, str]:
+    def failure_source(self, leader: int) -> tuple[int, str]:
         """The node and the log that tell more of why it failed."""
         attempt = self._identity.attempt
         if self._first is None or self._first.rank is None:
-            return lead, attempt.driver_log
+            return leader, attempt.driver_log
         return self._first.node, attempt.rank_log(self._first.rank, self._cycle)
 
     # -- what is heard ------------------------------------------------------------------------------------------
@@ -157,28 +158,28 @@ class Gang:
             self._is_done(node)
             return
         words = f"rank {report['rank']} on {self._protocol.nodes[node].host} {report['how']}"
-        failure = Failure(node, words, report["code"], report["rank"])
+        failure = RankFailure(node, words, report["code"], report["rank"])
         if report["silent"] is None:
             self._fail(failure)
         else:
             since = asyncio.get_running_loop().time() - report["silent"]
-            self._hang(Failure(node, f"{words}; see logs/stacks-*.txt", failure.code, failure.rank, since))
+            self._hang(RankFailure(node, f"{words}; see logs/stacks-*.txt", failure.code, failure.rank, since))
 
     def lost(self, node: int) -> None:
         """Its part ends with it, and nobody is going to tell. What follows for the others the protocol decides."""
         if node in self._waiting:
-            lost = Failure(node, f"{self._protocol.nodes[node].host} was lost", INFRASTRUCTURE_FAILED)
+            lost = RankFailure(node, f"{self._protocol.nodes[node].host} was lost", INFRASTRUCTURE_FAILED)
             self._first = self._first or lost
             self._is_done(node)
 
-    def _fail(self, failure: Failure) -> None:
+    def _fail(self, failure: RankFailure) -> None:
         """The first stands, and one is enough: the others would only wait for it."""
         if self._first is None:
             self._first = failure
             if self._grace is None:
                 self.end(min(FAILURE_GRACE_S, self._job.stop_grace))
 
-    def _hang(self, failure: Failure) -> None:
+    def _hang(self, failure: RankFailure) -> None:
         """Ranks that wait for one that hangs fall silent, too: the one that was the first to do so is named."""
         first = self._first
         if first is None:
@@ -187,7 +188,7 @@ class Gang:
         elif first.since is not None and failure.since is not None and failure.since < first.since:
             self._first = failure
 
-    async def _keep_stacks(self, failure: Failure) -> None:
+    async def _keep_stacks(self, failure: RankFailure) -> None:
         """What every process is doing is kept before anything is ended, as for a stalled driver."""
         self.on_note(failure.words)
         try:

@@ -15,11 +15,11 @@ ROLE = "default"  # torchrun's own word; there is one role here
 
 
 @dataclass(frozen=True)
-class Part:
-    """One node's part in a gang, as the lead tells it; what else a node must know stands in the job's record."""
+class GangPart:
+    """One node's part in a gang, as the leader tells it; what else a node must know stands in the job's record."""
 
     cycle: int
-    node: int  # the node's rank in the cycle; the lead's is 0
+    node: int  # the node's rank in the cycle; the leader's is 0
     nodes: int
     procs: int  # on each node
     address: str  # of rank 0
@@ -38,7 +38,9 @@ class Part:
         return self.node * self.procs + local
 
 
-def rank_environment(base: Mapping[str, str], part: Part, local: int, run_id: str, max_restarts: int) -> dict[str, str]:
+def rank_environment(
+    base: Mapping[str, str], part: GangPart, local: int, run_id: str, max_restarts: int
+) -> dict[str, str]:
     """The environment of one process, on top of what it has in common with the others."""
     rank, size = str(part.rank(local)), str(part.world_size)
     return {

@@ -3,10 +3,10 @@
     state      leaves on                                            to
     starting   every process has been started                       running
     running    every process has ended                              ended
-    (either)   a process cannot be started, or the lead's word      ending
+    (either)   a process cannot be started, or the leader's word      ending
     ending     nothing of them is left                              ended: procs_ended is told, the last word
 
-The first process that fails is told at once; whether the others end because of it is the lead's to say.
+The first process that fails is told at once; whether the others end because of it is the leader's to say.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.agent.environment import given_variables, job_environment
-from muster.agent.gang.gang_environment import Part, rank_environment
-from muster.agent.gang.hang_detector import Pulse, Silence, beat_file
+from muster.agent.gang.gang_environment import GangPart, rank_environment
+from muster.agent.gang.hang_detector import HangDetector, SilentRank, beat_file
 from muster.agent.job import Identity, Job
 from muster.agent.leader.driver import LEFTOVER_GRACE_S, NOT_STARTED
 from muster.agent.leader.progress import read_beat
 from muster.agent.logging import say
 from muster.agent.private_dir import make_private
-from muster.agent.ray.cluster import Cluster
+from muster.agent.ray.cluster import RayCluster
 from muster.agent.ray.settings import temp_dir
 from muster.lifecycle.config import FAILURE_GRACE_S, INFRASTRUCTURE_FAILED
-from muster.process import Exit, Left, Owned, Scope, SpawnError, sweep
+from muster.process import Exit, Left, ManagedProcess, Scope, SpawnError, sweep
 
 LOOK_S = 0.5  # how often signs of life are looked for
-BEATS_S = 5.0  # how often the lead is told of beats
+BEATS_S = 5.0  # how often the leader is told of beats
 HUNG = 1  # the exit code that a hang counts as
 
 
 @dataclass(frozen=True)
-class Order:
-    """To start this node's part: with what of the driver's environment only the lead knows."""
+class GangOrder:
+    """To start this node's part: with what of the driver's environment only the leader knows."""
 
-    part: Part
+    part: GangPart
     ray: str | None  # the cluster's address
     reason: str | None  # why this cycle follows the one before
     services: Mapping[str, str]  # where they are
 
     @classmethod
-    def from_message(cls, message: dict[str, Any]) -> Order:
-        return cls(Part(**message["part"]), message["ray"], message["reason"], message["services"])
+    def from_message(cls, message: dict[str, Any]) -> GangOrder:
+        return cls(GangPart(**message["part"]), message["ray"], message["reason"], message["services"])
 
 
-class Procs:
+class GangNode:
     """Begins at once; `close` returns when nothing is left."""
 
-    def __init__(self, identity: Identity, order: Order, tell: Callable[..., None]) -> None:
-        """`tell` sends the lead a message: its kind, and its fields by name."""
+    def __init__(self, identity: Identity, order: GangOrder, tell: Callable[..., None]) -> None:
+        """`tell` sends the leader a message: its kind, and its fields by name."""
         self._identity, self._order, self._part, self._tell = identity, order, order.part, tell
         cycle = self._part.cycle
         self._directory = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank) + ".procs"
@@ -64,15 +64,15 @@ class Procs:
         self._scope = Scope("procs", directories=[self._directory])
         self._scope.on_left = self._tell_left
         self._opening = asyncio.ensure_future(self._scope.open())
-        self._processes: dict[int, Owned] = {}  # by their number on the node
+        self._processes: dict[int, ManagedProcess] = {}  # by their number on the node
         self._signals: list[int] = []  # for those that are still being started
         self._closing: list[asyncio.Future[None]] = []  # filled when the end has begun
         self._failed = False
-        self._beats: list[object] = []  # that the lead has been told of
+        self._beats: list[object] = []  # that the leader has been told of
         self._work = asyncio.ensure_future(self._run())
 
     def obey(self, message: dict[str, Any]) -> None:
-        """The lead's further words about these processes."""
+        """The leader's further words about these processes."""
         if message["type"] == "signal_procs":
             self._signals.append(message["signal"])
             for process in self._processes.values():
@@ -117,7 +117,7 @@ class Procs:
         identity, order = self._identity, self._order
         again = {"MUSTER_RESTART_REASON": order.reason} if order.reason is not None else {}
         base = job_environment(os.environ, given_variables(identity), identity, self._part.cycle)
-        cluster = Cluster(identity, job)
+        cluster = RayCluster(identity, job)
         cluster.address = order.ray
         return {**cluster.environment(base, processes=self._part.procs), **order.services, **again}
 
@@ -151,7 +151,7 @@ class Procs:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
 
-    async def _await_end(self, local: int, process: Owned) -> None:
+    async def _await_end(self, local: int, process: ManagedProcess) -> None:
         exit = await process.wait()
         if exit.shell_code != 0:
             self._fail(local, exit.shell_code, str(exit))
@@ -162,7 +162,7 @@ class Procs:
             await self._tell_beats()
 
     async def _tell_beats(self) -> None:
-        """What is progress is the lead's to say; it hears of beats only when there are new ones."""
+        """What is progress is the leader's to say; it hears of beats only when there are new ones."""
         files = [beat_file(self._directory, local) for local in range(self._part.procs)]
         beats = await self._off_loop(lambda: [read_beat(file) for file in files])
         marks = [mark for mark, _ in beats]
@@ -173,17 +173,17 @@ class Procs:
 
     async def _feel_pulses(self, timeout: float) -> None:
         """Until one is too weak; once they are being ended nobody has to give a sign of life."""
-        pulse = Pulse(timeout, self._logs, self._directory)
+        pulse = HangDetector(timeout, self._logs, self._directory)
         while not self._closing and not self._failed:
             await asyncio.sleep(LOOK_S)
             running = [local for local, process in self._processes.items() if process.exit is None]
-            silence: Silence | None = await self._off_loop(pulse.look, running, time.monotonic())
+            silence: SilentRank | None = await self._off_loop(pulse.look, running, time.monotonic())
             if silence is not None and self._processes[silence.local].exit is None and not self._closing:
                 how = f"hung: no output and no muster.beat() for {timeout:g} s"
                 self._fail(silence.local, HUNG, how, silent=silence.seconds)
 
     def _fail(self, local: int, code: int, how: str, silent: float | None = None) -> None:
-        """The first here is all that the lead needs; `silent` tells a hang, and for how long."""
+        """The first here is all that the leader needs; `silent` tells a hang, and for how long."""
         if not self._failed:
             self._failed = True
             rank = self._part.rank(local)
@@ -191,7 +191,7 @@ class Procs:
             self._tell("proc_failed", rank=rank, code=code, how=how, silent=silent, cycle=self._part.cycle)
 
     async def _close_scope(self, grace: float) -> None:
-        with contextlib.suppress(SpawnError):  # the keeper was lost before it had begun
+        with contextlib.suppress(SpawnError):  # the supervisor was lost before it had begun
             await self._opening
             await self._scope.close(grace)
 
@@ -206,5 +206,5 @@ class Procs:
             os.rmdir(os.path.dirname(self._directory))
 
     async def _off_loop(self, work: Callable[..., Any], *args: Any) -> Any:
-        """File operations, on a thread: the filesystem may pause for longer than the lead waits for a heartbeat."""
+        """File operations, on a thread: the filesystem may pause for longer than the leader waits for a heartbeat."""
         return await asyncio.get_running_loop().run_in_executor(None, work, *args)

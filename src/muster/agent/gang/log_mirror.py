@@ -7,7 +7,7 @@ import os
 CHUNK = 1 << 20
 
 
-class Echo:
+class LogMirror:
     """Copies what is new in one file to the end of another. Called off the event loop, by one at a time."""
 
     def __init__(self, source: str, target: str) -> None:

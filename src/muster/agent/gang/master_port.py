@@ -1,4 +1,4 @@
-"""The port at which the processes of a gang find rank 0: the lead's node takes it, for one cycle."""
+"""The port at which the processes of a gang find rank 0: the leader's node takes it, for one cycle."""
 
 from __future__ import annotations
 

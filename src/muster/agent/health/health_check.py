@@ -16,8 +16,8 @@ SHORTEST_TIMEOUT_S = 60.0
 LAST_BYTES = 4096  # of what the check printed: enough for its last line
 
 
-class SelfCheck:
-    """`begin` and `stop` as the lead says; every result goes to `report`: whether it is well, else why not."""
+class HealthCheck:
+    """`begin` and `stop` as the leader says; every result goes to `report`: whether it is well, else why not."""
 
     def __init__(self, report: Callable[[bool, str], None]) -> None:
         self._report = report
@@ -42,10 +42,10 @@ class SelfCheck:
     async def _repeat(self, text: str, interval: float) -> None:
         while True:
             await asyncio.sleep(interval)
-            ailment = await check(text, max(interval, SHORTEST_TIMEOUT_S))
-            if ailment is not None:
-                say(ailment)
-            self._report(ailment is None, ailment or "")
+            unhealthy_reason = await check(text, max(interval, SHORTEST_TIMEOUT_S))
+            if unhealthy_reason is not None:
+                say(unhealthy_reason)
+            self._report(unhealthy_reason is None, unhealthy_reason or "")
 
 
 async def check(text: str, timeout: float) -> str | None:

@@ -9,13 +9,13 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
-from muster.agent.control.connections import Members
+from muster.agent.control.connections import Connections
 from muster.agent.job import Identity, Job
-from muster.agent.leader.leader_address import Whereabouts
-from muster.election.campaign import ELECT_S, Candidacy
-from muster.election.membership import Charter
-from muster.lifecycle.config import Mandate
-from muster.rundir import AttemptPaths, claim, read_record
+from muster.agent.leader.leader_address import LeaderAddress
+from muster.election.campaign import ELECT_S, Campaign
+from muster.election.membership import Membership
+from muster.lifecycle.config import TermStart
+from muster.rundir import AttemptPaths, create_exclusive, read_record
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,21 @@ class Joined:
     spoken: float
 
 
-class Seat:
-    """From the claim on; the lead that takes the seat finds everybody who has joined by then in `joined`."""
+class Candidate:
+    """From the claim on; the leader that takes the seat finds everybody who has joined by then in `joined`."""
 
-    def __init__(self, identity: Identity, job: Job, token: bytes, term: int, charter: Charter) -> None:
-        self._identity, self._charter, self.term = identity, charter, term
-        self.members = Members(identity, token)
+    def __init__(self, identity: Identity, job: Job, token: bytes, term: int, membership: Membership) -> None:
+        self._identity, self._membership, self.term = identity, membership, term
+        self.members = Connections(identity, token)
         self.members.refusal = lambda rank, host: None if rank in range(job.step_nodes) else f"there is no rank {rank}"
-        self.whereabouts = Whereabouts(identity, job.interface, os.environ)
+        self.leader_address = LeaderAddress(identity, job.interface, os.environ)
         self.joined: dict[int, Joined] = {}
-        self.heard: list[tuple[int, dict[str, Any]]] = []  # from members, for the lead that takes the seat
-        self.mandate, self.charter = Mandate(lead=identity.rank), charter  # as term 0 begins; a later one has to win
-        self._candidacy = Candidacy(term, identity.rank, charter)
+        self.heard: list[tuple[int, dict[str, Any]]] = []  # from members, for the leader that takes the seat
+        self.term_start, self.membership = (
+            TermStart(leader=identity.rank),
+            membership,
+        )  # as term 0 begins; a later one has to win
+        self._candidacy = Campaign(term, identity.rank, membership)
         self._changed = asyncio.Event()
         self.tasks: set[asyncio.Future[Any]] = set()  # also those of the connections
         self.members.on_task = self._background
@@ -52,15 +55,15 @@ class Seat:
             "term": self.term,
             "rank": self._identity.rank,
             "host": self._identity.host,
-            "cycle": self._charter.cycle,
-            "addresses": self.whereabouts.addresses,
+            "cycle": self._membership.cycle,
+            "addresses": self.leader_address.addresses,
             "port": port,
         }
         loop = asyncio.get_running_loop()
-        if await loop.run_in_executor(None, claim, self._identity.attempt.lead(self.term), record):
+        if await loop.run_in_executor(None, create_exclusive, self._identity.attempt.leader(self.term), record):
             self._background(self.members.beat())
             return True
-        self.members.abandon()
+        self.members.close_all()
         return False
 
     async def win(self, reason: str) -> bool:
@@ -71,12 +74,12 @@ class Seat:
             try:
                 await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
             except asyncio.TimeoutError:
-                await self.members.dismiss("retire")
+                await self.members.release("retire")
                 self.leave()
                 return False
-        fruitless = fruitless_cycles(self._identity.attempt)
-        self.mandate = replace(self._candidacy.mandate(reason), fruitless=fruitless)
-        self.charter = self._candidacy.new_charter()
+        without_progress = cycles_without_progress(self._identity.attempt)
+        self.term_start = replace(self._candidacy.term_start(reason), without_progress=without_progress)
+        self.membership = self._candidacy.new_membership()
         return True
 
     def leave(self) -> None:
@@ -86,7 +89,7 @@ class Seat:
     def _join(self, rank: int, greeting: dict[str, Any], spoken: float) -> None:
         self.joined[rank] = Joined(greeting, spoken)
         known = greeting.get("charter")
-        self._candidacy.joins(rank, Charter.from_record(known) if known else self._charter, spoken)
+        self._candidacy.joins(rank, Membership.from_record(known) if known else self._membership, spoken)
         self._changed.set()
 
     def _answer(self, rank: int, sent: float | None, version: int) -> None:
@@ -103,8 +106,8 @@ class Seat:
         task.add_done_callback(self.tasks.discard)
 
 
-def fruitless_cycles(attempt: AttemptPaths) -> int:
-    """How many of the last cycles, in a row, made no progress, as the lead before has published."""
+def cycles_without_progress(attempt: AttemptPaths) -> int:
+    """How many of the last cycles, in a row, made no progress, as the leader before has published."""
     terms = attempt.terms()
     cycles = read_record(attempt.status(terms[-1])).get("cycles", []) if terms else []
     return next((count for count, cycle in enumerate(reversed(cycles)) if cycle.get("progress")), len(cycles))

@@ -7,36 +7,36 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
 from typing import Any
 
-from muster.agent.control.connections import Members
+from muster.agent.control.connections import Connections
 from muster.agent.job import Identity, Job
-from muster.agent.leader.driver_supervisor import Driving
-from muster.agent.leader.leader_lease import Entitlement
-from muster.agent.leader.status_publisher import Publisher
+from muster.agent.leader.driver_supervisor import DriverSupervisor
+from muster.agent.leader.leader_lease import LeaderLease
+from muster.agent.leader.status_publisher import StatusPublisher
 from muster.agent.log_collection import cycle_ending, ending
 from muster.agent.services.leader import LeadServices
 from muster.lifecycle import events as m
-from muster.lifecycle.state_machine import Protocol
+from muster.lifecycle.state_machine import RunStateMachine
 
 
-class Orders:
-    """The lead's half that speaks; it listens in lead.py."""
+class CommandExecutor:
+    """The leader's half that speaks; it listens in lead.py."""
 
     def __init__(
         self,
         identity: Identity,
         job: Job,
-        protocol: Protocol,
-        publisher: Publisher,
-        members: Members,
-        driving: Driving,
+        protocol: RunStateMachine,
+        publisher: StatusPublisher,
+        members: Connections,
+        driving: DriverSupervisor,
         services: LeadServices,
-        entitlement: Entitlement,
+        leader_lease: LeaderLease,
         own_address: Callable[[], Awaitable[str]],
         background: Callable[[Coroutine[Any, Any, None]], None],
         conclude: Callable[[], None],
     ) -> None:
         self._identity, self._job, self._protocol, self._publisher = identity, job, protocol, publisher
-        self._members, self._driving, self._services, self._entitlement = members, driving, services, entitlement
+        self._members, self._driving, self._services, self._leader_lease = members, driving, services, leader_lease
         self._own_address, self._background, self._conclude = own_address, background, conclude
         self.killed_at: float | None = None  # when Slurm's SIGKILL will come
 
@@ -69,14 +69,14 @@ class Orders:
         """To a cycle: what the node can begin with before it has a rank in it."""
         options, cycle = self._driving.cluster.options(rank), self._protocol.cycle
         told = {"ray": options, "interface": self._job.interface, "services": self._services.expected}
-        self._members.send(rank, "welcome", cycle=cycle, leads=rank == self._protocol.lead, **told)
+        self._members.send(rank, "welcome", cycle=cycle, leads=rank == self._protocol.leader, **told)
 
     async def _start_head(self) -> None:
         address = await self._own_address()
-        self._members.send(self._protocol.lead, "start_ray", address=address, head=None, logical=0)
+        self._members.send(self._protocol.leader, "start_ray", address=address, head=None, logical=0)
 
     async def _run_driver(self, cycle: int) -> None:
-        await self._entitlement.may_drive(cycle)
+        await self._leader_lease.may_drive(cycle)
         await self._services.publish()
         await self._services.until_served()
         await self._driving.run(cycle)
@@ -86,12 +86,12 @@ class Orders:
         now, outcome = time.monotonic(), self._protocol.outcome
         ends = [when for when in (self._protocol.deadline, self.killed_at) if when is not None]
         left = min(ends, default=now) - now
-        told = ending(rank, outcome, left, self._protocol.lead) if outcome else cycle_ending(rank)
+        told = ending(rank, outcome, left, self._protocol.leader) if outcome else cycle_ending(rank)
         self._members.send(rank, "stop", **asdict(told), cycle=self._protocol.cycle)
 
     async def _yield(self, reason: str) -> None:
         """To whoever is next: this node is excluded, and there is no driver that they would have to wait for."""
-        self._publisher.phase(f"{self._identity.host} lets another node lead: {reason}")
-        self._members.send_all("charter", **self._entitlement.charter.without_lead().as_record())
-        await self._members.dismiss("retire", reason=reason)
+        self._publisher.phase(f"{self._identity.host} lets another node leader: {reason}")
+        self._members.send_all("charter", **self._leader_lease.membership.without_leader().as_record())
+        await self._members.release("retire", reason=reason)
         self._conclude()

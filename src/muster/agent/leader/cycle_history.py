@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from muster.lifecycle.roles import Role
-from muster.lifecycle.state_machine import Protocol
+from muster.lifecycle.state_machine import RunStateMachine
 from muster.lifecycle.states import ENDED, RunState
 
 
-class Cycles:
+class CycleHistory:
     """Looks at the protocol after every event: a cycle's members are to be seen only while it lasts."""
 
-    def __init__(self, protocol: Protocol, before: Sequence[dict[str, Any]] = ()) -> None:
-        """`before`: what a lead before this one has published of them."""
+    def __init__(self, protocol: RunStateMachine, before: Sequence[dict[str, Any]] = ()) -> None:
+        """`before`: what a leader before this one has published of them."""
         self._protocol = protocol
         self._seen = -1
         self.entries: list[dict[str, Any]] = list(before)[: protocol.cycle]

@@ -14,7 +14,7 @@ CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Part:
+class CycleLogPart:
     """Bytes of the log, from where the cycle began to where it ended."""
 
     cycle: int
@@ -34,15 +34,15 @@ class CycleLogs:
         self._starts[cycle] = mark_cycle(self._attempt.driver_log, cycle, reason)
         return self._starts[cycle]
 
-    def over(self, cycle: int) -> Part | None:
+    def over(self, cycle: int) -> CycleLogPart | None:
         """The cycle's part, before anybody writes more; None if its driver never began."""
         if cycle not in self._starts:
             return None
         with contextlib.suppress(OSError), open(self._attempt.driver_log, "rb") as file:
-            return Part(cycle, self._starts[cycle], file.seek(0, os.SEEK_END))
+            return CycleLogPart(cycle, self._starts[cycle], file.seek(0, os.SEEK_END))
         return None
 
-    def keep(self, part: Part) -> None:
+    def keep(self, part: CycleLogPart) -> None:
         """Copy it, whole or not at all. A disk that is full costs the copy and nothing else."""
         path = self._attempt.cycle_driver_log(part.cycle)
         try:
@@ -55,7 +55,7 @@ class CycleLogs:
                 os.unlink(f"{path}.tmp")
 
 
-def _copy(log: str, part: Part, target: str) -> None:
+def _copy(log: str, part: CycleLogPart, target: str) -> None:
     with open(log, "rb") as source, open(target, "wb") as copy:
         source.seek(part.start)
         left = part.end - part.start

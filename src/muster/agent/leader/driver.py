@@ -1,4 +1,4 @@
-"""The driver: the user's command, a child of the lead, in a scope of its own."""
+"""The driver: the user's command, a child of the leader, in a scope of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Sequence
 
 from muster.agent.logging import say
-from muster.process import Exit, Left, Owned, Scope, SpawnError
+from muster.process import Exit, Left, ManagedProcess, Scope, SpawnError
 
 NOT_STARTED = 127  # as a shell says it
 LEFTOVER_GRACE_S = 0.5  # for what the driver left behind when it ended
@@ -35,7 +35,7 @@ class Driver:
         self._scope.on_left = self._tell_left
         self.on_unended: Callable[[str], None] = lambda text: None
         self._opening = asyncio.ensure_future(self._scope.open())
-        self._process: Owned | None = None
+        self._process: ManagedProcess | None = None
         self._held: list[int] | None = None  # signals that came while the command was being started
         self._ending: asyncio.Future[None] | None = None
 
@@ -63,15 +63,15 @@ class Driver:
         await self._scope.close(grace=LEFTOVER_GRACE_S)
         return exit
 
-    def to_blame(self, lead: int) -> tuple[int, str]:
+    def failure_source(self, leader: int) -> tuple[int, str]:
         """The node and the log that tell more of why it failed."""
-        return lead, self._log
+        return leader, self._log
 
     def signal(self, signum: int) -> None:
         """To the command's whole group; nothing before it has begun or after it has ended."""
         if self._process is not None:
             self._process.signal(signum)
-        elif self._held is not None:  # it may run already: the keeper's word of it is on its way
+        elif self._held is not None:  # it may run already: the supervisor's word of it is on its way
             self._held.append(signum)
 
     def end(self, grace: float) -> None:

@@ -11,22 +11,22 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from muster.agent.control.connections import Members
+from muster.agent.control.connections import Connections
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.gang.gang import Gang
 from muster.agent.job import Identity, Job
 from muster.agent.leader.cycle_log import CycleLogs
 from muster.agent.leader.driver import Driver
 from muster.agent.leader.guests import Guests
-from muster.agent.leader.log_tail import Tails
-from muster.agent.leader.progress import Headway
-from muster.agent.leader.stall import Stall
-from muster.agent.leader.status_publisher import Publisher
-from muster.agent.ray.cluster import Cluster
+from muster.agent.leader.log_tail import LogTails
+from muster.agent.leader.progress import ProgressTracker
+from muster.agent.leader.stall import StallDetector
+from muster.agent.leader.status_publisher import StatusPublisher
+from muster.agent.ray.cluster import RayCluster
 from muster.election.membership import FENCE_S
 from muster.lifecycle import events as m
 from muster.lifecycle.config import RESTART
-from muster.lifecycle.state_machine import Protocol
+from muster.lifecycle.state_machine import RunStateMachine
 from muster.lifecycle.states import RunState
 from muster.process import Exit
 
@@ -38,15 +38,15 @@ STACKS_S = 45.0  # for all nodes to write their stacks
 
 
 @dataclass(frozen=True)
-class Around:
-    """What the driver's life takes place in: the lead's own parts."""
+class LeaderContext:
+    """What the driver's life takes place in: the leader's own parts."""
 
     identity: Identity
     job: Job
-    protocol: Protocol
-    publisher: Publisher
-    members: Members
-    tails: Tails
+    protocol: RunStateMachine
+    publisher: StatusPublisher
+    members: Connections
+    tails: LogTails
     off_loop: Callable[..., Awaitable[Any]]
     watch: Callable[[asyncio.Future[Any]], None]
     own_address: Callable[[], Awaitable[str]]
@@ -55,18 +55,18 @@ class Around:
     services: Callable[[int], dict[str, str]]  # where they are, for a process on this node
 
 
-class Driving:
+class DriverSupervisor:
     """One driver, or gang, at a time; `cluster` is the Ray cluster under it."""
 
-    def __init__(self, around: Around) -> None:
+    def __init__(self, around: LeaderContext) -> None:
         self._around = around
         attempt = around.identity.attempt
-        self.cluster = Cluster(around.identity, around.job)
+        self.cluster = RayCluster(around.identity, around.job)
         self._fenced = 0.0  # when what lost nodes still ran has ended for sure
         self.driver = self._new_driver()
         self._guests = Guests(around.identity, around.publisher, around.off_loop, around.watch)
-        self._logs, self._headway = CycleLogs(attempt), Headway(attempt.beat)
-        self._stall: Stall | None = None  # while the driver runs, if it may not be silent for long
+        self._logs, self._progress_tracker = CycleLogs(attempt), ProgressTracker(attempt.beat)
+        self._stall: StallDetector | None = None  # while the driver runs, if it may not be silent for long
         self._stalling: str | None = None  # in words, once it has stalled
         self._left = asyncio.Event()
 
@@ -94,7 +94,7 @@ class Driving:
         around = self._around
         around.watch(asyncio.ensure_future(self._keep_log(around.protocol.cycle - 1)))
         self.driver = self._new_driver()
-        self.cluster = Cluster(around.identity, around.job)
+        self.cluster = RayCluster(around.identity, around.job)
         around.publisher.cycle_begins()
 
     async def run(self, cycle: int) -> None:
@@ -104,10 +104,10 @@ class Driving:
         self._stalling = None
         self._left.clear()
         if job.stall_timeout is not None and job.procs_per_node is None:  # of a gang each node looks at its own
-            self._stall = Stall(job.stall_timeout, attempt.driver_log, attempt.beat)
+            self._stall = StallDetector(job.stall_timeout, attempt.driver_log, attempt.beat)
         log_start = await around.off_loop(self._logs.begin, cycle, around.protocol.restart_reason)
         around.publisher.driver_begins(job.command, log_start)
-        await around.off_loop(self._headway.begin, cycle, time.monotonic())
+        await around.off_loop(self._progress_tracker.begin, cycle, time.monotonic())
         env = await around.off_loop(self.environment, {})
         exit = await self.driver.run(list(job.command), env, job.workdir)
         self._stall = None
@@ -141,7 +141,7 @@ class Driving:
 
     def beaten(self, step: int | None) -> None:
         """A process of a gang has called muster.beat()."""
-        self._headway.told(step)
+        self._progress_tracker.told(step)
 
     def signal(self, signum: int) -> None:
         self.driver.signal(signum)
@@ -174,7 +174,7 @@ class Driving:
     async def _note_progress(self) -> None:
         """For the rule against cycles that lead nowhere."""
         if self._around.protocol.driver_running and not self._around.protocol.progressed:
-            cycle = await self._around.off_loop(self._headway.look, time.monotonic())
+            cycle = await self._around.off_loop(self._progress_tracker.look, time.monotonic())
             if cycle is not None:
                 self._around.feed(m.Progress(cycle))
 
@@ -206,7 +206,7 @@ class Driving:
             around.feed(m.DriverStalled(self._stalling, cycle))  # its end is only what follows from that
         event = m.DriverEnded(exit.shell_code, str(exit), cycle)
         if exit.shell_code and around.protocol.state is RunState.RUNNING:  # else it was told to end
-            node, log = self.driver.to_blame(around.protocol.lead)
+            node, log = self.driver.failure_source(around.protocol.leader)
             around.feed_failure(event, node, "driver", f"the driver {exit}", around.tails.of(log))
         else:
             around.feed(event)

@@ -1,4 +1,4 @@
-"""Guests: further drivers on a running cluster, asked for by files, each in a scope of its own on the lead's node."""
+"""Guests: further drivers on a running cluster, asked for by files, each in a scope of its own on the leader's node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from muster.agent.job import Identity
 from muster.agent.leader.driver import Driver
-from muster.agent.leader.status_publisher import Publisher
+from muster.agent.leader.status_publisher import StatusPublisher
 from muster.agent.logging import say
 from muster.lifecycle.config import INFRASTRUCTURE_FAILED
 from muster.process import Exit
@@ -26,7 +26,7 @@ class Guests:
     def __init__(
         self,
         identity: Identity,
-        publisher: Publisher,
+        publisher: StatusPublisher,
         off_loop: Callable[..., Awaitable[Any]],
         watch: Callable[[asyncio.Future[Any]], None],
     ) -> None:
@@ -34,7 +34,7 @@ class Guests:
         self._off_loop, self._watch = off_loop, watch
         self._drivers: dict[str, Driver] = {}
         self._running: set[asyncio.Future[Any]] = set()
-        self._taken: set[str] = {entry["id"] for entry in publisher.guests}  # under a lead before this one
+        self._taken: set[str] = {entry["id"] for entry in publisher.guests}  # under a leader before this one
         self._stopped: set[str] = set()
         self._grace: float | None = None  # set when all are to end
         self._cycles = 0  # how often guests have been served
@@ -57,12 +57,12 @@ class Guests:
             await asyncio.sleep(LOOK_S)
 
     def _bury(self) -> None:
-        """Guests of a lead that was lost have ended with it, and could not say so."""
+        """Guests of a leader that was lost have ended with it, and could not say so."""
         for entry in self._publisher.guests:
             path = self._attempt.guest_outcome(entry["id"])
             if entry["state"] == "running" and entry["id"] not in self._drivers and not os.path.exists(path):
                 entry.update(state="ended", exit_code=INFRASTRUCTURE_FAILED)
-                write_json(path, {"exit_code": INFRASTRUCTURE_FAILED, "end_reason": "the lead under it was lost"})
+                write_json(path, {"exit_code": INFRASTRUCTURE_FAILED, "end_reason": "the leader under it was lost"})
 
     def end(self, grace: float) -> None:
         """End all of them: TERM now, KILL after the grace. A later call may leave less time, never more."""

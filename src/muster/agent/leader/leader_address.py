@@ -1,4 +1,4 @@
-"""Where the lead is found: the addresses it publishes, and the one that Ray's head shall have."""
+"""Where the leader is found: the addresses it publishes, and the one that Ray's head shall have."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from muster.agent.job import Identity
 from muster.agent.net.addresses import NoAddress, address_towards, host_addresses
 
 LOOPBACK = "127.0.0.1"
-COMPANY_S = 1.0  # importing Ray takes about as long, so waiting for another node costs nothing
+PEER_WAIT_S = 1.0  # importing Ray takes about as long, so waiting for another node costs nothing
 
 
-class Whereabouts:
-    """The lead's addresses, best first; its own agent may always come by way of loopback."""
+class LeaderAddress:
+    """The leader's addresses, best first; its own agent may always come by way of loopback."""
 
     def __init__(self, identity: Identity, interface: str | None, env: Mapping[str, str]) -> None:
         launcher = address_towards(env.get("SLURM_LAUNCH_NODE_IPADDR", ""))
@@ -26,7 +26,7 @@ class Whereabouts:
 
     def patience(self) -> float | None:
         """How long to wait for another node's proof before the first address is taken; None: until it comes."""
-        return COMPANY_S if self._certain else None
+        return PEER_WAIT_S if self._certain else None
 
     def of_the_head(self, proven: Iterable[str]) -> str:
         """The address most agents of other nodes have proved to reach; the first one while none has connected."""

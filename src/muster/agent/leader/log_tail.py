@@ -11,7 +11,7 @@ PATIENCE_S = 0.5
 PAUSE_S = 30.0  # after a log that could not be read in time
 
 
-class Tails:
+class LogTails:
     """For the event loop: a read that hangs is waited for only briefly, and the next ones are not even tried."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ LONG_S = 600.0
 NEVER = (None, 0)
 
 
-class Headway:
+class ProgressTracker:
     """Looked at regularly, off the event loop; the time is given, so that it can be tested without waiting."""
 
     def __init__(self, beat: str) -> None:

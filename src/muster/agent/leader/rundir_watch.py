@@ -1,4 +1,4 @@
-"""What reaches the lead through files only: a request to stop, the launcher's words about tasks that ended, and
+"""What reaches the leader through files only: a request to stop, the launcher's words about tasks that ended, and
 heartbeats of nodes that have not arrived."""
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 
 from muster.agent.first_leader import heartbeats
 from muster.agent.leader.launcher_log import EarlyEnd, StepsLog
-from muster.election.leader_silence import STAND_INS, STARTUP_LOSS_S, StartupHeartbeats
+from muster.election.leader_silence import FIRST_LEADER_CANDIDATES, STARTUP_LOSS_S, StartupHeartbeats
 from muster.rundir import AttemptPaths, read_json
 
 
-class Outside:
+class RunDirectoryWatch:
     """Looked at regularly, off the event loop."""
 
     def __init__(self, attempt: AttemptPaths, interval: float, hosts: Sequence[str] = ()) -> None:
@@ -38,6 +38,6 @@ class Outside:
     def silent(self, awaited: Iterable[int]) -> set[int]:
         """Of the nodes that have not arrived, those whose heartbeat stopped so long ago that they will not."""
         began = time.monotonic()
-        found = heartbeats(self._attempt, [rank for rank in awaited if rank <= STAND_INS])
+        found = heartbeats(self._attempt, [rank for rank in awaited if rank <= FIRST_LEADER_CANDIDATES])
         self._heartbeats.look(found, time.monotonic() - began)
         return self._heartbeats.silent(STARTUP_LOSS_S)

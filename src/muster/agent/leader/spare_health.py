@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from muster.agent.job import Job
-from muster.lifecycle.roles import Node, Role
+from muster.lifecycle.roles import Role, RunNode
 from muster.lifecycle.states import NodeState
 
 
-class SpareWatch:
+class SpareHealth:
     """Looks at the protocol's moves as they are made; tells the nodes to begin and to end, and people who fell ill."""
 
     def __init__(self, job: Job, send: Callable[..., None], phase: Callable[[str], None]) -> None:
@@ -21,11 +21,11 @@ class SpareWatch:
 
     def look(self, moves: Sequence[Any]) -> None:
         for node in moves:
-            if isinstance(node, Node):
+            if isinstance(node, RunNode):
                 self._direct(node)
                 self._tell(node)
 
-    def _direct(self, node: Node) -> None:
+    def _direct(self, node: RunNode) -> None:
         waits = node.role is Role.SPARE and node.state is NodeState.ARRIVED
         if waits and node.rank not in self._checking and self._text and self._interval > 0:
             self._checking.add(node.rank)
@@ -34,10 +34,10 @@ class SpareWatch:
             self._checking.discard(node.rank)
             self._send(node.rank, "check", text=None)
 
-    def _tell(self, node: Node) -> None:
-        if node.ailment is not None and node.rank not in self._ailing:
+    def _tell(self, node: RunNode) -> None:
+        if node.unhealthy_reason is not None and node.rank not in self._ailing:
             self._ailing.add(node.rank)
-            self._phase(f"{node.host} is unhealthy, and not used: {node.ailment}")
-        elif node.ailment is None and node.rank in self._ailing:
+            self._phase(f"{node.host} is unhealthy, and not used: {node.unhealthy_reason}")
+        elif node.unhealthy_reason is None and node.rank in self._ailing:
             self._ailing.discard(node.rank)
             self._phase(f"{node.host} is healthy again")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 
-class Stall:
+class StallDetector:
     """Looked at regularly, off the event loop; the time is given, so that it can be tested without waiting."""
 
     def __init__(self, timeout: float, log: str, beat: str) -> None:

@@ -1,4 +1,4 @@
-"""The lead's view, published: the status by rename at most a few times a second, one event line per phase change."""
+"""The leader's view, published: the status by rename at most a few times a second, one event line per phase change."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from dataclasses import asdict
 from typing import Any
 
 from muster.agent.job import Identity, slurm_job_id
-from muster.agent.leader.cycle_history import Cycles
+from muster.agent.leader.cycle_history import CycleHistory
 from muster.agent.leader.node_entry import node_entry
 from muster.agent.logging import say
-from muster.lifecycle.events import Outcome
-from muster.lifecycle.state_machine import Node, Protocol
-from muster.rundir import LineFile, claim, read_record, write_atomic
+from muster.lifecycle.events import RunOutcome
+from muster.lifecycle.state_machine import RunNode, RunStateMachine
+from muster.rundir import LineFile, create_exclusive, read_record, write_atomic
 from muster.rundir.redaction import redact_words, scrubbed
 
-REFRESH_S = 10.0  # a status older than a few of these means that its lead is gone
+STATUS_REFRESH_S = 10.0  # a status older than a few of these means that its leader is gone
 
 OUR_NAMES = ("host", "phase", "state", "members", "spares", "role", "domain")  # compared by readers: never touched
 TIMINGS = ("job_start", "lead_ready", "ray_head_ready", "ray_ready", "driver_start", "driver_end", "ended")
 
 
-class Publisher:
+class StatusPublisher:
     """Notes what happens at once, and writes it in batches: a thousand nodes that arrive together are one write."""
 
-    def __init__(self, identity: Identity, protocol: Protocol, secrets: Sequence[str] = (), term: int = 0) -> None:
+    def __init__(
+        self, identity: Identity, protocol: RunStateMachine, secrets: Sequence[str] = (), term: int = 0
+    ) -> None:
         """`secrets` are values that are hidden wherever they turn up in what is published."""
         self._attempt, self._status = identity.attempt, identity.attempt.status(term)
         self.term = term
@@ -40,7 +42,7 @@ class Publisher:
             "backend": os.environ.get("MUSTER_BACKEND", "slurm"),
             "attempt": identity.attempt.number,
         }
-        self._cycles = Cycles(protocol, self._before("cycles", []))
+        self._cycles = CycleHistory(protocol, self._before("cycles", []))
         self._secrets = secrets
         self._events: list[dict[str, Any]] = []
         self._phases: list[str] = []
@@ -53,7 +55,7 @@ class Publisher:
         self.services: Callable[[], dict[str, Any]] = dict
 
     def _before(self, name: str, nothing: Any) -> Any:
-        """What the lead before this one published last."""
+        """What the leader before this one published last."""
         terms = [term for term in self._attempt.terms() if term < self.term]
         return read_record(self._attempt.status(terms[-1])).get(name, nothing) if terms else nothing
 
@@ -80,12 +82,12 @@ class Publisher:
         self.driver = {"state": "ended", "exit_code": code}
         self.event("driver_end", exit_code=code)
 
-    def run_ends(self, outcome: Outcome) -> None:
+    def run_ends(self, outcome: RunOutcome) -> None:
         self.mark("ended")
         self.phase(f"exit code {outcome.exit_code}: {outcome.end_reason}")
         self.event("end", state=outcome.state, exit_code=outcome.exit_code, reason=outcome.end_reason)
 
-    def note_error(self, node: Node, phase: str, reason: str, tail: list[str]) -> None:
+    def note_error(self, node: RunNode, phase: str, reason: str, tail: list[str]) -> None:
         """The first error stands: node, phase, reason, last lines."""
         if self.error is None:
             self.phase(f"{node.host} failed in phase {phase}: {reason}")
@@ -115,7 +117,7 @@ class Publisher:
         self._cycles.look(time.time())
         moves, self._protocol.moves = self._protocol.moves, []
         for move in moves:
-            if isinstance(move, Node):
+            if isinstance(move, RunNode):
                 self.event("node", **node_entry(move))
             else:
                 cycle = f", cycle {self._protocol.cycle}" if self._protocol.cycle else ""
@@ -126,7 +128,7 @@ class Publisher:
         """What there is to write, by file: events and phases to add, and the status if it changed or grew old."""
         self.note_moves()
         texts: dict[str, str] = {}
-        if self._events or time.monotonic() - self._published >= REFRESH_S:
+        if self._events or time.monotonic() - self._published >= STATUS_REFRESH_S:
             self._published = time.monotonic()
             texts[self._status] = json.dumps(self.snapshot()) + "\n"
         if self._events:
@@ -149,7 +151,7 @@ class Publisher:
                 if file.path in texts or file.behind:
                     file.append(texts.get(file.path, ""))
 
-    def conclude(self, texts: dict[str, str], outcome: Outcome, signalled: bool) -> None:
+    def conclude(self, texts: dict[str, str], outcome: RunOutcome, signalled: bool) -> None:
         """The last batch first: whoever sees the outcome finds the rest complete; the outcome whatever became of it."""
         record = {
             "exit_code": outcome.exit_code,
@@ -162,7 +164,7 @@ class Publisher:
         with contextlib.suppress(OSError):
             os.unlink(self._attempt.reserve)
         try:
-            if not claim(self._attempt.outcome, self.shown(record)):
+            if not create_exclusive(self._attempt.outcome, self.shown(record)):
                 say("the run's end had been recorded before, and that stands")
         except OSError as error:
             say(f"the outcome could not be written: {error}")
@@ -175,7 +177,7 @@ class Publisher:
             **self._identity,
             "cycle": self._protocol.cycle,
             "term": self.term,
-            "lead": self._protocol.lead,
+            "lead": self._protocol.leader,
             "cycles": [self.shown(entry) for entry in self._cycles.entries],
             "state": self._protocol.state.value,
             "end_reason": ended["end_reason"] if ended else None,

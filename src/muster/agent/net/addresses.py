@@ -28,7 +28,7 @@ def host_addresses(wanted: str | None = None, preferred: str | None = None) -> l
 
 
 def own_address(wanted: str | None, proven: str) -> str:
-    """What this node calls itself: the address of its connection to the lead, unless `wanted` excludes it.
+    """What this node calls itself: the address of its connection to the leader, unless `wanted` excludes it.
 
     The kernel may have connected from a temporary address of IPv6; then the lasting one of the same network.
     """

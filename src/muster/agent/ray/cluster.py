@@ -16,7 +16,7 @@ from muster.agent.ray.tuning import defaults, in_force
 DASHBOARD_HERE = 8265  # the port at the user's end of the tunnel: Ray's own, which people know
 
 
-class Cluster:
+class RayCluster:
     """Empty until the head has an address."""
 
     def __init__(self, identity: Identity, job: Job) -> None:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from muster.agent.health.limits import warnings
-from muster.agent.log_collection import Ending, turn
+from muster.agent.log_collection import LogCollection, turn
 from muster.agent.ray import resources, settings
 from muster.agent.ray.labels import NODE_TYPE_VARIABLE, NodeFacts, node_type, probe_nvlink_domain
 from muster.agent.ray.ports import take_block
-from muster.agent.ray.resources import Share
+from muster.agent.ray.resources import ResourceShare
 from muster.agent.ray.session_logs import Keep, wanted
 from muster.agent.ray.settings import RayOptions
-from muster.agent.ray.start_attempt import Trial
+from muster.agent.ray.start_attempt import StartAttempt
 from muster.agent.ray.tuning import defaults
 from muster.process import SpawnError
 
@@ -28,7 +28,7 @@ TRY_LOGS_S = 10.0  # to keep the logs of a failed try
 
 
 @dataclass(frozen=True)
-class Order:
+class StartOrder:
     """Be the head on this address, or join the head from it, with this rank in the cycle."""
 
     address: str
@@ -53,10 +53,10 @@ class RayNode:
         self._options, self._facts, self._token = options, facts, token
         self._env = {**env, NODE_TYPE_VARIABLE: node_type(facts)}
         self._temp, self._archive = paths.temp, paths.archive
-        self._trial: Trial | None = None
-        self._order: asyncio.Future[Order] = asyncio.get_running_loop().create_future()
+        self._trial: StartAttempt | None = None
+        self._order: asyncio.Future[StartOrder] = asyncio.get_running_loop().create_future()
         self._work: asyncio.Task[None] | None = None
-        self._share: Share
+        self._share: ResourceShare
         self._domain: asyncio.Future[str | None]
         self.on_alive: Callable[[list[int]], None] = lambda ranks: None
         self.on_head: Callable[[str, int | None], None] = lambda address, dashboard: None
@@ -72,7 +72,7 @@ class RayNode:
         self._work = asyncio.create_task(self._try_until_up(self._trial))
         self._work.add_done_callback(self._ended)
 
-    def _count(self) -> Share:
+    def _count(self) -> ResourceShare:
         """This node's part of what the step has. On one machine GPUs are declared, and CPUs divided beforehand."""
         options, found = self._options, resources.probe(os.environ)
         if options.local:
@@ -100,10 +100,10 @@ class RayNode:
             self.on_note(f"{lacks}: this cluster is open to everybody who can reach it; --require-auth would refuse it")
         return None
 
-    def start(self, order: Order) -> None:
+    def start(self, order: StartOrder) -> None:
         self._order.set_result(order)
 
-    async def _new_trial(self, number: int) -> Trial:
+    async def _new_trial(self, number: int) -> StartAttempt:
         temp = f"{self._temp}.{number}"
         size = settings.block_size(self._options)
         smallest = settings.smallest_block(self._options, self._share.cpus)
@@ -111,8 +111,8 @@ class RayNode:
         if warning := held.warning():
             self.on_note(f"Ray: {warning}")
         tuning = defaults(self._options.nodes, self._options.large_from)
-        env = settings.environment(self._env, Trial.token_file(temp), tuning)
-        trial = Trial(temp, self._token, env, held)
+        env = settings.environment(self._env, StartAttempt.token_file(temp), tuning)
+        trial = StartAttempt(temp, self._token, env, held)
         trial.on_alive = lambda ranks: self.on_alive(ranks)
         trial.on_version = self._check_version
         try:
@@ -122,7 +122,7 @@ class RayNode:
             raise
         return trial
 
-    async def _try_until_up(self, trial: Trial) -> None:
+    async def _try_until_up(self, trial: StartAttempt) -> None:
         """Start Ray, again with everything fresh where that may help; then watch it until it fails or is stopped."""
         reasons: list[str] = []
         while True:
@@ -137,7 +137,7 @@ class RayNode:
             if trial.started.done() or trial.joined or failure.final or len(reasons) == TRIES:
                 break
             self.on_note(f"{failure.reason}; try {len(reasons) + 1} of {TRIES} follows")
-            await trial.stop(self._keep(f".try{len(reasons)}", Ending(True, turn(self._facts.rank), TRY_LOGS_S)))
+            await trial.stop(self._keep(f".try{len(reasons)}", LogCollection(True, turn(self._facts.rank), TRY_LOGS_S)))
             await asyncio.sleep(BACKOFF_S * 2 ** (len(reasons) - 1))
             try:
                 self._trial = trial = await self._new_trial(len(reasons))
@@ -146,7 +146,7 @@ class RayNode:
                 break
         self.on_failure(reasons[-1] if len(reasons) == 1 else f"{reasons[-1]} (try {len(reasons)} of {TRIES})")
 
-    def _start(self, trial: Trial, order: Order, facts: NodeFacts) -> None:
+    def _start(self, trial: StartAttempt, order: StartOrder, facts: NodeFacts) -> None:
         works = self._options.works(facts.rank)
         args = settings.start_arguments(facts, self._share, works, order.address, trial.temp)
         args += trial.ports.arguments()
@@ -159,13 +159,13 @@ class RayNode:
             trial.started.add_done_callback(lambda _: self.on_started())
             trial.start([f"--address={order.head}", *args], None, self._options.nodes)
 
-    def _keep(self, suffix: str, ending: Ending) -> Keep | None:
+    def _keep(self, suffix: str, ending: LogCollection) -> Keep | None:
         """A failed try's logs are kept even if the run succeeds later: they say why it took so long."""
         if ending.seconds <= 0 or not wanted(self._options.logs, ending.failed):
             return None
         return Keep(self._archive + suffix, self._options.logs_max, ending.after, ending.seconds)
 
-    async def stop(self, ending: Ending) -> None:
+    async def stop(self, ending: LogCollection) -> None:
         """End everything of Ray here; nothing is left of it but its logs, where they are wanted."""
         if self._work is not None:
             self._work.cancel()

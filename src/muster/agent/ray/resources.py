@@ -25,7 +25,7 @@ class Mismatch(ValueError):
 
 
 @dataclass(frozen=True)
-class Found:
+class NodeResources:
     """What a look around this step found; None where nothing tells."""
 
     cpus: int
@@ -37,7 +37,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Share:
+class ResourceShare:
     """What this node's part of Ray declares."""
 
     cpus: int
@@ -46,7 +46,7 @@ class Share:
     memory: int | None  # None: let Ray decide from what is free
 
 
-def share(found: Found, cpus: int | None, gpus: int | None, store: int | None, parts: int = 1) -> Share:
+def share(found: NodeResources, cpus: int | None, gpus: int | None, store: int | None, parts: int = 1) -> ResourceShare:
     """What to declare, given what was asked for; Mismatch where less is there. `parts` virtual nodes share a machine.
 
     >>> share(Found(8, False, 2, 64 << 30, True, 100 << 30), None, 2, None)
@@ -59,10 +59,10 @@ def share(found: Found, cpus: int | None, gpus: int | None, store: int | None, p
         raise Mismatch(f"this step has {found.gpus} GPUs, {gpus} were asked for (see --gpus-per-node, --gres)")
     memory = found.memory // parts
     chosen = store if store is not None else _store(memory, found.shm_free // parts, local)
-    return Share(cpus or found.cpus, gpus, chosen, memory - chosen if found.memory_limited else None)
+    return ResourceShare(cpus or found.cpus, gpus, chosen, memory - chosen if found.memory_limited else None)
 
 
-def complaint(found: Found, chosen: Share) -> str | None:
+def complaint(found: NodeResources, chosen: ResourceShare) -> str | None:
     """Ray puts an object store that does not fit into shared memory on the disk: it works, slowly."""
     if chosen.store <= found.shm_free:
         return None
@@ -90,7 +90,7 @@ def requested_gpus(gpus_per_node: int | None, gres: str | None) -> int | None:
     return sum(found) if found else None
 
 
-def probe(env: Mapping[str, str]) -> Found:
+def probe(env: Mapping[str, str]) -> NodeResources:
     """Look around. The environment is the step's own, in which Slurm tells what it gave."""
     affinity, machine = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     given = env.get("SLURM_CPUS_ON_NODE", "")
@@ -101,7 +101,9 @@ def probe(env: Mapping[str, str]) -> Found:
     total, limit = _machine_memory(), memory_limit(env)
     shm = os.statvfs("/dev/shm")
     confined = narrowed or given.isdigit()
-    return Found(cpus, confined, visible_gpus(env), min(total, limit), limit < total, shm.f_bavail * shm.f_frsize)
+    return NodeResources(
+        cpus, confined, visible_gpus(env), min(total, limit), limit < total, shm.f_bavail * shm.f_frsize
+    )
 
 
 def visible_gpus(env: Mapping[str, str]) -> int | None:

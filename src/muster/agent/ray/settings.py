@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from muster.agent.ray import labels
 from muster.agent.ray.labels import NodeFacts
 from muster.agent.ray.ports import BLOCK_SIZE, LOCAL_BLOCK_SIZE, PortBlock, smallest_size
-from muster.agent.ray.resources import Share
+from muster.agent.ray.resources import ResourceShare
 
 # AF_UNIX paths end at 107 bytes, and Ray adds about 62 for its session and socket names.
 LONGEST_TEMP_DIR = 45
@@ -71,7 +71,7 @@ def environment(base: Mapping[str, str], token_file: str, tuning: Mapping[str, s
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": token_file,
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Ray's own subreaper would end our keepers.
+        # Ray's own subreaper would end our supervisors.
         "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper": "false",
     }
 
@@ -98,7 +98,7 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def start_arguments(facts: NodeFacts, share: Share, works: bool, address: str, temp: str) -> list[str]:
+def start_arguments(facts: NodeFacts, share: ResourceShare, works: bool, address: str, temp: str) -> list[str]:
     """What head and worker have in common, but for their ports."""
     named = labels.labels(facts)
     args = [

@@ -24,14 +24,14 @@ DAEMONS = ("raylet", "gcs_server")  # the node lives and dies with these, by the
 
 
 @dataclass(frozen=True)
-class Failure:
+class StartFailure:
     """Why a try came to nothing; `final` when another one would too."""
 
     reason: str
     final: bool = False
 
 
-class Trial:
+class StartAttempt:
     """Warm, start and watch Ray once; `stop` may be called again, and ends nothing twice."""
 
     def __init__(self, temp: str, token: bytes, env: dict[str, str], held: HeldBlock) -> None:
@@ -40,7 +40,7 @@ class Trial:
         self._token, self._env, self._held = token, env, held
         self._scope = Scope("ray", directories=[temp])
         self._scope.on_orphan_exit = self._orphan_exited
-        self._scope.on_lost = lambda: self._fail("the keeper of Ray's processes was killed", final=True)
+        self._scope.on_lost = lambda: self._fail("the supervisor of Ray's processes was killed", final=True)
         self._daemons: dict[int, str] = {}
         self._commands = -1
         self._opening: asyncio.Future[Scope] | None = None
@@ -51,7 +51,7 @@ class Trial:
         self.on_alive: Callable[[list[int]], None] = lambda ranks: None
         self.joined = False  # a head that others may have joined: another one would not be theirs
         self.started: asyncio.Future[None] = loop.create_future()
-        self.failed: asyncio.Future[Failure] = loop.create_future()
+        self.failed: asyncio.Future[StartFailure] = loop.create_future()
 
     @staticmethod
     def token_file(temp: str) -> str:
@@ -65,7 +65,7 @@ class Trial:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with open(os.open(self.token_file(self.temp), flags, 0o600), "wb") as file:
             file.write(ray_token(self._token))
-        # Shielded: a keeper that has been started must be known to `stop`, also where this call is cancelled.
+        # Shielded: a supervisor that has been started must be known to `stop`, also where this call is cancelled.
         self._opening = asyncio.ensure_future(self._scope.open())
         await asyncio.shield(self._opening)
         commands, self._commands = os.pipe()
@@ -122,7 +122,7 @@ class Trial:
 
     def _find_daemons(self) -> None:
         """Remember the daemons' pids, so that the end of one is known the moment it happens."""
-        for pid in descendants(self._scope.keeper_pid):
+        for pid in descendants(self._scope.supervisor_pid):
             try:
                 with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
                     name = file.read().strip()
@@ -140,7 +140,7 @@ class Trial:
 
     def _fail(self, reason: str, final: bool = False) -> None:
         if not self.failed.done():
-            self.failed.set_result(Failure(reason, final))
+            self.failed.set_result(StartFailure(reason, final))
 
     async def stop(self, keep: Keep | None) -> None:
         """End every process of this try, keep Ray's logs if wanted, remove the directory, free the ports.

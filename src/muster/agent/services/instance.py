@@ -1,7 +1,7 @@
 """The life of one instance of a service on its node: started, probed, started again where that is wanted, ended.
 
 Every start has a scope of its own, which is closed before the next one begins: nothing of an earlier start holds a
-port, a file or a GPU. The states that are told to the lead are those of lifecycle/services.py.
+port, a file or a GPU. The states that are told to the leader are those of lifecycle/services.py.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from muster.agent.logging import say
 from muster.agent.private_dir import make_private
 from muster.agent.services import sandbox
 from muster.agent.services.launch import Launch, Where, endpoints, launch_of, probe_of
-from muster.agent.services.model import ALWAYS, NEVER, SANDBOX, Service
-from muster.agent.services.ports import Lease, take
+from muster.agent.services.model import ALWAYS, NEVER, SANDBOX, ServiceDefinition
+from muster.agent.services.ports import PortLease, take
 from muster.agent.services.probes import ANSWER_S, Probe, get_record
 from muster.lifecycle.services import ServiceState
-from muster.process import Exit, Log, Owned, Scope, SpawnError
+from muster.process import Exit, Log, ManagedProcess, Scope, SpawnError
 from muster.process.memory_file import memory_file
 
 GRACE_S = 5.0  # between TERM and KILL, at the end of a cycle or run
@@ -37,22 +37,22 @@ NOT_STARTED = 127  # as a shell says it
 PORT_TRIES = 3  # when others take the ports that it was given
 
 
-class Instance:
+class ServiceInstance:
     """Runs from `start` to `close`; what becomes of it is told."""
 
     def __init__(
         self,
-        service: Service,
+        service: ServiceDefinition,
         where: Where,
         directory: str,
         log: str,
-        leases: dict[str, Lease],
+        leases: dict[str, PortLease],
         tell: Callable[..., None],
     ) -> None:
-        """`directory` is made anew for each start; `leases` by the ports' names; `tell` sends the lead a word."""
+        """`directory` is made anew for each start; `leases` by the ports' names; `tell` sends the leader a word."""
         self._service, self._where, self._directory = service, where, directory
         self._log = Log(log, LOG_BYTES)
-        self._leases, self._tell_lead = leases, tell
+        self._leases, self._tell_leader = leases, tell
         self._closing = asyncio.Event()
         self._work: asyncio.Future[None] | None = None
         self._confirming: asyncio.Future[None] | None = None
@@ -91,11 +91,11 @@ class Instance:
         self._confirming = asyncio.ensure_future(self._confirm(version))
 
     async def _confirm(self, version: int) -> None:
-        """Tell the lead when this node's endpoint serves those members."""
+        """Tell the leader when this node's endpoint serves those members."""
         while not self._closing.is_set():
             found = await get_record(sandbox.LOOPBACK, self.ports[sandbox.HTTP], "/gateway")
             if found is not None and found.get("version") == version:
-                self._tell_lead("service_serves", service=self._service.name, version=version)
+                self._tell_leader("service_serves", service=self._service.name, version=version)
                 return
             await asyncio.sleep(CONFIRM_S)
 
@@ -119,7 +119,7 @@ class Instance:
                 return
 
     async def _goes_on(self, exit: Exit, stolen: list[str]) -> bool:
-        """Whether it is to be started again; else the lead has been told why not."""
+        """Whether it is to be started again; else the leader has been told why not."""
         service = self._service
         if not self._was_ready:
             ports = ", ".join(f"{self._leases[name].number} ({name})" for name in stolen)
@@ -188,7 +188,7 @@ class Instance:
             await scope.close(GRACE_S if self._closing.is_set() else LEFTOVER_GRACE_S)
             await _off_loop(self._remove_directory)
 
-    async def _spawn(self, scope: Scope, launch: Launch) -> Owned:
+    async def _spawn(self, scope: Scope, launch: Launch) -> ManagedProcess:
         for lease in self._leases.values():
             lease.give()
         # On no disk, since it may hold a token.
@@ -199,7 +199,7 @@ class Instance:
             if stdin is not None:
                 os.close(stdin)
 
-    async def _until_over(self, process: Owned) -> Exit:
+    async def _until_over(self, process: ManagedProcess) -> Exit:
         """It ended, or is to end: then whoever closes the scope ends it."""
         waiting: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(process.wait()),
@@ -216,7 +216,7 @@ class Instance:
             await asyncio.sleep(LOAD_S)
             load = await get_record(sandbox.LOOPBACK, self.ports[sandbox.HTTP], "/load")
             if load is not None:
-                self._tell_lead("service_load", service=self._service.name, load=load)
+                self._tell_leader("service_load", service=self._service.name, load=load)
 
     async def _until_ready(self, probe: Probe) -> None:
         begun, pause, said = time.monotonic(), FIRST_PAUSE_S, ""
@@ -270,7 +270,7 @@ class Instance:
 
     def _tell(self, state: ServiceState, words: str = "") -> None:
         url, between = endpoints(self._service, self._where.address, self.ports)
-        self._tell_lead(
+        self._tell_leader(
             "service",
             service=self._service.name,
             state=state.value,
@@ -287,5 +287,5 @@ class Instance:
 
 
 async def _off_loop(work: Callable[..., Any], *args: Any) -> Any:
-    """File operations, on a thread: the filesystem may pause for longer than the lead waits for a heartbeat."""
+    """File operations, on a thread: the filesystem may pause for longer than the leader waits for a heartbeat."""
     return await asyncio.get_running_loop().run_in_executor(None, work, *args)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.agent.services import probes, sandbox, templating
-from muster.agent.services.model import SANDBOX, Service
+from muster.agent.services.model import SANDBOX, ServiceDefinition
 from muster.agent.services.probes import Probe
 from muster.rundir.redaction import redact_words
 
@@ -37,7 +37,7 @@ class Launch:
     stdin: bytes | None = None
 
 
-def launch_of(service: Service, where: Where, ports: Mapping[str, int], directory: str) -> Launch:
+def launch_of(service: ServiceDefinition, where: Where, ports: Mapping[str, int], directory: str) -> Launch:
     """With everything put in that is known only now."""
     values = templating.placeholders(ports, where.address, directory)
     own = {name: templating.filled(value, values) for name, value in service.env.items()}
@@ -55,7 +55,7 @@ def launch_of(service: Service, where: Where, ports: Mapping[str, int], director
     return Launch([templating.filled(word, values) for word in service.command], env)
 
 
-def endpoints(service: Service, address: str, ports: Mapping[str, int]) -> tuple[str | None, str | None]:
+def endpoints(service: ServiceDefinition, address: str, ports: Mapping[str, int]) -> tuple[str | None, str | None]:
     """For clients; and, of a sandbox, for the other nodes."""
     if service.kind == SANDBOX:
         return templating.url_of(service, sandbox.LOOPBACK, ports), sandbox.between(address, ports)
@@ -63,7 +63,7 @@ def endpoints(service: Service, address: str, ports: Mapping[str, int]) -> tuple
 
 
 def probe_of(
-    service: Service,
+    service: ServiceDefinition,
     where: Where,
     ports: Mapping[str, int],
     directory: str,

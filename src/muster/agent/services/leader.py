@@ -1,4 +1,4 @@
-"""What the lead knows of services beyond their states: where they are, for driver, status and run directory."""
+"""What the leader knows of services beyond their states: where they are, for driver, status and run directory."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from muster.agent.control.connections import Members
+from muster.agent.control.connections import Connections
 from muster.agent.job import Identity
-from muster.agent.leader.log_tail import Tails
-from muster.agent.leader.status_publisher import Publisher
+from muster.agent.leader.log_tail import LogTails
+from muster.agent.leader.status_publisher import StatusPublisher
 from muster.agent.logging import say
 from muster.agent.ray.settings import file_name
 from muster.agent.services.discovery import reachable, variables
 from muster.lifecycle import events as m
 from muster.lifecycle.config import FAIL
-from muster.lifecycle.services import Instance, ServiceState
-from muster.lifecycle.state_machine import Protocol
+from muster.lifecycle.services import PlannedInstance, ServiceState
+from muster.lifecycle.state_machine import RunStateMachine
 from muster.rundir import write_json
 
 SERVE_S = 30.0  # until which every endpoint serves all sandboxes: nginx takes seconds for thousands
@@ -42,16 +42,16 @@ class LeadServices:
     def __init__(
         self,
         identity: Identity,
-        protocol: Protocol,
-        publisher: Publisher,
-        members: Members,
+        protocol: RunStateMachine,
+        publisher: StatusPublisher,
+        members: Connections,
         off_loop: Callable[..., Awaitable[Any]],
         watch: Callable[[asyncio.Future[Any]], None],
         feed: Callable[[m.Event], None],
-        tails: Tails,
+        tails: LogTails,
         entitled: Callable[[], bool],
     ) -> None:
-        """`entitled`: whether this is still the lead, whose records count."""
+        """`entitled`: whether this is still the leader, whose records count."""
         self._tails = tails
         self._identity, self._protocol, self._publisher, self._members = identity, protocol, publisher, members
         self._off_loop, self._watch, self._feed, self._entitled = off_loop, watch, feed, entitled
@@ -126,7 +126,7 @@ class LeadServices:
                 self._writing = asyncio.ensure_future(self._write())
                 self._watch(self._writing)
 
-    def _note(self, change: Instance) -> None:
+    def _note(self, change: PlannedInstance) -> None:
         if change.state is ServiceState.STARTING:
             return
         host, told = self._protocol.nodes[change.rank].host, self._of(change)
@@ -147,7 +147,7 @@ class LeadServices:
             self._all_ready.add(change.service)
             self._publisher.phase(f"service {change.service} is ready: {count} of {wanted}")
 
-    def _note_failure(self, failure: Instance) -> None:
+    def _note_failure(self, failure: PlannedInstance) -> None:
         outcome, node = self._protocol.outcome, self._protocol.nodes[failure.rank]
         if outcome is not None and outcome.phase == "service":
             attempt, cycle = self._identity.attempt, self._protocol.cycle
@@ -198,7 +198,7 @@ class LeadServices:
             **self._entry(name),
             "local": any(self._of(one).between for one in protocol.services.of(name)),
         }
-        return {**record, "urls": reachable(record, protocol.lead)[1]}
+        return {**record, "urls": reachable(record, protocol.leader)[1]}
 
     async def _write(self) -> None:
         """Until nothing has changed since the last time."""
@@ -259,10 +259,10 @@ class LeadServices:
 
     # -- small questions ----------------------------------------------------------------------------------------
 
-    def _of(self, instance: Instance) -> Told:
+    def _of(self, instance: PlannedInstance) -> Told:
         return self._told.get((instance.service, instance.rank), Told())
 
-    def _ready(self, name: str) -> list[Instance]:
+    def _ready(self, name: str) -> list[PlannedInstance]:
         return [one for one in self._protocol.services.of(name) if one.state is ServiceState.READY]
 
     def _count(self, name: str) -> tuple[int, int]:

@@ -17,7 +17,7 @@ NEVER, ON_FAILURE, ALWAYS = "never", "on-failure", "always"
 
 
 @dataclass(frozen=True)
-class Service:
+class ServiceDefinition:
     """One of them, resolved. Field names are the job file's."""
 
     name: str
@@ -34,17 +34,17 @@ class Service:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of a sandbox
 
     @classmethod
-    def from_record(cls, name: str, record: Mapping[str, Any]) -> Service:
+    def from_record(cls, name: str, record: Mapping[str, Any]) -> ServiceDefinition:
         known = {key: record[key] for key in cls.__dataclass_fields__ if key in record}
         ready = {how: what for how, what in (record.get("ready") or {}).items() if what is not None}
         return cls(**{**known, "name": name, "ready": ready})
 
 
-def load_services(run: RunPaths) -> dict[str, Service]:
+def load_services(run: RunPaths) -> dict[str, ServiceDefinition]:
     """From a file of mode 0600: what they are given may be secret."""
     with open(run.services, encoding="utf-8") as file:
         records: dict[str, Any] = json.load(file)
-    return {name: Service.from_record(name, record) for name, record in records.items()}
+    return {name: ServiceDefinition.from_record(name, record) for name, record in records.items()}
 
 
 def service_variables(run: RunPaths) -> dict[str, str]:

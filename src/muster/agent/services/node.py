@@ -1,4 +1,4 @@
-"""A node's services in one cycle: ports first, so that Ray can know them; then instances, on the lead's word."""
+"""A node's services in one cycle: ports first, so that Ray can know them; then instances, on the leader's word."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from muster.agent.job import Identity, Job
 from muster.agent.logging import say
 from muster.agent.ray.settings import RayOptions, block_size, file_name, temp_dir
 from muster.agent.services import sandbox, templating
-from muster.agent.services.instance import Instance
+from muster.agent.services.instance import ServiceInstance
 from muster.agent.services.launch import Where, endpoints
-from muster.agent.services.model import AUTO, SANDBOX, Service, load_services
-from muster.agent.services.ports import Lease, take
+from muster.agent.services.model import AUTO, SANDBOX, ServiceDefinition, load_services
+from muster.agent.services.ports import PortLease, take
 from muster.lifecycle.services import ALL, HEAD, ServiceState
 
 
@@ -23,12 +23,12 @@ class NodeServices:
     """Made for each cycle; `close` returns when nothing of them is left."""
 
     def __init__(self, identity: Identity, cycle: int, address: str, token: bytes, tell: Callable[..., None]) -> None:
-        """`tell` sends the lead a message: its kind, and its fields by name."""
+        """`tell` sends the leader a message: its kind, and its fields by name."""
         self._identity, self._cycle, self._address, self._token = identity, cycle, address, token
-        self._tell_lead = tell
-        self._services: dict[str, Service] = {}
-        self._leases: dict[str, dict[str, Lease]] = {}  # of services that have not been started
-        self._instances: dict[str, Instance] = {}
+        self._tell_leader = tell
+        self._services: dict[str, ServiceDefinition] = {}
+        self._leases: dict[str, dict[str, PortLease]] = {}  # of services that have not been started
+        self._instances: dict[str, ServiceInstance] = {}
         self._members: dict[str, tuple[int, Sequence[str]]] = {}
 
     async def prepare(self, leads: bool) -> None:
@@ -38,7 +38,7 @@ class NodeServices:
             if service.scope == ALL or (service.scope == HEAD and leads):
                 self._lease(service)
 
-    def _load(self) -> tuple[dict[str, Service], Where]:
+    def _load(self) -> tuple[dict[str, ServiceDefinition], Where]:
         identity = self._identity
         env = job_environment(os.environ, given_variables(identity), identity, self._cycle)
         env["MUSTER_SERVICES_DIR"] = identity.attempt.services_dir
@@ -64,18 +64,18 @@ class NodeServices:
             identity, cycle = self._identity, self._cycle
             directory = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank)
             log = identity.attempt.service_log(name, file_name(identity.host), cycle)
-            instance = Instance(
+            instance = ServiceInstance(
                 service, self._where, f"{directory}.service-{name}", log, self._leases.pop(name), self._tell
             )
             instance.members = self._members.get(name)
             self._instances[name] = instance
             instance.start()
 
-    def _lease(self, service: Service) -> bool:
+    def _lease(self, service: ServiceDefinition) -> bool:
         """Whether it has its ports; a failure is told."""
         if service.name in self._leases:
             return True
-        leases: dict[str, Lease] = {}
+        leases: dict[str, PortLease] = {}
         wanted = sandbox.ports(service.ports) if service.kind == SANDBOX else service.ports
         try:
             for port, number in sorted(wanted.items(), key=lambda item: item[1] == AUTO):  # fixed ones first
@@ -90,7 +90,7 @@ class NodeServices:
         self._leases[service.name] = {port: leases[port] for port in wanted}
         return True
 
-    def _seed(self, service: Service, port: str) -> str:
+    def _seed(self, service: ServiceDefinition, port: str) -> str:
         """Clients find a sandbox on loopback: there the same port on all nodes is a help."""
         run = self._identity.run.run_id
         same = service.kind == SANDBOX and port == sandbox.HTTP
@@ -112,7 +112,7 @@ class NodeServices:
     def _tell(self, kind: str, **fields: Any) -> None:
         if fields.get("words"):
             say(f"service {fields['service']}: {fields['state']}: {fields['words']}")
-        self._tell_lead(kind, cycle=self._cycle, **fields)
+        self._tell_leader(kind, cycle=self._cycle, **fields)
 
 
 def pinned_ports(identity: Identity, job: Job) -> range:

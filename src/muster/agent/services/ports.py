@@ -15,10 +15,10 @@ from collections.abc import Container, Iterator
 
 from muster.agent.logging import say
 from muster.agent.ray.ports import RAY_FROM, bind, lease_name
-from muster.port_ranges import HostPorts, Zone, hold_name, host_ports, is_in_a_block, parted
+from muster.port_ranges import HostPorts, Zone, hold_name, host_ports, is_in_a_block, loss_reason
 
 
-class Lease:
+class PortLease:
     """One port, until it is released."""
 
     def __init__(self, number: int, pinned: bool, guard: socket.socket, held: socket.socket) -> None:
@@ -41,7 +41,7 @@ class Lease:
         self._guard.close()
 
 
-def take(seed: str, pinned: int | None = None, avoid: Container[int] = ()) -> Lease:
+def take(seed: str, pinned: int | None = None, avoid: Container[int] = ()) -> PortLease:
     """The pinned port; else the first free one that is not to be avoided, from a place that depends on the seed."""
     if pinned is not None:
         lease = _lease(pinned, pinned=True)
@@ -62,13 +62,13 @@ def take(seed: str, pinned: int | None = None, avoid: Container[int] = ()) -> Le
 def candidates(seed: str, host: HostPorts) -> Iterator[tuple[Zone, int]]:
     """Every port there is, once; the best first."""
     for zone in host.zones():
-        for runs in parted(zone.runs, RAY_FROM):
+        for runs in loss_reason(zone.runs, RAY_FROM):
             ports = [port for run in runs for port in run]
             start = zlib.crc32(seed.encode()) % len(ports) if ports else 0
             yield from ((zone, port) for port in ports[start:] + ports[:start])
 
 
-def _lease(number: int, pinned: bool) -> Lease | None:
+def _lease(number: int, pinned: bool) -> PortLease | None:
     """None where the port is taken, or, unless it is pinned, in a block that an agent holds for Ray."""
     guard = hold_name(lease_name(number))
     if guard is None:
@@ -77,4 +77,4 @@ def _lease(number: int, pinned: bool) -> Lease | None:
     if held is None:
         guard.close()
         return None
-    return Lease(number, pinned, guard, held)
+    return PortLease(number, pinned, guard, held)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from muster.agent.ray.settings import join_address
-from muster.agent.services.model import Service
+from muster.agent.services.model import ServiceDefinition
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z][a-z0-9_-]*)\}")  # ${name} is the shell's
 ALWAYS_PASSED = (
@@ -57,7 +57,7 @@ def main_port(ports: Sequence[str]) -> str | None:
     return next((name for name in ("http", "https") if name in ports), next(iter(ports), None))
 
 
-def url_of(service: Service, address: str, ports: Mapping[str, int]) -> str | None:
+def url_of(service: ServiceDefinition, address: str, ports: Mapping[str, int]) -> str | None:
     """Where it can be reached; None for one without ports.
 
     >>> url_of(Service("judge", ready={"http": "/"}), "10.0.0.1", {"api": 7001})

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, Job
-from muster.agent.ray.cluster import Cluster
+from muster.agent.ray.cluster import RayCluster
 from muster.agent.ray.settings import file_name
 from muster.agent.services.discovery import published_variables
 from muster.rundir import AttemptPaths, RunPaths, read_record
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
         base = agent_environment(attempt, rank)
         identity = Identity.from_environment(run.root, base)
         job = Job.load(run)
-        cluster = Cluster(identity, job)
+        cluster = RayCluster(identity, job)
         cluster.address = None if address == NO_ADDRESS else address
         env = cluster.environment(job_environment(base, given_variables(identity), identity, cycle))
         env.update({name: os.environ[name] for name in _TERMINALS_OWN if name in os.environ})
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
         print(f"muster: {error}", file=sys.stderr)
         return NOT_THERE
     mark = os.path.join(attempt.sessions_dir, f"{file_name(identity.host)}-{os.getpid()}")
-    return Session(mark, read_record(attempt.node_record(rank))["pid"]).run(command, env)
+    return AttachedSession(mark, read_record(attempt.node_record(rank))["pid"]).run(command, env)
 
 
 def agent_environment(attempt: AttemptPaths, rank: int) -> dict[str, str]:
@@ -88,7 +88,7 @@ def shell_of(env: Mapping[str, str]) -> str:
     return chosen if os.access(chosen, os.X_OK) else "/bin/sh"
 
 
-class Session:
+class AttachedSession:
     """The command's parent: it keeps a file in the run directory while the command lasts, and leaves with its code.
 
     So an idle cluster knows that it is in use, on whichever of its nodes. When the node's agent has gone, the command

@@ -21,7 +21,7 @@ RAY_LOOK_S = 5.0
 SESSION_SILENT_S = 100.0
 
 
-class Idle:
+class IdleCluster:
     """How long nobody has used the cluster. Pure: the time is told."""
 
     def __init__(self, timeout: float, now: float) -> None:
@@ -34,7 +34,7 @@ class Idle:
         return now - self._used >= self._timeout
 
 
-class Sessions:
+class OpenSessions:
     """Shells and commands on the nodes, by their files: one that is not touched any more was killed.
 
     Change is what counts, not the files' times: hosts' clocks differ.
@@ -57,7 +57,7 @@ class Use:
 
     def __init__(self, attempt: AttemptPaths, ray_jobs: Callable[[], bool]) -> None:
         self._attempt, self._ray_jobs = attempt, ray_jobs
-        self._sessions = Sessions()
+        self._sessions = OpenSessions()
         self._guests: set[str] = set()
 
     def look(self, now: float) -> bool:
@@ -97,7 +97,7 @@ def main(argv: list[str]) -> int:
     ends = f"after {timeout:g} s without use, or " if timeout else ""
     print(f"muster: the cluster is ready; it ends {ends}with: muster down {run.run_id}", flush=True)
     use = Use(attempt, _ray_jobs(min(RAY_LOOK_S, timeout / 4))) if timeout else None
-    idle = Idle(timeout or 0.0, time.monotonic())
+    idle = IdleCluster(timeout or 0.0, time.monotonic())
     while True:
         if os.path.basename(attempt.down_request) in os.listdir(attempt.root):
             print(f"muster: {read_record(attempt.down_request).get('reason', 'asked to end')}", flush=True)

@@ -33,7 +33,7 @@ def poll_interval(nodes: int) -> float:
     return min(0.25, 0.01 * max(1.0, nodes / 4))
 
 
-class Meeting:
+class SharedFilesystemProbe:
     """One node's part of it."""
 
     def __init__(self, directory: str, rank: int, nodes: int, patience: Patience) -> None:
@@ -48,7 +48,7 @@ class Meeting:
         self._write(f"{HERE}{self._rank}", "")
         found: dict[str, Any] = {"seen": True, "canary_s": seen, "small_file_s": self._time_small_files()}
         if self._nodes > 1:
-            found.update(self._lead() if self._rank == 0 else self._answer())
+            found.update(self._leader() if self._rank == 0 else self._answer())
         return found
 
     def _await_canary(self, text: str) -> float | None:
@@ -74,7 +74,7 @@ class Meeting:
 
     # -- rank 0 ---------------------------------------------------------------------------------------------------
 
-    def _lead(self) -> dict[str, Any]:
+    def _leader(self) -> dict[str, Any]:
         others = set(range(1, self._nodes))
         present = self._await_arrival(others)
         rounds = [self._ping(number, present) for number in range(ROUNDS)]
@@ -170,6 +170,6 @@ def attend(order: dict[str, Any], rank: int) -> dict[str, Any]:
     """This node's part of the meeting that the order describes; a filesystem that fails is told, not raised."""
     patience = Patience(**order["patience"])
     try:
-        return Meeting(order["directory"], rank, order["nodes"], patience).attend(order["canary"])
+        return SharedFilesystemProbe(order["directory"], rank, order["nodes"], patience).attend(order["canary"])
     except OSError as error:
         return {"seen": True, "error": f"{error.strerror or error} ({error.filename or order['directory']})"}

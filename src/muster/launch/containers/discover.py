@@ -12,7 +12,7 @@ from pathlib import Path
 from muster.errors import Mistake
 from muster.launch.containers import render as pure
 from muster.launch.containers.render import Container, Mount
-from muster.launch.target import Place
+from muster.launch.target import Target
 from muster.spec import JobSpec
 
 APPTAINER = ("apptainer", "singularity")
@@ -21,7 +21,7 @@ NO_HOME = "--no-container-mount-home"  # pyxis's
 NODE_LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/local")
 
 
-def container_of(spec: JobSpec, place: Place, workdir: str, runs: str, cwd: Path) -> Container | None:
+def container_of(spec: JobSpec, place: Target, workdir: str, runs: str, cwd: Path) -> Container | None:
     """Everything decided about the job's container; None for a job without one."""
     if spec.container_image is None:
         return None
@@ -108,7 +108,7 @@ def _help(program: str) -> str:
     return done.stdout + done.stderr
 
 
-def _check_image(image: str, place: Place) -> None:
+def _check_image(image: str, place: Target) -> None:
     """A mistyped image is found before hours in the queue; one that only the nodes may have is theirs to find."""
     elsewhere = place.kind != "local" and (
         not os.path.isdir(os.path.dirname(image)) or any(Path(top) in Path(image).parents for top in NODE_LOCAL)

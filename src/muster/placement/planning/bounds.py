@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from muster.placement.planning.encoding import Demand, Piece, Problem, State
 
 
-def hopeless(problem: Problem, level: int, left: int, state: State) -> bool:
+def proves_infeasible(problem: Problem, level: int, left: int, state: State) -> bool:
     """True only when the demands from this level on, of whose first `left` replicas are to be placed, cannot fit."""
     rest = problem.demands[level:]
     wanted = [left, *(demand.replicas for demand in rest[1:])]

@@ -10,7 +10,7 @@ from muster.placement.planning import explain
 from muster.placement.planning.cluster import Cluster
 from muster.placement.planning.encoding import Demand, Problem, in_numbers
 from muster.placement.planning.request import STRICT_PACK, Model, Shape, checked
-from muster.placement.planning.search import WORK, Found, Verdict, solve
+from muster.placement.planning.search import WORK, SearchResult, SearchVerdict, solve
 
 FREE, TOTAL = "free", "total"  # what a plan is made against
 
@@ -70,16 +70,18 @@ def plan(cluster: Cluster, models: Sequence[Model], *, against: str = FREE, work
         return Plan(Outcome.FITS, against, cluster, (), (), {})
     found, problem = _best(cluster, models, against == TOTAL, work)
     outcome = Outcome.FITS
-    if found.verdict is not Verdict.FOUND:
+    if found.verdict is not SearchVerdict.FOUND:
         empty = found if against == TOTAL else _best(cluster, models, True, work)[0]
-        outcome = {Verdict.FOUND: Outcome.BUSY, Verdict.NONE: Outcome.INFEASIBLE, Verdict.UNKNOWN: Outcome.UNDECIDED}[
-            empty.verdict
-        ]
+        outcome = {
+            SearchVerdict.FOUND: Outcome.BUSY,
+            SearchVerdict.NONE: Outcome.INFEASIBLE,
+            SearchVerdict.UNKNOWN: Outcome.UNDECIDED,
+        }[empty.verdict]
     missing = {problem.demands[level].model.name: count for level, count in found.missing.items()}
     return Plan(outcome, against, cluster, models, _by_replica(cluster, models, problem, found), missing)
 
 
-def _best(cluster: Cluster, models: Sequence[Model], total: bool, work: int) -> tuple[Found, Problem]:
+def _best(cluster: Cluster, models: Sequence[Model], total: bool, work: int) -> tuple[SearchResult, Problem]:
     """In one of two orders: the largest models first, or those first that may go to the fewest nodes."""
     problem = in_numbers(cluster, models, total)
     sizes = {demand.model.name: _share(demand, problem) for demand in problem.demands}
@@ -90,7 +92,7 @@ def _best(cluster: Cluster, models: Sequence[Model], total: bool, work: int) -> 
     for order in [by_size] if by_size == by_choice else [by_size, by_choice]:
         problem = in_numbers(cluster, order, total)
         results.append((solve(problem, work), problem))
-        if results[-1][0].verdict is not Verdict.UNKNOWN:
+        if results[-1][0].verdict is not SearchVerdict.UNKNOWN:
             return results[-1]
     return results[0]
 
@@ -102,7 +104,9 @@ def _share(demand: Demand, problem: Problem) -> float:
     return max((need / most if most else 1.0 for need, most in zip(needs, largest, strict=True)), default=1.0)
 
 
-def _by_replica(cluster: Cluster, models: Sequence[Model], problem: Problem, found: Found) -> tuple[PlacedReplica, ...]:
+def _by_replica(
+    cluster: Cluster, models: Sequence[Model], problem: Problem, found: SearchResult
+) -> tuple[PlacedReplica, ...]:
     """In the order of the request; replicas are numbered as they were placed."""
     numbered: dict[str, list[PlacedReplica]] = {model.name: [] for model in models}
     for placed in found.placed:

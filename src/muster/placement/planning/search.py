@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from muster.placement.planning.bounds import hopeless
+from muster.placement.planning.bounds import proves_infeasible
 from muster.placement.planning.encoding import Piece, Problem, State, Vector
 
 WORK = 1_000_000  # classes looked at; one or two seconds' worth
@@ -22,7 +22,7 @@ Rank = tuple[int, ...]
 Prefer = Callable[[Piece, int, Vector, int], Rank]  # shape, room for so many bundles, free, other models allowed there
 
 
-class Verdict(Enum):
+class SearchVerdict(Enum):
     FOUND = "found"
     NONE = "none"  # proven
     UNKNOWN = "unknown"  # out of budget
@@ -38,27 +38,27 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What came of it. Without a full placement, `placed` is a partial one and `missing` what it leaves out."""
 
-    verdict: Verdict
+    verdict: SearchVerdict
     placed: Sequence[Placed]
     missing: dict[int, int] = field(default_factory=dict)  # level -> replicas without a place
 
 
-def solve(problem: Problem, work: int = WORK) -> Found:
+def solve(problem: Problem, work: int = WORK) -> SearchResult:
     """The first of the ways that finds a placement, or a proof that there is none."""
-    partial: list[Found] = []
+    partial: list[SearchResult] = []
     for prefer in (tight, roomy):
         found = descend(problem, prefer)
         if not found.missing:
             return found
         partial.append(found)
     best = min(partial, key=lambda found: sum(found.missing.values()))
-    if hopeless(problem, 0, problem.demands[0].replicas, problem.start()):
-        return Found(Verdict.NONE, best.placed, best.missing)
+    if proves_infeasible(problem, 0, problem.demands[0].replicas, problem.start()):
+        return SearchResult(SearchVerdict.NONE, best.placed, best.missing)
     result = Search(problem, work).run()
-    return result if result.verdict is Verdict.FOUND else Found(result.verdict, best.placed, best.missing)
+    return result if result.verdict is SearchVerdict.FOUND else SearchResult(result.verdict, best.placed, best.missing)
 
 
 # -- which node first ---------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def apply(problem: Problem, level: int, state: State, piece: Piece, split: Split
 # -- the two ways -------------------------------------------------------------------------------------------------
 
 
-def descend(problem: Problem, prefer: Prefer) -> Found:
+def descend(problem: Problem, prefer: Prefer) -> SearchResult:
     """Place each replica where it is preferred and never look back; what finds no place is left out."""
     state, placed, missing = problem.start(), [], {}
     for level, demand in enumerate(problem.demands):
@@ -162,7 +162,7 @@ def descend(problem: Problem, prefer: Prefer) -> Found:
             state, place = apply(problem, level, state, *choice)
             placed.append(place)
         state = problem.beyond(state)
-    return Found(Verdict.NONE if missing else Verdict.FOUND, placed, missing)
+    return SearchResult(SearchVerdict.NONE if missing else SearchVerdict.FOUND, placed, missing)
 
 
 @dataclass
@@ -187,13 +187,13 @@ class Search:
         self.work = work
         self.failed: set[object] = set()
 
-    def run(self) -> Found:
+    def run(self) -> SearchResult:
         frames = [self._frame(0, self.problem.demands[0].replicas, self.problem.start())]
         placed: list[Placed] = []
         while frames:
             frame = frames[-1]
             if frame.level == len(self.problem.demands):
-                return Found(Verdict.FOUND, placed)
+                return SearchResult(SearchVerdict.FOUND, placed)
             choice = next(frame.options, None)
             if choice is None:
                 self.failed.add(frame.key())
@@ -203,13 +203,13 @@ class Search:
                 continue
             self.work -= 1 + len(frame.state)
             if self.work < 0:
-                return Found(Verdict.UNKNOWN, placed)
+                return SearchResult(SearchVerdict.UNKNOWN, placed)
             state, place = apply(self.problem, frame.level, frame.state, *choice)
             child = self._next(frame, state)
             if not self._lost(child):
                 frames.append(child)
                 placed.append(place)
-        return Found(Verdict.NONE, [])
+        return SearchResult(SearchVerdict.NONE, [])
 
     def _next(self, frame: Frame, state: State) -> Frame:
         if frame.left > 1:
@@ -225,4 +225,4 @@ class Search:
     def _lost(self, frame: Frame) -> bool:
         if frame.level == len(self.problem.demands):
             return False
-        return frame.key() in self.failed or hopeless(self.problem, frame.level, frame.left, frame.state)
+        return frame.key() in self.failed or proves_infeasible(self.problem, frame.level, frame.left, frame.state)

@@ -85,9 +85,9 @@ def shape_for(cluster: Cluster, gpus: int, ignore_head: bool) -> ReplicaBundleSp
 
 
 def _surveyed(head_node_id: str | None) -> Cluster:
-    from muster.placement.runtime.nodes import survey  # needs Ray
+    from muster.placement.runtime.nodes import discover_nodes  # needs Ray
 
-    return survey(head_node_id)
+    return discover_nodes(head_node_id)
 
 
 def _from_topology(topology: Sequence[Mapping[str, Any]]) -> Cluster:

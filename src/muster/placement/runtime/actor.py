@@ -1,6 +1,6 @@
 """The actor that owns one program: everything the program starts is gone when the actor is, however it ends.
 
-The program runs in a scope (muster.process), so its keeper outlives the actor and ends all of it: after ray.kill, a
+The program runs in a scope (muster.process), so its supervisor outlives the actor and ends all of it: after ray.kill, a
 killed worker or raylet, a removed placement group. Ray does not end an actor by its own means while a method runs; so
 no method but `run` takes long, and nobody needs that one.
 
@@ -22,10 +22,10 @@ from typing import Any
 import ray
 
 from muster.placement.runtime import ports
-from muster.placement.runtime.health import Watch
+from muster.placement.runtime.health import ProgramHealth
 from muster.placement.runtime.owner import Owner
 from muster.placement.runtime.probe import NONE, Probe, ask
-from muster.process import Exit, Log, Owned, Scope, SpawnError
+from muster.process import Exit, Log, ManagedProcess, Scope, SpawnError
 
 LOST_OWNER_GRACE_S = 2.0  # for the program, when the actor is gone
 LEFTOVER_GRACE_S = 2.0  # for what an ended program left behind
@@ -38,10 +38,10 @@ class SubprocessActor:
 
     def __init__(self) -> None:
         self._scope: Scope | None = None
-        self._process: Owned | None = None
+        self._process: ManagedProcess | None = None
         self._ended: asyncio.Future[Exit] | None = None
         self._log_file: str | None = None
-        self._watch: Watch | None = None
+        self._watch: ProgramHealth | None = None
         self._owner: Owner | None = None
         self._since: float | None = None
 
@@ -75,21 +75,21 @@ class SubprocessActor:
             await self._close(0.0)
             return {**self._facts(), "error": f"{argv[0] if argv else 'nothing'} could not be started: {error}"}
         probe = probe or Probe(NONE)
-        self._watch = Watch(probe, lambda: ask(probe, known["host"], int(known.get("port", 0))))
+        self._watch = ProgramHealth(probe, lambda: ask(probe, known["host"], int(known.get("port", 0))))
         self._watching = asyncio.ensure_future(self._watch.run(self._ended))
         return {**known, "address": known["host"], **self._facts()}
 
     async def _start(self, argv: list[str], env: dict[str, str], lost_owner_grace: float) -> asyncio.Future[Exit]:
         assert self._log_file is not None
         os.makedirs(os.path.dirname(self._log_file) or ".", exist_ok=True)
-        # We are no subreaper, or the keeper would be our child, and Ray kills those.
+        # We are no subreaper, or the supervisor would be our child, and Ray kills those.
         self._scope = await Scope(type(self).__name__, lost_owner_grace=lost_owner_grace, cgroup=True).open()
         # What a former start wrote to the log stays.
         self._process = await self._scope.spawn(argv, env=env, log=Log(self._log_file))
         self._since = time.time()
         return asyncio.ensure_future(self._follow(self._process))
 
-    async def _follow(self, process: Owned) -> Exit:
+    async def _follow(self, process: ManagedProcess) -> Exit:
         exit = await process.wait()
         await self._close(LEFTOVER_GRACE_S)
         return exit

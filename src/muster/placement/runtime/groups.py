@@ -17,7 +17,7 @@ from muster.placement.planning.cluster import Cluster
 from muster.placement.planning.planner import TOTAL, Outcome, plan
 from muster.placement.planning.request import PACK, STRATEGIES, Model
 from muster.placement.planning.shape import ReplicaBundleSpec
-from muster.placement.runtime.nodes import survey
+from muster.placement.runtime.nodes import discover_nodes
 
 PLACEMENT_GROUP_READY_TIMEOUT_S = 180.0
 DETACHED = "detached"
@@ -107,7 +107,9 @@ def _await(
             continue
         for request, group in pending:
             if _state(group) == "INFEASIBLE":
-                raise PlacementError(f"placement group {request.name!r} can never be had: {why_not(request, survey())}")
+                raise PlacementError(
+                    f"placement group {request.name!r} can never be had: {why_not(request, discover_nodes())}"
+                )
         pending = [(request, group) for request, group in pending if not group.wait(timeout_seconds=0)]
         line = f"{total - len(pending)} of {total} placement groups are ready"
         if line != told:
@@ -115,7 +117,7 @@ def _await(
             told = line
         if pending and time.monotonic() >= deadline:
             names = ", ".join(request.name for request, _ in pending)
-            reason = why_not(pending[0][0], survey())
+            reason = why_not(pending[0][0], discover_nodes())
             raise PlacementError(f"after {timeout_s:g} s placement groups are not ready: {names}\n{reason}")
 
 

@@ -18,7 +18,7 @@ from muster.placement.runtime.probe import NONE, Probe
 STARTING, READY, FAILING, ENDED = "starting", "ready", "failing", "ended"
 
 
-class Watch:
+class ProgramHealth:
     """Asks again and again; every change of state has a number, so that nobody misses one."""
 
     def __init__(self, probe: Probe, ask: Callable[[], Awaitable[str]]) -> None:

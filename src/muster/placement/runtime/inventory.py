@@ -39,7 +39,7 @@ class Ownership:
 
 
 @dataclass(frozen=True)
-class Program:
+class RunningProgram:
     """One that an actor owns."""
 
     name: str
@@ -54,7 +54,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunningGroup:
     """A placement group of a server."""
 
     name: str
@@ -66,8 +66,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Inventory:
-    programs: Sequence[Program]
-    groups: Sequence[Group]
+    programs: Sequence[RunningProgram]
+    groups: Sequence[RunningGroup]
 
     def without_owner(self) -> Inventory:
         return Inventory(
@@ -119,9 +119,9 @@ def take() -> Inventory:
     for (namespace, text), facts in _reports(_actors()).items():
         name = parsed(text) if namespace == NAMESPACE else None
         ownership = of_owner(facts.get("owner"), lives) if name is None else by_lease(name)
-        programs.append(Program(text, namespace, _state(facts), facts, ownership))
+        programs.append(RunningProgram(text, namespace, _state(facts), facts, ownership))
     groups = [
-        Group(text, by_lease(name))
+        RunningGroup(text, by_lease(name))
         for text in sorted(find_groups_anywhere(lambda text: True))
         if (name := parsed(text)) is not None and name.rank is None
     ]
@@ -131,7 +131,7 @@ def take() -> Inventory:
 def reap(found: Inventory, grace: float | None = None) -> list[str]:
     """End what has no owner: programs first, then groups. Returns the names of actors that did not answer.
 
-    Those were killed all the same: their keepers end what they own.
+    Those were killed all the same: their supervisors end what they own.
     """
     lost = found.without_owner()
     handles = []

@@ -23,7 +23,7 @@ from muster.placement.runtime.names import NAMESPACE, checked_server
 from muster.placement.runtime.owner import Owner, is_alive, this_process
 
 
-class Lease:
+class NameLease:
     """A term with a server's name."""
 
     def __init__(self, server: str, term: int) -> None:
@@ -31,7 +31,7 @@ class Lease:
         self.term = term
 
     @classmethod
-    def acquire(cls, server: str, *, takeover: bool = False) -> Lease:
+    def acquire(cls, server: str, *, takeover: bool = False) -> NameLease:
         """The next term; OwnedElsewhere while the last one's owner may be alive, unless it is taken over."""
         checked_server(server)
         while True:

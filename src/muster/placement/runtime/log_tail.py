@@ -14,7 +14,7 @@ from muster.process import Log
 ANSWER_S = 5.0  # a node that has just been lost is still in Ray's table, and says nothing
 
 
-def last_words(facts: Mapping[str, Any]) -> str:
+def log_tail(facts: Mapping[str, Any]) -> str:
     """By what was known of it since its start; empty when its node does not answer."""
     if not facts.get("node_id") or not facts.get("log_file"):
         return ""

@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from muster.placement.errors import SubprocessError
 from muster.placement.planning.cluster import GPU
 from muster.placement.runtime.actor import LOST_OWNER_GRACE_S, TAIL_BYTES, SubprocessActor
-from muster.placement.runtime.log_tail import last_words
+from muster.placement.runtime.log_tail import log_tail
 from muster.placement.runtime.owner import this_process
 from muster.placement.runtime.probe import Probe
 from muster.placement.runtime.shutdown import graceful_stop_actors
@@ -138,7 +138,7 @@ class ManagedSubprocess:
             context |= ray.get(self.actor.status.remote(), timeout=10)
             context["log_tail"] = context.get("log_tail") or ray.get(self.actor.read_log_tail.remote(), timeout=10)
         except RayError:
-            context["log_tail"] = last_words(self.facts)
+            context["log_tail"] = log_tail(self.facts)
         context.pop("node_id", None)  # Ray's own; people have the host
         return SubprocessError(f"{self.label}: {message}", context)
 

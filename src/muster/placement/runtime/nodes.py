@@ -13,7 +13,7 @@ HEAD_RESOURCE = "node:__internal_head__"
 HOST_LABEL = "muster.io/host"
 
 
-def survey(head_node_id: str | None = None) -> Cluster:
+def discover_nodes(head_node_id: str | None = None) -> Cluster:
     """The live nodes and what is free on each. Ray's view is a fraction of a second old."""
     free = available_resources_per_node()  # type: ignore[no-untyped-call, unused-ignore]
     nodes = []
@@ -42,7 +42,7 @@ def check_total_gpu_capacity(required_gpus: int, *, ignore_head_node: bool | Non
     if against not in (FREE, TOTAL):
         raise ValueError(f"capacity is {FREE!r} or {TOTAL!r}, not {against!r}")
     without_head = ignore_ray_head_node() if ignore_head_node is None else ignore_head_node
-    nodes = [node for node in survey().nodes if not (without_head and node.head)]
+    nodes = [node for node in discover_nodes().nodes if not (without_head and node.head)]
     there = sum((node.total if against == TOTAL else node.available).get(GPU, 0) for node in nodes)
     if there < required_gpus:
         which = f"the {len(nodes)} nodes besides the head have" if without_head else f"{len(nodes)} nodes have"

@@ -18,14 +18,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from muster.port_ranges import LAST_PORT, host_ports, is_in_a_block, parted
+from muster.port_ranges import LAST_PORT, host_ports, is_in_a_block, loss_reason
 
 OURS_FROM = 10000  # below, where both fit, are the ports of services
 UNBOUND_LEASE_S = 300.0
 
 
 @dataclass(frozen=True)
-class Lease:
+class PortReservation:
     """A port and for how long it is somebody's."""
 
     port: int
@@ -47,7 +47,7 @@ def take(first: int | None = None, *, last: int = LAST_PORT, holder: int = 0, di
         for port in _candidates(first, last):
             if port not in taken and _can_be_bound(port):
                 until = 0.0 if holder else time.time() + UNBOUND_LEASE_S
-                leases.append(Lease(port, until, holder, (began(holder) or 0) if holder else 0))
+                leases.append(PortReservation(port, until, holder, (began(holder) or 0) if holder else 0))
                 return port
     raise OSError(f"no free port{'' if first is None else f' from {first}'} to {last}")
 
@@ -73,7 +73,7 @@ def _candidates(first: int | None, last: int) -> Iterator[int]:
         yield from range(first, last + 1)
         return
     for zone in host_ports().zones():
-        for runs in reversed(parted(zone.runs, OURS_FROM)):
+        for runs in reversed(loss_reason(zone.runs, OURS_FROM)):
             ports = [port for run in runs for port in run if port <= last]
             start = random.randrange(len(ports)) if ports else 0
             yield from (port for port in ports[start:] + ports[:start] if not is_in_a_block(port))
@@ -84,7 +84,7 @@ def _directory() -> Path:
 
 
 @contextlib.contextmanager
-def _leases(directory: Path) -> Iterator[list[Lease]]:
+def _leases(directory: Path) -> Iterator[list[PortReservation]]:
     """The live leases of this host, to be changed in place; nobody else reads or writes them meanwhile."""
     directory.mkdir(mode=0o700, exist_ok=True)
     if directory.is_symlink() or directory.stat().st_uid != os.getuid():
@@ -102,10 +102,10 @@ def _leases(directory: Path) -> Iterator[list[Lease]]:
         file.truncate(len(text))
 
 
-def _lease(line: bytes) -> Lease | None:
+def _lease(line: bytes) -> PortReservation | None:
     """None for a line that is none: a full disk may have cut it short."""
     try:
-        lease = Lease(**json.loads(line))
+        lease = PortReservation(**json.loads(line))
     except (ValueError, TypeError):
         return None
     return lease if all(isinstance(value, (int, float)) for value in asdict(lease).values()) else None

@@ -30,8 +30,8 @@ from muster.placement.planning.planner import PlacedReplica
 from muster.placement.runtime.bundles import get_bundle_node_ip
 from muster.placement.runtime.groups import remove_groups
 from muster.placement.runtime.health import ENDED, FAILING, READY
-from muster.placement.runtime.lease import Lease
-from muster.placement.runtime.log_tail import last_words
+from muster.placement.runtime.lease import NameLease
+from muster.placement.runtime.log_tail import log_tail
 from muster.placement.runtime.managed import ManagedSubprocess
 from muster.placement.runtime.names import NAMESPACE, Name
 from muster.placement.runtime.probe import NONE, Probe
@@ -42,7 +42,7 @@ REPORT_S = 2.0  # how long one question about a part's health may stay open: an 
 
 
 @dataclass(frozen=True)
-class Program:
+class ReplicaProgram:
     """What each replica runs, and how it is looked after."""
 
     command: Sequence[str] | None = None
@@ -74,8 +74,8 @@ class Replica:
 
     def __init__(
         self,
-        program: Program,
-        lease: Lease,
+        program: ReplicaProgram,
+        lease: NameLease,
         number: int,
         placed: PlacedReplica,
         group: PlacementGroup,
@@ -241,7 +241,7 @@ class Replica:
             try:
                 report: dict[str, Any] = ray.get(ref)
             except RayError as error:
-                tail = {"log_tail": last_words(self.parts[rank].facts)}
+                tail = {"log_tail": log_tail(self.parts[rank].facts)}
                 raise self._error(rank, f"its actor is gone: {error}".splitlines()[0], tail) from error
             seen[rank] = report["version"]
             if not self._stopping.is_set():
@@ -264,18 +264,18 @@ class Replica:
 
     def finish(self) -> None:
         """After its parts have been ended."""
-        self.let_go()
+        self.detach()
         self._end_parts()
         remove_groups([self.group])
         self.state = STOPPED
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Look after it no more; what runs goes on."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
 
-    def take_up(self) -> None:
+    def attach(self) -> None:
         """Look after it again, over another connection to Ray. What has gone meanwhile has failed."""
         if self.state in (FAILED, STOPPED):
             return

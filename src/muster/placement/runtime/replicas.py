@@ -23,12 +23,12 @@ from muster.placement.errors import PlacementError, SubprocessError
 from muster.placement.planning.planner import TOTAL, Outcome, PlacedReplica, plan
 from muster.placement.planning.request import Model
 from muster.placement.runtime.health import READY
-from muster.placement.runtime.lease import Lease
+from muster.placement.runtime.lease import NameLease
 from muster.placement.runtime.managed import ManagedSubprocess
 from muster.placement.runtime.names import Name, checked_server
-from muster.placement.runtime.nodes import survey
+from muster.placement.runtime.nodes import discover_nodes
 from muster.placement.runtime.orphans import sweep_server
-from muster.placement.runtime.replica import FAILED, Event, Program, Replica
+from muster.placement.runtime.replica import FAILED, Event, Replica, ReplicaProgram
 from muster.placement.runtime.scheduler import WAIT_S, place, place_again
 
 LOG = logging.getLogger("muster.placement")
@@ -77,13 +77,13 @@ class Replicas:
     ) -> None:
         self.server = checked_server(server)
         self.model = model
-        self.program = Program(**program)
+        self.program = ReplicaProgram(**program)
         if (self.program.command is None) == (self.program.python_args is None):
             raise ValueError("Replicas needs exactly one of 'command' and 'python_args'")
         self.events: list[Event] = []
         self._takeover, self._wait_s = takeover, wait_s
         self._on_event, self._on_progress = on_event, on_progress
-        self._lease: Lease | None = None
+        self._lease: NameLease | None = None
         self._replicas: list[Replica] = []
         self._news = threading.Condition()
         self._changing = threading.Lock()  # one start, scale or stop at a time
@@ -96,7 +96,7 @@ class Replicas:
         with self._changing:
             if self._lease is not None:
                 raise RuntimeError(f"server {self.server!r} has been started already")
-            lease = Lease.acquire(self.server, takeover=self._takeover)
+            lease = NameLease.acquire(self.server, takeover=self._takeover)
             self._lease = lease
             try:
                 sweep_server(self.server, before_term=lease.term)
@@ -142,13 +142,13 @@ class Replicas:
             for each in self._replicas:
                 each.request_stop()
             for each in self._replicas:
-                each.let_go()
+                each.detach()
 
     def reconnect(self) -> None:
         """After the next ray.init(): they are looked after again."""
         with self._changing:
             for each in self._replicas:
-                each.take_up()
+                each.attach()
 
     def __enter__(self) -> Replicas:
         return self.start()
@@ -189,7 +189,7 @@ class Replicas:
         lease, first = self._lease, len(self._replicas)
 
         # Those that are here will stay: to wait for room that only they could make would be to wait for ever.
-        whole = plan(survey(), [replace(self.model, replicas=first + count)], against=TOTAL)
+        whole = plan(discover_nodes(), [replace(self.model, replicas=first + count)], against=TOTAL)
         if whole.outcome is Outcome.INFEASIBLE:
             raise PlacementError(whole.explain())
 

@@ -14,7 +14,7 @@ from muster.placement.planning.planner import TOTAL, Outcome, PlacedReplica, pla
 from muster.placement.planning.request import Model
 from muster.placement.runtime.bundles import get_bundle_node_id
 from muster.placement.runtime.groups import DETACHED, KNOWS_SELECTORS, GroupRequest, Progress, build_groups
-from muster.placement.runtime.nodes import survey
+from muster.placement.runtime.nodes import discover_nodes
 
 WAIT_S = 600.0
 SETTLE_S = 10.0  # for a group whose place was free a moment ago
@@ -38,7 +38,7 @@ def place(
     """
     deadline, told = time.monotonic() + wait_s, ""
     while True:
-        cluster = survey()
+        cluster = discover_nodes()
         made = plan(cluster, models)
         reason = made.explain()
         if made.outcome is Outcome.INFEASIBLE:

@@ -19,7 +19,7 @@ def graceful_stop_actors(actors: Sequence[Labelled], *, timeout_s: float | None 
     """Stop many in parallel: each program gets TERM and up to `timeout_s`; then KILL; then the actor is killed.
 
     One that cannot be reached does not keep the others from being stopped. Returns the labels of those that did not
-    answer: their keepers end what they own once the actor is gone.
+    answer: their supervisors end what they own once the actor is gone.
     """
     grace = SIGTERM_WAIT_S if timeout_s is None else timeout_s
     asked = [(each, _ask(each[1], "stop", grace)) for each in actors]

@@ -12,7 +12,7 @@ from typing import Any
 
 from muster.sandbox.engine.languages import IPYTHON, Languages, UnknownLanguage
 from muster.sandbox.engine.output import plain
-from muster.sandbox.models import CellEnded, Ended
+from muster.sandbox.models import CellResult, ProgramResult
 
 VERBOSITIES = ("Plain", "Minimal", "Context", "Verbose")
 TIDIED = ("Plain", "Minimal")
@@ -24,7 +24,7 @@ class BadRequest(ValueError):
 
 
 @dataclass(frozen=True)
-class Request:
+class ExecuteRequest:
     """What was asked for; `timeout` as it was written, since the answer repeats it."""
 
     code: str
@@ -49,7 +49,7 @@ class Bounds:
     memory_mb: int
 
 
-def parse(body: Any, headers: Mapping[str, str], languages: Languages, bounds: Bounds) -> Request:
+def parse(body: Any, headers: Mapping[str, str], languages: Languages, bounds: Bounds) -> ExecuteRequest:
     """The request, or BadRequest."""
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")
@@ -66,7 +66,7 @@ def parse(body: Any, headers: Mapping[str, str], languages: Languages, bounds: B
     verbosity = typed(body, "traceback_verbosity", str, "Plain").capitalize()
     if verbosity not in VERBOSITIES:
         raise BadRequest(f"traceback_verbosity must be one of {', '.join(VERBOSITIES)}")
-    return Request(
+    return ExecuteRequest(
         code=typed(body, "generated_code", str, ""),
         timeout=within(body, "timeout", bounds.timeout_s, body["timeout"]),
         language=language,
@@ -100,7 +100,7 @@ def within(body: dict[str, Any], name: str, most: float, default: Any) -> Any:
 # -- answers --------------------------------------------------------------------------------------------------------
 
 
-def answer(request: Request, ended: Ended) -> dict[str, Any]:
+def answer(request: ExecuteRequest, ended: ProgramResult) -> dict[str, Any]:
     """Of a stateless program: of its last step that ran."""
     if ended.reason == "timeout":
         return _status("timeout", stderr=timed_out(request.timeout))
@@ -111,13 +111,13 @@ def answer(request: Request, ended: Ended) -> dict[str, Any]:
     return _status(_process_status(request.language, ended), stdout, stderr)
 
 
-def _process_status(language: str, ended: Ended) -> str:
+def _process_status(language: str, ended: ProgramResult) -> str:
     if ended.exit_code == 0 or language in ("python", "pypy3"):
         return "completed"  # of Python even with an exception: the traceback says it
     return "failed" if language == "lean4" else "error"
 
 
-def cell_answer(request: Request, ended: CellEnded) -> dict[str, Any]:
+def cell_answer(request: ExecuteRequest, ended: CellResult) -> dict[str, Any]:
     """Of a session's cell."""
     tidy = plain if request.verbosity in TIDIED else None
     if ended.status == "timeout":

@@ -15,13 +15,13 @@ from muster.sandbox.api import nemo_skills, sandbox_fusion
 from muster.sandbox.api.metrics import HOST
 from muster.sandbox.api.nemo_skills import BadRequest, Bounds
 from muster.sandbox.engine.admission_queue import BATCH, PROGRAM, Overloaded
-from muster.sandbox.engine.engine import Box
+from muster.sandbox.engine.engine import Engine
 from muster.sandbox.engine.languages import IPYTHON, PYTHON
 from muster.sandbox.engine.sessions import SessionLost
 from muster.sandbox.engine.workspaces import BadName
 from muster.sandbox.http import origin
-from muster.sandbox.http.server import Head, Request, Response
-from muster.sandbox.models import Ended, Step, Usage, Work
+from muster.sandbox.http.server import Head, HttpRequest, HttpResponse
+from muster.sandbox.models import Program, ProgramResult, ProgramStep, ResourceUsage
 
 FETCH_S = 10.0
 SIGN_OF_LIFE_S = 2.0  # in a batch of which nothing ends: its client need not take it for lost
@@ -36,7 +36,7 @@ class Routes:
     tells of this node's endpoint in a cluster."""
 
     def __init__(
-        self, box: Box, token: str | None, overview: Overview | None = None, gateway: Facts | None = None
+        self, box: Engine, token: str | None, overview: Overview | None = None, gateway: Facts | None = None
     ) -> None:
         self._box, self._token, self._overview, self._gateway = box, token, overview, gateway
         settings = box.settings
@@ -53,16 +53,16 @@ class Routes:
             ("GET", "/cluster/sessions"): self._cluster_sessions,
         }
 
-    async def __call__(self, request: Request) -> Response:
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
         path = request.path.partition("?")[0]
         try:
             response = await self._route(request, path)
         except Exception:  # a defect of ours: the client gets an answer that it can read, the log the rest
             traceback.print_exc(file=sys.stderr)
-            response = Response(500, nemo_skills.refusal("the sandbox failed; its log says how"))
+            response = HttpResponse(500, nemo_skills.refusal("the sandbox failed; its log says how"))
         return self._counted(path, response)
 
-    def refusal(self, head: Head) -> Response | None:
+    def refusal(self, head: Head) -> HttpResponse | None:
         """By the head, before anything else is read: no token, a web page, or a body that a page could have sent."""
         if self._token is not None and not self._is_authorised(head):
             status, words = 401, "this endpoint wants the token"
@@ -74,16 +74,16 @@ class Routes:
             return None
         path = head.path.partition("?")[0]
         refused = sandbox_fusion.refusal(words) if path == "/run_code" else nemo_skills.refusal(words)
-        return self._counted(path, Response(status, refused))
+        return self._counted(path, HttpResponse(status, refused))
 
-    def _counted(self, path: str, response: Response) -> Response:
+    def _counted(self, path: str, response: HttpResponse) -> HttpResponse:
         """By the endpoint's name: what a client writes in its place is counted as one."""
         named = next((place for place in KEYED if path.startswith(f"{place}/")), path)
         known = any(named == route for _, route in self._table) or named in KEYED
         self._box.metrics.requests[named if known else "other", response.status] += 1
         return response
 
-    async def _route(self, request: Request, path: str) -> Response:
+    async def _route(self, request: HttpRequest, path: str) -> HttpResponse:
         do = self._table.get((request.method, path))
         if do is not None:
             return await do(request)
@@ -92,8 +92,8 @@ class Routes:
         if request.method == "DELETE" and path.startswith("/workspaces/"):
             return self._delete("workspace", unquote(path[12:]), self._box.workspaces.remove)
         if any(path == known for _, known in self._table):
-            return Response(405, nemo_skills.refusal(f"{request.method} is not for {path}"))
-        return Response(404, nemo_skills.refusal(f"there is nothing at {path}"))
+            return HttpResponse(405, nemo_skills.refusal(f"{request.method} is not for {path}"))
+        return HttpResponse(404, nemo_skills.refusal(f"there is nothing at {path}"))
 
     def _is_authorised(self, head: Head) -> bool:
         assert self._token is not None
@@ -102,24 +102,26 @@ class Routes:
 
     # -- programs ---------------------------------------------------------------------------------------------------
 
-    async def _execute(self, request: Request) -> Response:
+    async def _execute(self, request: HttpRequest) -> HttpResponse:
         try:
             asked = nemo_skills.parse(request.json(), request.headers, self._box.languages, self._bounds)
             body, usage = await self._answer(asked, PROGRAM)
         except (BadRequest, BadName) as error:
-            return Response(400, nemo_skills.refusal(str(error)))
+            return HttpResponse(400, nemo_skills.refusal(str(error)))
         except ValueError as error:
-            return Response(400, nemo_skills.refusal(f"the body is no JSON: {error}"))
+            return HttpResponse(400, nemo_skills.refusal(f"the body is no JSON: {error}"))
         except SessionLost as error:
-            return Response(409, {**nemo_skills.refusal(str(error)), "reason": "session_lost"})
+            return HttpResponse(409, {**nemo_skills.refusal(str(error)), "reason": "session_lost"})
         except Overloaded as error:
-            return Response(503, {**nemo_skills.refusal(str(error)), "reason": "overloaded"}, {"Retry-After": "1"})
+            return HttpResponse(503, {**nemo_skills.refusal(str(error)), "reason": "overloaded"}, {"Retry-After": "1"})
         headers = {"X-Muster-Node": HOST}
         if usage is not None:
             headers["X-Muster-Usage"] = json.dumps(usage.to_json())
-        return Response(200, body, headers)
+        return HttpResponse(200, body, headers)
 
-    async def _answer(self, asked: nemo_skills.Request, kind: int) -> tuple[dict[str, Any], Usage | None]:
+    async def _answer(
+        self, asked: nemo_skills.ExecuteRequest, kind: int
+    ) -> tuple[dict[str, Any], ResourceUsage | None]:
         if asked.language == IPYTHON:
             assert asked.session is not None
             cell = self._box.cell(
@@ -132,7 +134,7 @@ class Routes:
         steps = self._box.languages.steps(
             asked.language, asked.code, stdin, (asked.timeout, asked.timeout), limits=limits
         )
-        work = Work(steps, asked.max_output, asked.language, asked.workspace, within=asked.timeout)
+        work = Program(steps, asked.max_output, asked.language, asked.workspace, within=asked.timeout)
         ended = (await self._box.run(work, kind))[-1]
         body = nemo_skills.answer(asked, ended)
         if asked.report:
@@ -144,11 +146,11 @@ class Routes:
             }
         return body, ended.usage
 
-    async def _run_code(self, request: Request) -> Response:
+    async def _run_code(self, request: HttpRequest) -> HttpResponse:
         try:
             asked = sandbox_fusion.parse(request.json(), self._box.languages, self._bounds)
         except ValueError as error:  # BadRequest is one
-            return Response(400, sandbox_fusion.refusal(str(error)))
+            return HttpResponse(400, sandbox_fusion.refusal(str(error)))
         limits = {"memory_mb": asked.memory_mb} if asked.memory_mb else None
         timeouts = asked.compile_timeout, asked.run_timeout
         steps = self._box.languages.steps(
@@ -156,24 +158,24 @@ class Routes:
         )
         compiled = len(steps) > 1
         if asked.fetch:
-            steps += (Step({"do": "fetch", "names": list(asked.fetch)}, FETCH_S),)
+            steps += (ProgramStep({"do": "fetch", "names": list(asked.fetch)}, FETCH_S),)
         try:
-            ends = await self._box.run(Work(steps, self._bounds.output, asked.language), PROGRAM)
+            ends = await self._box.run(Program(steps, self._bounds.output, asked.language), PROGRAM)
         except Overloaded as error:
-            return Response(504, sandbox_fusion.refusal(str(error)))  # the status after which its clients try again
+            return HttpResponse(504, sandbox_fusion.refusal(str(error)))  # the status after which its clients try again
         files = _fetched(ends.pop()) if asked.fetch and len(ends) == len(steps) else {}
-        return Response(200, sandbox_fusion.answer(ends, compiled, self._bounds.output, files))
+        return HttpResponse(200, sandbox_fusion.answer(ends, compiled, self._bounds.output, files))
 
     # -- batches ----------------------------------------------------------------------------------------------------
 
-    async def _batch(self, request: Request) -> Response:
+    async def _batch(self, request: HttpRequest) -> HttpResponse:
         try:
             body = request.json()
             if not isinstance(body, dict) or not isinstance(body.get("requests"), list):
                 raise BadRequest('the body must be {"requests": [...]}')
         except ValueError as error:
-            return Response(400, nemo_skills.refusal(str(error)))
-        return Response(200, self._results(body["requests"]))
+            return HttpResponse(400, nemo_skills.refusal(str(error)))
+        return HttpResponse(200, self._results(body["requests"]))
 
     async def _results(self, bodies: list[Any]) -> AsyncIterator[bytes]:
         """A line for each as it ends, as many at once as there are slots; an empty one while none does."""
@@ -211,7 +213,7 @@ class Routes:
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
-    async def _health(self, request: Request) -> Response:
+    async def _health(self, request: HttpRequest) -> HttpResponse:
         pool = self._box.pool
         healthy = pool.zygote is not None and not self._box.admission.is_closed
         level = pool.level.to_json() if pool.level else {}
@@ -225,16 +227,16 @@ class Routes:
             **self._box.load(),
             **({"gateway": self._gateway()} if self._gateway else {}),
         }
-        return Response(200 if healthy else 503, body)
+        return HttpResponse(200 if healthy else 503, body)
 
-    async def _load(self, request: Request) -> Response:
-        return Response(200, self._own_load())
+    async def _load(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, self._own_load())
 
     def _own_load(self) -> dict[str, Any]:
         problem = self._gateway()["problem"] if self._gateway else None
         return {**self._box.load(), **({"gateway_problem": problem[:PROBLEM_SHOWN]} if problem else {})}
 
-    async def _metrics(self, request: Request) -> Response:
+    async def _metrics(self, request: HttpRequest) -> HttpResponse:
         load = self._box.load()
         names = ("slots", "running", "queued", "workers", "sessions", "workspaces", "uptime_s")
         level = self._box.pool.level.recipe.level if self._box.pool.level else ""
@@ -244,34 +246,36 @@ class Routes:
             gateway = self._gateway()
             gauges.update({"members": gateway["members"], "gateway_degraded": int(gateway["problem"] is not None)})
         text = self._box.metrics.text(gauges, self._box.counters(), {"host": HOST, "isolation": level})
-        return Response(200, text)
+        return HttpResponse(200, text)
 
     # -- sessions and workspaces ------------------------------------------------------------------------------------
 
-    async def _sessions(self, request: Request) -> Response:
-        return Response(200, {"sessions": self._box.sessions.listed(), "backend": "ipython"})
+    async def _sessions(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, {"sessions": self._box.sessions.listed(), "backend": "ipython"})
 
     # -- the cluster ------------------------------------------------------------------------------------------------
 
-    async def _cluster_load(self, request: Request) -> Response:
-        return Response(200, {"nodes": await self._of_all("/load", self._own_load)})
+    async def _cluster_load(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, {"nodes": await self._of_all("/load", self._own_load)})
 
-    async def _cluster_sessions(self, request: Request) -> Response:
+    async def _cluster_sessions(self, request: HttpRequest) -> HttpResponse:
         answers = await self._of_all("/sessions", lambda: {"sessions": self._box.sessions.listed()})
         merged = {name: one for answer in answers.values() for name, one in answer.get("sessions", {}).items()}
         missing = {where: answer["error"] for where, answer in answers.items() if "error" in answer}
-        return Response(200, {"sessions": merged, "backend": "ipython", **({"missing": missing} if missing else {})})
+        return HttpResponse(
+            200, {"sessions": merged, "backend": "ipython", **({"missing": missing} if missing else {})}
+        )
 
     async def _of_all(self, path: str, ours: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return await self._overview(path) if self._overview else {HOST: ours()}
 
-    def _delete(self, what: str, name: str, remove: Any) -> Response:
+    def _delete(self, what: str, name: str, remove: Any) -> HttpResponse:
         if remove(name):
-            return Response(200, {"message": f"{what} {name} deleted successfully"})
-        return Response(404, {"error": f"{what} {name} not found"})
+            return HttpResponse(200, {"message": f"{what} {name} deleted successfully"})
+        return HttpResponse(404, {"error": f"{what} {name} not found"})
 
 
-def _fetched(ended: Ended) -> dict[str, str]:
+def _fetched(ended: ProgramResult) -> dict[str, str]:
     try:
         found: dict[str, str] = json.loads(ended.stdout.data)
         return found

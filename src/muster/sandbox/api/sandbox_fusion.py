@@ -8,13 +8,13 @@ from typing import Any
 
 from muster.sandbox.api.nemo_skills import BadRequest, Bounds, typed, within
 from muster.sandbox.engine.languages import IPYTHON, Languages, UnknownLanguage
-from muster.sandbox.models import Ended
+from muster.sandbox.models import ProgramResult
 
 DEFAULT_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True)
-class Request:
+class RunCodeRequest:
     """What was asked for."""
 
     code: str
@@ -27,7 +27,7 @@ class Request:
     fetch: tuple[str, ...] = ()
 
 
-def parse(body: Any, languages: Languages, bounds: Bounds) -> Request:
+def parse(body: Any, languages: Languages, bounds: Bounds) -> RunCodeRequest:
     """The request, or BadRequest."""
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")
@@ -44,7 +44,7 @@ def parse(body: Any, languages: Languages, bounds: Bounds) -> Request:
     if not all(isinstance(data, str) for data in files.values()):
         raise BadRequest("files must hold base64 text")
     memory = body.get("memory_limit_MB", -1)
-    return Request(
+    return RunCodeRequest(
         code=typed(body, "code", str, ""),
         language=language,
         compile_timeout=within(body, "compile_timeout", bounds.timeout_s, DEFAULT_TIMEOUT_S),
@@ -56,7 +56,7 @@ def parse(body: Any, languages: Languages, bounds: Bounds) -> Request:
     )
 
 
-def answer(ends: Sequence[Ended], compiled: bool, limit: int, files: dict[str, str]) -> dict[str, Any]:
+def answer(ends: Sequence[ProgramResult], compiled: bool, limit: int, files: dict[str, str]) -> dict[str, Any]:
     """Of the steps that were run: the compiler's first, if there is one."""
     results = [_command(ended, limit) for ended in ends]
     compile_result = results[0] if compiled else None
@@ -85,7 +85,7 @@ def refusal(words: str) -> dict[str, Any]:
     }
 
 
-def _command(ended: Ended, limit: int) -> dict[str, Any]:
+def _command(ended: ProgramResult, limit: int) -> dict[str, Any]:
     status = "TimeLimitExceeded" if ended.reason == "timeout" else "Finished"
     if ended.reason in ("lost", "stopped"):
         status = "Error"

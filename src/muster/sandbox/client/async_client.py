@@ -12,11 +12,11 @@ from urllib.parse import quote, urlsplit
 
 from muster.sandbox.client import retry_rules
 from muster.sandbox.client.retry_rules import (
-    Answer,
     Call,
     Choice,
     ConnectionRefused,
     Histories,
+    HttpAnswer,
     Result,
     SandboxLost,
     SandboxUnavailable,
@@ -24,7 +24,7 @@ from muster.sandbox.client.retry_rules import (
 )
 from muster.sandbox.client.sync_client import given_or_found
 from muster.sandbox.http import client
-from muster.sandbox.http.client import Idle, Streams
+from muster.sandbox.http.client import IdleConnections, Streams
 
 
 class AsyncClient:
@@ -38,7 +38,7 @@ class AsyncClient:
         self._token, self._wait_s = token, wait_s
         self._histories = Histories()
         self._turns: dict[str, asyncio.Lock] = {}  # of sessions: one call after the other
-        self._idle = Idle()
+        self._idle = IdleConnections()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -193,7 +193,7 @@ class AsyncClient:
             writer.write(self._request("POST", endpoint, call))
             status, headers = await asyncio.wait_for(client.head(reader), call.timeout)
             if status != 200:
-                refuse(Answer(status, await reader.readexactly(int(headers["content-length"]))))
+                refuse(HttpAnswer(status, await reader.readexactly(int(headers["content-length"]))))
             lines = client.lines(reader)
             while (line := await asyncio.wait_for(client.next_line(lines), call.timeout)) is not None:
                 if not line.strip():
@@ -214,7 +214,7 @@ class AsyncClient:
 
     # -- connections ------------------------------------------------------------------------------------------------
 
-    async def _exchange(self, method: str, endpoint: str, call: Call) -> Answer:
+    async def _exchange(self, method: str, endpoint: str, call: Call) -> HttpAnswer:
         """ConnectionRefused when it was not sent; SandboxLost when that is not known."""
         reader, writer = self._idle.take(endpoint) or await self._connect(endpoint)
         try:
@@ -230,7 +230,7 @@ class AsyncClient:
             writer.close()
         else:
             self._idle.give(endpoint, (reader, writer))
-        return Answer(status, body, headers.get("x-muster-usage"), headers.get("x-muster-node"))
+        return HttpAnswer(status, body, headers.get("x-muster-usage"), headers.get("x-muster-node"))
 
     def _request(self, method: str, endpoint: str, call: Call) -> bytes:
         headers = {**call.headers, "Host": urlsplit(endpoint).netloc}

@@ -71,7 +71,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """What came back."""
 
     status: int
@@ -105,7 +105,7 @@ def execute_call(
     return Call("/execute", json.dumps(fields).encode(), headers, timeout + PATIENCE_S, key)
 
 
-def streams_at(gateway: Answer | None) -> int:
+def streams_at(gateway: HttpAnswer | None) -> int:
     """How many requests of a batch an endpoint can use at once, by its answer to GET /gateway."""
     try:
         nodes = len(json.loads(gateway.body)["endpoints"]) if gateway is not None and gateway.status == 200 else 1
@@ -135,7 +135,7 @@ def lost_result(words: str) -> Result:
     return Result("error", "", f"the sandbox was lost while this ran: {words}\n", reason="lost")
 
 
-def result_of(answer: Answer) -> Result:
+def result_of(answer: HttpAnswer) -> Result:
     """The answer to a program; SandboxRefused when it was the caller's mistake."""
     if answer.status in LOST:
         raise SandboxLost(answer.words)
@@ -148,7 +148,7 @@ def result_of(answer: Answer) -> Result:
     return replace(result_from(body, json.loads(answer.usage) if answer.usage else {}), node=answer.node or "")
 
 
-def refuse(answer: Answer) -> None:
+def refuse(answer: HttpAnswer) -> None:
     """A batch that was not begun: may somebody else have it?"""
     if answer.status == NOT_RUN:
         raise ConnectionRefused(answer.words)

@@ -22,11 +22,11 @@ from urllib.parse import quote, urlsplit
 
 from muster.sandbox.client import retry_rules
 from muster.sandbox.client.retry_rules import (
-    Answer,
     Call,
     Choice,
     ConnectionRefused,
     Histories,
+    HttpAnswer,
     Result,
     SandboxLost,
     SandboxUnavailable,
@@ -221,7 +221,7 @@ class Client:
             connection.request("POST", call.path, call.body, self._headers(call))
             response = connection.getresponse()
             if response.status != 200:
-                refuse(Answer(response.status, response.read()))
+                refuse(HttpAnswer(response.status, response.read()))
             for line in response:
                 if not line.strip():
                     continue  # a sign of life
@@ -241,7 +241,7 @@ class Client:
 
     # -- connections ------------------------------------------------------------------------------------------------
 
-    def _exchange(self, method: str, endpoint: str, call: Call) -> Answer:
+    def _exchange(self, method: str, endpoint: str, call: Call) -> HttpAnswer:
         """ConnectionRefused when it was not sent; SandboxLost when that is not known."""
         connection = self._take(endpoint) or self._connect(endpoint, call.timeout)
         try:
@@ -259,7 +259,7 @@ class Client:
         with self._lock:
             self._idle.setdefault(endpoint, []).append((connection, time.monotonic()))
         found = response.headers
-        return Answer(response.status, body, found.get("X-Muster-Usage"), found.get("X-Muster-Node"))
+        return HttpAnswer(response.status, body, found.get("X-Muster-Usage"), found.get("X-Muster-Node"))
 
     def _headers(self, call: Call) -> dict[str, str]:
         return dict(call.headers) if self._token is None else {**call.headers, "Authorization": f"Bearer {self._token}"}

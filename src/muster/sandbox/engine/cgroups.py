@@ -25,7 +25,7 @@ class Parent:
     version: int
 
 
-class Cgroup:
+class WorkerCgroup:
     """One worker's."""
 
     def __init__(self, directories: list[str], memory: str, events: str) -> None:
@@ -70,7 +70,7 @@ def find_parent() -> Parent | None:
     return None
 
 
-def make(parent: Parent, name: str, memory_mb: int, processes: int) -> Cgroup:
+def make(parent: Parent, name: str, memory_mb: int, processes: int) -> WorkerCgroup:
     """A group with these limits."""
     places = {kind: f"{directory}/{name}" for kind, directory in parent.directories.items()}
     for place in dict.fromkeys(places.values()):
@@ -79,12 +79,12 @@ def make(parent: Parent, name: str, memory_mb: int, processes: int) -> Cgroup:
     if parent.version == 1:
         _write(f"{places['memory']}/memory.limit_in_bytes", memory)
         _write(f"{places['pids']}/pids.max", processes + 2)
-        return Cgroup(list(places.values()), places["memory"], "memory.oom_control")
+        return WorkerCgroup(list(places.values()), places["memory"], "memory.oom_control")
     _write(f"{places['memory']}/memory.max", memory)
     with contextlib.suppress(OSError):
         _write(f"{places['memory']}/memory.swap.max", 0)
     _write(f"{places['memory']}/pids.max", processes + 2)
-    return Cgroup([places["memory"]], places["memory"], "memory.events")
+    return WorkerCgroup([places["memory"]], places["memory"], "memory.events")
 
 
 def remove_parent(parent: Parent) -> None:

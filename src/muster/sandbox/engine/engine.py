@@ -23,21 +23,23 @@ from muster.sandbox.engine.sessions import Session, Sessions
 from muster.sandbox.engine.worker import Unclean, Worker
 from muster.sandbox.engine.workspaces import SHARED, Workspaces
 from muster.sandbox.engine.zygote import SandboxError, environment
-from muster.sandbox.models import CellEnded, Ended, Step, Usage, Work
-from muster.sandbox.settings import CLIENT_PATIENCE_S, KILL_S, Settings
+from muster.sandbox.models import CellResult, Program, ProgramResult, ProgramStep, ResourceUsage
+from muster.sandbox.settings import CLIENT_PATIENCE_S, KILL_S, SandboxSettings
 
 TRIES = 3  # workers that a program is offered to, when one turns out unfit before it ran
 COUNT_S = 5.0  # how often the user's processes are counted, where they share a limit
 HEADROOM = 64
 LONGEST_WAIT_S = CLIENT_PATIENCE_S - KILL_S - 0.5  # for a slot and a worker together: the answer must come in time
 
-LOST = Ended(None, signal.SIGKILL, "lost", Captured(), Captured(), Usage(0.0, 0.0, 0))  # a step that was not begun
+LOST = ProgramResult(
+    None, signal.SIGKILL, "lost", Captured(), Captured(), ResourceUsage(0.0, 0.0, 0)
+)  # a step that was not begun
 
 
-class Box:
+class Engine:
     """Opened once; then `run` and `cell`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SandboxSettings) -> None:
         self.settings = settings
         self.metrics = metrics.Metrics()
         self.admission = Admission(settings.workers_max, settings.queue, settings.queue_wait_s)
@@ -52,7 +54,7 @@ class Box:
         """Ready, and verified to be, when this returns."""
         self._parent = cgroups.find_parent() if os.getuid() == 0 else None
         self._top = tempfile.mkdtemp(prefix="muster-sandbox-", dir=self.settings.scratch_dir)
-        self.place = f"{self._top}/box"  # if we are killed, the keeper removes it, and what it was made in
+        self.place = f"{self._top}/box"  # if we are killed, the supervisor removes it, and what it was made in
         for directory in (self._top, self.place):
             os.makedirs(directory, exist_ok=True)
             os.chmod(directory, 0o711)
@@ -98,7 +100,7 @@ class Box:
 
     # -- running ----------------------------------------------------------------------------------------------------
 
-    async def run(self, work: Work, kind: int) -> list[Ended]:
+    async def run(self, work: Program, kind: int) -> list[ProgramResult]:
         """Run the steps; Overloaded when nothing of it was."""
         asked = time.monotonic()
         name = work.workspace or (SHARED if self.settings.shared_scratch else None)
@@ -115,7 +117,7 @@ class Box:
         self.metrics.ended(work.language, status, waited, sum(ended.usage.wall_s for ended in ends))
         return ends
 
-    async def _run_somewhere(self, work: Work, directory: str | None, wait_s: float | None) -> list[Ended]:
+    async def _run_somewhere(self, work: Program, directory: str | None, wait_s: float | None) -> list[ProgramResult]:
         for attempt in range(TRIES):
             try:
                 worker = await self.pool.take(directory, wait_s, unused=attempt > 0)
@@ -125,9 +127,9 @@ class Box:
                 return await self._run_steps(worker, work)
         raise Overloaded("no worker could be made ready")
 
-    async def _run_steps(self, worker: Worker, work: Work) -> list[Ended]:
+    async def _run_steps(self, worker: Worker, work: Program) -> list[ProgramResult]:
         """Run one step after the other in this worker. Unclean: the first was not begun, so another worker may."""
-        ends: list[Ended] = []
+        ends: list[ProgramResult] = []
         left = work.within
         try:
             for step in work.steps:
@@ -148,18 +150,18 @@ class Box:
             self.pool.give(worker)
         return ends
 
-    def _limited(self, step: Step, left: float) -> Step:
+    def _limited(self, step: ProgramStep, left: float) -> ProgramStep:
         """Within the time that is left for all. Where a limit on processes is shared by all that our user runs, it is
         above what runs already."""
         timeout = min(step.timeout, left)
         if self.pool.counts_processes:
-            return step if timeout == step.timeout else Step(step.job, timeout, step.stdin)
+            return step if timeout == step.timeout else ProgramStep(step.job, timeout, step.stdin)
         limits = {**step.job.get("limits", {}), "processes_of_user": self._others + self.settings.processes + HEADROOM}
-        return Step({**step.job, "limits": limits}, timeout, step.stdin)
+        return ProgramStep({**step.job, "limits": limits}, timeout, step.stdin)
 
     async def cell(
         self, name: str, code: str, verbosity: str, timeout: float, limit: int, must_exist: bool
-    ) -> CellEnded:
+    ) -> CellResult:
         """Run a cell of a session; there is none: one is made, or SessionLost. Overloaded when nothing was run."""
         asked = time.monotonic()
         for _ in range(TRIES):

@@ -21,22 +21,22 @@ COUNTS_BY_NAMESPACE = (5, 14)  # since then RLIMIT_NPROC counts a user namespace
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Profile:
     """A way to build a level."""
 
     level: str
     name: str
 
 
-ROOT, USER = Recipe("full", "root"), Recipe("full", "user")
-FLOOR, PROCESS = Recipe("floor", "floor"), Recipe("process", "process")
+ROOT, USER = Profile("full", "root"), Profile("full", "user")
+FLOOR, PROCESS = Profile("floor", "floor"), Profile("process", "process")
 
 
 @dataclass(frozen=True)
 class Level:
     """What is in force, and why not more."""
 
-    recipe: Recipe
+    recipe: Profile
     mechanisms: tuple[str, ...]
     instead_of: tuple[str, ...]
 
@@ -44,7 +44,7 @@ class Level:
         return {"level": self.recipe.level, "mechanisms": list(self.mechanisms), "why_not_more": list(self.instead_of)}
 
 
-def candidates(isolation: str, is_root: bool) -> list[Recipe]:
+def candidates(isolation: str, is_root: bool) -> list[Profile]:
     """What to try, in this order. `auto` never goes below the floor: who wants less must say so."""
     full = [ROOT, USER] if is_root else [USER]
     return {"auto": [*full, FLOOR], "full": full, "floor": [FLOOR], "process": [PROCESS]}[isolation]
@@ -69,7 +69,7 @@ def first_user(wanted: int, ranges: Sequence[tuple[int, int]]) -> int | None:
     return max(ends) if ends else None
 
 
-def impossible(recipe: Recipe) -> str | None:
+def impossible(recipe: Profile) -> str | None:
     """Why it need not be tried."""
     if not seccomp.is_known_here():
         return f"no seccomp filter is known for this machine ({os.uname().machine})"
@@ -78,12 +78,14 @@ def impossible(recipe: Recipe) -> str | None:
     return None
 
 
-def counts_processes(recipe: Recipe, has_own_user: bool) -> bool:
+def counts_processes(recipe: Profile, has_own_user: bool) -> bool:
     """Whether RLIMIT_NPROC can be a worker's own limit: else it would count all that the service's user runs."""
     return has_own_user or (recipe is USER and _kernel() >= COUNTS_BY_NAMESPACE)
 
 
-def mechanisms(recipe: Recipe, *, network: bool, own_user: bool, cgroups: Sequence[str], proc: bool) -> tuple[str, ...]:
+def mechanisms(
+    recipe: Profile, *, network: bool, own_user: bool, cgroups: Sequence[str], proc: bool
+) -> tuple[str, ...]:
     """For people and for /health."""
     found = ["no_new_privs", "seccomp", "rlimits"]
     if recipe.level == "full":

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muster.sandbox.models import Step
+from muster.sandbox.models import ProgramStep
 
 LONGEST_ARGUMENT = 100_000  # the kernel's limit for one is 128 KiB
 
@@ -97,7 +97,7 @@ class Languages:
         timeouts: tuple[float, float],
         files: Mapping[str, str] | None = None,
         limits: Mapping[str, int] | None = None,
-    ) -> tuple[Step, ...]:
+    ) -> tuple[ProgramStep, ...]:
         """To compile (if it is), and to run. `timeouts` are of the two; `files` hold base64."""
         extra: dict[str, Any] = {}
         if files:
@@ -105,18 +105,20 @@ class Languages:
         if limits:
             extra["limits"] = dict(limits)
         if name == PYTHON:
-            return (Step({"do": "python", "code": code, **extra}, timeouts[1], stdin),)
+            return (ProgramStep({"do": "python", "code": code, **extra}, timeouts[1], stdin),)
         if name == "shell" and len(code) < LONGEST_ARGUMENT and "\0" not in code:
-            return (Step({"do": "exec", "argv": [self._where["bash"], "-c", code], **extra}, timeouts[1], stdin),)
+            return (
+                ProgramStep({"do": "exec", "argv": [self._where["bash"], "-c", code], **extra}, timeouts[1], stdin),
+            )
         language = self.found[name]
         source = {"texts": {language.file: code}, **extra}
         run: dict[str, Any] = {"do": "exec", "argv": self._line(language.run, language.file)}
         if language.compile is None:
-            return (Step({**run, **source}, timeouts[1], stdin),)
+            return (ProgramStep({**run, **source}, timeouts[1], stdin),)
         compiling = {"do": "exec", "argv": self._line(language.compile, language.file), **source}
         if limits:
             run["limits"] = dict(limits)
-        return Step(compiling, timeouts[0]), Step(run, timeouts[1], stdin)
+        return ProgramStep(compiling, timeouts[0]), ProgramStep(run, timeouts[1], stdin)
 
     def _line(self, line: Sequence[str], file: str) -> list[str]:
         return [self._where.get(line[0], line[0]), *(word.replace("{file}", file) for word in line[1:])]

@@ -1,4 +1,4 @@
-"""What a lost worker leaves behind where it had no pid namespace: processes that fell to the keeper, ended here."""
+"""What a lost worker leaves behind where it had no pid namespace: processes that fell to the supervisor, ended here."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ POLL_S, GIVE_UP_S = 0.02, 5.0
 
 
 def end_orphans(scope: Scope, known: Collection[int]) -> int:
-    """KILL every child of the scope's keeper that is not known, and all below it, until there is none; how many.
+    """KILL every child of the scope's supervisor that is not known, and all below it, until there is none; how many.
 
-    Not those that write the scope's logs: they end by themselves. With the keeper lost there is nobody to look below;
+    Not those that write the scope's logs: they end by themselves. With the supervisor lost there is nobody to look
+    below;
     its number may be another's, and the scope ends all that it had.
     """
     ended: set[int] = set()
@@ -24,7 +25,7 @@ def end_orphans(scope: Scope, known: Collection[int]) -> int:
     while time.monotonic() < end and not scope.lost:
         processes = read_processes()
         spared = {*known, *scope.copying}
-        strays = [pid for pid, (parent, _) in processes.items() if parent == scope.keeper_pid and pid not in spared]
+        strays = [pid for pid, (parent, _) in processes.items() if parent == scope.supervisor_pid and pid not in spared]
         if not strays:
             break
         for stray in strays:

@@ -15,11 +15,11 @@ from typing import Any, Callable
 from muster.process import Scope
 from muster.process.file_trees import remove_tree
 from muster.sandbox.engine import cgroups, isolation
-from muster.sandbox.engine.isolation import Level, Recipe
+from muster.sandbox.engine.isolation import Level, Profile
 from muster.sandbox.engine.orphans import end_orphans
 from muster.sandbox.engine.worker import NOT_NEEDED, NOT_WANTED, Worker
 from muster.sandbox.engine.zygote import SandboxError, Zygote
-from muster.sandbox.settings import MAX_SLOTS, Settings
+from muster.sandbox.settings import MAX_SLOTS, SandboxSettings
 
 LOOK_S = 1.0
 BACKOFF_S = 1.0  # after a worker, or the zygote, could not be started
@@ -29,7 +29,7 @@ AT_ONCE = 8  # workers that are started at the same time, ahead of need
 class Pool:
     """All workers of this node, and the zygote that they come from."""
 
-    def __init__(self, settings: Settings, scope: Scope, place: str, parent: cgroups.Parent | None) -> None:
+    def __init__(self, settings: SandboxSettings, scope: Scope, place: str, parent: cgroups.Parent | None) -> None:
         self.settings, self._scope, self._place, self._parent = settings, scope, place, parent
         self.zygote: Zygote | None = None
         self.level: Level | None = None
@@ -37,7 +37,7 @@ class Pool:
         self.started = self.lost = 0
         self.last_failure = ""
         self._warm: dict[str | None, list[Worker]] = {}
-        self._recipe: Recipe | None = None
+        self._recipe: Profile | None = None
         self._first_user = isolation.first_user(settings.first_user, isolation.users_that_exist())
         self._numbers: list[int] = []
         self._next_number = 0
@@ -46,7 +46,7 @@ class Pool:
         self._housekeeper: asyncio.Task[None] | None = None
         self._removals: dict[asyncio.Future[None], str | None] = {}  # with the workspace that a worker was in
         self._ended_workspaces: set[str] = set()  # those whose directories are being removed
-        self._at_keeper = asyncio.Lock()  # either a zygote is started there, or orphans are ended
+        self._at_supervisor = asyncio.Lock()  # either a zygote is started there, or orphans are ended
         self._zygote_again: asyncio.Task[None] | None = None
 
     # -- coming up --------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class Pool:
         more = "; --isolation process would run programs without protecting files" if asked == "auto" else ""
         raise SandboxError(f"no isolation at level {asked} can be had here: {'; '.join(reasons)}{more}")
 
-    def _mechanisms(self, recipe: Recipe, worker: Worker) -> tuple[str, ...]:
+    def _mechanisms(self, recipe: Profile, worker: Worker) -> tuple[str, ...]:
         kinds = list(self._parent.directories) if self._parent is not None else []
         return isolation.mechanisms(
             recipe, network=self.settings.network, own_user=self._user(0) is not None, cgroups=kinds, proc=worker.proc
@@ -202,7 +202,7 @@ class Pool:
         loop = asyncio.get_running_loop()
         is_gone = await loop.run_in_executor(None, worker.wait_until_gone)
         if self._recipe is not None and self._recipe.level != "full" and worker.why != NOT_NEEDED:
-            async with self._at_keeper:
+            async with self._at_supervisor:
                 known = {one.pid for one in self.workers.values()}
                 known |= {self.zygote.pid} if self.zygote is not None else set()
                 await loop.run_in_executor(None, end_orphans, self._scope, known)
@@ -282,7 +282,7 @@ class Pool:
     async def _replace_zygote(self) -> None:
         while self.zygote is None and not self._closing:
             try:
-                async with self._at_keeper:
+                async with self._at_supervisor:
                     self.zygote = await Zygote.start(self._scope, self.settings, self._on_zygote_lost)
             except Exception as error:  # whatever it is, without a zygote there is no sandbox
                 self.last_failure = str(error)

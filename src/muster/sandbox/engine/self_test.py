@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from muster.sandbox.engine.admission_queue import PROGRAM
 from muster.sandbox.engine.zygote import SandboxError
-from muster.sandbox.models import Step, Work
+from muster.sandbox.models import Program, ProgramStep
 
 if TYPE_CHECKING:
-    from muster.sandbox.engine.engine import Box
+    from muster.sandbox.engine.engine import Engine
 
 TIMEOUT_S = 30.0
 
@@ -39,7 +39,7 @@ print(json.dumps(could))
 """
 
 
-async def verify(box: Box) -> None:
+async def verify(box: Engine) -> None:
     """SandboxError says what is wrong."""
     assert box.pool.level is not None
     secret = os.path.join(box.place, "secret")
@@ -50,7 +50,7 @@ async def verify(box: Box) -> None:
         network=box.settings.network, foreign=box.place, secret=secret, pid=os.getpid(), is_root=os.getuid() == 0
     )
     try:
-        work = Work((Step({"do": "python", "code": code}, TIMEOUT_S),), 10_000, "python")
+        work = Program((ProgramStep({"do": "python", "code": code}, TIMEOUT_S),), 10_000, "python")
         (ended,) = await box.run(work, PROGRAM)
     finally:
         os.unlink(secret)
@@ -62,6 +62,6 @@ async def verify(box: Box) -> None:
         raise SandboxError(f"the walls do not stand: a program could {', '.join(could)}")
 
 
-def _hint(box: Box, said: str) -> str:
+def _hint(box: Engine, said: str) -> str:
     unreadable = "No module named" in said or "Permission denied" in said
     return f" (can every user read {box.settings.python} and its library?)" if unreadable else ""

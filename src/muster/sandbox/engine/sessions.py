@@ -13,8 +13,8 @@ from muster.sandbox.engine.admission_queue import Overloaded
 from muster.sandbox.engine.output import Captured
 from muster.sandbox.engine.pool import Pool
 from muster.sandbox.engine.worker import Unclean, Worker, ended_of
-from muster.sandbox.models import CellEnded
-from muster.sandbox.settings import KILL_S, Settings
+from muster.sandbox.models import CellResult
+from muster.sandbox.settings import KILL_S, SandboxSettings
 
 INTERRUPT_S = 0.5  # what a cell may take to end after its interrupt; then its session is ended
 LOOK_S, LOOK_AT_ALL_S = 1.0, 30.0
@@ -66,7 +66,7 @@ class Session:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(message)
 
-    async def run(self, code: str, verbosity: str, timeout: float, limit: int, created: bool) -> CellEnded:
+    async def run(self, code: str, verbosity: str, timeout: float, limit: int, created: bool) -> CellResult:
         """Run one cell. The caller has the session's turn. Unclean: this session's first cell was not begun."""
         started = time.monotonic()
         self._cells += 1
@@ -96,10 +96,10 @@ class Session:
                 raise Unclean("the session ended before it took its first cell")
         stdout, stderr = self._execution.stdout.finish(), self._execution.stderr.finish()
         if wall >= timeout:
-            return CellEnded("timeout", Captured(), Captured(), created, wall)
+            return CellResult("timeout", Captured(), Captured(), created, wall)
         if message is None:
-            return CellEnded("lost", stdout, stderr, created, wall, self._why_lost())
-        return CellEnded("error" if message.get("failed") else "completed", stdout, stderr, created, wall)
+            return CellResult("lost", stdout, stderr, created, wall, self._why_lost())
+        return CellResult("error" if message.get("failed") else "completed", stdout, stderr, created, wall)
 
     def _why_lost(self) -> str:
         if self.why or not self.ended.done():
@@ -115,7 +115,7 @@ class Session:
 class Sessions:
     """All of them."""
 
-    def __init__(self, settings: Settings, pool: Pool) -> None:
+    def __init__(self, settings: SandboxSettings, pool: Pool) -> None:
         self._settings, self._pool = settings, pool
         self._sessions: dict[str, Session] = {}
         self._opening: dict[str, asyncio.Future[None]] = {}

@@ -15,12 +15,12 @@ import time
 from typing import Any, Callable
 
 from muster.process.proctree import POLL_S, read_process
-from muster.sandbox.engine.cgroups import Cgroup
+from muster.sandbox.engine.cgroups import WorkerCgroup
 from muster.sandbox.engine.execution import Execution
 from muster.sandbox.engine.zygote import SandboxError, Zygote
 from muster.sandbox.jail import wire
 from muster.sandbox.jail import worker as orders
-from muster.sandbox.models import Ended, Step, Usage
+from muster.sandbox.models import ProgramResult, ProgramStep, ResourceUsage
 from muster.sandbox.settings import KILL_S
 
 START_S = 10.0
@@ -38,7 +38,9 @@ class Unclean(Exception):
 class Worker:
     """A place to run in. `number` is its own among all that live."""
 
-    def __init__(self, number: int, place: str, workspace: str | None, cgroup: Cgroup | None, is_on_disk: bool) -> None:
+    def __init__(
+        self, number: int, place: str, workspace: str | None, cgroup: WorkerCgroup | None, is_on_disk: bool
+    ) -> None:
         self.number, self.place, self.workspace, self.cgroup = number, place, workspace, cgroup
         self.state, self.why = "starting", ""
         self.pid, self.proc = 0, False
@@ -126,7 +128,7 @@ class Worker:
 
     # -- running ----------------------------------------------------------------------------------------------------
 
-    async def run(self, step: Step, limit: int) -> Ended:
+    async def run(self, step: ProgramStep, limit: int) -> ProgramResult:
         """Hand the step to the execution that waits, and wait for its end."""
         execution, self._ended = self.begin(), self._loop.create_future()
         started = time.monotonic()
@@ -279,12 +281,14 @@ def report_of(data: bytes) -> dict[str, Any]:
     }
 
 
-def ended_of(report: dict[str, Any], stdout: Any, stderr: Any, wall: float, cgroup: Cgroup | None) -> Ended:
+def ended_of(
+    report: dict[str, Any], stdout: Any, stderr: Any, wall: float, cgroup: WorkerCgroup | None
+) -> ProgramResult:
     """The worker's report, and what the cgroup counted, as the end of a step."""
     status, reason = report["status"], report["reason"]
     signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     wanted_memory = cgroup is not None and cgroup.had_to_kill()  # asked every time: it is counted from the last time on
     if wanted_memory and status != 0 and reason is None:
         reason = "memory"
-    usage = Usage(wall, report.get("cpu_s", 0.0), report.get("max_rss_kb", 0))
-    return Ended(None if signum is not None else os.WEXITSTATUS(status), signum, reason, stdout, stderr, usage)
+    usage = ResourceUsage(wall, report.get("cpu_s", 0.0), report.get("max_rss_kb", 0))
+    return ProgramResult(None if signum is not None else os.WEXITSTATUS(status), signum, reason, stdout, stderr, usage)

@@ -10,7 +10,7 @@ from typing import Any, Callable
 from muster.process import Scope
 from muster.sandbox.engine.jail_program import BOOTSTRAP, bundle
 from muster.sandbox.jail import wire
-from muster.sandbox.settings import Settings
+from muster.sandbox.settings import SandboxSettings
 
 START_S = 120.0  # imports from a cold network filesystem
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -27,7 +27,7 @@ class Zygote:
         self.channel, self.pid, self.facts = channel, pid, facts
 
     @classmethod
-    async def start(cls, scope: Scope, settings: Settings, on_lost: Callable[[], None]) -> Zygote:
+    async def start(cls, scope: Scope, settings: SandboxSettings, on_lost: Callable[[], None]) -> Zygote:
         """Start it and wait until it has imported everything."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -76,7 +76,7 @@ async def _next_message(channel: socket.socket) -> dict[str, Any]:
     return message
 
 
-def environment(settings: Settings) -> dict[str, str]:
+def environment(settings: SandboxSettings) -> dict[str, str]:
     """What programs get: nothing of the service's own."""
     where = os.path.dirname(os.path.abspath(settings.python))
     path = dict.fromkeys([where, "/usr/local/bin", "/usr/bin", "/bin"])

@@ -17,11 +17,11 @@ from urllib.parse import unquote_to_bytes
 
 from muster.sandbox.api import nemo_skills
 from muster.sandbox.gateway import nginx_config
-from muster.sandbox.gateway.peers import Members, address_of
+from muster.sandbox.gateway.peers import PeerList, address_of
 from muster.sandbox.hash_ring import Ring
 from muster.sandbox.http import client, origin
-from muster.sandbox.http.client import Idle, Streams
-from muster.sandbox.http.server import Head, Request, Response
+from muster.sandbox.http.client import IdleConnections, Streams
+from muster.sandbox.http.server import Head, HttpRequest, HttpResponse
 
 OWN = ("/health", "/metrics", "/load")
 PASSED_ON = ("content-type", "retry-after", "x-muster-node", "x-muster-usage")
@@ -38,12 +38,12 @@ class Balancer:
         self._outstanding: Counter[str] = Counter()
         self._down: dict[str, float] = {}
         self._turn = 0
-        self._idle = Idle(nginx_config.KEPT)
+        self._idle = IdleConnections(nginx_config.KEPT)
         self._endpoints: tuple[str, ...] = (own,)
-        self.members, self._ring = Members(), Ring((own,))
+        self.members, self._ring = PeerList(), Ring((own,))
         self.problem: Callable[[], str | None] = lambda: None  # why the gateway is not as it should be
 
-    async def take(self, members: Members) -> None:
+    async def take(self, members: PeerList) -> None:
         """Serve these members from now on. Thousands of them take seconds to compute, beside the event loop."""
         endpoints = members.endpoints or (self._own,)
         ring = await asyncio.get_running_loop().run_in_executor(None, Ring, endpoints)
@@ -55,22 +55,22 @@ class Balancer:
     def close(self) -> None:
         self._idle.close()
 
-    def refusal(self, head: Head) -> Response | None:
+    def refusal(self, head: Head) -> HttpResponse | None:
         """Our clients need no token: web pages are kept out here. The type of a body is looked at where it goes to."""
         words = origin.foreign(head.headers)
-        return None if words is None else Response(403, nemo_skills.refusal(words))
+        return None if words is None else HttpResponse(403, nemo_skills.refusal(words))
 
-    async def __call__(self, request: Request) -> Response:
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
         path = request.path.partition("?")[0]
         if path == "/gateway":
             problem = self.problem()
             found = {"gateway": "python", **self.members.to_json()}
-            return Response(200, {**found, "problem": problem} if problem else found)
+            return HttpResponse(200, {**found, "problem": problem} if problem else found)
         if path == "/sessions":
             return await self._forward(request, [self._own], "/cluster/sessions")
         return await self._forward(request, self._order(request, path), request.path)
 
-    def _order(self, request: Request, path: str) -> Iterable[str]:
+    def _order(self, request: HttpRequest, path: str) -> Iterable[str]:
         """Whom to ask, one after the other."""
         if path in OWN or path.startswith("/cluster/"):
             return [self._own]
@@ -94,7 +94,7 @@ class Balancer:
                 yield endpoint
         yield from sorted(busy or (() if tried else down), key=lambda endpoint: self._outstanding[endpoint])
 
-    async def _forward(self, request: Request, order: Iterable[str], path: str) -> Response:
+    async def _forward(self, request: HttpRequest, order: Iterable[str], path: str) -> HttpResponse:
         headers = {name: value for name, value in request.headers.items() if name not in NOT_PASSED_ON}
         headers.update({"host": "sandbox", "authorization": f"Bearer {self._token}"})
         data = client.request_bytes(request.method, path, headers, request.body)
@@ -110,7 +110,7 @@ class Balancer:
                 self._end(endpoint)
         where = address_of(endpoint)
         body = {**nemo_skills.refusal(nemo_skills.unreached(where)), "reason": "unreachable"}
-        return Response(503, body, {"X-Muster-Member": where})
+        return HttpResponse(503, body, {"X-Muster-Member": where})
 
     def _begin(self, endpoint: str) -> None:
         self._outstanding[endpoint] += 1
@@ -129,7 +129,7 @@ class Balancer:
         self._down.pop(endpoint, None)
         return found
 
-    async def _exchange(self, endpoint: str, found: Streams, data: bytes) -> Response:
+    async def _exchange(self, endpoint: str, found: Streams, data: bytes) -> HttpResponse:
         """From here on the program may have been run."""
         reader, writer = found
         member = {"X-Muster-Member": address_of(endpoint)}
@@ -139,12 +139,12 @@ class Balancer:
             passed = {name: headers[name] for name in PASSED_ON if name in headers} | member
             if "content-length" not in headers:
                 self._begin(endpoint)  # until the stream is over
-                return Response(status, self._chunks(endpoint, found), passed)
+                return HttpResponse(status, self._chunks(endpoint, found), passed)
             body = await reader.readexactly(int(headers["content-length"]))
         except (OSError, EOFError, ValueError, LookupError):
             writer.close()
             words = {**nemo_skills.refusal(nemo_skills.broke_off(address_of(endpoint))), "reason": "lost"}
-            return Response(502, words, member)
+            return HttpResponse(502, words, member)
         except BaseException:
             writer.close()
             raise
@@ -152,7 +152,7 @@ class Balancer:
             writer.close()
         else:
             self._idle.give(endpoint, found)
-        return Response(status, body, passed)
+        return HttpResponse(status, body, passed)
 
     async def _chunks(self, endpoint: str, found: Streams) -> AsyncIterator[bytes]:
         """A stream that breaks off here breaks off for our client too."""

@@ -25,11 +25,11 @@ from typing import Any
 
 from muster.sandbox.engine.zygote import SandboxError
 from muster.sandbox.gateway.balancer import Balancer
-from muster.sandbox.gateway.nginx_config import Plan, find_nginx
-from muster.sandbox.gateway.nginx_process import OwnedNginx
-from muster.sandbox.gateway.peers import Members, Watch
-from muster.sandbox.http.server import Connections, serve
-from muster.sandbox.settings import Settings
+from muster.sandbox.gateway.nginx_config import GatewayPlan, find_nginx
+from muster.sandbox.gateway.nginx_process import NginxProcess
+from muster.sandbox.gateway.peers import PeerList, PeerWatch
+from muster.sandbox.http.server import OpenConnections, serve
+from muster.sandbox.settings import SandboxSettings
 
 DRAIN_S = 3.0
 CANCEL_AGAIN_S = 0.5
@@ -40,15 +40,15 @@ CONNECTIONS = 8192
 class Gateway:
     """Opened, it serves; closed, it leaves nothing. The socket is the caller's to bind and ours to close."""
 
-    def __init__(self, settings: Settings, bound: socket.socket, own: str, connections_most: int) -> None:
+    def __init__(self, settings: SandboxSettings, bound: socket.socket, own: str, connections_most: int) -> None:
         """`own`: ADDRESS:PORT of this node's endpoint between nodes."""
         assert settings.members_file is not None and settings.token is not None
         self._settings, self._bound, self._own = settings, bound, own
         self.balancer = Balancer(f"http://{own}", settings.token, settings.shared_scratch)
-        self._watch = Watch(settings.members_file, self._on_members, self._on_refused)
-        self._connections = Connections(connections_most)
+        self._watch = PeerWatch(settings.members_file, self._on_members, self._on_refused)
+        self._connections = OpenConnections(connections_most)
         self._server: asyncio.AbstractServer | None = None
-        self._nginx: OwnedNginx | None = None
+        self._nginx: NginxProcess | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._without_nginx: str | None = None  # why this server balances although there is an nginx
         self._news = asyncio.Event()  # there are other members: worth another try of an nginx that refused them
@@ -87,7 +87,7 @@ class Gateway:
         self._tasks.append(asyncio.create_task(self._watch.forever()))
 
     async def _open_nginx(self, program: str) -> None:
-        self._nginx = OwnedNginx(program, self._bound, self._plan(), self._settings.scratch_dir)
+        self._nginx = NginxProcess(program, self._bound, self._plan(), self._settings.scratch_dir)
         try:
             await self._nginx.start(self._watch.members)
         except SandboxError as error:
@@ -101,10 +101,10 @@ class Gateway:
         if self._nginx is not None:
             self._tasks.append(asyncio.create_task(self._keep(self._nginx)))
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> GatewayPlan:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         host, port = self._bound.getsockname()[:2]
-        return Plan(
+        return GatewayPlan(
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
             self._own,
             self._settings.token or "",
@@ -138,7 +138,7 @@ class Gateway:
     def _on_refused(self, words: str) -> None:
         _say(f"members refused: {words}; those of version {self.balancer.members.version} stay")
 
-    async def _on_members(self, members: Members) -> None:
+    async def _on_members(self, members: PeerList) -> None:
         """nginx takes them first, so that both have the same. If it does not, this server serves them without it: an
         endpoint that goes on with old members would have sessions at two nodes."""
         refusal = await self._refusal(members)
@@ -147,7 +147,7 @@ class Gateway:
         if refusal is not None:
             await self._leave_nginx(refusal)
 
-    async def _refusal(self, members: Members) -> str | None:
+    async def _refusal(self, members: PeerList) -> str | None:
         """Why nginx does not serve these members; None when it does, or when there is none that serves."""
         if self._nginx is not None:
             try:
@@ -171,7 +171,7 @@ class Gateway:
 
     # -- who serves -------------------------------------------------------------------------------------------------
 
-    async def _keep(self, nginx: OwnedNginx) -> None:
+    async def _keep(self, nginx: NginxProcess) -> None:
         """Start it again whenever it has ended; until then this server takes its connections."""
         loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_S
         while True:
@@ -189,14 +189,14 @@ class Gateway:
                 self._without_nginx = None
                 self._stop_serving()
 
-    async def _until_ended(self, nginx: OwnedNginx) -> None:
+    async def _until_ended(self, nginx: NginxProcess) -> None:
         ended = await nginx.wait()
         if nginx.was_left:
             return  # and why, was said
         self._without_nginx = f"nginx {ended}"
         _say(f"nginx {ended}; this server balances until it is started again\n{nginx.last_words()}".strip())
 
-    async def _started(self, nginx: OwnedNginx) -> bool:
+    async def _started(self, nginx: NginxProcess) -> bool:
         """Whether it serves the members there are now."""
         members = self.balancer.members
         try:

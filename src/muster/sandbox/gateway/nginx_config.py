@@ -11,20 +11,20 @@ import shutil
 from dataclasses import dataclass
 
 from muster.sandbox.api.nemo_skills import broke_off, unreached
-from muster.sandbox.gateway.peers import Members
+from muster.sandbox.gateway.peers import PeerList
 from muster.sandbox.http.origin import LOOPBACK_HOST, WRONG_HOST, WRONG_ORIGIN
 from muster.sandbox.http.server import BODY_LIMIT, HEAD_S, STALL_S
 
 CONNECT_S = 2
 FAIL_S = 5  # for which a node that could not be reached gets no stateless work
 READ_MORE_S = 60  # beyond the longest program: waiting, killing, answering
-NOBODY = Members()
+NOBODY = PeerList()
 KEPT = 64  # idle connections to the nodes
 GENERATION_HEADER = "X-Muster-Configuration"
 
 
 @dataclass(frozen=True)
-class Plan:
+class GatewayPlan:
     """What a gateway is to do. `listen` and `own` are ADDRESS:PORT: of its clients, and of this node's own server."""
 
     listen: str
@@ -32,7 +32,7 @@ class Plan:
     token: str
     place: str  # a directory of its own
     longest_s: float
-    members: Members = NOBODY
+    members: PeerList = NOBODY
     own_first: bool = False  # what names no session stays on this node: its programs share one scratch
     user: str | None = None  # "NAME GROUP", when we are root
     connections: int = 4096
@@ -44,7 +44,7 @@ def find_nginx() -> str | None:
     return shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin:/sbin")
 
 
-def render(plan: Plan) -> str:
+def render(plan: GatewayPlan) -> str:
     """The whole file."""
     members = plan.members.addresses or (plan.own,)
     first = members.index(plan.own) if plan.own in members else 0
@@ -57,7 +57,7 @@ def render(plan: Plan) -> str:
     return f"{user}{_top(plan)}{_upstreams(plan, anybody, keyed)}{_server(plan)}}}\n"
 
 
-def _top(plan: Plan) -> str:
+def _top(plan: GatewayPlan) -> str:
     place = plan.place
     return f"""daemon off;
 worker_processes 1;
@@ -97,7 +97,7 @@ http {{
 """
 
 
-def _upstreams(plan: Plan, anybody: str, keyed: str) -> str:
+def _upstreams(plan: GatewayPlan, anybody: str, keyed: str) -> str:
     kept = f"        keepalive {KEPT};\n        keepalive_timeout 30s;\n"
     return f"""    upstream muster_any {{
         least_conn;
@@ -113,7 +113,7 @@ def _upstreams(plan: Plan, anybody: str, keyed: str) -> str:
 """
 
 
-def _server(plan: Plan) -> str:
+def _server(plan: GatewayPlan) -> str:
     pool = "muster_own" if plan.own_first else "muster_any"
     return f"""    server {{
         listen {plan.listen} backlog=4096;
@@ -170,7 +170,7 @@ def gateway_file(place: str, generation: int) -> str:
     return f"{place}/gateway-{generation}.json"
 
 
-def gateway_answer(plan: Plan) -> str:
+def gateway_answer(plan: GatewayPlan) -> str:
     return json.dumps({"gateway": "nginx", **plan.members.to_json()})
 
 

@@ -15,10 +15,10 @@ import socket
 import tempfile
 from dataclasses import replace
 
-from muster.process import Exit, Log, Owned, Scope, SpawnError
+from muster.process import Exit, Log, ManagedProcess, Scope, SpawnError
 from muster.sandbox.engine.zygote import SandboxError
-from muster.sandbox.gateway.nginx_config import GENERATION_HEADER, Plan, gateway_answer, gateway_file, render
-from muster.sandbox.gateway.peers import Members
+from muster.sandbox.gateway.nginx_config import GENERATION_HEADER, GatewayPlan, gateway_answer, gateway_file, render
+from muster.sandbox.gateway.peers import PeerList
 from muster.sandbox.http import client
 
 LOG_BYTES = 1 << 20
@@ -28,20 +28,20 @@ ASK_AGAIN_S = 0.05
 ENVIRONMENT = {"PATH": os.defpath, "LANG": "C"}
 
 
-class OwnedNginx:
+class NginxProcess:
     """Of one gateway; started as often as it is needed."""
 
-    def __init__(self, program: str, bound: socket.socket, plan: Plan, scratch_dir: str) -> None:
+    def __init__(self, program: str, bound: socket.socket, plan: GatewayPlan, scratch_dir: str) -> None:
         """`plan` has everything but a place and members."""
         self._program, self._bound = program, bound
         bound.setblocking(False)  # nginx leaves one that it is given as it is, and would wait in accept()
         self._top = tempfile.mkdtemp(prefix="muster-gateway-", dir=scratch_dir)
-        self._place = f"{self._top}/nginx"  # if we are killed, the keeper removes it, and what it was made in
+        self._place = f"{self._top}/nginx"  # if we are killed, the supervisor removes it, and what it was made in
         os.mkdir(self._place, 0o700)
         self._plan = replace(plan, place=self._place)
         self._log = Log(f"{self._place}/error.log", max_bytes=LOG_BYTES)
         self._scope: Scope | None = None
-        self._running: Owned | None = None
+        self._running: ManagedProcess | None = None
         self._configuring = asyncio.Lock()
         self._served = 0  # the generation of the configuration that it served last
         self._takes = self._leaving = False
@@ -60,7 +60,7 @@ class OwnedNginx:
         """Whether its end was asked for."""
         return self._leaving
 
-    async def start(self, members: Members) -> None:
+    async def start(self, members: PeerList) -> None:
         """SandboxError, with nginx's own words, when it cannot be."""
         await self._end()
         self._scope = Scope("gateway", lost_owner_grace=0.0, directories=[self._place])
@@ -83,7 +83,7 @@ class OwnedNginx:
             await self._end()
             raise
 
-    async def reload(self, members: Members) -> None:
+    async def reload(self, members: PeerList) -> None:
         """Returns when the new members are served; the old worker answers what it has to the end.
 
         SandboxError when they are not: nginx refuses them, or does not serve them in time.
@@ -151,7 +151,7 @@ class OwnedNginx:
     def _command(self, file: str, *more: str) -> list[str]:
         return [self._program, "-p", self._place, "-e", "stderr", "-c", f"{self._place}/{file}", *more]
 
-    async def _configure(self, members: Members) -> None:
+    async def _configure(self, members: PeerList) -> None:
         """Write its configuration, if nginx itself finds nothing wrong with it."""
         assert self._scope is not None
         new, log = f"{self._place}/new.conf", Log(f"{self._place}/test.log")

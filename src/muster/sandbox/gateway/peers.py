@@ -20,12 +20,12 @@ MOST = 16_384
 _ENDPOINT = re.compile(r"http://(?:\[([0-9A-Fa-f:]+)\]|([0-9.]+)):([0-9]{1,5})/?")
 
 
-class MembersError(ValueError):
+class PeerListError(ValueError):
     """A file of members that cannot be used."""
 
 
 @dataclass(frozen=True)
-class Members:
+class PeerList:
     """`endpoints` are sorted, so that everybody makes the same of them."""
 
     version: int = 0
@@ -44,51 +44,51 @@ def address_of(endpoint: str) -> str:
     return endpoint[len("http://") :]
 
 
-def parse(data: Any) -> Members:
+def parse(data: Any) -> PeerList:
     """The members, or MembersError. Endpoints go into nginx's configuration: nothing but http://ADDRESS:PORT does."""
     if not isinstance(data, dict) or not isinstance(data.get("endpoints"), list):
-        raise MembersError('it must be {"version": NUMBER, "endpoints": ["http://ADDRESS:PORT", ...]}')
+        raise PeerListError('it must be {"version": NUMBER, "endpoints": ["http://ADDRESS:PORT", ...]}')
     version = data.get("version", 0)
     if isinstance(version, bool) or not isinstance(version, int) or version < 0:
-        raise MembersError(f"version is {version!r}: it must be a number from 0 on")
+        raise PeerListError(f"version is {version!r}: it must be a number from 0 on")
     if len(data["endpoints"]) > MOST:
-        raise MembersError(f"{len(data['endpoints'])} endpoints are more than {MOST}")
-    return Members(version, tuple(sorted({_endpoint(one) for one in data["endpoints"]})))
+        raise PeerListError(f"{len(data['endpoints'])} endpoints are more than {MOST}")
+    return PeerList(version, tuple(sorted({_endpoint(one) for one in data["endpoints"]})))
 
 
 def _endpoint(text: Any) -> str:
     matched = _ENDPOINT.fullmatch(text) if isinstance(text, str) else None
     if matched is None:
-        raise MembersError(f"endpoint {text!r} is not http://ADDRESS:PORT")
+        raise PeerListError(f"endpoint {text!r} is not http://ADDRESS:PORT")
     six, four, port = matched.groups()
     try:
         address = ipaddress.ip_address(six or four)
     except ValueError:
-        raise MembersError(f"endpoint {text!r} has no address") from None
+        raise PeerListError(f"endpoint {text!r} has no address") from None
     if not 0 < int(port) < 65536 or address.is_unspecified:
-        raise MembersError(f"endpoint {text!r} cannot be connected to")
+        raise PeerListError(f"endpoint {text!r} cannot be connected to")
     return f"http://[{address}]:{int(port)}" if six else f"http://{address}:{int(port)}"
 
 
-def read(path: str) -> Members:
+def read(path: str) -> PeerList:
     """Raises MembersError, with the path, when it is no list of members, and OSError when it cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:
             return parse(json.load(file))
     except (ValueError, RecursionError) as error:  # MembersError is a ValueError, and so is what json raises
-        raise MembersError(f"{path}: {error}") from None
+        raise PeerListError(f"{path}: {error}") from None
 
 
-class Watch:
+class PeerWatch:
     """Looks at the file; tells `changed` of new members, and `refused` why a file cannot be used, once for each reason.
 
     `problem` is that reason as long as the file is there and cannot be used.
     """
 
-    def __init__(self, path: str, changed: Callable[[Members], Any], refused: Callable[[str], None]) -> None:
+    def __init__(self, path: str, changed: Callable[[PeerList], Any], refused: Callable[[str], None]) -> None:
         self._path, self._changed, self._refused = path, changed, refused
         self._seen: tuple[int, ...] | None = None
-        self.members = Members()
+        self.members = PeerList()
         self.problem: str | None = None
 
     async def look(self) -> None:
@@ -100,7 +100,7 @@ class Watch:
             found = read(self._path)
         except FileNotFoundError:
             return
-        except MembersError as error:
+        except PeerListError as error:
             self._seen = mark
             self._refuse(str(error))
             return

@@ -67,7 +67,7 @@ async def next_line(lines: AsyncIterator[bytes]) -> bytes | None:
     return None
 
 
-class Idle:
+class IdleConnections:
     """Connections that are open and unused, by endpoint: at most `most` of them, the newest."""
 
     def __init__(self, most: int | None = None) -> None:

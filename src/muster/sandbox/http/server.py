@@ -63,7 +63,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Request(Head):
+class HttpRequest(Head):
     """A head, and the body that followed it."""
 
     body: bytes
@@ -77,7 +77,7 @@ class Request(Head):
 
 
 @dataclass(frozen=True)
-class Response:
+class HttpResponse:
     """Text, bytes, or an object that is sent as JSON, or lines that come one after the other."""
 
     status: int
@@ -88,10 +88,10 @@ class Response:
 class Handler(Protocol):
     """Answers requests."""
 
-    def refusal(self, head: Head) -> Response | None:
+    def refusal(self, head: Head) -> HttpResponse | None:
         """Why a request with this head may not come in; None when it may, and its body is read."""
 
-    async def __call__(self, request: Request) -> Response:
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
         """The answer to a request that was let in."""
 
 
@@ -101,7 +101,7 @@ class _Refused(Exception):
         self.status = status
 
 
-class Connections:
+class OpenConnections:
     """The connections of one endpoint, at most so many. A new one takes the place of the oldest of which no request was
     ever admitted, else of the one that has been idle for longest; if all are busy, it is refused."""
 
@@ -153,7 +153,7 @@ class Connections:
 
 
 async def serve(
-    handler: Handler, connections: Connections, sock: socket.socket, keep: bool = True
+    handler: Handler, connections: OpenConnections, sock: socket.socket, keep: bool = True
 ) -> asyncio.AbstractServer:
     """Serve on a socket; `keep`: a connection may be used for more than one request."""
     server = await asyncio.get_running_loop().create_server(
@@ -166,7 +166,7 @@ async def serve(
 class Connection(asyncio.Protocol):
     """One client's connection; `keep`: for more than one request."""
 
-    def __init__(self, handler: Handler, connections: Connections, keep: bool = True) -> None:
+    def __init__(self, handler: Handler, connections: OpenConnections, keep: bool = True) -> None:
         self._handler, self._connections = handler, connections
         self._buffer = bytearray()
         self._searched = 0  # how far the buffer was searched for the end of a head
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
             self._give(HEAD_S, self._is_late)
         elif self._connections.may_tell(self):
             words = {**nemo_skills.refusal("too many connections: nothing was run"), "reason": "overloaded"}
-            self._refuse(Response(503, words, {"Retry-After": "1"}))
+            self._refuse(HttpResponse(503, words, {"Retry-After": "1"}))
         else:
             self._transport.abort()
 
@@ -245,7 +245,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()  # it never asked for anything
         else:
             self._refuse(
-                Response(408, nemo_skills.refusal("the request did not come to its end in time: nothing was run"))
+                HttpResponse(408, nemo_skills.refusal("the request did not come to its end in time: nothing was run"))
             )
 
     def _is_unread(self) -> None:
@@ -264,7 +264,7 @@ class Connection(asyncio.Protocol):
         try:
             request = self._next_request()
         except _Refused as refusal:
-            self._refuse(Response(refusal.status, nemo_skills.refusal(str(refusal))))
+            self._refuse(HttpResponse(refusal.status, nemo_skills.refusal(str(refusal))))
             return
         if request is not None:
             self._give(None)
@@ -272,7 +272,7 @@ class Connection(asyncio.Protocol):
         elif self._head is not None:
             self._give(STALL_S, self._is_late)
 
-    def _refuse(self, response: Response) -> None:
+    def _refuse(self, response: HttpResponse) -> None:
         """Answer, and read no more of what the client sends than it takes for it to see the answer."""
         self._closing = self._lingers = True
         self._buffer, self._chunks = bytearray(), Chunks()
@@ -280,7 +280,7 @@ class Connection(asyncio.Protocol):
         self._transport.write_eof()
         self._give(LINGER_S, self._transport.abort)
 
-    def _next_request(self) -> Request | None:
+    def _next_request(self) -> HttpRequest | None:
         if self._head is None and not self._take_head():
             return None
         head = self._head
@@ -290,7 +290,7 @@ class Connection(asyncio.Protocol):
         if body is None:
             return None
         self._head = None
-        return Request(head.method, head.path, head.headers, body)
+        return HttpRequest(head.method, head.path, head.headers, body)
 
     def _take_head(self) -> bool:
         end = self._buffer.find(b"\r\n\r\n", self._searched)
@@ -323,7 +323,7 @@ class Connection(asyncio.Protocol):
 
     # -- answering --------------------------------------------------------------------------------------------------
 
-    async def _answer(self, request: Request) -> None:
+    async def _answer(self, request: HttpRequest) -> None:
         try:
             response = await self._handler(request)
             if hasattr(response.content, "__aiter__"):
@@ -348,7 +348,7 @@ class Connection(asyncio.Protocol):
         if self._buffer:
             self.data_received(b"")
 
-    def _write(self, response: Response) -> None:
+    def _write(self, response: HttpResponse) -> None:
         if isinstance(response.content, bytes):
             body, kind = response.content, "application/json"
         elif isinstance(response.content, str):
@@ -358,7 +358,7 @@ class Connection(asyncio.Protocol):
         head = _head_of(response, {"Content-Type": kind, "Content-Length": str(len(body)), **self._ending()})
         self._transport.write(head + body)
 
-    async def _write_lines(self, response: Response) -> None:
+    async def _write_lines(self, response: HttpResponse) -> None:
         kind = {"Content-Type": "application/x-ndjson", "Transfer-Encoding": "chunked"}
         self._transport.write(_head_of(response, {**kind, **self._ending()}))
         async for line in response.content:
@@ -455,7 +455,7 @@ def _too_long() -> _Refused:
     return _Refused(413, f"the body is too long: at most {BODY_LIMIT >> 20} MB")
 
 
-def _head_of(response: Response, headers: dict[str, str]) -> bytes:
+def _head_of(response: HttpResponse, headers: dict[str, str]) -> bytes:
     lines = [f"HTTP/1.1 {response.status} {REASONS.get(response.status, '')}"]
     given = {name.title(): value for name, value in response.headers.items()}
     lines += [f"{name}: {value}" for name, value in {**headers, **given}.items()]

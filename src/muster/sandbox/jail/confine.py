@@ -21,7 +21,7 @@ INNER_USER = 1000  # who we are in a user namespace
 
 
 @dataclass
-class Plan:
+class ConfinementPlan:
     """Everything that a worker's walls depend on: decided by the server, the same for all but the last four."""
 
     recipe: str
@@ -39,7 +39,7 @@ class Plan:
     cgroups: list[str] = field(default_factory=list)
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Plan:
+    def from_json(cls, values: dict[str, Any]) -> ConfinementPlan:
         return cls(**values)
 
     @property
@@ -93,7 +93,7 @@ class Walls:
     proc: bool
 
 
-def enter_namespaces(plan: Plan) -> None:
+def enter_namespaces(plan: ConfinementPlan) -> None:
     """The caller's next child is the first process of the new pid namespace."""
     for directory in plan.cgroups:
         # Version 1 lets a single thread in by itself; whole processes wait for the kernel's RCU, 10 ms and more.
@@ -117,7 +117,7 @@ def enter_namespaces(plan: Plan) -> None:
     socket.sethostname("sandbox")
 
 
-def confine(plan: Plan) -> Walls:
+def confine(plan: ConfinementPlan) -> Walls:
     """Everything else. From its return on nothing can be undone."""
     proc = False
     if plan.has_namespaces:
@@ -143,7 +143,7 @@ def confine(plan: Plan) -> Walls:
     return Walls(rules, proc)
 
 
-def _limit(plan: Plan) -> None:
+def _limit(plan: ConfinementPlan) -> None:
     limits = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_DATA: plan.memory_mb << 20,
@@ -158,7 +158,7 @@ def _limit(plan: Plan) -> None:
         resource.setrlimit(what, (value, value))
 
 
-def _file_rules(plan: Plan) -> landlock.Ruleset:
+def _file_rules(plan: ConfinementPlan) -> landlock.Ruleset:
     """Enforce the worker's own rules on files, if they are its wall; returns those of its executions."""
     by_landlock = plan.recipe == "floor"
     execution = landlock.Ruleset(files=by_landlock, tcp=not plan.network, scopes=plan.recipe != "process")

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 
-class Shell:
+class IPythonShell:
     """An IPython shell without history, colours or a terminal."""
 
     def __init__(self) -> None:

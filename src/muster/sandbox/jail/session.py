@@ -30,7 +30,7 @@ def serve(channel: socket.socket, backend: str) -> None:
     program.reseed()
     sys.path.insert(0, "")
     sys.argv[:] = [""]
-    shell = ipython.Shell() if backend == "ipython" else repl.Shell()
+    shell = ipython.IPythonShell() if backend == "ipython" else repl.Shell()
     turn = Turn()
     with contextlib.suppress(OSError):
         wire.send(channel, {"event": "open"})

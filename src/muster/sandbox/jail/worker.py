@@ -23,7 +23,7 @@ import socket
 
 from muster.process.file_trees import OPEN_DIRECTORY, empty_directory, used_bytes
 from muster.sandbox.jail import confine, execution, kernel, state, tree, wire
-from muster.sandbox.jail.confine import Plan, Walls
+from muster.sandbox.jail.confine import ConfinementPlan, Walls
 
 TELL_BYTES = 8 << 20  # a change of memory worth telling
 SPAWN, SPAWN_AGAIN, LOOK, INTERRUPT, KILL = b"spawn", b"again", b"look", b"interrupt", b"kill "
@@ -35,7 +35,7 @@ MOST_ENTRIES = 20000  # files in the scratch that are looked at
 MOST_REMOVED, MOST_LEVELS = 1000, 50
 
 
-def main(control: socket.socket, plan: Plan) -> None:
+def main(control: socket.socket, plan: ConfinementPlan) -> None:
     """The life of a worker, in a fork of the zygote's. Never returns."""
     try:
         _restore_signals()
@@ -49,7 +49,7 @@ def main(control: socket.socket, plan: Plan) -> None:
         _protect_from_oom_killer()
         walls = confine.confine(plan)
         os.environ.update(HOME=plan.home, TMPDIR=plan.temporary)
-        worker = Worker(control, plan, walls)
+        worker = JailWorker(control, plan, walls)
         wire.send(control, {"event": "ready", "proc": walls.proc})
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -83,10 +83,10 @@ def _protect_from_oom_killer() -> None:
         file.write("-900")
 
 
-class Worker:
+class JailWorker:
     """Serves the server; see the module's table. Between two forks it does as little as it can: see wire.py."""
 
-    def __init__(self, control: socket.socket, plan: Plan, walls: Walls) -> None:
+    def __init__(self, control: socket.socket, plan: ConfinementPlan, walls: Walls) -> None:
         self.control, self.plan, self.walls = control, plan, walls
         self.reaper: tree.Reaper | None = None
         self.reason: str | None = None

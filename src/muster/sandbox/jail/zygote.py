@@ -20,7 +20,7 @@ import sys
 from typing import Any
 
 from muster.sandbox.jail import kernel, wire, worker
-from muster.sandbox.jail.confine import Plan
+from muster.sandbox.jail.confine import ConfinementPlan
 from muster.sandbox.jail.rootfs import SCRATCH, SYSTEM
 
 STANDARD = (
@@ -82,7 +82,7 @@ def main(channel: socket.socket, config: dict[str, Any]) -> None:
             return
         if os.fork() == 0:
             channel.close()
-            worker.main(socket.socket(fileno=fds[0]), Plan.from_json({"read_only": places, **message}))
+            worker.main(socket.socket(fileno=fds[0]), ConfinementPlan.from_json({"read_only": places, **message}))
         for fd in fds:
             os.close(fd)
 

@@ -8,14 +8,14 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from muster.sandbox.settings import ISOLATION, Settings
+from muster.sandbox.settings import ISOLATION, SandboxSettings
 
 OURS = frozenset({"host", "port", "listen", "token", "ready_file", "members_file"})
 """What the agents decide."""
 
 _TYPES: dict[str, Any] = {
     name: dict[str, str] if name == "env" else kind
-    for name, kind in get_type_hints(Settings).items()
+    for name, kind in get_type_hints(SandboxSettings).items()
     if name not in OURS
 }
 

@@ -6,7 +6,7 @@
   // What there is to say first: what a live run waits for, and whether it still speaks.
   Muster.waitsFor = function (model, now) {
     if (!model.waits) return null;
-    const quiet = model.silent ? " No word from it for " + seconds(model.silent * 1000) + ": its lead may be gone." : "";
+    const quiet = model.silent ? " No word from it for " + seconds(model.silent * 1000) + ": its leader may be gone." : "";
     return model.waits[0] + ", for " + seconds(now - model.waits[1]) + "." + quiet;
   };
 
