@@ -9,9 +9,10 @@ import pytest
 from tests.agent.test_follower import identity
 
 from muster.agent import first_leader
-from muster.agent.first_leader import FirstLeaderElection, beat, heartbeats
+from muster.agent.first_leader import FirstLeaderElection
 from muster.agent.job import Identity
 from muster.election.leader_silence import FIRST_LEADER_CANDIDATES, STARTUP_SILENCE_S
+from muster.rundir.startup_heartbeat import read_startup_heartbeats, write_startup_heartbeat
 
 LOOKS = int(STARTUP_SILENCE_S) + 1  # a second apart
 
@@ -23,7 +24,7 @@ def at(tmp_path: Path) -> Callable[[int], Identity]:
 
 def test_a_node_whose_heartbeat_has_stopped_is_stood_in_for_by_the_next(at: Callable[[int], Identity]) -> None:
     who, next_one = FirstLeaderElection(at(1), 1.0), FirstLeaderElection(at(2), 1.0)
-    beat(at(0).attempt, 0, "7")
+    write_startup_heartbeat(at(0).attempt, 0, "7")
     looks = [(who.look(), next_one.look()) for _ in range(LOOKS + 5)]
     assert [first for first, _ in looks] == [False] * (LOOKS - 1) + [True] * 6
     assert not any(second for _, second in looks)  # the node between them lives
@@ -34,14 +35,14 @@ def test_a_node_that_lives_or_of_which_nothing_is_known_is_waited_for(at: Callab
     for _ in range(LOOKS * 3):
         assert not unknown.look()
     for look in range(LOOKS * 3):
-        beat(at(0).attempt, 0, f"{look}")
+        write_startup_heartbeat(at(0).attempt, 0, f"{look}")
         assert not slow.look()
 
 
 def test_an_ended_task_and_a_silent_node_together_leave_the_leader_to_the_next(at: Callable[[int], Identity]) -> None:
     who = at(2)
     Path(who.attempt.steps_log).write_text("srun: error: n0: task 0: Exited with exit code 122\n")
-    beat(who.attempt, 1, "7")
+    write_startup_heartbeat(who.attempt, 1, "7")
     watching = FirstLeaderElection(who, 1.0)
     assert [watching.look() for _ in range(LOOKS)][-2:] == [False, True]
 
@@ -51,6 +52,6 @@ def test_an_empty_heartbeat_tells_nothing_and_a_late_node_neither_writes_nor_sta
 ) -> None:
     attempt = at(0).attempt
     Path(attempt.startup_heartbeat(0)).write_text("")
-    assert heartbeats(attempt, range(3)) == {}
-    monkeypatch.setattr(first_leader, "beat", None)
+    assert read_startup_heartbeats(attempt, range(3)) == {}
+    monkeypatch.setattr(first_leader, "write_startup_heartbeat", None)
     assert not FirstLeaderElection(at(FIRST_LEADER_CANDIDATES + 1), 1.0).look()

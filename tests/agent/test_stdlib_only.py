@@ -18,8 +18,14 @@ from muster.launch import agent_archive
 from muster.launch.agent_archive import AGENT_PACKAGES, agent_sources, build_archive
 
 ROOT = Path(muster.__file__).parent
-PACKAGES = ("agent", "lifecycle", "election", "rundir", "process")
-MODULES = sorted([*(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")), ROOT / "port_ranges.py"])
+PACKAGES = ("agent", "lifecycle", "election", "rundir", "process", "slurm")
+SINGLE_MODULES = ("port_ranges.py", "exit_codes.py", "errors.py")
+MODULES = sorted(
+    [
+        *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")),
+        *(ROOT / name for name in SINGLE_MODULES),
+    ]
+)
 RAY_IS_ALLOWED_IN = [ROOT / "agent" / "ray" / name for name in ("starter.py", "jobs.py")]
 
 # Runs the archive as a node does, up to the point where the agent misses its arguments; then tells what is loaded.

@@ -12,7 +12,7 @@ from tests.lab.conftest import WAIT_ONCE, SlurmCommand
 from tests.lab.figures import report
 from tests.running import wait_for
 
-from muster.agent.leader import launcher_log
+from muster.rundir import launcher_log
 
 LAB = {"nodes": 5}
 # Computes until the nodes of its cluster have changed, and all ranks are there again.

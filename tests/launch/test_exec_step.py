@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from muster.agent.session.attach import WORDS
 from muster.launch.containers.render import Container
 from muster.launch.exec_step import Entry, TargetNode, session_environment
 from muster.rundir import RunPaths
+from muster.rundir.session_command import SESSION_COMMAND
 from muster.runs.tunnels import Tunnel
 
 RUN = RunPaths("/lustre/muster-runs/up-20260101T000000-ab12")
@@ -35,7 +35,7 @@ def test_on_this_machine_there_is_no_step() -> None:
 def test_srun_sees_nothing_of_the_allocation_that_the_caller_is_in() -> None:
     env = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "9", "SLURM_CONF": "/etc/slurm.conf", "PATH": "/bin"}
     seen = session_environment(env, ["ls", "-l"])
-    assert seen == {"SLURM_CONF": "/etc/slurm.conf", "PATH": "/bin", WORDS: '["ls", "-l"]'}
+    assert seen == {"SLURM_CONF": "/etc/slurm.conf", "PATH": "/bin", SESSION_COMMAND: '["ls", "-l"]'}
 
 
 def test_a_tunnel_ends_on_the_node_s_loopback_and_goes_through_the_login_node() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition
 from tests.lifecycle.watched import WatchedNodes, WatchedProtocol, same_but_for_refinements
 
+from muster.exit_codes import NO_PROGRESS
 from muster.lifecycle import roles
-from muster.lifecycle.config import NO_PROGRESS
 from muster.lifecycle.events import (
     Arrived,
     Conclude,

@@ -12,7 +12,8 @@ from tests.lifecycle.conftest import Run
 from tests.lifecycle.test_cycles import clean, up
 from tests.lifecycle.test_spares import HOSTS, PLAN, come, driving
 
-from muster.lifecycle.config import FAIL, FINISH_TIMEOUT_S, NO_PROGRESS, REPLACE, RESTART, TermStart
+from muster.exit_codes import NO_PROGRESS
+from muster.lifecycle.config import FAIL, FINISH_TIMEOUT_S, REPLACE, RESTART, TermStart
 from muster.lifecycle.events import (
     BeginCycle,
     Conclude,

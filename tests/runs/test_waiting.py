@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.first_leader import beat
 from muster.election.leader_silence import STARTUP_SILENCE_S
 from muster.rundir import AttemptPaths, RunPaths, write_json
+from muster.rundir.startup_heartbeat import write_startup_heartbeat
 from muster.runs import waiting
 from muster.runs.status import read_status
 from muster.runs.waiting import Waiting
@@ -27,7 +27,7 @@ def attempt(tmp_path: Path) -> AttemptPaths:
 def test_the_status_says_whether_the_first_node_has_begun_lives_or_is_silent(attempt: AttemptPaths) -> None:
     run = RunPaths(os.path.dirname(attempt.root))
     assert "waiting for n1, which is to lead: nothing of the job has started" in read_status(run)["waiting"]
-    beat(attempt, 0, "1")
+    write_startup_heartbeat(attempt, 0, "1")
     assert "waiting for n1, which is to lead: its --setup" in read_status(run)["waiting"]
     old = time.time() - 3 * STARTUP_SILENCE_S
     os.utime(attempt.startup_heartbeat(0), (old, old))
@@ -42,12 +42,12 @@ def test_who_follows_a_run_hears_what_it_waits_for_when_that_changes_and_now_and
     now = 1000.0
     monkeypatch.setattr(waiting.time, "monotonic", lambda: now)
     watch = Waiting(attempt)
-    beat(attempt, 0, "1")
+    write_startup_heartbeat(attempt, 0, "1")
     said = {}
     for second in range(200):
         now = 1000.0 + second
         if second < 100:
-            beat(attempt, 0, f"{second}")
+            write_startup_heartbeat(attempt, 0, f"{second}")
         if (text := watch.look()) is not None:
             said[second] = text
     assert [(second, text.split()[0]) for second, text in said.items()] == [

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from tests.fake_slurm import FakeSlurm, fake_slurm
 
-from muster.agent.slurm_job import Seen, parsed
 from muster.api import RunHandle, submit, submit_array
 from muster.launch.exec_step import Entry, TargetNode, session_environment
 from muster.rundir import RunPaths, read_record, write_json
@@ -20,6 +19,7 @@ from muster.runs.monitor import RunMonitor, record_silent_end
 from muster.runs.release import release, release_all
 from muster.runs.removal import plan
 from muster.runs.stop import stop_run
+from muster.slurm.jobs import QueuedJob, parse_squeue
 from muster.spec import JobSpec
 
 __all__ = ["fake_slurm"]
@@ -138,4 +138,6 @@ def test_inside_the_job_no_command_goes_to_the_clusters_that_the_user_submits_to
 def test_the_line_with_the_cluster_s_name_is_no_job() -> None:
     """Some releases of squeue print it with --clusters, although no header is wanted."""
     line = "17+0      |RUNNING   |2    |1000   |1794855354     |/a|b/job.sh 2      |"
-    assert parsed(f"CLUSTER: west\n{line}\n\n") == [Seen("17+0", "RUNNING", 2, 1000, 1794855354.0, "/a|b/job.sh 2")]
+    assert parse_squeue(f"CLUSTER: west\n{line}\n\n") == [
+        QueuedJob("17+0", "RUNNING", 2, 1000, 1794855354.0, "/a|b/job.sh 2")
+    ]

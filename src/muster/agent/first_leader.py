@@ -8,13 +8,13 @@ that only takes long, in `--setup` or with a container, goes on with its heartbe
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
-from muster.agent.job import Identity, host_names
-from muster.agent.leader import launcher_log
+from muster.agent.job import Identity
 from muster.agent.logging import say
 from muster.election.leader_silence import FIRST_LEADER_CANDIDATES, STARTUP_SILENCE_S, StartupHeartbeats
-from muster.rundir import AttemptPaths
+from muster.rundir import AttemptPaths, launcher_log
+from muster.rundir.hosts import host_names
+from muster.rundir.startup_heartbeat import read_startup_heartbeats, write_startup_heartbeat
 
 
 class FirstLeaderElection:
@@ -34,36 +34,17 @@ class FirstLeaderElection:
             return False
         began = time.monotonic()
         self._beat += 1
-        beat(attempt, rank, f"agent {self._beat}")
-        self._heartbeats.look(heartbeats(attempt, range(rank)), time.monotonic() - began)
+        try:
+            write_startup_heartbeat(attempt, rank, f"agent {self._beat}")
+        except OSError as error:
+            say(f"{attempt.startup_heartbeat(rank)} could not be written: {error}")
+        self._heartbeats.look(read_startup_heartbeats(attempt, range(rank)), time.monotonic() - began)
         ended = {end.rank for end in launcher_log.read(attempt.steps_log, host_names(attempt))}
         silent = self._heartbeats.silent() - ended
         for lost in sorted(silent - self._silent):
             say(f"{_name(attempt, lost)} has shown no sign of life for {STARTUP_SILENCE_S:g} s, and has not led yet")
         self._silent = silent
         return (ended | silent).issuperset(range(rank))
-
-
-def beat(attempt: AttemptPaths, rank: int, text: str) -> None:
-    try:
-        with open(attempt.startup_heartbeat(rank), "w", encoding="ascii") as file:
-            file.write(f"{text}\n")
-    except OSError as error:
-        say(f"{attempt.startup_heartbeat(rank)} could not be written: {error}")
-
-
-def heartbeats(attempt: AttemptPaths, ranks: Iterable[int]) -> dict[int, str]:
-    """Of those nodes that have one which can be read. An empty one is just being written, or the disk is full."""
-    found: dict[int, str] = {}
-    for rank in ranks:
-        try:
-            with open(attempt.startup_heartbeat(rank), encoding="ascii", errors="replace") as file:
-                text = file.read()
-        except OSError:
-            continue
-        if text:
-            found[rank] = text
-    return found
 
 
 def _name(attempt: AttemptPaths, rank: int) -> str:

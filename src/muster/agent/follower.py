@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from muster.agent.control.channel import Channel, ChannelError, connect
 from muster.agent.first_leader import FirstLeaderElection
-from muster.agent.job import Identity, Job, host_names
+from muster.agent.job import Identity, Job
 from muster.agent.leader.candidate import Candidate
 from muster.agent.leader.leader import Leader
 from muster.agent.leaderless import end_alone, end_left_job, has_outcome
@@ -25,10 +25,11 @@ from muster.agent.topology_probe import find_place
 from muster.election.campaign import Claim, Election, Join, Leave
 from muster.election.leader_silence import FIRST_LEADER_CANDIDATES
 from muster.election.membership import Membership, first_membership
+from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.lifecycle.config import FIRST_LEADER
-from muster.lifecycle.state_machine import INFRASTRUCTURE_FAILED
 from muster.process.lease import ProcessLease
 from muster.rundir import read_json, read_record, write_json
+from muster.rundir.hosts import host_names
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
 LOOK_S = 0.3

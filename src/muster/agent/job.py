@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muster.agent.groups import NodeGroup, groups_of
 from muster.agent.services.model import plans_of
 from muster.lifecycle.config import RunConfig
 from muster.lifecycle.services import ServicePlan
 from muster.rundir import AttemptPaths, RunPaths
+from muster.rundir.hosts import hosts_by_rank
+from muster.rundir.node_groups import NodeGroup, groups_of
 
 
 @dataclass(frozen=True)
@@ -110,37 +110,8 @@ def plan_of(identity: Identity, job: Job, topology: bool) -> RunConfig:
     )
 
 
-def hosts_by_rank(attempt: AttemptPaths, nodes: int) -> list[str]:
-    """The step's node names as the job script wrote them; ranks stand in where it could not."""
-    names = host_names(attempt)
-    return names if len(names) == nodes else [f"rank-{rank}" for rank in range(nodes)]
-
-
 def slurm_job_id(env: Mapping[str, str]) -> str | None:
     """Of a task of an array the name by which it was submitted, not the job that Slurm makes of it."""
     if "SLURM_ARRAY_TASK_ID" in env:
         return f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
     return env.get("SLURM_JOB_ID")
-
-
-def host_names(attempt: AttemptPaths) -> list[str]:
-    """Names of the step's nodes by rank; none before the job script has written them."""
-    try:
-        with open(attempt.hosts, encoding="utf-8", errors="replace") as file:
-            return file.read().split()
-    except OSError:
-        return []
-
-
-def node_tail(attempt: AttemptPaths, rank: int, lines: int = 12) -> list[str]:
-    """The last lines of a node's log: what a person needs to see when that node failed."""
-    return tail_of(attempt.node_log(rank), lines)
-
-
-def tail_of(path: str, lines: int, most_bytes: int = 8192) -> list[str]:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
-            return file.read().decode("utf-8", "replace").splitlines()[-lines:]
-    except OSError:
-        return []

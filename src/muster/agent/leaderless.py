@@ -13,13 +13,15 @@ import socket
 import time
 from typing import Any
 
-from muster.agent.job import Identity, host_names
+from muster.agent.job import Identity
 from muster.agent.leader.leader_address import LOOPBACK
 from muster.agent.logging import say
-from muster.agent.slurm_job import Jobs, SlurmError, cancel, look
 from muster.election.leader_silence import LeaderSilence, LeaderVerdict, RunDirectoryView
-from muster.lifecycle.config import FIRST_LEADER, INFRASTRUCTURE_FAILED
+from muster.exit_codes import INFRASTRUCTURE_FAILED
+from muster.lifecycle.config import FIRST_LEADER
 from muster.rundir import AttemptPaths, create_exclusive, read_record, write_json
+from muster.rundir.hosts import host_names
+from muster.slurm.jobs import SlurmError, SlurmJobs, cancel_jobs, list_jobs
 
 LOOK_S = 0.5
 WATCH_S = 600.0  # a run directory that has not answered for so long: nothing could be recorded there either
@@ -193,12 +195,12 @@ def _cancel_or_pass_on(identity: Identity, job: dict[str, Any]) -> None:
 
 def _cancel_if_held(identity: Identity, job: dict[str, Any]) -> None:
     """Not a later start of the job: this node may have been cut off while the job was put back into the queue."""
-    own = Jobs((str(job.get("job_id")),))
-    for seen in look(own, timeout=SLURM_S):
+    own = SlurmJobs((str(job.get("job_id")),))
+    for seen in list_jobs(own, timeout=SLURM_S):
         this_start = seen.submitted_id in own.ids and seen.restarts == job.get("restarts")
         if this_start and seen.holds_nodes and seen.uid == os.geteuid():
             say(f"cancels Slurm job {own}: the run is over, and its job script does not end it")
-            cancel(own, timeout=SLURM_S)
+            cancel_jobs(own, timeout=SLURM_S)
             break
     with contextlib.suppress(OSError), open(identity.attempt.job_end, "a", encoding="ascii") as file:
         file.write("gone\n")

@@ -12,10 +12,9 @@ from muster.agent.control.channel import Channel
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.gang.gang_node import GangNode
 from muster.agent.gang.gang_node import GangOrder as ProcsOrder
-from muster.agent.groups import VARIABLE as GROUP_VARIABLE
 from muster.agent.health import stacks
 from muster.agent.health.health_check import HealthCheck
-from muster.agent.job import Identity, node_tail
+from muster.agent.job import Identity
 from muster.agent.log_collection import LogCollection, leaderless
 from muster.agent.logging import say
 from muster.agent.net.addresses import NoAddress, own_address
@@ -26,9 +25,13 @@ from muster.agent.ray.settings import RayOptions
 from muster.agent.services.node import NodeServices
 from muster.agent.topology_probe import SLURM_VARIABLE
 from muster.election.membership import LEASE_S, Membership
+from muster.exit_codes import BY_SIGNAL
 from muster.lifecycle.topology import NOWHERE
 from muster.process import SpawnError
 from muster.process.lease import ProcessLease
+from muster.rundir.hosts import host_file_name
+from muster.rundir.log_tail import node_tail
+from muster.rundir.node_groups import GROUP_VARIABLE
 
 
 class Parting(Enum):
@@ -108,7 +111,7 @@ class NodeAgent:
         if self._channel is not None:
             self._channel.send("signal", signal=signum)
         else:
-            os._exit(128 + signum)
+            os._exit(BY_SIGNAL + signum)
 
     async def _handle(self, message: dict[str, Any], channel: Channel) -> None:
         kind = message["type"]
@@ -170,7 +173,7 @@ class NodeAgent:
             if options.group is not None:
                 env[GROUP_VARIABLE] = options.group
             logs = identity.attempt.ray_logs_dir(cycle)
-            paths = RayPaths(temp, os.path.join(logs, settings.file_name(identity.host)))
+            paths = RayPaths(temp, os.path.join(logs, host_file_name(identity.host)))
             place = self.place
             rank = 0 if leads else max(identity.rank, 1)  # for now: the order to start tells the one of the cycle
             facts = NodeFacts(

@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 
 import click
 
-from muster.agent.groups import group_of, groups_of
 from muster.launch.containers.render import Container
 from muster.launch.exec_step import Entry, TargetNode, session_environment
 from muster.rundir import AttemptPaths, RunPaths, read_record
+from muster.rundir.node_groups import group_of, groups_of
 from muster.runs.index import NoSuchRun
 from muster.runs.lookup import NotRunning, live_run, running
 

@@ -11,13 +11,11 @@ from typing import Any
 import click
 from click.exceptions import Abort, NoSuchOption, UsageError
 
+from muster.exit_codes import BAD_INPUT, INTERRUPTED
 from muster.rundir.redaction import redacted
 from muster.spec.errors import SpecError, on_one_line
 from muster.spec.sbatch_options import DECIDED, KNOWN, NO_VALUE, option_name
 from muster.spec.settings import SettingsWarning
-
-BAD_INPUT = 2
-INTERRUPTED = 130
 
 _PASS_THROUGH = "any other sbatch option: --sbatch KEY=VALUE"
 

@@ -28,7 +28,7 @@ from muster.runs.next_attempt import in_words
 from muster.runs.release import release_all
 from muster.runs.status import ENDED_STATES, read_status
 from muster.runs.stop import is_live, requester, stop_run
-from muster.slurm.client import Jobs
+from muster.slurm.jobs import SlurmJobs
 from muster.views.hosts import folded
 from muster.views.report import leave_report
 from muster.views.sanitize import printable
@@ -65,7 +65,7 @@ def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -
             record_silent_end(paths, reason)
 
 
-def _tell_cancelled(run: RunPaths, jobs: Jobs | None) -> None:
+def _tell_cancelled(run: RunPaths, jobs: SlurmJobs | None) -> None:
     if jobs is not None:
         click.echo(f"muster: {run.run_id} is over, but held nodes: cancelled Slurm job {jobs}", err=True)
 

@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from muster.exit_codes import BY_SIGNAL, NOT_STARTED
 from muster.lab import Lab, LabError
 from muster.lab.plan import DEAD_INTERFACE, MAX_EXTRA_NETWORKS, MAX_NODES, PROCTRACKS
 from muster.lab.status import LabStatus, NodeStatus
@@ -96,7 +97,7 @@ def up(
 ) -> None:
     """Start a lab and wait until Slurm can use all its nodes."""
     # A killed `up` cleans up as an interrupted one does.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(BY_SIGNAL + number))
     started = time.monotonic()
     more = {"slurmd_timeout": slurmd_timeout, "kill_wait": kill_wait, "extra_conf": conf, **networks}
     running = Lab(nodes, proctrack, shared=shared, **more)
@@ -159,7 +160,7 @@ def exec_(node: str | None, command: tuple[str, ...]) -> None:
         os.execvpe(argv[0], argv, env)
     except FileNotFoundError:
         click.echo(f"muster lab: {argv[0]}: command not found", err=True)
-        sys.exit(127)
+        sys.exit(NOT_STARTED)
 
 
 @lab.command("kill-node")

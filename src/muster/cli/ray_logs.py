@@ -11,10 +11,9 @@ from pathlib import Path
 import click
 from rich.filesize import decimal
 
-from muster.agent.job import hosts_by_rank
-from muster.agent.ray.session_logs import ENDING
-from muster.agent.ray.settings import file_name
 from muster.rundir import AttemptPaths, RunPaths, read_record
+from muster.rundir.hosts import host_file_name, hosts_by_rank
+from muster.rundir.paths import RAY_LOGS_SUFFIX
 from muster.runs.stop import is_live
 from muster.views.sanitize import printable
 
@@ -27,7 +26,9 @@ def show(run: RunPaths, node: str | None, pattern: str | None) -> None:
     if node is not None:
         job = read_record(run.job)
         name = _node_name(attempt, node, int(job.get("nodes", 0)) + int(job.get("spares", 0)))
-        archives = [path for path in archives if path.name == name + ENDING or path.name.startswith(f"{name}.try")]
+        archives = [
+            path for path in archives if path.name == name + RAY_LOGS_SUFFIX or path.name.startswith(f"{name}.try")
+        ]
     found = 0
     for archive in archives:
         for member, data in _members(archive, pattern):
@@ -67,7 +68,7 @@ def _newest_archives(run: RunPaths) -> tuple[AttemptPaths | None, list[Path]]:
     newest = run.newest_attempt()
     for number in reversed(range(newest.number + 1 if newest else 0)):
         attempt = run.attempt(number)
-        found = [sorted(Path(directory).glob("*" + ENDING)) for directory in attempt.ray_logs_dirs()]
+        found = [sorted(Path(directory).glob("*" + RAY_LOGS_SUFFIX)) for directory in attempt.ray_logs_dirs()]
         if archives := [archive for of_cycle in found for archive in of_cycle]:
             return attempt, archives
     return None, []
@@ -76,7 +77,7 @@ def _newest_archives(run: RunPaths) -> tuple[AttemptPaths | None, list[Path]]:
 def _node_name(attempt: AttemptPaths, node: str, nodes: int) -> str:
     """A rank is a number; anything else is the host's name."""
     hosts = hosts_by_rank(attempt, nodes)
-    return file_name(hosts[int(node)] if node.isdigit() and int(node) < len(hosts) else node)
+    return host_file_name(hosts[int(node)] if node.isdigit() and int(node) < len(hosts) else node)
 
 
 def _why_none(run: RunPaths) -> str:

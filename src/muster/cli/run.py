@@ -21,16 +21,14 @@ from muster.cli.run_array import run_array
 from muster.cli.run_in import run_in
 from muster.doctor import preflight
 from muster.errors import BackendError, Mistake
+from muster.exit_codes import INFRASTRUCTURE_FAILED, INTERRUPTED
 from muster.launch.run_writer import Prepared
 from muster.launch.submit import attached
-from muster.lifecycle.state_machine import INFRASTRUCTURE_FAILED
 from muster.process import SpawnError, become_subreaper, signal_name, sweep
 from muster.rundir import RunPaths
 from muster.runs.follow import RunResult
 from muster.runs.stop import request_stop
 from muster.spec import load_job
-
-DETACHED_BY_INTERRUPT = 130
 
 
 class InfrastructureFailed(click.ClickException):
@@ -122,7 +120,7 @@ def _submit_and_follow(prepared: Prepared, display: Display) -> int:
             f"See what it does: muster status --watch {handle.run}\nStop it: muster stop {handle.run}",
             err=True,
         )
-        return DETACHED_BY_INTERRUPT
+        return INTERRUPTED
     return _finish(ended, display)
 
 

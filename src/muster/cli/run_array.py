@@ -8,12 +8,11 @@ import click
 
 from muster.api import RunHandle, submit_tasks
 from muster.cli.display import Display
+from muster.exit_codes import INTERRUPTED
 from muster.launch.run_writer import Prepared
 from muster.rundir import RunPaths
 from muster.runs.array import ends
 from muster.views.report import leave_report
-
-DETACHED_BY_INTERRUPT = 130
 
 
 def run_array(prepared: Prepared, display: Display, detach: bool) -> int:
@@ -30,7 +29,7 @@ def run_array(prepared: Prepared, display: Display, detach: bool) -> int:
     except KeyboardInterrupt:
         display.close()
         click.echo("\nDetached; the tasks go on. `muster runs` lists them.", err=True)
-        return DETACHED_BY_INTERRUPT
+        return INTERRUPTED
 
 
 async def _wait(handles: list[RunHandle], display: Display) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from muster.lifecycle.state_machine import INFRASTRUCTURE_FAILED
+from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.runs.guests import Guest, GuestLost
 from muster.runs.index import NoSuchRun
 from muster.runs.lookup import NotRunning, live_run, running

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from muster.cli.sandbox_load import load_
+from muster.exit_codes import TIMED_OUT
 from muster.sandbox.client.loadgen import Measured, cell, load, program
 from muster.sandbox.client.retry_rules import SandboxRefused, SandboxUnavailable
 from muster.sandbox.client.sync_client import Client
@@ -154,7 +155,7 @@ def _there(url: str, code: str, language: str, timeout: float, stdin: bytes) -> 
         result = client.execute(code, language, timeout, **sent)
     click.echo(result.stdout, nl=False)
     click.echo(result.stderr, nl=False, err=True)
-    return 0 if result.completed else 124 if result.status == "timeout" else 1
+    return 0 if result.completed else TIMED_OUT if result.status == "timeout" else 1
 
 
 @sandbox.command("bench")

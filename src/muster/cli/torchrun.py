@@ -6,8 +6,6 @@ import importlib.util
 
 import click
 
-from muster.agent.logging import say
-
 
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
@@ -88,11 +86,15 @@ def torchrun_coordinator(
     except ValueError as error:
         raise click.UsageError(str(error), click.get_current_context()) from error
     try:
-        outcome = coordinate(settings, lambda: open_store(settings), lambda port: say(f"coordinating at port {port}"))
+        outcome = coordinate(settings, lambda: open_store(settings), lambda port: _log(f"coordinating at port {port}"))
     except OSError as error:
         raise click.ClickException(str(error)) from error
-    say(f"the job {outcome.state}: {outcome.end_reason}")
+    _log(f"the job {outcome.state}: {outcome.end_reason}")
     return outcome.exit_code
+
+
+def _log(text: str) -> None:
+    click.echo(f"muster: {text}", err=True)
 
 
 def _demand_torch() -> None:

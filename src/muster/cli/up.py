@@ -16,8 +16,9 @@ import click
 from muster.api import prepare, submit_prepared
 from muster.cli.display import Display, make_display
 from muster.cli.options import GroupedOption, JobCommand, job_options
-from muster.cli.run import DETACHED_BY_INTERRUPT, failures_told, warn
+from muster.cli.run import failures_told, warn
 from muster.errors import BackendError
+from muster.exit_codes import INTERRUPTED
 from muster.launch.run_writer import Prepared
 from muster.rundir import RunPaths
 from muster.runs.follow import Output, RunResult, follow
@@ -99,7 +100,7 @@ def _start(prepared: Prepared, display: Display, detach: bool) -> int:
             f"{handle.run}\nEnd it: muster down {handle.run}",
             err=True,
         )
-        return DETACHED_BY_INTERRUPT
+        return INTERRUPTED
     if ended is not None:
         display.ended(ended)
         return ended.exit_code

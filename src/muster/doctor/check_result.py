@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ClusterShell.NodeSet import NodeSet, NodeSetException
+from muster.views.hosts import folded
 
 State = Literal["pass", "warn", "fail", "skip"]
 _BY_WEIGHT: tuple[State, ...] = ("skip", "pass", "warn", "fail")
@@ -34,15 +34,6 @@ def worst(verdicts: Iterable[CheckResult]) -> State:
 
 def best(verdicts: Sequence[CheckResult]) -> CheckResult:
     return min(verdicts, key=lambda verdict: _BY_WEIGHT.index(verdict.state))
-
-
-def folded(hosts: Iterable[str]) -> str:
-    """n[1-4] for n1 n2 n3 n4."""
-    names = list(hosts)
-    try:
-        return str(NodeSet.fromlist(names))
-    except NodeSetException:
-        return ", ".join(names)
 
 
 def by_value(values: Mapping[str, str]) -> str:

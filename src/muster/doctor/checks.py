@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from muster.doctor.check_result import CheckResult, Nodes, State, by_value, folded, odd_ones
+from muster.doctor.check_result import CheckResult, Nodes, State, by_value, odd_ones
 from muster.doctor.node.shared_fs_probe import HERE
+from muster.views.hosts import folded
 
 MIB, GIB = 1024**2, 1024**3
 

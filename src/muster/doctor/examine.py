@@ -18,17 +18,18 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 from muster import __version__
 from muster.agent.ray.ports import BLOCK_SIZE, LOCAL_BLOCK_SIZE
 from muster.doctor import checks, probe_runner
-from muster.doctor.check_result import CheckResult, Nodes, folded, worst
+from muster.doctor.check_result import CheckResult, Nodes, worst
 from muster.doctor.node.shared_fs_probe import CANARY, Patience
 from muster.doctor.slurm_checks import check_partition, check_slurm
 from muster.doctor.slurm_facts import SlurmFacts, ask_slurm
 from muster.errors import Mistake
+from muster.exit_codes import INFRASTRUCTURE_FAILED, NOT_STARTED
 from muster.launch.run_writer import runs_dir
 from muster.launch.target import Target, choose_python
-from muster.lifecycle.state_machine import INFRASTRUCTURE_FAILED
 from muster.process import SpawnError
 from muster.rundir import write_atomic
 from muster.spec import JobSpec
+from muster.views.hosts import folded
 
 REPORT_FORMAT = 1
 
@@ -126,7 +127,7 @@ class Examination:
             try:
                 returned = asyncio.run(probe_runner.launch(words, str(self._workdir), directory))
             except SpawnError as error:
-                returned = probe_runner.Returned(127, {}, str(error))
+                returned = probe_runner.Returned(NOT_STARTED, {}, str(error))
             left = os.listdir(directory) if directory and os.path.isdir(directory) else []
         nodes = {report["host"]: report for report in returned.reports.values()}
         self._verdicts.append(self._judge_answers(nodes, returned, count))

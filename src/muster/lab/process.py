@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from muster.lab.errors import LabError
 from muster.process.pidfd import ProcessHandle, wait_for_one
-from muster.process.proctree import POLL_S
+from muster.process.proctree import POLL_S, START_TIME, read_stat, start_time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,13 +23,13 @@ class ProcessId:
     @classmethod
     def find(cls, pid: int) -> ProcessId | None:
         """The process that has this pid now."""
-        stat = _stat(pid)
-        return cls(pid, stat[1]) if stat else None
+        started = start_time(pid)
+        return None if started is None else cls(pid, started)
 
     def alive(self) -> bool:
         """Whether it runs; a zombie does not."""
-        stat = _stat(self.pid)
-        return stat is not None and stat[1] == self.started and stat[0] not in "ZX"
+        fields = read_stat(self.pid)
+        return bool(fields) and int(fields[START_TIME]) == self.started and fields[0] not in (b"Z", b"X")
 
 
 def kill_all(processes: Iterable[ProcessId], deadline_s: float = 30.0) -> None:
@@ -52,16 +52,6 @@ def kill_all(processes: Iterable[ProcessId], deadline_s: float = 30.0) -> None:
     finally:
         for handle in waiting:
             handle.release()
-
-
-def _stat(pid: int) -> tuple[str, int] | None:
-    """State letter and start time (clock ticks since boot), or None if there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return fields[0], int(fields[19])
 
 
 def all_pids() -> Iterator[int]:

@@ -15,9 +15,19 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from muster.agent.leader import launcher_log
+from muster.exit_codes import OLD_PYTHON
 
-AGENT_PACKAGES = ("agent", "lifecycle", "election", "rundir", "process", "port_ranges")
+AGENT_PACKAGES = (
+    "agent",
+    "lifecycle",
+    "election",
+    "rundir",
+    "process",
+    "slurm",
+    "port_ranges",
+    "exit_codes",
+    "errors",
+)
 SANDBOX_PACKAGE = "sandbox"  # half as large again: it travels with a run that has one among its services
 
 BOOTSTRAP = """\
@@ -89,7 +99,7 @@ def build_archive(python: str, sandbox: bool = False) -> bytes:
     blob = {name: (package, source, magic, codes[f"agent/{name}"]) for name, (package, source) in sources.items()}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("__main__.py", BOOTSTRAP.replace("@OLD_PYTHON@", str(launcher_log.OLD_PYTHON)))
+        archive.writestr("__main__.py", BOOTSTRAP.replace("@OLD_PYTHON@", str(OLD_PYTHON)))
         archive.writestr("modules", marshal.dumps(blob, 2))
     return buffer.getvalue()
 

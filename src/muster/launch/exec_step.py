@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from muster.agent.session.attach import NO_ADDRESS, WORDS
 from muster.launch.containers.render import Container, Way, way_into
 from muster.rundir import AttemptPaths, RunPaths
+from muster.rundir.session_command import NO_RAY_ADDRESS, SESSION_COMMAND
 
 # Of the shell that asks, srun must see nothing that describes another allocation or step, nor the clusters that the
 # user submits to; but how to reach Slurm.
@@ -55,7 +55,7 @@ class Entry:
             self.attempt.root,
             str(self.node.rank),
             str(self.cycle),
-            self.ray_address or NO_ADDRESS,
+            self.ray_address or NO_RAY_ADDRESS,
         ]
         return inside if self.job_id is None else [*self._step(self.job_id, pty), *way.srun_flags, *inside]
 
@@ -82,4 +82,4 @@ class Entry:
 def session_environment(env: Mapping[str, str], words: Sequence[str]) -> dict[str, str]:
     """srun's, which it passes on: with it goes the command to run, or none for a shell."""
     kept = {name: value for name, value in env.items() if not name.startswith("SLURM_") or name in _KEPT_OF_SLURM}
-    return {**kept, WORDS: json.dumps(list(words))}
+    return {**kept, SESSION_COMMAND: json.dumps(list(words))}

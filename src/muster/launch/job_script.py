@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
 
-from muster.agent.leader import launcher_log
+from muster import exit_codes
 from muster.election.leader_silence import FIRST_LEADER_CANDIDATES, STARTUP_HEARTBEAT_S
 from muster.launch.requeue import NEVER, Restart
 from muster.spec.validators import PASSED_ON
@@ -254,10 +254,10 @@ def _prelude(launcher: Launcher) -> str:
     values = {
         "@RANK@": launcher.rank_variable,
         "@HOST@": launcher.host_variable,
-        "@UNSEEN@": str(launcher_log.UNSEEN),
-        "@SETUP_FAILED@": str(launcher_log.SETUP_FAILED),
-        "@UNHEALTHY@": str(launcher_log.UNHEALTHY),
-        "@NO_PYTHON@": str(launcher_log.NO_PYTHON),
+        "@UNSEEN@": str(exit_codes.RUN_DIR_NOT_VISIBLE),
+        "@SETUP_FAILED@": str(exit_codes.SETUP_FAILED),
+        "@UNHEALTHY@": str(exit_codes.HEALTH_CHECK_FAILED),
+        "@NO_PYTHON@": str(exit_codes.NO_PYTHON),
         "@PASSED_ON@": " ".join(PASSED_ON),
     }
     return _substitute(PRELUDE, {**values, "@HEARTBEAT@": heartbeat(launcher.rank_variable)})

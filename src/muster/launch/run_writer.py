@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
-from muster.agent.ray.settings import ray_token
 from muster.errors import BackendError, Mistake
 from muster.launch import hetjob, job_array, job_script, local_launcher, requeue, slurm_directives
 from muster.launch.agent_archive import build_archive
@@ -28,6 +27,7 @@ from muster.launch.target import Target, choose_python
 from muster.lifecycle.config import may_succeed
 from muster.rundir import RunPaths, write_atomic
 from muster.rundir.redaction import redact_words
+from muster.rundir.tokens import derive_ray_token
 from muster.runs.index import DEFAULT_RUNS_DIR
 from muster.slurm import client
 from muster.spec import JobSpec
@@ -174,7 +174,7 @@ def write_run(prepared: Prepared) -> None:
     try:
         token = secrets.token_hex(32)
         write_atomic(run.token, token, mode=0o600)
-        write_atomic(run.ray_token, ray_token(token.encode()).decode(), mode=0o600)
+        write_atomic(run.ray_token, derive_ray_token(token.encode()).decode(), mode=0o600)
         write_atomic(run.env, json.dumps(spec.env), mode=0o600)
         if spec.services:
             write_atomic(run.services, json.dumps(_services_record(spec)) + "\n", mode=0o600)

@@ -17,10 +17,11 @@ from muster.process import ManagedProcess, Scope
 from muster.rundir import write_json
 from muster.runs.index import remember
 from muster.slurm import client
+from muster.slurm.jobs import SlurmJobs, cancel_jobs
 from muster.spec import JobSpec
 from muster.spec.fields.groups import Group, resolved
 
-NO_JOBS = client.Jobs(())
+NO_JOBS = SlurmJobs(())
 OWNER_LOST_EXTRA_S = 15.0  # beyond the driver's grace, when `muster run` itself is killed
 
 
@@ -50,7 +51,7 @@ def submit_batches(runs: Sequence[Prepared]) -> str:
     return jobs.ids[0]
 
 
-def _submit_chain(prepared: Prepared) -> client.Jobs:
+def _submit_chain(prepared: Prepared) -> SlurmJobs:
     """The job, and those that follow it whatever its end: by its id, since other jobs may have the same name.
 
     Where the first went to one of several clusters, the others follow it there: elsewhere its id means another job.
@@ -63,7 +64,7 @@ def _submit_chain(prepared: Prepared) -> client.Jobs:
         try:
             following = client.submit(prepared.run.script, written, [*after, *where], [str(link)])
         except SubmissionRefused as error:
-            client.cancel(jobs)
+            cancel_jobs(jobs)
             raise SubmissionRefused(
                 f"job {link} of the chain: {error}; the {link - 1} before were cancelled"
             ) from error
@@ -142,7 +143,7 @@ def _record(
     asked: float,
     job_id: str | None,
     pid: int | None,
-    jobs: client.Jobs = NO_JOBS,
+    jobs: SlurmJobs = NO_JOBS,
     script: str | None = None,
 ) -> None:
     """`asked` is when the run was asked for, `time` when it was handed over: a busy slurmctld shows between them.

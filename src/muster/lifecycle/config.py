@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from muster.lifecycle.services import ServicePlan
 
-INFRASTRUCTURE_FAILED = 125  # the exit code for Muster's or the cluster's own failures
-NO_PROGRESS = 119  # the exit code of a run that was restarted again and again and got nowhere
 FAILURE_GRACE_S = 2.0  # after a failure the driver's cluster is broken: a long grace would only hold the nodes
 FINISH_TIMEOUT_S = 20.0  # beyond the driver's grace: to stop and to collect logs, on every node at once
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from muster.lifecycle.config import INFRASTRUCTURE_FAILED, RunConfig
+from muster.exit_codes import INFRASTRUCTURE_FAILED
+from muster.lifecycle.config import RunConfig
 from muster.lifecycle.events import RunOutcome
 from muster.lifecycle.roles import RunNode, Supply
 from muster.lifecycle.services import PlannedInstance

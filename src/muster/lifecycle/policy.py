@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from muster.exit_codes import NO_PROGRESS
 from muster.lifecycle import end_reasons
-from muster.lifecycle.config import FAIL, NO_PROGRESS, OUTSIDE, REPLACE, RESTART, RunConfig
+from muster.lifecycle.config import FAIL, OUTSIDE, REPLACE, RESTART, RunConfig
 from muster.lifecycle.roles import RunNode, Supply, pick_replacement, possible, usable
 
 RAY_PHASE = "ray"  # what failed was Ray, not the agent

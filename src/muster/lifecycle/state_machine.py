@@ -10,23 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from muster.exit_codes import BY_SIGNAL, INFRASTRUCTURE_FAILED
 from muster.lifecycle import end_reasons, policy, roles
 from muster.lifecycle import events as m
-from muster.lifecycle.config import (
-    FAILURE_GRACE_S,
-    FINISH_TIMEOUT_S,
-    FIRST_TERM_START,
-    INFRASTRUCTURE_FAILED,
-    RunConfig,
-    TermStart,
-)
+from muster.lifecycle.config import FAILURE_GRACE_S, FINISH_TIMEOUT_S, FIRST_TERM_START, RunConfig, TermStart
 from muster.lifecycle.events import Command, EndDriver, RunOutcome, StopNode
 from muster.lifecycle.policy import Action, Decision, FailureContext
 from muster.lifecycle.roles import Role, RunNode
 from muster.lifecycle.service_rules import ServiceRules
 from muster.lifecycle.states import CONNECTED, DEPARTED, ENDED, NodeState, RunState
 
-__all__ = ["FAILURE_GRACE_S", "FINISH_TIMEOUT_S", "INFRASTRUCTURE_FAILED", "RunConfig", "RunNode", "RunStateMachine"]
+__all__ = ["FAILURE_GRACE_S", "FINISH_TIMEOUT_S", "RunConfig", "RunNode", "RunStateMachine"]
 
 
 class RunStateMachine(ServiceRules):
@@ -72,7 +66,7 @@ class RunStateMachine(ServiceRules):
         if isinstance(event, m.DriverStalled):
             return self._stalled(event, now)
         if isinstance(event, m.StopRequested):
-            ended = RunOutcome("stopped", 128 + event.signal, event.reason)
+            ended = RunOutcome("stopped", BY_SIGNAL + event.signal, event.reason)
             return self._finish(ended, now, event.grace)
         if isinstance(event, m.Health):
             return self._checked(event, now)

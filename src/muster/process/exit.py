@@ -14,6 +14,8 @@ import signal
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from muster.exit_codes import BY_SIGNAL, INFRASTRUCTURE_FAILED
+
 ITSELF, OWNER, ANOTHER = "itself", "owner", "another"
 REQUESTS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})  # to leave in one's own way
 FAULTS = frozenset(
@@ -66,8 +68,8 @@ class Exit:
     def shell_code(self) -> int:
         """The code a shell would report: 128+n for signal n; 125 when the end was not seen."""
         if self.signal is not None:
-            return 128 + self.signal
-        return 125 if self.code is None else self.code
+            return BY_SIGNAL + self.signal
+        return INFRASTRUCTURE_FAILED if self.code is None else self.code
 
     def __str__(self) -> str:
         if self.unended:

@@ -10,7 +10,11 @@ import signal
 from collections.abc import Callable, Collection, Iterable
 
 PR_SET_CHILD_SUBREAPER = 36
-FLAGS, THREADS = 6, 17  # index of flags and num_threads among the fields of /proc/<pid>/stat that follow the name
+FLAGS, THREADS, START_TIME = (
+    6,
+    17,
+    19,
+)  # index of flags, num_threads and starttime among the fields of /proc/<pid>/stat that follow the name
 PF_EXITING = 0x4
 POLL_S = 0.02  # how often ending processes are looked at; nothing signals "a grandchild was adopted"
 
@@ -74,6 +78,15 @@ def read_stat(pid: int, thread: int | None = None) -> list[bytes]:
             return file.read().rpartition(b")")[2].split()
     except OSError:
         return []
+
+
+def start_time(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; None if there is no such process.
+
+    A pid together with its start time identifies a process: the kernel gives pids out again.
+    """
+    fields = read_stat(pid)
+    return int(fields[START_TIME]) if fields else None
 
 
 def own_children() -> list[int]:

@@ -20,6 +20,7 @@ import re
 from dataclasses import dataclass
 
 LIBRARY = "muster-library.zip"
+RAY_LOGS_SUFFIX = ".tar.gz"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from muster.runs.follow import RunResult, has_outcome, result
 from muster.runs.monitor import ASK_SLURM_S, RunMonitor
 from muster.runs.next_attempt import is_followed, slurm_jobs
 from muster.runs.release import ends_by_itself, release
-from muster.slurm import client
+from muster.slurm.jobs import ENDED, SlurmJobs, list_jobs
 
 LOOK_S = 0.5
 
@@ -54,15 +54,15 @@ def _silent(run: RunPaths, states: dict[str, str]) -> RunResult | None:
     """What Slurm knows of a run that has recorded no end: its job may be over all the same."""
     attempt, job_id = run.newest_attempt(), read_record(run.submission).get("job_id")
     state = states.get(str(job_id), "unknown to Slurm")
-    over = state in client.ENDED or state == "unknown to Slurm"
+    over = state in ENDED or state == "unknown to Slurm"
     if not over or (attempt is not None and has_outcome(attempt) and not is_followed(attempt)):
         return None
     return result(run, f"Slurm job {job_id} is {state}")
 
 
-def _states(array_job: client.Jobs) -> dict[str, str] | None:
+def _states(array_job: SlurmJobs) -> dict[str, str] | None:
     """The state of each task by its id; None when Slurm does not answer: that says nothing about the runs."""
     try:
-        return {task.id: task.state for task in client.look(array_job)}
+        return {task.id: task.state for task in list_jobs(array_job)}
     except BackendError:
         return None

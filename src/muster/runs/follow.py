@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from muster.lifecycle.state_machine import INFRASTRUCTURE_FAILED
+from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.rundir import AttemptPaths, RunPaths
 from muster.runs.monitor import RunMonitor, record_silent_end
 from muster.runs.next_attempt import read_next_attempt, slurm_jobs

@@ -12,13 +12,14 @@ import time
 from typing import Any
 
 from muster.errors import BackendError
-from muster.lifecycle.state_machine import INFRASTRUCTURE_FAILED
+from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.process.proctree import read_process
 from muster.rundir import AttemptPaths, RunPaths, read_json, read_record, write_json
 from muster.runs.next_attempt import decides_itself, is_followed, read_next_attempt, slurm_jobs
 from muster.runs.release import is_here, own_jobs, record_gone, release
 from muster.runs.status import newest_published
 from muster.slurm import client
+from muster.slurm.jobs import ENDED, SlurmJobs, cancel_jobs
 
 ASK_SLURM_S = 30.0
 REQUEUE_S = 30.0  # how long a job may take to leave the nodes before Slurm shows it pending again
@@ -56,7 +57,7 @@ class RunMonitor:
             elsewhere = self._submission["host"] != os.uname().nodename
             return None if elsewhere or _exists(pid) else "its job script was killed"
         state = self._job_state()
-        if state in client.ENDED or state == UNKNOWN:
+        if state in ENDED or state == UNKNOWN:
             return f"Slurm job {self._jobs} is {state}"
         return self._abandoned(silent) if state == "RUNNING" else None
 
@@ -68,7 +69,7 @@ class RunMonitor:
         with contextlib.suppress(BackendError):
             own = read_record(attempt.slurm_job).get("job_id")
             if own and client.has_lost_batch_host(self._jobs.only([own])):
-                client.cancel(self._jobs.only([own]))
+                cancel_jobs(self._jobs.only([own]))
                 how = f"nothing came from the run for {silent:.0f} s after that"
                 return f"Slurm job {own} lost its batch host; {how}, and it was cancelled"
         return None
@@ -119,7 +120,7 @@ class RunMonitor:
             return UNREACHABLE
 
 
-def finalize_dead(run: RunPaths) -> client.Jobs | None:
+def finalize_dead(run: RunPaths) -> SlurmJobs | None:
     """Record the end of a run that ended without a word, and release the job of one that is over.
 
     Asks Slurm at most once, unless a job is left; returns what was cancelled of a finished run.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from muster.rundir import AttemptPaths, RunPaths, read_record
-from muster.slurm.client import Jobs
+from muster.slurm.jobs import SlurmJobs
 
 AGAIN = ("requeue", "chain")
 
@@ -38,8 +38,8 @@ def in_words(next_attempt: dict[str, Any]) -> str | None:
     return f"not requeued{because}: {note}" if note else None
 
 
-def slurm_jobs(run: RunPaths) -> Jobs:
+def slurm_jobs(run: RunPaths) -> SlurmJobs:
     """Every Slurm job of the run, in the order in which they run."""
     submission = read_record(run.submission)
     job_id = submission.get("job_id")
-    return Jobs(tuple(submission.get("job_ids") or ([job_id] if job_id else [])), submission.get("cluster"))
+    return SlurmJobs(tuple(submission.get("job_ids") or ([job_id] if job_id else [])), submission.get("cluster"))

@@ -15,10 +15,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from muster.errors import BackendError
-from muster.lifecycle.config import FIRST_LEADER, INFRASTRUCTURE_FAILED
+from muster.exit_codes import INFRASTRUCTURE_FAILED
+from muster.lifecycle.config import FIRST_LEADER
 from muster.rundir import AttemptPaths, RunPaths, read_record
 from muster.runs.next_attempt import is_followed, slurm_jobs
 from muster.slurm import client
+from muster.slurm.jobs import ENDED, ENDING, QueuedJob, SlurmJobs, cancel_jobs, list_jobs
 
 SCRIPT_ENDS_S = 45.0  # after the outcome a job script gives tasks 10 s to end, and the removal of a container 20 s
 SCRIPT_LOOK_S = 0.2
@@ -58,7 +60,7 @@ def words(attempt: AttemptPaths) -> list[str]:
         return []
 
 
-def release(run: RunPaths, patient: bool = True) -> client.Jobs | None:
+def release(run: RunPaths, patient: bool = True) -> SlurmJobs | None:
     """Cancel the job of a finished run if it still holds nodes; returns what was cancelled.
 
     `patient`: give the job script its time to end the job first; without, a run that has just ended is left alone. A
@@ -81,7 +83,7 @@ def release(run: RunPaths, patient: bool = True) -> client.Jobs | None:
     return None
 
 
-def release_all(runs: Sequence[RunPaths]) -> list[tuple[RunPaths, client.Jobs]]:
+def release_all(runs: Sequence[RunPaths]) -> list[tuple[RunPaths, SlurmJobs]]:
     """Release the jobs of those runs that are over, with one question for each cluster; returns what was cancelled."""
     over = [
         (run, attempt)
@@ -92,7 +94,7 @@ def release_all(runs: Sequence[RunPaths]) -> list[tuple[RunPaths, client.Jobs]]:
         and not is_released(run, attempt)
         and _script_had_its_time(attempt, patient=False)
     ]
-    cancelled: list[tuple[RunPaths, client.Jobs]] = []
+    cancelled: list[tuple[RunPaths, SlurmJobs]] = []
     for cluster in dict.fromkeys(slurm_jobs(run).cluster for run, _ in over):
         try:
             queued = client.queue(cluster).jobs
@@ -110,7 +112,7 @@ def release_all(runs: Sequence[RunPaths]) -> list[tuple[RunPaths, client.Jobs]]:
     return cancelled
 
 
-def end_jobs(run: RunPaths) -> client.Jobs | None:
+def end_jobs(run: RunPaths) -> SlurmJobs | None:
     """Make sure that no job of a run that was stopped, or is over, is left; returns what was cancelled."""
     attempt = run.newest_attempt()
     if not _submitted(run):
@@ -120,10 +122,10 @@ def end_jobs(run: RunPaths) -> client.Jobs | None:
     return _cancel(run, _left(run, attempt, waiting_too=True))
 
 
-def own_jobs(run: RunPaths) -> list[client.Seen]:
+def own_jobs(run: RunPaths) -> list[QueuedJob]:
     """What Slurm shows of the jobs that were submitted for the run; a job that only has the same id is left out."""
     submission = read_record(run.submission)
-    seen = client.look(slurm_jobs(run)) if _submitted(run) else []
+    seen = list_jobs(slurm_jobs(run)) if _submitted(run) else []
     return [job for job in seen if is_own(job, submission, run.script)]
 
 
@@ -142,7 +144,7 @@ def _is_over(attempt: AttemptPaths) -> bool:
     return os.path.exists(attempt.outcome) and not is_followed(attempt)
 
 
-def is_own(job: client.Seen, submission: dict[str, Any], script: str) -> bool:
+def is_own(job: QueuedJob, submission: dict[str, Any], script: str) -> bool:
     """Whether the job is the one that was submitted: by its user and its script, or the moment of the submission.
 
     Of the two the second is for sites whose `sbatch` passes on a changed copy of the script.
@@ -182,10 +184,10 @@ def _age(attempt: AttemptPaths) -> float:
         return 0.0
 
 
-def _left(run: RunPaths, attempt: AttemptPaths | None, waiting_too: bool) -> list[client.Seen]:
+def _left(run: RunPaths, attempt: AttemptPaths | None, waiting_too: bool) -> list[QueuedJob]:
     """The jobs that are to be cancelled. One whose script has ended gets a moment to be seen as ended."""
     looks = SETTLE_LOOKS if attempt is not None and "ended" in words(attempt) else 1
-    left: list[client.Seen] = []
+    left: list[QueuedJob] = []
     for look in range(looks):
         if look:
             time.sleep(SETTLE_LOOK_S)
@@ -195,18 +197,18 @@ def _left(run: RunPaths, attempt: AttemptPaths | None, waiting_too: bool) -> lis
     return left
 
 
-def _cancel(run: RunPaths, left: Sequence[client.Seen]) -> client.Jobs | None:
+def _cancel(run: RunPaths, left: Sequence[QueuedJob]) -> SlurmJobs | None:
     if not left:
         return None
     jobs = slurm_jobs(run).only(list(dict.fromkeys(job.submitted_id for job in left)))
-    client.cancel(jobs)
+    cancel_jobs(jobs)
     return jobs
 
 
-def _is_left(job: client.Seen, attempt: AttemptPaths | None, waiting_too: bool) -> bool:
+def _is_left(job: QueuedJob, attempt: AttemptPaths | None, waiting_too: bool) -> bool:
     """Whether the job is to be cancelled: always, by a stop; else if it is the very start that this attempt was."""
     if waiting_too:
-        return not (job.state in client.ENDED or job.state in client.ENDING)
+        return not (job.state in ENDED or job.state in ENDING)
     own = read_record(attempt.slurm_job) if attempt is not None else {}
     this_start = (job.submitted_id, job.restarts) == (own.get("job_id"), own.get("restarts"))
     return job.holds_nodes and (this_start or not own)

@@ -6,11 +6,12 @@ import os
 import signal
 from typing import Any
 
-from muster.agent.job import host_names, tail_of
-from muster.agent.leader import launcher_log
-from muster.agent.leader.status_publisher import TIMINGS
-from muster.rundir import AttemptPaths, RunPaths, read_record
+from muster.exit_codes import BY_SIGNAL
+from muster.rundir import AttemptPaths, RunPaths, launcher_log, read_record
+from muster.rundir.hosts import host_names
+from muster.rundir.log_tail import tail_of
 from muster.rundir.redaction import scrubbed
+from muster.rundir.status_fields import TIMINGS
 from muster.runs.next_attempt import is_followed, read_next_attempt
 from muster.runs.waiting import waits_for
 
@@ -63,7 +64,7 @@ def state_of(code: int) -> str:
     """What an exit code alone tells: 128+n for the signals by which a run is asked to stop."""
     if code == 0:
         return "succeeded"
-    return "stopped" if code - 128 in (signal.SIGINT, signal.SIGTERM) else "failed"
+    return "stopped" if code - BY_SIGNAL in (signal.SIGINT, signal.SIGTERM) else "failed"
 
 
 def newest_published(attempt: AttemptPaths) -> dict[str, Any] | None:

@@ -11,13 +11,14 @@ import socket
 from collections.abc import Callable
 
 from muster.errors import BackendError
+from muster.exit_codes import TERMINATED
 from muster.rundir import AttemptPaths, RunPaths, read_json, write_json
 from muster.runs.follow import RunResult, follow, result
 from muster.runs.monitor import RunMonitor, finalize_dead, record_end
 from muster.runs.next_attempt import is_followed, slurm_jobs
 from muster.runs.release import end_jobs, own_jobs, record_gone
 from muster.runs.status import ENDED_STATES, read_status
-from muster.slurm import client
+from muster.slurm.jobs import WAITING, SlurmJobs, cancel_jobs
 
 BEYOND_GRACE_S = 25.0  # what the nodes may take to end after the driver
 
@@ -44,7 +45,7 @@ def stop_run(
     In any case no job of the run is left: what had to be cancelled is told in words.
     """
 
-    def told(cancelled: client.Jobs | None) -> None:
+    def told(cancelled: SlurmJobs | None) -> None:
         if cancelled is not None:
             tell(f"cancelled Slurm job {cancelled}")
 
@@ -54,7 +55,7 @@ def stop_run(
     return ended
 
 
-def _stop(run: RunPaths, reason: str, signum: int, told: Callable[[client.Jobs | None], None]) -> RunResult:
+def _stop(run: RunPaths, reason: str, signum: int, told: Callable[[SlurmJobs | None], None]) -> RunResult:
     attempt = run.newest_attempt()
     if not is_live(run) and not (attempt and RunMonitor(run).goes_on(attempt)):
         return result(run)
@@ -95,14 +96,14 @@ def _cancel_the_rest(run: RunPaths) -> None:
     jobs = slurm_jobs(run)
     if len(jobs.ids) > 1:
         with contextlib.suppress(BackendError):
-            waiting = [job.submitted_id for job in own_jobs(run) if job.state in client.WAITING]
+            waiting = [job.submitted_id for job in own_jobs(run) if job.state in WAITING]
             if waiting:
-                client.cancel(jobs.only(waiting), pending_only=True)
+                cancel_jobs(jobs.only(waiting), pending_only=True)
 
 
 def _cancelled(run: RunPaths, jobs: str, reason: str, signum: int) -> RunResult:
     """A job that never began leaves no outcome: record it where readers look, and where the job would."""
-    record_end(run, 143, f"job {jobs} was cancelled before it began")
+    record_end(run, TERMINATED, f"job {jobs} was cancelled before it began")
     attempt = run.newest_attempt()
     assert attempt is not None
     request_stop(attempt, reason, signum)

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import time
 
-from muster.agent.first_leader import heartbeats
-from muster.agent.job import host_names
 from muster.election.leader_silence import STARTUP_SILENCE_S
 from muster.lifecycle.config import FIRST_LEADER
 from muster.rundir import AttemptPaths
+from muster.rundir.hosts import host_names
+from muster.rundir.startup_heartbeat import read_startup_heartbeats
 
 LOOK_S = 1.0
 QUICK_S = 10.0  # most runs have a leader by then, and nothing is said
@@ -57,7 +57,7 @@ class Waiting:
         if self._over or now - self._looked < LOOK_S:
             return None
         self._looked, self._over = now, bool(self._attempt.claims())
-        beat = heartbeats(self._attempt, [FIRST_LEADER]).get(FIRST_LEADER)
+        beat = read_startup_heartbeats(self._attempt, [FIRST_LEADER]).get(FIRST_LEADER)
         if beat != self._seen:
             self._seen, self._changed = beat, now
         if self._over or now - self._began < QUICK_S:

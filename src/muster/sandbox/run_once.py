@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from muster.exit_codes import BY_SIGNAL, TIMED_OUT
 from muster.sandbox.engine.admission_queue import PROGRAM
 from muster.sandbox.engine.engine import Engine
 from muster.sandbox.engine.languages import IPYTHON, PYTHON
 from muster.sandbox.models import Program
 from muster.sandbox.settings import SandboxSettings
-
-TIMED_OUT, BY_SIGNAL = 124, 128  # as timeout(1) and shells have it
 
 
 async def run_once(

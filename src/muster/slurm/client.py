@@ -6,18 +6,14 @@ import functools
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from muster.agent import slurm_job
-from muster.agent.slurm_job import ENDED, ENDING, WAITING, Jobs, Seen, SlurmError, last_lines
 from muster.errors import BackendError, SubmissionRefused
-
-__all__ = ["ENDED", "ENDING", "WAITING", "Jobs", "Queue", "Seen"]
+from muster.exit_codes import TERMINATED
+from muster.slurm.jobs import ENDED, QueuedJob, SlurmJobs, error_summary, list_user_jobs, run_slurm_command
 
 DEFAULT_KILL_WAIT_S = 30.0
-Answer = TypeVar("Answer")
 
 
 # Where a variable is not named after its option.
@@ -29,7 +25,7 @@ _VARIABLES = {
 }
 
 
-def submit(script: str, written: Iterable[str], more: Sequence[str] = (), arguments: Sequence[str] = ()) -> Jobs:
+def submit(script: str, written: Iterable[str], more: Sequence[str] = (), arguments: Sequence[str] = ()) -> SlurmJobs:
     """sbatch, with `more` of its options and `arguments` of the script's; returns the job and its cluster.
 
     sbatch would let SBATCH_ variables win over the options written in the script. It names the cluster where one was
@@ -42,22 +38,12 @@ def submit(script: str, written: Iterable[str], more: Sequence[str] = (), argume
         env.pop("SLURM_CLUSTERS", None)
     done = _command(["sbatch", "--parsable", *more, script, *arguments], env)
     if done.returncode != 0:
-        raise SubmissionRefused(f"sbatch refused the job: {last_lines(done.stderr)}")
+        raise SubmissionRefused(f"sbatch refused the job: {error_summary(done.stderr)}")
     job_id, _, cluster = done.stdout.strip().partition(";")
-    return Jobs((job_id,), cluster or None)
+    return SlurmJobs((job_id,), cluster or None)
 
 
-def cancel(jobs: Jobs, pending_only: bool = False) -> None:
-    """scancel; for jobs that are known to be the run's."""
-    _asked(lambda: slurm_job.cancel(jobs, pending_only))
-
-
-def look(jobs: Jobs) -> list[Seen]:
-    """Every task of an array, or group of a job, that Slurm still knows of these."""
-    return _asked(lambda: slurm_job.look(jobs))
-
-
-def state_of(jobs: Jobs, seen: Sequence[Seen]) -> str | None:
+def state_of(jobs: SlurmJobs, seen: Sequence[QueuedJob]) -> str | None:
     """PENDING, RUNNING, ... ; None when none of the jobs is known.
 
     Of several jobs: the state of the first that has not ended, else the last one's. A job of several groups has a line
@@ -69,34 +55,34 @@ def state_of(jobs: Jobs, seen: Sequence[Seen]) -> str | None:
     return next((state for state in known if state not in ENDED), known[-1] if known else None)
 
 
-def exit_code(jobs: Jobs) -> int | None:
+def exit_code(jobs: SlurmJobs) -> int | None:
     """The code with which the last job's script left, 143 if it was cancelled; None where Slurm cannot tell."""
-    shown = _asked(lambda: _show(jobs))
+    shown = _show(jobs)
     if "JobState=CANCELLED" in shown:
-        return 143
+        return TERMINATED
     match = re.search(r"JobState=(?:COMPLETED|FAILED) .*?ExitCode=(\d+):0", shown)
     return int(match[1]) if match else None
 
 
-def has_lost_batch_host(jobs: Jobs) -> bool:
+def has_lost_batch_host(jobs: SlurmJobs) -> bool:
     """Whether the job runs on without the node of its script: with --no-kill, Slurm only takes that node away."""
-    shown = _asked(lambda: _show(jobs))
+    shown = _show(jobs)
     match = re.search(r" NodeList=(\S+) .*?BatchHost=(\S+)", shown)
     if match is None or "JobState=RUNNING" not in shown:
         return False
-    hosts = _asked(lambda: slurm_job.call("scontrol", "show", "hostnames", match[1])).stdout.split()
+    hosts = run_slurm_command("scontrol", "show", "hostnames", match[1]).stdout.split()
     return bool(hosts) and match[2] not in hosts
 
 
-def _show(jobs: Jobs) -> str:
-    return slurm_job.call("scontrol", "--oneliner", "show", "job", jobs.ids[-1], cluster=jobs.cluster).stdout
+def _show(jobs: SlurmJobs) -> str:
+    return run_slurm_command("scontrol", "--oneliner", "show", "job", jobs.ids[-1], cluster=jobs.cluster).stdout
 
 
 @dataclass(frozen=True)
 class Queue:
     """The user's jobs that are not over."""
 
-    jobs: tuple[Seen, ...]
+    jobs: tuple[QueuedJob, ...]
 
     def has(self, job_id: str, script: str) -> bool:
         """Whether a job has this id, or is one of its array's, or runs this script."""
@@ -106,14 +92,14 @@ class Queue:
 
 def queue(cluster: str | None = None) -> Queue:
     """Everything that is pending, running or completing, in one RPC."""
-    return Queue(tuple(_asked(lambda: slurm_job.look_at_all(os.geteuid(), cluster))))
+    return Queue(tuple(list_user_jobs(os.geteuid(), cluster)))
 
 
 @functools.lru_cache(maxsize=1)
 def _config() -> str:
     """Slurm's configuration; asked once, at submission."""
     try:
-        return _asked(lambda: slurm_job.call("scontrol", "show", "config")).stdout
+        return run_slurm_command("scontrol", "show", "config").stdout
     except BackendError:
         return ""
 
@@ -138,13 +124,6 @@ def partition_sizes() -> dict[str, int]:
         for key in {name.rstrip("*"), "" if name.endswith("*") else name.rstrip("*")}:
             sizes[key] = sizes.get(key, 0) + int(nodes)  # one line for each state that its nodes are in
     return sizes
-
-
-def _asked(ask: Callable[[], Answer]) -> Answer:
-    try:
-        return ask()
-    except SlurmError as error:
-        raise BackendError(str(error)) from error
 
 
 def _command(argv: list[str], env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -23,8 +23,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.lifecycle import roles
-from muster.lifecycle.config import INFRASTRUCTURE_FAILED, RunConfig
+from muster.lifecycle.config import RunConfig
 from muster.lifecycle.end_reasons import listed
 from muster.lifecycle.events import RunOutcome
 from muster.lifecycle.roles import Role, RunNode

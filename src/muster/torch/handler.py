@@ -20,7 +20,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from muster.agent.logging import say
-from muster.lifecycle.config import INFRASTRUCTURE_FAILED
+from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.lifecycle.events import RunOutcome
 from muster.process import Exit
 from muster.torch.elastic_types import JobState

@@ -19,7 +19,7 @@ from torch.distributed.launcher.api import launch_agent
 from torch.distributed.run import config_from_args, get_args_parser, parse_min_max_nnodes
 
 from muster.agent.logging import say
-from muster.lifecycle.config import INFRASTRUCTURE_FAILED
+from muster.exit_codes import BY_SIGNAL, INFRASTRUCTURE_FAILED
 from muster.lifecycle.events import RunOutcome
 from muster.process import signal_name
 from muster.torch.handler import MusterRendezvous, create_handler, ending
@@ -45,7 +45,7 @@ def launch(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> int
         raise error
     if isinstance(error, SignalException):
         handlers[0].withdraw(f"was ended by {signal_name(error.sigval)}")
-        return 128 + int(error.sigval)
+        return BY_SIGNAL + int(error.sigval)
     return exit_code(handlers[0].outcome, error)
 
 

@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from muster.agent.ray.settings import file_name
 from muster.rundir import RunPaths
+from muster.rundir.hosts import host_file_name
 from muster.rundir.redaction import redact_words, scrubbed
 from muster.views import diagnosis
 from muster.views.hosts import folded
@@ -141,7 +141,9 @@ def _service(run: RunRecord, service: ServiceView) -> dict[str, Any]:
             {
                 **vars(one),
                 "load": vars(one.load) if one.load else None,
-                "log": os.path.relpath(attempt.service_log(service.name, file_name(one.host), cycle or 0), run.root),
+                "log": os.path.relpath(
+                    attempt.service_log(service.name, host_file_name(one.host), cycle or 0), run.root
+                ),
             }
             for one in service.instances
         ],

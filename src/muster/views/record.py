@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from muster.agent.job import host_names
 from muster.rundir import AttemptPaths, RunPaths, read_record
+from muster.rundir.hosts import host_names
 from muster.runs.follow import EventFile
 from muster.runs.monitor import SILENT_S
 from muster.runs.status import ENDED_STATES, newest_published, read_status

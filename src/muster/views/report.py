@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from muster.agent.job import node_tail
 from muster.rundir import RunPaths, write_atomic
+from muster.rundir.log_tail import node_tail
 from muster.views.metrics import metrics
 from muster.views.model import page_model
 from muster.views.record import RunReader, RunRecord

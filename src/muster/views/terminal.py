@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from muster.agent.job import tail_of
 from muster.rundir import RunPaths
+from muster.rundir.log_tail import tail_of
 from muster.views import diagnosis
 from muster.views.hosts import folded
 from muster.views.metrics_file import MetricsFile

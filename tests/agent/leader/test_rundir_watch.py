@@ -6,19 +6,19 @@ from pathlib import Path
 
 from tests.agent.test_follower import identity
 
-from muster.agent.first_leader import beat
 from muster.agent.leader.rundir_watch import RunDirectoryWatch
 from muster.election.leader_silence import FIRST_LEADER_CANDIDATES, STARTUP_LOSS_S
+from muster.rundir.startup_heartbeat import write_startup_heartbeat
 
 
 def test_a_node_that_has_not_arrived_is_given_up_when_its_heartbeat_has_stood_still_for_long(tmp_path: Path) -> None:
     attempt = identity(tmp_path, 0).attempt
     outside = RunDirectoryWatch(attempt, STARTUP_LOSS_S / 2)
     for rank in (1, 2, FIRST_LEADER_CANDIDATES + 1):
-        beat(attempt, rank, "1")
+        write_startup_heartbeat(attempt, rank, "1")
     expected = [1, 2, 3, FIRST_LEADER_CANDIDATES + 1]  # the third has no heartbeat, and of the last one none is awaited
     for look in range(2):
-        beat(attempt, 2, f"{look}")
+        write_startup_heartbeat(attempt, 2, f"{look}")
         assert outside.silent(expected) == set()
-    beat(attempt, 2, "goes on")
+    write_startup_heartbeat(attempt, 2, "goes on")
     assert outside.silent(expected) == {1}

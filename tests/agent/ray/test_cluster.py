@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from muster.agent.groups import NodeGroup
 from muster.agent.job import Identity, Job
 from muster.agent.ray.cluster import RayCluster
 from muster.rundir import RunPaths
+from muster.rundir.node_groups import NodeGroup
 
 RUN = RunPaths("/lustre/muster-runs/train-20260101T000000-ab12")
 IDENTITY = Identity(rank=0, host="n17", run=RUN, attempt=RUN.attempt(0), local=False)

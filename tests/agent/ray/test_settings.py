@@ -66,20 +66,6 @@ def test_a_root_that_makes_it_too_long_is_refused_with_the_limit() -> None:
         settings.temp_dir("a", 0, 0, 0, root="/scratch/users/alice/some/deep/place")
 
 
-@pytest.mark.parametrize(
-    ("host", "name"),
-    [
-        ("n1", "n1"),
-        ("gpu-01.cluster", "gpu-01.cluster"),
-        ("../../etc/x", "__.._etc_x"),
-        ("a b;$(id)", "a_b___id_"),
-        ("..", "_"),
-    ],
-)
-def test_a_file_named_after_a_host_stays_where_it_belongs(host: str, name: str) -> None:
-    assert settings.file_name(host) == name
-
-
 # -- arguments --------------------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,8 @@ from muster.agent.gang.log_mirror import LogMirror
 from muster.agent.gang.master_port import MasterPort, take_master_port
 from muster.agent.job import Identity, Job
 from muster.agent.logging import say
-from muster.lifecycle.config import FAILURE_GRACE_S, INFRASTRUCTURE_FAILED
+from muster.exit_codes import INFRASTRUCTURE_FAILED
+from muster.lifecycle.config import FAILURE_GRACE_S
 from muster.lifecycle.end_reasons import listed
 from muster.lifecycle.state_machine import RunStateMachine
 from muster.process import Exit

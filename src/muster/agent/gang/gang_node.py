@@ -24,13 +24,14 @@ from muster.agent.environment import given_variables, job_environment
 from muster.agent.gang.gang_environment import GangPart, rank_environment
 from muster.agent.gang.hang_detector import HangDetector, SilentRank, beat_file
 from muster.agent.job import Identity, Job
-from muster.agent.leader.driver import LEFTOVER_GRACE_S, NOT_STARTED
+from muster.agent.leader.driver import LEFTOVER_GRACE_S
 from muster.agent.leader.progress import read_beat
 from muster.agent.logging import say
 from muster.agent.private_dir import make_private
 from muster.agent.ray.cluster import RayCluster
 from muster.agent.ray.settings import temp_dir
-from muster.lifecycle.config import FAILURE_GRACE_S, INFRASTRUCTURE_FAILED
+from muster.exit_codes import INFRASTRUCTURE_FAILED, NOT_STARTED
+from muster.lifecycle.config import FAILURE_GRACE_S
 from muster.process import Exit, Left, ManagedProcess, Scope, SpawnError, sweep
 
 LOOK_S = 0.5  # how often signs of life are looked for

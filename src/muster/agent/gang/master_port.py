@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from muster.agent.groups import group_of
 from muster.agent.job import Identity, Job
 from muster.agent.logging import say
 from muster.agent.ray import settings
 from muster.agent.ray.ports import HeldBlock, PortBlock, take_block
 from muster.agent.ray.settings import RayOptions
 from muster.port_ranges import CELL_SIZE
+from muster.rundir.node_groups import group_of
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import signal
 from collections.abc import Callable, Sequence
 
 from muster.agent.logging import say
+from muster.exit_codes import NOT_STARTED
 from muster.process import Exit, Left, ManagedProcess, Scope, SpawnError
 
-NOT_STARTED = 127  # as a shell says it
 LEFTOVER_GRACE_S = 0.5  # for what the driver left behind when it ended
 
 

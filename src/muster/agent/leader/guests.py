@@ -11,7 +11,7 @@ from muster.agent.job import Identity
 from muster.agent.leader.driver import Driver
 from muster.agent.leader.status_publisher import StatusPublisher
 from muster.agent.logging import say
-from muster.lifecycle.config import INFRASTRUCTURE_FAILED
+from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.process import Exit
 from muster.rundir import read_record, write_json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor, TimeoutError
 
-from muster.agent.job import tail_of
+from muster.rundir.log_tail import tail_of
 
 PATIENCE_S = 0.5
 PAUSE_S = 30.0  # after a log that could not be read in time

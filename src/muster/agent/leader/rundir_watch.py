@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from muster.agent.first_leader import heartbeats
-from muster.agent.leader.launcher_log import EarlyEnd, StepsLog
 from muster.election.leader_silence import FIRST_LEADER_CANDIDATES, STARTUP_LOSS_S, StartupHeartbeats
 from muster.rundir import AttemptPaths, read_json
+from muster.rundir.launcher_log import EarlyEnd, LauncherLog
+from muster.rundir.startup_heartbeat import read_startup_heartbeats
 
 
 class RunDirectoryWatch:
@@ -20,7 +20,7 @@ class RunDirectoryWatch:
     def __init__(self, attempt: AttemptPaths, interval: float, hosts: Sequence[str] = ()) -> None:
         """`interval`: the least seconds between two looks."""
         self._attempt = attempt
-        self._steps = StepsLog(attempt.steps_log, hosts)
+        self._steps = LauncherLog(attempt.steps_log, hosts)
         self._heartbeats = StartupHeartbeats(interval)
 
     def look(self) -> tuple[dict[str, Any] | None, list[EarlyEnd]]:
@@ -38,6 +38,6 @@ class RunDirectoryWatch:
     def silent(self, awaited: Iterable[int]) -> set[int]:
         """Of the nodes that have not arrived, those whose heartbeat stopped so long ago that they will not."""
         began = time.monotonic()
-        found = heartbeats(self._attempt, [rank for rank in awaited if rank <= FIRST_LEADER_CANDIDATES])
+        found = read_startup_heartbeats(self._attempt, [rank for rank in awaited if rank <= FIRST_LEADER_CANDIDATES])
         self._heartbeats.look(found, time.monotonic() - began)
         return self._heartbeats.silent(STARTUP_LOSS_S)

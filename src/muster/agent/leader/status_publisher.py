@@ -18,11 +18,9 @@ from muster.lifecycle.events import RunOutcome
 from muster.lifecycle.state_machine import RunNode, RunStateMachine
 from muster.rundir import LineFile, create_exclusive, read_record, write_atomic
 from muster.rundir.redaction import redact_words, scrubbed
-
-STATUS_REFRESH_S = 10.0  # a status older than a few of these means that its leader is gone
+from muster.rundir.status_fields import STATUS_REFRESH_S, TIMINGS
 
 OUR_NAMES = ("host", "phase", "state", "members", "spares", "role", "domain")  # compared by readers: never touched
-TIMINGS = ("job_start", "lead_ready", "ray_head_ready", "ray_ready", "driver_start", "driver_end", "ended")
 
 
 class StatusPublisher:

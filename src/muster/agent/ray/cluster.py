@@ -6,12 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from muster.agent.groups import VARIABLE as GROUP_VARIABLE
-from muster.agent.groups import group_of
 from muster.agent.job import Identity, Job
 from muster.agent.ray import settings
 from muster.agent.ray.resources import probe, requested_gpus
 from muster.agent.ray.tuning import defaults, in_force
+from muster.rundir.node_groups import GROUP_VARIABLE, group_of
 
 DASHBOARD_HERE = 8265  # the port at the user's end of the tunnel: Ray's own, which people know
 

@@ -15,8 +15,8 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from muster.agent import groups
 from muster.agent.ray.starter import NODE_LABEL, RANK_LABEL
+from muster.rundir import node_groups
 
 NODE_TYPE_VARIABLE = "RAY_OVERRIDE_LABELS"
 SMI_TIMEOUT_S = 20.0
@@ -51,7 +51,7 @@ def labels(facts: NodeFacts) -> dict[str, str]:
         "muster.io/topology": facts.topology,
         "muster.io/domain": facts.domain,
         "muster.io/nvlink-domain": facts.nvlink_domain or "",
-        groups.LABEL: facts.group or "",
+        node_groups.GROUP_LABEL: facts.group or "",
     }
     return {key: value for key, value in wanted.items() if _VALUE.fullmatch(value)}
 
@@ -71,7 +71,7 @@ def resources(facts: NodeFacts, gpus: int | None, works: bool) -> dict[str, int]
     if facts.nvlink_domain is not None:
         named[f"nvlink_domain_{facts.nvlink_domain}"] = 1
     if facts.group is not None:
-        named[groups.resource(facts.group)] = 1
+        named[node_groups.group_resource(facts.group)] = 1
     return named
 
 

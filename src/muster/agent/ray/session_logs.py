@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from muster.agent.logging import say
+from muster.rundir.paths import RAY_LOGS_SUFFIX
 
-ENDING = ".tar.gz"
 LEAST_TAIL = 4096  # less of a log would tell nothing
 PER_LOG = 2304  # what one more member adds at most: its headers, padding, and the line about what was left out
 PER_ARCHIVE = 16384  # the archive's own end, and what compression adds to what does not compress
@@ -81,7 +81,7 @@ def _found(directory: str) -> list[tuple[str, int]]:
 
 def _write(directory: str, chosen: Sequence[tuple[str, int]], path: str, until: float) -> None:
     """Whole or not at all."""
-    temporary, name = f"{path}{ENDING}.tmp", os.path.basename(path)
+    temporary, name = f"{path}{RAY_LOGS_SUFFIX}.tmp", os.path.basename(path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
         with (
@@ -93,7 +93,7 @@ def _write(directory: str, chosen: Sequence[tuple[str, int]], path: str, until: 
                     say(f"no time was left to keep {len(chosen) - number} of {len(chosen)} logs of Ray's")
                     break
                 _add(tar, log, offset, os.path.join(name, os.path.relpath(log, directory)))
-        os.rename(temporary, path + ENDING)
+        os.rename(temporary, path + RAY_LOGS_SUFFIX)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import math
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,16 +48,6 @@ def temp_dir(run_id: str, attempt: int, cycle: int, rank: int, root: str = "/tmp
     if len(path) + len(".0") > LONGEST_TEMP_DIR:
         raise ValueError(f"the temporary directory {path} is too long for Ray's sockets (at most {LONGEST_TEMP_DIR})")
     return path
-
-
-def file_name(host: str) -> str:
-    """The host's name where a file is named after it: whatever a site calls its nodes, it stays in its directory."""
-    return re.sub(r"[^\w.-]|^\.+", "_", host)
-
-
-def ray_token(token: bytes) -> bytes:
-    """Ray's own token, made from the run's: Ray sends it over the network, the run's never travels."""
-    return hmac.new(token, b"ray", hashlib.sha256).hexdigest().encode()
 
 
 def environment(base: Mapping[str, str], token_file: str, tuning: Mapping[str, str]) -> dict[str, str]:

@@ -16,8 +16,8 @@ from muster.agent.private_dir import make_private
 from muster.agent.ray import starter
 from muster.agent.ray.ports import HeldBlock
 from muster.agent.ray.session_logs import Keep, collect
-from muster.agent.ray.settings import ray_token
 from muster.process import Exit, Scope, descendants, source_of, sweep
+from muster.rundir.tokens import derive_ray_token
 
 STOP_GRACE_S = 0.3  # Ray's daemons have nothing to save at the end of a run; their logs are written as they go
 DAEMONS = ("raylet", "gcs_server")  # the node lives and dies with these, by their names in /proc/<pid>/comm
@@ -64,7 +64,7 @@ class StartAttempt:
         os.mkdir(self.temp, mode=0o700)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with open(os.open(self.token_file(self.temp), flags, 0o600), "wb") as file:
-            file.write(ray_token(self._token))
+            file.write(derive_ray_token(self._token))
         # Shielded: a supervisor that has been started must be known to `stop`, also where this call is cancelled.
         self._opening = asyncio.ensure_future(self._scope.open())
         await asyncio.shield(self._opening)

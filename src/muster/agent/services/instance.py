@@ -21,6 +21,7 @@ from muster.agent.services.launch import Launch, Where, endpoints, launch_of, pr
 from muster.agent.services.model import ALWAYS, NEVER, SANDBOX, ServiceDefinition
 from muster.agent.services.ports import PortLease, take
 from muster.agent.services.probes import ANSWER_S, Probe, get_record
+from muster.exit_codes import NOT_STARTED
 from muster.lifecycle.services import ServiceState
 from muster.process import Exit, Log, ManagedProcess, Scope, SpawnError
 from muster.process.memory_file import memory_file
@@ -33,7 +34,6 @@ CONFIRM_S = 0.1  # between two looks at whether a sandbox serves all its members
 LOAD_S = 5.0  # how often a sandbox is asked for its load
 TELL_AFTER_S = 1.0  # why it is not ready is of interest when it takes time
 BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 30.0  # before a restart; doubled each time
-NOT_STARTED = 127  # as a shell says it
 PORT_TRIES = 3  # when others take the ports that it was given
 
 

@@ -14,13 +14,13 @@ from muster.agent.job import Identity
 from muster.agent.leader.log_tail import LogTails
 from muster.agent.leader.status_publisher import StatusPublisher
 from muster.agent.logging import say
-from muster.agent.ray.settings import file_name
 from muster.agent.services.discovery import reachable, variables
 from muster.lifecycle import events as m
 from muster.lifecycle.config import FAIL
 from muster.lifecycle.services import PlannedInstance, ServiceState
 from muster.lifecycle.state_machine import RunStateMachine
 from muster.rundir import write_json
+from muster.rundir.hosts import host_file_name
 
 SERVE_S = 30.0  # until which every endpoint serves all sandboxes: nginx takes seconds for thousands
 MOST_NAMED = 8
@@ -151,7 +151,7 @@ class LeadServices:
         outcome, node = self._protocol.outcome, self._protocol.nodes[failure.rank]
         if outcome is not None and outcome.phase == "service":
             attempt, cycle = self._identity.attempt, self._protocol.cycle
-            log = attempt.service_log(failure.service, file_name(node.host), cycle)
+            log = attempt.service_log(failure.service, host_file_name(node.host), cycle)
             self._publisher.note_error(node, "service", outcome.end_reason, self._tails.of(log))
         self._protocol.services.failure = None
 

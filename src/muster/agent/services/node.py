@@ -10,13 +10,14 @@ from typing import Any
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, Job
 from muster.agent.logging import say
-from muster.agent.ray.settings import RayOptions, block_size, file_name, temp_dir
+from muster.agent.ray.settings import RayOptions, block_size, temp_dir
 from muster.agent.services import sandbox, templating
 from muster.agent.services.instance import ServiceInstance
 from muster.agent.services.launch import Where, endpoints
 from muster.agent.services.model import AUTO, SANDBOX, ServiceDefinition, load_services
 from muster.agent.services.ports import PortLease, take
 from muster.lifecycle.services import ALL, HEAD, ServiceState
+from muster.rundir.hosts import host_file_name
 
 
 class NodeServices:
@@ -63,7 +64,7 @@ class NodeServices:
                 continue
             identity, cycle = self._identity, self._cycle
             directory = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank)
-            log = identity.attempt.service_log(name, file_name(identity.host), cycle)
+            log = identity.attempt.service_log(name, host_file_name(identity.host), cycle)
             instance = ServiceInstance(
                 service, self._where, f"{directory}.service-{name}", log, self._leases.pop(name), self._tell
             )

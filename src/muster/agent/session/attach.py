@@ -18,15 +18,14 @@ from collections.abc import Mapping
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, Job
 from muster.agent.ray.cluster import RayCluster
-from muster.agent.ray.settings import file_name
 from muster.agent.services.discovery import published_variables
+from muster.exit_codes import BY_SIGNAL, INFRASTRUCTURE_FAILED, NOT_EXECUTABLE, NOT_STARTED
 from muster.rundir import AttemptPaths, RunPaths, read_record
+from muster.rundir.hosts import host_file_name
+from muster.rundir.session_command import NO_RAY_ADDRESS, SESSION_COMMAND
 
 LOOK_S = 1.0
 BEAT_LOOKS, GRACE_LOOKS = 10, 5  # how often a session shows that it is there; how long it may outlive the run
-NOT_THERE = 125
-NO_ADDRESS = "-"
-WORDS = "MUSTER_SESSION_COMMAND"  # not on the command line, which everybody on the node can read
 _TERMINALS_OWN = ("TERM", "COLORTERM", "COLUMNS", "LINES")
 _PASSED_ON = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_KERNEL = 0x80  # si_code of what a terminal sends, and it sends that to the command too
@@ -38,14 +37,14 @@ class NotThere(Exception):
 
 def main(argv: list[str]) -> int:
     attempt, rank, cycle, address = AttemptPaths(argv[0]), int(argv[1]), int(argv[2]), argv[3]
-    command: list[str] = json.loads(os.environ.get(WORDS, "[]"))
+    command: list[str] = json.loads(os.environ.get(SESSION_COMMAND, "[]"))
     run = RunPaths(os.path.dirname(attempt.root))
     try:
         base = agent_environment(attempt, rank)
         identity = Identity.from_environment(run.root, base)
         job = Job.load(run)
         cluster = RayCluster(identity, job)
-        cluster.address = None if address == NO_ADDRESS else address
+        cluster.address = None if address == NO_RAY_ADDRESS else address
         env = cluster.environment(job_environment(base, given_variables(identity), identity, cycle))
         env.update({name: os.environ[name] for name in _TERMINALS_OWN if name in os.environ})
         env.update(published_variables(attempt, identity.rank, cycle))
@@ -54,8 +53,8 @@ def main(argv: list[str]) -> int:
         _take_affinity(attempt, rank)
     except (NotThere, OSError) as error:
         print(f"muster: {error}", file=sys.stderr)
-        return NOT_THERE
-    mark = os.path.join(attempt.sessions_dir, f"{file_name(identity.host)}-{os.getpid()}")
+        return INFRASTRUCTURE_FAILED
+    mark = os.path.join(attempt.sessions_dir, f"{host_file_name(identity.host)}-{os.getpid()}")
     return AttachedSession(mark, read_record(attempt.node_record(rank))["pid"]).run(command, env)
 
 
@@ -119,7 +118,7 @@ class AttachedSession:
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
                 code = os.waitstatus_to_exitcode(status)
-                return code if code >= 0 else 128 - code
+                return code if code >= 0 else BY_SIGNAL - code
             came = signal.sigtimedwait({signal.SIGCHLD, *_PASSED_ON}, LOOK_S)
             if came is None:
                 if look % BEAT_LOOKS == 0:
@@ -150,4 +149,4 @@ def _become(argv: list[str], env: dict[str, str]) -> None:
         os.execvpe(argv[0], argv, env)
     except OSError as error:
         os.write(2, f"muster: {argv[0]} could not be started: {error.strerror}\n".encode())
-        os._exit(126 if isinstance(error, PermissionError) else 127)
+        os._exit(NOT_EXECUTABLE if isinstance(error, PermissionError) else NOT_STARTED)

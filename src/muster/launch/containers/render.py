@@ -12,8 +12,8 @@ from pathlib import PurePath
 from shlex import quote
 from typing import Any
 
-from muster.agent.leader import launcher_log
 from muster.errors import Mistake
+from muster.exit_codes import CONTAINER_FAILED
 
 MANY_NODES = 8  # from here on a registry feels it when every node pulls an image
 
@@ -127,7 +127,7 @@ def wrap(container: Container, run_id: str, host_variable: str, nodes: int, hear
         prepare = _PYXIS_PREPARE.replace("@NAME@", name).replace("@OUTSIDE@", _OUTSIDE)
         finish = _PYXIS_FINISH.replace("@NODES@", str(nodes))
         return Wrapping(srun_flags=tuple(flags), prepare=prepare.strip("\n"), finish=finish.strip("\n"))
-    entry = _ENTRY.replace("@HOST@", host_variable).replace("@NO_CONTAINER@", str(launcher_log.NO_CONTAINER))
+    entry = _ENTRY.replace("@HOST@", host_variable).replace("@NO_CONTAINER@", str(CONTAINER_FAILED))
     entry = entry.replace("@HEARTBEAT@", heartbeat)
     # Charliecloud would show what TMPDIR names as /tmp, and hide what is mounted below the real one.
     outside = _OUTSIDE + (" TMPDIR" if container.runtime == "charliecloud" else "")

@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from muster.placement.runtime.ports import began
+from muster.process.proctree import start_time
 
 ASK_TIMEOUT_S = 30.0  # for another node to say whether a process of its lives
 
@@ -50,13 +50,13 @@ def is_alive(owner: Owner) -> bool | None:
 def _runs_here(owner: Owner) -> bool | None:
     if _pid_namespace() != owner.pids:
         return None
-    return began(owner.pid) == owner.began
+    return start_time(owner.pid) == owner.began
 
 
 def this_process() -> Owner:
     """As an owner from now on."""
     node = ray.get_runtime_context().get_node_id()
-    return Owner(node, socket.gethostname(), os.getpid(), began(os.getpid()) or 0, _pid_namespace(), time.time())
+    return Owner(node, socket.gethostname(), os.getpid(), start_time(os.getpid()) or 0, _pid_namespace(), time.time())
 
 
 def _pid_namespace() -> str:

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from muster.port_ranges import LAST_PORT, host_ports, is_in_a_block, loss_reason
+from muster.process.proctree import start_time
 
 OURS_FROM = 10000  # below, where both fit, are the ports of services
 UNBOUND_LEASE_S = 300.0
@@ -34,7 +35,7 @@ class PortReservation:
     holder_began: int = 0  # told apart from a later one with the same number
 
     def alive(self) -> bool:
-        return began(self.holder) == self.holder_began if self.holder else time.time() < self.until
+        return start_time(self.holder) == self.holder_began if self.holder else time.time() < self.until
 
 
 def take(first: int | None = None, *, last: int = LAST_PORT, holder: int = 0, directory: Path | None = None) -> int:
@@ -47,7 +48,7 @@ def take(first: int | None = None, *, last: int = LAST_PORT, holder: int = 0, di
         for port in _candidates(first, last):
             if port not in taken and _can_be_bound(port):
                 until = 0.0 if holder else time.time() + UNBOUND_LEASE_S
-                leases.append(PortReservation(port, until, holder, (began(holder) or 0) if holder else 0))
+                leases.append(PortReservation(port, until, holder, (start_time(holder) or 0) if holder else 0))
                 return port
     raise OSError(f"no free port{'' if first is None else f' from {first}'} to {last}")
 
@@ -56,15 +57,6 @@ def give_back(port: int, *, directory: Path | None = None) -> None:
     """Before its time is over."""
     with _leases(directory or _directory()) as leases:
         leases[:] = [lease for lease in leases if lease.port != port]
-
-
-def began(pid: int) -> int | None:
-    """When a process began, in the kernel's ticks; None when there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError):
-        return None
 
 
 def _candidates(first: int | None, last: int) -> Iterator[int]:

@@ -11,16 +11,15 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-# Exit codes of the prelude and of the archive's first lines. The prelude's words say more, but they come over another
-# connection than the code, and perhaps later.
-NO_CONTAINER, UNSEEN, SETUP_FAILED, OLD_PYTHON, UNHEALTHY, NO_PYTHON = 120, 121, 122, 123, 124, 127
+from muster import exit_codes
+
 _MEANING = {
-    NO_CONTAINER: "its container could not be started: no such runtime, or no such image",
-    UNSEEN: "cannot see the run directory: it must be on a filesystem that every node shares",
-    SETUP_FAILED: "--setup failed",
-    UNHEALTHY: "--health-check failed",
-    OLD_PYTHON: "its Python is older than 3.9, which the agent needs",
-    NO_PYTHON: "no Python interpreter at the path chosen for the nodes",
+    exit_codes.CONTAINER_FAILED: "its container could not be started: no such runtime, or no such image",
+    exit_codes.RUN_DIR_NOT_VISIBLE: "cannot see the run directory: it must be on a filesystem that every node shares",
+    exit_codes.SETUP_FAILED: "--setup failed",
+    exit_codes.HEALTH_CHECK_FAILED: "--health-check failed",
+    exit_codes.OLD_PYTHON: "its Python is older than 3.9, which the agent needs",
+    exit_codes.NO_PYTHON: "no Python interpreter at the path chosen for the nodes",
 }
 
 _PRELUDE = re.compile(r"^muster: (?P<host>\S+): (?P<reason>.+)$")
@@ -119,7 +118,7 @@ def _ranks(text: str) -> list[int]:
     return ranks
 
 
-class StepsLog:
+class LauncherLog:
     """Follows the file; a look returns the ends that the look before saw first, by when their reasons are there too."""
 
     def __init__(self, path: str, hosts: Sequence[str] = ()) -> None:

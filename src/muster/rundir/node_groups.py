@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-LABEL = "muster.io/group"
-VARIABLE = "MUSTER_GROUP"  # of the processes on a group's nodes
+GROUP_LABEL = "muster.io/group"
+GROUP_VARIABLE = "MUSTER_GROUP"  # of the processes on a group's nodes
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,6 @@ def group_of(rank: int, groups: Sequence[NodeGroup]) -> NodeGroup | None:
     return None
 
 
-def resource(name: str) -> str:
+def group_resource(name: str) -> str:
     """The Ray resource of which every node of the group has 1: ask for a little of it to run there."""
     return f"group_{name}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from muster.agent.groups import NodeGroup, group_of, groups_of
 from muster.agent.ray import labels
 from muster.agent.ray.labels import NodeFacts
+from muster.rundir.node_groups import NodeGroup, group_of, groups_of
 
 GROUPS = [NodeGroup("big", 2, 64, 8), NodeGroup("small", 1, 4, 0)]
 

@@ -12,6 +12,8 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from muster.errors import BackendError
+
 COMMAND_S = 120.0  # slurmctld may be busy for a minute; Slurm's own message timeout is 10 to 100 s
 _COMMAND_CHARS = 8192  # of the job's script with its arguments: a path has at most 4096
 _FIELDS = f"JobArrayID:64|,State:32|,RestartCnt:12|,UserID:12|,SubmitTime:24|,Command:{_COMMAND_CHARS}|"
@@ -37,12 +39,12 @@ ENDING = frozenset(["COMPLETING", "STAGE_OUT"])
 WAITING = frozenset(["PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "REVOKED", "SPECIAL_EXIT"])
 
 
-class SlurmError(Exception):
+class SlurmError(BackendError):
     """A command of Slurm's could not be run, or failed."""
 
 
 @dataclass(frozen=True)
-class Jobs:
+class SlurmJobs:
     """Slurm jobs by the ids of their submission (`17`, of an array's task `17_3`), and the cluster that has them.
 
     Without `cluster` they are jobs of the cluster that this host's commands speak to.
@@ -54,12 +56,12 @@ class Jobs:
     def __str__(self) -> str:
         return ", ".join(self.ids) + (f" of cluster {self.cluster}" if self.cluster else "")
 
-    def only(self, ids: Sequence[str]) -> Jobs:
-        return Jobs(tuple(ids), self.cluster)
+    def only(self, ids: Sequence[str]) -> SlurmJobs:
+        return SlurmJobs(tuple(ids), self.cluster)
 
 
 @dataclass(frozen=True)
-class Seen:
+class QueuedJob:
     """A job, a task of an array or a group of a job, as squeue shows it."""
 
     id: str  # 17, 17_3, 17+1
@@ -83,7 +85,7 @@ class Seen:
         return self.command == script or self.command.startswith(script + " ")
 
 
-def call(
+def run_slurm_command(
     program: str, *words: str, cluster: str | None = None, timeout: float = COMMAND_S
 ) -> subprocess.CompletedProcess[str]:
     """Run a command of Slurm's for this cluster, whatever the user's environment would choose."""
@@ -96,44 +98,44 @@ def call(
         raise SlurmError(f"{program} could not be run: {error}") from error
 
 
-def look(jobs: Jobs, timeout: float = COMMAND_S) -> list[Seen]:
+def list_jobs(jobs: SlurmJobs, timeout: float = COMMAND_S) -> list[QueuedJob]:
     """What squeue shows of these jobs; ended ones stay there for a few minutes. One RPC."""
     if not jobs.ids:
         return []
     asked = ("--noheader", "--array", "--states=all", f"--jobs={','.join(jobs.ids)}", f"--Format={_FIELDS}")
-    done = call("squeue", *asked, cluster=jobs.cluster, timeout=timeout)
+    done = run_slurm_command("squeue", *asked, cluster=jobs.cluster, timeout=timeout)
     if done.returncode != 0 and "Invalid job id" not in done.stderr:
-        raise SlurmError(f"squeue failed: {last_lines(done.stderr)}")
-    return parsed(done.stdout)
+        raise SlurmError(f"squeue failed: {error_summary(done.stderr)}")
+    return parse_squeue(done.stdout)
 
 
-def look_at_all(uid: int, cluster: str | None = None) -> list[Seen]:
+def list_user_jobs(uid: int, cluster: str | None = None) -> list[QueuedJob]:
     """All jobs of this user that are pending, running or completing. One RPC."""
-    done = call("squeue", "--noheader", f"--user={uid}", f"--Format={_FIELDS}", cluster=cluster)
+    done = run_slurm_command("squeue", "--noheader", f"--user={uid}", f"--Format={_FIELDS}", cluster=cluster)
     if done.returncode != 0:
-        raise SlurmError(f"squeue failed: {last_lines(done.stderr)}")
-    return parsed(done.stdout)
+        raise SlurmError(f"squeue failed: {error_summary(done.stderr)}")
+    return parse_squeue(done.stdout)
 
 
-def parsed(text: str) -> list[Seen]:
+def parse_squeue(text: str) -> list[QueuedJob]:
     """The lines of squeue. With --clusters some releases print the cluster's name first, also without header."""
     seen = []
     for line in text.splitlines():
         fields = [field.strip() for field in line.rstrip().rstrip("|").split("|", 5)]
         if len(fields) == 6 and fields[2].isdigit() and fields[3].isdigit():
             submitted = float(fields[4]) if fields[4].isdigit() else 0.0
-            seen.append(Seen(fields[0], fields[1], int(fields[2]), int(fields[3]), submitted, fields[5]))
+            seen.append(QueuedJob(fields[0], fields[1], int(fields[2]), int(fields[3]), submitted, fields[5]))
     return seen
 
 
-def cancel(jobs: Jobs, pending_only: bool = False, timeout: float = COMMAND_S) -> None:
+def cancel_jobs(jobs: SlurmJobs, pending_only: bool = False, timeout: float = COMMAND_S) -> None:
     """scancel; for jobs that are known to be the run's."""
     which = ["--state=PENDING"] if pending_only else []
-    done = call("scancel", *which, *jobs.ids, cluster=jobs.cluster, timeout=timeout)
+    done = run_slurm_command("scancel", *which, *jobs.ids, cluster=jobs.cluster, timeout=timeout)
     if done.returncode != 0:
-        raise SlurmError(f"scancel {jobs} failed: {last_lines(done.stderr)}")
+        raise SlurmError(f"scancel {jobs} failed: {error_summary(done.stderr)}")
 
 
-def last_lines(text: str) -> str:
+def error_summary(text: str) -> str:
     lines = [re.sub("^sbatch: error: ", "", line).strip() for line in text.splitlines() if line.strip()]
     return "; ".join(lines[-2:]) or "no reason given"

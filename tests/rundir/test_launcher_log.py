@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.leader.launcher_log import EarlyEnd, StepsLog, parse, read
+from muster.rundir.launcher_log import EarlyEnd, LauncherLog, parse, read
 
 
 def parsed(*lines: str) -> list[tuple[str, int | None, str]]:
@@ -126,12 +126,12 @@ def append(path: Path, text: str) -> None:
 
 
 def test_a_log_that_is_not_there_says_nothing(path: Path) -> None:
-    assert StepsLog(str(path)).look() == []
+    assert LauncherLog(str(path)).look() == []
     assert read(str(path)) == []
 
 
 def test_an_end_is_told_once_at_the_look_after_it_was_seen(path: Path) -> None:
-    log = StepsLog(str(path))
+    log = LauncherLog(str(path))
     append(path, "srun: error: n3: task 2: Killed\n")
     assert log.look() == []
     assert log.look() == [EarlyEnd("n3", 2, "its agent ended early: Killed")]
@@ -139,7 +139,7 @@ def test_an_end_is_told_once_at_the_look_after_it_was_seen(path: Path) -> None:
 
 
 def test_words_that_come_a_little_later_are_still_the_reason(path: Path) -> None:
-    log = StepsLog(str(path))
+    log = LauncherLog(str(path))
     append(path, "srun: error: n3: task 2: Exited with exit code 121\n")
     assert log.look() == []
     append(path, "muster: n3: cannot see /lustre/runs/r\n")
@@ -148,7 +148,7 @@ def test_words_that_come_a_little_later_are_still_the_reason(path: Path) -> None
 
 
 def test_an_end_seen_half_written_is_told_whole(path: Path) -> None:
-    log = StepsLog(str(path))
+    log = LauncherLog(str(path))
     append(path, "srun: error: n3: task 2: Exited with ex")
     assert log.look() == []
     append(path, "it code 9\n")
@@ -157,7 +157,7 @@ def test_an_end_seen_half_written_is_told_whole(path: Path) -> None:
 
 
 def test_later_ends_are_told_later(path: Path) -> None:
-    log = StepsLog(str(path))
+    log = LauncherLog(str(path))
     append(path, "srun: error: n1: task 0: Killed\n")
     log.look()
     append(path, "srun: error: n2: task 1: Killed\nsrun: error: Node failure on n4\n")

@@ -1,0 +1,27 @@
+"""Node names of an attempt, as its job script recorded them."""
+
+from __future__ import annotations
+
+import re
+
+from muster.rundir.paths import AttemptPaths
+
+
+def host_names(attempt: AttemptPaths) -> list[str]:
+    """Return the names of the step's nodes by rank; empty before the job script has written them."""
+    try:
+        with open(attempt.hosts, encoding="utf-8", errors="replace") as file:
+            return file.read().split()
+    except OSError:
+        return []
+
+
+def hosts_by_rank(attempt: AttemptPaths, nodes: int) -> list[str]:
+    """Return a name for each of `nodes` nodes: `rank-N` where the job script could not record the names."""
+    names = host_names(attempt)
+    return names if len(names) == nodes else [f"rank-{rank}" for rank in range(nodes)]
+
+
+def host_file_name(host: str) -> str:
+    """Return a host name that is safe as part of a file name: a site's node names cannot leave the directory."""
+    return re.sub(r"[^\w.-]|^\.+", "_", host)

@@ -1,0 +1,27 @@
+"""Heartbeat files of the first nodes, rewritten until a node has a leader; `election/leader_silence.py` judges them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from muster.rundir.paths import AttemptPaths
+
+
+def write_startup_heartbeat(attempt: AttemptPaths, rank: int, text: str) -> None:
+    """Replace the node's heartbeat; readers only compare it with the text before. Raises OSError."""
+    with open(attempt.startup_heartbeat(rank), "w", encoding="ascii") as file:
+        file.write(f"{text}\n")
+
+
+def read_startup_heartbeats(attempt: AttemptPaths, ranks: Iterable[int]) -> dict[int, str]:
+    """Return the readable heartbeats by rank. An empty file is skipped: it is being written, or the disk is full."""
+    found: dict[int, str] = {}
+    for rank in ranks:
+        try:
+            with open(attempt.startup_heartbeat(rank), encoding="ascii", errors="replace") as file:
+                text = file.read()
+        except OSError:
+            continue
+        if text:
+            found[rank] = text
+    return found
