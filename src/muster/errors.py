@@ -1,4 +1,4 @@
-"""What a backend refuses, in one line that says what to do."""
+"""Errors of preparing, submitting and ending jobs; each message is one line that names the remedy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ class BackendError(Exception):
 
 
 class SubmissionRefused(BackendError):
-    """Slurm said no: there is no job."""
+    """Slurm refused the submission: there is no job."""
 
 
 class Mistake(BackendError):
-    """What the user asked for cannot be: a path that is not there, more nodes than the allocation has."""
+    """The request is impossible: a path that does not exist, more nodes than the allocation has."""

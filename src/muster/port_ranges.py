@@ -1,12 +1,12 @@
-"""Which ports of this host to choose from, in order of preference, and which cells of them agents hold.
+"""Zones of this host's ports in order of preference, and cells of ports that agents hold.
 
-A port of the kernel's ephemeral range that is free now may be an outgoing connection's a moment later. On some systems
-that range begins at 9000, and NeMo-RL has a band below it for each of its parts. The zones are ordered by how safe
-their ports are; an allocator that has to fall back on a later one says so.
+A free port of the kernel's ephemeral range may be given to an outgoing connection at any time. On some systems that
+range begins at 9000, and NeMo-RL has a band below it for each of its components. The zones are ordered by how safe
+their ports are; an allocator that falls back on a later one logs it.
 
-A cell is CELL_SIZE ports that begin at a multiple of CELL_SIZE. An agent that takes a block of ports holds a name for
-each of its cells in the abstract namespace of Unix sockets, which is as wide as the ports are (one network namespace,
-all users): blocks of different sizes never overlap, though nothing is bound in them yet.
+A cell is CELL_SIZE ports that begin at a multiple of CELL_SIZE. An agent that acquires a block of ports binds a name
+for each of its cells in the abstract namespace of Unix sockets. That has the same scope as the ports (one network
+namespace, all users), so blocks of different sizes never overlap even before their ports are bound.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-FIRST_PORT, LAST_PORT = 1024, 65535  # below, ports are privileged
-USUAL_EPHEMERAL = (32768, 60999)  # Linux's default, where /proc does not tell
-CELL_SIZE = 25  # ports; so small that 176 of them are 7 cells, so large that Ray's 1000 are only 40 descriptors
+FIRST_PORT, LAST_PORT = 1024, 65535  # lower ports are privileged
+DEFAULT_EPHEMERAL = (32768, 60999)  # Linux's default, for hosts where /proc has no value
+CELL_SIZE = 25  # ports: small enough that 1024-1199 has 7 cells, large enough that Ray's 1000 take 40 descriptors
 
-# NeMo-RL's own choices, from its ray.sub and its documentation.
+# Ports that NeMo-RL uses, from its ray.sub and its documentation.
 RAY_SUB_WORKERS = range(2000, 3000)  # of the Ray that ray.sub starts; under Muster that Ray does not run
 NEMO_RL_BANDS = (
     range(1200, 2000),  # ray.sub's Ray daemons, etcd and NATS, master addresses
@@ -34,7 +34,7 @@ NEMO_RL_BANDS = (
 
 @dataclass(frozen=True)
 class Zone:
-    """Ports of one kind as runs without a gap; `where` completes "its ports lie ..."."""
+    """Ports of one kind as contiguous runs; `where` completes "its ports are ..."."""
 
     where: str
     runs: tuple[range, ...]
@@ -43,14 +43,14 @@ class Zone:
 
 @dataclass(frozen=True)
 class HostPorts:
-    """What the kernel does with ports here."""
+    """The kernel's settings for ports in this network namespace."""
 
-    ephemeral: tuple[int, int] = USUAL_EPHEMERAL
-    reserved: tuple[range, ...] = ()  # never given to outgoing connections, since some program was promised them
+    ephemeral: tuple[int, int] = DEFAULT_EPHEMERAL
+    reserved: tuple[range, ...] = ()  # never given to outgoing connections: promised to other programs
     first: int = FIRST_PORT
 
     def zones(self) -> list[Zone]:
-        """Every port that may be bound, once; the best zone first.
+        """Return every port that may be bound, once; the best zone first.
 
         >>> [(run[0], run[-1]) for run in HostPorts().zones()[0].runs]
         [(1024, 1199), (9000, 32767), (61000, 65535)]
@@ -72,7 +72,7 @@ class HostPorts:
 
 
 def host_ports() -> HostPorts:
-    """As the kernel tells it of this network namespace."""
+    """Read the settings of this network namespace from /proc."""
     reserved = []
     for part in _sysctl("ip_local_reserved_ports").replace(",", " ").split():
         low, _, high = part.partition("-")
@@ -85,12 +85,12 @@ def host_ports() -> HostPorts:
 
 
 def ephemeral_range() -> tuple[int, int]:
-    """The first and the last port that the kernel gives to outgoing connections."""
+    """Return the first and the last port that the kernel gives to outgoing connections."""
     try:
         low, high = _sysctl("ip_local_port_range").split()
         return int(low), int(high)
     except ValueError:
-        return USUAL_EPHEMERAL
+        return DEFAULT_EPHEMERAL
 
 
 def _sysctl(name: str) -> str:
@@ -101,10 +101,10 @@ def _sysctl(name: str) -> str:
         return ""
 
 
-def loss_reason(runs: Iterable[range], at: int) -> tuple[list[range], list[range]]:
-    """The runs below a port, and those from it on.
+def split_runs(runs: Iterable[range], at: int) -> tuple[list[range], list[range]]:
+    """Return the runs below port `at`, and those from it on.
 
-    >>> parted([range(1024, 1200), range(9000, 20000)], 10000)
+    >>> split_runs([range(1024, 1200), range(9000, 20000)], 10000)
     ([range(1024, 1200), range(9000, 10000)], [range(10000, 20000)])
     """
     runs = list(runs)
@@ -113,7 +113,7 @@ def loss_reason(runs: Iterable[range], at: int) -> tuple[list[range], list[range
 
 
 def cells(block: range) -> range:
-    """Numbers of the cells that lie wholly in a block.
+    """Return the numbers of the cells that are completely in a block.
 
     >>> cells(range(100, 150)), cells(range(110, 160))
     (range(4, 6), range(5, 6))
@@ -122,7 +122,7 @@ def cells(block: range) -> range:
 
 
 def hold_cells(block: range) -> list[socket.socket] | None:
-    """What holds the cells of a block until it is closed; None where another block has one of them."""
+    """Hold the cells of a block until the returned sockets are closed; None if another block holds one of them."""
     held: list[socket.socket] = []
     for cell in cells(block):
         one = hold_name(f"muster-cell-{cell}")
@@ -144,7 +144,7 @@ def is_in_a_block(port: int) -> bool:
 
 
 def hold_name(name: str) -> socket.socket | None:
-    """A name in the abstract namespace until it is closed; None where it is taken."""
+    """Hold a name in the abstract namespace until the socket is closed; None if it is taken."""
     guard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         guard.bind(f"\0{name}")

@@ -1,32 +1,32 @@
-"""`muster.beat()`: a driver tells that it is alive and gets on. See --stall-timeout and --no-progress-limit."""
+"""`muster.beat()`: a driver reports progress. See --stall-timeout and --no-progress-limit."""
 
 from __future__ import annotations
 
 import os
 import time
 
-EVERY_S = 1.0  # the file is on a shared filesystem: more often would only cost
-_last = -EVERY_S
+BEAT_INTERVAL_S = 1.0  # shortest time between two writes: the file is on a shared filesystem
+_last = -BEAT_INTERVAL_S
 
 
 def beat(step: int | None = None) -> None:
-    """Say that this run makes progress: anywhere in the job, as often as one likes. Outside a run it does nothing.
+    """Report that this run makes progress: from any process of the job, as often as you like. No-op outside a run.
 
-    With a `step` that counts the work done, a restart that only repeats old work is no progress. From other languages:
-    `touch "$MUSTER_BEAT_FILE"`, or the step written into it.
+    With a `step` that counts the work done, a restart that only repeats old work is not progress. Other languages can
+    `touch "$MUSTER_BEAT_FILE"`, or write the step into it.
     """
     global _last
     path, now = os.environ.get("MUSTER_BEAT_FILE"), time.monotonic()
-    if path is None or now - _last < EVERY_S:
+    if path is None or now - _last < BEAT_INTERVAL_S:
         return
     _last = now
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
             if step is not None:
-                os.pwrite(file, b"%020d\n" % step, 0)  # always as long: nobody reads half of an older one
+                os.pwrite(file, b"%020d\n" % step, 0)  # fixed width: a reader never sees a mixture of two steps
             os.utime(path)
         finally:
             os.close(file)
     except OSError:
-        pass  # a run directory that is gone is not the driver's concern
+        pass  # a missing run directory must not fail the driver

@@ -133,37 +133,37 @@ def test_a_log_that_is_not_there_says_nothing(path: Path) -> None:
 def test_an_end_is_told_once_at_the_look_after_it_was_seen(path: Path) -> None:
     log = LauncherLog(str(path))
     append(path, "srun: error: n3: task 2: Killed\n")
-    assert log.look() == []
-    assert log.look() == [EarlyEnd("n3", 2, "its agent ended early: Killed")]
-    assert log.look() == []
+    assert log.poll() == []
+    assert log.poll() == [EarlyEnd("n3", 2, "its agent ended early: Killed")]
+    assert log.poll() == []
 
 
 def test_words_that_come_a_little_later_are_still_the_reason(path: Path) -> None:
     log = LauncherLog(str(path))
     append(path, "srun: error: n3: task 2: Exited with exit code 121\n")
-    assert log.look() == []
+    assert log.poll() == []
     append(path, "muster: n3: cannot see /lustre/runs/r\n")
-    assert log.look() == [EarlyEnd("n3", 2, "cannot see /lustre/runs/r")]
-    assert log.look() == []
+    assert log.poll() == [EarlyEnd("n3", 2, "cannot see /lustre/runs/r")]
+    assert log.poll() == []
 
 
 def test_an_end_seen_half_written_is_told_whole(path: Path) -> None:
     log = LauncherLog(str(path))
     append(path, "srun: error: n3: task 2: Exited with ex")
-    assert log.look() == []
+    assert log.poll() == []
     append(path, "it code 9\n")
-    assert log.look() == [EarlyEnd("n3", 2, "its agent ended early: Exited with exit code 9")]
-    assert log.look() == []
+    assert log.poll() == [EarlyEnd("n3", 2, "its agent ended early: Exited with exit code 9")]
+    assert log.poll() == []
 
 
 def test_later_ends_are_told_later(path: Path) -> None:
     log = LauncherLog(str(path))
     append(path, "srun: error: n1: task 0: Killed\n")
-    log.look()
+    log.poll()
     append(path, "srun: error: n2: task 1: Killed\nsrun: error: Node failure on n4\n")
-    assert [end.host for end in log.look()] == ["n1"]
-    assert [(end.host, end.rank) for end in log.look()] == [("n2", 1), ("n4", None)]
-    assert log.look() == []
+    assert [end.host for end in log.poll()] == ["n1"]
+    assert [(end.host, end.rank) for end in log.poll()] == [("n2", 1), ("n4", None)]
+    assert log.poll() == []
 
 
 def test_bytes_that_are_no_text_do_not_hide_an_end(path: Path) -> None:

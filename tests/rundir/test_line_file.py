@@ -66,7 +66,7 @@ def test_what_a_full_disk_refused_is_written_whole_and_in_order_when_there_is_ro
 def test_what_waits_for_room_is_bounded_and_the_newest_lines_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_file, "MOST_UNWRITTEN_BYTES", 10)
+    monkeypatch.setattr(line_file, "MAX_UNWRITTEN_BYTES", 10)
     file = LineFile(str(tmp_path / "not there" / "lines"))
     for number in range(5):
         with pytest.raises(OSError):

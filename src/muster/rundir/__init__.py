@@ -1,4 +1,4 @@
-"""The shared-filesystem side of a run: where things lie, and how they are published. Standard library only."""
+"""The run directory on the shared filesystem: paths, atomic publishing, readers. Standard library only."""
 
 from muster.rundir.atomic import create_exclusive, read_json, read_record, write_atomic, write_json
 from muster.rundir.line_file import LineFile

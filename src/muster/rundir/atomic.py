@@ -1,4 +1,4 @@
-"""Publishing on a shared filesystem: a reader sees a whole file or none."""
+"""Publish files on a shared filesystem: a reader sees a complete file or none."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 
 def _temporary(path: str) -> str:
-    """Unique among hosts and processes, so that two writers never share one."""
+    """Return a name that is unique among hosts and processes: two writers never share one."""
     return f"{path}.{socket.gethostname()}.{os.getpid()}.tmp"
 
 
 def write_atomic(path: str, text: str, mode: int = 0o644) -> None:
-    """Write to a temporary name, then rename over the target."""
+    """Write to a temporary name, then rename it over the target."""
     temporary = _temporary(path)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
@@ -23,7 +23,7 @@ def write_atomic(path: str, text: str, mode: int = 0o644) -> None:
             file.write(text)
         os.rename(temporary, path)
     except BaseException:
-        _forget(temporary)
+        _unlink_quietly(temporary)
         raise
 
 
@@ -32,9 +32,9 @@ def write_json(path: str, value: Any) -> None:
 
 
 def create_exclusive(path: str, value: Any) -> bool:
-    """Publish only if nobody has: exactly one of several claimants on any hosts gets True.
+    """Publish `value` unless the file exists: of several concurrent callers, on any hosts, exactly one gets True.
 
-    `link` is atomic even over NFS, where its answer may be lost; the link count tells what really happened.
+    `link` is atomic even over NFS. There its reply may be lost, so the link count decides.
     """
     temporary = _temporary(path)
     with open(temporary, "w", encoding="utf-8") as file:
@@ -44,13 +44,13 @@ def create_exclusive(path: str, value: Any) -> bool:
             os.link(temporary, path)
         return os.stat(temporary).st_nlink == 2
     finally:
-        _forget(temporary)
+        _unlink_quietly(temporary)
 
 
 def read_json(path: str) -> Any | None:
-    """The published value; None when it is not there (yet) or is not whole.
+    """Return the published value; None if the file does not exist (yet) or is incomplete.
 
-    Bytes that are no text are replaced: a job script may have recorded them from a launcher's last words.
+    Invalid UTF-8 is replaced: a job script may have recorded it from a launcher's stderr.
     """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -60,11 +60,11 @@ def read_json(path: str) -> Any | None:
 
 
 def read_record(path: str) -> dict[str, Any]:
-    """The published object; empty when it is not there (yet), is not whole, or is something else."""
+    """Return the published object; empty if the file does not exist (yet), is incomplete, or holds another type."""
     value = read_json(path)
     return value if isinstance(value, dict) else {}
 
 
-def _forget(path: str) -> None:
+def _unlink_quietly(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)

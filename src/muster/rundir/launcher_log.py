@@ -1,7 +1,7 @@
-"""What the launcher (srun, or the local one) says on its stderr of tasks that ended: who could not even start.
+"""Parse the stderr of the launcher (srun, or the local one) for tasks that ended, above all before they joined.
 
-A node that cannot see the run directory, has no such interpreter or whose container does not start never joins; only
-the launcher's stderr names it. The prelude's own words come through there too, as `muster: HOST: reason`.
+A node never joins if it cannot see the run directory, lacks the interpreter or cannot start its container; only the
+launcher's stderr names it. The prelude prints its reasons there too, as `muster: HOST: reason`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MEANING = {
 _PRELUDE = re.compile(r"^muster: (?P<host>\S+): (?P<reason>.+)$")
 _TASK = re.compile(r"^(?:srun|step): error: (?P<host>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)$")
 _NODE = re.compile(r"^(?:srun|step): error: Node failure on (?P<host>\S+)")
-# In pyxis's, Apptainer's and Charliecloud's own words.
-_CONTAINER = re.compile(r"^(?:slurmstepd: error: pyxis: +|FATAL: +|ch-run\[\d+\]: error: )(?P<words>.+)$")
+# Error messages of pyxis, Apptainer and Charliecloud.
+_CONTAINER = re.compile(r"^(?:slurmstepd: error: pyxis: +|FATAL: +|ch-run\[\d+\]: error: )(?P<error>.+)$")
 _LAUNCH = re.compile(r"^srun: error: Task launch for \S+ failed on node (?P<host>\S+): (?P<how>.+)$")
 
 
@@ -40,15 +40,16 @@ class EarlyEnd:
 
 
 def parse(lines: Iterable[str], hosts: Sequence[str] = ()) -> list[EarlyEnd]:
-    """Every ended task, with the prelude's reason where it gave one, before or after: the two arrive separately.
+    """Return every ended task, with the prelude's reason if there is one: it may arrive before or after the end.
 
-    `hosts` by rank: srun numbers the tasks of each group of a hetjob from 0, so the host tells more than the number.
+    With `hosts` (by rank) the rank comes from the host name: srun numbers the tasks of each group of a hetjob from 0.
 
     >>> parse(["srun: error: n3: task 2: Exited with exit code 121", "muster: n3: cannot see /x"])
     [EarlyEnd(host='n3', rank=2, reason='cannot see /x')]
     """
     lines = list(lines)
-    early = "its container did not start: " + words if (words := _runtime_words(lines)) else "its agent ended early"
+    error = _container_error(lines)
+    early = f"its container did not start: {error}" if error else "its agent ended early"
     reasons: dict[str, str] = {}
     ends: list[tuple[str, int | None, str]] = []
     for line in lines:
@@ -67,11 +68,11 @@ def parse(lines: Iterable[str], hosts: Sequence[str] = ()) -> list[EarlyEnd]:
     return [EarlyEnd(host, _rank(host, rank, hosts), reasons.get(host, how)) for host, rank, how in ends]
 
 
-def _runtime_words(lines: Iterable[str]) -> str | None:
-    """What a container runtime gave as its reason. It does not say on which node; on several it is mostly the same."""
-    said = [match["words"] for match in map(_CONTAINER.match, lines) if match]
-    errors = [words for words in said if words.startswith("[ERROR]")]  # of enroot's, within pyxis's longer story
-    return (errors or said or [None])[0]
+def _container_error(lines: Iterable[str]) -> str | None:
+    """Return the error of a container runtime. It does not name the node; on several nodes it is mostly the same."""
+    messages = [match["error"] for match in map(_CONTAINER.match, lines) if match]
+    errors = [message for message in messages if message.startswith("[ERROR]")]  # enroot's, among pyxis's other lines
+    return (errors or messages or [None])[0]
 
 
 def _rank(host: str, task: int | None, hosts: Sequence[str]) -> int | None:
@@ -80,6 +81,7 @@ def _rank(host: str, task: int | None, hosts: Sequence[str]) -> int | None:
 
 
 def read(path: str, hosts: Sequence[str] = ()) -> list[EarlyEnd]:
+    """Parse a launcher log; empty if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return parse((line.rstrip() for line in file), hosts)
@@ -88,13 +90,13 @@ def read(path: str, hosts: Sequence[str] = ()) -> list[EarlyEnd]:
 
 
 def _tasks(hosts: str, tasks: str) -> list[tuple[str, int]]:
-    """(host, rank) of each task: srun folds what ended alike into one line, with hosts and ranks both in order."""
+    """Return (host, rank) of each task: srun folds equal ends into one line, with hosts and ranks both in order."""
     names, ranks = _hosts(hosts), _ranks(tasks)
     return list(zip(names, ranks)) if len(names) == len(ranks) else [(hosts, rank) for rank in ranks]
 
 
 def _hosts(text: str) -> list[str]:
-    """'n[08-10,12],x' -> ['n08', 'n09', 'n10', 'n12', 'x']"""
+    """Expand 'n[08-10,12],x' to ['n08', 'n09', 'n10', 'n12', 'x']."""
     hosts: list[str] = []
     for name in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         match = re.fullmatch(r"([^\[]*)\[([\d,-]+)\](.*)", name)
@@ -110,7 +112,7 @@ def _hosts(text: str) -> list[str]:
 
 
 def _ranks(text: str) -> list[int]:
-    """'0-2,5' -> [0, 1, 2, 5]"""
+    """Expand '0-2,5' to [0, 1, 2, 5]."""
     ranks: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -119,17 +121,18 @@ def _ranks(text: str) -> list[int]:
 
 
 class LauncherLog:
-    """Follows the file; a look returns the ends that the look before saw first, by when their reasons are there too."""
+    """Follows the file. An end is reported one poll after it was first seen: by then its reason has arrived too."""
 
     def __init__(self, path: str, hosts: Sequence[str] = ()) -> None:
         self._path, self._hosts = path, hosts
         self._size = 0
         self._fresh: set[int | str] = set()
-        self._told: set[int | str] = set()
+        self._reported: set[int | str] = set()
 
-    def look(self) -> list[EarlyEnd]:
+    def poll(self) -> list[EarlyEnd]:
+        """Return the ends that the poll before saw for the first time."""
         try:
-            with open(self._path, "rb") as file:  # opened, not just looked at: that asks a network filesystem anew
+            with open(self._path, "rb") as file:  # not os.stat: only open makes NFS ask its server
                 size = os.fstat(file.fileno()).st_size
         except OSError:
             return []
@@ -137,6 +140,6 @@ class LauncherLog:
             return []
         self._size = size
         ends = {end.host if end.rank is None else end.rank: end for end in read(self._path, self._hosts)}
-        ripe, self._fresh = self._fresh, ends.keys() - self._told - self._fresh
-        self._told |= ripe
+        ripe, self._fresh = self._fresh, ends.keys() - self._reported - self._fresh
+        self._reported |= ripe
         return [ends[task] for task in ends if task in ripe]

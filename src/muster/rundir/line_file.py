@@ -1,16 +1,14 @@
-"""Appending lines on a filesystem that may be full: what did not fit is written later, on a new line."""
+"""Append lines on a filesystem that may be full: lines that did not fit are written later."""
 
 from __future__ import annotations
 
 import os
 
-MOST_UNWRITTEN_BYTES = (
-    4 << 20
-)  # the view of a run must not cost the leader's memory; beyond it the oldest lines are dropped
+MAX_UNWRITTEN_BYTES = 4 << 20  # bounds the leader's memory while the disk is full; then the oldest lines are dropped
 
 
 class LineFile:
-    """A file of lines with one writer at a time. A failed `append` keeps its lines for the next one."""
+    """A file of lines with one writer at a time. Lines of a failed `append` are kept for the next one."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -18,13 +16,13 @@ class LineFile:
 
     @property
     def behind(self) -> bool:
-        """Whether lines wait for a further `append`."""
+        """Whether lines wait for another `append`."""
         return bool(self._unwritten)
 
     def append(self, text: str) -> None:
-        """Write the lines that are behind, then `text`, which ends with a newline; OSError if not all of it fitted.
+        """Write the waiting lines, then `text`, which ends with a newline. Raises OSError if not all of it fitted.
 
-        A line that was cut short is ended where it is, and written again as a whole: readers skip the torn part.
+        A partially written line is terminated and written again in full; readers skip the torn part.
         """
         self._unwritten += text.encode("utf-8", "replace")
         try:
@@ -47,12 +45,12 @@ class LineFile:
 
 
 def _is_torn(file: int) -> bool:
-    """Whether the file's last line lacks its end, whichever process wrote it."""
+    """Whether the file's last line lacks its newline, whichever process wrote it."""
     size = os.fstat(file).st_size
     return size > 0 and os.pread(file, 1, size - 1) != b"\n"
 
 
 def _newest_lines(data: bytes) -> bytes:
-    if len(data) <= MOST_UNWRITTEN_BYTES:
+    if len(data) <= MAX_UNWRITTEN_BYTES:
         return data
-    return data[data.find(b"\n", len(data) - MOST_UNWRITTEN_BYTES - 1) + 1 :]
+    return data[data.find(b"\n", len(data) - MAX_UNWRITTEN_BYTES - 1) + 1 :]

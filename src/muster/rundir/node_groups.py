@@ -1,4 +1,4 @@
-"""Groups of unlike nodes: which ranks are in which, and what a node of each has. Pure."""
+"""Groups of unlike nodes, as job.json records them: their ranks and the resources of a node. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 GROUP_LABEL = "muster.io/group"
-GROUP_VARIABLE = "MUSTER_GROUP"  # of the processes on a group's nodes
+GROUP_VARIABLE = "MUSTER_GROUP"  # set for processes on the nodes of a group
 
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """So many nodes, each with this much; field names are the job file's."""
+    """A number of equal nodes and the resources of each; field names are those of the job file."""
 
     name: str
     nodes: int
@@ -22,14 +22,14 @@ class NodeGroup:
 
 
 def groups_of(records: Iterable[Mapping[str, Any]]) -> list[NodeGroup]:
-    """The groups as the run's job.json has them."""
+    """Return the groups recorded in job.json; other fields of a record are ignored."""
     return [NodeGroup(**{name: record[name] for name in NodeGroup.__dataclass_fields__}) for record in records]
 
 
 def group_of(rank: int, groups: Sequence[NodeGroup]) -> NodeGroup | None:
-    """Ranks count through the groups in order; None in a job without groups.
+    """Return the group of a rank; None in a job without groups. Ranks count through the groups in order.
 
-    >>> group_of(2, [Group("big", 2), Group("small", 4)]).name
+    >>> group_of(2, [NodeGroup("big", 2), NodeGroup("small", 4)]).name
     'small'
     """
     for group in groups:
@@ -40,5 +40,5 @@ def group_of(rank: int, groups: Sequence[NodeGroup]) -> NodeGroup | None:
 
 
 def group_resource(name: str) -> str:
-    """The Ray resource of which every node of the group has 1: ask for a little of it to run there."""
+    """Return the Ray resource of which every node of the group has 1; a task that asks for some of it runs there."""
     return f"group_{name}"

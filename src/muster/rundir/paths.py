@@ -1,4 +1,4 @@
-"""Where everything lies in a run directory. No other module builds these paths.
+"""Paths in a run directory. No other module builds them.
 
 <runs dir>/<run id>/
   job.json  env.json  services.json  job.sh  job.out  agent.pyz  muster-library.zip  token  ray-token  submission.json
@@ -38,55 +38,55 @@ class AttemptPaths:
 
     @property
     def hosts(self) -> str:
-        """Names of the step's nodes by rank, one a line."""
+        """Names of the step's nodes by rank, one per line."""
         return self._at("hosts")
 
     @property
     def steps_log(self) -> str:
-        """The launcher's own stderr: who could not even start."""
+        """Stderr of the launcher (srun or the local one): it names nodes whose agent never started."""
         return self._at("steps.log")
 
     @property
     def phases_log(self) -> str:
-        """Phase lines for people; the job script copies them, and the driver's output, to its own."""
+        """Phase lines for humans; the job script copies them and the driver's output to its own output."""
         return self._at("phases.log")
 
     @property
     def outcome(self) -> str:
-        """How the attempt ended, one JSON object with `exit_code` first: the batch script reads that with sed."""
+        """The end of the attempt: one JSON object with `exit_code` first, since the job script reads it with sed."""
         return self._at("outcome")
 
     @property
     def next_attempt(self) -> str:
-        """What follows the attempt (`again`: requeue, chain or none), of a job that may begin again."""
+        """The decision about a further attempt (`again`: requeue, chain or none), for jobs that may have one."""
         return self._at("sequel.json")
 
     @property
     def slurm_job(self) -> str:
-        """The Slurm job (`job_id`, `restarts`), if Muster submitted it: only then may it be cancelled."""
+        """The Slurm job (`job_id`, `restarts`), if Muster submitted it: only then may Muster cancel it."""
         return self._at("slurm-job.json")
 
     @property
     def job_end(self) -> str:
-        """How far the job's end is, a word a line: the job script has `seen` the outcome, and has `ended`.
+        """Progress of the job's end, one word per line: the job script has `seen` the outcome, and has `ended`.
 
-        `gone` is added by a process that saw in Slurm that the job has ended.
+        A process that saw in Slurm that the job has ended adds `gone`.
         """
         return self._at("job-end")
 
     @property
     def job_claim(self) -> str:
-        """Which node asks Slurm to cancel the job that is left."""
+        """Claimed by the node that asks Slurm to cancel a job whose script is lost."""
         return self._at("job-claim.json")
 
     @property
     def job_left(self) -> str:
-        """The batch host did not answer when the run ended: its job script will not end the Slurm job."""
+        """Written when the batch host did not answer at the run's end: its job script will not end the Slurm job."""
         return self._at("job-left.json")
 
     @property
     def reserve(self) -> str:
-        """Space held for the outcome: removed just before it is written, which a full disk must not prevent."""
+        """Disk space reserved for the outcome: removed just before that is written, so that it fits on a full disk."""
         return self._at("reserve")
 
     @property
@@ -100,17 +100,17 @@ class AttemptPaths:
 
     @property
     def down_request(self) -> str:
-        """A request to an idle cluster (`muster up`) to end as it should: with success."""
+        """A request to an idle cluster (`muster up`) to end with success."""
         return self._at("down")
 
     @property
     def sessions_dir(self) -> str:
-        """One file for each shell or command that somebody has on a node, touched while it lasts."""
+        """One file for each `muster attach` session on a node, touched while it lasts."""
         return self._at("sessions")
 
     @property
     def guests_dir(self) -> str:
-        """Further drivers on the running cluster: their requests and outcomes. 0700: a request is a command."""
+        """Requests and outcomes of guest sessions on the running cluster. 0700: a request is a command."""
         return self._at("guests")
 
     def guest_request(self, guest: str) -> str:
@@ -130,28 +130,28 @@ class AttemptPaths:
         return self._at("logs", "driver.log")
 
     def cycle_driver_log(self, cycle: int) -> str:
-        """One cycle's part of the driver's log, in a run with more than one."""
+        """One cycle's part of the driver's log, in a run with several cycles."""
         return self._at("logs", f"cycle-{cycle}", "driver.log")
 
     def ray_logs_dir(self, cycle: int = 0) -> str:
-        """Archives of Ray's logs; each later cycle has a directory of its own."""
+        """Archives of Ray's logs; each cycle after the first has a separate directory."""
         return self._at("logs", *([f"cycle-{cycle}"] if cycle else []), "ray")
 
     def ray_logs_dirs(self) -> list[str]:
-        """Those of all cycles that there may be any of, in order."""
+        """Return the directories of Ray's log archives of all cycles, in order; not all of them need exist."""
         return [self.ray_logs_dir(cycle) for cycle in sorted({0, *self._cycles()})]
 
     def rank_log(self, rank: int, cycle: int) -> str:
-        """What one process of a gang wrote in a cycle."""
+        """Output of one process of a gang in a cycle."""
         return self._at("logs", f"cycle-{cycle}", f"rank-{rank:04d}.log")
 
     def rank_logs(self, rank: int) -> list[str]:
-        """What it wrote in those cycles that there is anything of, in order."""
+        """Return the existing logs of one process of a gang, in the order of cycles."""
         logs = [self.rank_log(rank, cycle) for cycle in sorted(self._cycles())]
         return [log for log in logs if os.path.exists(log)]
 
     def _cycles(self) -> list[int]:
-        """Those with logs of their own."""
+        """Return the cycles that have a log directory."""
         try:
             names = os.listdir(self._at("logs"))
         except OSError:
@@ -159,15 +159,15 @@ class AttemptPaths:
         return [int(m.group(1)) for m in (re.fullmatch(r"cycle-(\d+)", name) for name in names) if m]
 
     def leader(self, term: int = 0) -> str:
-        """Who has claimed the term, and where it listens."""
+        """The claim of the term's leader, and the address where it listens."""
         return self._at(f"lead-{term}.json")
 
     def claims(self) -> list[int]:
-        """Terms that somebody has claimed. By listing: a network filesystem may remember that a file was not there."""
+        """Return the claimed terms. Lists the directory: a network filesystem may cache that a file did not exist."""
         return self._numbers(r"lead-(\d+)\.json")
 
     def terms(self) -> list[int]:
-        """Terms that have had a leader, in order: one has published a status. The last one counts."""
+        """Return the terms whose leader has published a status, in order. The last one is current."""
         return self._numbers(r"status-(\d+)\.json")
 
     def _numbers(self, pattern: str) -> list[int]:
@@ -187,23 +187,23 @@ class AttemptPaths:
         return self._at("nodes", f"{rank:04d}.json")
 
     def startup_heartbeat(self, rank: int) -> str:
-        """Written again and again by one of the first nodes until it has a leader; the prelude begins with it."""
+        """Rewritten by each of the first nodes until it has a leader; the prelude writes it first."""
         return self._at("nodes", f"{rank:04d}.alive")
 
     @property
     def services_dir(self) -> str:
-        """One record for each service: where it can be reached now."""
+        """One record for each service, with its current endpoints."""
         return self._at("services")
 
     def service_record(self, name: str) -> str:
         return self._at("services", f"{name}.json")
 
     def service_log(self, name: str, host: str, cycle: int) -> str:
-        """What a service wrote on a host; `host` as a file may be named. Later cycles have a directory of their own."""
+        """Output of a service on a host; `host` comes from `host_file_name`. Later cycles have separate directories."""
         return self._at("logs", *([f"cycle-{cycle}"] if cycle else []), "services", name, f"{host}.log")
 
     def stacks(self, rank: int) -> str:
-        """What a node's processes were doing when the driver had stalled."""
+        """Stacks of a node's processes at the time the driver had stalled."""
         return self._at("logs", f"stacks-{rank:04d}.txt")
 
     def node_log(self, rank: int) -> str:
@@ -212,7 +212,7 @@ class AttemptPaths:
 
 @dataclass(frozen=True)
 class RunPaths:
-    """A whole run: what outlives attempts, and the attempts."""
+    """A run: files that outlive attempts, and the attempts."""
 
     root: str
 
@@ -233,7 +233,7 @@ class RunPaths:
 
     @property
     def output_file(self) -> str:
-        """What the job script printed, where Slurm has no file for it."""
+        """Output of the job script where Slurm writes no file for it."""
         return self._at("job.out")
 
     @property
@@ -242,7 +242,7 @@ class RunPaths:
 
     @property
     def library(self) -> str:
-        """On PYTHONPATH of the driver and of Ray's workers: `muster` for those who have none."""
+        """The `muster` library on PYTHONPATH of the driver and of Ray's workers."""
         return self._at(LIBRARY)
 
     @property
@@ -251,17 +251,17 @@ class RunPaths:
 
     @property
     def ray_token(self) -> str:
-        """For whatever speaks to the Ray cluster, on any node; 0600."""
+        """The token of clients of the Ray cluster, on any node; 0600."""
         return self._at("ray-token")
 
     @property
     def env(self) -> str:
-        """Values of --env, 0600: they may be secrets, so job.json holds the names alone."""
+        """Values of --env, 0600: they may be secrets, so job.json holds only the names."""
         return self._at("env.json")
 
     @property
     def services(self) -> str:
-        """The job's services with all that agents must know, 0600: their variables may be secrets."""
+        """The job's services as agents need them, 0600: their variables may be secrets."""
         return self._at("services.json")
 
     @property
@@ -271,24 +271,24 @@ class RunPaths:
 
     @property
     def report(self) -> str:
-        """The picture of a run that is over, written by whoever saw its end first."""
+        """The report of a finished run, written by the first process that saw its end."""
         return self._at("report.html")
 
     @property
     def metrics(self) -> str:
-        """The same in figures, for Prometheus' node exporter."""
+        """Metrics of the run, for the textfile collector of Prometheus' node exporter."""
         return self._at("metrics.prom")
 
     @property
     def output_dir(self) -> str:
-        """MUSTER_OUTPUT_DIR: the driver's own results, outside any attempt."""
+        """MUSTER_OUTPUT_DIR: the driver's results, shared by all attempts."""
         return self._at("output")
 
     def attempt(self, number: int) -> AttemptPaths:
         return AttemptPaths(self._at(f"attempt-{number}"))
 
     def newest_attempt(self) -> AttemptPaths | None:
-        """The attempt with the highest number; None before the first has begun."""
+        """Return the attempt with the highest number; None before the first has begun."""
         try:
             names = os.listdir(self.root)
         except OSError:

@@ -1,6 +1,6 @@
-"""What must not be shown: which names hold secrets, and texts and commands with the secrets taken out.
+"""Redact secrets from texts, commands and JSON values that are printed or published.
 
-A guess, and meant for what is printed and published: Muster acts on the real values. It errs towards hiding.
+Detection is a heuristic that errs towards hiding. Muster itself acts on the real values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ HIDDEN = "***"
 _PARTS = "AUTH AUTHORIZATION BEARER CREDS CREDENTIALS JWT PASS PASSCODE PRIVATE SECRETS"
 _ENDINGS = "TOKEN SECRET PASSWORD PASSWD PASSPHRASE CREDENTIAL APIKEY ACCESSKEY SECRETKEY"
 _KEYS = re.compile(r"(API|ACCESS|ACCOUNT|AUTH|ENCRYPTION|HMAC|LICENSE|MASTER|SECRET|SHARED|SIGNING|SSH|STORAGE)_KEYS?")
-# What is said about a secret, or about a language model's tokens: EOS_TOKEN, TOKEN_PATH, REQUIRE_AUTH.
+# Names about a secret or about a language model's tokens, without a secret value: EOS_TOKEN, TOKEN_PATH.
 _BEFORE = "BOS CLS DISABLE ENABLE EOS EOT IMAGE IS MASK MAX MIN NEW NO NUM PAD PER REQUIRE SEP SPECIAL STOP UNK USE"
 _AFTER = """
 COUNT DIR DIRECTORY ENABLED EXPIRY FILE FORMAT IDS INDEX LEN LENGTH LIMIT METHOD MODE NAME NETWORK NUM PATH PLUGIN
@@ -23,7 +23,7 @@ RATE SIZE SOCK SOCKET TIMEOUT TTL TYPE URL
 _SECRET_PARTS, _SECRET_ENDINGS = frozenset(_PARTS.split()), tuple(_ENDINGS.split())
 _ABOUT_BEFORE, _ABOUT_AFTER = frozenset(_BEFORE.split()), frozenset(_AFTER.split())
 _HARMLESS = frozenset(["", "true", "false", "none", "null", "yes", "no", "on", "off", "0", "1", HIDDEN])
-_SHORTEST_KNOWN = 6  # a shorter value would be found all over a text by accident
+_SHORTEST_KNOWN = 6  # characters; a shorter value would match by accident all over a text
 
 _WORD_BREAK = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _PREFIXES = re.compile(r"(?:[\w.+-]+=)+")  # NAME=, --env=NAME=
@@ -42,7 +42,7 @@ _SHAPES = re.compile(
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a variable, a field or a flag of this name holds a secret: WANDB_API_KEY does, MAX_TOKENS does not."""
+    """Whether a variable, field or flag of this name holds a secret: WANDB_API_KEY does, MAX_TOKENS does not."""
     parts = [part.upper() for part in _WORD_BREAK.split(name) if part]
     if not parts or parts[0] in _ABOUT_BEFORE or parts[-1] in _ABOUT_AFTER:
         return False
@@ -57,13 +57,13 @@ def looks_secret(name: str) -> bool:
 
 
 def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Values to hide wherever they turn up: those of variables that look secret, the longest first."""
+    """Return the values of variables that look secret, the longest first, for `known` of the functions below."""
     found = {value for name, value in env.items() if len(value) >= _SHORTEST_KNOWN and looks_secret(name)}
     return tuple(sorted(found - _HARMLESS, key=len, reverse=True))
 
 
 def redacted(text: str, known: Iterable[str] = ()) -> str:
-    """The text with every secret hidden: known values, what is given to a secret's name, URLs' passwords, tokens."""
+    """Hide the secrets in a text: known values, values assigned to secret names, passwords in URLs, tokens."""
     for value in known:
         text = text.replace(value, HIDDEN)
     text = _IN_URL.sub(rf"\g<scheme>{HIDDEN}@", _without_named(text))
@@ -87,12 +87,12 @@ def _is_harmless(value: str) -> bool:
 
 
 def _is_reference(value: str) -> bool:
-    """In a shell's text not the secret itself: $HF_TOKEN, "$(cat key)"."""
+    """Whether shell text refers to a secret instead of containing it: $HF_TOKEN, "$(cat key)"."""
     return value.lstrip('"').startswith(("$", "`"))
 
 
 def redact_words(words: Sequence[str], known: Iterable[str] = ()) -> list[str]:
-    """A command's words with the secrets hidden; unlike a text's, their values may contain anything."""
+    """Hide the secrets in a command's arguments, where unlike in a text a value may contain any character."""
     known = tuple(known)
     shown: list[str] = []
     for at, word in enumerate(words):
@@ -116,7 +116,7 @@ def _redacted_word(word: str, known: Iterable[str]) -> str:
 
 
 def scrubbed(value: Any, known: Iterable[str] = ()) -> Any:
-    """A JSON value with the secrets in all its texts hidden."""
+    """Hide the secrets in all strings of a JSON value."""
     if isinstance(value, str):
         return redacted(value, known)
     if isinstance(value, dict):

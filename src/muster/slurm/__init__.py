@@ -1,1 +1,1 @@
-"""Slurm: rendering the job script (pure), submitting it, asking about it."""
+"""Slurm's commands: submit, query and cancel jobs."""

@@ -1,4 +1,4 @@
-"""Slurm's commands: submit, cancel, ask. Each is one RPC; nothing here is called in a loop shorter than 30 s."""
+"""Submit jobs and query Slurm from a login node. Each call is one RPC; callers poll at most every 30 s."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ from dataclasses import dataclass
 
 from muster.errors import BackendError, SubmissionRefused
 from muster.exit_codes import TERMINATED
-from muster.slurm.jobs import ENDED, QueuedJob, SlurmJobs, error_summary, list_user_jobs, run_slurm_command
+from muster.slurm.jobs import (
+    COMMAND_TIMEOUT_S,
+    ENDED,
+    QueuedJob,
+    SlurmJobs,
+    error_summary,
+    list_user_jobs,
+    run_slurm_command,
+)
 
-DEFAULT_KILL_WAIT_S = 30.0
+DEFAULT_KILL_WAIT_S = 30.0  # Slurm's default for KillWait
 
-
-# Where a variable is not named after its option.
+# sbatch variables that are not named after their option.
 _VARIABLES = {
     "array": "SBATCH_ARRAY_INX",
     "mem": "SBATCH_MEM_PER_NODE",
@@ -26,12 +33,13 @@ _VARIABLES = {
 
 
 def submit(script: str, written: Iterable[str], more: Sequence[str] = (), arguments: Sequence[str] = ()) -> SlurmJobs:
-    """sbatch, with `more` of its options and `arguments` of the script's; returns the job and its cluster.
+    """Run sbatch and return the job and its cluster. Raises SubmissionRefused.
 
-    sbatch would let SBATCH_ variables win over the options written in the script. It names the cluster where one was
-    asked for, by an option or a variable: of several it chooses one.
+    `written` are the options in the script: SBATCH_ variables, which would take precedence over them, are removed.
+    `more` are further options, `arguments` those of the script. sbatch reports the cluster only where an option or a
+    variable asked for one or more; of several it chooses one.
     """
-    env, names = dict(os.environ), {*written, *(word.lstrip("-").partition("=")[0] for word in more)}
+    env, names = dict(os.environ), {*written, *(option.lstrip("-").partition("=")[0] for option in more)}
     for name in (*names, "array"):
         env.pop(_VARIABLES.get(name, "SBATCH_" + name.upper().replace("-", "_")), None)
     if "clusters" in names:
@@ -44,10 +52,10 @@ def submit(script: str, written: Iterable[str], more: Sequence[str] = (), argume
 
 
 def state_of(jobs: SlurmJobs, seen: Sequence[QueuedJob]) -> str | None:
-    """PENDING, RUNNING, ... ; None when none of the jobs is known.
+    """Return PENDING, RUNNING, ...; None if Slurm knows none of the jobs.
 
-    Of several jobs: the state of the first that has not ended, else the last one's. A job of several groups has a line
-    for each, in no order: the run lives and dies with the first group's.
+    Of several jobs it is the state of the first that has not ended, else of the last. A hetjob has a line for each
+    group, in any order: the first group's state counts, since the run ends with it.
     """
     states = {each.id: each.state for each in seen}
     known = [state for one in jobs.ids if (state := states.get(f"{one}+0", states.get(one)))]
@@ -56,7 +64,7 @@ def state_of(jobs: SlurmJobs, seen: Sequence[QueuedJob]) -> str | None:
 
 
 def exit_code(jobs: SlurmJobs) -> int | None:
-    """The code with which the last job's script left, 143 if it was cancelled; None where Slurm cannot tell."""
+    """Return the exit code of the last job's script, 143 if it was cancelled; None where Slurm has none."""
     shown = _show(jobs)
     if "JobState=CANCELLED" in shown:
         return TERMINATED
@@ -65,7 +73,7 @@ def exit_code(jobs: SlurmJobs) -> int | None:
 
 
 def has_lost_batch_host(jobs: SlurmJobs) -> bool:
-    """Whether the job runs on without the node of its script: with --no-kill, Slurm only takes that node away."""
+    """Whether the job runs on without the node of its script: with --no-kill, Slurm only removes that node."""
     shown = _show(jobs)
     match = re.search(r" NodeList=(\S+) .*?BatchHost=(\S+)", shown)
     if match is None or "JobState=RUNNING" not in shown:
@@ -80,24 +88,24 @@ def _show(jobs: SlurmJobs) -> str:
 
 @dataclass(frozen=True)
 class Queue:
-    """The user's jobs that are not over."""
+    """The user's jobs that are pending, running or completing."""
 
     jobs: tuple[QueuedJob, ...]
 
     def has(self, job_id: str, script: str) -> bool:
-        """Whether a job has this id, or is one of its array's, or runs this script."""
+        """Whether a job has this id, belongs to its array, or runs this script."""
         array = job_id.partition("_")[0]
         return any(re.split(r"[_+]", job.id)[0] == array or job.runs(script) for job in self.jobs)
 
 
 def queue(cluster: str | None = None) -> Queue:
-    """Everything that is pending, running or completing, in one RPC."""
+    """Return the user's queue, in one RPC."""
     return Queue(tuple(list_user_jobs(os.geteuid(), cluster)))
 
 
 @functools.lru_cache(maxsize=1)
 def _config() -> str:
-    """Slurm's configuration; asked once, at submission."""
+    """Return Slurm's configuration, queried once; empty if Slurm does not answer."""
     try:
         return run_slurm_command("scontrol", "show", "config").stdout
     except BackendError:
@@ -105,29 +113,29 @@ def _config() -> str:
 
 
 def kill_wait() -> float:
-    """Seconds between Slurm's TERM and KILL here."""
+    """Return the seconds between Slurm's TERM and KILL on this cluster."""
     match = re.search(r"KillWait\s*=\s*(\d+)", _config())
     return float(match[1]) if match else DEFAULT_KILL_WAIT_S
 
 
 def cluster_here() -> str | None:
-    """The name of the cluster that this host's commands speak to."""
+    """Return the default cluster of this host's Slurm commands."""
     match = re.search(r"ClusterName\s*=\s*(\S+)", _config())
     return match[1] if match else None
 
 
 def partition_sizes() -> dict[str, int]:
-    """Nodes of every partition, by name; the default one also under "". Empty when Slurm does not answer."""
+    """Return the number of nodes by partition, the default one also under ""; empty if Slurm does not answer."""
     sizes: dict[str, int] = {}
     for line in _command(["sinfo", "--noheader", "--noconvert", "--format=%P %D"]).stdout.splitlines():
         name, _, nodes = line.strip().partition(" ")
         for key in {name.rstrip("*"), "" if name.endswith("*") else name.rstrip("*")}:
-            sizes[key] = sizes.get(key, 0) + int(nodes)  # one line for each state that its nodes are in
+            sizes[key] = sizes.get(key, 0) + int(nodes)  # one line for each state of its nodes
     return sizes
 
 
 def _command(argv: list[str], env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(argv, capture_output=True, text=True, env=env, timeout=120)
+        return subprocess.run(argv, capture_output=True, text=True, env=env, timeout=COMMAND_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BackendError(f"{argv[0]} could not be run: {error}") from error

@@ -15,7 +15,7 @@ from muster.agent.leader.progress import LONG_S, ProgressTracker
 def beat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "beat"
     monkeypatch.setenv("MUSTER_BEAT_FILE", str(path))
-    monkeypatch.setattr(progress, "EVERY_S", 0.0)
+    monkeypatch.setattr(progress, "BEAT_INTERVAL_S", 0.0)
     return path
 
 

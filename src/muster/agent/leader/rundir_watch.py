@@ -33,7 +33,7 @@ class RunDirectoryWatch:
             asked = os.path.basename(path) in os.listdir(self._attempt.root)
         except OSError:
             asked = False
-        return read_json(path) if asked else None, self._steps.look()
+        return read_json(path) if asked else None, self._steps.poll()
 
     def silent(self, awaited: Iterable[int]) -> set[int]:
         """Of the nodes that have not arrived, those whose heartbeat stopped so long ago that they will not."""

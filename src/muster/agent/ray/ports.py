@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from muster.port_ranges import CELL_SIZE, HostPorts, Zone, hold_cells, hold_name, host_ports, loss_reason
+from muster.port_ranges import CELL_SIZE, HostPorts, Zone, hold_cells, hold_name, host_ports, split_runs
 
 BLOCK_SIZE = 1000  # a port for each of Ray's worker processes is in it
 LOCAL_BLOCK_SIZE = 100  # many virtual nodes share one machine, with few workers each
@@ -135,7 +135,7 @@ def _in_cells(ports: int) -> int:
 def candidates(seed: str, wanted: Sequence[int], host: HostPorts) -> Iterator[tuple[Zone, PortBlock]]:
     """Every block there may be: in the best zone of all sizes, in the others of the largest."""
     for zone in host.zones():
-        low, high = loss_reason(zone.runs, RAY_FROM)
+        low, high = split_runs(zone.runs, RAY_FROM)
         for size in wanted if zone.preferred else wanted[:1]:
             for runs in (high, low):
                 bases = [base for run in runs for base in _bases(run, size)]

@@ -15,7 +15,7 @@ from collections.abc import Container, Iterator
 
 from muster.agent.logging import say
 from muster.agent.ray.ports import RAY_FROM, bind, lease_name
-from muster.port_ranges import HostPorts, Zone, hold_name, host_ports, is_in_a_block, loss_reason
+from muster.port_ranges import HostPorts, Zone, hold_name, host_ports, is_in_a_block, split_runs
 
 
 class PortLease:
@@ -62,7 +62,7 @@ def take(seed: str, pinned: int | None = None, avoid: Container[int] = ()) -> Po
 def candidates(seed: str, host: HostPorts) -> Iterator[tuple[Zone, int]]:
     """Every port there is, once; the best first."""
     for zone in host.zones():
-        for runs in loss_reason(zone.runs, RAY_FROM):
+        for runs in split_runs(zone.runs, RAY_FROM):
             ports = [port for run in runs for port in run]
             start = zlib.crc32(seed.encode()) % len(ports) if ports else 0
             yield from ((zone, port) for port in ports[start:] + ports[:start])

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from muster.port_ranges import LAST_PORT, host_ports, is_in_a_block, loss_reason
+from muster.port_ranges import LAST_PORT, host_ports, is_in_a_block, split_runs
 from muster.process.proctree import start_time
 
 OURS_FROM = 10000  # below, where both fit, are the ports of services
@@ -65,7 +65,7 @@ def _candidates(first: int | None, last: int) -> Iterator[int]:
         yield from range(first, last + 1)
         return
     for zone in host_ports().zones():
-        for runs in reversed(loss_reason(zone.runs, OURS_FROM)):
+        for runs in reversed(split_runs(zone.runs, OURS_FROM)):
             ports = [port for run in runs for port in run if port <= last]
             start = random.randrange(len(ports)) if ports else 0
             yield from (port for port in ports[start:] + ports[:start] if not is_in_a_block(port))
