@@ -7,14 +7,16 @@ that only takes long, in `--setup` or with a container, goes on with its heartbe
 
 from __future__ import annotations
 
+import logging
 import time
 
 from muster.agent.job import Identity
-from muster.agent.logging import say
 from muster.election.leader_silence import FIRST_LEADER_CANDIDATES, STARTUP_SILENCE_S, StartupHeartbeats
 from muster.rundir import AttemptPaths, launcher_log
 from muster.rundir.hosts import host_names
 from muster.rundir.startup_heartbeat import read_startup_heartbeats, write_startup_heartbeat
+
+logger = logging.getLogger(__name__)
 
 
 class FirstLeaderElection:
@@ -37,12 +39,14 @@ class FirstLeaderElection:
         try:
             write_startup_heartbeat(attempt, rank, f"agent {self._beat}")
         except OSError as error:
-            say(f"{attempt.startup_heartbeat(rank)} could not be written: {error}")
+            logger.warning("%s could not be written: %s", attempt.startup_heartbeat(rank), error)
         self._heartbeats.look(read_startup_heartbeats(attempt, range(rank)), time.monotonic() - began)
         ended = {end.rank for end in launcher_log.read(attempt.steps_log, host_names(attempt))}
         silent = self._heartbeats.silent() - ended
         for lost in sorted(silent - self._silent):
-            say(f"{_name(attempt, lost)} has shown no sign of life for {STARTUP_SILENCE_S:g} s, and has not led yet")
+            logger.warning(
+                "%s has sent no heartbeat for %g s and has not become leader", _name(attempt, lost), STARTUP_SILENCE_S
+            )
         self._silent = silent
         return (ended | silent).issuperset(range(rank))
 

@@ -6,6 +6,7 @@ The edge around `election/campaign.py`; what is decided there is carried out her
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import time
@@ -19,7 +20,6 @@ from muster.agent.job import Identity, Job
 from muster.agent.leader.candidate import Candidate
 from muster.agent.leader.leader import Leader
 from muster.agent.leaderless import end_alone, end_left_job, has_outcome
-from muster.agent.logging import say
 from muster.agent.node import NodeAgent, Parting
 from muster.agent.topology_probe import find_place
 from muster.election.campaign import Claim, Election, Join, Leave
@@ -30,6 +30,8 @@ from muster.lifecycle.config import FIRST_LEADER
 from muster.process.lease import ProcessLease
 from muster.rundir import read_json, read_record, write_json
 from muster.rundir.hosts import host_names
+
+logger = logging.getLogger(__name__)
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
 LOOK_S = 0.3
@@ -116,7 +118,7 @@ class Follower:
                 try:
                     return await self._connect(term)
                 except ChannelError as error:
-                    say(f"{error}; trying again")
+                    logger.info("%s; trying again", error)
             late = time.monotonic() - began > patience and identity.rank <= FIRST_LEADER_CANDIDATES
             if wait >= LONGEST_LOOK_S and (await _off_loop(stand_in.look) or late) and not claims:
                 await self._campaign(0, first_membership(self._job().step_nodes, identity.rank))
@@ -175,7 +177,7 @@ class Follower:
         """Keep what succession has to know of the leader that was lost."""
         now, membership = time.monotonic(), self._node.membership
         owed = self._node.answered if parting is Parting.LOST else None
-        say(f"the leader of term {self._following} {self._node.loss_reason}")
+        logger.warning("the leader of term %d %s", self._following, self._node.loss_reason)
         if channel.timed_out:
             self._left.append(channel)
         else:
@@ -196,7 +198,7 @@ class Follower:
             try:
                 return await self._connect(term)
             except ChannelError as error:
-                say(str(error))
+                logger.warning("%s", error)
                 await asyncio.sleep(LOOK_S)
         self._succession.candidate_failed(term, self._leader_rank, time.monotonic(), None)
         return None
@@ -207,7 +209,7 @@ class Follower:
         """Claim the term; who joins decides."""
         candidate = Candidate(self._identity, self._job(), self._token, term, membership)
         if await candidate.claim():
-            say(f"stands for term {term}")
+            logger.info("this node is a candidate for term %d", term)
             if term == 0:
                 self._take(candidate)
             else:

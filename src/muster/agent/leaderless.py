@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import time
@@ -15,13 +16,15 @@ from typing import Any
 
 from muster.agent.job import Identity
 from muster.agent.leader.leader_address import LOOPBACK
-from muster.agent.logging import say
+from muster.agent.node_log import log_to_stderr
 from muster.election.leader_silence import LeaderSilence, LeaderVerdict, RunDirectoryView
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.lifecycle.config import FIRST_LEADER
 from muster.rundir import AttemptPaths, create_exclusive, read_record, write_json
 from muster.rundir.hosts import host_names
 from muster.slurm.jobs import SlurmError, SlurmJobs, cancel_jobs, list_jobs
+
+logger = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 WATCH_S = 600.0  # a run directory that has not answered for so long: nothing could be recorded there either
@@ -54,9 +57,9 @@ async def end_alone(identity: Identity, reason: str) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(attempt.job_left)
     if verdict is LeaderVerdict.LED:
-        say("the run goes on without this node")
+        logger.warning("the run continues without this node")
     elif verdict is LeaderVerdict.UNKNOWN:
-        say(f"{attempt.root} has not answered for {WATCH_S:g} s: whether the run goes on is not known here")
+        logger.error("%s could not be read for %g s: it is unknown whether the run continues", attempt.root, WATCH_S)
 
 
 async def _watch(attempt: AttemptPaths, silence: LeaderSilence, until: float) -> LeaderVerdict:
@@ -95,10 +98,10 @@ def _record(attempt: AttemptPaths, reason: str) -> bool:
     try:
         recorded = create_exclusive(attempt.outcome, record)
     except OSError as error:
-        say(f"{attempt.outcome} could not be written: {error}")
+        logger.error("%s could not be written: %s", attempt.outcome, error)
         return True
     if recorded:
-        say(f"nobody leads the run: its end is recorded: {reason}")
+        logger.error("the run has no leader; recorded as failed: %s", reason)
     return recorded
 
 
@@ -107,11 +110,11 @@ async def note_left_job(identity: Identity) -> None:
     job = _own_job(identity)
     loop = asyncio.get_running_loop()
     if job and not await loop.run_in_executor(None, batch_host_answers, identity.attempt):
-        say(f"the batch host is gone: job {job['job_id']} has to be cancelled")
+        logger.warning("the batch host does not answer: Slurm job %s must be cancelled", job["job_id"])
         try:
             write_json(identity.attempt.job_left, job)
         except OSError as error:
-            say(f"{identity.attempt.job_left} could not be written: {error}")
+            logger.warning("%s could not be written: %s", identity.attempt.job_left, error)
 
 
 async def end_left_job(identity: Identity) -> None:
@@ -188,7 +191,7 @@ def _cancel_or_pass_on(identity: Identity, job: dict[str, Any]) -> None:
     try:
         _cancel_if_held(identity, job)
     except SlurmError as error:
-        say(f"job {job.get('job_id')} could not be cancelled: {error}")
+        logger.error("Slurm job %s could not be cancelled: %s", job.get("job_id"), error)
         with contextlib.suppress(OSError):
             os.unlink(identity.attempt.job_claim)
 
@@ -199,7 +202,7 @@ def _cancel_if_held(identity: Identity, job: dict[str, Any]) -> None:
     for seen in list_jobs(own, timeout=SLURM_S):
         this_start = seen.submitted_id in own.ids and seen.restarts == job.get("restarts")
         if this_start and seen.holds_nodes and seen.uid == os.geteuid():
-            say(f"cancels Slurm job {own}: the run is over, and its job script does not end it")
+            logger.warning("cancelling Slurm job %s: the run is over and its job script does not end it", own)
             cancel_jobs(own, timeout=SLURM_S)
             break
     with contextlib.suppress(OSError), open(identity.attempt.job_end, "a", encoding="ascii") as file:
@@ -209,6 +212,7 @@ def _cancel_if_held(identity: Identity, job: dict[str, Any]) -> None:
 def main(argv: list[str]) -> int:
     """What an agent becomes that has crashed (`agent.pyz orphan RUN_DIR REASON`): the last one must end the run."""
     identity = Identity.from_environment(argv[0], os.environ)
+    log_to_stderr(identity.host)
     asyncio.run(_leave(identity, argv[1]))
     return INFRASTRUCTURE_FAILED
 

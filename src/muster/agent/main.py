@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import logging
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Coroutine
 from typing import Any
 
@@ -19,8 +19,11 @@ from muster.agent.follower import Follower
 from muster.agent.health.limits import raise_limits
 from muster.agent.job import Identity
 from muster.agent.leaderless import end_left_job, has_outcome
+from muster.agent.node_log import log_to_stderr
 from muster.lifecycle.config import FIRST_LEADER
 from muster.process import become_subreaper, lease, signal_name, sweep
+
+logger = logging.getLogger(__name__)
 
 ORPHAN = "orphan"
 OTHER_ENTRIES = ("attach", "idle", ORPHAN)
@@ -38,6 +41,8 @@ def main(argv: list[str]) -> int:
         served: int = importlib.import_module("muster.sandbox.__main__").main()
         return served
     identity = Identity.from_environment(argv[0], os.environ)
+    log_to_stderr(identity.host)
+    logging.raiseExceptions = False  # a message that cannot be written (a full disk) is dropped
     become_subreaper()
     raise_limits()
     try:
@@ -78,7 +83,7 @@ def _become_orphan(identity: Identity, error: Exception) -> None:
     """
     if identity.rank == FIRST_LEADER or not identity.attempt.terms():
         return
-    traceback.print_exception(type(error), error, error.__traceback__)
+    logger.error("the agent crashed", exc_info=error)
     reason = f"the agent of {identity.host} crashed: {error!r}"
     with contextlib.suppress(OSError):
         os.execv(sys.executable, [sys.executable, "-I", "-S", identity.run.agent, ORPHAN, identity.run.root, reason])

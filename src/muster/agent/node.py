@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from enum import Enum
@@ -16,7 +17,6 @@ from muster.agent.health import stacks
 from muster.agent.health.health_check import HealthCheck
 from muster.agent.job import Identity
 from muster.agent.log_collection import LogCollection, leaderless
-from muster.agent.logging import say
 from muster.agent.net.addresses import NoAddress, own_address
 from muster.agent.ray import RayNode, RayPaths, StartOrder, settings
 from muster.agent.ray.labels import NodeFacts
@@ -32,6 +32,8 @@ from muster.process.lease import ProcessLease
 from muster.rundir.hosts import host_file_name
 from muster.rundir.log_tail import node_tail
 from muster.rundir.node_groups import GROUP_VARIABLE
+
+logger = logging.getLogger(__name__)
 
 
 class Parting(Enum):
@@ -78,9 +80,9 @@ class NodeAgent:
         lost = "fell silent" if channel.timed_out else "is gone: its connection ended"
         self.loss_reason = lost if reason is None else f"has stepped down: {reason}"
         if message["type"] == Parting.REFUSED.value:
-            say(f"the leader refused this agent: {reason}")
+            logger.error("the leader refused this agent: %s", reason)
         elif "ended" in message:
-            say(f"the run has ended with {self.code}: {message['ended']}")
+            logger.info("the run has ended with %d: %s", self.code, message["ended"])
         return Parting(message["type"])
 
     async def _hear(self, channel: Channel, orders: asyncio.Queue[dict[str, Any]]) -> None:
@@ -205,7 +207,7 @@ class NodeAgent:
         try:
             seen = await loop.run_in_executor(None, stacks.dump, identity.attempt.stacks(identity.rank), env)
         except OSError as error:
-            say(f"stacks could not be written: {error}")
+            logger.warning("stacks could not be written: %s", error)
             seen = False
         if self._channel is not None:
             self._channel.send("stacks", python=seen)
@@ -215,7 +217,7 @@ class NodeAgent:
             self._channel.send("health", ok=ok, reason=reason)
 
     def _report_failure(self, phase: str, reason: str) -> None:
-        say(f"{reason}")
+        logger.error("%s", reason)
         tail = node_tail(self._identity.attempt, self._identity.rank)
         if self._channel is not None:
             self._channel.send("failed", phase=phase, reason=reason, tail=tail, cycle=self._cycle)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
 
 import click
+
+from muster.agent.node_log import log_to_stderr
 
 
 @click.command(
@@ -78,6 +81,7 @@ def torchrun_coordinator(
     from muster.torch.settings import settings_of
     from muster.torch.standalone import coordinate
 
+    log_to_stderr(socket.gethostname())
     place = launch_environment()
     try:
         given = {"spares": spares, **{name: value for name, value in conf.items() if value is not None}}
@@ -86,14 +90,16 @@ def torchrun_coordinator(
     except ValueError as error:
         raise click.UsageError(str(error), click.get_current_context()) from error
     try:
-        outcome = coordinate(settings, lambda: open_store(settings), lambda port: _log(f"coordinating at port {port}"))
+        outcome = coordinate(
+            settings, lambda: open_store(settings), lambda port: _print(f"coordinating at port {port}")
+        )
     except OSError as error:
         raise click.ClickException(str(error)) from error
-    _log(f"the job {outcome.state}: {outcome.end_reason}")
+    _print(f"the job {outcome.state}: {outcome.end_reason}")
     return outcome.exit_code
 
 
-def _log(text: str) -> None:
+def _print(text: str) -> None:
     click.echo(f"muster: {text}", err=True)
 
 

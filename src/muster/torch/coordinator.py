@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import socket
 import time
 from collections.abc import Callable
@@ -26,12 +27,13 @@ from dataclasses import asdict
 from typing import Any
 
 from muster.agent.control.channel import HEARTBEAT_TIMEOUT_S, MESSAGE_MAX_BYTES, Channel, accept
-from muster.agent.logging import say
 from muster.lifecycle.end_reasons import listed
 from muster.lifecycle.events import RunOutcome
 from muster.lifecycle.states import NodeState
 from muster.torch.elastic import ElasticJob
 from muster.torch.elastic_types import CallBack, Command, ElasticPlan, End, Form, Go, JobState, Refuse
+
+logger = logging.getLogger(__name__)
 
 LOOK_S = 0.2  # how often deadlines are looked at
 STALE_S = 45.0  # torchrun gives workers 30 s to end; who is not back by then waits in the old round's exit barrier
@@ -149,13 +151,13 @@ class Coordinator:
             elif isinstance(command, Go):
                 self._go(command)
             elif isinstance(command, CallBack):
-                say(f"round {command.round} is over: {command.why}")
+                logger.info("round %d is over: %s", command.round, command.why)
                 self._tell(command.keys, "again", round=command.round)
                 asyncio.get_running_loop().call_later(STALE_S, self._stores.pop, command.round, None)
             elif isinstance(command, End):
                 self._end(command)
             else:
-                say(f"refused: {command.why}")
+                logger.warning("refused: %s", command.why)
                 self._tell((command.key,), "refused", why=command.why)
                 self._channels[command.key].close()
 
@@ -175,7 +177,8 @@ class Coordinator:
             del self._stores[older]
         names = [self._job.members[key].host for key in go.keys]
         spares = [member.host for member in self._job.members.values() if member.state is NodeState.ARRIVED]
-        say(f"round {go.round} runs on {listed(names)}" + (f"; spare: {listed(spares)}" if spares else ""))
+        spare = f"; spare: {listed(spares)}" if spares else ""
+        logger.info("round %d runs on %s%s", go.round, listed(names), spare)
         self._tell(go.keys, "go", round=go.round)
 
     def _end(self, end: End) -> None:

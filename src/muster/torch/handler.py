@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 import sys
 from datetime import timedelta
 from typing import Any
@@ -19,7 +21,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
-from muster.agent.logging import say
+from muster.agent.node_log import log_to_stderr
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.lifecycle.events import RunOutcome
 from muster.process import Exit
@@ -28,6 +30,8 @@ from muster.torch.launch_env import launch_environment
 from muster.torch.plugin import BACKEND
 from muster.torch.session import JobOver, NodeSession, Refused, Round, Unreachable
 from muster.torch.settings import ON_HANDLER, RendezvousSettings, settings_of
+
+logger = logging.getLogger(__name__)
 
 
 class MusterRendezvous(RendezvousHandler):
@@ -63,7 +67,7 @@ class MusterRendezvous(RendezvousHandler):
             round, store = self._session.join(self._reach_store)
         except JobOver as over:
             if over.outcome.exit_code == 0:
-                say("the job succeeded without this node")
+                logger.info("the job succeeded without this node")
                 raise SystemExit(0) from over
             late = over.outcome.phase == JobState.GATHERING.value
             raise (RendezvousTimeoutError if late else RendezvousClosedError)(str(over)) from over
@@ -95,7 +99,7 @@ class MusterRendezvous(RendezvousHandler):
             code, reason = ending(sys.exc_info()[1])
             self._session.leave(code, reason)
         except Exception as error:
-            say(f"leaving the rendezvous failed: {error}")
+            logger.warning("leaving the rendezvous failed: %s", error)
             return False
         return True
 
@@ -122,6 +126,7 @@ def _timeout(settings: RendezvousSettings) -> timedelta:
 
 def create_handler(parameters: RendezvousParameters) -> MusterRendezvous:
     """What torchrun's registry calls."""
+    log_to_stderr(socket.gethostname())
     place = launch_environment()
     conf = dict(parameters.config)
     nodes = parameters.min_nodes, parameters.max_nodes

@@ -7,6 +7,7 @@ the coordinator recorded first; a node that never heard it does not claim a succ
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,6 @@ from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 from torch.distributed.launcher.api import launch_agent
 from torch.distributed.run import config_from_args, get_args_parser, parse_min_max_nnodes
 
-from muster.agent.logging import say
 from muster.exit_codes import BY_SIGNAL, INFRASTRUCTURE_FAILED
 from muster.lifecycle.events import RunOutcome
 from muster.process import signal_name
@@ -26,6 +26,8 @@ from muster.torch.handler import MusterRendezvous, create_handler, ending
 from muster.torch.launch_env import LaunchEnvironment, launch_environment
 from muster.torch.plugin import BACKEND
 from muster.torch.settings import ON_HANDLER
+
+logger = logging.getLogger(__name__)
 
 _UNSAID = ("nnodes", "rdzv_id", "max_restarts", "node_rank")  # unless somebody says it, we do
 
@@ -55,10 +57,10 @@ def exit_code(outcome: RunOutcome | None, error: BaseException | None) -> int:
     if isinstance(error, ChildFailedError):
         print(error, file=sys.stderr, flush=True)
     if outcome is None:
-        say(reason if code else "the coordinator went before it said how the job ended")
+        logger.error("%s", reason if code else "the coordinator went before it said how the job ended")
         return code or INFRASTRUCTURE_FAILED
     if outcome.exit_code:
-        say(f"the job {outcome.state}: {outcome.end_reason}")
+        logger.error("the job %s: %s", outcome.state, outcome.end_reason)
     return outcome.exit_code
 
 

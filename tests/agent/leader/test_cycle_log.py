@@ -45,7 +45,7 @@ def test_a_cycle_whose_driver_never_began_has_none(attempt: AttemptPaths) -> Non
 
 
 def test_a_copy_that_cannot_be_written_leaves_nothing_and_is_no_error(
-    attempt: AttemptPaths, capfd: pytest.CaptureFixture[str]
+    attempt: AttemptPaths, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs = CycleLogs(attempt)
     logs.begin(0, "")
@@ -55,4 +55,4 @@ def test_a_copy_that_cannot_be_written_leaves_nothing_and_is_no_error(
     Path(attempt.cycle_driver_log(0)).mkdir(parents=True)  # in the way
     logs.keep(part)
     assert list(Path(attempt.cycle_driver_log(0)).parent.iterdir()) == [Path(attempt.cycle_driver_log(0))]
-    assert "could not be written" in "".join(capfd.readouterr())
+    assert "could not be written" in caplog.text

@@ -138,7 +138,7 @@ def test_without_logs_there_is_no_archive(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small filesystem needs root")
 def test_a_full_disk_costs_the_archive_alone_and_leaves_nothing_of_it(
-    tmp_path: Path, logs: MakeLogs, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, logs: MakeLogs, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = logs({"raylet.out": random.Random(1).randbytes(2 * MB)})
     small = tmp_path / "small"
@@ -149,4 +149,4 @@ def test_a_full_disk_costs_the_archive_alone_and_leaves_nothing_of_it(
         assert not list(small.iterdir())
     finally:
         subprocess.run(["umount", str(small)], check=True)
-    assert "Ray's logs could not be kept: [Errno 28]" in capsys.readouterr().err
+    assert "Ray's logs could not be kept: [Errno 28]" in caplog.text

@@ -142,7 +142,7 @@ async def test_of_a_sandbox_everybody_finds_its_own_and_the_nodes_find_each_othe
 
 
 async def test_the_driver_waits_for_endpoints_that_do_not_serve_all_sandboxes_and_names_them_when_it_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     led = Led(tmp_path, ServicePlan("box"))
     for rank in range(3):
@@ -160,7 +160,7 @@ async def test_the_driver_waits_for_endpoints_that_do_not_serve_all_sandboxes_an
     await led.services.publish()
     monkeypatch.setattr(leader, "SERVE_S", 0.01)
     await led.services.until_served()
-    assert "the sandboxes on n0, n2 do not serve all the others yet" in "".join(capsys.readouterr())
+    assert "the sandboxes on n0, n2 do not serve all the others yet" in caplog.text
 
 
 async def test_a_list_of_10_000_sandboxes_reaches_every_agent_in_one_line(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -23,12 +24,13 @@ from muster.agent.gang.gang_environment import GangPart
 from muster.agent.gang.log_mirror import LogMirror
 from muster.agent.gang.master_port import MasterPort, take_master_port
 from muster.agent.job import Identity, Job
-from muster.agent.logging import say
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.lifecycle.config import FAILURE_GRACE_S
 from muster.lifecycle.end_reasons import listed
 from muster.lifecycle.state_machine import RunStateMachine
 from muster.process import Exit
+
+logger = logging.getLogger(__name__)
 
 ECHO_S = 0.2  # how often rank 0's output is copied to where everybody looks
 UNENDED_S = HEARTBEAT_TIMEOUT_S + 3.0  # beyond the grace: by then a lost node is known to be lost
@@ -128,7 +130,7 @@ class Gang:
             try:
                 await loop.run_in_executor(None, echo.copy)
             except OSError as error:  # a full disk costs the view, not the run
-                say(f"rank 0's output could not be copied: {error}")
+                logger.warning("rank 0's output could not be copied: %s", error)
             if last:
                 return
             with contextlib.suppress(asyncio.TimeoutError):
@@ -231,6 +233,6 @@ class Gang:
         """What even KILL does not end (a process stuck in a driver of the kernel's) must not hold the others."""
         if self._waiting:
             self._unended = [self._protocol.nodes[node].host for node in sorted(self._waiting)]
-            say(f"processes on {listed(self._unended)} could not be ended")
+            logger.warning("processes on %s could not be ended", listed(self._unended))
             self._waiting.clear()
             self._over.set()

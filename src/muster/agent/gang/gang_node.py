@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import time
@@ -26,13 +27,14 @@ from muster.agent.gang.hang_detector import HangDetector, SilentRank, beat_file
 from muster.agent.job import Identity, Job
 from muster.agent.leader.driver import LEFTOVER_GRACE_S
 from muster.agent.leader.progress import read_beat
-from muster.agent.logging import say
 from muster.agent.private_dir import make_private
 from muster.agent.ray.cluster import RayCluster
 from muster.agent.ray.settings import temp_dir
 from muster.exit_codes import INFRASTRUCTURE_FAILED, NOT_STARTED
 from muster.lifecycle.config import FAILURE_GRACE_S
 from muster.process import Exit, Left, ManagedProcess, Scope, SpawnError, sweep
+
+logger = logging.getLogger(__name__)
 
 LOOK_S = 0.5  # how often signs of life are looked for
 BEATS_S = 5.0  # how often the leader is told of beats
@@ -188,7 +190,7 @@ class GangNode:
         if not self._failed:
             self._failed = True
             rank = self._part.rank(local)
-            say(f"rank {rank} {how}")
+            logger.error("rank %s %s", rank, how)
             self._tell("proc_failed", rank=rank, code=code, how=how, silent=silent, cycle=self._part.cycle)
 
     async def _close_scope(self, grace: float) -> None:
@@ -198,7 +200,7 @@ class GangNode:
 
     def _tell_left(self, left: Sequence[Left]) -> None:
         for one in left:
-            say(str(one))
+            logger.warning("%s", one)
             self._tell("unended", text=str(one))
 
     def _remove_directory(self) -> None:

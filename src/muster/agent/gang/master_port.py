@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from muster.agent.job import Identity, Job
-from muster.agent.logging import say
 from muster.agent.ray import settings
 from muster.agent.ray.ports import HeldBlock, PortBlock, take_block
 from muster.agent.ray.settings import RayOptions
 from muster.port_ranges import CELL_SIZE
 from muster.rundir.node_groups import group_of
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ def take_master_port(identity: Identity, job: Job, cycle: int) -> MasterPort:
     seed = f"gang {identity.run.run_id} {identity.attempt.number}"
     held = take_block(seed, CELL_SIZE if pinned is None else size, pinned)
     if warning := held.warning():
-        say(f"the gang: {warning}")
+        logger.warning("the gang: %s", warning)
     return MasterPort(held.block.base + cycle % (held.block.size - 1), held)
 
 

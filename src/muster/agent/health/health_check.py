@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from typing import IO
 
-from muster.agent.logging import say
 from muster.process import Scope, SpawnError
+
+logger = logging.getLogger(__name__)
 
 SHORTEST_TIMEOUT_S = 60.0
 LAST_BYTES = 4096  # of what the check printed: enough for its last line
@@ -44,7 +46,7 @@ class HealthCheck:
             await asyncio.sleep(interval)
             unhealthy_reason = await check(text, max(interval, SHORTEST_TIMEOUT_S))
             if unhealthy_reason is not None:
-                say(unhealthy_reason)
+                logger.warning("%s", unhealthy_reason)
             self._report(unhealthy_reason is None, unhealthy_reason or "")
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from dataclasses import dataclass
 
 from muster.agent.leader.driver import mark_cycle
-from muster.agent.logging import say
 from muster.rundir import AttemptPaths
+
+logger = logging.getLogger(__name__)
 
 CHUNK = 1 << 20
 
@@ -50,7 +52,7 @@ class CycleLogs:
             _copy(self._attempt.driver_log, part, f"{path}.tmp")
             os.replace(f"{path}.tmp", path)
         except OSError as error:
-            say(f"{path} could not be written: {error}")
+            logger.warning("%s could not be written: %s", path, error)
             with contextlib.suppress(OSError):
                 os.unlink(f"{path}.tmp")
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
 
-from muster.agent.logging import say
 from muster.exit_codes import NOT_STARTED
 from muster.process import Exit, Left, ManagedProcess, Scope, SpawnError
+
+logger = logging.getLogger(__name__)
 
 LEFTOVER_GRACE_S = 0.5  # for what the driver left behind when it ended
 
@@ -80,7 +82,7 @@ class Driver:
 
     def _tell_left(self, left: Sequence[Left]) -> None:
         for one in left:
-            say(str(one))
+            logger.warning("%s", one)
             self.on_unended(str(one))
 
     async def close(self, grace: float = 0.0) -> None:

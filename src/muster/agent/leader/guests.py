@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 from muster.agent.job import Identity
 from muster.agent.leader.driver import Driver
 from muster.agent.leader.status_publisher import StatusPublisher
-from muster.agent.logging import say
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.process import Exit
 from muster.rundir import read_record, write_json
+
+logger = logging.getLogger(__name__)
 
 LOOK_S = 0.3
 _ASKED = {"command", "env", "workdir"}
@@ -95,7 +97,7 @@ class Guests:
         try:
             exit = await self._drivers[guest].run(command, env, workdir)
         except OSError as error:  # its log cannot be written: that is no end of the cluster
-            say(f"guest {guest}: {error}")
+            logger.warning("guest %s: %s", guest, error)
             exit = Exit()
         del self._drivers[guest]
         self._publish(guest, {"state": "ended", "exit_code": exit.shell_code})
@@ -103,7 +105,7 @@ class Guests:
         try:
             await self._off_loop(write_json, self._attempt.guest_outcome(guest), record)
         except OSError as error:
-            say(f"the outcome of guest {guest} could not be written: {error}")
+            logger.warning("the outcome of guest %s could not be written: %s", guest, error)
 
     def _publish(self, guest: str, how: dict[str, Any]) -> None:
         entries = {entry["id"]: entry for entry in self._publisher.guests}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable, Coroutine
@@ -22,7 +23,6 @@ from muster.agent.leader.rundir_watch import RunDirectoryWatch
 from muster.agent.leader.spare_health import SpareHealth
 from muster.agent.leader.status_publisher import StatusPublisher
 from muster.agent.leaderless import note_left_job
-from muster.agent.logging import say
 from muster.agent.services.leader import LeadServices
 from muster.agent.services.model import service_variables
 from muster.agent.topology_probe import matters, place_from
@@ -36,6 +36,8 @@ from muster.lifecycle.states import NodeState, RunState
 from muster.process import signal_name
 from muster.process.lease import ProcessLease
 from muster.rundir.redaction import secret_values
+
+logger = logging.getLogger(__name__)
 
 LOOK_S = 0.5  # how often deadlines, the stop request and the launcher's stderr are looked at
 PUBLISH_S = 0.2
@@ -144,7 +146,7 @@ class Leader:
         try:
             return await self._run()
         except Exception as error:  # nobody else would ever speak to the members again
-            say(f"the leader failed: {error!r}")
+            logger.exception("the leader failed")
             self.parting = f"the leader {self._identity.host} failed: {error!r}"
             return await self._give_way()
 
@@ -172,7 +174,7 @@ class Leader:
     async def _give_way(self) -> int | None:
         """The lease is over, or ends with our last word: the supervisors kill what ran here."""
         self._gave_way = True
-        say("leads no more")
+        logger.warning("this node is no longer the leader")
         self._members.close_all()
         await self._driving.close()
         await self._off_loop(lambda: None)  # after the last status: nobody may take ours for that of another leader
@@ -342,6 +344,6 @@ class Leader:
     def _finished(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            say(f"the leader failed: {task.exception()!r}")
+            logger.error("the leader failed", exc_info=task.exception())
             reason, cycle = f"the leader failed: {task.exception()!r}", self._protocol.cycle
             self._feed(m.NodeFailed(self._protocol.leader, self._protocol.state.value, reason, cycle))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,12 +14,14 @@ from typing import Any
 from muster.agent.job import Identity, slurm_job_id
 from muster.agent.leader.cycle_history import CycleHistory
 from muster.agent.leader.node_entry import node_entry
-from muster.agent.logging import say
 from muster.lifecycle.events import RunOutcome
 from muster.lifecycle.state_machine import RunNode, RunStateMachine
 from muster.rundir import LineFile, create_exclusive, read_record, write_atomic
 from muster.rundir.redaction import redact_words, scrubbed
 from muster.rundir.status_fields import STATUS_REFRESH_S, TIMINGS
+
+logger = logging.getLogger(__name__)
+
 
 OUR_NAMES = ("host", "phase", "state", "members", "spares", "role", "domain")  # compared by readers: never touched
 
@@ -163,9 +166,9 @@ class StatusPublisher:
             os.unlink(self._attempt.reserve)
         try:
             if not create_exclusive(self._attempt.outcome, self.shown(record)):
-                say("the run's end had been recorded before, and that stands")
+                logger.warning("the outcome was recorded by another process before; that record is kept")
         except OSError as error:
-            say(f"the outcome could not be written: {error}")
+            logger.error("the outcome could not be written: %s", error)
 
     def snapshot(self) -> dict[str, Any]:
         """The status as it is published; the documented keys of `muster status --json`."""
@@ -198,4 +201,4 @@ def _reported(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        say(f"{path} could not be written: {error}")
+        logger.warning("%s could not be written: %s", path, error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import stat
 import tarfile
@@ -16,8 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from muster.agent.logging import say
 from muster.rundir.paths import RAY_LOGS_SUFFIX
+
+logger = logging.getLogger(__name__)
+
 
 LEAST_TAIL = 4096  # less of a log would tell nothing
 PER_LOG = 2304  # what one more member adds at most: its headers, padding, and the line about what was left out
@@ -64,7 +67,7 @@ def collect(directory: str, keep: Keep) -> None:
         if chosen:
             _write(directory, chosen, keep.path, until)
     except (OSError, tarfile.TarError) as error:
-        say(f"Ray's logs could not be kept: {error}")
+        logger.warning("Ray's logs could not be kept: %s", error)
 
 
 def _found(directory: str) -> list[tuple[str, int]]:
@@ -90,7 +93,7 @@ def _write(directory: str, chosen: Sequence[tuple[str, int]], path: str, until: 
         ):
             for number, (log, offset) in enumerate(chosen):
                 if time.monotonic() > until:
-                    say(f"no time was left to keep {len(chosen) - number} of {len(chosen)} logs of Ray's")
+                    logger.warning("no time was left to keep %d of %d logs of Ray's", len(chosen) - number, len(chosen))
                     break
                 _add(tar, log, offset, os.path.join(name, os.path.relpath(log, directory)))
         os.rename(temporary, path + RAY_LOGS_SUFFIX)

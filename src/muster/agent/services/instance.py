@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from muster.agent.logging import say
 from muster.agent.private_dir import make_private
 from muster.agent.services import sandbox
 from muster.agent.services.launch import Launch, Where, endpoints, launch_of, probe_of
@@ -25,6 +25,8 @@ from muster.exit_codes import NOT_STARTED
 from muster.lifecycle.services import ServiceState
 from muster.process import Exit, Log, ManagedProcess, Scope, SpawnError
 from muster.process.memory_file import memory_file
+
+logger = logging.getLogger(__name__)
 
 GRACE_S = 5.0  # between TERM and KILL, at the end of a cycle or run
 LEFTOVER_GRACE_S = 0.5  # for what a service left behind when it ended
@@ -85,7 +87,7 @@ class ServiceInstance:
         try:
             await _off_loop(self._write_members)
         except OSError as error:  # a full disk; or a start that is being cleared, and the next one writes them
-            say(f"service {self._service.name}: its members could not be written: {error}")
+            logger.warning("service %s: its members could not be written: %s", self._service.name, error)
         if self._confirming is not None:
             self._confirming.cancel()
         self._confirming = asyncio.ensure_future(self._confirm(version))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -13,7 +14,6 @@ from muster.agent.control.connections import Connections
 from muster.agent.job import Identity
 from muster.agent.leader.log_tail import LogTails
 from muster.agent.leader.status_publisher import StatusPublisher
-from muster.agent.logging import say
 from muster.agent.services.discovery import reachable, variables
 from muster.lifecycle import events as m
 from muster.lifecycle.config import FAIL
@@ -21,6 +21,8 @@ from muster.lifecycle.services import PlannedInstance, ServiceState
 from muster.lifecycle.state_machine import RunStateMachine
 from muster.rundir import write_json
 from muster.rundir.hosts import host_file_name
+
+logger = logging.getLogger(__name__)
 
 SERVE_S = 30.0  # until which every endpoint serves all sandboxes: nginx takes seconds for thousands
 MOST_NAMED = 8
@@ -230,7 +232,7 @@ class LeadServices:
             except asyncio.TimeoutError:
                 hosts = [self._protocol.nodes[rank].host for _, rank in sorted(self._behind, key=lambda key: key[1])]
                 more = f" and {len(hosts) - MOST_NAMED} more" if len(hosts) > MOST_NAMED else ""
-                say(
+                logger.warning(
                     f"after {SERVE_S:g} s the sandboxes on {', '.join(hosts[:MOST_NAMED])}{more} do not serve all the "
                     "others yet (their logs and GET /health say why); the driver starts all the same"
                 )
@@ -277,4 +279,4 @@ def _write_records(directory: str, records: dict[str, dict[str, Any]]) -> None:
         for path, record in records.items():
             write_json(path, record)
     except OSError as error:  # a full disk costs the view, not the run
-        say(f"{directory} could not be written: {error}")
+        logger.warning("%s could not be written: %s", directory, error)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, Job
-from muster.agent.logging import say
 from muster.agent.ray.settings import RayOptions, block_size, temp_dir
 from muster.agent.services import sandbox, templating
 from muster.agent.services.instance import ServiceInstance
@@ -18,6 +18,8 @@ from muster.agent.services.model import AUTO, SANDBOX, ServiceDefinition, load_s
 from muster.agent.services.ports import PortLease, take
 from muster.lifecycle.services import ALL, HEAD, ServiceState
 from muster.rundir.hosts import host_file_name
+
+logger = logging.getLogger(__name__)
 
 
 class NodeServices:
@@ -112,7 +114,7 @@ class NodeServices:
 
     def _tell(self, kind: str, **fields: Any) -> None:
         if fields.get("words"):
-            say(f"service {fields['service']}: {fields['state']}: {fields['words']}")
+            logger.info("service %s: %s: %s", fields["service"], fields["state"], fields["words"])
         self._tell_leader(kind, cycle=self._cycle, **fields)
 
 

@@ -9,13 +9,15 @@ program that is none of ours may still be quicker; then the service does not com
 
 from __future__ import annotations
 
+import logging
 import socket
 import zlib
 from collections.abc import Container, Iterator
 
-from muster.agent.logging import say
 from muster.agent.ray.ports import RAY_FROM, bind, lease_name
 from muster.port_ranges import HostPorts, Zone, hold_name, host_ports, is_in_a_block, split_runs
+
+logger = logging.getLogger(__name__)
 
 
 class PortLease:
@@ -54,7 +56,7 @@ def take(seed: str, pinned: int | None = None, avoid: Container[int] = ()) -> Po
         lease = _lease(number, pinned=False)
         if lease is not None:
             if not zone.preferred:
-                say(f"port {number} for a service lies {zone.where}: no better one is free")
+                logger.warning("port %d for a service lies %s: no better one is free", number, zone.where)
             return lease
     raise OSError("no port of this host is free for a service")
 
