@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from muster.agent.stand_in import heartbeats
 from muster.board import RunPaths
 from tests.running import MusterCommand, wait_for
 
+from muster.agent.first_leader import heartbeats
 from muster.lab import Lab
 
 LAB_DIR = Path("/run/ml-tests" + os.environ.get("PYTEST_XDIST_WORKER", ""))  # labs can be up at the same time

@@ -26,7 +26,11 @@ from muster.process import become_subreaper, lease, signal_name, sweep
 logger = logging.getLogger(__name__)
 
 ORPHAN = "orphan"
-OTHER_ENTRIES = ("attach", "idle", ORPHAN)
+OTHER_ENTRIES = {  # imported when used: most agents need none of them
+    "attach": "muster.agent.session.attach",
+    "idle": "muster.agent.session.idle",
+    ORPHAN: "muster.agent.leaderless",
+}
 SANDBOX = "sandbox"
 PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGURG)
 
@@ -34,7 +38,7 @@ PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, sign
 def main(argv: list[str]) -> int:
     """Run this node's agent to its end; whatever happens, nothing it started outlives it."""
     if argv[0] in OTHER_ENTRIES:
-        code: int = importlib.import_module(f"muster.agent.session.{argv[0]}").main(argv[1:])
+        code: int = importlib.import_module(OTHER_ENTRIES[argv[0]]).main(argv[1:])
         return code
     if argv[0] == SANDBOX:
         sys.argv = argv
