@@ -14,7 +14,7 @@ from muster.agent.job import Identity
 from muster.election.leader_silence import FIRST_LEADER_CANDIDATES, STARTUP_SILENCE_S
 from muster.rundir.startup_heartbeat import read_startup_heartbeats, write_startup_heartbeat
 
-LOOKS = int(STARTUP_SILENCE_S) + 1  # a second apart
+POLLS = int(STARTUP_SILENCE_S) + 1  # a second apart
 
 
 @pytest.fixture
@@ -25,18 +25,18 @@ def at(tmp_path: Path) -> Callable[[int], Identity]:
 def test_a_node_whose_heartbeat_has_stopped_is_stood_in_for_by_the_next(at: Callable[[int], Identity]) -> None:
     who, next_one = FirstLeaderElection(at(1), 1.0), FirstLeaderElection(at(2), 1.0)
     write_startup_heartbeat(at(0).attempt, 0, "7")
-    looks = [(who.look(), next_one.look()) for _ in range(LOOKS + 5)]
-    assert [first for first, _ in looks] == [False] * (LOOKS - 1) + [True] * 6
-    assert not any(second for _, second in looks)  # the node between them lives
+    polls = [(who.poll(), next_one.poll()) for _ in range(POLLS + 5)]
+    assert [first for first, _ in polls] == [False] * (POLLS - 1) + [True] * 6
+    assert not any(second for _, second in polls)  # the node between them lives
 
 
 def test_a_node_that_lives_or_of_which_nothing_is_known_is_waited_for(at: Callable[[int], Identity]) -> None:
     slow, unknown = FirstLeaderElection(at(1), 1.0), FirstLeaderElection(at(1), 1.0)
-    for _ in range(LOOKS * 3):
-        assert not unknown.look()
-    for look in range(LOOKS * 3):
-        write_startup_heartbeat(at(0).attempt, 0, f"{look}")
-        assert not slow.look()
+    for _ in range(POLLS * 3):
+        assert not unknown.poll()
+    for poll in range(POLLS * 3):
+        write_startup_heartbeat(at(0).attempt, 0, f"{poll}")
+        assert not slow.poll()
 
 
 def test_an_ended_task_and_a_silent_node_together_leave_the_leader_to_the_next(at: Callable[[int], Identity]) -> None:
@@ -44,7 +44,7 @@ def test_an_ended_task_and_a_silent_node_together_leave_the_leader_to_the_next(a
     Path(who.attempt.steps_log).write_text("srun: error: n0: task 0: Exited with exit code 122\n")
     write_startup_heartbeat(who.attempt, 1, "7")
     watching = FirstLeaderElection(who, 1.0)
-    assert [watching.look() for _ in range(LOOKS)][-2:] == [False, True]
+    assert [watching.poll() for _ in range(POLLS)][-2:] == [False, True]
 
 
 def test_an_empty_heartbeat_tells_nothing_and_a_late_node_neither_writes_nor_stands_in(
@@ -54,4 +54,4 @@ def test_an_empty_heartbeat_tells_nothing_and_a_late_node_neither_writes_nor_sta
     Path(attempt.startup_heartbeat(0)).write_text("")
     assert read_startup_heartbeats(attempt, range(3)) == {}
     monkeypatch.setattr(first_leader, "write_startup_heartbeat", None)
-    assert not FirstLeaderElection(at(FIRST_LEADER_CANDIDATES + 1), 1.0).look()
+    assert not FirstLeaderElection(at(FIRST_LEADER_CANDIDATES + 1), 1.0).poll()

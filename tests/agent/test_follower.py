@@ -14,7 +14,7 @@ from muster.agent.control.channel import connect
 from muster.agent.control.connections import Connections
 from muster.agent.follower import Follower
 from muster.agent.job import Identity, Job
-from muster.agent.node import Parting
+from muster.agent.node import FollowResult
 from muster.process.lease import ProcessLease
 from muster.rundir import RunPaths, create_exclusive, write_json
 
@@ -60,7 +60,7 @@ def test_a_second_connection_of_one_node_is_refused_and_not_told_that_the_run_is
         there = await connect(["127.0.0.1"], port, TOKEN, greeting)
         again = await connect(["127.0.0.1"], port, TOKEN, greeting)
         told = await asyncio.wait_for(again.receive(), DEADLINE_S)
-        assert told is not None and Parting(told["type"]) is Parting.REFUSED
+        assert told is not None and FollowResult(told["type"]) is FollowResult.REFUSED
         there.close()
         leader.close_all()
         await asyncio.wait_for(asyncio.gather(*tasks), DEADLINE_S)

@@ -15,7 +15,7 @@ from muster.agent import leaderless
 from muster.election import leader_silence
 from muster.rundir import AttemptPaths, read_record, write_json
 
-QUIET_S, LOOK_S, SLOW_LOOK_S = 1.0, 0.02, 0.3
+QUIET_S, POLL_S, SLOW_POLL_S = 1.0, 0.02, 0.3
 HANG_S = 3 * QUIET_S
 BUSY_S = 120.0
 
@@ -23,8 +23,8 @@ BUSY_S = 120.0
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_silence, "LEADERLESS_AFTER_S", QUIET_S)
-    monkeypatch.setattr(leader_silence, "SLOW_POLL_S", SLOW_LOOK_S)
-    monkeypatch.setattr(leaderless, "LOOK_S", LOOK_S)
+    monkeypatch.setattr(leader_silence, "SLOW_POLL_S", SLOW_POLL_S)
+    monkeypatch.setattr(leaderless, "LEADER_POLL_S", POLL_S)
 
 
 def hang(attempt: AttemptPaths, published: float) -> threading.Thread:
@@ -44,50 +44,50 @@ def hang(attempt: AttemptPaths, published: float) -> threading.Thread:
 
 
 async def test_time_in_a_call_that_hangs_is_not_taken_for_silence_of_the_leader(tmp_path: Path) -> None:
-    who = identity(tmp_path, 2)
-    hanging = hang(who.attempt, published=2.0)
-    await asyncio.wait_for(leaderless.end_alone(who, "the leader is gone"), BUSY_S)
-    assert not os.path.exists(who.attempt.outcome)
+    agent = identity(tmp_path, 2)
+    hanging = hang(agent.attempt, published=2.0)
+    await asyncio.wait_for(leaderless.end_leaderless_run(agent, "the leader is gone"), BUSY_S)
+    assert not os.path.exists(agent.attempt.outcome)
     hanging.join()
 
 
-async def test_an_agent_goes_on_while_a_call_hangs_and_records_the_end_after_looks_that_were_answered(
+async def test_an_agent_continues_while_a_call_hangs_and_records_the_end_after_answered_polls(
     tmp_path: Path,
 ) -> None:
-    who = identity(tmp_path, 2)
-    hanging = hang(who.attempt, published=1.0)
+    agent = identity(tmp_path, 2)
+    hanging = hang(agent.attempt, published=1.0)
     began = time.monotonic()
-    ending = asyncio.ensure_future(leaderless.end_alone(who, "the leader is gone"))
+    ending = asyncio.ensure_future(leaderless.end_leaderless_run(agent, "the leader is gone"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert hanging.is_alive() and time.monotonic() - began < HANG_S  # the loop did not wait for the answer
     await asyncio.wait_for(ending, BUSY_S)
     assert time.monotonic() - began > HANG_S + QUIET_S
-    assert read_record(who.attempt.outcome)["end_reason"] == "the leader is gone"
+    assert read_record(agent.attempt.outcome)["end_reason"] == "the leader is gone"
     hanging.join()
 
 
 async def test_a_run_directory_that_cannot_be_read_tells_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    who = identity(tmp_path, 2)
+    agent = identity(tmp_path, 2)
     away = tmp_path / "away"
-    os.rename(who.attempt.root, away)
-    monkeypatch.setattr(leaderless, "WATCH_S", 2 * QUIET_S)
-    await asyncio.wait_for(leaderless.end_alone(who, "the leader is gone"), BUSY_S)
+    os.rename(agent.attempt.root, away)
+    monkeypatch.setattr(leaderless, "RUN_DIRECTORY_TIMEOUT_S", 2 * QUIET_S)
+    await asyncio.wait_for(leaderless.end_leaderless_run(agent, "the leader is gone"), BUSY_S)
     assert not (away / "outcome").exists()
 
 
 async def test_a_leader_that_publishes_while_the_batch_host_is_asked_keeps_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    who = identity(tmp_path, 2)
-    write_json(who.attempt.status(), {"updated": 1.0})
+    agent = identity(tmp_path, 2)
+    write_json(agent.attempt.status(), {"updated": 1.0})
 
     async def ask(_: object) -> None:
-        write_json(who.attempt.job_left, {"job_id": "1"})
-        write_json(who.attempt.status(), {"updated": 2.0})
+        write_json(agent.attempt.job_left, {"job_id": "1"})
+        write_json(agent.attempt.status(), {"updated": 2.0})
 
-    monkeypatch.setattr(leaderless, "note_left_job", ask)
-    await asyncio.wait_for(leaderless.end_alone(who, "the leader is gone"), BUSY_S)
-    assert not os.path.exists(who.attempt.outcome) and not os.path.exists(who.attempt.job_left)
+    monkeypatch.setattr(leaderless, "mark_abandoned_job", ask)
+    await asyncio.wait_for(leaderless.end_leaderless_run(agent, "the leader is gone"), BUSY_S)
+    assert not os.path.exists(agent.attempt.outcome) and not os.path.exists(agent.attempt.job_left)

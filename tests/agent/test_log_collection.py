@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.agent.log_collection import AT_ONCE, PAUSE_S, LogCollection, ending, leaderless
+from muster.agent.log_collection import GROUP_NODES, GROUP_PAUSE_S, LogCollection, leaderless_ending, run_ending
 from muster.lifecycle.events import RunOutcome
 
 FAILED = RunOutcome("failed", 125, "Ray's raylet was ended by SIGKILL", "n700", 700, "ray")
@@ -10,40 +10,40 @@ SUCCEEDED = RunOutcome("succeeded", 0, "the driver exited with 0")
 
 
 def test_on_a_small_cluster_all_write_at_once() -> None:
-    assert {ending(rank, FAILED, 20.0).after for rank in range(AT_ONCE)} == {0.0}
+    assert {run_ending(rank, FAILED, 20.0).after for rank in range(GROUP_NODES)} == {0.0}
 
 
 def test_a_thousand_nodes_write_in_groups_within_the_time_there_is() -> None:
-    told = [ending(rank, FAILED, 20.0) for rank in range(1000)]
+    told = [run_ending(rank, FAILED, 20.0) for rank in range(1000)]
     waiting = [one.after for rank, one in enumerate(told) if rank not in (0, 700)]
-    assert max(waiting.count(after) for after in set(waiting)) <= AT_ONCE
+    assert max(waiting.count(after) for after in set(waiting)) <= GROUP_NODES
     assert all(one.seconds > 0 and one.after + one.seconds <= 20.0 for one in told)
 
 
 def test_the_failed_node_and_the_head_wait_for_nobody() -> None:
-    assert ending(700, FAILED, 20.0).after == ending(0, FAILED, 20.0).after == 0.0
+    assert run_ending(700, FAILED, 20.0).after == run_ending(0, FAILED, 20.0).after == 0.0
 
 
 def test_where_time_is_short_only_the_failed_node_and_the_head_write() -> None:
-    writing = [rank for rank in range(1000) if ending(rank, FAILED, 3.0).seconds > 0]
+    writing = [rank for rank in range(1000) if run_ending(rank, FAILED, 3.0).seconds > 0]
     assert writing == [0, 700]
 
 
 def test_where_some_time_is_left_the_later_groups_write_nothing() -> None:
-    writing = [rank for rank in range(1000) if ending(rank, FAILED, 5.0).seconds > 0]
-    assert writing == [*range(3 * AT_ONCE), 700]
+    writing = [rank for rank in range(1000) if run_ending(rank, FAILED, 5.0).seconds > 0]
+    assert writing == [*range(3 * GROUP_NODES), 700]
 
 
 def test_where_no_time_is_left_nobody_writes() -> None:
-    assert not any(ending(rank, FAILED, 1.0).seconds for rank in range(1000))
+    assert not any(run_ending(rank, FAILED, 1.0).seconds for rank in range(1000))
 
 
 def test_a_success_is_told_as_such_and_a_stop_is_a_failure_unless_the_driver_left_with_0() -> None:
-    assert ending(1, SUCCEEDED, 20.0) == LogCollection(False, 0.0, 18.0)
-    assert ending(1, RunOutcome("stopped", 143, "stopped by ann"), 20.0).failed
-    assert not ending(1, RunOutcome("stopped", 0, "stopped by ann"), 20.0).failed
+    assert run_ending(1, SUCCEEDED, 20.0) == LogCollection(False, 0.0, 18.0)
+    assert run_ending(1, RunOutcome("stopped", 143, "stopped by ann"), 20.0).failed
+    assert not run_ending(1, RunOutcome("stopped", 0, "stopped by ann"), 20.0).failed
 
 
 def test_a_node_whose_leader_is_gone_keeps_its_logs_in_its_turn() -> None:
-    told = leaderless(2 * AT_ONCE)
-    assert told.failed and told.after == 2 * PAUSE_S and told.seconds > 0
+    told = leaderless_ending(2 * GROUP_NODES)
+    assert told.failed and told.after == 2 * GROUP_PAUSE_S and told.seconds > 0

@@ -1,10 +1,10 @@
-"""Where a node says it is."""
+"""The location of a node, from its environment and in its greeting."""
 
 from __future__ import annotations
 
 import pytest
 
-from muster.agent.topology_probe import place_from, place_of
+from muster.agent.topology_probe import location_from_greeting, node_location
 from muster.lifecycle.topology import NOWHERE, NodeLocation
 
 TREE = "spine1.leaf3.n17"
@@ -26,9 +26,9 @@ TREE = "spine1.leaf3.n17"
 def test_ours_wins_over_nvlink_and_nvlink_over_slurm(
     env: dict[str, str], nvlink: str | None, place: NodeLocation
 ) -> None:
-    assert place_of(env, nvlink) == place
+    assert node_location(env, nvlink) == place
 
 
 def test_a_greeting_without_a_place_is_from_nowhere() -> None:
-    assert place_from({"rank": 3}) == NOWHERE
-    assert place_from({"domain": "a", "topology": "a.b"}) == NodeLocation("a", "a.b")
+    assert location_from_greeting({"rank": 3}) == NOWHERE
+    assert location_from_greeting({"domain": "a", "topology": "a.b"}) == NodeLocation("a", "a.b")

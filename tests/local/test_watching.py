@@ -53,14 +53,14 @@ def test_a_beat_outside_a_run_does_nothing(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_silence_is_counted_from_the_last_sign_of_life(tmp_path: Path) -> None:
     log, beat = tmp_path / "log", tmp_path / "beat"
     stall = StallDetector(10, str(log), str(beat))
-    assert not stall.look(100)
+    assert not stall.poll(100)
     log.write_text("word")
-    assert not stall.look(109)
-    assert not stall.look(118)
+    assert not stall.poll(109)
+    assert not stall.poll(118)
     beat.touch()
-    assert not stall.look(120)
-    assert not stall.look(129)
-    assert stall.look(130)
+    assert not stall.poll(120)
+    assert not stall.poll(129)
+    assert stall.poll(130)
 
 
 def test_a_node_that_fails_its_health_check_is_named_with_what_the_check_said(muster: MusterCommand) -> None:

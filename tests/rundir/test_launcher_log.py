@@ -126,7 +126,7 @@ def append(path: Path, text: str) -> None:
 
 
 def test_a_log_that_is_not_there_says_nothing(path: Path) -> None:
-    assert LauncherLog(str(path)).look() == []
+    assert LauncherLog(str(path)).poll() == []
     assert read(str(path)) == []
 
 

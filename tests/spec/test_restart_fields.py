@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from muster.agent.main import PASSED_ON
+from muster.agent.main import FORWARDED_SIGNALS
 from muster.spec import JobSpec, validators
 
 
@@ -33,7 +33,7 @@ def test_any_other_is_refused_with_the_reason(value: str, why: str) -> None:
 
 
 def test_the_signals_that_are_taken_are_those_that_agents_pass_on() -> None:
-    assert {f"SIG{name}" for name in validators.PASSED_ON} == {signum.name for signum in PASSED_ON}
+    assert {f"SIG{name}" for name in validators.PASSED_ON} == {signum.name for signum in FORWARDED_SIGNALS}
 
 
 def test_ends_are_a_list_or_one_text_with_commas() -> None:

@@ -1,1 +1,1 @@
-"""What runs on a node: one agent per node, one of them the leader. Standard library only, Python >= 3.9."""
+"""The processes on a node: one agent per node, one of which leads the run. Standard library only, Python >= 3.9."""

@@ -1,4 +1,4 @@
-"""The environment of the job's processes: Ray's daemons (and through them its workers) and the driver."""
+"""The environment of the job's processes: the driver, Ray's daemons and, through them, Ray's workers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from muster.agent.job import Identity
 from muster.rundir.paths import LIBRARY
 
-# Variables that describe the step the agent runs in. A process that starts steps of its own must not inherit them.
+# Variables of the agent's own Slurm step. A process that starts further steps must not inherit them.
 _STEP_SCOPED = re.compile(
     r"SLURM_(STEP.*|PROCID|LOCALID|NODEID|GTIDS|TASK_PID|SRUN_.*|LAUNCH_.*|CPU_BIND.*|MEM_BIND.*|DISTRIBUTION"
     r"|UMASK|TASKS_PER_NODE|NTASKS|NPROCS|CPUS_PER_TASK|OVERLAP|INPUTMODE|EXPORT_ENV)|PMI_.*|PMI2_.*|PMIX_.*"
 )
-_AGENTS_OWN = (
+_AGENT_ONLY = (
     "MUSTER_RANK",
     "MUSTER_HOST",
     "MUSTER_TASK",
@@ -27,12 +27,11 @@ _AGENTS_OWN = (
     "RAY_ADDRESS",
 )
 
-
 SYSTEM_DIRECTORIES = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
 def given_variables(identity: Identity) -> dict[str, str]:
-    """What the user gave with --env; in a file of mode 0600, since it may be secret."""
+    """Return the user's --env variables. Their file has mode 0600, since they may be secret."""
     with open(identity.run.env, encoding="utf-8") as file:
         values: dict[str, str] = json.load(file)
     return values
@@ -41,12 +40,12 @@ def given_variables(identity: Identity) -> dict[str, str]:
 def job_environment(
     base: Mapping[str, str], given: Mapping[str, str], identity: Identity, cycle: int
 ) -> dict[str, str]:
-    """The job's variables without those of the step, the user's own, and what tells a process where it is."""
-    kept = (name for name in base if not (name in _AGENTS_OWN or _STEP_SCOPED.fullmatch(name)))
+    """Return `base` without the variables of the step, with the user's variables and with Muster's for this cycle."""
+    kept = (name for name in base if not (name in _AGENT_ONLY or _STEP_SCOPED.fullmatch(name)))
     env = {name: base[name] for name in kept}
     env["PATH"] = path_with_interpreter(env.get("PATH", os.defpath))
-    env.setdefault("PYTHONUNBUFFERED", "1")  # so that output is seen when it is written
-    env.setdefault("PYTHONFAULTHANDLER", "1")  # so that a crash, or the abort of a stalled driver, shows where it was
+    env.setdefault("PYTHONUNBUFFERED", "1")  # logs show output when it is written
+    env.setdefault("PYTHONFAULTHANDLER", "1")  # a crash, or the abort of a stalled driver, prints its stacks
     env.update(given)
     env["PYTHONPATH"] = path_with_library(env.get("PYTHONPATH", ""), identity.run.library)
     env.update(
@@ -61,15 +60,15 @@ def job_environment(
 
 
 def path_with_library(path: str, library: str) -> str:
-    """PYTHONPATH with the run's library behind what the user has there, and without that of a run around this one."""
+    """Return PYTHONPATH with the run's library last, and without the library of an enclosing run."""
     kept = [entry for entry in path.split(os.pathsep) if os.path.basename(entry) != LIBRARY] if path else []
-    return os.pathsep.join(kept if os.pathsep in library else [*kept, library])  # there is no way to write a colon
+    return os.pathsep.join(kept if os.pathsep in library else [*kept, library])  # a colon cannot be escaped
 
 
 def path_with_interpreter(path: str) -> str:
-    """PATH on which `python` is the interpreter chosen for the job, as activating its environment would make it.
+    """Return a PATH on which `python` is the job's interpreter, as if its environment were activated.
 
-    A system directory is never moved to the front: that would hide what modules put before it.
+    System directories are never moved to the front: they would hide what environment modules put before them.
     """
     directory = os.path.dirname(sys.executable)
     if directory in SYSTEM_DIRECTORIES or shutil.which("python", path=path) == sys.executable:

@@ -1,8 +1,8 @@
-"""Whether this node is to lead the first term, because no node before it will: the edge, with files.
+"""The election of the first leader: a node leads the first term if no node with a lower rank will.
 
-A node before this one will not lead when the launcher says that its task ended, or when its heartbeat has stopped (see
-`election/leader_silence.py`): where its host is the batch host, the launcher is gone with it and says nothing. A node
-that only takes long, in `--setup` or with a container, goes on with its heartbeat, and is waited for.
+A lower rank will not lead if the launcher reports that its task ended, or if its startup heartbeat has stopped (see
+`election/leader_silence.py`): if its host is the batch host, the launcher is lost with it and reports nothing. A node
+that is only slow, in `--setup` or while its container starts, keeps sending heartbeats and is waited for.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ logger = logging.getLogger(__name__)
 
 
 class FirstLeaderElection:
-    """Looked at regularly, off the event loop, by a node that has no leader yet."""
+    """Polled regularly, off the event loop, by a node that has no leader yet."""
 
     def __init__(self, identity: Identity, interval: float) -> None:
-        """`interval`: the least seconds between two looks."""
+        """`interval`: the minimum number of seconds between two polls."""
         self._identity = identity
         self._heartbeats = StartupHeartbeats(interval)
-        self._beat = 0
+        self._count = 0
         self._silent: set[int] = set()
 
-    def look(self) -> bool:
-        """Show that this node lives, and see whether those before it do; whether none of them will lead."""
+    def poll(self) -> bool:
+        """Write this node's heartbeat and check the lower ranks; return whether none of them will lead."""
         rank, attempt = self._identity.rank, self._identity.attempt
         if rank > FIRST_LEADER_CANDIDATES:
             return False
         began = time.monotonic()
-        self._beat += 1
+        self._count += 1
         try:
-            write_startup_heartbeat(attempt, rank, f"agent {self._beat}")
+            write_startup_heartbeat(attempt, rank, f"agent {self._count}")
         except OSError as error:
             logger.warning("%s could not be written: %s", attempt.startup_heartbeat(rank), error)
         self._heartbeats.look(read_startup_heartbeats(attempt, range(rank)), time.monotonic() - began)

@@ -1,6 +1,6 @@
-"""This node's way from leader to leader: find the first, follow it, and when it is lost join or become another.
+"""This node under one leader after another: find the first, follow it, and when it is lost, join the next or lead.
 
-The edge around `election/campaign.py`; what is decided there is carried out here, with files and connections.
+`election/campaign.py` decides; this module carries the decisions out, with files and connections.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from muster.agent.abandoned_job import cancel_abandoned_job
 from muster.agent.control.channel import Channel, ChannelError, connect
 from muster.agent.first_leader import FirstLeaderElection
 from muster.agent.job import Identity, Job
 from muster.agent.leader.candidate import Candidate
 from muster.agent.leader.leader import Leader
-from muster.agent.leaderless import end_alone, end_left_job, has_outcome
-from muster.agent.node import NodeAgent, Parting
-from muster.agent.topology_probe import find_place
+from muster.agent.leaderless import end_leaderless_run, has_outcome
+from muster.agent.node import FollowResult, NodeAgent
+from muster.agent.topology_probe import probe_location
 from muster.election.campaign import Claim, Election, Join, Leave
 from muster.election.leader_silence import FIRST_LEADER_CANDIDATES
 from muster.election.membership import Membership, first_membership
@@ -33,31 +34,31 @@ from muster.rundir.hosts import host_names
 
 logger = logging.getLogger(__name__)
 
-FIRST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0
-LOOK_S = 0.3
-JOIN_S = 300.0  # no leader for so much longer than nodes may take to gather: nobody is going to come
-TRIES = 3  # to reach a candidate
-Found = TypeVar("Found")
+FIRST_LEADER_MIN_POLL_S, FIRST_LEADER_MAX_POLL_S = 0.05, 1.0
+ELECTION_POLL_S = 0.3
+FIRST_LEADER_TIMEOUT_S = 300.0  # beyond the gather timeout: then no leader will come
+CONNECT_TRIES = 3  # to reach a candidate
+Result = TypeVar("Result")
 
 
-async def _off_loop(work: Callable[..., Found], *args: Any) -> Found:
-    """On a thread: the filesystem may not answer for long, and this node's own seat must answer meanwhile."""
+async def _off_loop(work: Callable[..., Result], *args: Any) -> Result:
+    """Run on a thread: the filesystem may hang, and a leader in this process must answer meanwhile."""
     return await asyncio.get_running_loop().run_in_executor(None, work, *args)
 
 
 class Follower:
-    """`run` returns this agent's exit code; `lead` is there while this node leads."""
+    """`run` returns this agent's exit code; `leader` is set while this node leads."""
 
     def __init__(self, identity: Identity, token: bytes, lease: ProcessLease) -> None:
         self._identity, self._token, self._lease = identity, token, lease
         self._node = NodeAgent(identity, token, lease)
-        self._left: list[Channel] = []  # of leaders that may live: kept open, since its end would mean a dead agent
-        self._succession: Election | None = None
+        self._silent_channels: list[Channel] = []  # of leaders that may live: closing one would report a dead agent
+        self._election: Election | None = None
         self._following = 0  # the term
         self._leader_rank = FIRST_LEADER
         self.leader: Leader | None = None
         self._leading: asyncio.Task[int | None] | None = None
-        self.dismissed = False  # by a leader that ended the run: the Slurm job is its business, too
+        self.dismissed = False  # by a leader that ended the run and also releases the Slurm job
 
     def on_signal(self, signum: int, reason: str) -> None:
         if self.leader is not None:
@@ -66,75 +67,75 @@ class Follower:
             self._node.report_signal(signum)
 
     async def run(self) -> int:
-        """Under one leader after another, to the end."""
-        self._work = asyncio.create_task(self._follow_leads())
+        """Follow one leader after another until the run ends; return the exit code."""
+        self._work = asyncio.create_task(self._follow_leaders())
         await asyncio.wait([self._work])
         if self._leading is None:
             return self._work.result()
         code = await self._leading
-        if code is None:  # others lead, or nobody does
+        if code is None:  # this node no longer leads; another one may
             assert self.leader is not None
-            await end_alone(self._identity, self.leader.parting)
+            await end_leaderless_run(self._identity, self.leader.step_down_reason)
             return INFRASTRUCTURE_FAILED
-        await end_left_job(self._identity)
+        await cancel_abandoned_job(self._identity)
         return code
 
-    async def _follow_leads(self) -> int:
+    async def _follow_leaders(self) -> int:
         try:
-            self._node.place = await find_place(os.environ, self._identity.run)
+            self._node.location = await probe_location(os.environ, self._identity.run)
             if self._identity.rank == FIRST_LEADER:
                 await self._campaign(0, first_membership(self._job().step_nodes, FIRST_LEADER))
             channel = await self._first_leader()
             while channel is not None:
-                parting = await self._node.follow(channel)
-                if parting is Parting.DISMISSED:
+                result = await self._node.follow(channel)
+                if result is FollowResult.DISMISSED:
                     self.dismissed = True
                     return self._node.code
-                if parting is Parting.REFUSED:
+                if result is FollowResult.REFUSED:
                     return INFRASTRUCTURE_FAILED
-                channel = await self._next_leader(channel, parting)
-            return self._code_without_a_word()
+                channel = await self._next_leader(channel, result)
+            return self._recorded_code()
         finally:
             await self._node.clean()
 
-    def _code_without_a_word(self) -> int:
-        """Nobody has told us how the run ended: perhaps the file does."""
+    def _recorded_code(self) -> int:
+        """Return the exit code of the recorded outcome, for a node that got no message about the run's end."""
         recorded = read_record(self._identity.attempt.outcome).get("exit_code")
         if isinstance(recorded, int):
             return recorded
-        return 0 if self._node.gone or self._succession is None else INFRASTRUCTURE_FAILED
+        return 0 if self._node.stopped or self._election is None else INFRASTRUCTURE_FAILED
 
-    # -- the first ----------------------------------------------------------------------------------------------
+    # -- the first leader -----------------------------------------------------------------------------------------
 
     async def _first_leader(self) -> Channel | None:
-        """Wait for the leader's published address, then connect to whichever of them answers; None if all is over."""
-        identity, wait, patience = self._identity, FIRST_LOOK_S, self._job().gather_timeout
-        began, stand_in = time.monotonic(), FirstLeaderElection(identity, LONGEST_LOOK_S)
+        """Wait for a leader's published addresses and connect to it; None if the run is over."""
+        identity, wait, gather_timeout = self._identity, FIRST_LEADER_MIN_POLL_S, self._job().gather_timeout
+        began, election = time.monotonic(), FirstLeaderElection(identity, FIRST_LEADER_MAX_POLL_S)
         process = {"pid": os.getpid(), "python": sys.executable, "time": time.time()}
         write_json(identity.attempt.node_record(identity.rank), {**self._greeting(), **process})
         while True:
             claims = await _off_loop(identity.attempt.claims)
-            for term in reversed(claims):  # the newest may be of one who was not elected
+            for term in reversed(claims):  # the newest may belong to a candidate that was not elected
                 try:
                     return await self._connect(term)
                 except ChannelError as error:
                     logger.info("%s; trying again", error)
-            late = time.monotonic() - began > patience and identity.rank <= FIRST_LEADER_CANDIDATES
-            if wait >= LONGEST_LOOK_S and (await _off_loop(stand_in.look) or late) and not claims:
+            late = time.monotonic() - began > gather_timeout and identity.rank <= FIRST_LEADER_CANDIDATES
+            if wait >= FIRST_LEADER_MAX_POLL_S and (await _off_loop(election.poll) or late) and not claims:
                 await self._campaign(0, first_membership(self._job().step_nodes, identity.rank))
             if await _off_loop(has_outcome, identity.attempt):
                 return None
-            if time.monotonic() - began > patience + JOIN_S:
-                await end_alone(identity, f"{identity.host} found no leader for {patience + JOIN_S:g} s")
+            if time.monotonic() - began > (timeout := gather_timeout + FIRST_LEADER_TIMEOUT_S):
+                await end_leaderless_run(identity, f"{identity.host} found no leader for {timeout:g} s")
                 return None
             await asyncio.sleep(wait)
-            wait = min(wait * 2, LONGEST_LOOK_S)
+            wait = min(wait * 2, FIRST_LEADER_MAX_POLL_S)
 
     def _greeting(self) -> dict[str, Any]:
         identity = self._identity
         membership = {"charter": self._node.membership.as_record()} if self._node.membership else {}
         known = {"rank": identity.rank, "host": identity.host, "attempt": identity.attempt.number}
-        return {**known, **asdict(self._node.place), **membership}
+        return {**known, **asdict(self._node.location), **membership}
 
     async def _connect(self, term: int) -> Channel:
         record = read_record(self._identity.attempt.leader(term))
@@ -142,92 +143,92 @@ class Follower:
         self._node.leads = self._leader_rank == self._identity.rank
         return await connect(record.get("addresses", []), record.get("port", 0), self._token, self._greeting())
 
-    # -- the next -----------------------------------------------------------------------------------------------
+    # -- the next leader ------------------------------------------------------------------------------------------
 
-    async def _next_leader(self, channel: Channel, parting: Parting) -> Channel | None:
-        """Clean this node, wait until the lost leader is fenced, and join whoever leads then; None if nobody does."""
-        self._part(channel, parting)
+    async def _next_leader(self, channel: Channel, result: FollowResult) -> Channel | None:
+        """Clean this node, wait until the lost leader is fenced, and connect to the next one; None if there is none."""
+        self._leave(channel, result)
         membership = self._node.membership
         if self._leading is not None and self._node.leads:
-            return None  # it was this node that led
+            return None  # this node was the leader
         await self._node.clean()
-        self._lease.clear()  # nothing runs here that it would have to end
-        if membership is None or self._succession is None:
-            if parting is Parting.RELEASED:
-                return await self._first_leader()  # we came late, to a candidate that nobody elected
-            if not self._node.gone:
-                await end_alone(self._identity, f"the leader is gone: {self._node.loss_reason}")
+        self._lease.clear()  # no process is left that it would have to end
+        if membership is None or self._election is None:
+            if result is FollowResult.RELEASED:
+                return await self._first_leader()  # a late node that joined a candidate which was not elected
+            if not self._node.stopped:
+                await end_leaderless_run(self._identity, f"the leader is gone: {self._node.loss_reason}")
             return None
         while not await _off_loop(has_outcome, self._identity.attempt):
             claims = await _off_loop(self._claims)
-            decision = self._succession.decide(time.monotonic(), True, claims)
-            if isinstance(decision, Join) and (found := await self._joined(decision.term)) is not None:
-                return found
+            decision = self._election.decide(time.monotonic(), True, claims)
+            if isinstance(decision, Join) and (joined := await self._join(decision.term)) is not None:
+                return joined
             if isinstance(decision, Claim):
                 await self._campaign(decision.term, membership)
             elif isinstance(decision, Leave):
-                await end_alone(
+                await end_leaderless_run(
                     self._identity, f"the leader {self._node.loss_reason}; no majority of the nodes is left"
                 )
                 return None
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(ELECTION_POLL_S)
         return None
 
-    def _part(self, channel: Channel, parting: Parting) -> None:
-        """Keep what succession has to know of the leader that was lost."""
+    def _leave(self, channel: Channel, result: FollowResult) -> None:
+        """Close the channel of a leader that is lost or has released this node, and prepare the next election."""
         now, membership = time.monotonic(), self._node.membership
-        owed = self._node.answered if parting is Parting.LOST else None
+        last_answer = self._node.last_answer if result is FollowResult.LOST else None
         logger.warning("the leader of term %d %s", self._following, self._node.loss_reason)
         if channel.timed_out:
-            self._left.append(channel)
+            self._silent_channels.append(channel)
         else:
             channel.close()
         if membership is not None and membership.term == self._following:
-            self._succession = Election(self._identity.rank, membership, now, owed)
-        elif self._succession is not None:
-            self._succession.candidate_failed(self._following, self._leader_rank, now, owed)
+            self._election = Election(self._identity.rank, membership, now, last_answer)
+        elif self._election is not None:
+            self._election.candidate_failed(self._following, self._leader_rank, now, last_answer)
 
     def _claims(self) -> dict[int, int]:
         attempt = self._identity.attempt
         records = {term: read_json(attempt.leader(term)) for term in attempt.claims()}
         return {term: record["rank"] for term, record in records.items() if record}
 
-    async def _joined(self, term: int) -> Channel | None:
-        assert self._succession is not None
-        for _ in range(TRIES):
+    async def _join(self, term: int) -> Channel | None:
+        assert self._election is not None
+        for _ in range(CONNECT_TRIES):
             try:
                 return await self._connect(term)
             except ChannelError as error:
                 logger.warning("%s", error)
-                await asyncio.sleep(LOOK_S)
-        self._succession.candidate_failed(term, self._leader_rank, time.monotonic(), None)
+                await asyncio.sleep(ELECTION_POLL_S)
+        self._election.candidate_failed(term, self._leader_rank, time.monotonic(), None)
         return None
 
-    # -- this node ----------------------------------------------------------------------------------------------
+    # -- this node as leader --------------------------------------------------------------------------------------
 
     async def _campaign(self, term: int, membership: Membership) -> None:
-        """Claim the term; who joins decides."""
+        """Claim the term. The claim to term 0 makes this node the leader; a later one needs a majority as well."""
         candidate = Candidate(self._identity, self._job(), self._token, term, membership)
         if await candidate.claim():
             logger.info("this node is a candidate for term %d", term)
             if term == 0:
-                self._take(candidate)
+                self._lead(candidate)
             else:
-                self._standing = asyncio.create_task(self._elect(candidate, membership))
+                self._campaigning = asyncio.create_task(self._elect(candidate, membership))
 
     async def _elect(self, candidate: Candidate, membership: Membership) -> None:
-        """As this node's own agent joins like everybody else's, this goes on beside it."""
+        """Lead if a majority joins. Runs as a task, since this node's own agent has to join as well."""
         hosts = host_names(self._identity.attempt)
         lost = hosts[membership.leader] if membership.leader < len(hosts) else f"rank-{membership.leader}"
         try:
             if await candidate.win(f"the agent of the leader {lost} {self._node.loss_reason}"):
-                self._take(candidate)
+                self._lead(candidate)
         except BaseException:
-            candidate.members.close_all()  # nobody may wait for a candidate that is none any more
-            candidate.leave()
+            candidate.connections.close_all()  # agents must not wait for a candidate that has failed
+            candidate.cancel_tasks()
             raise
 
-    def _take(self, candidate: Candidate) -> None:
+    def _lead(self, candidate: Candidate) -> None:
         leader = Leader(self._identity, self._job(), candidate, self._lease)
         leader.watch(self._work)
         leader.start()

@@ -1,4 +1,4 @@
-"""What an agent knows of its job: its own identity, and (for the leader) the job file."""
+"""An agent's identity, and the job file as agents use it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.rundir.node_groups import NodeGroup, groups_of
 
 @dataclass(frozen=True)
 class Identity:
-    """Which node of which attempt this agent is. Role comes from the rank, never from an address."""
+    """The node and the attempt of this agent. Its role follows from the rank, never from an address."""
 
     rank: int
     host: str
@@ -27,7 +27,7 @@ class Identity:
 
     @classmethod
     def from_environment(cls, run_dir: str, env: Mapping[str, str]) -> Identity:
-        """Slurm numbers the step's tasks; the local launcher sets the same MUSTER_ variables itself."""
+        """Read the identity from the MUSTER_ variables, which the prelude sets from Slurm's or the local launcher's."""
         run = RunPaths(run_dir)
         return cls(
             rank=int(env["MUSTER_RANK"]),
@@ -40,7 +40,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Job:
-    """The resolved job, as far as agents act on it. Field names are the job file's."""
+    """The fields of the resolved job that agents use, named as in the job file."""
 
     command: Sequence[str]
     workdir: str
@@ -62,7 +62,7 @@ class Job:
     start_timeout: float
     stop_grace: float
     stall_timeout: float | None
-    signal_grace: float  # how long the driver may take when Slurm, not a person, ends the job
+    signal_grace: float  # the driver's grace period when Slurm, not a user, ends the job
     kill_wait: float | None  # from Slurm's first signal to its SIGKILL
     ray_logs: str
     ray_logs_max: int
@@ -79,7 +79,7 @@ class Job:
 
     @property
     def step_nodes(self) -> int:
-        """Nodes with an agent: those the job works on, and the spares."""
+        """The number of nodes with an agent: the job's nodes and the spares."""
         return self.nodes + self.spares
 
     @classmethod
@@ -90,8 +90,8 @@ class Job:
         return cls(**{name: values[name] for name in cls.__dataclass_fields__})
 
 
-def plan_of(identity: Identity, job: Job, topology: bool) -> RunConfig:
-    """What the protocol has to know of the job, and whether ranks are to follow the nodes' places."""
+def run_config(identity: Identity, job: Job, topology: bool) -> RunConfig:
+    """Return the state machine's view of the job. `topology`: ranks follow the nodes' locations."""
     return RunConfig(
         hosts=hosts_by_rank(identity.attempt, job.step_nodes),
         ray=job.ray,
@@ -111,7 +111,7 @@ def plan_of(identity: Identity, job: Job, topology: bool) -> RunConfig:
 
 
 def slurm_job_id(env: Mapping[str, str]) -> str | None:
-    """Of a task of an array the name by which it was submitted, not the job that Slurm makes of it."""
+    """Return the id of the Slurm job; for an array task ARRAY_TASK, the id under which it was submitted."""
     if "SLURM_ARRAY_TASK_ID" in env:
         return f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
     return env.get("SLURM_JOB_ID")

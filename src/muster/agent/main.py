@@ -1,6 +1,7 @@
 """The agent's entry point: `python agent.pyz RUN_DIR`, with its rank and attempt in the environment.
 
-The same file holds what else runs on a node: `agent.pyz attach ...`, `agent.pyz idle ...` and `agent.pyz sandbox -`.
+The archive has further entry points: `agent.pyz attach ...`, `agent.pyz idle ...`, `agent.pyz sandbox -`, and
+`agent.pyz orphan ...`, which an agent becomes after a crash.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
+from muster.agent.abandoned_job import cancel_abandoned_job
 from muster.agent.follower import Follower
 from muster.agent.health.limits import raise_limits
 from muster.agent.job import Identity
-from muster.agent.leaderless import end_left_job, has_outcome
+from muster.agent.leaderless import has_outcome
 from muster.agent.node_log import log_to_stderr
 from muster.lifecycle.config import FIRST_LEADER
 from muster.process import become_subreaper, lease, signal_name, sweep
@@ -32,18 +34,18 @@ OTHER_ENTRIES = {  # imported when used: most agents need none of them
     ORPHAN: "muster.agent.leaderless",
 }
 SANDBOX = "sandbox"
-PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGURG)
+FORWARDED_SIGNALS = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGURG)
 
 
 def main(argv: list[str]) -> int:
-    """Run this node's agent to its end; whatever happens, nothing it started outlives it."""
+    """Run this node's agent and return its exit code. No process that it started outlives it."""
     if argv[0] in OTHER_ENTRIES:
         code: int = importlib.import_module(OTHER_ENTRIES[argv[0]]).main(argv[1:])
         return code
     if argv[0] == SANDBOX:
         sys.argv = argv
-        served: int = importlib.import_module("muster.sandbox.__main__").main()
-        return served
+        sandbox_code: int = importlib.import_module("muster.sandbox.__main__").main()
+        return sandbox_code
     identity = Identity.from_environment(argv[0], os.environ)
     log_to_stderr(identity.host)
     logging.raiseExceptions = False  # a message that cannot be written (a full disk) is dropped
@@ -53,7 +55,7 @@ def main(argv: list[str]) -> int:
         return asyncio.run(_run(identity))
     except Exception as error:
         sweep()
-        _become_orphan(identity, error)
+        _exec_leaderless(identity, error)
         raise
     finally:
         sweep()
@@ -66,24 +68,24 @@ async def _run(identity: Identity) -> int:
     _handle_signals(follower)
     code = await follower.run()
     if not follower.dismissed and has_outcome(identity.attempt):
-        await _until_signalled(end_left_job(identity))
+        await _run_until_signalled(cancel_abandoned_job(identity))
     return code
 
 
-async def _until_signalled(work: Coroutine[Any, Any, None]) -> None:
-    """Nothing runs here any more: when Slurm ends the job, there is nothing to wait for."""
-    working, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
+async def _run_until_signalled(work: Coroutine[Any, Any, None]) -> None:
+    """Cancel the work on SIGTERM or SIGINT: no process of the job is left here that would need time to end."""
+    task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, working.cancel)
-    await asyncio.wait([working])
-    if not working.cancelled():
-        working.result()
+        loop.add_signal_handler(signum, task.cancel)
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
 
 
-def _become_orphan(identity: Identity, error: Exception) -> None:
-    """After a crash: see to it that the run ends if no other node leads it. By exec: our connections end with that.
+def _exec_leaderless(identity: Identity, error: Exception) -> None:
+    """After a crash, become a process that ends the run if no node leads it. exec closes all connections.
 
-    Where no leader has published yet, and on the host of the job script, the end of this process says enough.
+    Before the first leader has published, and on the host of the job script, the end of this process is enough.
     """
     if identity.rank == FIRST_LEADER or not identity.attempt.terms():
         return
@@ -97,12 +99,12 @@ def _handle_signals(follower: Follower) -> None:
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, follower.on_signal, signum, f"the job received {signal_name(signum)}")
-    for signum in PASSED_ON:  # a checkpoint signal of Slurm's comes to every task
+    for signum in FORWARDED_SIGNALS:  # Slurm sends a checkpoint signal to every task
         loop.add_signal_handler(signum, _forward_signal, follower, signum)
 
 
 def _forward_signal(follower: Follower, signum: int) -> None:
-    """The leader does, and nobody else."""
+    """Forward the signal to the driver if this node leads; the other agents ignore it."""
     if follower.leader is not None:
         follower.leader.forward_signal(signum)
 

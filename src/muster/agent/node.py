@@ -1,4 +1,4 @@
-"""What every agent does for its own node under one leader after another: obey, report, leave nothing behind."""
+"""The agent's work for its own node: handle the leader's messages, report to it, clean up."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import Any
 
 from muster.agent.control.channel import Channel
 from muster.agent.environment import given_variables, job_environment
-from muster.agent.gang.gang_node import GangNode
-from muster.agent.gang.gang_node import GangOrder as ProcsOrder
+from muster.agent.gang.gang_node import GangNode, GangOrder
 from muster.agent.health import stacks
 from muster.agent.health.health_check import HealthCheck
 from muster.agent.job import Identity
-from muster.agent.log_collection import LogCollection, leaderless
+from muster.agent.log_collection import LogCollection, leaderless_ending
 from muster.agent.net.addresses import NoAddress, own_address
 from muster.agent.ray import RayNode, RayPaths, StartOrder, settings
 from muster.agent.ray.labels import NodeFacts
@@ -36,57 +35,57 @@ from muster.rundir.node_groups import GROUP_VARIABLE
 logger = logging.getLogger(__name__)
 
 
-class Parting(Enum):
-    """How the time under a leader ended."""
+class FollowResult(Enum):
+    """How following a leader ended. Values are the types of the messages that end it."""
 
     DISMISSED = "bye"  # the run is over
     REFUSED = "refused"
-    RELEASED = "retire"  # a candidate that nothing is owed to
-    LOST = "lost"
+    RELEASED = "retire"  # by a leader or candidate that holds no lease any more
+    LOST = "lost"  # without a message
 
 
 class NodeAgent:
-    """The node's half of the control channel."""
+    """The node's half of the control channel, under one leader after another."""
 
     def __init__(self, identity: Identity, token: bytes, lease: ProcessLease) -> None:
         self._identity, self._token, self._lease = identity, token, lease
         self._ray: RayNode | None = None
-        self._procs: GangNode | None = None  # this node's part in a gang
+        self._procs: GangNode | None = None  # this node's part of a gang
         self._services: NodeServices | None = None
         self._cycle = 0
         self._channel: Channel | None = None
         self._check = HealthCheck(self._report_health)
-        self._address: str  # what other nodes find this one at
-        self.membership: Membership | None = None  # the last one heard; a run that needs its leader has none
-        self.leads = False  # the leader is this very process, and its lease is not ours to renew
-        self.gone = False  # told to stop, and nothing is left
-        self.answered = 0.0  # when a leader last had a sign of life from us
-        self.loss_reason = ""  # how the last lead was lost
-        self.code = 0  # of the job, once it is known
-        self.place = NOWHERE
+        self._address: str  # at which other nodes reach this one
+        self.membership: Membership | None = None  # the last one received; None in a run without failover
+        self.leads = False  # the leader is in this process, and renews the lease itself
+        self.stopped = False  # the leader has stopped this node, and no process is left
+        self.last_answer = 0.0  # when this agent last sent a heartbeat to a leader
+        self.loss_reason = ""  # how the last leader was lost
+        self.code = 0  # the job's exit code, once known
+        self.location = NOWHERE
 
-    async def follow(self, channel: Channel) -> Parting:
-        """Carry out this leader's orders until it lets us go or is lost."""
-        self._channel, self.answered = channel, time.monotonic()
-        orders: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        hearing = asyncio.create_task(self._hear(channel, orders))
+    async def follow(self, channel: Channel) -> FollowResult:
+        """Handle this leader's messages until it releases this agent or is lost."""
+        self._channel, self.last_answer = channel, time.monotonic()
+        messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        reading = asyncio.create_task(self._read_loop(channel, messages))
         try:
-            while (message := await orders.get())["type"] not in [parting.value for parting in Parting]:
+            while (message := await messages.get())["type"] not in [result.value for result in FollowResult]:
                 await self._handle(message, channel)
         finally:
-            hearing.cancel()
+            reading.cancel()
             self._channel = None
         self.code, reason = message.get("code", 0), message.get("reason")
         lost = "fell silent" if channel.timed_out else "is gone: its connection ended"
         self.loss_reason = lost if reason is None else f"has stepped down: {reason}"
-        if message["type"] == Parting.REFUSED.value:
+        if message["type"] == FollowResult.REFUSED.value:
             logger.error("the leader refused this agent: %s", reason)
         elif "ended" in message:
             logger.info("the run has ended with %d: %s", self.code, message["ended"])
-        return Parting(message["type"])
+        return FollowResult(message["type"])
 
-    async def _hear(self, channel: Channel, orders: asyncio.Queue[dict[str, Any]]) -> None:
-        """Beats are answered at once, whatever an order takes."""
+    async def _read_loop(self, channel: Channel, messages: asyncio.Queue[dict[str, Any]]) -> None:
+        """Answer heartbeats at once, however long the other messages take; queue those."""
         while (message := await channel.receive()) is not None:
             if message["type"] == "beat":
                 self._renew(message["heard"])
@@ -95,21 +94,21 @@ class NodeAgent:
                 self.membership = Membership.from_record(message)
                 self._answer(channel, None)
             else:
-                orders.put_nowait(message)
-        orders.put_nowait({"type": Parting.LOST.value})
+                messages.put_nowait(message)
+        messages.put_nowait({"type": FollowResult.LOST.value})
 
     def _answer(self, channel: Channel, at: float | None) -> None:
-        """`at` is the time that the leader's beat carried; without one we tell it only what we know."""
-        self.answered = time.monotonic()
-        channel.send("beat", at=at, version=self.membership.version if self.membership else -1, time=self.answered)
+        """Send a heartbeat. `at`: the time in the leader's heartbeat; None to send only the membership version."""
+        self.last_answer = time.monotonic()
+        channel.send("beat", at=at, version=self.membership.version if self.membership else -1, time=self.last_answer)
 
     def _renew(self, heard: float | None) -> None:
-        """Of what we said at that time the leader has heard: until a lease later it does not take us for lost."""
+        """Renew the lease: the leader received the heartbeat of time `heard` and counts this node alive for a lease."""
         if self.membership is not None and heard is not None and not self.leads:
             self._lease.renew(max(0.0, heard + LEASE_S - time.monotonic()))
 
     def report_signal(self, signum: int) -> None:
-        """Slurm signals all tasks in one instant; only the leader acts on it, so that the driver keeps its cluster."""
+        """Report the signal to the leader. Slurm signals all tasks at once; the driver needs its cluster to stop."""
         if self._channel is not None:
             self._channel.send("signal", signal=signum)
         else:
@@ -117,13 +116,13 @@ class NodeAgent:
 
     async def _handle(self, message: dict[str, Any], channel: Channel) -> None:
         kind = message["type"]
-        if kind == "welcome":  # again for each cycle, once the node is clean for it
-            self._cycle, self.gone = message["cycle"], False
+        if kind == "welcome":  # for each cycle, once the node is clean
+            self._cycle, self.stopped = message["cycle"], False
             if self._has_address(message["interface"], channel):
                 if message["services"]:
-                    await self._take_ports(channel, message["leads"])
+                    await self._prepare_services(channel, message["leads"])
                 if message["ray"] is not None:
-                    await self._warm(RayOptions(**message["ray"]), channel, message["leads"])
+                    await self._prepare_ray(RayOptions(**message["ray"]), channel, message["leads"])
         elif kind == "start_services" and self._services is not None:
             self._services.start(message["names"])
         elif kind == "service_members" and self._services is not None:
@@ -135,18 +134,18 @@ class NodeAgent:
         elif kind == "check":
             self._check.end()
         elif kind == "start_procs":
-            self._procs = GangNode(self._identity, ProcsOrder.from_message(message), channel.send)
+            self._procs = GangNode(self._identity, GangOrder.from_message(message), channel.send)
         elif kind in ("signal_procs", "end_procs") and self._procs is not None:
             self._procs.obey(message)
         elif kind == "stacks":
             self._dumping = asyncio.create_task(self._dump_stacks())
         elif kind == "stop":
             await self.clean(LogCollection(message["failed"], message["after"], message["seconds"]))
-            self.gone = True
+            self.stopped = True
             channel.send("gone", cycle=message["cycle"])
 
     def _has_address(self, interface: str | None, channel: Channel) -> bool:
-        """Decide what this node calls itself; without an address as asked for, it fails by name."""
+        """Choose this node's address; report a failure if the requested interface has none."""
         proven = channel.local_address
         try:
             self._address = proven if self._identity.local else own_address(interface, proven)
@@ -155,8 +154,8 @@ class NodeAgent:
             return False
         return True
 
-    async def _take_ports(self, channel: Channel, leads: bool) -> None:
-        """Before Ray, which is to know where this node's services are."""
+    async def _prepare_services(self, channel: Channel, leads: bool) -> None:
+        """Acquire the ports of the services; before Ray, whose environment names them."""
         if self._services is not None:
             await self._services.close()
         self._services = NodeServices(self._identity, self._cycle, self._address, self._token, channel.send)
@@ -165,8 +164,8 @@ class NodeAgent:
         except (OSError, ValueError) as error:
             self._report_failure("service", f"the job's services could not be read: {error}")
 
-    async def _warm(self, options: RayOptions, channel: Channel, leads: bool) -> None:
-        """Begin with Ray at once: importing it is most of the way, and needs nobody else."""
+    async def _prepare_ray(self, options: RayOptions, channel: Channel, leads: bool) -> None:
+        """Start to import Ray: this takes most of its start time and needs no other node."""
         identity, cycle = self._identity, self._cycle
         try:
             temp = settings.temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank)
@@ -176,15 +175,15 @@ class NodeAgent:
                 env[GROUP_VARIABLE] = options.group
             logs = identity.attempt.ray_logs_dir(cycle)
             paths = RayPaths(temp, os.path.join(logs, host_file_name(identity.host)))
-            place = self.place
-            rank = 0 if leads else max(identity.rank, 1)  # for now: the order to start tells the one of the cycle
+            location = self.location
+            rank = 0 if leads else max(identity.rank, 1)  # provisional: start_ray has the rank of the cycle
             facts = NodeFacts(
                 rank,
                 identity.host,
-                place.topology or os.environ.get(SLURM_VARIABLE, ""),
+                location.topology or os.environ.get(SLURM_VARIABLE, ""),
                 group=options.group,
                 number=identity.rank,
-                domain=place.domain,
+                domain=location.domain,
             )
             self._ray = RayNode(options, facts, paths, env, self._token)
             self._ray.on_head = lambda address, port: channel.send(
@@ -201,7 +200,7 @@ class NodeAgent:
             self._report_failure("ray", str(error))
 
     async def _dump_stacks(self) -> None:
-        """Beside everything else: a stop may come meanwhile."""
+        """Runs as a task: a stop message may arrive meanwhile."""
         identity, loop = self._identity, asyncio.get_running_loop()
         env = job_environment(os.environ, given_variables(identity), identity, self._cycle)
         try:
@@ -223,7 +222,7 @@ class NodeAgent:
             self._channel.send("failed", phase=phase, reason=reason, tail=tail, cycle=self._cycle)
 
     async def clean(self, ending: LogCollection | None = None) -> None:
-        """End and remove everything of the run on this node; safe to call again."""
+        """End and remove everything of the run on this node. Idempotent."""
         await self._check.close()
         if self._procs is not None:
             procs, self._procs = self._procs, None
@@ -232,7 +231,7 @@ class NodeAgent:
             services, self._services = self._services, None
             began = time.monotonic()
             await services.close()
-            ending = ending and ending.after_all(time.monotonic() - began)
+            ending = ending and ending.minus(time.monotonic() - began)
         if self._ray is not None:
             ray, self._ray = self._ray, None
-            await ray.stop(ending or leaderless(self._identity.rank))
+            await ray.stop(ending or leaderless_ending(self._identity.rank))

@@ -1,4 +1,4 @@
-"""A directory of ours alone on the node's own disk."""
+"""Directories on the node's disk that only this user can access."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import stat
 
 
 def make_private(path: str) -> None:
-    """In a directory open to all, somebody may have made this one before us, to see what we put there."""
+    """Create the directory. PermissionError if it exists with other access: in /tmp another user may have made it."""
     os.makedirs(path, mode=0o700, exist_ok=True)
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{path} is not a private directory of ours: remove it")
+    info = os.lstat(path)
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o077:
+        raise PermissionError(f"{path} is not a directory that only this user can access: remove it")

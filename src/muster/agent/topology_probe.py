@@ -1,4 +1,4 @@
-"""Where this node is in the machine: Slurm's address of it, its domain, or what the variables of ours say instead."""
+"""This node's location in the machine: its topology address and domain, from Slurm, NVLink or MUSTER_ variables."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from muster.agent.ray.labels import probe_nvlink_domain
 from muster.lifecycle.topology import NOWHERE, NodeLocation
 from muster.rundir import RunPaths
 
-TOPOLOGY_VARIABLE, DOMAIN_VARIABLE = "MUSTER_TOPOLOGY", "MUSTER_DOMAIN"  # these win
+TOPOLOGY_VARIABLE, DOMAIN_VARIABLE = "MUSTER_TOPOLOGY", "MUSTER_DOMAIN"  # override what is detected
 SLURM_VARIABLE = "SLURM_TOPOLOGY_ADDR"
 
 
-def place_of(env: Mapping[str, str], nvlink_domain: str | None = None) -> NodeLocation:
-    """The domain is the NVLink domain if that is known, else all of the address but the node itself.
+def node_location(env: Mapping[str, str], nvlink_domain: str | None = None) -> NodeLocation:
+    """Return the location. The domain is the NVLink domain if known, else the address without the node itself.
 
-    Where Slurm knows no topology its address is the node's name alone, which says nothing.
+    Without a configured topology Slurm's address is only the node's name, which is ignored.
 
-    >>> place_of({"SLURM_TOPOLOGY_ADDR": "spine1.leaf3.n17"})
-    Place(domain='spine1.leaf3', topology='spine1.leaf3.n17')
-    >>> place_of({"SLURM_TOPOLOGY_ADDR": "n17"})
-    Place(domain='', topology='')
+    >>> node_location({"SLURM_TOPOLOGY_ADDR": "spine1.leaf3.n17"})
+    NodeLocation(domain='spine1.leaf3', topology='spine1.leaf3.n17')
+    >>> node_location({"SLURM_TOPOLOGY_ADDR": "n17"})
+    NodeLocation(domain='', topology='')
     """
     slurm = env.get(SLURM_VARIABLE, "")
     topology = env.get(TOPOLOGY_VARIABLE) or (slurm if "." in slurm else "")
     return NodeLocation(env.get(DOMAIN_VARIABLE) or nvlink_domain or topology.rpartition(".")[0], topology)
 
 
-def matters(env: Mapping[str, str], job: Job) -> bool:
-    """Whether ranks follow the nodes' places. Slurm tells all nodes or none; groups keep their own order."""
-    return not job.groups and (job.segment > 1 or place_of(env) != NOWHERE)
+def ranks_follow_topology(env: Mapping[str, str], job: Job) -> bool:
+    """Return whether ranks follow the nodes' locations; groups keep their order. Slurm locates all nodes or none."""
+    return not job.groups and (job.segment > 1 or node_location(env) != NOWHERE)
 
 
-async def find_place(env: Mapping[str, str], run: RunPaths) -> NodeLocation:
-    """For the greeting. Asking the GPUs takes seconds: only where whole segments of a domain are wanted."""
+async def probe_location(env: Mapping[str, str], run: RunPaths) -> NodeLocation:
+    """Return the location for the greeting. Querying the GPUs takes seconds: done only for jobs with segments."""
     if env.get(DOMAIN_VARIABLE):
-        return place_of(env)
+        return node_location(env)
     loop = asyncio.get_running_loop()
-    return place_of(env, await loop.run_in_executor(None, _asked, dict(env), run))
+    return node_location(env, await loop.run_in_executor(None, _nvlink_domain, dict(env), run))
 
 
-def _asked(env: dict[str, str], run: RunPaths) -> str | None:
+def _nvlink_domain(env: dict[str, str], run: RunPaths) -> str | None:
     return probe_nvlink_domain(env) if Job.load(run).segment > 1 else None
 
 
-def place_from(greeting: Mapping[str, Any]) -> NodeLocation:
+def location_from_greeting(greeting: Mapping[str, Any]) -> NodeLocation:
     return NodeLocation(str(greeting.get("domain", "")), str(greeting.get("topology", "")))

@@ -32,7 +32,7 @@ _LAUNCH = re.compile(r"^srun: error: Task launch for \S+ failed on node (?P<host
 
 @dataclass(frozen=True)
 class EarlyEnd:
-    """A task that the launcher saw end."""
+    """A task whose end the launcher has reported."""
 
     host: str
     rank: int | None

@@ -56,7 +56,7 @@ async def test_an_agent_refuses_a_leader_that_does_not_know_the_token() -> None:
         writer.write(json.dumps({"proof": channels._proof(b"guessed", "lead", "0123", nonce)}).encode() + b"\n")
 
     async with await asyncio.start_server(impostor, "127.0.0.1", 0) as server:
-        with pytest.raises(ChannelError, match="not our lead"):
+        with pytest.raises(ChannelError, match="not the leader of this run"):
             await join(["127.0.0.1"], server.sockets[0].getsockname()[1])
 
 
@@ -66,7 +66,7 @@ async def test_an_agent_s_proof_cannot_be_sent_back_to_it_as_the_leader_s() -> N
         writer.write(await reader.readline())
 
     async with await asyncio.start_server(mirror, "127.0.0.1", 0) as server:
-        with pytest.raises(ChannelError, match="not our lead"):
+        with pytest.raises(ChannelError, match="not the leader of this run"):
             await join(["127.0.0.1"], server.sockets[0].getsockname()[1])
 
 

@@ -25,23 +25,23 @@ def write(attempt: AttemptPaths, text: str) -> None:
 def test_a_part_is_what_its_cycle_wrote_though_later_ones_write_on(
     attempt: AttemptPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cycle_log, "CHUNK", 7)
+    monkeypatch.setattr(cycle_log, "COPY_BYTES", 7)
     logs = CycleLogs(attempt)
     logs.begin(0, "")
     write(attempt, "the first cycle's words\n")
-    first = logs.over(0)
+    first = logs.end(0)
     logs.begin(1, "a node was lost")
     write(attempt, "the second's\n")
-    second = logs.over(1)
+    second = logs.end(1)
     assert first is not None and second is not None
-    logs.keep(second)
-    logs.keep(first)
+    logs.copy(second)
+    logs.copy(first)
     assert Path(attempt.cycle_driver_log(0)).read_text() == "the first cycle's words\n"
     assert Path(attempt.cycle_driver_log(1)).read_text() == "the second's\n"
 
 
 def test_a_cycle_whose_driver_never_began_has_none(attempt: AttemptPaths) -> None:
-    assert CycleLogs(attempt).over(2) is None
+    assert CycleLogs(attempt).end(2) is None
 
 
 def test_a_copy_that_cannot_be_written_leaves_nothing_and_is_no_error(
@@ -50,9 +50,9 @@ def test_a_copy_that_cannot_be_written_leaves_nothing_and_is_no_error(
     logs = CycleLogs(attempt)
     logs.begin(0, "")
     write(attempt, "words\n")
-    part = logs.over(0)
+    part = logs.end(0)
     assert part is not None
     Path(attempt.cycle_driver_log(0)).mkdir(parents=True)  # in the way
-    logs.keep(part)
+    logs.copy(part)
     assert list(Path(attempt.cycle_driver_log(0)).parent.iterdir()) == [Path(attempt.cycle_driver_log(0))]
     assert "could not be written" in caplog.text

@@ -1,4 +1,4 @@
-"""The driver's life at its seams: what belongs to one cycle does not reach into the next."""
+"""The driver's lifecycle at the borders of cycles: the state of one cycle does not reach the next."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from muster.rundir import RunPaths
 
 
 class Life:
-    """A gang's driving, with what it feeds to the protocol."""
+    """The supervisor of a gang, with the events that it feeds to the state machine."""
 
     def __init__(self, tmp_path: Path) -> None:
         run = RunPaths(str(tmp_path / "run-20260101T000000-ab12"))
         identity = Identity(rank=0, host="n0", run=run, attempt=run.attempt(0), local=True)
-        self.protocol = SimpleNamespace(cycle=0, nodes=[], leader=0)
+        self.machine = SimpleNamespace(cycle=0, nodes=[], leader=0)
         self.fed: list[m.Event] = []
         self.heard = Heard()
         quiet = SimpleNamespace(phase=lambda text: None, event=lambda name, **fields: None, guests=[])
-        parts: Any = (identity, JOB, self.protocol, quiet, self.heard, LogTails())
-        self.driving = DriverSupervisor(LeaderContext(*parts, None, None, None, self.fed.append, None, None))  # type: ignore[arg-type]
+        parts: Any = (identity, JOB, self.machine, quiet, self.heard, LogTails())
+        self.supervisor = DriverSupervisor(LeaderContext(*parts, None, None, None, self.fed.append, None, None))  # type: ignore[arg-type]
         self.signals: list[int] = []
-        self.driving.driver.signal = self.signals.append  # type: ignore[method-assign]
+        self.supervisor.driver.signal = self.signals.append  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("how", ["its cycle is over", "it has left"])
 async def test_a_stall_whose_driver_is_gone_when_the_stacks_are_kept_concerns_nobody(tmp_path: Path, how: str) -> None:
     life = Life(tmp_path)
-    stalled = asyncio.ensure_future(life.driving._stalled(60.0))
+    stalled = asyncio.ensure_future(life.supervisor._on_stall(60.0))
     await asyncio.sleep(0)
     if how == "its cycle is over":
-        life.protocol.cycle = 1
+        life.machine.cycle = 1
     else:
-        life.driving._left.set()
+        life.supervisor._driver_ended.set()
     life.heard.stacks.set_result([False])
     await asyncio.wait_for(stalled, 120)
-    assert (life.fed, life.signals, life.driving._stalling) == ([], [], None)
+    assert (life.fed, life.signals, life.supervisor._stall_reason) == ([], [], None)
 
 
 async def test_a_stall_is_told_when_the_stacks_are_kept(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.heard.stacks.set_result([True])
-    await asyncio.wait_for(life.driving._stalled(60.0), 120)
+    await asyncio.wait_for(life.supervisor._on_stall(60.0), 120)
     assert [type(event) for event in life.fed] == [m.DriverStalled] and life.signals == []
 
 
 async def test_the_gang_after_a_lost_node_waits_until_that_is_fenced(tmp_path: Path) -> None:
     life = Life(tmp_path)
-    life.driving.lost(1, last_heard=1000.0)
-    life.driving.lost(2, last_heard=900.0)
-    assert life.driving._new_driver()._fenced() == 1012.0  # type: ignore[union-attr]
+    life.supervisor.on_node_lost(1, last_heard=1000.0)
+    life.supervisor.on_node_lost(2, last_heard=900.0)
+    assert life.supervisor._new_driver()._fenced() == 1012.0  # type: ignore[union-attr]

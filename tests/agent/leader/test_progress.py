@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster import progress
-from muster.agent.leader.progress import LONG_S, ProgressTracker
+from muster.agent.leader.progress import SILENT_PROGRESS_S, ProgressTracker
 
 
 @pytest.fixture
@@ -20,44 +20,44 @@ def beat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_driver_that_never_beats_has_made_progress_once_it_ran_for_long(beat: Path) -> None:
-    progress_tracker = ProgressTracker(str(beat))
-    progress_tracker.begin(0, 100.0)
-    assert progress_tracker.look(100.0 + LONG_S - 1) is None
-    assert progress_tracker.look(100.0 + LONG_S) == 0
-    progress_tracker.begin(1, 1000.0)
-    assert progress_tracker.look(1001.0) is None
+    tracker = ProgressTracker(str(beat))
+    tracker.begin(0, 100.0)
+    assert tracker.poll(100.0 + SILENT_PROGRESS_S - 1) is None
+    assert tracker.poll(100.0 + SILENT_PROGRESS_S) == 0
+    tracker.begin(1, 1000.0)
+    assert tracker.poll(1001.0) is None
 
 
 def test_a_beat_is_progress_of_its_own_cycle_alone(beat: Path) -> None:
-    progress_tracker = ProgressTracker(str(beat))
-    progress_tracker.begin(0, 0.0)
+    tracker = ProgressTracker(str(beat))
+    tracker.begin(0, 0.0)
     progress.beat()
-    assert progress_tracker.look(1.0) == 0
-    progress_tracker.begin(1, 2.0)
-    assert progress_tracker.look(3.0) is None
-    assert progress_tracker.look(2.0 + LONG_S) is None  # it is known to beat: that it does not is no progress
+    assert tracker.poll(1.0) == 0
+    tracker.begin(1, 2.0)
+    assert tracker.poll(3.0) is None
+    assert tracker.poll(2.0 + SILENT_PROGRESS_S) is None  # it is known to beat: that it does not is no progress
     os.utime(beat, ns=(1, 1))
-    assert progress_tracker.look(4.0) == 1
+    assert tracker.poll(4.0) == 1
 
 
 def test_with_steps_only_a_higher_one_than_in_any_cycle_before_is_progress(beat: Path) -> None:
-    progress_tracker = ProgressTracker(str(beat))
+    tracker = ProgressTracker(str(beat))
     for cycle, (steps, further) in enumerate([([1, 2, 30], True), ([11, 30], False), ([30, 31], True), ([5], False)]):
-        progress_tracker.begin(cycle, 0.0)
+        tracker.begin(cycle, 0.0)
         for step in steps:
             progress.beat(step=step)
-            seen = progress_tracker.look(1.0)
+            seen = tracker.poll(1.0)
         assert (seen == cycle) is further
 
 
 def test_a_later_leader_knows_the_steps_before_it_from_the_file(beat: Path) -> None:
     progress.beat(step=30)
-    progress_tracker = ProgressTracker(str(beat))
-    progress_tracker.begin(1, 0.0)
+    tracker = ProgressTracker(str(beat))
+    tracker.begin(1, 0.0)
     progress.beat(step=12)
-    assert progress_tracker.look(1.0) is None
+    assert tracker.poll(1.0) is None
     progress.beat(step=31)
-    assert progress_tracker.look(1.0) == 1
+    assert tracker.poll(1.0) == 1
 
 
 def test_a_beat_without_a_step_keeps_the_last_one_and_is_seen(beat: Path) -> None:
@@ -69,13 +69,13 @@ def test_a_beat_without_a_step_keeps_the_last_one_and_is_seen(beat: Path) -> Non
 
 
 def test_what_the_nodes_of_a_gang_tell_counts_as_beats(beat: Path) -> None:
-    progress_tracker = ProgressTracker(str(beat))
-    progress_tracker.begin(0, 0.0)
-    assert progress_tracker.look(1.0) is None
-    progress_tracker.told(7)
-    assert progress_tracker.look(2.0) == 0
-    progress_tracker.begin(1, 3.0)
-    progress_tracker.told(7)  # no further than the cycle before
-    assert progress_tracker.look(3.0 + LONG_S) is None
-    progress_tracker.told(8)
-    assert progress_tracker.look(5.0) == 1
+    tracker = ProgressTracker(str(beat))
+    tracker.begin(0, 0.0)
+    assert tracker.poll(1.0) is None
+    tracker.on_beat(7)
+    assert tracker.poll(2.0) == 0
+    tracker.begin(1, 3.0)
+    tracker.on_beat(7)  # no further than the cycle before
+    assert tracker.poll(3.0 + SILENT_PROGRESS_S) is None
+    tracker.on_beat(8)
+    assert tracker.poll(5.0) == 1

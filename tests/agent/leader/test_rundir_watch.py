@@ -13,12 +13,12 @@ from muster.rundir.startup_heartbeat import write_startup_heartbeat
 
 def test_a_node_that_has_not_arrived_is_given_up_when_its_heartbeat_has_stood_still_for_long(tmp_path: Path) -> None:
     attempt = identity(tmp_path, 0).attempt
-    outside = RunDirectoryWatch(attempt, STARTUP_LOSS_S / 2)
+    watch = RunDirectoryWatch(attempt, STARTUP_LOSS_S / 2)
     for rank in (1, 2, FIRST_LEADER_CANDIDATES + 1):
         write_startup_heartbeat(attempt, rank, "1")
     expected = [1, 2, 3, FIRST_LEADER_CANDIDATES + 1]  # the third has no heartbeat, and of the last one none is awaited
-    for look in range(2):
-        write_startup_heartbeat(attempt, 2, f"{look}")
-        assert outside.silent(expected) == set()
+    for poll in range(2):
+        write_startup_heartbeat(attempt, 2, f"{poll}")
+        assert watch.silent(expected) == set()
     write_startup_heartbeat(attempt, 2, "goes on")
-    assert outside.silent(expected) == {1}
+    assert watch.silent(expected) == {1}

@@ -101,14 +101,14 @@ def leader(
 def test_the_network_that_slurm_uses_comes_first_and_needs_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     where = leader(monkeypatch, None, {"SLURM_LAUNCH_NODE_IPADDR": "10.1.0.7"}, local=False)
     assert where.addresses[0] == "10.1.0.7" and where.addresses[-1] == "127.0.0.1"
-    assert where.patience() is not None
+    assert where.peer_timeout() is not None
 
 
 def test_of_several_networks_the_head_is_on_the_one_most_nodes_came_by(monkeypatch: pytest.MonkeyPatch) -> None:
     where = leader(monkeypatch, "ib0,eth0", {"SLURM_LAUNCH_NODE_IPADDR": "192.168.1.7"}, local=False)
-    assert where.patience() is None, "nobody knows whether the first is reached: wait for proof"
-    assert where.of_the_head(["192.168.1.7", "10.1.0.7", "192.168.1.7"]) == "192.168.1.7"
-    assert where.of_the_head([]) == "10.1.0.7"
+    assert where.peer_timeout() is None, "nobody knows whether the first is reached: wait for proof"
+    assert where.head_address(["192.168.1.7", "10.1.0.7", "192.168.1.7"]) == "192.168.1.7"
+    assert where.head_address([]) == "10.1.0.7"
 
 
 def test_virtual_nodes_of_one_machine_meet_on_loopback_whatever_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:

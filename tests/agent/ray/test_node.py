@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from muster.agent.log_collection import AT_ONCE, PAUSE_S, LogCollection
+from muster.agent.log_collection import GROUP_NODES, GROUP_PAUSE_S, LogCollection
 from muster.agent.ray import RayNode, RayPaths, node
 from muster.agent.ray.labels import NodeFacts
 from muster.agent.ray.ports import LOCAL_BLOCK_SIZE, HeldBlock, bind, take_block
@@ -129,7 +129,7 @@ async def test_a_stop_after_a_further_try_could_not_begin_ends_nothing_twice(wat
 
 
 async def test_a_stop_while_a_failed_try_waits_for_its_turn_to_keep_logs_does_not_wait_with_it(tmp_path: Path) -> None:
-    watched = Watched(tmp_path, rank=int(LONG_S / PAUSE_S) * AT_ONCE, logs="always")
+    watched = Watched(tmp_path, rank=int(LONG_S / GROUP_PAUSE_S) * GROUP_NODES, logs="always")
     await watched.fail_once()
     await until(lambda: not is_open(watched.commands) and not watched.supervisors())
     assert (watched.temp / "ray.0").exists()

@@ -41,7 +41,7 @@ class Heard:
         for rank in ranks:
             self.send(rank, kind, **fields)
 
-    async def all_answer(self) -> None:
+    async def wait_for_all_answers(self) -> None:
         await self.answer.wait()
 
     def of(self, kind: str) -> list[tuple[int, dict[str, Any]]]:

@@ -1,13 +1,13 @@
-"""The control channel: one TCP connection per agent, JSON lines, both ends proving that they know the run's token.
+"""The control channel: one TCP connection per agent with JSON lines. Both ends prove that they know the run's token.
 
     lead -> agent   {"nonce": a}
     agent -> lead   {"nonce": b, "proof": hmac(token, "agent" a b), "rank": ..}
     lead -> agent   {"proof": hmac(token, "lead" a b)}          or the connection ends
     agent -> lead   {"chosen": true}                            on one connection; it ends the others
 
-The token itself never travels. The agent checks the leader too: with several addresses tried at once, one of them may
-be another host's listener on the same port. Several may be the leader's: the agent chooses, since only one side may,
-and the two need not see the handshakes complete in the same order.
+The token itself is never sent. The agent also authenticates the leader: of several addresses tried at once, one may
+belong to another host's listener on the same port. If several reach the leader, only the agent chooses one, since the
+two sides may see the handshakes complete in different orders.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import Any
 from muster.election.membership import FENCE_S
 
 HANDSHAKE_TIMEOUT_S = 5.0
-HEARTBEAT_INTERVAL_S = 2.5  # the leader speaks at least this often, and is answered at once
-HEARTBEAT_TIMEOUT_S = FENCE_S  # who has not been heard for this long is taken for lost, and has been fenced by then
+HEARTBEAT_INTERVAL_S = 2.5  # the leader sends at least this often; agents answer at once
+HEARTBEAT_TIMEOUT_S = FENCE_S  # a peer that is silent for this long counts as lost, and has been fenced by then
 MESSAGE_MAX_BYTES = 1 << 20
-HEAD_START_S = 0.25  # before the next address is tried too: where several work, all agents shall choose the same
+ADDRESS_HEAD_START_S = 0.25  # before the next address is tried: of several that work, all agents choose the same
 
-# What a handshake with a stranger may end in. RecursionError: JSON nested ten thousand deep.
+# Errors of a handshake with an unknown peer. RecursionError: JSON nested ten thousand levels deep.
 _HANDSHAKE_ERRORS = (OSError, ValueError, KeyError, TypeError, RecursionError, asyncio.TimeoutError)
 
 
@@ -38,34 +38,34 @@ class ChannelError(Exception):
     """No authenticated connection could be made."""
 
 
-def line_of(kind: str, fields: Mapping[str, Any]) -> bytes:
-    """A message as it is sent."""
+def encode(kind: str, fields: Mapping[str, Any]) -> bytes:
+    """Return the message as the line that is sent."""
     return json.dumps({"type": kind, **fields}).encode() + b"\n"
 
 
 class Channel:
-    """An authenticated connection; `receive` returns None when the other side is gone or has fallen silent."""
+    """An authenticated connection. `receive` returns None when the peer has disconnected or timed out."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self.timed_out = False  # how it was lost: no word for too long, or an ended connection
+        self.timed_out = False  # the peer was lost by silence, not by the end of the connection
 
     @property
     def local_address(self) -> str:
-        """This end's address: one that the other end has proved it can reach."""
-        return _plain(self._writer.get_extra_info("sockname")[0])
+        """This end's address, which the peer has proved to reach."""
+        return _without_mapping(self._writer.get_extra_info("sockname")[0])
 
     @property
     def open(self) -> bool:
         return not self._writer.is_closing()
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Queue a message; a lost peer is noticed by `receive`."""
-        self.send_line(line_of(kind, fields))
+        """Queue a message. `receive` detects a lost peer."""
+        self.send_line(encode(kind, fields))
 
     def send_line(self, line: bytes) -> None:
-        """Queue a message that `line_of` has made."""
+        """Queue a message from `encode`."""
         if self.open:
             self._writer.write(line)
 
@@ -80,7 +80,7 @@ class Channel:
             return None
 
     async def beat(self) -> None:
-        """Keep the other side sure of us, until the connection is closed."""
+        """Send heartbeats until the connection is closed."""
         while not self._writer.is_closing():
             self.send("beat")
             await asyncio.sleep(HEARTBEAT_INTERVAL_S)
@@ -94,7 +94,7 @@ class Channel:
 
 
 def listen(loopback_only: bool) -> socket.socket:
-    """A listening socket on a port of the kernel's choice, for IPv4 and IPv6 alike where there are both."""
+    """Return a listening socket on a port chosen by the kernel, for IPv4 and, where available, IPv6."""
     if loopback_only:
         return socket.create_server(("127.0.0.1", 0), backlog=4096)
     if socket.has_dualstack_ipv6():
@@ -105,15 +105,15 @@ def listen(loopback_only: bool) -> socket.socket:
 async def accept(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: bytes
 ) -> tuple[Channel, dict[str, Any]] | None:
-    """The leader's half of the handshake: the channel and the agent's greeting, or None for a stranger."""
+    """Do the leader's half of the handshake. Return the channel and the agent's greeting; None for an unknown peer."""
     ours = secrets.token_hex(16)
     try:
-        await _say(writer, {"nonce": ours})
-        greeting = await _hear(reader)
+        await _write_message(writer, {"nonce": ours})
+        greeting = await _read_message(reader)
         if not hmac.compare_digest(str(greeting["proof"]), _proof(token, "agent", ours, greeting["nonce"])):
             raise ChannelError("wrong token")
-        await _say(writer, {"proof": _proof(token, "lead", ours, greeting["nonce"])})
-        await _hear(reader)
+        await _write_message(writer, {"proof": _proof(token, "lead", ours, greeting["nonce"])})
+        await _read_message(reader)
     except (ChannelError, *_HANDSHAKE_ERRORS):
         writer.close()
         return None
@@ -121,17 +121,20 @@ async def accept(
 
 
 async def connect(addresses: Sequence[str], port: int, token: bytes, greeting: dict[str, Any]) -> Channel:
-    """Try every address, each with a short head start before the next; the first that proves to be our leader wins."""
+    """Connect to every address, each with a head start before the next, and return the first authenticated channel.
+
+    Raises ChannelError, with the reason of every address, if no address leads to this run's leader.
+    """
     tries = [
-        asyncio.ensure_future(_try(address, port, token, greeting, after=HEAD_START_S * place))
-        for place, address in enumerate(addresses)
+        asyncio.ensure_future(_connect_one(address, port, token, greeting, delay=ADDRESS_HEAD_START_S * index))
+        for index, address in enumerate(addresses)
     ]
     chosen, errors = None, []
     try:
         for done in asyncio.as_completed(tries):
             try:
                 chosen = await done
-                await _say(chosen._writer, {"chosen": True})
+                await _write_message(chosen._writer, {"chosen": True})
                 return chosen
             except (ChannelError, *_HANDSHAKE_ERRORS) as error:
                 chosen = None
@@ -143,18 +146,18 @@ async def connect(addresses: Sequence[str], port: int, token: bytes, greeting: d
     raise ChannelError(f"the leader answered at none of {', '.join(addresses)} port {port}: {'; '.join(errors)}")
 
 
-async def _try(address: str, port: int, token: bytes, greeting: dict[str, Any], after: float) -> Channel:
-    await asyncio.sleep(after)
+async def _connect_one(address: str, port: int, token: bytes, greeting: dict[str, Any], delay: float) -> Channel:
+    await asyncio.sleep(delay)
     reader, writer = await asyncio.wait_for(
         asyncio.open_connection(address, port, limit=MESSAGE_MAX_BYTES), HANDSHAKE_TIMEOUT_S
     )
     try:
-        theirs, ours = (await _hear(reader))["nonce"], secrets.token_hex(16)
-        await _say(writer, {**greeting, "nonce": ours, "proof": _proof(token, "agent", theirs, ours)})
-        answer = await _hear(reader)
+        theirs, ours = (await _read_message(reader))["nonce"], secrets.token_hex(16)
+        await _write_message(writer, {**greeting, "nonce": ours, "proof": _proof(token, "agent", theirs, ours)})
+        answer = await _read_message(reader)
         if not hmac.compare_digest(str(answer["proof"]), _proof(token, "lead", theirs, ours)):
-            raise ChannelError(f"{address} is not our lead")
-    except BaseException:  # cancellation included: another address was quicker
+            raise ChannelError(f"{address} is not the leader of this run")
+    except BaseException:  # including cancellation, when another address was faster
         writer.close()
         raise
     return Channel(reader, writer)
@@ -164,12 +167,12 @@ def _proof(token: bytes, side: str, leader_nonce: str, agent_nonce: str) -> str:
     return hmac.new(token, f"{side} {leader_nonce} {agent_nonce}".encode(), hashlib.sha256).hexdigest()
 
 
-async def _say(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
+async def _write_message(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
     writer.write(json.dumps(message).encode() + b"\n")
     await asyncio.wait_for(writer.drain(), HANDSHAKE_TIMEOUT_S)
 
 
-async def _hear(reader: asyncio.StreamReader) -> dict[str, Any]:
+async def _read_message(reader: asyncio.StreamReader) -> dict[str, Any]:
     line = await asyncio.wait_for(reader.readline(), HANDSHAKE_TIMEOUT_S)
     if not line:
         raise ChannelError("connection closed during the handshake")
@@ -177,6 +180,6 @@ async def _hear(reader: asyncio.StreamReader) -> dict[str, Any]:
     return message
 
 
-def _plain(address: str) -> str:
-    """An IPv4 address that came over a dual-stack socket, without its ::ffff: prefix and without a zone."""
+def _without_mapping(address: str) -> str:
+    """Remove the ::ffff: prefix, which a dual-stack socket adds to an IPv4 address, or the zone."""
     return address[7:] if address.startswith("::ffff:") else address.partition("%")[0]

@@ -25,7 +25,7 @@ class HangDetector:
 
     def look(self, running: Collection[int], now: float) -> SilentRank | None:
         """Of the processes that still run, the one that has been silent longest, if that is too long."""
-        silent = [local for local in running if self._stalls[local].look(now)]
+        silent = [local for local in running if self._stalls[local].poll(now)]
         if not silent:
             return None
         longest = min(silent, key=lambda local: self._stalls[local].since)

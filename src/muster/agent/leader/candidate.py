@@ -1,4 +1,4 @@
-"""The claim to a term: listen, publish where with one atomic link, and see who joins."""
+"""A candidate for a term: listens, claims the term by publishing its address atomically, and admits members."""
 
 from __future__ import annotations
 
@@ -19,38 +19,36 @@ from muster.rundir import AttemptPaths, create_exclusive, read_record
 
 
 @dataclass(frozen=True)
-class Joined:
-    """A member as it came: what it said of itself, and when we last spoke to it."""
+class JoinedMember:
+    """A member's greeting, and when the last message that it answered was sent."""
 
     greeting: dict[str, Any]
-    spoken: float
+    sent: float
 
 
 class Candidate:
-    """From the claim on; the leader that takes the seat finds everybody who has joined by then in `joined`."""
+    """Collects the members that join it (`joined`) and their messages (`messages`) for the leader it becomes."""
 
     def __init__(self, identity: Identity, job: Job, token: bytes, term: int, membership: Membership) -> None:
         self._identity, self._membership, self.term = identity, membership, term
-        self.members = Connections(identity, token)
-        self.members.refusal = lambda rank, host: None if rank in range(job.step_nodes) else f"there is no rank {rank}"
+        self.connections = Connections(identity, token)
+        ranks = range(job.step_nodes)
+        self.connections.refusal = lambda rank, host: None if rank in ranks else f"there is no rank {rank}"
         self.leader_address = LeaderAddress(identity, job.interface, os.environ)
-        self.joined: dict[int, Joined] = {}
-        self.heard: list[tuple[int, dict[str, Any]]] = []  # from members, for the leader that takes the seat
-        self.term_start, self.membership = (
-            TermStart(leader=identity.rank),
-            membership,
-        )  # as term 0 begins; a later one has to win
-        self._candidacy = Campaign(term, identity.rank, membership)
+        self.joined: dict[int, JoinedMember] = {}
+        self.messages: list[tuple[int, dict[str, Any]]] = []  # from members, for the leader
+        self.term_start, self.membership = TermStart(leader=identity.rank), membership  # `win` replaces them
+        self._campaign = Campaign(term, identity.rank, membership)
         self._changed = asyncio.Event()
-        self.tasks: set[asyncio.Future[Any]] = set()  # also those of the connections
-        self.members.on_task = self._background
-        self.members.on_join, self.members.on_answer = self._join, self._answer
-        self.members.on_loss = self._loss
-        self.members.on_message = lambda rank, message: self.heard.append((rank, message))
+        self.tasks: set[asyncio.Future[Any]] = set()  # including those of the connections
+        self.connections.on_task = self._background
+        self.connections.on_join, self.connections.on_answer = self._on_join, self._on_answer
+        self.connections.on_loss = self._on_loss
+        self.connections.on_message = lambda rank, message: self.messages.append((rank, message))
 
     async def claim(self) -> bool:
-        """False when another node has this term."""
-        port = await self.members.listen()
+        """Claim the term and return whether it succeeded; False if another node has claimed it."""
+        port = await self.connections.listen()
         record = {
             "term": self.term,
             "rank": self._identity.rank,
@@ -61,44 +59,44 @@ class Candidate:
         }
         loop = asyncio.get_running_loop()
         if await loop.run_in_executor(None, create_exclusive, self._identity.attempt.leader(self.term), record):
-            self._background(self.members.beat())
+            self._background(self.connections.beat())
             return True
-        self.members.close_all()
+        self.connections.close_all()
         return False
 
     async def win(self, reason: str) -> bool:
-        """Whether a majority joins in time; if not, those who did are released."""
+        """Wait for a majority and return whether it joined in time; if not, release the members that did."""
         deadline = time.monotonic() + ELECT_S
-        while not self._candidacy.won:
+        while not self._campaign.won:
             self._changed.clear()
             try:
                 await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
             except asyncio.TimeoutError:
-                await self.members.release("retire")
-                self.leave()
+                await self.connections.release("retire")
+                self.cancel_tasks()
                 return False
         without_progress = cycles_without_progress(self._identity.attempt)
-        self.term_start = replace(self._candidacy.term_start(reason), without_progress=without_progress)
-        self.membership = self._candidacy.new_membership()
+        self.term_start = replace(self._campaign.term_start(reason), without_progress=without_progress)
+        self.membership = self._campaign.new_membership()
         return True
 
-    def leave(self) -> None:
+    def cancel_tasks(self) -> None:
         for task in self.tasks:
             task.cancel()
 
-    def _join(self, rank: int, greeting: dict[str, Any], spoken: float) -> None:
-        self.joined[rank] = Joined(greeting, spoken)
+    def _on_join(self, rank: int, greeting: dict[str, Any], sent: float) -> None:
+        self.joined[rank] = JoinedMember(greeting, sent)
         known = greeting.get("charter")
-        self._candidacy.joins(rank, Membership.from_record(known) if known else self._membership, spoken)
+        self._campaign.joins(rank, Membership.from_record(known) if known else self._membership, sent)
         self._changed.set()
 
-    def _answer(self, rank: int, sent: float | None, version: int) -> None:
+    def _on_answer(self, rank: int, sent: float | None, version: int) -> None:
         if rank in self.joined and sent is not None:
-            self.joined[rank] = Joined(self.joined[rank].greeting, sent)
+            self.joined[rank] = JoinedMember(self.joined[rank].greeting, sent)
 
-    def _loss(self, rank: int, how: str) -> None:
+    def _on_loss(self, rank: int, reason: str) -> None:
         self.joined.pop(rank, None)
-        self._candidacy.leaves(rank)
+        self._campaign.leaves(rank)
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -107,7 +105,7 @@ class Candidate:
 
 
 def cycles_without_progress(attempt: AttemptPaths) -> int:
-    """How many of the last cycles, in a row, made no progress, as the leader before has published."""
+    """Return the number of consecutive last cycles without progress, from the previous leader's status."""
     terms = attempt.terms()
     cycles = read_record(attempt.status(terms[-1])).get("cycles", []) if terms else []
     return next((count for count, cycle in enumerate(reversed(cycles)) if cycle.get("progress")), len(cycles))

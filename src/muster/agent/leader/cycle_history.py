@@ -1,4 +1,4 @@
-"""The run's cycles as the status shows them: when each began and ended, why, and who was in it."""
+"""The run's cycles as the status shows them: start, end, reason and members of each."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from muster.lifecycle.states import ENDED, RunState
 
 
 class CycleHistory:
-    """Looks at the protocol after every event: a cycle's members are to be seen only while it lasts."""
+    """Updated after every event: the state machine knows a cycle's members only while the cycle lasts."""
 
-    def __init__(self, protocol: RunStateMachine, before: Sequence[dict[str, Any]] = ()) -> None:
-        """`before`: what a leader before this one has published of them."""
-        self._protocol = protocol
-        self._seen = -1
-        self.entries: list[dict[str, Any]] = list(before)[: protocol.cycle]
+    def __init__(self, machine: RunStateMachine, before: Sequence[dict[str, Any]] = ()) -> None:
+        """`before`: the entries that previous leaders have published."""
+        self._machine = machine
+        self._seen_role_changes = -1
+        self.entries: list[dict[str, Any]] = list(before)[: machine.cycle]
 
-    def look(self, now: float) -> None:
-        protocol = self._protocol
-        if not self.entries or self.entries[-1]["cycle"] < protocol.cycle:
-            self._end(now, protocol.restart_reason)
+    def update(self, now: float) -> None:
+        machine = self._machine
+        if not self.entries or self.entries[-1]["cycle"] < machine.cycle:
+            self._end(now, machine.restart_reason)
             entry: dict[str, Any] = {
-                "cycle": protocol.cycle,
+                "cycle": machine.cycle,
                 "start": now,
                 "end": None,
                 "reason": None,
@@ -32,20 +32,20 @@ class CycleHistory:
                 "spares": [],
             }
             self.entries.append({**entry, "log_start": None, "progress": False})
-        self.entries[-1]["progress"] = protocol.progressed
-        if protocol.role_changes != self._seen and protocol.state in (RunState.STARTING, RunState.RUNNING):
-            self._seen = protocol.role_changes
-            self._note_members()
-        if protocol.state in ENDED and protocol.outcome is not None:
-            self._end(now, protocol.outcome.end_reason)
+        self.entries[-1]["progress"] = machine.progressed
+        if machine.role_changes != self._seen_role_changes and machine.state in (RunState.STARTING, RunState.RUNNING):
+            self._seen_role_changes = machine.role_changes
+            self._record_members()
+        if machine.state in ENDED and machine.outcome is not None:
+            self._end(now, machine.outcome.end_reason)
 
     def _end(self, now: float, reason: str) -> None:
         if self.entries and self.entries[-1]["end"] is None:
             self.entries[-1].update(end=now, reason=reason)
 
-    def _note_members(self) -> None:
-        """Hosts: the members by their rank in the cycle."""
-        nodes = self._protocol.nodes
+    def _record_members(self) -> None:
+        """Record the hosts of the members, in the order of their ranks in the cycle, and of the spares."""
+        nodes = self._machine.nodes
         members = sorted((node.logical, node.host) for node in nodes if node.logical is not None)
         self.entries[-1]["members"] = [host for _, host in members]
         self.entries[-1]["spares"] = [node.host for node in nodes if node.role is Role.SPARE and node.here]

@@ -1,4 +1,4 @@
-"""Each cycle's part of the driver's log, beside the one log that everybody follows, in a run with several cycles."""
+"""Copies of each cycle's part of the driver's log, beside the one log of all cycles."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from muster.rundir import AttemptPaths
 
 logger = logging.getLogger(__name__)
 
-CHUNK = 1 << 20
+COPY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class CycleLogPart:
-    """Bytes of the log, from where the cycle began to where it ended."""
+    """The byte range of a cycle in the driver's log."""
 
     cycle: int
     start: int
@@ -25,27 +25,27 @@ class CycleLogPart:
 
 
 class CycleLogs:
-    """`begin` and `over` are called in order on one thread, the copying may take its time on another."""
+    """`begin` and `end` are called in order on one thread; `copy` may run on another."""
 
     def __init__(self, attempt: AttemptPaths) -> None:
         self._attempt = attempt
         self._starts: dict[int, int] = {}
 
     def begin(self, cycle: int, reason: str) -> int:
-        """Where in the log this cycle's output begins."""
+        """Mark the start of the cycle in the log and return its offset."""
         self._starts[cycle] = mark_cycle(self._attempt.driver_log, cycle, reason)
         return self._starts[cycle]
 
-    def over(self, cycle: int) -> CycleLogPart | None:
-        """The cycle's part, before anybody writes more; None if its driver never began."""
+    def end(self, cycle: int) -> CycleLogPart | None:
+        """Return the cycle's part, before the next cycle writes; None if its driver never began."""
         if cycle not in self._starts:
             return None
         with contextlib.suppress(OSError), open(self._attempt.driver_log, "rb") as file:
             return CycleLogPart(cycle, self._starts[cycle], file.seek(0, os.SEEK_END))
         return None
 
-    def keep(self, part: CycleLogPart) -> None:
-        """Copy it, whole or not at all. A disk that is full costs the copy and nothing else."""
+    def copy(self, part: CycleLogPart) -> None:
+        """Copy the part, completely or not at all; a failure (a full disk) is only logged."""
         path = self._attempt.cycle_driver_log(part.cycle)
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -61,6 +61,6 @@ def _copy(log: str, part: CycleLogPart, target: str) -> None:
     with open(log, "rb") as source, open(target, "wb") as copy:
         source.seek(part.start)
         left = part.end - part.start
-        while left > 0 and (data := source.read(min(left, CHUNK))):
+        while left > 0 and (data := source.read(min(left, COPY_BYTES))):
             copy.write(data)
             left -= len(data)

@@ -1,4 +1,4 @@
-"""The driver: the user's command, a child of the leader, in a scope of its own."""
+"""The driver: the user's command, started by the leader in a separate scope."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from muster.process import Exit, Left, ManagedProcess, Scope, SpawnError
 
 logger = logging.getLogger(__name__)
 
-LEFTOVER_GRACE_S = 0.5  # for what the driver left behind when it ended
+LEFTOVER_GRACE_S = 0.5  # for processes that the driver left when it ended
 
 
 def mark_cycle(log: str, cycle: int, reason: str) -> int:
-    """Tell the cycles apart in the one log that everybody follows; returns where this one's output begins."""
+    """Write a line that separates the cycles in the driver's log; return the offset of this cycle's output."""
     with contextlib.suppress(OSError), open(log, "ab") as file:
         if cycle:
             line = reason.splitlines()[0] if reason else "restarted"
@@ -28,21 +28,21 @@ def mark_cycle(log: str, cycle: int, reason: str) -> int:
 
 
 class Driver:
-    """Starts the command, waits for it, and ends all that is left of it."""
+    """Starts the command, waits for it, and ends all its processes."""
 
     def __init__(self, log: str) -> None:
-        """Begins to open the scope: the driver is to start the moment the last node is ready."""
+        """Start to open the scope, so that the driver starts as soon as the last node is ready."""
         self._log = log
         self._scope = Scope("driver")
-        self._scope.on_left = self._tell_left
+        self._scope.on_left = self._report_unended
         self.on_unended: Callable[[str], None] = lambda text: None
         self._opening = asyncio.ensure_future(self._scope.open())
         self._process: ManagedProcess | None = None
-        self._held: list[int] | None = None  # signals that came while the command was being started
+        self._held: list[int] | None = None  # signals received while the command was being started
         self._ending: asyncio.Future[None] | None = None
 
     async def run(self, command: list[str], env: dict[str, str], cwd: str) -> Exit:
-        """Returns when the command has ended and nothing of it is left, but for what KILL cannot end."""
+        """Run the command; return when it and all its processes have ended, except those that SIGKILL cannot end."""
         opened = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         log = await asyncio.get_running_loop().run_in_executor(None, os.open, self._log, opened, 0o644)
         try:
@@ -55,7 +55,7 @@ class Driver:
         except SpawnError as error:
             if self._scope.lost:
                 return Exit()
-            if self._ending is not None:  # the scope was closed before the command had begun
+            if self._ending is not None:  # the scope was closed before the command started
                 return Exit(signal=signal.SIGTERM)
             os.write(log, f"muster: the driver could not be started: {error}\n".encode())
             return Exit(code=NOT_STARTED)
@@ -66,21 +66,21 @@ class Driver:
         return exit
 
     def failure_source(self, leader: int) -> tuple[int, str]:
-        """The node and the log that tell more of why it failed."""
+        """Return the node and the log that show why the driver failed."""
         return leader, self._log
 
     def signal(self, signum: int) -> None:
-        """To the command's whole group; nothing before it has begun or after it has ended."""
+        """Send the signal to the command's process group while it runs."""
         if self._process is not None:
             self._process.signal(signum)
-        elif self._held is not None:  # it may run already: the supervisor's word of it is on its way
+        elif self._held is not None:  # it may run already: the supervisor's report is on its way
             self._held.append(signum)
 
     def end(self, grace: float) -> None:
-        """TERM now, KILL after the grace; `run` then returns."""
+        """Send SIGTERM now and SIGKILL after `grace` seconds; `run` then returns."""
         self._ending = asyncio.ensure_future(self.close(grace))
 
-    def _tell_left(self, left: Sequence[Left]) -> None:
+    def _report_unended(self, left: Sequence[Left]) -> None:
         for one in left:
             logger.warning("%s", one)
             self.on_unended(str(one))

@@ -1,4 +1,4 @@
-"""The driver's life, cycle after cycle: started when it may be, watched, ended; and what is kept and told of it."""
+"""The driver's lifecycle in every cycle: start, progress and stall checks, end, and what is published of it."""
 
 from __future__ import annotations
 
@@ -30,183 +30,188 @@ from muster.lifecycle.state_machine import RunStateMachine
 from muster.lifecycle.states import RunState
 from muster.process import Exit
 
-UNKILLABLE_S = 5.0
-ABORT_S = 3.0  # for a stalled driver to print its stacks
-PROGRESS_S = 2.0
-KEEP_LOG_S = 5.0  # the outcome does not wait longer for a copy of the last cycle's log
-STACKS_S = 45.0  # for all nodes to write their stacks
+CLOSE_TIMEOUT_S = 5.0  # an unkillable driver must not delay the outcome for longer
+ABORT_TIMEOUT_S = 3.0  # for a stalled driver to print its stacks
+PROGRESS_READ_TIMEOUT_S = 2.0  # a filesystem that hangs must not delay the end of the driver for longer
+LOG_COPY_TIMEOUT_S = 5.0  # the outcome does not wait longer for a copy of the last cycle's log
+STACKS_TIMEOUT_S = 45.0  # for all nodes to write their stacks
 
 
 @dataclass(frozen=True)
 class LeaderContext:
-    """What the driver's life takes place in: the leader's own parts."""
+    """The parts of the leader that the driver's lifecycle uses."""
 
     identity: Identity
     job: Job
-    protocol: RunStateMachine
+    machine: RunStateMachine
     publisher: StatusPublisher
-    members: Connections
+    connections: Connections
     tails: LogTails
     off_loop: Callable[..., Awaitable[Any]]
     watch: Callable[[asyncio.Future[Any]], None]
     own_address: Callable[[], Awaitable[str]]
     feed: Callable[[m.Event], None]
     feed_failure: Callable[[m.Event, int, str, str, list[str]], None]
-    services: Callable[[int], dict[str, str]]  # where they are, for a process on this node
+    services: Callable[[int], dict[str, str]]  # environment variables of the services, for a node
 
 
 class DriverSupervisor:
-    """One driver, or gang, at a time; `cluster` is the Ray cluster under it."""
+    """Runs one driver, or gang, at a time; `cluster` is its Ray cluster."""
 
-    def __init__(self, around: LeaderContext) -> None:
-        self._around = around
-        attempt = around.identity.attempt
-        self.cluster = RayCluster(around.identity, around.job)
-        self._fenced = 0.0  # when what lost nodes still ran has ended for sure
+    def __init__(self, context: LeaderContext) -> None:
+        self._context = context
+        attempt = context.identity.attempt
+        self.cluster = RayCluster(context.identity, context.job)
+        self._fenced = 0.0  # when the processes of all lost nodes have ended
         self.driver = self._new_driver()
-        self._guests = Guests(around.identity, around.publisher, around.off_loop, around.watch)
+        self._guests = Guests(context.identity, context.publisher, context.off_loop, context.watch)
         self._logs, self._progress_tracker = CycleLogs(attempt), ProgressTracker(attempt.beat)
-        self._stall: StallDetector | None = None  # while the driver runs, if it may not be silent for long
-        self._stalling: str | None = None  # in words, once it has stalled
-        self._left = asyncio.Event()
+        self._stall: StallDetector | None = None  # while the driver runs, if the job has a stall timeout
+        self._stall_reason: str | None = None  # once it has stalled
+        self._driver_ended = asyncio.Event()
 
     def _new_driver(self) -> Driver | Gang:
-        """One process on this node, or a gang of them on all."""
-        around = self._around
-        if around.job.procs_per_node is None:
-            driver = Driver(around.identity.attempt.driver_log)
-            driver.on_unended = lambda text: self.note_unended(around.identity.rank, text)
+        """Return a driver on this node, or a gang on all nodes."""
+        context = self._context
+        if context.job.procs_per_node is None:
+            driver = Driver(context.identity.attempt.driver_log)
+            driver.on_unended = lambda text: self.note_unended(context.identity.rank, text)
             return driver
         gang = Gang(
-            around.identity, around.job, around.members, around.protocol, around.own_address, lambda: self._fenced
+            context.identity,
+            context.job,
+            context.connections,
+            context.machine,
+            context.own_address,
+            lambda: self._fenced,
         )
-        gang.on_note, gang.services = around.publisher.phase, around.services
+        gang.on_note, gang.services = context.publisher.phase, context.services
         return gang
 
     def note_unended(self, rank: int, text: str) -> None:
-        """Publish that a process of the driver, or of a gang, could not be ended on this node."""
-        publisher, host = self._around.publisher, self._around.protocol.nodes[rank].host
+        """Publish that a process of the driver, or of a gang, could not be ended on a node."""
+        publisher, host = self._context.publisher, self._context.machine.nodes[rank].host
         publisher.phase(f"{host}: {text}")
         publisher.event("unended", rank=rank, host=host, reason=text)
 
     def begin_cycle(self) -> None:
-        """The driver and the Ray cluster of the cycle before are no more, or about to be."""
-        around = self._around
-        around.watch(asyncio.ensure_future(self._keep_log(around.protocol.cycle - 1)))
+        """Replace the driver and the Ray cluster of the previous cycle, which have ended or are ending."""
+        context = self._context
+        context.watch(asyncio.ensure_future(self._copy_log(context.machine.cycle - 1)))
         self.driver = self._new_driver()
-        self.cluster = RayCluster(around.identity, around.job)
-        around.publisher.cycle_begins()
+        self.cluster = RayCluster(context.identity, context.job)
+        context.publisher.cycle_begins()
 
     async def run(self, cycle: int) -> None:
-        """From the start of this cycle's driver to the word of its end."""
-        around, job, attempt = self._around, self._around.job, self._around.identity.attempt
-        around.watch(asyncio.ensure_future(self._guests.serve(self.environment, job.stop_grace)))
-        self._stalling = None
-        self._left.clear()
-        if job.stall_timeout is not None and job.procs_per_node is None:  # of a gang each node looks at its own
+        """Run this cycle's driver and report its end."""
+        context, job, attempt = self._context, self._context.job, self._context.identity.attempt
+        context.watch(asyncio.ensure_future(self._guests.serve(self.environment, job.stop_grace)))
+        self._stall_reason = None
+        self._driver_ended.clear()
+        if job.stall_timeout is not None and job.procs_per_node is None:  # in a gang each node checks its own processes
             self._stall = StallDetector(job.stall_timeout, attempt.driver_log, attempt.beat)
-        log_start = await around.off_loop(self._logs.begin, cycle, around.protocol.restart_reason)
-        around.publisher.driver_begins(job.command, log_start)
-        await around.off_loop(self._progress_tracker.begin, cycle, time.monotonic())
-        env = await around.off_loop(self.environment, {})
+        log_start = await context.off_loop(self._logs.begin, cycle, context.machine.restart_reason)
+        context.publisher.driver_begins(job.command, log_start)
+        await context.off_loop(self._progress_tracker.begin, cycle, time.monotonic())
+        env = await context.off_loop(self.environment, {})
         exit = await self.driver.run(list(job.command), env, job.workdir)
         self._stall = None
-        self._left.set()
-        around.publisher.driver_ends(exit.shell_code)
-        await self._guests.close(job.stop_grace)  # the cluster under them is about to go
-        if exit.shell_code and around.protocol.state is RunState.RUNNING and job.on_node_loss == RESTART:
-            await around.members.all_answer()  # a silent host may be why it failed: then that is the reason
+        self._driver_ended.set()
+        context.publisher.driver_ends(exit.shell_code)
+        await self._guests.close(job.stop_grace)  # before their cluster ends
+        if exit.shell_code and context.machine.state is RunState.RUNNING and job.on_node_loss == RESTART:
+            await context.connections.wait_for_all_answers()  # a lost node may be the cause: then it is the reason
         if exit.shell_code:
-            with contextlib.suppress(asyncio.TimeoutError):  # what it said last; a filesystem that pauses holds nobody
-                await asyncio.wait_for(self._note_progress(), PROGRESS_S)
-        self._ended(exit, cycle)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._check_progress(), PROGRESS_READ_TIMEOUT_S)
+        self._report_end(exit, cycle)
 
     def environment(self, more: dict[str, str]) -> dict[str, str]:
-        """The driver's, and every guest's with what it was given besides."""
-        identity, protocol = self._around.identity, self._around.protocol
-        given = {**given_variables(identity), **self._around.services(identity.rank), **more}
-        again = {"MUSTER_RESTART_REASON": protocol.restart_reason} if protocol.cycle else {}
-        return {**self.cluster.environment(job_environment(os.environ, given, identity, protocol.cycle)), **again}
+        """Return the environment of the driver, or of a guest with `more` variables."""
+        identity, machine = self._context.identity, self._context.machine
+        given = {**given_variables(identity), **self._context.services(identity.rank), **more}
+        restart = {"MUSTER_RESTART_REASON": machine.restart_reason} if machine.cycle else {}
+        return {**self.cluster.environment(job_environment(os.environ, given, identity, machine.cycle)), **restart}
 
-    def head_has_address(self, address: str, dashboard: int | None) -> None:
+    def on_head_address(self, address: str, dashboard: int | None) -> None:
         cluster = self.cluster
         cluster.address, cluster.dashboard = address, dashboard
-        self._around.publisher.head_is_there(cluster.published(self.environment({})), cluster.dashboard_line())
+        self._context.publisher.head_ready(cluster.published(self.environment({})), cluster.dashboard_line())
 
-    def lost(self, rank: int, last_heard: float) -> None:
-        """A node is lost: what it ran of a gang may live on until it is fenced, and the next gang waits for that."""
+    def on_node_lost(self, rank: int, last_heard: float) -> None:
+        """Note when the node's gang processes are fenced: they may run until then, and the next gang waits for it."""
         if isinstance(self.driver, Gang):
             self.driver.lost(rank)
             self._fenced = max(self._fenced, last_heard + FENCE_S)
 
-    def beaten(self, step: int | None) -> None:
-        """A process of a gang has called muster.beat()."""
-        self._progress_tracker.told(step)
+    def on_beat(self, step: int | None) -> None:
+        """Handle the report that a process of a gang has called muster.beat()."""
+        self._progress_tracker.on_beat(step)
 
     def signal(self, signum: int) -> None:
         self.driver.signal(signum)
         self._guests.signal(signum)
 
     def end(self, grace: float) -> None:
-        """TERM now, KILL after the grace."""
+        """Send SIGTERM now and SIGKILL after `grace` seconds."""
         self.driver.end(grace)
         self._guests.end(grace)
 
     async def close(self) -> None:
-        """At the end of everything. An unkillable driver must not hold it up."""
+        """End the driver and the guests at the end of the run."""
         closing = asyncio.gather(self.driver.close(), self._guests.close(0.0), return_exceptions=True)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(closing, UNKILLABLE_S)
+            await asyncio.wait_for(closing, CLOSE_TIMEOUT_S)
 
-    async def keep_last_log(self) -> None:
-        """Where there was more than one cycle."""
-        if cycle := self._around.protocol.cycle:
+    async def copy_last_log(self) -> None:
+        """Copy the last cycle's part of the log if the run had several cycles."""
+        if cycle := self._context.machine.cycle:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._keep_log(cycle), KEEP_LOG_S)
+                await asyncio.wait_for(self._copy_log(cycle), LOG_COPY_TIMEOUT_S)
 
-    async def look(self) -> None:
-        """What the driver does not tell by ending: whether it gets on, or has stalled."""
-        await self._note_progress()
-        if self._stall is not None and await self._around.off_loop(self._stall.look, time.monotonic()):
-            self._around.watch(asyncio.ensure_future(self._stalled(self._stall.timeout)))
+    async def poll(self) -> None:
+        """Check whether the driver makes progress or has stalled."""
+        await self._check_progress()
+        if self._stall is not None and await self._context.off_loop(self._stall.poll, time.monotonic()):
+            self._context.watch(asyncio.ensure_future(self._on_stall(self._stall.timeout)))
             self._stall = None
 
-    async def _note_progress(self) -> None:
-        """For the rule against cycles that lead nowhere."""
-        if self._around.protocol.driver_running and not self._around.protocol.progressed:
-            cycle = await self._around.off_loop(self._progress_tracker.look, time.monotonic())
+    async def _check_progress(self) -> None:
+        """Report the cycle's first progress, for the limit of cycles without progress."""
+        if self._context.machine.driver_running and not self._context.machine.progressed:
+            cycle = await self._context.off_loop(self._progress_tracker.poll, time.monotonic())
             if cycle is not None:
-                self._around.feed(m.Progress(cycle))
+                self._context.feed(m.Progress(cycle))
 
-    async def _stalled(self, timeout: float) -> None:
-        """What every process is doing is kept before anything is ended."""
-        around = self._around
+    async def _on_stall(self, timeout: float) -> None:
+        """Write the stacks of all processes, then report the stall, which ends the driver."""
+        context = self._context
         reason = f"the driver stalled: no output and no muster.beat() for {timeout:g} s; see logs/stacks-*.txt"
-        around.publisher.phase(reason)
-        around.publisher.event("stalled", seconds=timeout)
-        cycle = around.protocol.cycle
-        seen = await around.members.ask("stacks", STACKS_S)
-        if around.protocol.cycle != cycle or self._left.is_set():
-            return  # it has ended meanwhile, by itself or with its cycle
-        self._stalling = reason
-        if not any(seen):
-            self.driver.signal(signal.SIGABRT)  # Python's own fault handler then prints where the driver is
+        context.publisher.phase(reason)
+        context.publisher.event("stalled", seconds=timeout)
+        cycle = context.machine.cycle
+        dumped = await context.connections.ask("stacks", STACKS_TIMEOUT_S)
+        if context.machine.cycle != cycle or self._driver_ended.is_set():
+            return  # the driver has ended meanwhile
+        self._stall_reason = reason
+        if not any(dumped):
+            self.driver.signal(signal.SIGABRT)  # Python's fault handler then prints the driver's stacks
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._left.wait(), ABORT_S)
-        around.feed(m.DriverStalled(reason, cycle))
+                await asyncio.wait_for(self._driver_ended.wait(), ABORT_TIMEOUT_S)
+        context.feed(m.DriverStalled(reason, cycle))
 
-    async def _keep_log(self, cycle: int) -> None:
-        part = await self._around.off_loop(self._logs.over, cycle)
+    async def _copy_log(self, cycle: int) -> None:
+        part = await self._context.off_loop(self._logs.end, cycle)
         if part is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self._logs.keep, part)
+            await asyncio.get_running_loop().run_in_executor(None, self._logs.copy, part)
 
-    def _ended(self, exit: Exit, cycle: int) -> None:
-        around = self._around
-        if self._stalling is not None:
-            around.feed(m.DriverStalled(self._stalling, cycle))  # its end is only what follows from that
+    def _report_end(self, exit: Exit, cycle: int) -> None:
+        context = self._context
+        if self._stall_reason is not None:
+            context.feed(m.DriverStalled(self._stall_reason, cycle))  # the stall is the cause of its end
         event = m.DriverEnded(exit.shell_code, str(exit), cycle)
-        if exit.shell_code and around.protocol.state is RunState.RUNNING:  # else it was told to end
-            node, log = self.driver.failure_source(around.protocol.leader)
-            around.feed_failure(event, node, "driver", f"the driver {exit}", around.tails.of(log))
+        if exit.shell_code and context.machine.state is RunState.RUNNING:  # else it was asked to end
+            node, log = self.driver.failure_source(context.machine.leader)
+            context.feed_failure(event, node, "driver", f"the driver {exit}", context.tails.read(log))
         else:
-            around.feed(event)
+            context.feed(event)

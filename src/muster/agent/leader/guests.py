@@ -1,4 +1,4 @@
-"""Guests: further drivers on a running cluster, asked for by files, each in a scope of its own on the leader's node."""
+"""Guest sessions: further drivers on a running cluster, requested by files, each in its scope on the leader's node."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from muster.rundir import read_record, write_json
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.3
-_ASKED = {"command", "env", "workdir"}
-ENDED_SHOWN = 20  # of the ended ones the status names the last
+GUEST_POLL_S = 0.3
+_REQUEST_KEYS = {"command", "env", "workdir"}
+MAX_ENDED_SHOWN = 20  # ended guests in the status
 
 
 class Guests:
-    """Takes requests while the driver runs; all guests are ended before the cluster under them is."""
+    """Handles requests while the driver runs; all guests end before their cluster."""
 
     def __init__(
         self,
@@ -36,56 +36,56 @@ class Guests:
         self._off_loop, self._watch = off_loop, watch
         self._drivers: dict[str, Driver] = {}
         self._running: set[asyncio.Future[Any]] = set()
-        self._taken: set[str] = {entry["id"] for entry in publisher.guests}  # under a leader before this one
+        self._known: set[str] = {entry["id"] for entry in publisher.guests}  # including those of previous leaders
         self._stopped: set[str] = set()
-        self._grace: float | None = None  # set when all are to end
-        self._cycles = 0  # how often guests have been served
+        self._grace: float | None = None  # set when all guests are to end
+        self._cycles = 0  # the number of `serve` calls
 
     async def serve(self, environment: Callable[[dict[str, str]], dict[str, str]], grace: float) -> None:
-        """Start what is asked for, end what is asked to end, until the cluster ends. Again for each cycle."""
+        """Start and end guests on request until the cluster ends. Called for each cycle."""
         self._grace = None
         self._cycles += 1
         cycle = self._cycles
-        await self._off_loop(self._bury)
+        await self._off_loop(self._record_lost_guests)
         while self._grace is None and self._cycles == cycle:
             running = self._drivers.keys() - self._stopped
-            requests, stops = await self._off_loop(self._look, frozenset(self._taken), running)
+            requests, stops = await self._off_loop(self._read_requests, frozenset(self._known), running)
             for guest, request in requests.items():
                 if self._grace is None:
                     self._start(guest, request, environment(request["env"]))
             for guest in stops & self._drivers.keys():
                 self._stopped.add(guest)
                 self._drivers[guest].end(grace)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(GUEST_POLL_S)
 
-    def _bury(self) -> None:
-        """Guests of a leader that was lost have ended with it, and could not say so."""
+    def _record_lost_guests(self) -> None:
+        """Record the end of guests whose leader was lost: they have ended with it, without an outcome."""
         for entry in self._publisher.guests:
             path = self._attempt.guest_outcome(entry["id"])
             if entry["state"] == "running" and entry["id"] not in self._drivers and not os.path.exists(path):
                 entry.update(state="ended", exit_code=INFRASTRUCTURE_FAILED)
-                write_json(path, {"exit_code": INFRASTRUCTURE_FAILED, "end_reason": "the leader under it was lost"})
+                write_json(path, {"exit_code": INFRASTRUCTURE_FAILED, "end_reason": "the leader was lost"})
 
     def end(self, grace: float) -> None:
-        """End all of them: TERM now, KILL after the grace. A later call may leave less time, never more."""
+        """Send SIGTERM to all guests now and SIGKILL after `grace` seconds. A later call can only shorten the grace."""
         if self._grace is None or grace < self._grace:
             self._grace = grace
             for driver in self._drivers.values():
                 driver.end(grace)
 
     def signal(self, signum: int) -> None:
-        """Slurm's --signal is for every driver."""
+        """Forward Slurm's --signal to every guest."""
         for driver in self._drivers.values():
             driver.signal(signum)
 
     async def close(self, grace: float) -> None:
-        """Returns when all are gone and their outcomes are written."""
+        """End all guests; return when their outcomes are written."""
         self.end(grace)
         if self._running:
             await asyncio.wait(self._running)
 
     def _start(self, guest: str, request: dict[str, Any], env: dict[str, str]) -> None:
-        self._taken.add(guest)
+        self._known.add(guest)
         self._drivers[guest] = Driver(self._attempt.guest_log(guest))
         self._publish(guest, {"state": "running", "exit_code": None})
         work = asyncio.ensure_future(self._run(guest, request["command"], env, request["workdir"]))
@@ -96,7 +96,7 @@ class Guests:
     async def _run(self, guest: str, command: list[str], env: dict[str, str], workdir: str) -> None:
         try:
             exit = await self._drivers[guest].run(command, env, workdir)
-        except OSError as error:  # its log cannot be written: that is no end of the cluster
+        except OSError as error:  # its log cannot be written: the cluster continues
             logger.warning("guest %s: %s", guest, error)
             exit = Exit()
         del self._drivers[guest]
@@ -107,34 +107,34 @@ class Guests:
         except OSError as error:
             logger.warning("the outcome of guest %s could not be written: %s", guest, error)
 
-    def _publish(self, guest: str, how: dict[str, Any]) -> None:
+    def _publish(self, guest: str, state: dict[str, Any]) -> None:
         entries = {entry["id"]: entry for entry in self._publisher.guests}
-        entries[guest] = {"id": guest, **how}
+        entries[guest] = {"id": guest, **state}
         ended = [name for name, entry in entries.items() if entry["state"] == "ended"]
-        for name in ended[:-ENDED_SHOWN]:
+        for name in ended[:-MAX_ENDED_SHOWN]:
             del entries[name]
         self._publisher.guests = list(entries.values())
-        self._publisher.phase(f"guest {guest} {how['state']}")
-        self._publisher.event("guest", id=guest, **how)
+        self._publisher.phase(f"guest {guest} {state['state']}")
+        self._publisher.event("guest", id=guest, **state)
 
-    def _look(self, taken: frozenset[str], running: set[str]) -> tuple[dict[str, dict[str, Any]], set[str]]:
-        """New requests by guest, and running guests that are asked to end. Off the loop: it may touch only files."""
+    def _read_requests(self, known: frozenset[str], running: set[str]) -> tuple[dict[str, dict[str, Any]], set[str]]:
+        """Return new requests by guest, and running guests to end. Runs off the loop: uses only files."""
         try:
             names = os.listdir(self._attempt.guests_dir)
         except OSError:
             return {}, set()
-        asked = sorted(name[: -len(".json")] for name in names if name.endswith(".json"))
-        asked = [guest for guest in asked if f"{guest}.outcome" not in names]
+        requested = sorted(name[: -len(".json")] for name in names if name.endswith(".json"))
+        requested = [guest for guest in requested if f"{guest}.outcome" not in names]
         requests = {
             guest: read_record(self._attempt.guest_request(guest))
-            for guest in asked
-            if guest not in taken and self._is_ours(guest)
+            for guest in requested
+            if guest not in known and self._is_authorized(guest)
         }
-        whole = {guest: request for guest, request in requests.items() if request.keys() >= _ASKED}
-        return whole, {guest for guest in running if f"{guest}.stop" in names}
+        complete = {guest: request for guest, request in requests.items() if request.keys() >= _REQUEST_KEYS}
+        return complete, {guest for guest in running if f"{guest}.stop" in names}
 
-    def _is_ours(self, guest: str) -> bool:
-        """A request is a command that runs as us: only the owner of the run's token may leave one."""
+    def _is_authorized(self, guest: str) -> bool:
+        """Accept only requests of the owner of the run's token: they are commands that run as this user."""
         try:
             owner = os.stat(self._identity.run.token).st_uid
             return os.stat(self._attempt.guest_request(guest)).st_uid == owner

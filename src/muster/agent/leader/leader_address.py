@@ -1,4 +1,4 @@
-"""Where the leader is found: the addresses it publishes, and the one that Ray's head shall have."""
+"""The addresses that the leader publishes, and the address of Ray's head."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ PEER_WAIT_S = 1.0  # importing Ray takes about as long, so waiting for another n
 
 
 class LeaderAddress:
-    """The leader's addresses, best first; its own agent may always come by way of loopback."""
+    """The leader's addresses, best first, with loopback for the agent of the same node."""
 
     def __init__(self, identity: Identity, interface: str | None, env: Mapping[str, str]) -> None:
         launcher = address_towards(env.get("SLURM_LAUNCH_NODE_IPADDR", ""))
         try:
             found = [] if identity.local else host_addresses(interface, launcher)
-        except (NoAddress, OSError):  # the agent of this node finds the same, and says so by name
+        except (NoAddress, OSError):  # this node's agent finds the same and reports it
             found = []
         self.addresses = [*found, LOOPBACK]
         self._certain = len(found) < 2 or found[0] == launcher
 
-    def patience(self) -> float | None:
-        """How long to wait for another node's proof before the first address is taken; None: until it comes."""
+    def peer_timeout(self) -> float | None:
+        """Return how long to wait for a node that proves an address before the first one is used; None: no limit."""
         return PEER_WAIT_S if self._certain else None
 
-    def of_the_head(self, proven: Iterable[str]) -> str:
-        """The address most agents of other nodes have proved to reach; the first one while none has connected."""
+    def head_address(self, proven: Iterable[str]) -> str:
+        """Return the address that most agents of other nodes have reached; the first one if none has connected."""
         return [*(address for address, _ in Counter(proven).most_common(1)), *self.addresses][0]

@@ -1,4 +1,4 @@
-"""The last lines of logs, at once or not at all: while a filesystem pauses, beats have to go on."""
+"""The last lines of logs, read with a timeout: heartbeats must continue while a filesystem hangs."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from concurrent.futures import ThreadPoolExecutor, TimeoutError
 
 from muster.rundir.log_tail import tail_of
 
-PATIENCE_S = 0.5
-PAUSE_S = 30.0  # after a log that could not be read in time
+READ_TIMEOUT_S = 0.5
+RETRY_DELAY_S = 30.0  # after a log that could not be read in time
 
 
 class LogTails:
-    """For the event loop: a read that hangs is waited for only briefly, and the next ones are not even tried."""
+    """Reads logs for the event loop: waits only briefly, and after a timeout skips all reads for a while."""
 
     def __init__(self) -> None:
-        self._files = ThreadPoolExecutor(1)
-        self._again = 0.0
+        self._thread = ThreadPoolExecutor(1)
+        self._retry_at = 0.0
 
-    def of(self, path: str, lines: int = 12) -> list[str]:
-        if time.monotonic() < self._again:
+    def read(self, path: str, lines: int = 12) -> list[str]:
+        if time.monotonic() < self._retry_at:
             return []
         try:
-            return self._files.submit(tail_of, path, lines).result(PATIENCE_S)
+            return self._thread.submit(tail_of, path, lines).result(READ_TIMEOUT_S)
         except TimeoutError:
-            self._again = time.monotonic() + PAUSE_S
+            self._retry_at = time.monotonic() + RETRY_DELAY_S
             return []

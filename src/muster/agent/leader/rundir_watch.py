@@ -1,5 +1,4 @@
-"""What reaches the leader through files only: a request to stop, the launcher's words about tasks that ended, and
-heartbeats of nodes that have not arrived."""
+"""The leader's input from files: stop requests, ended tasks in the launcher's stderr, and startup heartbeats."""
 
 from __future__ import annotations
 
@@ -15,29 +14,29 @@ from muster.rundir.startup_heartbeat import read_startup_heartbeats
 
 
 class RunDirectoryWatch:
-    """Looked at regularly, off the event loop."""
+    """Polled regularly, off the event loop."""
 
     def __init__(self, attempt: AttemptPaths, interval: float, hosts: Sequence[str] = ()) -> None:
-        """`interval`: the least seconds between two looks."""
+        """`interval`: the minimum number of seconds between two polls."""
         self._attempt = attempt
-        self._steps = LauncherLog(attempt.steps_log, hosts)
+        self._launcher_log = LauncherLog(attempt.steps_log, hosts)
         self._heartbeats = StartupHeartbeats(interval)
 
-    def look(self) -> tuple[dict[str, Any] | None, list[EarlyEnd]]:
-        """The stop request, if there is one, and the tasks whose end is news.
+    def poll(self) -> tuple[dict[str, Any] | None, list[EarlyEnd]]:
+        """Return the stop request, if there is one, and the newly ended tasks.
 
-        By listing first: a network filesystem may remember for half a minute that a file was not there.
+        Lists the directory first: network filesystems cache a missing file for 30 s.
         """
         path = self._attempt.stop_request
         try:
-            asked = os.path.basename(path) in os.listdir(self._attempt.root)
+            requested = os.path.basename(path) in os.listdir(self._attempt.root)
         except OSError:
-            asked = False
-        return read_json(path) if asked else None, self._steps.poll()
+            requested = False
+        return read_json(path) if requested else None, self._launcher_log.poll()
 
-    def silent(self, awaited: Iterable[int]) -> set[int]:
-        """Of the nodes that have not arrived, those whose heartbeat stopped so long ago that they will not."""
+    def silent(self, expected: Iterable[int]) -> set[int]:
+        """Return the expected nodes that count as lost, because their startup heartbeat has stopped."""
         began = time.monotonic()
-        found = read_startup_heartbeats(self._attempt, [rank for rank in awaited if rank <= FIRST_LEADER_CANDIDATES])
+        found = read_startup_heartbeats(self._attempt, [rank for rank in expected if rank <= FIRST_LEADER_CANDIDATES])
         self._heartbeats.look(found, time.monotonic() - began)
         return self._heartbeats.silent(STARTUP_LOSS_S)

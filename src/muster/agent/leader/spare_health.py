@@ -1,4 +1,4 @@
-"""Which nodes check themselves: those that wait as spares, and nobody under the driver."""
+"""Periodic health checks of spares: started while a node waits as a spare, never while it works."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from muster.lifecycle.states import NodeState
 
 
 class SpareHealth:
-    """Looks at the protocol's moves as they are made; tells the nodes to begin and to end, and people who fell ill."""
+    """Follows the state machine's changes: starts and stops checks on the nodes, and reports unhealthy ones."""
 
     def __init__(self, job: Job, send: Callable[..., None], phase: Callable[[str], None]) -> None:
         self._text, self._interval = job.health_check, job.spare_check_interval
         self._send, self._phase = send, phase
         self._checking: set[int] = set()
-        self._ailing: set[int] = set()
+        self._unhealthy: set[int] = set()
 
-    def look(self, moves: Sequence[Any]) -> None:
+    def update(self, moves: Sequence[Any]) -> None:
         for node in moves:
             if isinstance(node, RunNode):
-                self._direct(node)
-                self._tell(node)
+                self._start_or_stop_check(node)
+                self._report(node)
 
-    def _direct(self, node: RunNode) -> None:
+    def _start_or_stop_check(self, node: RunNode) -> None:
         waits = node.role is Role.SPARE and node.state is NodeState.ARRIVED
         if waits and node.rank not in self._checking and self._text and self._interval > 0:
             self._checking.add(node.rank)
@@ -34,10 +34,10 @@ class SpareHealth:
             self._checking.discard(node.rank)
             self._send(node.rank, "check", text=None)
 
-    def _tell(self, node: RunNode) -> None:
-        if node.unhealthy_reason is not None and node.rank not in self._ailing:
-            self._ailing.add(node.rank)
+    def _report(self, node: RunNode) -> None:
+        if node.unhealthy_reason is not None and node.rank not in self._unhealthy:
+            self._unhealthy.add(node.rank)
             self._phase(f"{node.host} is unhealthy, and not used: {node.unhealthy_reason}")
-        elif node.unhealthy_reason is None and node.rank in self._ailing:
-            self._ailing.discard(node.rank)
+        elif node.unhealthy_reason is None and node.rank in self._unhealthy:
+            self._unhealthy.discard(node.rank)
             self._phase(f"{node.host} is healthy again")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from muster.agent.health.limits import warnings
-from muster.agent.log_collection import LogCollection, turn
+from muster.agent.log_collection import LogCollection, group_delay
 from muster.agent.ray import resources, settings
 from muster.agent.ray.labels import NODE_TYPE_VARIABLE, NodeFacts, node_type, probe_nvlink_domain
 from muster.agent.ray.ports import take_block
@@ -137,7 +137,9 @@ class RayNode:
             if trial.started.done() or trial.joined or failure.final or len(reasons) == TRIES:
                 break
             self.on_note(f"{failure.reason}; try {len(reasons) + 1} of {TRIES} follows")
-            await trial.stop(self._keep(f".try{len(reasons)}", LogCollection(True, turn(self._facts.rank), TRY_LOGS_S)))
+            await trial.stop(
+                self._keep(f".try{len(reasons)}", LogCollection(True, group_delay(self._facts.rank), TRY_LOGS_S))
+            )
             await asyncio.sleep(BACKOFF_S * 2 ** (len(reasons) - 1))
             try:
                 self._trial = trial = await self._new_trial(len(reasons))

@@ -106,7 +106,7 @@ class LeadServices:
             self._feed(event)
 
     async def _when_all_have_answered(self, event: m.ServiceReport) -> None:
-        await self._members.all_answer()
+        await self._members.wait_for_all_answers()
         self._feed(event)
 
     def look(self) -> None:
@@ -154,7 +154,7 @@ class LeadServices:
         if outcome is not None and outcome.phase == "service":
             attempt, cycle = self._identity.attempt, self._protocol.cycle
             log = attempt.service_log(failure.service, host_file_name(node.host), cycle)
-            self._publisher.note_error(node, "service", outcome.end_reason, self._tails.of(log))
+            self._publisher.note_error(node, "service", outcome.end_reason, self._tails.read(log))
         self._protocol.services.failure = None
 
     # -- what others find ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which agent cancels the Slurm job that a job script does not end, and which job it never cancels."""
+"""One agent cancels the Slurm job that its job script does not end, and cancels no other job."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from tests.fake_slurm import FakeSlurm, fake_slurm
 
-from muster.agent import leaderless
+from muster.agent import abandoned_job
+from muster.agent.abandoned_job import NODES_WITHOUT_CLAIM, cancel_abandoned_job
 from muster.agent.job import Identity
-from muster.agent.leaderless import TURNS_WITHOUT_FILES, end_left_job
 from muster.rundir import RunPaths, read_record, write_json
 
 __all__ = ["fake_slurm"]
@@ -24,10 +24,10 @@ __all__ = ["fake_slurm"]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
-    """A run of Slurm job 17 that is over; nothing is heard of its job script, and its time is over at once."""
-    monkeypatch.setattr(leaderless, "SCRIPT_ENDS_S", 0.0)
-    monkeypatch.setattr(leaderless, "TURN_LOOK_S", 0.01)
-    monkeypatch.setattr(leaderless, "TURN_S", 5.0)
+    """A run of Slurm job 17 that is over; its job script shows no sign of life and has no time left."""
+    monkeypatch.setattr(abandoned_job, "SCRIPT_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(abandoned_job, "CLAIM_POLL_S", 0.01)
+    monkeypatch.setattr(abandoned_job, "CLAIM_TIMEOUT_S", 5.0)
     run = RunPaths(str(tmp_path / "run"))
     os.makedirs(run.attempt(0).root)
     write_json(run.attempt(0).slurm_job, {"job_id": "17", "restarts": 1})
@@ -41,7 +41,7 @@ def agent(run: RunPaths, rank: int) -> Identity:
 
 async def leave(run: RunPaths, *ranks: int) -> None:
     for rank in ranks:
-        await end_left_job(agent(run, rank))
+        await cancel_abandoned_job(agent(run, rank))
 
 
 def test_of_all_nodes_one_cancels_the_job(run: RunPaths, fake_slurm: FakeSlurm) -> None:
@@ -79,7 +79,7 @@ async def test_a_node_that_was_cut_off_does_not_cancel_what_the_job_is_now(
 
 
 async def test_the_user_s_own_allocation_is_left_alone(run: RunPaths, fake_slurm: FakeSlurm) -> None:
-    """Only the job script of a job that Muster submitted leaves a record of it."""
+    """Only the job script of a job that Muster submitted writes a record of it."""
     os.unlink(run.attempt(0).slurm_job)
     fake_slurm.knows("17", "RUNNING", run.script, restarts=1)
     await leave(run, 1, 2)
@@ -92,17 +92,17 @@ async def test_where_no_file_can_be_written_a_few_nodes_cancel_the_job(
     def full(path: str, value: object) -> bool:
         raise OSError(28, "No space left on device", path)
 
-    monkeypatch.setattr(leaderless, "create_exclusive", full)
+    monkeypatch.setattr(abandoned_job, "create_exclusive", full)
     fake_slurm.knows("17", "RUNNING", run.script, restarts=1)
-    await leave(run, TURNS_WITHOUT_FILES + 1)
+    await leave(run, NODES_WITHOUT_CLAIM + 1)
     assert fake_slurm.calls == []
-    await leave(run, TURNS_WITHOUT_FILES)
+    await leave(run, NODES_WITHOUT_CLAIM)
     assert fake_slurm.called("scancel") == ["17"]
 
 
 @pytest.fixture
 def batch_host(run: RunPaths) -> Iterator[None]:
-    """A host that answers; it is the one that the first leader has published."""
+    """A host that answers at the address that the first leader has published."""
     with socket.create_server(("127.0.0.2", 0)) as server:
         write_json(run.attempt(0).leader(), {"rank": 0, "addresses": ["127.0.0.2"], "port": server.getsockname()[1]})
         yield
@@ -111,7 +111,7 @@ def batch_host(run: RunPaths) -> Iterator[None]:
 async def test_a_job_script_that_has_seen_the_end_is_left_to_end_the_job(
     run: RunPaths, fake_slurm: FakeSlurm, batch_host: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaderless, "SCRIPT_ENDS_S", 60.0)
+    monkeypatch.setattr(abandoned_job, "SCRIPT_TIMEOUT_S", 60.0)
     Path(run.attempt(0).job_end).write_text("seen\n")
     await leave(run, 1)
     assert fake_slurm.calls == []
@@ -120,8 +120,8 @@ async def test_a_job_script_that_has_seen_the_end_is_left_to_end_the_job(
 async def test_a_batch_host_that_answers_without_its_job_script_does_not_keep_the_job(
     run: RunPaths, fake_slurm: FakeSlurm, batch_host: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was restarted: its kernel answers, its script is gone."""
-    monkeypatch.setattr(leaderless, "SCRIPT_ENDS_S", 1.0)
+    """The host was restarted: its kernel answers, its script is gone."""
+    monkeypatch.setattr(abandoned_job, "SCRIPT_TIMEOUT_S", 1.0)
     fake_slurm.knows("17", "RUNNING", run.script, restarts=1)
     await leave(run, 1)
     assert fake_slurm.called("scancel") == ["17"] and read_record(run.attempt(0).job_claim)["rank"] == 1
