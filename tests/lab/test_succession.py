@@ -117,7 +117,7 @@ def test_a_leader_whose_host_dies_during_its_setup_is_stood_in_for(slurm: SlurmC
         status = slurm.status()
         report("the leader's host dies during --setup", mended=status["timings"]["driver_start"] - began)
         assert (status["term"], status["lead"], out) == (0, 1, slurm.hosts()[1] + "\n")
-        assert f"{leader}, which was to lead, has shown no sign of life" in err
+        assert f"{leader}, the first leader, has sent no heartbeat" in err
         freed(slurm, status["job_id"], leader)
 
 

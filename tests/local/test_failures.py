@@ -89,7 +89,7 @@ def test_a_stopped_leader_does_not_keep_stop_waiting(muster: MusterCommand, monk
     leader = muster.agent_pid(0)
     os.kill(leader, signal.SIGSTOP)
     try:
-        monkeypatch.setattr(stopping, "BEYOND_GRACE_S", 1.0)
+        monkeypatch.setattr(stopping, "STOP_MARGIN_S", 1.0)
         with pytest.raises(BackendError, match="did not end within 2 s"):
             stopping.stop_run(RunPaths(str(run)), "a test")
     finally:

@@ -108,7 +108,7 @@ def test_a_first_node_that_only_takes_long_to_start_is_waited_for(muster: Muster
     done = muster.local("--spares", "1", "--setup", slow, "--", "bash", "-c", "echo led")
     assert (done.returncode, done.stdout) == (0, "led\n"), done.stderr
     assert (muster.status()["term"], muster.status()["lead"]) == (0, 0)
-    assert "waiting for node-0, which is to lead: its --setup" in done.stderr
+    assert "waiting for node-0, the first leader: its --setup" in done.stderr
 
 
 def test_members_keep_their_leader_while_it_lives(muster: MusterCommand) -> None:

@@ -25,7 +25,7 @@ DEADLINE_S = 120.0
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "LOOK_S", 0.01)
+    monkeypatch.setattr(following, "FOLLOW_POLL_S", 0.01)
 
 
 class Follower:
@@ -211,11 +211,11 @@ async def test_a_run_whose_job_script_was_killed_ends_as_failed(run: FakeRun) ->
 async def test_what_the_driver_wrote_while_slurm_was_asked_is_told_before_the_end(
     run: FakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(watch: RunMonitor, attempt: AttemptPaths | None) -> str:
+    def poll_dead(watch: RunMonitor, attempt: AttemptPaths | None) -> str:
         run.says("last words\n")
         return "its job was killed"
 
-    monkeypatch.setattr(RunMonitor, "gone", gone)
+    monkeypatch.setattr(RunMonitor, "poll_dead", poll_dead)
     *output, result = await all_of(run.submitted().begins().publishes("running"))
     assert b"".join(item.data for item in output) == b"last words\n"
     assert result.end_reason == "its job was killed"
@@ -245,7 +245,7 @@ async def test_an_outcome_goes_before_the_end_of_the_job_script(run: FakeRun) ->
 async def test_a_silent_run_whose_job_slurm_knows_as_ended_ends_as_failed(
     run: FakeRun, state: str | None, said: str, monkeypatch: pytest.MonkeyPatch, fake_slurm: FakeSlurm
 ) -> None:
-    monkeypatch.setattr(monitor, "ASK_SLURM_S", 0.0)
+    monkeypatch.setattr(monitor, "SLURM_POLL_S", 0.0)
     if state is not None:
         fake_slurm.knows("4711", state, run.script)
     result = (await all_of(run.submitted(job_id="4711")))[-1]

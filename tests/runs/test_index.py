@@ -11,7 +11,7 @@ import pytest
 from tests.runs.conftest import FakeRun
 
 from muster.rundir import RunPaths
-from muster.runs.index import NoSuchRun, all_runs, find_run, remember
+from muster.runs.index import NoSuchRun, all_runs, find_run, register_run
 
 MakeRun = Callable[..., FakeRun]
 
@@ -71,7 +71,7 @@ def test_a_run_is_found_by_a_unique_beginning(make_run: MakeRun) -> None:
 
 def test_a_beginning_of_several_is_refused_with_their_names(make_run: MakeRun) -> None:
     make_run("train-1"), make_run("train-2"), make_run("eval-1")
-    with pytest.raises(NoSuchRun, match="train- could be train-1, train-2"):
+    with pytest.raises(NoSuchRun, match="train- is ambiguous: it could be train-1, train-2"):
         find_run("train-")
 
 
@@ -97,27 +97,27 @@ def test_a_remembered_run_is_found_from_any_directory(
     make_run: MakeRun, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run("train-1")
-    remember(run)
+    register_run(run)
     monkeypatch.chdir("/")
     assert found(None) == run.root
-    remember(run)  # again: no error
+    register_run(run)  # again: no error
 
 
 def test_a_run_known_by_two_ways_is_listed_once(make_run: MakeRun) -> None:
-    remember(make_run("train-1"))
+    register_run(make_run("train-1"))
     assert len(all_runs()) == 1
 
 
 def test_a_run_whose_directory_is_gone_is_forgotten(make_run: MakeRun) -> None:
     gone, left = make_run("train-1"), make_run("train-2")
-    remember(gone)
+    register_run(gone)
     shutil.rmtree(gone.root)
     assert [run.root for run in all_runs()] == [left.root]
 
 
 def test_a_home_that_cannot_be_written_costs_only_the_index(make_run: MakeRun, here: Path) -> None:
     (here / "state").write_text("not a directory")
-    remember(make_run("train-1"))
+    register_run(make_run("train-1"))
     assert len(all_runs()) == 1
 
 

@@ -25,8 +25,8 @@ def test_looking_often_at_a_pending_job_does_not_ask_slurm_often(
     monkeypatch.setattr(monitor.time, "monotonic", lambda: now[0])
     for _ in range(1200):  # ten minutes of `muster status --watch`
         now[0] += 0.5
-        watch.gone(None)
-    assert 0 < len(fake_slurm.calls) <= 600 / monitor.ASK_SLURM_S
+        watch.poll_dead(None)
+    assert 0 < len(fake_slurm.calls) <= 600 / monitor.SLURM_POLL_S
 
 
 def test_a_job_that_was_cancelled_while_pending_is_recorded_as_ended(run: FakeRun, fake_slurm: FakeSlurm) -> None:

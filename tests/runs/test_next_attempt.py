@@ -16,7 +16,7 @@ from muster.runs import monitor, stop
 from muster.runs.follow import RunEvent, RunResult, follow
 from muster.runs.index import find_run
 from muster.runs.monitor import RunMonitor, finalize_dead
-from muster.runs.next_attempt import in_words
+from muster.runs.next_attempt import next_attempt_message
 from muster.runs.status import read_status
 
 DEADLINE_S = 120.0
@@ -24,8 +24,8 @@ DEADLINE_S = 120.0
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "LOOK_S", 0.01)
-    monkeypatch.setattr(monitor, "NEXT_ATTEMPT_LOOK_S", 0.01)
+    monkeypatch.setattr(following, "FOLLOW_POLL_S", 0.01)
+    monkeypatch.setattr(monitor, "NEXT_ATTEMPT_POLL_S", 0.01)
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ async def test_the_end_is_told_only_when_the_job_script_has_decided(chained: Fak
 async def test_a_job_that_vanishes_before_it_begins_again_ends_the_run(
     chained: FakeRun, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monitor, "ASK_SLURM_S", 0.0)
+    monkeypatch.setattr(monitor, "SLURM_POLL_S", 0.0)
     fake_slurm.knows("10", "CANCELLED", chained.script)
     decides(chained.begins(0).ends(7, "the driver exited with 7"), "requeue")
     *_, result = [item async for item in follow(chained)]
@@ -84,8 +84,8 @@ async def test_a_job_that_vanishes_before_it_begins_again_ends_the_run(
 
 
 def test_a_job_script_that_was_killed_is_not_waited_for_long(chained: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "NEXT_ATTEMPT_S", 0.0)
-    assert not RunMonitor(chained.begins(0).ends(7, "x")).goes_on(chained.attempt(0))
+    monkeypatch.setattr(monitor, "NEXT_ATTEMPT_TIMEOUT_S", 0.0)
+    assert not RunMonitor(chained.begins(0).ends(7, "x")).will_continue(chained.attempt(0))
 
 
 def test_a_run_that_begins_again_is_pending_until_then(chained: FakeRun) -> None:
@@ -117,7 +117,7 @@ def test_stopping_a_run_that_waits_to_begin_again_cancels_all_its_jobs(chained: 
         fake_slurm.knows(job, state, chained.script)
     decides(chained.begins(0).ends(7, "the driver exited with 7"), "chain").script_ends()
     told: list[str] = []
-    assert stop.stop_run(chained, "stopped by alice", tell=told.append).exit_code == 143
+    assert stop.stop_run(chained, "stopped by alice", log=told.append).exit_code == 143
     assert fake_slurm.called("scancel")[0] == "11 12" and told[0] == "cancelled Slurm job 11, 12"
     assert read_json(chained.attempt(1).stop_request)["patient"] is True
 
@@ -137,4 +137,4 @@ def test_any_job_of_a_chain_names_its_run(chained: FakeRun, monkeypatch: pytest.
     ],
 )
 def test_what_follows_is_told_in_words(next_attempt: dict[str, str], words: str | None) -> None:
-    assert in_words(next_attempt) == words
+    assert next_attempt_message(next_attempt) == words

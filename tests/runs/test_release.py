@@ -25,7 +25,7 @@ MakeRun = Callable[..., FakeRun]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(releasing, "SETTLE_LOOK_S", 0.01)
+    monkeypatch.setattr(releasing, "SETTLE_POLL_S", 0.01)
 
 
 def over(run: FakeRun, job_id: str = "17", code: int = 125, ago: float = 60.0, **submission: Any) -> FakeRun:
@@ -135,7 +135,7 @@ def test_stop_cancels_what_a_finished_run_has_left_and_says_so(run: FakeRun, fak
     over(run, code=0)
     fake_slurm.knows("17", "PENDING", run.script, restarts=1)  # put back by hand
     told: list[str] = []
-    assert stop_run(run, "stopped by alice", tell=told.append).exit_code == 0
+    assert stop_run(run, "stopped by alice", log=told.append).exit_code == 0
     assert told == ["cancelled Slurm job 17"] and fake_slurm.called("scancel") == ["17"]
 
 
@@ -150,16 +150,16 @@ def test_a_chain_goes_on_when_the_job_of_a_dead_script_is_cancelled(
     run: FakeRun, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The script cannot say that the next job follows: Slurm does, once the one before is out of the way."""
-    monkeypatch.setattr("muster.runs.monitor.NEXT_ATTEMPT_S", 0.0)
-    monkeypatch.setattr("muster.runs.monitor.REQUEUE_S", 0.0)
+    monkeypatch.setattr("muster.runs.monitor.NEXT_ATTEMPT_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("muster.runs.monitor.REQUEUE_TIMEOUT_S", 0.0)
     over(run, job_ids=["17", "18"])
     write_json(run.job, {"nodes": 2, "chain": 2})
     fake_slurm.knows("17", "RUNNING", run.script)
     fake_slurm.knows("18", "PENDING", run.script + " 2")
-    RunMonitor(run).goes_on(run.attempt(0))
+    RunMonitor(run).will_continue(run.attempt(0))
     assert fake_slurm.called("scancel") == ["17"]
     fake_slurm.knows("17", "CANCELLED", run.script)
-    assert RunMonitor(run).goes_on(run.attempt(0))
+    assert RunMonitor(run).will_continue(run.attempt(0))
 
 
 def test_the_user_s_settings_for_slurm_s_commands_change_nothing(

@@ -11,8 +11,8 @@ import pytest
 from tests.fake_slurm import FakeSlurm
 from tests.runs.conftest import FakeRun
 
-from muster.runs.index import all_runs, remember
-from muster.runs.removal import Doomed, Spared, plan, remove
+from muster.runs.index import all_runs, register_run
+from muster.runs.removal import KeptRun, RemovableRun, plan_removals, remove
 from muster.runs.status import read_status
 
 MakeRun = Callable[..., FakeRun]
@@ -41,13 +41,13 @@ def ended(run: FakeRun, days: float = 40, code: int = 0) -> FakeRun:
 
 def decide(runs: Sequence[FakeRun], days: float = 30, keep: int = 0, with_output: bool = False) -> dict[str, str]:
     """By run: goes, or why it stays."""
-    decided = plan(runs, time.time() - days * DAY, keep, with_output)
-    return {each.run.run_id: each.reason if isinstance(each, Spared) else "goes" for each in decided}
+    decided = plan_removals(runs, time.time() - days * DAY, keep, with_output)
+    return {each.run.run_id: each.reason if isinstance(each, KeptRun) else "goes" for each in decided}
 
 
-def clean(run: FakeRun, with_output: bool = False) -> Doomed:
-    (only,) = plan([run], time.time() - 30 * DAY, 0, with_output)
-    assert isinstance(only, Doomed)
+def clean(run: FakeRun, with_output: bool = False) -> RemovableRun:
+    (only,) = plan_removals([run], time.time() - 30 * DAY, 0, with_output)
+    assert isinstance(only, RemovableRun)
     remove(only)
     return only
 
@@ -90,7 +90,7 @@ def test_a_further_job_of_the_same_script_keeps_the_run(make_run: MakeRun, queue
 def test_where_slurm_cannot_be_asked_its_runs_stay(make_run: MakeRun, queue: FakeSlurm) -> None:
     queue.refuses("squeue: error: Unable to contact slurm controller")
     run = aged(make_run("a").submitted(job_id="5").begins().ends(0, "x"), 40)
-    assert decide([run]) == {"a": "is Slurm's, which cannot be asked whether it is over"}
+    assert decide([run]) == {"a": "is a Slurm job, and Slurm does not answer whether it has ended"}
 
 
 def test_a_run_on_another_cluster_is_looked_for_there(make_run: MakeRun, queue: FakeSlurm) -> None:
@@ -113,7 +113,7 @@ def test_a_local_run_whose_process_is_there_or_elsewhere_stays(make_run: MakeRun
 
 def test_what_is_no_run_of_ours_stays(make_run: MakeRun) -> None:
     no_run = aged(make_run("only-a-job-file"), 40)
-    assert decide([no_run]) == {"only-a-job-file": "is not a run directory of Muster's"}
+    assert decide([no_run]) == {"only-a-job-file": "is not a Muster run directory"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -130,7 +130,7 @@ def test_a_removed_run_is_gone_and_forgotten_but_nothing_beyond_its_links(
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "precious").write_text("x")
     run = make_run("a")
-    remember(ended(run))
+    register_run(ended(run))
     for name in ("data", "output", "attempt-0/logs/data"):
         os.symlink(tmp_path / "data", os.path.join(run.root, name))
     assert clean(run).keeps_output  # wherever it leads

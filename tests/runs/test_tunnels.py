@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.runs.tunnels import to_dashboard
+from muster.runs.tunnels import dashboard_access
 
 
 def status(backend: str, dashboard: Any) -> dict[str, Any]:
@@ -14,13 +14,13 @@ def status(backend: str, dashboard: Any) -> dict[str, Any]:
 
 
 def test_on_slurm_a_tunnel_through_this_host_comes_first() -> None:
-    found = to_dashboard(status("slurm", {"host": "n1", "port": 24005}))
+    found = dashboard_access(status("slurm", {"host": "n1", "port": 24005}))
     assert found is not None and found["address"] == "http://127.0.0.1:24005"
     assert found["command"].startswith("ssh -N -L 24005:127.0.0.1:24005 -J ") and found["command"].endswith(" n1")
 
 
 def test_on_one_machine_the_address_is_enough() -> None:
-    assert to_dashboard(status("local", {"host": "vm", "port": 8265})) == {
+    assert dashboard_access(status("local", {"host": "vm", "port": 8265})) == {
         "address": "http://127.0.0.1:8265",
         "command": "",
     }
@@ -28,10 +28,10 @@ def test_on_one_machine_the_address_is_enough() -> None:
 
 @pytest.mark.parametrize("dashboard", [None, {}, {"port": "x"}, [], "n1"])
 def test_without_a_dashboard_there_is_no_line(dashboard: Any) -> None:
-    assert to_dashboard(status("slurm", dashboard)) is None
-    assert to_dashboard({"ray": None}) is None
+    assert dashboard_access(status("slurm", dashboard)) is None
+    assert dashboard_access({"ray": None}) is None
 
 
 def test_a_host_that_tries_to_be_more_than_a_name_is_quoted() -> None:
-    found = to_dashboard(status("slurm", {"host": "n1; rm -rf ~", "port": 24005}))
+    found = dashboard_access(status("slurm", {"host": "n1; rm -rf ~", "port": 24005}))
     assert found is not None and found["command"].endswith(" 'n1; rm -rf ~'")

@@ -14,10 +14,10 @@ from tests.fake_slurm import FakeSlurm, fake_slurm
 from muster.api import RunHandle, submit, submit_array
 from muster.launch.exec_step import Entry, TargetNode, session_environment
 from muster.rundir import RunPaths, read_record, write_json
-from muster.runs.array import ends
+from muster.runs.array import as_completed
 from muster.runs.monitor import RunMonitor, record_silent_end
 from muster.runs.release import release, release_all
-from muster.runs.removal import plan
+from muster.runs.removal import plan_removals
 from muster.runs.stop import stop_run
 from muster.slurm.jobs import QueuedJob, parse_squeue
 from muster.spec import JobSpec
@@ -66,7 +66,7 @@ def test_a_cluster_that_the_user_s_environment_chose_is_recorded_too(
 def test_without_a_chosen_cluster_none_is_named(job: dict[str, Any], fake_slurm: FakeSlurm) -> None:
     run = submitted(job)
     fake_slurm.knows("17", "RUNNING", run.script)
-    assert read_record(run.submission)["cluster"] is None and RunMonitor(run).ended() is None
+    assert read_record(run.submission)["cluster"] is None and RunMonitor(run).query_dead() is None
     assert clusters_of(fake_slurm.calls) == set()
 
 
@@ -93,10 +93,10 @@ def test_a_job_of_the_same_id_on_this_cluster_is_never_asked_about_nor_cancelled
     fake_slurm.knows("17", "RUNNING", run.script)  # the one here, which even looks alike
     fake_slurm.knows("17", "COMPLETING", run.script, cluster="west")
     before = len(fake_slurm.calls)
-    assert RunMonitor(run).ended() is None
+    assert RunMonitor(run).query_dead() is None
     assert release(run) is None and release_all([run]) == []
     stop_run(run, "stopped by alice")
-    plan([run], time.time() + 1, 0, False)
+    plan_removals([run], time.time() + 1, 0, False)
     record_silent_end(run, "x")
     asked = [call for call in fake_slurm.calls[before:] if "show config" not in call]
     assert len(asked) >= 4 and all("--clusters=west" in call for call in asked)
@@ -112,14 +112,14 @@ def test_the_tasks_of_an_array_are_asked_about_on_their_cluster(job: dict[str, A
     for number in (0, 1):
         fake_slurm.knows(f"17_{number}", "CANCELLED", runs[0].script, cluster="west")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("muster.runs.array.ASK_SLURM_S", 0.0)
+        patch.setattr("muster.runs.array.SLURM_POLL_S", 0.0)
         results = asyncio.run(_all(runs))
     assert sorted(result.end_reason for result in results) == [f"Slurm job 17_{n} is CANCELLED" for n in (0, 1)]
     assert clusters_of(fake_slurm.called("squeue")) == {"--clusters=west"}
 
 
 async def _all(runs: list[RunPaths]) -> list[Any]:
-    return [result async for result in ends(runs)]
+    return [result async for result in as_completed(runs)]
 
 
 def test_a_shell_on_a_node_is_a_step_of_the_job_on_its_cluster(tmp_path: Path) -> None:

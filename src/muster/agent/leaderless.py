@@ -13,7 +13,7 @@ from muster.agent.job import Identity
 from muster.agent.node_log import log_to_stderr
 from muster.election.leader_silence import LeaderSilence, LeaderVerdict, RunDirectoryView
 from muster.exit_codes import INFRASTRUCTURE_FAILED
-from muster.rundir import AttemptPaths, create_exclusive, read_record
+from muster.rundir import AttemptPaths, create_exclusive, is_listed, read_record
 
 logger = logging.getLogger(__name__)
 
@@ -22,11 +22,7 @@ RUN_DIRECTORY_TIMEOUT_S = 600.0  # after this time without an answer the outcome
 
 
 def has_outcome(attempt: AttemptPaths) -> bool:
-    """Return whether an outcome is recorded. Lists the directory: network filesystems cache a missing file for 30 s."""
-    try:
-        return os.path.basename(attempt.outcome) in os.listdir(attempt.root)
-    except OSError:
-        return False
+    return is_listed(attempt.outcome)
 
 
 async def end_leaderless_run(identity: Identity, reason: str) -> None:

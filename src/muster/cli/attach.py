@@ -15,7 +15,7 @@ from muster.launch.exec_step import Entry, TargetNode, session_environment
 from muster.rundir import AttemptPaths, RunPaths, read_record
 from muster.rundir.node_groups import group_of, groups_of
 from muster.runs.index import NoSuchRun
-from muster.runs.lookup import NotRunning, live_run, running
+from muster.runs.lookup import NotRunning, live_run, running_attempt
 
 _COMMAND = "muster.command"
 
@@ -75,7 +75,7 @@ def entry_for(name: str | None, node: str | None, runs_dir: Path | None) -> Entr
     """The way to a node of a run that can be used now; the user is told why there is none."""
     try:
         run = live_run(name, runs_dir)
-        attempt, status = running(run)
+        attempt, status = running_attempt(run)
     except (NoSuchRun, NotRunning) as error:
         raise click.ClickException(str(error)) from error
     submission = read_record(run.submission)

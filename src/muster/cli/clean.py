@@ -18,7 +18,7 @@ from rich.text import Text
 from muster.cli.run_argument import runs_dir_option
 from muster.rundir import RunPaths
 from muster.runs.index import NoSuchRun, all_runs, find_run
-from muster.runs.removal import Doomed, Spared, plan, remove
+from muster.runs.removal import KeptRun, RemovableRun, plan_removals, remove
 from muster.runs.usage import PARTS, DiskUsage, measure, total
 from muster.spec.validators import seconds
 from muster.views.sanitize import printable
@@ -89,11 +89,11 @@ def clean(older_than: float, keep: int, with_output: bool, dry_run: bool, yes: b
     A run that is live, or may be, is never touched. Where a run has results in its output directory these stay, with
     the record of how it ended; --with-output removes them, too.
     """
-    decided = plan(_inside(all_runs(runs_dir), runs_dir), time.time() - older_than, keep, with_output)
+    decided = plan_removals(_inside(all_runs(runs_dir), runs_dir), time.time() - older_than, keep, with_output)
     for spared in decided:
-        if isinstance(spared, Spared):
+        if isinstance(spared, KeptRun):
             click.echo(f"left alone: {printable(spared.run.root)} {spared.reason}", err=True)
-    doomed = [each for each in decided if isinstance(each, Doomed)]
+    doomed = [each for each in decided if isinstance(each, RemovableRun)]
     if not doomed:
         click.echo("nothing to remove")
         return 0
@@ -111,9 +111,9 @@ def _inside(runs: Sequence[RunPaths], runs_dir: Path | None) -> list[RunPaths]:
     return [run for run in runs if runs_dir is None or os.path.dirname(run.root) == os.path.realpath(runs_dir)]
 
 
-def _show(doomed: Sequence[Doomed]) -> None:
-    def row(each: Doomed) -> list[str]:
-        day = time.strftime("%Y-%m-%d", time.localtime(each.last_sign))
+def _show(doomed: Sequence[RemovableRun]) -> None:
+    def row(each: RemovableRun) -> list[str]:
+        day = time.strftime("%Y-%m-%d", time.localtime(each.last_activity))
         kept = "output stays" if each.keeps_output else ""
         return [each.run.run_id, day, decimal(each.frees.bytes), f"{each.frees.files:,}", kept]
 
@@ -130,7 +130,7 @@ def _confirmed(number: int) -> bool:
     return click.confirm(f"Remove {'this run' if number == 1 else f'these {number} runs'}?")
 
 
-def _remove(doomed: Sequence[Doomed]) -> int:
+def _remove(doomed: Sequence[RemovableRun]) -> int:
     """One that cannot be removed does not keep the others."""
     freed, failed = DiskUsage(), 0
     for each in doomed:

@@ -20,7 +20,7 @@ from rich.text import Text
 from muster.launch.run_writer import Prepared
 from muster.rundir import RunPaths
 from muster.runs.follow import Output, RunEvent, RunResult
-from muster.runs.next_attempt import in_words
+from muster.runs.next_attempt import next_attempt_message
 from muster.views.sanitize import printable
 from muster.views.terminal import BringUpView
 
@@ -73,7 +73,7 @@ class Display:
         elif name == "waiting":
             self.note(str(event.get("text")))
         elif name == "again":
-            self.note(f"attempt {event.get('attempt')} is over: {in_words(event) or 'another follows'}")
+            self.note(f"attempt {event.get('attempt')} is over: {next_attempt_message(event) or 'another follows'}")
         elif name == "events_lost":
             self.note(EVENTS_LOST.format(file=event.get("file")))
         elif name == "job" and state in JOB_ENDS:

@@ -24,10 +24,10 @@ from muster.runs.follow import Tail
 from muster.runs.index import NoSuchRun, all_runs
 from muster.runs.lookup import NoLiveRun, live_run
 from muster.runs.monitor import RunMonitor, finalize_dead, record_silent_end
-from muster.runs.next_attempt import in_words
+from muster.runs.next_attempt import next_attempt_message
 from muster.runs.release import release_all
 from muster.runs.status import ENDED_STATES, read_status
-from muster.runs.stop import is_live, requester, stop_run
+from muster.runs.stop import is_live, stop_reason, stop_run
 from muster.slurm.jobs import SlurmJobs
 from muster.views.hosts import folded
 from muster.views.report import leave_report
@@ -53,13 +53,13 @@ def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -
             click.echo(text)
         shown = text
         attempt = paths.newest_attempt()
-        if now["state"] in ENDED_STATES and not (watch and attempt and alive.goes_on(attempt)):
+        if now["state"] in ENDED_STATES and not (watch and attempt and alive.will_continue(attempt)):
             leave_report(paths)
             return
         if not watch:
             return
         time.sleep(WATCH_S)
-        if reason := alive.gone(paths.newest_attempt()):
+        if reason := alive.poll_dead(paths.newest_attempt()):
             if not is_live(paths):
                 return
             record_silent_end(paths, reason)
@@ -95,7 +95,7 @@ def _status_lines(status: dict[str, Any]) -> list[str]:
     lines.append(f"  {_timing_line(status['timings'])}")
     if status["end_reason"]:
         lines.append(f"  ended: {status['end_reason']}")
-    if said := in_words(next_attempt := status["sequel"] or {}):
+    if said := next_attempt_message(next_attempt := status["sequel"] or {}):
         ended = f" ({next_attempt['end_reason']})" if next_attempt.get("end_reason") else ""
         lines.append(f"  attempt {status['attempt']} is over{ended}: {said}")
     if error := status["error"]:
@@ -181,8 +181,8 @@ def _print_log(paths: RunPaths, follow: bool, log_of: Callable[[AttemptPaths], s
     alive = RunMonitor(paths)
     while True:
         attempt = paths.newest_attempt()
-        ended = not follow or (not is_live(paths) and not (attempt and alive.goes_on(attempt)))
-        ended = ended or alive.gone(attempt) is not None
+        ended = not follow or (not is_live(paths) and not (attempt and alive.will_continue(attempt)))
+        ended = ended or alive.poll_dead(attempt) is not None
         if attempt is not None:
             path = log_of(attempt)
             if tail is None or tail.path != path:
@@ -208,7 +208,7 @@ def _print_new(tail: Tail | None) -> None:
 def stop(run: str | None, runs_dir: Path | None) -> None:
     """End RUN: its driver gets SIGTERM and its grace, then everything is ended and verified gone."""
     try:
-        ended = stop_run(live_run(run, runs_dir), requester(), tell=click.echo)
+        ended = stop_run(live_run(run, runs_dir), stop_reason(), log=click.echo)
     except NoLiveRun as error:
         click.echo(str(error))
         return

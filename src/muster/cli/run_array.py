@@ -11,7 +11,7 @@ from muster.cli.display import Display
 from muster.exit_codes import INTERRUPTED
 from muster.launch.run_writer import Prepared
 from muster.rundir import RunPaths
-from muster.runs.array import ends
+from muster.runs.array import as_completed
 from muster.views.report import leave_report
 
 
@@ -34,7 +34,7 @@ def run_array(prepared: Prepared, display: Display, detach: bool) -> int:
 
 async def _wait(handles: list[RunHandle], display: Display) -> int:
     highest = 0
-    async for ended in ends([RunPaths(handle.run_dir) for handle in handles]):
+    async for ended in as_completed([RunPaths(handle.run_dir) for handle in handles]):
         await asyncio.get_running_loop().run_in_executor(None, leave_report, RunPaths(ended.run_dir))
         display.task_ended(ended)
         highest = max(highest, ended.exit_code)

@@ -13,7 +13,7 @@ import click
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.runs.guests import Guest, GuestLost
 from muster.runs.index import NoSuchRun
-from muster.runs.lookup import NotRunning, live_run, running
+from muster.runs.lookup import NotRunning, live_run, running_attempt
 from muster.spec import load_job
 from muster.spec.flags import long_flag
 
@@ -33,11 +33,11 @@ def run_in(name: str, flags: dict[str, Any], detach: bool, refused: list[str]) -
         raise click.UsageError(f"--workdir {spec.workdir}: no such directory")
     try:
         run = live_run(name, Path(spec.runs_dir) if spec.runs_dir else None)
-        attempt, _ = running(run)
+        attempt, _ = running_attempt(run)
     except (NoSuchRun, NotRunning) as error:
         raise click.ClickException(str(error)) from error
     guest = Guest(run, attempt)
-    guest.ask(spec.command, spec.env, workdir)
+    guest.request(spec.command, spec.env, workdir)
     if detach:
         click.echo(f"guest {guest.id} of {run.run_id}; its output goes to {guest.log}", err=True)
         click.echo(f"{run.run_id}\t{guest.id}")

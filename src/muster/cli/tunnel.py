@@ -15,7 +15,7 @@ import click
 from muster.cli.attach import node_named
 from muster.rundir import RunPaths
 from muster.runs.index import NoSuchRun, find_run
-from muster.runs.lookup import NotRunning, live_run, running
+from muster.runs.lookup import NotRunning, live_run, running_attempt
 from muster.runs.tunnels import Tunnel, this_host
 
 DASHBOARD = "dashboard"
@@ -45,7 +45,7 @@ def tunnel(
     """
     run, what = _meant(words, runs_dir)
     try:
-        attempt, status = running(run)
+        attempt, status = running_attempt(run)
     except NotRunning as error:
         raise click.ClickException(str(error)) from error
     leader = node_named(node, run, attempt, status).host

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from muster.runs.tunnels import to_here
+from muster.runs.tunnels import tunnel_command
 from muster.web.auth import Auth
 from muster.web.handlers import Handlers
 from muster.web.run_cache import RunCache
@@ -40,7 +40,7 @@ def ui(port: int, runs_dir: Path | None, token_file: Path | None) -> None:
         auth = Auth(f"muster-{server.port}", token)
         server.answers = Handlers(auth, RunCache(runs_dir))
         if "SSH_CONNECTION" in os.environ:
-            click.echo(f"on your own machine first:  {to_here(server.port)}")
+            click.echo(f"on your own machine first:  {tunnel_command(server.port)}")
         _print_link(server, auth)
         threading.Thread(target=_more_links, args=(server, auth), daemon=True).start()
         try:

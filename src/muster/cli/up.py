@@ -25,7 +25,7 @@ from muster.runs.follow import Output, RunResult, follow
 from muster.runs.idle import bring_down, idle_command, is_idle_cluster
 from muster.runs.index import NoSuchRun
 from muster.runs.lookup import NoLiveRun, live_run
-from muster.runs.stop import requester
+from muster.runs.stop import stop_reason
 from muster.spec import JobSpec, load_job
 from muster.views.report import leave_report
 
@@ -155,7 +155,7 @@ def down(run: str | None, runs_dir: Path | None) -> int:
     if not is_idle_cluster(paths):
         raise click.ClickException(f"{paths.run_id} runs a command of its own; end it with: muster stop {paths.run_id}")
     try:
-        ended = bring_down(paths, requester())
+        ended = bring_down(paths, stop_reason())
     except BackendError as error:
         raise click.ClickException(str(error)) from error
     leave_report(paths)

@@ -15,7 +15,7 @@ from muster.launch import job_array
 from muster.launch.run_writer import Prepared, option_names, write_run
 from muster.process import ManagedProcess, Scope
 from muster.rundir import write_json
-from muster.runs.index import remember
+from muster.runs.index import register_run
 from muster.slurm import client
 from muster.slurm.jobs import SlurmJobs, cancel_jobs
 from muster.spec import JobSpec
@@ -166,4 +166,4 @@ def _record(
         "time": time.time(),
     }
     write_json(prepared.run.submission, submission)
-    remember(prepared.run)
+    register_run(prepared.run)

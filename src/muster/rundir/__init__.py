@@ -1,6 +1,6 @@
 """The run directory on the shared filesystem: paths, atomic publishing, readers. Standard library only."""
 
-from muster.rundir.atomic import create_exclusive, read_json, read_record, write_atomic, write_json
+from muster.rundir.atomic import create_exclusive, is_listed, read_json, read_record, write_atomic, write_json
 from muster.rundir.line_file import LineFile
 from muster.rundir.paths import AttemptPaths, RunPaths
 
@@ -9,6 +9,7 @@ __all__ = [
     "LineFile",
     "RunPaths",
     "create_exclusive",
+    "is_listed",
     "read_json",
     "read_record",
     "write_atomic",

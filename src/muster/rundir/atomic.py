@@ -65,6 +65,17 @@ def read_record(path: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def is_listed(path: str) -> bool:
+    """Whether a file exists, by listing its directory.
+
+    A network filesystem may cache for half a minute that a file did not exist; a listing is current.
+    """
+    try:
+        return os.path.basename(path) in os.listdir(os.path.dirname(path))
+    except OSError:
+        return False
+
+
 def _unlink_quietly(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)

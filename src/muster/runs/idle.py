@@ -1,4 +1,4 @@
-"""Idle clusters (`muster up`): how one is told from other runs, and how it is ended."""
+"""Idle clusters (`muster up`): their driver, recognizing them, and bringing them down."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 
 from muster.rundir import RunPaths, read_record, write_json
 from muster.runs.follow import RunResult
-from muster.runs.lookup import NotRunning, running
-from muster.runs.stop import BEYOND_GRACE_S, stop_run, wait
+from muster.runs.lookup import NotRunning, running_attempt
+from muster.runs.stop import STOP_MARGIN_S, stop_run, wait
 
 _ENTRY = "idle"
 
 
 def idle_command(python: str, run: RunPaths) -> list[str]:
-    """The driver of an idle cluster: a part of the agent, run by the job's own interpreter, which has Ray."""
+    """Return the driver of an idle cluster: a part of the agent, run by the job's interpreter, which has Ray."""
     return [python, run.agent, _ENTRY, run.root]
 
 
@@ -24,11 +24,11 @@ def is_idle_cluster(run: RunPaths) -> bool:
 
 
 def bring_down(run: RunPaths, reason: str) -> RunResult:
-    """End an idle cluster and wait. One that is up ends with success; one that is not yet is stopped."""
+    """End an idle cluster and wait. One that is up ends with success; one that is still starting is stopped."""
     try:
-        attempt, _ = running(run)
+        attempt, _ = running_attempt(run)
     except NotRunning:
         return stop_run(run, reason)
     write_json(attempt.down_request, {"reason": reason})
-    grace = read_record(run.job).get("stop_grace", 30.0) + BEYOND_GRACE_S
+    grace = read_record(run.job).get("stop_grace", 30.0) + STOP_MARGIN_S
     return asyncio.run(wait(run, grace)) or stop_run(run, reason)

@@ -1,4 +1,4 @@
-"""Finding runs from any directory: a link per run in the user's state directory, and the runs directories at hand."""
+"""Find runs from any directory: by links in the user's state directory, and in the runs directories at hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEFAULT_RUNS_DIR = "muster-runs"
 
 
 class NoSuchRun(Exception):
-    """The run that was named, or meant, is not there."""
+    """The named run does not exist, or the name is ambiguous."""
 
 
 def _index_dir() -> Path:
@@ -20,8 +20,8 @@ def _index_dir() -> Path:
     return Path(state) / "muster" / "runs"
 
 
-def remember(run: RunPaths) -> None:
-    """Make the run findable from any directory. A home that cannot be written only costs that."""
+def register_run(run: RunPaths) -> None:
+    """Make the run findable from any directory. A read-only home is not an error."""
     try:
         _index_dir().mkdir(parents=True, exist_ok=True)
         (_index_dir() / run.run_id).symlink_to(run.root)
@@ -29,8 +29,8 @@ def remember(run: RunPaths) -> None:
         pass
 
 
-def forget(run: RunPaths) -> None:
-    """A run that was removed; a link of the same name to another one stays."""
+def unregister_run(run: RunPaths) -> None:
+    """Remove the link of a removed run; a link of the same name to another run stays."""
     link = _index_dir() / run.run_id
     try:
         if os.readlink(link) == run.root:
@@ -40,7 +40,7 @@ def forget(run: RunPaths) -> None:
 
 
 def all_runs(runs_dir: Path | None = None) -> list[RunPaths]:
-    """Every known run, oldest first; with `runs_dir`, only those in it."""
+    """Return every known run, oldest first; with `runs_dir`, only those in it."""
     places = [runs_dir] if runs_dir else [Path(DEFAULT_RUNS_DIR), _index_dir()]
     if not runs_dir and "MUSTER_RUNS_DIR" in os.environ:
         places.append(Path(os.environ["MUSTER_RUNS_DIR"]))
@@ -56,12 +56,12 @@ def all_runs(runs_dir: Path | None = None) -> list[RunPaths]:
 def _prepared_at(run: RunPaths) -> float:
     try:
         return os.stat(run.job).st_mtime
-    except OSError:  # somebody is just removing it
+    except OSError:  # another process is removing it
         return 0.0
 
 
 def find_run(name: str | None, runs_dir: Path | None = None) -> RunPaths:
-    """By run id (or a unique beginning of one), by Slurm job id, by path; the newest when none is named."""
+    """Find a run by its id (or a unique prefix), Slurm job id or path; without a name return the newest."""
     if name and os.path.exists(os.path.join(name, "job.json")):
         return RunPaths(os.path.realpath(name))
     runs = all_runs(runs_dir)
@@ -75,4 +75,4 @@ def find_run(name: str | None, runs_dir: Path | None = None) -> RunPaths:
         return matching[0]
     if not matching:
         raise NoSuchRun(f"no run or job {name}; `muster runs` lists them")
-    raise NoSuchRun(f"{name} could be {', '.join(run.run_id for run in matching[:5])}")
+    raise NoSuchRun(f"{name} is ambiguous: it could be {', '.join(run.run_id for run in matching[:5])}")

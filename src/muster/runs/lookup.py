@@ -1,4 +1,4 @@
-"""Which live run is meant, and whether it can be used now."""
+"""Find the live run that a command acts on, and check that it is usable."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from muster.runs.stop import is_live
 
 
 class NoLiveRun(NoSuchRun):
-    """None was named, and none is live."""
+    """No run was named, and none is live."""
 
 
 class NotRunning(Exception):
-    """The run is there, but nothing can be run on it now."""
+    """The run exists, but is not in the state `running`."""
 
 
 def live_run(
-    name: str | None, runs_dir: Path | None = None, which: Callable[[RunPaths], bool] = lambda run: True
+    name: str | None, runs_dir: Path | None = None, matches: Callable[[RunPaths], bool] = lambda run: True
 ) -> RunPaths:
-    """The run of this name; the only live one (of those that are `which`) when none is named. It is not guessed."""
+    """Return the named run, or without a name the only live one that `matches`. Raises NoSuchRun if it is ambiguous."""
     if name is not None:
         return find_run(name, runs_dir)
-    live = [run for run in all_runs(runs_dir) if which(run) and is_live(run)]
+    live = [run for run in all_runs(runs_dir) if matches(run) and is_live(run)]
     if not live:
         raise NoLiveRun("no run is live")
     if len(live) > 1:
@@ -35,8 +35,8 @@ def live_run(
     return live[0]
 
 
-def running(run: RunPaths) -> tuple[AttemptPaths, dict[str, Any]]:
-    """The attempt that runs now, and its status; refused in words when the run cannot be used."""
+def running_attempt(run: RunPaths) -> tuple[AttemptPaths, dict[str, Any]]:
+    """Return the attempt that runs now, and its status. Raises NotRunning with the reason."""
     finalize_dead(run)
     status, attempt = read_status(run), run.newest_attempt()
     state = status["state"]

@@ -1,7 +1,7 @@
-"""Whether more will come of a run: it may have ended without a word, or be about to begin again.
+"""Detect that a run has died without recording its end, or that another attempt follows.
 
-The only place that asks Slurm about a submitted run: after 30 s without a word from it, and when Slurm's own signal
-ended an attempt whose job script does not say what follows.
+Only this module polls Slurm about a submitted run: after 30 s without an update of its status, and when Slurm's own
+signal ended an attempt whose job script does not record what follows.
 """
 
 from __future__ import annotations
@@ -15,42 +15,43 @@ from muster.errors import BackendError
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.process.proctree import read_process
 from muster.rundir import AttemptPaths, RunPaths, read_json, read_record, write_json
-from muster.runs.next_attempt import decides_itself, is_followed, read_next_attempt, slurm_jobs
-from muster.runs.release import is_here, own_jobs, record_gone, release
+from muster.rundir.status_fields import STATUS_REFRESH_S
+from muster.runs.next_attempt import has_next_attempt, read_next_attempt, script_records_next_attempt, slurm_jobs
+from muster.runs.release import is_on_this_cluster, list_own_jobs, record_job_gone, release
 from muster.runs.status import newest_published
 from muster.slurm import client
 from muster.slurm.jobs import ENDED, SlurmJobs, cancel_jobs
 
-ASK_SLURM_S = 30.0
-REQUEUE_S = 30.0  # how long a job may take to leave the nodes before Slurm shows it pending again
-REQUEUE_LOOK_S = 2.0
-NEXT_ATTEMPT_S = 30.0  # how long a job script may take, after the outcome, to say what follows
-NEXT_ATTEMPT_LOOK_S = 0.1
-SILENT_S = 40.0  # a live lead publishes every 10 s
-ABANDONED_S = 600.0  # silence of a run that has lost its batch host: longer than any succession or filesystem's pause
-UNKNOWN, UNREACHABLE = "unknown to Slurm", "not to be had"
+SLURM_POLL_S = 30.0  # shortest time between two RPCs about one run
+REQUEUE_TIMEOUT_S = 30.0  # a requeued job leaves its nodes before Slurm shows it as pending
+REQUEUE_POLL_S = 2.0
+NEXT_ATTEMPT_TIMEOUT_S = 30.0  # a job script records what follows shortly after the outcome
+NEXT_ATTEMPT_POLL_S = 0.1
+STATUS_STALE_S = 4 * STATUS_REFRESH_S  # without an update for this long, the leader may be gone
+ABANDONED_S = 600.0  # silence of a run that has lost its batch host: longer than any failover or pause of a filesystem
+UNKNOWN, UNREACHABLE = "unknown to Slurm", "unreachable"
 
 
 class RunMonitor:
-    """What the run's directory alone does not tell."""
+    """Detects the end of a run that its directory does not show."""
 
     def __init__(self, run: RunPaths) -> None:
         self._run, self._submission = run, read_json(run.submission) or {}
-        self._decides_itself, self._jobs = decides_itself(run), slurm_jobs(run)
-        self._heard = self._asked = time.monotonic()
+        self._decides_itself, self._jobs = script_records_next_attempt(run), slurm_jobs(run)
+        self._last_update = self._last_query = time.monotonic()
         self._updated: Any = None
         self._requeued: AttemptPaths | None = None
 
-    def gone(self, attempt: AttemptPaths | None) -> str | None:
-        """Why nothing more will come; None while something may. May be called often: Slurm is asked rarely."""
-        if self._submission.get("pid") is None and not self._time_to_ask(attempt):
+    def poll_dead(self, attempt: AttemptPaths | None) -> str | None:
+        """Return why the run is dead; None while it may live. May be called often: Slurm is queried rarely."""
+        if self._submission.get("pid") is None and not self._query_is_due(attempt):
             return None
-        return self.ended(time.monotonic() - self._heard)
+        return self.query_dead(time.monotonic() - self._last_update)
 
-    def ended(self, silent: float = 0.0) -> str | None:
-        """How the run is known to have ended, by its process here or by Slurm, which is asked now; else None.
+    def query_dead(self, silent: float = 0.0) -> str | None:
+        """Return why the run is dead, by its local process or by a query to Slurm; None while it may live.
 
-        `silent` is for how many seconds nothing was heard of it.
+        `silent` is the number of seconds without an update of its status.
         """
         pid = self._submission.get("pid")
         if pid is not None:
@@ -62,84 +63,83 @@ class RunMonitor:
         return self._abandoned(silent) if state == "RUNNING" else None
 
     def _abandoned(self, silent: float) -> str | None:
-        """Cancel a job of which nothing is left: every agent has died with the batch host, and Slurm does not know."""
+        """Cancel a job whose agents have all died with the batch host, which Slurm does not notice."""
         attempt = self._run.newest_attempt()
         if silent < ABANDONED_S or attempt is None or not attempt.terms():
-            return None  # nodes may take long to be set up before the first leader publishes
+            return None  # before the first leader publishes, the setup of nodes may take long
         with contextlib.suppress(BackendError):
             own = read_record(attempt.slurm_job).get("job_id")
             if own and client.has_lost_batch_host(self._jobs.only([own])):
                 cancel_jobs(self._jobs.only([own]))
-                how = f"nothing came from the run for {silent:.0f} s after that"
-                return f"Slurm job {own} lost its batch host; {how}, and it was cancelled"
+                return f"Slurm job {own} lost its batch host, sent no update for {silent:.0f} s, and was cancelled"
         return None
 
-    def _time_to_ask(self, attempt: AttemptPaths | None) -> bool:
-        """After a while without a word from the run, and not again for a while."""
+    def _query_is_due(self, attempt: AttemptPaths | None) -> bool:
+        """Whether SLURM_POLL_S have passed since the last update of the status and since the last query."""
         now = time.monotonic()
-        if now - self._heard < ASK_SLURM_S or now - self._asked < ASK_SLURM_S:
+        if now - self._last_update < SLURM_POLL_S or now - self._last_query < SLURM_POLL_S:
             return False
         updated = (newest_published(attempt) or {}).get("updated") if attempt else None
         if updated != self._updated:
-            self._updated, self._heard = updated, now
+            self._updated, self._last_update = updated, now
             return False
-        self._asked = now
+        self._last_query = now
         return True
 
-    def goes_on(self, attempt: AttemptPaths) -> bool:
-        """Whether an attempt that has an outcome is followed by another: a requeue, or the next job of a chain."""
-        if self._requeued == attempt or is_followed(attempt):
+    def will_continue(self, attempt: AttemptPaths) -> bool:
+        """Whether another attempt follows one that has an outcome: by a requeue, or the next job of a chain."""
+        if self._requeued == attempt or has_next_attempt(attempt):
             return True
-        if self._decides_itself and self._decided(attempt):
-            return is_followed(attempt)
+        if self._decides_itself and self._wait_for_decision(attempt):
+            return has_next_attempt(attempt)
         outcome = read_json(attempt.outcome) or {}
         silent_script = self._decides_itself and outcome.get("exit_code") != 0
         if self._submission.get("kind") != "sbatch" or not (outcome.get("signalled") or silent_script):
             return False
         if silent_script:
-            release(self._run, patient=False)  # what waits behind this job can begin then
-        deadline = time.monotonic() + REQUEUE_S
+            release(self._run, patient=False)  # the next job of the chain waits for this one
+        deadline = time.monotonic() + REQUEUE_TIMEOUT_S
         while (state := self._job_state()) in ("RUNNING", "COMPLETING") and time.monotonic() < deadline:
-            time.sleep(REQUEUE_LOOK_S)
+            time.sleep(REQUEUE_POLL_S)
         if state in ("PENDING", "REQUEUED", "CONFIGURING"):
             self._requeued = attempt
         return self._requeued == attempt
 
-    def _decided(self, attempt: AttemptPaths) -> bool:
-        """Wait for the job script's word on what follows; a moment, unless it was killed."""
-        deadline = time.monotonic() + NEXT_ATTEMPT_S
-        while not (said := bool(read_next_attempt(attempt))) and time.monotonic() < deadline:
-            time.sleep(NEXT_ATTEMPT_LOOK_S)
-        return said
+    def _wait_for_decision(self, attempt: AttemptPaths) -> bool:
+        """Wait until the job script has recorded what follows; False if it does not, since it was killed."""
+        deadline = time.monotonic() + NEXT_ATTEMPT_TIMEOUT_S
+        while not (recorded := bool(read_next_attempt(attempt))) and time.monotonic() < deadline:
+            time.sleep(NEXT_ATTEMPT_POLL_S)
+        return recorded
 
     def _job_state(self) -> str:
         try:
-            state = client.state_of(self._jobs, own_jobs(self._run))
-            return state or (UNKNOWN if is_here(self._run) else UNREACHABLE)
+            state = client.state_of(self._jobs, list_own_jobs(self._run))
+            return state or (UNKNOWN if is_on_this_cluster(self._run) else UNREACHABLE)
         except BackendError:
             return UNREACHABLE
 
 
 def finalize_dead(run: RunPaths) -> SlurmJobs | None:
-    """Record the end of a run that ended without a word, and release the job of one that is over.
+    """Record the end of a run that died without doing so, and release the job of one that has ended.
 
-    Asks Slurm at most once, unless a job is left; returns what was cancelled of a finished run.
+    Returns the cancelled jobs of a finished run. Queries Slurm at most once, unless a job is left over.
     """
     attempt, submission = run.newest_attempt(), read_json(run.submission) or {}
-    if attempt is not None and os.path.exists(attempt.outcome) and not is_followed(attempt):
+    if attempt is not None and os.path.exists(attempt.outcome) and not has_next_attempt(attempt):
         return release(run, patient=False)
     updated = (newest_published(attempt) or {}).get("updated", 0.0) if attempt else 0.0
     silent = time.time() - max(updated, submission.get("time", 0.0))
-    if silent < SILENT_S:
+    if silent < STATUS_STALE_S:
         return None
-    reason = RunMonitor(run).ended(silent)
+    reason = RunMonitor(run).query_dead(silent)
     if reason is not None:
         record_silent_end(run, reason)
     return None
 
 
 def record_silent_end(run: RunPaths, reason: str) -> None:
-    """The end of a run that could not record it, as when its directory had vanished from nodes: Slurm has the code."""
+    """Record the end of a run that could not do so itself, with the exit code that Slurm has, else 125."""
     code = None
     with contextlib.suppress(BackendError):
         jobs = slurm_jobs(run)
@@ -147,13 +147,13 @@ def record_silent_end(run: RunPaths, reason: str) -> None:
     record_end(run, INFRASTRUCTURE_FAILED if code is None else code, reason)
     attempt = run.newest_attempt()
     if attempt is not None:
-        record_gone(attempt)
+        record_job_gone(attempt)
 
 
 def record_end(run: RunPaths, exit_code: int, reason: str) -> None:
-    """An outcome in the place of the run's own: of the attempt that has none, or of the one that should have come."""
+    """Write an outcome for the attempt that has none, or for the next one, which never began."""
     attempt = run.newest_attempt() or run.attempt(0)
-    if os.path.exists(attempt.outcome) or is_followed(attempt):
+    if os.path.exists(attempt.outcome) or has_next_attempt(attempt):
         attempt = run.attempt(attempt.number + 1)
     os.makedirs(attempt.root, exist_ok=True)
     write_json(attempt.next_attempt, {"again": "none", "cause": "", "note": ""})
@@ -161,11 +161,11 @@ def record_end(run: RunPaths, exit_code: int, reason: str) -> None:
 
 
 def _exists(pid: int) -> bool:
-    """A zombie does not: its parent may be a `muster run` that follows it, and waits for this very word."""
+    """Whether the process lives. A zombie does not: its parent may be the `muster run` that polls here."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True  # another user's, which /proc may hide
+        return True  # another user's process, which /proc may hide
     return read_process(pid) is not None

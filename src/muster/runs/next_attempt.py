@@ -1,4 +1,4 @@
-"""What follows an attempt that has ended, as its job script recorded it: another attempt, or nothing."""
+"""The decision whether another attempt follows an ended one, as its job script recorded it."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Any
 from muster.rundir import AttemptPaths, RunPaths, read_record
 from muster.slurm.jobs import SlurmJobs
 
-AGAIN = ("requeue", "chain")
+NEXT_ATTEMPT_KINDS = ("requeue", "chain")
 
 
 def read_next_attempt(attempt: AttemptPaths | None) -> dict[str, Any]:
-    """`again` (requeue, chain or none), `cause`, `note`; empty while nothing is recorded."""
+    """Return `again` (requeue, chain or none), `cause` and `note`; empty before they are recorded."""
     return read_record(attempt.next_attempt) if attempt is not None else {}
 
 
-def is_followed(attempt: AttemptPaths | None) -> bool:
-    """Whether the record says that another attempt comes."""
-    return read_next_attempt(attempt).get("again") in AGAIN
+def has_next_attempt(attempt: AttemptPaths | None) -> bool:
+    """Whether the job script has recorded that another attempt follows."""
+    return read_next_attempt(attempt).get("again") in NEXT_ATTEMPT_KINDS
 
 
-def decides_itself(run: RunPaths) -> bool:
-    """Whether the job's script records what follows: it does for jobs that may begin again."""
+def script_records_next_attempt(run: RunPaths) -> bool:
+    """Whether the job script records what follows: it does for jobs that may be requeued or chained."""
     job, submission = read_record(run.job), read_record(run.submission)
     return submission.get("kind") == "sbatch" and bool(job.get("requeue_on") or job.get("chain", 1) > 1)
 
 
-def in_words(next_attempt: dict[str, Any]) -> str | None:
-    """For people; None where there is nothing to say."""
+def next_attempt_message(next_attempt: dict[str, Any]) -> str | None:
+    """Describe the decision for humans; None if there is nothing to report."""
     cause, note = next_attempt.get("cause") or "", next_attempt.get("note") or ""
     because = f" after {cause}" if cause not in ("", "slurm") else ""
     if next_attempt.get("again") == "requeue":
@@ -39,7 +39,7 @@ def in_words(next_attempt: dict[str, Any]) -> str | None:
 
 
 def slurm_jobs(run: RunPaths) -> SlurmJobs:
-    """Every Slurm job of the run, in the order in which they run."""
+    """Return every Slurm job of the run, in the order in which they run."""
     submission = read_record(run.submission)
     job_id = submission.get("job_id")
     return SlurmJobs(tuple(submission.get("job_ids") or ([job_id] if job_id else [])), submission.get("cluster"))

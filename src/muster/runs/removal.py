@@ -1,7 +1,7 @@
-"""Which runs may go, and their removal. Never a live one, never what is not a run, never through a link.
+"""Select and remove old runs: never a live one, never a directory that is not a run, never through a link.
 
-Whether a run is over is decided for all of them with one squeue: a job of Slurm's that has an outcome may have been
-requeued, and one without may have ended without a word.
+One squeue decides for all runs whether they have ended: a Slurm job with an outcome may have been requeued, and one
+without may have died.
 """
 
 from __future__ import annotations
@@ -16,92 +16,94 @@ from typing import Any
 
 from muster.errors import BackendError
 from muster.rundir import RunPaths, read_record
-from muster.runs.index import forget
+from muster.runs.index import unregister_run
 from muster.runs.monitor import RunMonitor
 from muster.runs.next_attempt import slurm_jobs
 from muster.runs.usage import DiskUsage, Path, measure, total
 from muster.slurm import client
 
-# What stays with results that are kept: enough for `muster runs` and `muster status` to tell what they are of.
+# Kept together with the results: enough for `muster runs` and `muster status` to identify the run.
 _RECORD = re.compile(r"output(/.*)?|job\.json|submission\.json|attempt-\d+(/(outcome|status-\d+\.json))?", re.DOTALL)
 
-Queue = Callable[[str | None], "client.Queue | None"]
+QueryQueue = Callable[[str | None], "client.Queue | None"]
 
 
 @dataclass(frozen=True)
-class Doomed:
-    """A run that may go: since when nothing came of it, what its removal frees, whether its results stay."""
+class RemovableRun:
+    """A run that may be removed: time of its last write, space that this frees, whether its results stay."""
 
     run: RunPaths
-    last_sign: float
+    last_activity: float
     frees: DiskUsage
     keeps_output: bool
 
 
 @dataclass(frozen=True)
-class Spared:
-    """A run that is old enough to go, and stays."""
+class KeptRun:
+    """A run that is old enough to be removed, but stays."""
 
     run: RunPaths
     reason: str
 
 
-def plan(runs: Sequence[RunPaths], before: float, keep: int, with_output: bool) -> list[Doomed | Spared]:
-    """What becomes of the runs (oldest first) of which nothing came after `before`, but for the newest `keep`."""
-    queue = cache(_ask_slurm)  # once for all of a cluster, and only where a run needs it
-    decided: list[Doomed | Spared] = []
-    for run in dict.fromkeys(runs[: max(0, len(runs) - keep)]):  # links may name one twice
-        when = last_sign(run)
+def plan_removals(
+    runs: Sequence[RunPaths], before: float, keep: int, with_output: bool
+) -> list[RemovableRun | KeptRun]:
+    """Decide about the runs (oldest first) without a write since `before`, except the newest `keep`."""
+    queue = cache(_query_queue)  # one query per cluster, and only if a run needs it
+    decided: list[RemovableRun | KeptRun] = []
+    for run in dict.fromkeys(runs[: max(0, len(runs) - keep)]):  # links may lead to one twice
+        when = last_activity(run)
         if when >= before:
             continue
-        reason = _not_ours(run) or _perhaps_live(run, queue)
+        reason = _not_ours(run) or _may_be_live(run, queue)
         if reason is not None:
-            decided.append(Spared(run, reason))
+            decided.append(KeptRun(run, reason))
             continue
         keeps = not with_output and has_output(run)
-        frees = total(measure(run, lambda path: not stays(path)) if keeps else measure(run))
+        frees = total(measure(run, lambda path: not is_kept(path)) if keeps else measure(run))
         if frees.files:
-            decided.append(Doomed(run, when, frees, keeps))
+            decided.append(RemovableRun(run, when, frees, keeps))
     return decided
 
 
-def stays(path: Path) -> bool:
-    """Whether this path of a run stays when its results do."""
+def is_kept(path: Path) -> bool:
+    """Whether this path of a run is kept together with its results."""
     return not path or _RECORD.fullmatch("/".join(path)) is not None
 
 
-def last_sign(run: RunPaths) -> float:
-    """When anything was last written by the run itself; not directories, whose time a removal changes."""
+def last_activity(run: RunPaths) -> float:
+    """Return when the run last wrote a file. Directories do not count: a removal changes their time."""
     attempt = run.newest_attempt()
     places = [run.root, *([attempt.root, os.path.dirname(attempt.driver_log)] if attempt else [])]
     return max((when for place in places for when in _written(place)), default=0.0)
 
 
 def has_output(run: RunPaths) -> bool:
-    """Results are whatever is in output/; a link in its place is left alone, too."""
+    """Whether the run has results: anything in output/, or a link in its place."""
     if os.path.islink(run.output_dir):
         return True
     return os.path.isdir(run.output_dir) and bool(os.listdir(run.output_dir))
 
 
-def remove(doomed: Doomed) -> None:
-    """What makes it a run, and one that is over, goes last: a removal that was interrupted is simply done again."""
-    run = doomed.run
+def remove(removable: RemovableRun) -> None:
+    """Remove a run. The files that identify it as a finished run go last, so an interrupted removal can be repeated."""
+    run = removable.run
     attempts = _attempts(run.root)
     for directory in (*attempts, run.root):
-        _empty(directory, run.root, stays)
-    if doomed.keeps_output:
+        _empty(directory, run.root, is_kept)
+    if removable.keeps_output:
         return
     for path in (run.output_dir, *attempts, run.submission, run.job):
         _remove(path)
     _empty(run.root, run.root, lambda path: False)
     os.rmdir(run.root)
-    forget(run)
+    unregister_run(run)
 
 
-def _empty(directory: str, root: str, stays: Callable[[Path], bool]) -> None:
+def _empty(directory: str, root: str, kept: Callable[[Path], bool]) -> None:
     for entry in list(os.scandir(directory)):
-        if not stays(tuple(os.path.relpath(entry.path, root).split(os.sep))):
+        if not kept(tuple(os.path.relpath(entry.path, root).split(os.sep))):
             _remove(entry.path)
 
 
@@ -113,14 +115,14 @@ def _remove(path: str) -> None:
 
 
 def _attempts(root: str) -> list[str]:
-    """A link in an attempt's place is none."""
+    """Return the attempt directories; links are ignored."""
     entries = [entry for entry in os.scandir(root) if entry.name.startswith("attempt-")]
     return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def _not_ours(run: RunPaths) -> str | None:
     if os.path.islink(run.root) or not (os.path.isfile(run.job) and _began(run)):
-        return "is not a run directory of Muster's"
+        return "is not a Muster run directory"
     if os.lstat(run.root).st_uid != os.geteuid():
         return "belongs to another user"
     return None
@@ -130,29 +132,29 @@ def _began(run: RunPaths) -> bool:
     return os.path.isfile(run.submission) or run.newest_attempt() is not None
 
 
-def _perhaps_live(run: RunPaths, queue: Queue) -> str | None:
-    """Why the run may not be over; None when it surely is."""
+def _may_be_live(run: RunPaths, queue: QueryQueue) -> str | None:
+    """Return why the run may still be live; None if it has certainly ended."""
     submission, attempt = read_record(run.submission), run.newest_attempt()
-    over = attempt is not None and os.path.exists(attempt.outcome)
-    if submission.get("kind") == "sbatch" or (submission.get("job_id") and not over):
+    ended = attempt is not None and os.path.exists(attempt.outcome)
+    if submission.get("kind") == "sbatch" or (submission.get("job_id") and not ended):
         return _in_queue(run, submission, queue)
-    if over:
+    if ended:
         return None
     if submission.get("pid") is None:
-        return "has left no word of how it was started"
-    return None if RunMonitor(run).ended() else f"may still run on {submission.get('host')}"
+        return "has no record of how it was started"
+    return None if RunMonitor(run).query_dead() else f"may still run on {submission.get('host')}"
 
 
-def _in_queue(run: RunPaths, submission: dict[str, Any], queue: Queue) -> str | None:
+def _in_queue(run: RunPaths, submission: dict[str, Any], queue: QueryQueue) -> str | None:
     own = slurm_jobs(run)
     jobs = queue(own.cluster)
     if jobs is None:
-        return "is Slurm's, which cannot be asked whether it is over"
+        return "is a Slurm job, and Slurm does not answer whether it has ended"
     waiting = [job for job in own.ids or [str(submission.get("job_id"))] if jobs.has(job, run.script)]
     return f"is in Slurm's queue as job {waiting[0]}" if waiting else None
 
 
-def _ask_slurm(cluster: str | None) -> client.Queue | None:
+def _query_queue(cluster: str | None) -> client.Queue | None:
     try:
         return client.queue(cluster)
     except BackendError:
@@ -160,7 +162,7 @@ def _ask_slurm(cluster: str | None) -> client.Queue | None:
 
 
 def _written(directory: str) -> list[float]:
-    """When the files in this directory were last written."""
+    """Return the modification times of the files in a directory."""
     try:
         entries = [entry for entry in os.scandir(directory) if entry.is_file(follow_symlinks=False)]
         return [entry.stat(follow_symlinks=False).st_mtime for entry in entries]

@@ -1,4 +1,4 @@
-"""The status of a run, put together from its directory: live, finished and broken runs alike."""
+"""Read the status of a live, finished or broken run from its directory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from muster.rundir.hosts import host_names
 from muster.rundir.log_tail import tail_of
 from muster.rundir.redaction import scrubbed
 from muster.rundir.status_fields import TIMINGS
-from muster.runs.next_attempt import is_followed, read_next_attempt
-from muster.runs.waiting import waits_for
+from muster.runs.leader_wait import leader_wait_message
+from muster.runs.next_attempt import has_next_attempt, read_next_attempt
 
 ENDED_STATES = ("succeeded", "failed", "stopped")
 
 
 def read_status(run: RunPaths) -> dict[str, Any]:
-    """What `muster status --json` prints. Readers take the newest attempt and the highest term."""
+    """Return the status that `muster status --json` prints: of the newest attempt and its highest term."""
     submission = read_record(run.submission)
     status: dict[str, Any] = {
         "run": run.run_id,
@@ -43,7 +43,9 @@ def read_status(run: RunPaths) -> dict[str, Any]:
     attempt = run.newest_attempt()
     if attempt is None:
         return status
-    status.update(attempt=attempt.number, cycle=0, state="gathering", exit_code=None, waiting=waits_for(attempt))
+    status.update(
+        attempt=attempt.number, cycle=0, state="gathering", exit_code=None, waiting=leader_wait_message(attempt)
+    )
     status.update(newest_published(attempt) or {})
     outcome, status["sequel"] = read_record(attempt.outcome), read_next_attempt(attempt) or None
     code = outcome.get("exit_code")
@@ -51,33 +53,33 @@ def read_status(run: RunPaths) -> dict[str, Any]:
         return status
     status["exit_code"] = code
     if status["state"] not in ENDED_STATES:
-        # No leader published an end, or it is not to be seen yet: the outcome says less, but says it.
+        # No leader has published the end, or that is not visible yet: use the outcome, which has less detail.
         status.update(state=state_of(code), end_reason=outcome.get("end_reason"))
         status["error"] = status["error"] or scrubbed(_early_error(attempt))
-    if is_followed(attempt):  # that attempt is over, the run is not
+    if has_next_attempt(attempt):  # the attempt has ended, the run has not
         next_attempt = {**status["sequel"], "end_reason": outcome.get("end_reason")}
         status.update(state="pending", exit_code=None, end_reason=None, next_attempt=next_attempt)
     return status
 
 
 def state_of(code: int) -> str:
-    """What an exit code alone tells: 128+n for the signals by which a run is asked to stop."""
+    """Return the state that follows from an exit code; 128+n of the signals that request a stop means stopped."""
     if code == 0:
         return "succeeded"
     return "stopped" if code - BY_SIGNAL in (signal.SIGINT, signal.SIGTERM) else "failed"
 
 
 def newest_published(attempt: AttemptPaths) -> dict[str, Any] | None:
-    """The status of the highest term: a fenced leader's older one never counts."""
+    """Return the status of the highest term, never an older one of a fenced leader; None before the first."""
     terms = attempt.terms()
     return (read_record(attempt.status(terms[-1])) or None) if terms else None
 
 
 def _early_error(attempt: AttemptPaths) -> dict[str, Any] | None:
-    """Who ended without a word over the channel, from the launcher's own words."""
+    """Return the first failure in the launcher's log, for attempts whose leader recorded no error."""
     led = os.path.exists(attempt.leader())
     phase = (newest_published(attempt) or {}).get("state", "start")
-    # Where a leader had come up, the others' ends only follow from its own.
+    # If there was a leader, its own end comes first: those of other nodes follow from it.
     for end in sorted(
         launcher_log.read(attempt.steps_log, host_names(attempt)), key=lambda end: end.rank != 0 or not led
     ):

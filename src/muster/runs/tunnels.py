@@ -1,4 +1,4 @@
-"""How a port on the loopback of a run's node is reached from where the user sits."""
+"""SSH commands that reach a port on the loopback of a run's node from the user's machine."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ class Tunnel:
     port: int
 
     def ssh(self, local_port: int, through: str | None = None) -> list[str]:
-        """The command that opens it: here, or with `through` (the login node) from outside."""
+        """Return the command that opens the tunnel: from this host, or with `through` (the login node) from outside."""
         jump = ["-J", through] if through else []
         return ["ssh", "-N", "-L", f"{local_port}:127.0.0.1:{self.port}", *jump, self.host]
 
 
 def this_host() -> str:
-    """The name by which others may know this host."""
+    """Return the name of this host for use from other hosts."""
     name = socket.getfqdn()
     return socket.gethostname() if name.startswith("localhost") else name
 
 
-def to_here(port: int) -> str:
-    """The command for one's own machine that reaches a port on the loopback of this host."""
+def tunnel_command(port: int) -> str:
+    """Return the command for the user's machine that reaches a port on the loopback of this host."""
     return shlex.join(["ssh", "-N", "-L", f"{port}:127.0.0.1:{port}", f"{getpass.getuser()}@{this_host()}"])
 
 
-def to_dashboard(status: dict[str, Any]) -> dict[str, str] | None:
-    """Ray's dashboard of a run: its address, and the command that has to be given before, if one has."""
+def dashboard_access(status: dict[str, Any]) -> dict[str, str] | None:
+    """Return the address of a run's Ray dashboard and the tunnel command it needs, empty if none; None without one."""
     ray = status.get("ray")
     place = ray.get("dashboard") if isinstance(ray, dict) else None
     if not isinstance(place, dict) or not isinstance(place.get("port"), int):

@@ -1,4 +1,4 @@
-"""What runs take of the disk: bytes and inodes, told apart by what they are. Links are counted, never followed."""
+"""Disk usage of runs in bytes and inodes, by kind of file. Links are counted, never followed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PARTS = ("logs", "ray", "output", "other")
 _LOG = re.compile(r"slurm-.*\.out|job\.out")
 _ATTEMPT_LOG = re.compile(r"logs|.*\.log|events-\d+\.jsonl")
 
-Path = tuple[str, ...]  # below the run's directory; empty for the directory itself
+Path = tuple[str, ...]  # relative to the run's directory; empty for the directory itself
 
 
 @dataclass(frozen=True)
 class DiskUsage:
-    """Bytes on the disk as `du` counts them, and inodes: many sites limit both."""
+    """Bytes as `du` counts them, and inodes: many sites limit both."""
 
     bytes: int = 0
     files: int = 0
@@ -30,7 +30,7 @@ class DiskUsage:
 
 
 def part_of(path: Path) -> str:
-    """What a path in a run directory belongs to."""
+    """Return the part (one of PARTS) to which a path in a run directory belongs."""
     if path[:1] == ("output",):
         return "output"
     if path and path[0].startswith("attempt-"):
@@ -41,7 +41,7 @@ def part_of(path: Path) -> str:
 
 
 def measure(run: RunPaths, counts: Callable[[Path], bool] = lambda path: True) -> dict[str, DiskUsage]:
-    """By part; only of what `counts`."""
+    """Return the usage by part, of the paths for which `counts` returns true."""
     found = dict.fromkeys(PARTS, DiskUsage())
     for path, stat in _entries(run.root, ()):
         if counts(path):
@@ -55,7 +55,7 @@ def total(parts: dict[str, DiskUsage]) -> DiskUsage:
 
 
 def _entries(directory: str, path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """The directory and all below it. What vanishes meanwhile, or may not be read, counts nothing."""
+    """Yield the directory and everything below it, except files that vanish meanwhile or are unreadable."""
     with contextlib.suppress(OSError):
         yield path, os.lstat(directory)
     try:

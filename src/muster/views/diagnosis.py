@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from muster.runs.monitor import SILENT_S
+from muster.runs.monitor import STATUS_STALE_S
 from muster.views.hosts import folded
 from muster.views.phases import ALLOCATED, Phase
 from muster.views.record import AttemptRecord, RunRecord, moment, record, records, whole, words
@@ -117,7 +117,7 @@ def silence(run: RunRecord) -> float | None:
     """For how long a run that seems to be live has said nothing, where that is longer than a live lead ever is."""
     updated = moment(run.attempts[-1].status.get("updated")) if run.attempts else None
     quiet = run.now - updated if updated is not None and run.live else 0.0
-    return quiet if quiet > SILENT_S else None
+    return quiet if quiet > STATUS_STALE_S else None
 
 
 def failures(

@@ -18,7 +18,7 @@ from typing import Any
 from muster.rundir import AttemptPaths, RunPaths, read_record
 from muster.rundir.hosts import host_names
 from muster.runs.follow import EventFile
-from muster.runs.monitor import SILENT_S
+from muster.runs.monitor import STATUS_STALE_S
 from muster.runs.status import ENDED_STATES, newest_published, read_status
 
 
@@ -167,7 +167,7 @@ def _ended(
     recorded = _written(paths.outcome)
     if not word or recorded is None:
         return recorded or word or None
-    return recorded if word <= recorded <= word + SILENT_S else word
+    return recorded if word <= recorded <= word + STATUS_STALE_S else word
 
 
 def _attempts(run: RunPaths) -> list[AttemptPaths]:

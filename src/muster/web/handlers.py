@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from muster.errors import BackendError
 from muster.rundir import RunPaths
-from muster.runs.stop import is_live, requester, stop_run
+from muster.runs.stop import is_live, stop_reason, stop_run
 from muster.views.metrics import metrics
 from muster.views.report import asset
 from muster.web import logs
@@ -148,7 +148,7 @@ class Handlers:
     def _stop(self, run: RunPaths) -> None:
         """As `muster stop` does it; the page follows the run, and needs to know only what went wrong."""
         try:
-            stop_run(run, f"{requester()}, in muster ui")
+            stop_run(run, f"{stop_reason()}, in muster ui")
             self._stops.pop(run.root, None)
         except (BackendError, OSError) as error:
             self._stops[run.root] = str(error)

@@ -12,7 +12,7 @@ from typing import Any
 
 from muster.rundir import RunPaths
 from muster.runs.index import all_runs
-from muster.runs.tunnels import to_dashboard
+from muster.runs.tunnels import dashboard_access
 from muster.views.listing import entry
 from muster.views.metrics_file import MetricsFile
 from muster.views.record import RunReader, RunRecord
@@ -76,7 +76,7 @@ class RunCache:
             return known[1]
         record = self.record(run)
         if record.live:
-            return {**model_of(record), "dashboard": to_dashboard(record.status)}
+            return {**model_of(record), "dashboard": dashboard_access(record.status)}
         model = {**model_of(record), "dashboard": None}
         with self._lock:
             self._models[run.root] = (seen, model)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from muster.election.leader_silence import FIRST_LEADER_CANDIDATES, STARTUP_LOSS_S, StartupHeartbeats
-from muster.rundir import AttemptPaths, read_json
+from muster.rundir import AttemptPaths, is_listed, read_json
 from muster.rundir.launcher_log import EarlyEnd, LauncherLog
 from muster.rundir.startup_heartbeat import read_startup_heartbeats
 
@@ -23,16 +22,9 @@ class RunDirectoryWatch:
         self._heartbeats = StartupHeartbeats(interval)
 
     def poll(self) -> tuple[dict[str, Any] | None, list[EarlyEnd]]:
-        """Return the stop request, if there is one, and the newly ended tasks.
-
-        Lists the directory first: network filesystems cache a missing file for 30 s.
-        """
+        """Return the stop request, if there is one, and the newly ended tasks."""
         path = self._attempt.stop_request
-        try:
-            requested = os.path.basename(path) in os.listdir(self._attempt.root)
-        except OSError:
-            requested = False
-        return read_json(path) if requested else None, self._launcher_log.poll()
+        return read_json(path) if is_listed(path) else None, self._launcher_log.poll()
 
     def silent(self, expected: Iterable[int]) -> set[int]:
         """Return the expected nodes that count as lost, because their startup heartbeat has stopped."""

@@ -11,9 +11,9 @@ import pytest
 from muster.election.leader_silence import STARTUP_SILENCE_S
 from muster.rundir import AttemptPaths, RunPaths, write_json
 from muster.rundir.startup_heartbeat import write_startup_heartbeat
-from muster.runs import waiting
+from muster.runs import leader_wait
+from muster.runs.leader_wait import LeaderWait
 from muster.runs.status import read_status
-from muster.runs.waiting import Waiting
 
 
 @pytest.fixture
@@ -26,12 +26,12 @@ def attempt(tmp_path: Path) -> AttemptPaths:
 
 def test_the_status_says_whether_the_first_node_has_begun_lives_or_is_silent(attempt: AttemptPaths) -> None:
     run = RunPaths(os.path.dirname(attempt.root))
-    assert "waiting for n1, which is to lead: nothing of the job has started" in read_status(run)["waiting"]
+    assert "waiting for n1, the first leader: no process of the job has started" in read_status(run)["waiting"]
     write_startup_heartbeat(attempt, 0, "1")
-    assert "waiting for n1, which is to lead: its --setup" in read_status(run)["waiting"]
+    assert "waiting for n1, the first leader: its --setup" in read_status(run)["waiting"]
     old = time.time() - 3 * STARTUP_SILENCE_S
     os.utime(attempt.startup_heartbeat(0), (old, old))
-    assert "n1, which was to lead, has shown no sign of life for 3" in read_status(run)["waiting"]
+    assert "n1, the first leader, has sent no heartbeat for 3" in read_status(run)["waiting"]
     write_json(attempt.leader(), {"rank": 1})
     assert read_status(run)["waiting"] is None
 
@@ -40,15 +40,15 @@ def test_who_follows_a_run_hears_what_it_waits_for_when_that_changes_and_now_and
     attempt: AttemptPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(waiting.time, "monotonic", lambda: now)
-    watch = Waiting(attempt)
+    monkeypatch.setattr(leader_wait.time, "monotonic", lambda: now)
+    watch = LeaderWait(attempt)
     write_startup_heartbeat(attempt, 0, "1")
     said = {}
     for second in range(200):
         now = 1000.0 + second
         if second < 100:
             write_startup_heartbeat(attempt, 0, f"{second}")
-        if (text := watch.look()) is not None:
+        if (text := watch.poll()) is not None:
             said[second] = text
     assert [(second, text.split()[0]) for second, text in said.items()] == [
         (10, "waiting"),
@@ -58,4 +58,4 @@ def test_who_follows_a_run_hears_what_it_waits_for_when_that_changes_and_now_and
     ]
     write_json(attempt.leader(), {"rank": 1})
     now = 2000.0
-    assert watch.look() is None
+    assert watch.poll() is None
