@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import sys
 
-from muster.process.bootstrap import LATER, MODULES, source_of
+from muster.process.bootstrap import LAZY_MODULES, MODULES, source_of
 
 
 def test_each_module_imports_the_standard_library_and_those_before_it() -> None:
     before: set[str] = set()
-    for module in (*LATER, *MODULES):
+    for module in (*LAZY_MODULES, *MODULES):
         for node in ast.walk(ast.parse(source_of(module))):
             names = [name.name for name in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):

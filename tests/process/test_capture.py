@@ -14,7 +14,7 @@ import pytest
 from tests.running import wait_for
 
 from muster.process import Log, ManagedProcess, Scope, descendants
-from muster.process.capture import Rotating
+from muster.process.capture import RotatingLog
 from muster.process.proctree import read_processes
 
 Python = Callable[[str], list[str]]
@@ -136,9 +136,9 @@ async def test_output_that_nobody_takes_does_not_keep_a_scope_from_closing(tmp_p
     await gone(copier)
 
 
-def writer(log: Log) -> Rotating:
+def writer(log: Log) -> RotatingLog:
     assert log.max_bytes is not None
-    return Rotating(log.open(), log.path, log.max_bytes, log.keep)
+    return RotatingLog(log.open(), log.path, log.max_bytes, log.keep)
 
 
 def test_a_line_longer_than_a_file_is_cut_and_none_other(tmp_path: Path) -> None:

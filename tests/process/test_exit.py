@@ -1,4 +1,4 @@
-"""How a process ended: code or signal, who ended it, and whether the kernel did for want of memory."""
+"""How a process ended: code or signal, who ended it, and whether the kernel did for lack of memory."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_words_for_want_of_memory() -> None:
     assert killed.out_of_memory and str(killed) == "was ended by SIGKILL (out of memory)"
     ours = Exit(signal=9, ended_by=OWNER, oom_kills=1)
     assert not ours.out_of_memory and str(ours) == "was ended by SIGKILL"
-    assert "for want of memory" in str(Exit(code=1, ended_by=ITSELF, oom_kills=2))
+    assert "for lack of memory" in str(Exit(code=1, ended_by=ITSELF, oom_kills=2))
     assert str(Exit(code=0, ended_by=ITSELF, oom_kills=2)) == "exited with 0"
 
 

@@ -65,9 +65,9 @@ def test_a_directory_is_emptied_whatever_is_in_it(tree: Path, outside: Path) -> 
     assert os.listdir(tree) == ["mount"] and (outside / "kept").read_text() == "x"
     for number in range(30):
         (tree / str(number)).touch()
-    assert not empty(tree, most_entries=20)
+    assert not empty(tree, max_entries=20)
     nest(tree, 10)
-    assert not empty(tree, most_levels=9)
+    assert not empty(tree, max_levels=9)
     assert empty(tree)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from muster.process import Log, Scope, SpawnError, descendants
-from muster.process.capture import Rotating
+from muster.process.capture import RotatingLog
 
 
 async def test_a_log_without_a_limit_is_the_process_s_own_descriptor_and_costs_no_process(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_limits_that_make_no_sense_are_refused() -> None:
 
 def test_a_tail_reaches_into_older_files_and_no_further_than_asked(tmp_path: Path) -> None:
     log = Log(str(tmp_path / "log"), max_bytes=8, keep=2)
-    Rotating(log.open(), log.path, 8, log.keep).write(b"one\ntwo\nthree\nfour\nsix\n")
+    RotatingLog(log.open(), log.path, 8, log.keep).write(b"one\ntwo\nthree\nfour\nsix\n")
     assert log.tail() == "three\nfour\nsix\n"
     assert log.tail(6) == "r\nsix\n"
     assert Log(str(tmp_path / "nothing")).tail() == ""

@@ -16,7 +16,7 @@ from tests.conftest import TAG, tagged_processes
 from tests.process.conftest import is_alive
 from tests.running import wait_for
 
-from muster.process import Exit, Scope, Swept, find_tagged, sweep_tagged
+from muster.process import Exit, Scope, SweepResult, find_tagged, sweep_tagged
 from muster.process import orphan_scan as module
 from muster.process.orphan_scan import ENV_START, NO_ENVIRONMENT, OWNER_VARIABLE, new_tag, read_environment
 from muster.process.proctree import newest_first, read_stat
@@ -82,8 +82,8 @@ def test_what_has_lost_its_owner_and_its_supervisor_is_found_and_ended(python: P
     wait_for("both programs to run", lambda: list(tagged_processes(os.environ[TAG]).values()).count("sleep 1000 ") == 2)
     found = find_tagged(tag, adopters=adopters(live()))
     assert sorted(found) == sorted(live()) and len(found) >= 3
-    assert sweep_tagged("another-tag", adopters=adopters(live())) == Swept(0)
-    assert sweep_tagged(tag[:-1], adopters=adopters(live())) == Swept(0)  # exactly, or not at all
+    assert sweep_tagged("another-tag", adopters=adopters(live())) == SweepResult(0)
+    assert sweep_tagged(tag[:-1], adopters=adopters(live())) == SweepResult(0)  # exactly, or not at all
     assert sorted(find_tagged(tag, adopters=adopters(live()))) == sorted(found)
     swept = sweep_tagged(tag, grace=0.3, adopters=adopters(live()))
     assert swept.ended >= len(found) and swept.left == ()

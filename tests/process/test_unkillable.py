@@ -16,7 +16,7 @@ from tests.running import wait_for
 
 from muster.process import Exit, Scope
 from muster.process.proctree import kill_is_pending
-from muster.process.unkillable import STUCK_S, Left
+from muster.process.unkillable import STUCK_S, LeftoverProcess
 
 if TYPE_CHECKING:
     from tests.process.conftest import Words
@@ -52,7 +52,7 @@ def hung(tmp_path: Path) -> Iterator[Hung]:
 async def test_a_scope_closes_all_the_same_and_tells_process_state_and_wait_channel(
     hung: Hung, words: Words, live: Callable[..., list[int]], gone: Callable[..., Awaitable[None]]
 ) -> None:
-    told: list[Left] = []
+    told: list[LeftoverProcess] = []
     scope = await Scope("test").open()
     scope.on_left = told.extend
     await scope.spawn(["sh", "-c", LEAVES_ONE.format(path=hung.path)], stdout=words.fd)

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from muster.process import Closed, Exit, ManagedProcess, Scope
+from muster.process import CloseResult, Exit, ManagedProcess, Scope
 
 RANK_VARIABLE, HOST_VARIABLE = "MUSTER_TASK", "MUSTER_NODE"
 HOLDING_GRACE_S = 5.0  # before the KILL: one of them may be stopped, and hear nothing
@@ -25,7 +25,7 @@ async def launch(nodes: int, command: list[str]) -> int:
     """Run the command once per node; returns the highest exit code."""
     async with Scope("step", lost_owner_grace=TASK_GRACE_S) as scope:
         tasks = [await _start(scope, rank, command) for rank in range(nodes)]
-        ends: list[asyncio.Future[Closed]] = []  # by the job script, when tasks hold the step after the run's end
+        ends: list[asyncio.Future[CloseResult]] = []  # by the job script, when tasks hold the step after the run's end
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(
             signal.SIGTERM, lambda: ends.append(asyncio.ensure_future(scope.close(HOLDING_GRACE_S)))

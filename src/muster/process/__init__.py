@@ -1,26 +1,26 @@
-"""Owning processes: everything started is gone when its scope is closed or its owner dies. Standard library only."""
+"""Own processes: every process of a scope ends when the scope is closed or its owner dies. Standard library only."""
 
 from muster.process.bootstrap import source_of
 from muster.process.exit import ANOTHER, ITSELF, OWNER, Exit, signal_name
 from muster.process.log import Log
 from muster.process.managed import ManagedProcess
-from muster.process.orphan_scan import Swept, find_tagged, sweep_tagged
+from muster.process.orphan_scan import SweepResult, find_tagged, sweep_tagged
 from muster.process.proctree import become_subreaper, descendants
-from muster.process.scope import Closed, Scope, SpawnError
-from muster.process.unkillable import Left, sweep
+from muster.process.scope import CloseResult, Scope, SpawnError
+from muster.process.unkillable import LeftoverProcess, sweep
 
 __all__ = [
     "ANOTHER",
     "ITSELF",
     "OWNER",
-    "Closed",
+    "CloseResult",
     "Exit",
-    "Left",
+    "LeftoverProcess",
     "Log",
     "ManagedProcess",
     "Scope",
     "SpawnError",
-    "Swept",
+    "SweepResult",
     "become_subreaper",
     "descendants",
     "find_tagged",

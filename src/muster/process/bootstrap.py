@@ -1,4 +1,4 @@
-"""The supervisor's program as one text for `python -c`: Muster need not be importable where it runs."""
+"""Build the supervisor's program as text for `python -c`: Muster need not be importable where it runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from types import ModuleType
 
 from muster.process import capture, cgroup, file_trees, proctree, supervisor, unkillable
 
-MODULES = (proctree, capture, cgroup, unkillable, supervisor)  # each after those that it imports; the last has main()
-LATER = (file_trees,)  # compiled when one of their names is first imported: most supervisors never need them
+MODULES = (proctree, capture, cgroup, unkillable, supervisor)  # each after its imports; the last has main()
+LAZY_MODULES = (file_trees,)  # compiled at the first import of a name: most supervisors never need them
 _PROGRAM = """\
 import json, sys, types
 class Later(types.ModuleType):
@@ -28,14 +28,14 @@ module.main()
 
 
 def supervisor_command() -> list[str]:
-    """What starts a supervisor; its own arguments follow."""
+    """Return the command that starts a supervisor, without the supervisor's arguments."""
     modules = [(module.__name__, source_of(module)) for module in MODULES]
-    later = {module.__name__: source_of(module) for module in LATER}
+    later = {module.__name__: source_of(module) for module in LAZY_MODULES}
     return [sys.executable, "-I", "-S", "-c", _PROGRAM, json.dumps([modules, later])]
 
 
 def source_of(module: ModuleType) -> str:
-    """A module's source, to be run by `python -c`: it need not be a file (agents import from memory)."""
+    """Return a module's source for `python -c`. It need not be a file: agents import from memory."""
     assert module.__spec__ is not None and module.__spec__.loader is not None
     source: str = module.__spec__.loader.get_source(module.__name__)  # type: ignore[attr-defined]
     return source

@@ -1,8 +1,7 @@
-"""A log that is rotated while it is written. Part of the supervisor's program.
+"""Write captured output to a rotated log. Part of the supervisor's program.
 
-What a process writes comes through a pipe, and a process of its own copies it to the file: neither the end of the
-supervisor nor that of the owner loses a word, and a disk that hangs can hold up neither of them. It ends by itself when
-nobody is left who could write.
+Output comes through a pipe, and a separate process (the copier) writes it to the file. So no output is lost when the
+supervisor or the owner ends, and a hanging disk blocks neither of them. The copier ends when the pipe has no writers.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ import stat
 CHUNK = 65536
 
 
-class Rotating:
-    """FILE is the newest; FILE.1, FILE.2, ... are older, and of these `keep` are kept.
+class RotatingLog:
+    """FILE is the newest; FILE.1, FILE.2, ... are older, and `keep` of these are kept.
 
-    A line is written as far as it is known, and goes over to the next file when the rest of it does not fit: programs
-    write in blocks, which end anywhere.
+    Programs write in blocks that end anywhere. An incomplete line is written at once, and moved to the next file if the
+    rest of it does not fit.
     """
 
     def __init__(self, fd: int, path: str, max_bytes: int, keep: int) -> None:
         self._fd, self._path, self._max_bytes, self._keep = fd, path, max_bytes, keep
         self._size = os.fstat(fd).st_size
-        self._begun = 0  # bytes of a line at the file's end whose own end is not known yet
+        self._begun = 0  # bytes of an incomplete line at the end of the file
         self._missing = 0  # bytes that could not be written
 
     def write(self, data: bytes) -> None:
-        """Lines stay whole where a file can hold them."""
+        """Write data; a line is split only if it is longer than a file."""
         while data:
             room = max(0, self._max_bytes - self._size)
             part = data if len(data) <= room else data[: data.rfind(b"\n", 0, room) + 1]
@@ -41,7 +40,7 @@ class Rotating:
             data = data[len(part) :]
 
     def _put(self, data: bytes) -> None:
-        """A full disk costs output, never the process that writes it."""
+        """Append to the file. On a full disk the output is dropped and counted."""
         self._size += len(data)
         try:
             if self._missing:
@@ -58,7 +57,7 @@ class Rotating:
             data = data[os.write(self._fd, data) :]
 
     def _rotate(self) -> None:
-        """What cannot be rotated grows, until the next time."""
+        """Start a new file. If that fails, the old one grows until the next attempt."""
         try:
             line = self._begun_line()
             for number in range(self._keep, 0, -1):
@@ -72,14 +71,14 @@ class Rotating:
             return
         old, self._fd = self._fd, new
         self._size = self._begun = 0
-        self._put(line)  # first: who reads meanwhile finds it twice, and never not at all
+        self._put(line)  # before it is removed from the old file: readers may see it twice, but never miss it
         with contextlib.suppress(OSError):
             if self._keep and line and not self._missing:
                 os.ftruncate(old, os.fstat(old).st_size - len(line))
         os.close(old)
 
     def _begun_line(self) -> bytes:
-        """What goes over to the next file: nothing when it is all that this one holds, or too long for a line."""
+        """Return the incomplete line to move to the next file; empty if it fills this one, or is too long."""
         if not 0 < self._begun < min(self._size, CHUNK):
             return b""
         with open(f"/proc/self/fd/{self._fd}", "rb") as file:
@@ -87,17 +86,17 @@ class Rotating:
             return file.read()
 
 
-def start_copying(source: int, fd: int, path: str, max_bytes: int, keep: int) -> int:
-    """Fork a process that copies all that comes from `source`; returns its pid. For a process without threads."""
+def start_copier(source: int, fd: int, path: str, max_bytes: int, keep: int) -> int:
+    """Fork a copier that writes data from `source` to the log; return its pid. The caller must have no threads."""
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
         os.setsid()
-        signal.set_wakeup_fd(-1)  # the handlers that do nothing stay
+        signal.set_wakeup_fd(-1)  # the handlers that do nothing stay installed
         close_all_but(source, fd)
-        log = Rotating(fd, path, max_bytes, keep)
+        log = RotatingLog(fd, path, max_bytes, keep)
         while data := os.read(source, CHUNK):
             log.write(data)
         code = 0
@@ -106,8 +105,8 @@ def start_copying(source: int, fd: int, path: str, max_bytes: int, keep: int) ->
 
 
 def close_all_but(*kept: int) -> None:
-    """The standard streams stay too. Others' ends of sockets and pipes must not be held open by us."""
+    """Close all descriptors but the standard streams and `kept`, so that no pipe or socket is held open."""
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2 and fd not in kept:
-            with contextlib.suppress(OSError):  # the listing's own
+            with contextlib.suppress(OSError):  # that of the listing
                 os.close(fd)

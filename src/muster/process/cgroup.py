@@ -1,8 +1,8 @@
-"""What control groups tell and do: kills for want of memory, and the end of a whole group in one step.
+"""Control groups: count OOM kills, and kill a whole group in one step. Part of the supervisor's program.
 
-Part of the supervisor's program. A group of its own is made for a scope that wants one where that is allowed: in
-version 2, by whoever may write there. Never inside Slurm's: it looks for a step's processes in the groups that it made
-itself. Nor where this group has a limit of its own: a program that looks for its limits would not find them any more.
+A scope that asks for a group gets one where cgroup version 2 permits it. Exceptions: not inside a group of Slurm, which
+looks for a step's processes in its own groups; and not inside a group that has a limit, since a program that reads its
+limits would not find them in the new group.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ PREFIX = "muster-"
 
 
 class Cgroup:
-    """A scope's own group; with none, nothing here does anything."""
+    """The group of a scope; without a directory all methods do nothing."""
 
     def __init__(self, directory: str | None = None) -> None:
         self.directory = directory
 
     def enter(self) -> None:
-        """Called by a new process before it becomes the program. If it may not, it stays outside."""
+        """Move this new process into the group, before exec. If that is not permitted, it stays outside."""
         with contextlib.suppress(OSError):
             _write(f"{self.directory}/cgroup.procs", "0")
 
     def kill(self) -> bool:
-        """KILL all in it, of whatever user; return whether a process is still in it, on its way out."""
+        """KILL all processes of the group, of any user; return whether one is still exiting."""
         if self.directory is None:
             return False
         with contextlib.suppress(OSError):
@@ -35,14 +35,14 @@ class Cgroup:
         return "populated 1" in _read(f"{self.directory}/cgroup.events")
 
     def remove(self) -> None:
-        """With those that scopes inside it have made. Somebody who is left keeps it from being removed."""
+        """Remove the group and those of inner scopes. A process that is left in one prevents its removal."""
         for directory, _, _ in os.walk(self.directory, topdown=False) if self.directory else ():
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
 
 
 def make_cgroup(name: str) -> Cgroup:
-    """A group below this process's own, or none."""
+    """Create a group below that of this process; without a directory if that is not possible."""
     base = own_directory("")
     if base is None or not may_have_children(base):
         return Cgroup()
@@ -58,14 +58,14 @@ def make_cgroup(name: str) -> Cgroup:
 
 
 def may_have_children(base: str) -> bool:
-    """Whether a group below this one disturbs nobody; that it can be made is seen by making it."""
+    """Whether a child group does no harm here. Whether it can be created is not checked."""
     of_slurm = any(part.startswith("slurm") for part in base.split("/"))
     limited = any(_read(f"{base}/{name}").split()[:1] not in ([], [UNLIMITED]) for name in LIMITS)
     return not of_slurm and not limited and os.access(f"{base}/cgroup.procs", os.W_OK)
 
 
 def own_directory(controller: str) -> str | None:
-    """Where this process's group of a version 1 controller is seen; of version 2 for the empty name."""
+    """Return the directory of this process's group for a version 1 controller, for "" that of version 2."""
     mounts = [line.split() for line in _read("/proc/self/mounts").splitlines()]
     kind = "cgroup" if controller else "cgroup2"
     mount = next((m[1] for m in mounts if m[2] == kind and (not controller or controller in m[3].split(","))), None)
@@ -73,19 +73,19 @@ def own_directory(controller: str) -> str | None:
         _, controllers, path = line.split(":", 2)
         if controllers == controller or (controller and controller in controllers.split(",")):
             directory = str(mount) + path.rstrip("/")
-            return directory if os.path.isdir(directory) else mount  # seen from outside its namespace
+            return directory if os.path.isdir(directory) else mount  # the path is outside this namespace
     return None
 
 
 def oom_counter() -> str | None:
-    """The file that counts the kills for want of memory: of this group if there is one, else of the machine."""
+    """Return the file that counts OOM kills: of this group if there is one, else of the machine."""
     two, one = own_directory(""), own_directory("memory")
     places = [f"{two}/memory.events", f"{one}/memory.oom_control", "/proc/vmstat"]
     return next((place for place in places if "oom_kill " in _read(place)), None)
 
 
 def oom_kills(counter: str | None) -> int:
-    """How many there have been so far."""
+    """Return the number of OOM kills so far."""
     for line in _read(counter).splitlines() if counter else ():
         if line.startswith("oom_kill "):
             return int(line.split()[1])

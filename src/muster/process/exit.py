@@ -1,10 +1,10 @@
-"""How a process ended, as data.
+"""The end of a process as data.
 
-ended_by   means
-itself     it left with a code, or by a fault of its own (SIGSEGV, SIGABRT, ...)
-owner      we did: it got a signal of ours that ended it, or was asked to leave and left
-another    a signal that nobody of ours sent: a person, a scheduler, the kernel (or itself, by kill)
-None       nobody saw it end
+ended_by   meaning
+itself     it exited with a code, or by its own fault (SIGSEGV, SIGABRT, ...)
+owner      a signal of its owner ended it, or it exited after the owner's request
+another    a signal from elsewhere: a user, a scheduler, the kernel (or the process itself, by kill)
+None       its end was not observed
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from muster.exit_codes import BY_SIGNAL, INFRASTRUCTURE_FAILED
 
 ITSELF, OWNER, ANOTHER = "itself", "owner", "another"
-REQUESTS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})  # to leave in one's own way
+REQUESTS = frozenset(
+    {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+)  # a process may handle these and exit
 FAULTS = frozenset(
     {
         signal.SIGABRT,
@@ -37,21 +39,21 @@ FAULTS = frozenset(
 
 @dataclass(frozen=True)
 class Exit:
-    """A process's end: an exit code or a signal; neither when its supervisor was lost and nobody saw it end.
+    """The end of a process: an exit code or a signal; neither if its supervisor was lost.
 
-    `oom_kills`: how many processes the kernel killed for want of memory while this one ran, in its control group, or
-    on the machine where groups do not tell. Two ends are equal when code and signal are.
+    `oom_kills` counts the processes that the kernel killed for lack of memory while this one ran, in its control group
+    or, if that has no counter, on the machine. Two ends are equal if code and signal are.
     """
 
     code: int | None = None
     signal: int | None = None
     ended_by: str | None = field(default=None, compare=False)
     oom_kills: int = field(default=0, compare=False)
-    unended: bool = field(default=False, compare=False)  # it hangs in the kernel: the KILL it got waits for it there
+    unended: bool = field(default=False, compare=False)  # it hangs in the kernel with a pending KILL
 
     @classmethod
     def from_status(cls, status: int, sent: Collection[int] = (), oom_kills: int = 0) -> Exit:
-        """From what waitpid returned, the signals that we had sent it, and the kernel's kills meanwhile."""
+        """Convert the status of waitpid, given the signals that the owner sent and the kernel's OOM kills meanwhile."""
         if os.WIFSIGNALED(status):
             signum = os.WTERMSIG(status)
             by = OWNER if signum in sent else ITSELF if signum in FAULTS else ANOTHER
@@ -61,12 +63,12 @@ class Exit:
 
     @property
     def out_of_memory(self) -> bool:
-        """Most likely ended by the kernel for want of memory: a KILL that nobody of ours sent, and it did kill."""
+        """Whether the kernel most likely killed it for lack of memory: a foreign KILL, and the kernel did kill."""
         return self.signal == signal.SIGKILL and self.ended_by == ANOTHER and self.oom_kills > 0
 
     @property
     def shell_code(self) -> int:
-        """The code a shell would report: 128+n for signal n; 125 when the end was not seen."""
+        """The code that a shell would report: 128+n for signal n; 125 if the end was not observed."""
         if self.signal is not None:
             return BY_SIGNAL + self.signal
         return INFRASTRUCTURE_FAILED if self.code is None else self.code
@@ -79,12 +81,12 @@ class Exit:
         if self.signal is not None:
             return f"was ended by {signal_name(self.signal)}"
         if self.code and self.oom_kills:
-            return f"exited with {self.code} (the kernel has killed for want of memory meanwhile)"
+            return f"exited with {self.code} (the kernel killed processes for lack of memory meanwhile)"
         return "was lost" if self.code is None else f"exited with {self.code}"
 
 
 def signal_name(number: int) -> str:
-    """SIGTERM for 15; the bare number where it has no name (real-time signals)."""
+    """Return SIGTERM for 15; `signal N` for a number without a name (real-time signals)."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,7 +1,7 @@
-"""Trees of files that a foreign program controls, or did: read and removed by directory descriptors.
+"""Measure and remove file trees that an untrusted program controls, by directory descriptors.
 
-No path is followed twice and no symbolic link is followed at all, so a program that swaps names while its tree is read
-cannot lead us elsewhere. One descriptor is open at a time and nothing recurses, so any depth can be handled.
+No path is resolved twice and no symbolic link is followed, so a program that swaps names meanwhile cannot redirect the
+walk. One descriptor is open at a time and nothing recurses, so any depth can be handled.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from contextlib import suppress
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 O_PATH = 0o10000000
 OWN_FDS = "/proc/self/fd"
-PASSES = 3  # over a tree that is removed: a process that is being killed may still have added a file
+REMOVAL_PASSES = 3  # a process that is being killed may still add a file
 BLOCK_BYTES = 512  # the unit of st_blocks on Linux
 
 
-class Moved(OSError):
-    """A directory was moved while we were in it."""
+class DirectoryMoved(OSError):
+    """A directory was moved while it was read."""
 
 
 class Cursor:
@@ -27,21 +27,21 @@ class Cursor:
 
     def __init__(self, top: int) -> None:
         self.fd = os.dup(top)
-        self._above: list[tuple[str, tuple[int, int]]] = []  # the name of each directory entered, and its parent
+        self._above: list[tuple[str, tuple[int, int]]] = []  # name and identity of the parent of each directory entered
 
     def enter(self, name: str, *, unlock: bool) -> None:
-        """Go to a subdirectory. `unlock`: give its owner, us, the rights that it lacks."""
+        """Go to a subdirectory. With `unlock`, add missing permissions for its owner."""
         parent = _identity(self.fd)
         child = _open(self.fd, name, unlock)
         self._move(child)
         self._above.append((name, parent))
 
     def leave(self) -> str:
-        """Go back; returns the name of the directory that we were in."""
+        """Go to the parent; return the name of the directory left. Raises DirectoryMoved."""
         name, parent = self._above.pop()
         self._move(os.open("..", OPEN_DIRECTORY, dir_fd=self.fd))
         if _identity(self.fd) != parent:
-            raise Moved(f"{name} was moved while it was read")
+            raise DirectoryMoved(f"{name} was moved while it was read")
         return name
 
     def close(self) -> None:
@@ -53,24 +53,24 @@ class Cursor:
 
 
 def empty_directory(
-    directory: int, keep: Collection[str] = (), most_entries: float = math.inf, most_levels: float = math.inf
+    directory: int, keep: Collection[str] = (), max_entries: float = math.inf, max_levels: float = math.inf
 ) -> bool:
-    """Remove what is in a directory, but for the names in `keep`; False when something is left.
+    """Remove the contents of a directory except the names in `keep`; False if something is left.
 
-    It gives up where there are more entries, or more levels of directories, than that.
+    It gives up after `max_entries` entries or below `max_levels` levels of directories.
     """
     if not _others(directory, keep):
         return True
     cursor, seen = Cursor(directory), 0
-    pending = [[name for name in os.listdir(directory) if name not in keep]]  # names to be removed, for each level
+    pending = [[name for name in os.listdir(directory) if name not in keep]]  # names to remove, for each level
     try:
         while pending:
             if pending[-1]:
                 name = pending[-1].pop()
                 seen += 1
-                if seen > most_entries or len(pending) > most_levels:
+                if seen > max_entries or len(pending) > max_levels:
                     return False
-                if _is_unlinked(cursor.fd, name):
+                if _unlink(cursor.fd, name):
                     continue
                 with suppress(OSError):
                     cursor.enter(name, unlock=True)
@@ -90,7 +90,7 @@ def empty_directory(
 
 
 def remove_tree(path: str) -> bool:
-    """Remove a tree, however it was left; whether it is gone. Programs must not be able to write to its parent."""
+    """Remove a tree whatever its permissions; False if it is left. Its parent must not be writable by the program."""
     parent, name = os.path.split(path)
     try:
         place = os.open(parent or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -99,15 +99,15 @@ def remove_tree(path: str) -> bool:
     except OSError:
         return False
     try:
-        return any(_is_removed(place, name) for _ in range(PASSES))
+        return any(_remove_once(place, name) for _ in range(REMOVAL_PASSES))
     finally:
         os.close(place)
 
 
-def used_bytes(directory: int, skip: Collection[str], most_entries: int) -> int | None:
-    """Bytes that a tree takes, without the names in `skip` at its top; None when it has more entries than that.
+def used_bytes(directory: int, skip: Collection[str], max_entries: int) -> int | None:
+    """Return the bytes that a tree occupies, without the names in `skip` at its top; None above `max_entries`.
 
-    What is moved while we look is counted the next time.
+    Directories that are moved meanwhile may be missed.
     """
     cursor, total, seen = Cursor(directory), 0, 0
     pending: list[list[str]] = []
@@ -119,14 +119,14 @@ def used_bytes(directory: int, skip: Collection[str], most_entries: int) -> int 
                     if not pending and entry.name in skip:
                         continue
                     seen += 1
-                    if seen > most_entries:
+                    if seen > max_entries:
                         return None
                     with suppress(OSError):
                         total += entry.stat(follow_symlinks=False).st_blocks * BLOCK_BYTES
                         if entry.is_dir(follow_symlinks=False):
                             below.append(entry.name)
             pending.append(below)
-            if not _go_on(cursor, pending):
+            if not _enter_next(cursor, pending):
                 return total
     except OSError:
         return total
@@ -134,8 +134,8 @@ def used_bytes(directory: int, skip: Collection[str], most_entries: int) -> int 
         cursor.close()
 
 
-def _go_on(cursor: Cursor, pending: list[list[str]]) -> bool:
-    """Move to the next directory whose name is pending; False when there is none."""
+def _enter_next(cursor: Cursor, pending: list[list[str]]) -> bool:
+    """Move to the next pending directory; False if there is none."""
     while pending:
         while pending[-1]:
             with suppress(OSError):
@@ -147,9 +147,9 @@ def _go_on(cursor: Cursor, pending: list[list[str]]) -> bool:
     return False
 
 
-def _is_removed(place: int, name: str) -> bool:
+def _remove_once(place: int, name: str) -> bool:
     try:
-        if _is_unlinked(place, name):
+        if _unlink(place, name):
             return True
         fd = _open(place, name, unlock=True)
         try:
@@ -164,8 +164,8 @@ def _is_removed(place: int, name: str) -> bool:
     return True
 
 
-def _is_unlinked(directory: int, name: str) -> bool:
-    """Unlink what is no directory: also a link to one. False for a directory, or what cannot be unlinked."""
+def _unlink(directory: int, name: str) -> bool:
+    """Unlink a file or a link; False for a directory, or if it cannot be unlinked."""
     try:
         os.unlink(name, dir_fd=directory)
     except FileNotFoundError:
@@ -195,12 +195,12 @@ def _open(parent: int, name: str, unlock: bool) -> int:
 
 
 def _unlock(parent: int, name: str) -> None:
-    """Make a directory readable for its owner. Through a descriptor of it: its name may mean another file by now."""
+    """Make a directory accessible to its owner, by a descriptor: its name may refer to another file by now."""
     fd = os.open(name, O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         if os.path.isdir(OWN_FDS):
             os.chmod(f"{OWN_FDS}/{fd}", 0o700)
-        else:  # in a sandbox that could not have a /proc, by a worker none of whose programs live any more
+        else:  # in a sandbox without /proc, when no program of the worker lives
             os.chmod(name, 0o700, dir_fd=parent)
     finally:
         os.close(fd)

@@ -1,7 +1,7 @@
-"""A lease on everything that this process owns: supervisors kill it when the lease has run out, whatever became of us.
+"""A lease on all processes that this process owns: when it expires, the supervisors kill them.
 
-A stopped process, or one that hangs in the kernel, cannot end what it started; its supervisors can. The lease is a few
-bytes of shared memory, so renewing it costs nothing and asks nobody.
+A process that is stopped or hangs in the kernel cannot end its children; its supervisors can. The lease is a few bytes
+of shared memory, so renewing it is cheap and cannot block.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from muster.process.supervisor import LEASE, lease_clock
 
 
 class ProcessLease:
-    """For ever, until it is renewed for the first time."""
+    """A lease in shared memory. It does not expire before it is renewed for the first time."""
 
     def __init__(self) -> None:
         self.fd = memory_file("muster-lease", [bytes(LEASE.size)])
         self._memory = mmap.mmap(self.fd, LEASE.size)
 
     def renew(self, seconds: float) -> None:
-        """From now on."""
+        """Let the lease expire `seconds` from now."""
         LEASE.pack_into(self._memory, 0, lease_clock() + int(seconds * 1e9))
 
     @property
@@ -29,11 +29,11 @@ class ProcessLease:
         return bool(until) and lease_clock() >= until
 
     def clear(self) -> None:
-        """For ever again: there is nobody left who could go on without us."""
+        """Remove the expiry: no other node is left that could take over."""
         LEASE.pack_into(self._memory, 0, 0)
 
 
-held: ProcessLease | None = None  # under which this process opens its scopes
+held: ProcessLease | None = None  # passed to the supervisors of all scopes of this process
 
 
 def hold() -> ProcessLease:

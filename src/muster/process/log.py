@@ -1,7 +1,7 @@
-"""Where a process's output goes, and how it is read from its end.
+"""Log files for the output of processes.
 
-Without a limit the process writes into the file itself: nothing stands in between. With one, its output is captured
-and rotated (see capture.py).
+Without a size limit the process writes directly into the file. With one, its output is captured and rotated (see
+capture.py).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 TAIL_BYTES = 8192
 F_SETPIPE_SZ = 1031  # fcntl has no name for it before Python 3.10
-PIPE_BYTES = 1 << 20  # what the disk may be behind before the process has to wait: the most that anybody may ask for
+PIPE_BYTES = 1 << 20  # buffer before a slow disk blocks the process: the maximum for unprivileged users
 
 
 @dataclass(frozen=True)
 class Log:
-    """Appended to. One with a limit is one process's at a time; `keep` files before it stay, as FILE.1, FILE.2 ..."""
+    """A file to append to. With `max_bytes` one process may use it at a time; `keep` old files stay (FILE.1, ...)."""
 
     path: str
     max_bytes: int | None = None
@@ -33,19 +33,19 @@ class Log:
             raise ValueError(f"keep must be at least 0, not {self.keep}")
 
     def open(self) -> int:
-        """A descriptor that appends."""
+        """Open the file for appending."""
         return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def capture(self) -> dict[str, Any] | None:
-        """What the supervisor is to know of it; None when there is nothing to capture."""
+        """Return the arguments for the supervisor's copier; None if the process writes directly."""
         if self.max_bytes is None:
             return None
         return {"path": os.path.abspath(self.path), "max_bytes": self.max_bytes, "keep": self.keep}
 
     def tail(self, max_bytes: int = TAIL_BYTES) -> str:
-        """The last that was written, from as many files as it takes; empty when there is none."""
+        """Return the last `max_bytes` of output, also from rotated files; empty if there is none."""
         parts: list[bytes] = []
-        seen: set[int] = set()  # a file that is rotated while we look is met again under its next name
+        seen: set[int] = set()  # a file that is rotated meanwhile appears again under its next name
         wanted = max_bytes
         for number in range(self.keep + 1 if self.max_bytes is not None else 1):
             with contextlib.suppress(OSError), open(f"{self.path}.{number}" if number else self.path, "rb") as file:
@@ -59,12 +59,12 @@ class Log:
 
 
 def streams(given: Sequence[int | None]) -> list[int]:
-    """What is given; the rest is /dev/null."""
+    """Replace missing descriptors by /dev/null."""
     return [os.open(os.devnull, os.O_RDWR) if fd is None else fd for fd in given]
 
 
 def logged_streams(given: Sequence[int | None], log: Log) -> list[int]:
-    """The same with output to the log. Of a captured one the pipe's other end and the file follow."""
+    """Replace missing output descriptors by the log. For a captured log the pipe's read end and the file follow."""
     try:
         file = log.open()
     except OSError:
@@ -73,18 +73,18 @@ def logged_streams(given: Sequence[int | None], log: Log) -> list[int]:
                 os.close(fd)
         raise
     if log.max_bytes is None:
-        output, behind = file, []
+        output, copier_fds = file, []
     else:
-        source, output = wide_pipe()
-        behind = [source, file]
+        source, output = make_large_pipe()
+        copier_fds = [source, file]
     stdin, *outputs = given
     found = streams([stdin, *(os.dup(output) if fd is None else fd for fd in outputs)])
     os.close(output)
-    return found + behind
+    return found + copier_fds
 
 
-def wide_pipe() -> tuple[int, int]:
-    """A pipe that holds much, where the user has not used up what is allowed."""
+def make_large_pipe() -> tuple[int, int]:
+    """Create a pipe with a large buffer, unless the user has exhausted the kernel's limit for pipes."""
     read, write = os.pipe()
     with contextlib.suppress(OSError):
         fcntl.fcntl(write, F_SETPIPE_SZ, PIPE_BYTES)

@@ -1,4 +1,4 @@
-"""One process that a scope was asked to start, as its owner sees it."""
+"""A process of a scope, as its owner sees it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from muster.process.exit import OWNER, Exit
 
-OF_SUPERVISOR = (signal.SIGTERM, signal.SIGKILL)  # what it sends
+SUPERVISOR_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 
 
 class ManagedProcess:
-    """Runs until its `exit` is known."""
+    """A process started through a scope's supervisor; it runs until `exit` is set."""
 
     def __init__(self, started: asyncio.Future[int], ended: asyncio.Future[Exit]) -> None:
         self.started, self._ended = started, ended
@@ -26,14 +26,14 @@ class ManagedProcess:
 
     @property
     def exit(self) -> Exit | None:
-        """How it ended; None while it runs."""
+        """The end of the process; None while it runs."""
         return self._ended.result() if self._ended.done() else None
 
     async def wait(self) -> Exit:
         return await asyncio.shield(self._ended)
 
     def signal(self, signum: int) -> None:
-        """Signal its whole group; nothing happens when it has ended."""
+        """Send a signal to its process group; no-op if it has ended."""
         if self.exit is None:
             self._sent.add(signum)
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -44,28 +44,28 @@ class ManagedProcess:
         return self.started.done() and self.started.exception() is None and self.exit is None
 
     def refuse(self, error: Exception) -> None:
-        """It is not going to be started."""
+        """Fail the start with `error`, unless the process has started."""
         if not self.started.done():
             self.started.set_exception(error)
             self._ended.cancel()
 
     def on_exited(self, message: dict[str, Any]) -> None:
-        """The supervisor's report of its end."""
+        """Handle the supervisor's report of its end."""
         self._ended.set_result(exit_of(message, self._sent))
 
     def on_left(self, killed: bool) -> None:
-        """The scope is closed, and this one could not be ended. Where it was killed, that will be its end."""
+        """Handle a closed scope that could not end this process. If it was `killed`, SIGKILL will be its end."""
         if self.runs:
             end = Exit(signal=signal.SIGKILL, ended_by=OWNER, unended=True) if killed else Exit(unended=True)
             self._ended.set_result(end)
 
     def on_lost(self) -> None:
-        """Nobody is going to report its end."""
+        """Handle the loss of the supervisor: the end of the process will not be reported."""
         if not self._ended.done():
             self._ended.set_result(Exit())
 
 
 def exit_of(message: dict[str, Any], sent: set[int] | None = None) -> Exit:
-    """An end as the supervisor reports it, and what the owner itself had sent before."""
-    all_sent = {*(sent or ()), *(OF_SUPERVISOR if message["signalled"] else ())}
+    """Convert the supervisor's report of an end, given the signals that the owner had sent."""
+    all_sent = {*(sent or ()), *(SUPERVISOR_SIGNALS if message["signalled"] else ())}
     return Exit.from_status(message["status"], all_sent, message["oom_kills"])

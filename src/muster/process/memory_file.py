@@ -1,8 +1,7 @@
-"""Files without a name, in memory: how bytes get to another process as a descriptor.
+"""Unnamed files in memory, to pass bytes to another process as a descriptor.
 
-A CPython that was built with a C library older than 2.27 (conda's, many of uv's) has no `os.memfd_create`. The library
-of the node that it runs on usually has the function; where it has not, an unnamed file in /dev/shm does, which is
-memory, too, or else one in the directory for temporary files.
+A CPython built with a C library older than 2.27 (conda's, many of uv's) has no `os.memfd_create`. The node's C library
+usually has the function; otherwise an unnamed file in /dev/shm is used, or one in the directory for temporary files.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from collections.abc import Sequence
 
 MFD_CLOEXEC, MFD_ALLOW_SEALING = 0x1, 0x2
 F_ADD_SEALS = 1033  # fcntl has no name for it before Python 3.10, nor in such builds
-SEALS = 0x1 | 0x2 | 0x4 | 0x8  # F_SEAL_*: no process can change it any more
+SEALS = 0x1 | 0x2 | 0x4 | 0x8  # F_SEAL_*: no process can change the file
 SHARED_MEMORY = "/dev/shm"
 
 
 def memory_file(name: str, parts: Sequence[bytes], sealed: bool = False) -> int:
-    """Return a descriptor, at the beginning of a file that holds the parts, one after the other.
+    """Return a descriptor at the beginning of a file with the concatenated parts; /proc shows it as `name`.
 
-    `sealed`: a process that gets the descriptor cannot change the file (an unnamed one: cannot through the descriptor).
-    `name` is what /proc shows.
+    If `sealed`, no process can change the file; one in a directory cannot be changed through the descriptor. Raises
+    OSError where no such file can be created.
     """
     fd = _create(name)
     if fd is None:
@@ -39,7 +38,7 @@ def memory_file(name: str, parts: Sequence[bytes], sealed: bool = False) -> int:
 
 
 def _create(name: str) -> int | None:
-    """Create a file in memory; None where neither Python nor the C library can make one, or the kernel refuses."""
+    """Create a memfd; None if neither Python nor the C library has the function, or the kernel refuses."""
     flags = MFD_CLOEXEC | MFD_ALLOW_SEALING
     with contextlib.suppress(OSError, AttributeError):
         if hasattr(os, "memfd_create"):
@@ -50,8 +49,8 @@ def _create(name: str) -> int | None:
 
 
 def _unnamed_file(parts: Sequence[bytes], sealed: bool) -> int:
-    """Create the same in a directory; only its owner may read it."""
-    import tempfile  # here, since few processes need it
+    """Create an unnamed file in a directory; only its owner may read it."""
+    import tempfile  # lazily: few processes need it
 
     places = [SHARED_MEMORY, tempfile.gettempdir()]
     problems = []

@@ -1,4 +1,4 @@
-"""One process, held so that it cannot be mistaken for another that was given its number later."""
+"""A handle on one process that never refers to a later process with the same pid."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.process.proctree import read_process, send_signal
 
 
 class ProcessHandle:
-    """By a pidfd; by the bare number where the kernel or this Python has none, or where it is not allowed."""
+    """Holds a pidfd; only the pid where the kernel or this Python has no pidfds, or a container forbids them."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -25,7 +25,7 @@ class ProcessHandle:
             return
 
     def send(self, signum: int) -> bool:
-        """False when it is not ours to signal."""
+        """Send a signal; False if the process may not be signalled. An ended process is not an error."""
         if self.fd is None or not hasattr(signal, "pidfd_send_signal"):
             return self.gone or send_signal(self.pid, signum)
         try:
@@ -37,7 +37,7 @@ class ProcessHandle:
         return True
 
     def release(self) -> None:
-        """It has ended, or nobody asks any more."""
+        """Close the handle; the process counts as gone."""
         self.gone = True
         if self.fd is not None:
             os.close(self.fd)
@@ -45,7 +45,7 @@ class ProcessHandle:
 
 
 def wait_for_one(handles: Collection[ProcessHandle], seconds: float) -> None:
-    """Until one more of them has ended, or so long."""
+    """Wait until one more of the processes has ended, at most `seconds`."""
     waiting = {handle.fd: handle for handle in handles if handle.fd is not None}
     poll = select.poll()
     for fd in waiting:

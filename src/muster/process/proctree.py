@@ -1,5 +1,4 @@
-"""Which processes live, who is below whom, and how what is below this one is killed. Part of the supervisor's
-program."""
+"""Read the process tree from /proc, and kill the descendants of this process. Part of the supervisor's program."""
 
 from __future__ import annotations
 
@@ -16,29 +15,29 @@ FLAGS, THREADS, START_TIME = (
     19,
 )  # index of flags, num_threads and starttime among the fields of /proc/<pid>/stat that follow the name
 PF_EXITING = 0x4
-POLL_S = 0.02  # how often ending processes are looked at; nothing signals "a grandchild was adopted"
+POLL_S = 0.02  # of ending processes: the kernel has no notification for an adopted grandchild
 
 
 def become_subreaper() -> None:
-    """Adopt every orphaned descendant instead of letting it go to init."""
+    """Make this process adopt every orphaned descendant, in place of init."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
 def read_processes() -> dict[int, tuple[int, int]]:
-    """pid -> (parent, process group) of every process that is not yet dead (zombies are left out).
+    """Return pid -> (parent, process group) of every live process; zombies are left out.
 
-    A process whose main thread has ended looks like a zombie while its other threads run: it counts as alive.
+    A process whose main thread has ended looks like a zombie while its other threads run; it counts as alive.
     """
     found = ((pid, read_process(pid)) for pid in newest_first())
     return {pid: process for pid, process in found if process is not None}
 
 
 def newest_first() -> list[int]:
-    """All pids: one that forks and leaves is gone before a long list has been gone through.
+    """Return all pids, newest first: a process that forks and exits would be gone by the end of a long list.
 
-    The kernel counts pids up and begins again at the maximum, so those above the last one are the oldest.
+    The kernel counts pids up and starts over at the maximum, so those above the last one are the oldest.
     """
     pids = sorted((int(entry) for entry in os.listdir("/proc") if entry.isdigit()), reverse=True)
     last = _last_pid()
@@ -46,7 +45,7 @@ def newest_first() -> list[int]:
 
 
 def _last_pid() -> int:
-    """Return the pid that the kernel gave out last; 0 where it does not say."""
+    """Return the pid that the kernel assigned last; 0 if unknown."""
     try:
         with open("/proc/loadavg", "rb") as file:
             return int(file.read().split()[4])
@@ -55,24 +54,24 @@ def _last_pid() -> int:
 
 
 def read_process(pid: int) -> tuple[int, int] | None:
-    """One of these; None when it is dead."""
+    """Return (parent, process group) of one process; None if it is dead or a zombie."""
     fields = read_stat(pid)
     return (int(fields[1]), int(fields[2])) if is_alive(fields) else None
 
 
 def is_alive(fields: list[bytes]) -> bool:
-    """Whether the process with this content of its stat file lives; zombies do not."""
+    """Whether the process with these fields of its stat file is alive; a zombie is not."""
     return bool(fields) and (fields[0] not in (b"Z", b"X") or int(fields[THREADS]) > 1)
 
 
 def is_leaving(pid: int) -> bool:
-    """Dead, or on its way there: its descriptors are closed before it counts as dead, so their end is seen earlier."""
+    """Whether the process is dead or exiting: its descriptors are closed before it counts as dead."""
     fields = read_stat(pid)
     return not fields or bool(int(fields[FLAGS]) & PF_EXITING)
 
 
 def read_stat(pid: int, thread: int | None = None) -> list[bytes]:
-    """What the kernel tells of it, or of one of its threads, from the state on; nothing when there is none."""
+    """Return the fields of the stat file of a process or thread, from the state on; empty if there is none."""
     try:
         with open(f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -90,7 +89,7 @@ def start_time(pid: int) -> int | None:
 
 
 def own_children() -> list[int]:
-    """Read the kernel's list of children, for a process of one thread; empty where the kernel has no such list."""
+    """Return the children of this single-threaded process; empty if the kernel has no list of them."""
     try:
         with open("/proc/thread-self/children", "rb") as file:
             return [int(pid) for pid in file.read().split()]
@@ -99,7 +98,7 @@ def own_children() -> list[int]:
 
 
 def kill_is_pending(pid: int) -> bool:
-    """Whether it was killed and has not ended yet: it never runs its own code again. So is one that a TERM ends."""
+    """Whether the process was killed (or a TERM ends it) and has not ended yet: it never runs its own code again."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             masks = [line.split()[1] for line in file if line.startswith((b"SigPnd:", b"ShdPnd:"))]
@@ -109,7 +108,7 @@ def kill_is_pending(pid: int) -> bool:
 
 
 def descendants(root: int, processes: dict[int, tuple[int, int]] | None = None) -> list[int]:
-    """Every live process below root, nearest first."""
+    """Return every live descendant of `root`, nearest first."""
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in (read_processes() if processes is None else processes).items():
         children.setdefault(parent, []).append(pid)
@@ -122,12 +121,10 @@ def descendants(root: int, processes: dict[int, tuple[int, int]] | None = None) 
 def kill_descendants(
     spared: Collection[int] = (), before: Callable[[list[int]], None] = lambda pids: None
 ) -> tuple[list[int], list[int]]:
-    """KILL everything below this process, once; returns whom it reached, and who is not ours to signal.
+    """KILL all descendants of this process once; return the killed pids, and those that may not be signalled.
 
-    `before` gets all of them before the KILL.
-
-    Their groups too: the kernel kills a group in one step, while a process that forks and leaves, again and again,
-    is often not there any more when a list of pids has been read.
+    `before` receives all of them before the KILL. Their groups are killed too: the kernel kills a group in one step,
+    while a process that keeps forking and exiting is often gone when the list of pids has been read.
     """
     processes = read_processes()
     found = [pid for pid in descendants(os.getpid(), processes) if pid not in spared]
@@ -138,24 +135,24 @@ def kill_descendants(
 
 
 def kill_groups(groups: Iterable[int]) -> None:
-    # 0 would mean our own group, and 1 everybody: a child of another pid namespace may show such a number.
+    # 0 would mean this group, and 1 all processes: a child in another pid namespace may show such a number.
     for group in set(groups) - {0, 1, os.getpgrp()}:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
 
 
 def ended_child() -> int | None:
-    """A child that waits to be reaped; None when all live, ChildProcessError when there is none.
+    """Return a child that waits to be reaped; None if all live. Raises ChildProcessError if there are no children.
 
-    Until it is reaped its number, and its group's, are no other's: the moment to KILL its group. So whoever forks and
-    leaves, again and again, betrays its successors.
+    Until it is reaped, its pid and group are not reused, so its group can be killed safely. This finds the successors
+    of a process that keeps forking and exiting.
     """
     ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     return None if ended is None else ended.si_pid
 
 
 def send_signal(pid: int, signum: int) -> bool:
-    """False when it is not ours to signal: a set-user-id program has become another user."""
+    """Send a signal; False if that is not permitted: a set-user-id program runs as another user."""
     try:
         os.kill(pid, signum)
     except ProcessLookupError:

@@ -1,6 +1,6 @@
-"""A scope: everything started in it, directly or not, is gone when it is closed, or when its owner dies.
+"""A scope owns processes: all of them, with their descendants, end when it is closed or its owner dies.
 
-The owner's side of a supervisor (see supervisor.py), for asyncio:
+This is the owner's side of a supervisor (see supervisor.py), for asyncio:
 
     async with Scope("ray", lost_owner_grace=2) as scope:
         process = await scope.spawn(["raylet", ...], stdout=log_fd)
@@ -28,37 +28,44 @@ from muster.process.cgroup import Cgroup
 from muster.process.exit import Exit
 from muster.process.log import Log, logged_streams, streams
 from muster.process.managed import ManagedProcess, exit_of
-from muster.process.orphan_scan import OWNER_VARIABLE, SUPERVISOR_VARIABLE, Swept, await_copies, new_tag, sweep_tagged
+from muster.process.orphan_scan import (
+    OWNER_VARIABLE,
+    SUPERVISOR_VARIABLE,
+    SweepResult,
+    new_tag,
+    sweep_tagged,
+    wait_for_copiers,
+)
 from muster.process.proctree import read_process
 from muster.process.reaper import reap_later
-from muster.process.supervisor import COPY_S, LENGTH
-from muster.process.unkillable import Left, look_at
+from muster.process.supervisor import COPY_TIMEOUT_S, LENGTH
+from muster.process.unkillable import LeftoverProcess, describe_leftover
 
-LOST_OWNER_GRACE_S = 2.0
+LOST_OWNER_GRACE_S = 2.0  # between TERM and KILL when the owner dies
 
 
 class SpawnError(Exception):
-    """The program could not be started at all (not found, not executable, no such directory)."""
+    """The program could not be started (not found, not executable, no such directory)."""
 
 
 @dataclass(frozen=True)
-class Closed:
-    """What closing a scope took, and what even KILL did not end."""
+class CloseResult:
+    """The result of closing a scope: killed processes, duration, and processes that KILL did not end."""
 
     killed: int
     seconds: float
-    left: tuple[Left, ...] = ()
+    left: tuple[LeftoverProcess, ...] = ()
 
 
-def report_left(left: Sequence[Left]) -> None:
-    """Write to this process's stderr what could not be ended."""
+def report_left(left: Sequence[LeftoverProcess]) -> None:
+    """Write the processes that could not be ended to stderr."""
     for one in left:
         with contextlib.suppress(OSError):
             print(f"muster: {one}", file=sys.stderr, flush=True)
 
 
 class Scope:
-    """Owns processes through a supervisor of its own."""
+    """Owns processes through a supervisor."""
 
     def __init__(
         self,
@@ -69,10 +76,11 @@ class Scope:
         tag: str | None = None,
         cgroup: bool = False,
     ) -> None:
-        """`directories` are removed at the end if the owner is not there any more to do it.
+        """Prepare a scope; `open` starts its supervisor.
 
-        `tag` is this scope's alone, a new one unless given. `cgroup`: have a control group where that is allowed, so
-        that whatever runs in it ends in one step; it costs each start some milliseconds.
+        `lost_owner_grace` is the time in seconds between TERM and KILL if the owner dies; then `directories` are
+        removed, too. `tag` must be unique (default: a new one). `cgroup` requests a control group where permitted, in
+        which all processes end in one step; that adds some milliseconds to each start.
         """
         self.name = name
         self.tag = new_tag() if tag is None else tag
@@ -80,18 +88,18 @@ class Scope:
         self._lost_owner_grace = lost_owner_grace
         self.on_orphan_exit: Callable[[int, Exit], None] = lambda pid, exit: None
         self.on_lost: Callable[[], None] = lambda: None
-        self.on_left: Callable[[Sequence[Left]], None] = report_left
+        self.on_left: Callable[[Sequence[LeftoverProcess]], None] = report_left
         self._wants_cgroup = cgroup
         self.cgroup = Cgroup()
-        self.copying: set[int] = set()  # the supervisor's own children, which write captured output
-        self._adopter = os.getpid()  # who gets the supervisor's orphans if it is killed
+        self.copying: set[int] = set()  # children of the supervisor that write captured output
+        self._adopter = os.getpid()  # adopts the supervisor's orphans if it is killed
         self._next_id = 0
-        self._buffer = b""  # what the supervisor has said and nobody has taken yet
+        self._buffer = b""  # received from the supervisor, not yet parsed
         self._running: dict[int, ManagedProcess] = {}
-        self._closed: asyncio.Future[Closed]
+        self._closed: asyncio.Future[CloseResult]
         self._opened: asyncio.Future[int]
-        self._sending: asyncio.Lock  # a request is two writes; those of two tasks must not mix
-        self.lost = False  # the supervisor itself was ended by somebody
+        self._sending: asyncio.Lock  # a request is two writes, which tasks must not interleave
+        self.lost = False  # the supervisor was killed
 
     async def __aenter__(self) -> Scope:
         return await self.open()
@@ -105,7 +113,7 @@ class Scope:
         await self.close(grace=self._lost_owner_grace)
 
     async def open(self) -> Scope:
-        """Start the supervisor; returns when it is ready to own."""
+        """Start the supervisor and wait until it is ready."""
         loop = asyncio.get_running_loop()
         self._closed, self._opened, self._sending = loop.create_future(), loop.create_future(), asyncio.Lock()
         ours, theirs = socket.socketpair()
@@ -122,7 +130,7 @@ class Scope:
             ours.setblocking(False)
             self._reader = asyncio.create_task(self._read())
         self.supervisor_pid = await self._opened
-        first.wait()  # it has forked the supervisor proper and left
+        first.wait()  # it has forked the supervisor and exited
         self._adopter, _ = read_process(self.supervisor_pid) or (self._adopter, 0)
         return self
 
@@ -137,9 +145,9 @@ class Scope:
         stderr: int | None = None,
         log: Log | None = None,
     ) -> ManagedProcess:
-        """Start a process. The caller keeps, and closes, its own copies of descriptors.
+        """Start a process. Raises SpawnError. The caller keeps and closes its descriptors.
 
-        Output for which no descriptor is given goes to `log`; what is still left out is /dev/null.
+        Output without a descriptor goes to `log`; other missing streams are /dev/null.
         """
         if self.lost or self._closed.done():
             raise SpawnError(f"the scope {self.name!r} is {'lost' if self.lost else 'closed'}")
@@ -153,7 +161,7 @@ class Scope:
             "capture": None if log is None else log.capture(),
         }
         given = [None if fd is None else os.dup(fd) for fd in (stdin, stdout, stderr)]
-        # Shielded: a request that was begun is finished, or the next one would be read as its rest.
+        # Shielded: a partly sent request must be finished, or the next one would be read as its rest.
         return await asyncio.shield(asyncio.ensure_future(self._spawn(self._next_id, request, given, log)))
 
     async def _spawn(
@@ -175,13 +183,13 @@ class Scope:
         await owned.started
         return owned
 
-    async def close(self, grace: float) -> Closed:
-        """End everything in the scope; returns when all of it is verified gone, but for what KILL cannot end."""
+    async def close(self, grace: float) -> CloseResult:
+        """End all processes of the scope; return when they are verified dead, except those that KILL cannot end."""
         if not self._closed.done():
-            with contextlib.suppress(OSError):  # the reader sees the same loss and says so
+            with contextlib.suppress(OSError):  # the reader sees the same loss and handles it
                 await self._send({"do": "close", "grace": grace}, [])
         while not self._closed.done():
-            if self._reader.done():  # it was cancelled, perhaps just now: the loop is being shut down around us
+            if self._reader.done():  # cancelled: the event loop is being shut down
                 self._reader = asyncio.create_task(self._read())
             waiting: list[asyncio.Future[Any]] = [self._closed, self._reader]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -209,7 +217,7 @@ class Scope:
             loop.remove_writer(self._socket)
 
     async def _read(self) -> None:
-        """Dispatch what the supervisor reports, until it is done or lost."""
+        """Dispatch messages of the supervisor until the scope is closed or the supervisor is lost."""
         loop = asyncio.get_running_loop()
         while not self._closed.done():
             try:
@@ -246,14 +254,16 @@ class Scope:
             self._running.pop(message["id"]).on_exited(message)
         elif event == "closed":
             self._refuse_waiting(f"the scope {self.name!r} was closed")
-            left = tuple(map(Left.from_message, message["left"]))
+            left = tuple(map(LeftoverProcess.from_message, message["left"]))
             foreign = {one.pid for one in left if not one.killed}
             for owned in self._running.values():
                 owned.on_left(owned.runs and owned.pid not in foreign)
-            self._end(Closed(message["killed"], message["seconds"], left), [*self.copying, *(one.pid for one in left)])
+            self._end(
+                CloseResult(message["killed"], message["seconds"], left), [*self.copying, *(one.pid for one in left)]
+            )
 
-    def _end(self, closed: Closed, adopted: Sequence[int]) -> None:
-        """The scope is closed: tell what is left, and reap what falls to this process."""
+    def _end(self, closed: CloseResult, adopted: Sequence[int]) -> None:
+        """Finish the scope: set the result, report leftovers, and reap adopted processes."""
         if not self._closed.done():
             self._closed.set_result(closed)
             if self._opened.exception() is None:
@@ -262,15 +272,14 @@ class Scope:
                 self.on_left(closed.left)
 
     def _refuse_waiting(self, reason: str) -> None:
-        """Nothing more will be started: say so to everybody who waits for it."""
+        """Fail all pending starts."""
         if not self._opened.done():
             self._opened.set_exception(SpawnError(reason))
         for owned in self._running.values():
             owned.refuse(SpawnError(reason))
 
     async def _end_lost(self) -> None:
-        """The supervisor was killed: its processes are now our children, if we are a subreaper, or another's. End
-        them."""
+        """Handle the loss of the supervisor: end its processes, which this or another subreaper has adopted."""
         start = time.monotonic()
         groups = [owned.pid for owned in self._running.values() if owned.runs]
         if not self.lost:
@@ -280,13 +289,13 @@ class Scope:
                 owned.on_lost()
             self.on_lost()
         swept = await asyncio.get_running_loop().run_in_executor(None, self._sweep_lost, groups)
-        left = tuple(one for one in map(look_at, swept.left) if one is not None)
-        self._end(Closed(swept.ended, time.monotonic() - start, left), swept.pids)
+        left = tuple(one for one in map(describe_leftover, swept.left) if one is not None)
+        self._end(CloseResult(swept.ended, time.monotonic() - start, left), swept.pids)
 
-    def _sweep_lost(self, groups: Sequence[int]) -> Swept:
-        """Without grace: nobody else would notice if we ended before it."""
+    def _sweep_lost(self, groups: Sequence[int]) -> SweepResult:
+        """Kill the scope's processes. Without grace: if this process ended first, they would be left."""
         self.cgroup.kill()
         swept = sweep_tagged(self.tag, groups=groups, adopters=[self._adopter])
         self.cgroup.remove()
-        await_copies(self.tag, COPY_S)
+        wait_for_copiers(self.tag, COPY_TIMEOUT_S)
         return swept

@@ -1,21 +1,21 @@
 """The supervisor: a small process that owns every process of one scope and dies last.
 
-It is the parent (and, as a subreaper, the foster parent) of everything started in its scope, so nothing started
-there can escape it: not with setsid, not by double-forking. It watches a socket held by its owner. When the owner
-asks for it, or is gone, the supervisor ends the scope: TERM, grace, KILL, again and again until no child is left, or
-only what hangs in the kernel (see ending.py): that is reported and left to the next subreaper above.
+It is the parent (and, as a subreaper, the adoptive parent) of everything started in its scope, so no process can
+escape it, neither with setsid nor by double-forking. It reads a socket held by its owner. When the owner requests it
+or is gone, the supervisor ends the scope: TERM, grace, then KILL until no child is left. Processes that hang in the
+kernel (see unkillable.py) are reported and left to the next subreaper above.
 
-Its program is this module and those it imports, handed to `python -I -S -c` as text (see program.py), in an environment
-in which Muster need not be importable: FD LEASE GRACE CGROUP DIRECTORY... Messages are JSON with a length in front;
-descriptors travel beside the length.
+Its program is this module and its imports, passed to `python -I -S -c` as text (see bootstrap.py), so Muster need not
+be importable. Arguments: FD LEASE GRACE CGROUP DIRECTORY... Messages are JSON with a length prefix; descriptors are
+sent with the length.
 
     state      leaves on                                           to
-    serving    "close" from the owner, EOF, the end of the lease   ending (after a lease without any grace)
+    serving    "close" from the owner, EOF, expiry of the lease    ending (without grace after a lease)
     ending     no child left, or none that KILL could end          (exit)
 
-LEASE is the descriptor of the owner's lease (see lease.py), or -1: it may have been stopped while others go on without
-it, and must not be waited for. CGROUP names a control group to be made for the scope, where that is allowed; it may be
-empty.
+LEASE is the descriptor of the owner's lease (see lease.py), or -1. When it expires, the owner may be stopped while
+other nodes have taken over, so the supervisor does not wait for it. CGROUP names a control group to create for the
+scope if that is permitted; it may be empty.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import sys
 import time
 from typing import Any
 
-from muster.process.capture import start_copying
+from muster.process.capture import start_copier
 from muster.process.cgroup import Cgroup, make_cgroup, oom_counter, oom_kills
 from muster.process.proctree import (
     POLL_S,
@@ -47,35 +47,35 @@ from muster.process.proctree import (
     read_processes,
     send_signal,
 )
-from muster.process.unkillable import STUCK_S, Dying, Left, look_at
+from muster.process.unkillable import STUCK_S, KillProgress, LeftoverProcess, describe_leftover
 
 LENGTH = struct.Struct("!I")
-MOST_FDS = 5  # standard streams; where its output is captured, the pipe's other end and the file
-LEASE = struct.Struct("=Q")  # until when what is owned may run: nanoseconds of the clock below; 0: for ever
+MAX_FDS = 5  # standard streams; for captured output also the pipe's read end and the file
+LEASE = struct.Struct("=Q")  # expiry in nanoseconds of the clock below; 0: none
 CLOCK_BOOTTIME = 7  # the kernel's number: `time` has no name for it in a build with a C library older than 2.14
-LOOK_S = 1.0  # how often a lease without an end is looked at: it may get one
-COPY_S = 2.0  # for captured output to reach its file when all have ended; it does so without us if that takes longer
+LEASE_POLL_S = 1.0  # of a lease without expiry: it may get one
+COPY_TIMEOUT_S = 2.0  # for captured output to reach its file at the end; slower copiers finish by themselves
 
 
 def lease_clock() -> int:
-    """One clock for all processes of the machine, which also runs while it sleeps."""
+    """Return the time of a clock that all processes of the machine share and that runs during suspend."""
     return time.clock_gettime_ns(CLOCK_BOOTTIME)
 
 
 class Supervisor:
-    """Serves one owner; see the module's state table."""
+    """Serves one owner; see the state table of the module."""
 
     def __init__(self, owner: socket.socket, lease: int, grace: float, cgroup: Cgroup, directories: list[str]) -> None:
         self.lease = mmap.mmap(lease, LEASE.size, mmap.MAP_SHARED, mmap.PROT_READ) if lease != -1 else None
         self.owner: socket.socket | None = owner
-        self.grace = grace  # for the case that the owner dies and cannot name one
+        self.grace = grace  # used if the owner dies before it sends one
         self.ending = False
         self.kills_since: float | None = None
-        self.directories = directories  # in that case nobody else removes them
-        self.children: dict[int, tuple[int, int]] = {}  # pid -> owner's id of what it asked for, OOM kills before
-        self.copying: set[int] = set()  # our own, which write captured output
-        self.signalled: set[int] = set()  # whom we have asked, or made, to leave
-        self.dying = Dying()
+        self.directories = directories  # removed if the owner dies
+        self.children: dict[int, tuple[int, int]] = {}  # pid -> (owner's id of the request, OOM kills at the start)
+        self.copying: set[int] = set()  # own children that write captured output
+        self.signalled: set[int] = set()  # pids that got TERM or KILL
+        self.kill_progress = KillProgress()
         self.cgroup = cgroup
         self.oom_counter = oom_counter()
         self.wake_read, wake_write = os.pipe()
@@ -83,14 +83,17 @@ class Supervisor:
         os.set_blocking(self.wake_read, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         self.restore_signals()
-        # Handlers that do nothing, not SIG_IGN: children would inherit that, and never hear a SIGTERM.
+        # Handlers that do nothing, not SIG_IGN: children would inherit that and ignore SIGTERM.
         for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, lambda *_: None)
 
     def restore_signals(self) -> None:
-        """Children start as from a login shell, whatever the owner ignores or blocks (bash's `&` ignores two)."""
+        """Reset signals for children, whatever the owner ignores or blocks (bash's `&` ignores two)."""
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        for signum in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # Python's own, which Popen restores
+        for signum in signal.valid_signals() - {
+            signal.SIGPIPE,
+            signal.SIGXFSZ,
+        }:  # ignored by Python; Popen restores them
             if signal.getsignal(signum) is signal.SIG_IGN:
                 signal.signal(signum, signal.SIG_DFL)
 
@@ -98,24 +101,24 @@ class Supervisor:
         try:
             self.serve()
         finally:
-            self.end()  # also after a defect of our own: what we started must not be left
+            self.end()  # also after an internal error: no process may be left
 
     # -- serving ------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
         """Start and report processes until the owner closes the scope or is gone."""
         while self.owner is not None:
-            spoke = self.wait(None if self.lease is None else min(self.lease_left(), LOOK_S))
+            has_request = self.wait(None if self.lease is None else min(self.lease_left(), LEASE_POLL_S))
             self.reap()
             if self.lease_left() == 0:
                 return
-            if spoke and not self.take_request():
+            if has_request and not self.handle_request():
                 return
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait for the end of a child or a request, at most so long; True when the owner has sent one, or is gone.
+        """Wait for the end of a child or a request, at most `seconds`; True if the owner sent one, or is gone.
 
-        By poll: `select` takes no descriptor above 1,023, and the owner's may have any number (see pass_fds).
+        Not with `select`, which is limited to descriptors below 1,024: the owner's may have any number.
         """
         poll = select.poll()
         poll.register(self.wake_read, select.POLLIN)
@@ -125,17 +128,17 @@ class Supervisor:
         return self.owner is not None and self.owner.fileno() in ready
 
     def lease_left(self) -> float:
-        """Seconds. When there are none, no grace is left either."""
+        """Return the seconds until the lease expires. After the expiry there is no grace either."""
         (until,) = LEASE.unpack_from(self.lease) if self.lease is not None else (0,)
         left = max(0, until - lease_clock()) / 1e9 if until else float("inf")
         self.grace = self.grace if left else 0.0
         return left
 
-    def take_request(self) -> bool:
-        """Carry out one message; False when the scope is to end."""
+    def handle_request(self) -> bool:
+        """Handle one message; False if the scope is to end."""
         assert self.owner is not None
         try:
-            header, fds, _, _ = socket.recv_fds(self.owner, LENGTH.size, MOST_FDS)
+            header, fds, _, _ = socket.recv_fds(self.owner, LENGTH.size, MAX_FDS)
             body = self.receive(LENGTH.unpack(header)[0]) if len(header) == LENGTH.size else b""
         except OSError:
             header = body = b""
@@ -144,7 +147,7 @@ class Supervisor:
             return False
         request = json.loads(body)
         if request["do"] == "spawn" and self.ending:
-            self.tell(event="refused", id=request["id"], error="the scope was closed")
+            self.send(event="refused", id=request["id"], error="the scope was closed")
             for fd in fds:
                 os.close(fd)
         elif request["do"] == "spawn":
@@ -165,13 +168,13 @@ class Supervisor:
         return body
 
     def spawn(self, request: dict[str, Any], fds: list[int]) -> None:
-        """Start one process in a session of its own, its standard streams being the first descriptors sent."""
+        """Start a process in a new session. The first three descriptors are its standard streams."""
         kills = oom_kills(self.oom_counter)
         try:
-            if request["capture"] is not None:  # ends by itself if nothing is started
-                copier = start_copying(fds[3], fds[4], **request["capture"])
+            if request["capture"] is not None:  # the copier ends by itself if nothing is started
+                copier = start_copier(fds[3], fds[4], **request["capture"])
                 self.copying.add(copier)
-                self.tell(event="copying", pid=copier)
+                self.send(event="copying", pid=copier)
             process = subprocess.Popen(
                 request["argv"],
                 cwd=request["cwd"],
@@ -183,17 +186,17 @@ class Supervisor:
                 preexec_fn=self.cgroup.enter if self.cgroup.directory is not None else None,
             )
         except (OSError, ValueError) as error:
-            self.tell(event="refused", id=request["id"], error=str(error))
+            self.send(event="refused", id=request["id"], error=str(error))
         else:
-            process.returncode = 0  # ours to reap, not Popen's: its own waiting would steal the status
+            process.returncode = 0  # Popen must not reap it: that would take the status
             self.children[process.pid] = request["id"], kills
-            self.tell(event="spawned", id=request["id"], pid=process.pid)
+            self.send(event="spawned", id=request["id"], pid=process.pid)
         finally:
             for fd in fds:
                 os.close(fd)
 
     def reap(self) -> bool:
-        """Collect every ended child and report it; False when no child is left."""
+        """Reap every ended child and report it; False if no child is left."""
         try:
             while os.read(self.wake_read, 4096):
                 pass
@@ -211,17 +214,17 @@ class Supervisor:
             _, status = os.waitpid(pid, 0)
             if pid in self.copying:
                 self.copying.discard(pid)
-                self.tell(event="copied", pid=pid)
+                self.send(event="copied", pid=pid)
             else:
-                self.tell_exit(pid, status)
+                self.report_exit(pid, status)
 
-    def tell_exit(self, pid: int, status: int) -> None:
+    def report_exit(self, pid: int, status: int) -> None:
         number, before = self.children.pop(pid, (None, None))
         kills = oom_kills(self.oom_counter) - before if status and before is not None else 0
-        asked = pid in self.signalled
-        self.tell(event="exited", id=number, pid=pid, status=status, signalled=asked, oom_kills=kills)
+        signalled = pid in self.signalled
+        self.send(event="exited", id=number, pid=pid, status=status, signalled=signalled, oom_kills=kills)
 
-    def tell(self, **message: Any) -> None:
+    def send(self, **message: Any) -> None:
         if self.owner is None:
             return
         body, left = json.dumps(message).encode(), self.lease_left()
@@ -235,38 +238,40 @@ class Supervisor:
     # -- ending -------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """TERM, grace, KILL, until nothing is left that it could end; then say so, and what is left, and exit."""
+        """Send TERM, wait for the grace, KILL until only unkillable processes are left; then report them."""
         self.ending = True
         start = seen = time.monotonic()
         killed: set[int] = set()
-        left: list[Left] = []
-        self.dying.expect(pid for pid in own_children() if pid not in self.children and pid not in self.copying)
+        left: list[LeftoverProcess] = []
+        self.kill_progress.note_already_killed(
+            pid for pid in own_children() if pid not in self.children and pid not in self.copying
+        )
         while self.reap():
             now = time.monotonic()
-            if now - start < self.grace and not self.ask_to_leave():
-                self.grace = 0.0  # no process is left that could use it
+            if now - start < self.grace and not self.send_term():
+                self.grace = 0.0  # no process is left to wait for
             if now - start < self.grace or self.kill(killed):
                 seen = now
-            elif now - seen > COPY_S:
-                # Only those that copy, programs that have become another user, and what hangs in the kernel.
-                left = self.look_at_rest()
+            elif now - seen > COPY_TIMEOUT_S:
+                # Left: copiers, programs that run as another user, and processes that hang in the kernel.
+                left = self.describe_leftovers()
                 break
             self.wait_while_ending()
         self.cgroup.remove()
-        told = [one._asdict() for one in left]
-        self.tell(event="closed", killed=len(killed), seconds=time.monotonic() - start, left=told)
+        records = [one._asdict() for one in left]
+        self.send(event="closed", killed=len(killed), seconds=time.monotonic() - start, left=records)
         self.remove_directories()
 
-    def look_at_rest(self) -> list[Left]:
-        """Describe what is left, besides those that copy. The next subreaper above adopts it, or init."""
-        rest = [look_at(pid) for pid in descendants(os.getpid()) if pid not in self.copying]
+    def describe_leftovers(self) -> list[LeftoverProcess]:
+        """Describe the processes that are left, without copiers. The next subreaper above, or init, adopts them."""
+        rest = [describe_leftover(pid) for pid in descendants(os.getpid()) if pid not in self.copying]
         return [one for one in rest if one is not None]
 
-    def ask_to_leave(self) -> bool:
-        """TERM once to the group of each process asked for, and once to each orphan; whether there is one to wait for.
+    def send_term(self) -> bool:
+        """Send TERM once to the group of each started process, and once to each orphan; False if none may react.
 
-        First to those we know. Who else is there is looked for when that did not end all: it takes a look at everybody.
-        A grace is of no use to one that another has killed and that hangs.
+        Started processes come first: finding orphans requires a scan of /proc, and often none are left by then. A
+        process that another one has killed and that hangs cannot use the grace.
         """
         known = [pid for pid in self.children if pid not in self.signalled]
         for pid in known:
@@ -275,53 +280,53 @@ class Supervisor:
         self.signalled.update(known)
         if known:
             return True
-        ours = [pid for pid, (parent, _) in read_processes().items() if parent == os.getpid()]
-        left = [pid for pid in ours if pid not in self.copying]
+        children = [pid for pid, (parent, _) in read_processes().items() if parent == os.getpid()]
+        left = [pid for pid in children if pid not in self.copying]
         for pid in [pid for pid in left if pid not in self.signalled]:
             send_signal(pid, signal.SIGTERM)
         self.signalled.update(left)
-        return len(self.dying.hanging(left)) < len(left)
+        return len(self.kill_progress.hanging(left)) < len(left)
 
     def kill(self, killed: set[int]) -> bool:
-        """KILL all; True when one of those killed may still end."""
+        """KILL all descendants; True if one of them may still end."""
         self.kills_since = self.kills_since or time.monotonic()
-        reached, _ = kill_descendants(spared=self.copying, before=self.dying.note)
+        reached, _ = kill_descendants(spared=self.copying, before=self.kill_progress.note)
         killed.update(reached)
         self.signalled.update(reached)
         in_group = self.cgroup.kill() and time.monotonic() - self.kills_since < STUCK_S
-        return in_group or len(self.dying.hanging(reached)) < len(reached)
+        return in_group or len(self.kill_progress.hanging(reached)) < len(reached)
 
     def remove_directories(self) -> None:
-        """For an owner that cannot do it any more."""
+        """Remove the scope's directories if the owner is gone."""
         if not self.directories or not self.owner_is_gone():
             return
-        from muster.process.file_trees import remove_tree  # here, since it costs every start of a supervisor time
+        from muster.process.file_trees import remove_tree  # lazily: the import would slow down every start
 
         for directory in self.directories:
             remove_tree(directory)
-            with contextlib.suppress(OSError):  # what it was made in, if nobody else uses that
+            with contextlib.suppress(OSError):  # its parent, if that is empty
                 os.rmdir(os.path.dirname(directory))
 
     def owner_is_gone(self) -> bool:
-        """After the end of a lease it is waited for: it may be stopped, and then either go on or be killed."""
+        """Whether the owner is dead. After the lease has expired, wait until a stopped owner continues or dies."""
         if self.owner is None or self.lease_left():
             return self.owner is None
         pid = struct.unpack("3i", self.owner.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
         while self.owner is not None:
-            self.take_request()
+            self.handle_request()
         return is_leaving(pid)
 
     def wait_while_ending(self) -> None:
-        """A moment, or until a child ends, or the owner loses its patience: a further "close" with less grace."""
+        """Wait for POLL_S, the end of a child, or a further "close" of the owner, which may shorten the grace."""
         self.lease_left()
         if self.wait(POLL_S):
             grace = self.grace
-            self.take_request()
+            self.handle_request()
             self.grace = min(grace, self.grace)
 
 
 def main() -> None:
-    """Detach (so that whoever ends the owner's children does not end the supervisor), adopt, keep."""
+    """Detach (so that killing the owner's children does not kill the supervisor), become a subreaper, serve."""
     owner_fd, lease, grace, cgroup, *directories = sys.argv[1:]
     owner = socket.socket(fileno=int(owner_fd))
     if os.fork():
@@ -330,5 +335,5 @@ def main() -> None:
     become_subreaper()
     made = make_cgroup(cgroup) if cgroup else Cgroup()
     supervisor = Supervisor(owner, int(lease), float(grace), made, directories)
-    supervisor.tell(event="keeping", pid=os.getpid(), cgroup=made.directory)
+    supervisor.send(event="keeping", pid=os.getpid(), cgroup=made.directory)
     supervisor.run()

@@ -32,7 +32,7 @@ from muster.agent.ray.cluster import RayCluster
 from muster.agent.ray.settings import temp_dir
 from muster.exit_codes import INFRASTRUCTURE_FAILED, NOT_STARTED
 from muster.lifecycle.config import FAILURE_GRACE_S
-from muster.process import Exit, Left, ManagedProcess, Scope, SpawnError, sweep
+from muster.process import Exit, LeftoverProcess, ManagedProcess, Scope, SpawnError, sweep
 
 logger = logging.getLogger(__name__)
 
@@ -198,7 +198,7 @@ class GangNode:
             await self._opening
             await self._scope.close(grace)
 
-    def _tell_left(self, left: Sequence[Left]) -> None:
+    def _tell_left(self, left: Sequence[LeftoverProcess]) -> None:
         for one in left:
             logger.warning("%s", one)
             self._tell("unended", text=str(one))

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Sequence
 
 from muster.exit_codes import NOT_STARTED
-from muster.process import Exit, Left, ManagedProcess, Scope, SpawnError
+from muster.process import Exit, LeftoverProcess, ManagedProcess, Scope, SpawnError
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Driver:
         """Send SIGTERM now and SIGKILL after `grace` seconds; `run` then returns."""
         self._ending = asyncio.ensure_future(self.close(grace))
 
-    def _report_unended(self, left: Sequence[Left]) -> None:
+    def _report_unended(self, left: Sequence[LeftoverProcess]) -> None:
         for one in left:
             logger.warning("%s", one)
             self.on_unended(str(one))
