@@ -1,4 +1,4 @@
-"""For tests that start processes: what children say, line by line, and which of them live."""
+"""Helpers for tests that start processes: read the output of children line by line, and list the live ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def gone() -> Callable[..., Awaitable[None]]:
 
 
 class Words:
-    """A pipe: `fd` is a child's stdout, `line` what the child says next, `rest` all that follows until its end."""
+    """A pipe: `fd` is a child's stdout, `line` reads its next line, `rest` all output until its end."""
 
     def __init__(self) -> None:
         read, self.fd = os.pipe()

@@ -1,4 +1,4 @@
-"""The supervisor's program is text: it needs the standard library and nothing of Muster's but what it carries."""
+"""The supervisor's program is text: it needs only the standard library and the modules it contains."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ async def test_signals_for_everybody_do_not_end_the_capture(tmp_path: Path) -> N
     assert log.tail().startswith("up\n") and log.tail().endswith("saved\n")
 
 
-async def test_output_that_nobody_takes_does_not_keep_a_scope_from_closing(tmp_path: Path, gone: Gone) -> None:
+async def test_unread_output_does_not_prevent_closing_a_scope(tmp_path: Path, gone: Gone) -> None:
     """The copying process hangs, as on a disk that does not answer: it is left to itself."""
     log = Log(str(tmp_path / "log"), max_bytes=1000)
     async with Scope("test") as scope:

@@ -1,4 +1,4 @@
-"""A scope's own control group, where one may be made; everything works without."""
+"""The control group of a scope, where one may be created; everything works without it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def allowed() -> None:
 
 
 @pytest.mark.usefixtures("allowed")
-async def test_whatever_runs_in_the_scope_is_in_its_group_and_the_group_goes_with_it(words: Words) -> None:
+async def test_processes_of_the_scope_are_in_its_group_which_is_removed_with_it(words: Words) -> None:
     async with Scope("test", cgroup=True) as scope:
         process = await scope.spawn(["sh", "-c", "setsid sleep 1000 & echo $!; wait"], stdout=words.fd)
         escaped = await words.pid()
@@ -39,7 +39,7 @@ async def test_whatever_runs_in_the_scope_is_in_its_group_and_the_group_goes_wit
 
 
 @pytest.mark.usefixtures("allowed")
-async def test_one_word_ends_all_that_is_in_it(words: Words) -> None:
+async def test_one_write_to_cgroup_kill_ends_all_its_processes(words: Words) -> None:
     async with Scope("test", cgroup=True) as scope:
         process = await scope.spawn(["sh", "-c", "setsid sleep 1000 & echo; wait"], stdout=words.fd)
         assert await words.line() == ""
@@ -80,7 +80,7 @@ def test_without_a_group_nothing_happens() -> None:
         ({"cpu.max": "200000 100000\n"}, False),
     ],
 )
-def test_no_group_is_made_below_one_with_limits_that_programs_look_for(
+def test_no_group_is_created_below_one_with_limits_that_programs_read(
     files: dict[str, str], may: bool, tmp_path: Path
 ) -> None:
     for name, text in {"cgroup.procs": "", **files}.items():

@@ -1,4 +1,4 @@
-"""How a process ended: code or signal, who ended it, and whether the kernel did for lack of memory."""
+"""The end of a process: code or signal, its cause, and kills for lack of memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POLITE = "trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done"
         ("exit 0", Exit(code=0), ITSELF),
         ("exit 7", Exit(code=7), ITSELF),
         ("kill -SEGV $$", Exit(signal=signal.SIGSEGV), ITSELF),
-        ("kill -KILL $$", Exit(signal=signal.SIGKILL), ANOTHER),  # the kernel does not say who it was
+        ("kill -KILL $$", Exit(signal=signal.SIGKILL), ANOTHER),  # the kernel does not report the sender
     ],
 )
 async def test_what_ended_by_itself_or_by_a_strange_signal_says_so(script: str, exit: Exit, by: str) -> None:
@@ -37,7 +37,7 @@ async def test_what_ended_by_itself_or_by_a_strange_signal_says_so(script: str, 
     assert (ended, ended.ended_by, ended.oom_kills, ended.out_of_memory) == (exit, by, 0, False)
 
 
-async def test_a_signal_from_outside_is_another_s_and_from_the_owner_the_owner_s(words: Words) -> None:
+async def test_a_signal_is_attributed_to_the_owner_or_to_another(words: Words) -> None:
     async with Scope("test") as scope:
         first, second = [await scope.spawn(["sleep", "1000"]) for _ in range(2)]
         os.kill(first.pid, signal.SIGTERM)
@@ -50,7 +50,7 @@ async def test_a_signal_from_outside_is_another_s_and_from_the_owner_the_owner_s
         assert (ended, ended.ended_by) == (Exit(code=3), OWNER)
 
 
-async def test_what_is_ended_with_its_scope_was_ended_by_the_owner(words: Words) -> None:
+async def test_processes_ended_with_their_scope_were_ended_by_the_owner(words: Words) -> None:
     scope = await Scope("test").open()
     polite = await scope.spawn(["sh", "-c", POLITE], stdout=words.fd)
     assert await words.line() == "ready"
@@ -64,11 +64,11 @@ async def test_what_is_ended_with_its_scope_was_ended_by_the_owner(words: Words)
     assert [end.ended_by for end in ends] == [OWNER] * 3
 
 
-def test_an_end_that_nobody_saw_was_nobody_s() -> None:
+def test_an_unobserved_end_is_attributed_to_no_one() -> None:
     assert (Exit().ended_by, Exit().out_of_memory) == (None, False)
 
 
-def test_words_for_want_of_memory() -> None:
+def test_the_text_of_an_end_for_lack_of_memory() -> None:
     killed = Exit(signal=9, ended_by=ANOTHER, oom_kills=1)
     assert killed.out_of_memory and str(killed) == "was ended by SIGKILL (out of memory)"
     ours = Exit(signal=9, ended_by=OWNER, oom_kills=1)

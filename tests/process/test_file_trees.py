@@ -1,4 +1,4 @@
-"""Trees that a program left or still plays with are emptied, measured and removed without touching anything else."""
+"""Trees of untrusted programs are emptied, measured and removed without touching anything else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.process import file_trees
 DEPTH = 1500  # more than Python recurses, and more than the descriptors that a process usually may have
 NOBODY = 65534
 
-# Exchanges a directory and a link to another place as fast as it can; then says so.
+# Exchanges a directory and a link to another place as fast as it can; then prints that.
 SWAP = """
 import ctypes, os, sys, time
 libc = ctypes.CDLL(None)
@@ -94,7 +94,7 @@ print(remove_tree(os.getcwd() + "/t"), os.listdir("."))
 """
     )
     nobody = {} if os.getuid() else {"user": NOBODY, "group": NOBODY, "extra_groups": []}
-    python = "/usr/bin/python3" if nobody else sys.executable  # ours may be closed to others
+    python = "/usr/bin/python3" if nobody else sys.executable  # this one may not be readable for other users
     with tempfile.TemporaryDirectory(dir="/tmp") as own:
         os.chmod(own, 0o777)
         done = subprocess.run([python, "-I", "-c", code], cwd=own, capture_output=True, text=True, **nobody)  # type: ignore[call-overload]

@@ -1,4 +1,4 @@
-"""A lease on what a process owns: its end kills, whatever state the owner is in."""
+"""A lease on the processes of an owner: its expiry kills them, whatever state the owner is in."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ from muster.process import Scope, lease
 async def main():
     held = lease.hold()
     scope = await Scope("test").open()
-    busy = await scope.spawn(["bash", "-c", "while :; do (true & ); done"])  # each is an end that its owner is told of
+    busy = await scope.spawn(["bash", "-c", "while :; do (true & ); done"])  # each end is reported to its owner
     held.renew(2.0)
     print(busy.pid, flush=True)
     time.sleep(1000)

@@ -1,4 +1,4 @@
-"""Where a process's output goes: a file it writes itself, or a captured one; and how either is read from its end."""
+"""Log files: written directly by the process or captured, and read from the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file in memory, by whichever means there is: Python's own, the C library's, an unnamed file."""
+"""Files in memory by each of the possible means: Python, the C library, an unnamed file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_two_that_map_it_share_what_is_written(mean: str) -> None:
     os.close(fd)
 
 
-def test_a_sealed_one_is_not_changed_by_who_gets_it(mean: str) -> None:
+def test_a_sealed_file_cannot_be_changed_by_its_receiver(mean: str) -> None:
     fd = memory_file("of-test", [b"settled"], sealed=True)
     for change in (lambda: os.write(fd, b"x"), lambda: os.ftruncate(fd, 0), lambda: os.ftruncate(fd, 100)):
         with pytest.raises(OSError):

@@ -1,4 +1,4 @@
-"""What nobody keeps any more is found by its tag, wherever it went; copies of the tag are left alone."""
+"""Processes of a lost scope are found by their tag; processes with a copy of the tag are spared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Live = Callable[..., list[int]]
 Python = Callable[[str], list[str]]
 Gone = Callable[..., Awaitable[None]]
 
-# The owner and the supervisor are killed in one moment: nobody is left who knows what they had.
+# The owner and the supervisor are killed at the same time: no process is left that knows their children.
 BOTH_KILLED = """
 import asyncio, os, sys
 from muster.process import Scope
@@ -91,7 +91,7 @@ def test_what_has_lost_its_owner_and_its_supervisor_is_found_and_ended(python: P
 
 
 def adopters(pids: list[int]) -> list[int]:
-    """Who got these orphans: init, or whoever stands in for it where the tests run."""
+    """Return the adoptive parents of these orphans: init, or its replacement where the tests run."""
     parents = set()
     for pid in pids:
         with open(f"/proc/{pid}/stat") as file:
@@ -110,7 +110,7 @@ async def test_when_the_supervisor_is_killed_all_is_ended_before_close_returns(w
     assert closed.killed >= 2 and live(scope.supervisor_pid) == []
 
 
-async def test_a_chain_of_processes_that_fork_and_leave_is_ended_although_looks_miss_it(
+async def test_a_chain_of_forking_and_exiting_processes_is_ended_although_scans_miss_it(
     words: Words, python: Python, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: on a busy machine, each pid of a list had ended before it was read, three times in a row."""
@@ -135,7 +135,7 @@ async def test_a_chain_of_processes_that_fork_and_leave_is_ended_although_looks_
     assert select.select([words._file], [], [], 0)[0] and words._file.read() == ""
 
 
-async def test_a_process_that_executes_a_program_during_the_looks_is_ended(
+async def test_a_process_that_executes_a_program_during_the_scans_is_ended(
     words: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: while a program is executed, the kernel shows no environment, on a busy machine for 50 ms."""
@@ -173,7 +173,7 @@ async def test_a_program_that_hides_its_environment_is_ended_with_what_is_below_
     assert not is_alive(process.pid) and not is_alive(below)
 
 
-async def test_a_copy_of_the_environment_is_nobody_s_to_end(
+async def test_a_process_with_a_copy_of_the_environment_is_spared(
     copy: Callable[..., subprocess.Popen[bytes]], words: Words
 ) -> None:
     scope = await Scope("test").open()
@@ -207,7 +207,7 @@ asyncio.run(main())
     await gone(innermost, *live())
 
 
-async def test_a_sweep_that_has_not_been_able_to_end_all_in_time_says_who_is_left(words: Words) -> None:
+async def test_a_sweep_that_could_not_end_all_in_time_returns_those_left(words: Words) -> None:
     async with Scope("test") as scope:
         process = await scope.spawn(["sh", "-c", "trap '' TERM; echo; while :; do sleep 0.1; done"], stdout=words.fd)
         assert await words.line() == ""
@@ -215,7 +215,7 @@ async def test_a_sweep_that_has_not_been_able_to_end_all_in_time_says_who_is_lef
         assert process.pid in swept.left and process.exit is None
 
 
-async def test_a_tag_is_its_scope_s_alone_also_inside_another() -> None:
+async def test_a_tag_belongs_to_one_scope_also_inside_another() -> None:
     async with Scope("one") as one, Scope("other") as other, Scope("named", tag="by-hand") as named:
         assert len({one.tag, other.tag, named.tag}) == 3 and named.tag == "by-hand"
         env = {**os.environ, OWNER_VARIABLE: other.tag}

@@ -1,4 +1,4 @@
-"""A handle means one process, not whoever has its number now; it also works where the kernel has no pidfd."""
+"""A handle refers to one process, never to a later one with its pid; it also works without pidfds."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return subprocess.Popen(["sleep", "1000"])
 
 
-def test_a_signal_reaches_it_and_nobody_when_it_is_gone(process: subprocess.Popen[bytes]) -> None:
+def test_a_signal_reaches_the_process_and_no_other_after_its_end(process: subprocess.Popen[bytes]) -> None:
     handle = ProcessHandle(process.pid)
     assert handle.send(signal.SIGTERM)
     assert process.wait(20) == -signal.SIGTERM
-    assert handle.send(signal.SIGKILL)  # to nobody: no error
+    assert handle.send(signal.SIGKILL)  # no process left: no error
     handle.release()
 
 

@@ -1,4 +1,4 @@
-"""A scope starts processes and tells how they ended; nothing of one start can disturb another."""
+"""A scope starts processes and reports their ends; starts do not disturb each other."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ async def test_an_exit_code_or_a_signal_is_reported_as_data(
     assert (exit.shell_code, str(exit)) == (shell_code, words)
 
 
-def test_an_end_that_nobody_saw_counts_as_a_failure_of_the_infrastructure() -> None:
+def test_an_unobserved_end_counts_as_an_infrastructure_failure() -> None:
     assert (Exit().shell_code, str(Exit())) == (125, "was lost")
     assert str(Exit(signal=40)) == "was ended by signal 40"  # a real-time signal has no name
 
 
 async def test_an_exit_code_is_never_mixed_up_with_those_of_orphans_that_die_in_the_same_moment() -> None:
-    """Each driver leaves eight orphans, with other codes, at the instant of its own end."""
+    """Each driver leaves eight orphans, with other codes, at the instant of its end."""
     driver = "for i in 1 2 3 4 5 6 7 8; do (sh -c 'exit 3' &) ; done; exit 7"
     async with Scope("test") as scope:
         drivers = [await scope.spawn(["sh", "-c", driver]) for _ in range(25)]
@@ -60,7 +60,7 @@ async def test_the_exit_is_none_while_the_process_runs_and_known_afterwards() ->
         assert process.exit is None
         process.signal(signal.SIGKILL)
         assert await process.wait() == process.exit == Exit(signal=9)
-        process.signal(signal.SIGKILL)  # to nobody: no error
+        process.signal(signal.SIGKILL)  # no process left: no error
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ async def test_a_start_that_is_given_up_leaves_the_scope_working_and_nothing_beh
     assert live(scope.supervisor_pid) == []
 
 
-async def test_giving_up_waiting_does_not_disturb_others_who_wait() -> None:
+async def test_a_cancelled_wait_does_not_disturb_other_waiters() -> None:
     async with Scope("test") as scope:
         process = await scope.spawn(["sleep", "1000"])
         impatient = asyncio.create_task(process.wait())
@@ -176,7 +176,7 @@ async def test_giving_up_waiting_does_not_disturb_others_who_wait() -> None:
         assert await process.wait() == Exit(signal=15)
 
 
-# An owner with so many descriptors that all later ones have numbers that `select` does not take (1,024 and above).
+# An owner with many open descriptors: later ones have numbers that `select` does not support (1,024 and above).
 OWNER_OF_MANY = """
 import asyncio, os, resource
 from muster.process import Scope, lease

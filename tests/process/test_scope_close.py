@@ -1,4 +1,4 @@
-"""Closing a scope: whatever was started in it, however it tried to escape, is gone when `close` returns."""
+"""Closing a scope: all its processes, also those that tried to escape, are dead when `close` returns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG_GRACE_S = 60.0  # never used up where everything leaves when asked
 
 STUBBORN = "trap '' TERM; echo ready; while :; do sleep 1; done"
 
-# Forks twice, with a session of its own in between, as daemons do; deaf to TERM; tells its pid.
+# Forks twice, with a new session in between, as daemons do; ignores TERM; prints its pid.
 DAEMON = """
 import os, signal, time
 if os.fork(): os.wait(); os._exit(0)
@@ -89,7 +89,7 @@ async def test_a_child_that_ignores_term_is_killed_after_the_grace(words: Words,
         assert live(scope.supervisor_pid) == []
 
 
-async def test_without_grace_nothing_is_asked_first(words: Words) -> None:
+async def test_without_grace_no_term_is_sent_first(words: Words) -> None:
     async with Scope("test") as scope:
         process = await scope.spawn(["sh", "-c", "trap 'exit 0' TERM; echo ready; sleep 1000 & wait"], stdout=words.fd)
         assert await words.line() == "ready"
@@ -97,7 +97,7 @@ async def test_without_grace_nothing_is_asked_first(words: Words) -> None:
         assert process.exit == Exit(signal=signal.SIGKILL)
 
 
-async def test_a_grandchild_with_a_session_of_its_own_is_ended(words: Words, gone: Gone) -> None:
+async def test_a_grandchild_in_a_new_session_is_ended(words: Words, gone: Gone) -> None:
     async with Scope("test") as scope:
         await scope.spawn(["sh", "-c", "setsid sleep 1000 & echo $!; wait"], stdout=words.fd)
         escaped = await words.pid()
@@ -137,7 +137,7 @@ async def test_a_large_tree_is_ended(words: Words, python: Python, live: Live) -
         assert live(scope.supervisor_pid) == []
 
 
-async def test_a_chain_of_processes_that_fork_and_leave_is_caught(words: Words, python: Python, live: Live) -> None:
+async def test_a_chain_of_forking_and_exiting_processes_is_ended(words: Words, python: Python, live: Live) -> None:
     async with Scope("test") as scope:
         await scope.spawn(python(RUNAWAY), stdout=words.fd)
         assert await words.line() == "ready"
@@ -181,7 +181,7 @@ async def test_closing_twice_or_by_two_at_once_is_one_closing() -> None:
     assert first == second == await scope.close(0)
 
 
-async def test_closing_one_scope_leaves_another_alone() -> None:
+async def test_closing_one_scope_does_not_affect_another() -> None:
     async with Scope("one") as one, Scope("other") as other:
         process = await other.spawn(["sleep", "1000"])
         await one.spawn(["sleep", "1000"])

@@ -1,4 +1,4 @@
-"""When the owner or the supervisor is killed: nothing survives, nobody waits for ever."""
+"""When the owner or the supervisor is killed, no process survives and no waiter hangs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Live = Callable[..., list[int]]
 Python = Callable[[str], list[str]]
 Gone = Callable[..., Awaitable[None]]
 
-# Starts, in a scope, a process that ignores TERM and one that has left its session; says that they run.
+# Starts, in a scope, a process that ignores TERM and one that has left its session; prints that they run.
 OWNER = """
 import asyncio, os, signal
 from muster.process import Scope, become_subreaper, sweep
@@ -83,7 +83,7 @@ async def test_when_the_supervisor_is_killed_a_subreaping_owner_can_sweep_what_i
         assert live() == []
 
 
-async def test_when_the_supervisor_is_killed_waiters_are_told_and_further_starts_refused() -> None:
+async def test_when_the_supervisor_is_killed_waiters_return_and_further_starts_are_refused() -> None:
     told = asyncio.Event()
     scope = await Scope("test").open()
     scope.on_lost = told.set
@@ -114,7 +114,7 @@ async def test_a_supervisor_that_meets_its_own_defect_still_ends_what_it_keeps(
     scope = await Scope("test").open()
     await scope.spawn(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=words.fd)
     child = await words.pid()
-    scope._socket.send(supervisor.LENGTH.pack(5) + b"?????")  # no owner says this
+    scope._socket.send(supervisor.LENGTH.pack(5) + b"?????")  # no owner sends this
     await gone(child, scope.supervisor_pid)
     await scope.close(grace=0)
     capfd.readouterr()  # the supervisor's traceback

@@ -1,4 +1,4 @@
-"""Whatever ends a scope, its owner or its supervisor: nothing of a family that is hard to get rid of survives."""
+"""However a scope, its owner or its supervisor ends: no process of a hard-to-kill family survives."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.running import wait_for
 Live = Callable[..., list[int]]
 Python = Callable[[str], list[str]]
 
-# A launcher, a child in its group, one in a session of its own, a daemon, a child deaf to TERM, and one that forks its
-# successor and leaves, again and again (by itself for half a minute, in a group of its own).
+# A launcher, a child in its group, one in a new session, a daemon, a child that ignores TERM, and one that keeps
+# forking its successor and exiting (for half a minute, in its own group).
 FAMILY = """
 import os, signal, subprocess, sys, time
 sleep = ["sleep", "1000"]
@@ -38,7 +38,7 @@ if os.fork() == 0:
 print("complete", flush=True)
 time.sleep(1000)
 """
-STEADY = 5  # who stays the same process; the runaway is seen or not
+STEADY = 5  # processes that keep their pid; the runaway is seen or not
 
 OWNER = """
 import asyncio, os, signal, sys
@@ -89,12 +89,12 @@ def test_nothing_survives(event: str, kind: str, python: Python, live: Live) -> 
             owner.send_signal(signal.SIGKILL if event == "owner killed" else signal.SIGTERM)
         else:
             assert owner.stdout.readline() == "over False\n"
-            assert everyone_is_gone(live, 0, owner.pid, int(supervisor))  # at once: that is what `close` says
+            assert everyone_is_gone(live, 0, owner.pid, int(supervisor))  # at once: `close` promises that
     assert everyone_is_gone(live, DEADLINE_S)
 
 
 def everyone_is_gone(live: Live, seconds: float, *besides: int) -> bool:
-    """Several looks: one may miss a process that has just been forked."""
+    """Scan several times: one scan may miss a process that has just been forked."""
     deadline = time.monotonic() + seconds
     while True:
         if not any(live(*besides) for _ in range(3)):

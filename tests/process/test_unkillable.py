@@ -1,4 +1,4 @@
-"""A process that KILL does not end, since it hangs in the kernel, is reported, and is waited for only so long."""
+"""A process that hangs in the kernel, so that KILL does not end it, is reported after a limited wait."""
 
 from __future__ import annotations
 
@@ -98,5 +98,5 @@ def test_the_last_sweep_of_a_subreaper_ends_all_the_same(hung: Hung, python: Cal
         wait_for("the KILL to be pending", lambda: kill_is_pending(hangs))
         process.stdin.write("\n")
         process.stdin.flush()
-        assert process.stdout.readline() == "swept 2\n"  # another process had killed it before: it gets a moment only
+        assert process.stdout.readline() == "swept 2\n"  # another process had killed it before: it gets little time
         hung.release()

@@ -1,4 +1,4 @@
-"""Publishing: a reader sees a whole file or none, and of several claimants exactly one succeeds."""
+"""Publishing: a reader sees a complete file or none, and exactly one of several claimants succeeds."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_bytes_that_are_no_text_do_not_hide_the_rest(tmp_path: Path) -> None:
     assert read_json(str(tmp_path / "outcome")) == {"exit_code": 125, "end_reason": "gr\ufffdn"}
 
 
-def test_the_first_claim_stands(tmp_path: Path) -> None:
+def test_the_first_claim_is_kept(tmp_path: Path) -> None:
     path = str(tmp_path / "lead-0.json")
     assert create_exclusive(path, {"host": "n0"})
     assert not create_exclusive(path, {"host": "n1"})
@@ -145,14 +145,14 @@ print(*(int(create_exclusive(f"{sys.argv[1]}/{number}", sys.argv[2])) for number
     assert [claimant.wait() for claimant in claimants] == [0] * 5
     assert [sum(claims) for claims in zip(*won, strict=True)] == [1] * 20
     for number in range(20):
-        assert won[int(read_json(str(tmp_path / str(number))))][number] == 1  # and the file says who
+        assert won[int(read_json(str(tmp_path / str(number))))][number] == 1  # and the file names the winner
     assert len(os.listdir(tmp_path)) == 20
 
 
 def test_a_claim_whose_answer_was_lost_is_known_by_the_link_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over NFS the server may have linked although the client was told of an error."""
+    """Over NFS the server may have linked although the client got an error."""
     link = os.link
 
     def link_and_fail(source: str, target: str) -> None:

@@ -1,4 +1,4 @@
-"""What srun (and the local launcher) say of tasks that ended, in their own words, and what is understood from it."""
+"""Messages of srun and the local launcher about ended tasks, and their interpretation."""
 
 from __future__ import annotations
 
@@ -61,19 +61,19 @@ def test_other_lines_are_not_taken_for_ended_tasks(line: str) -> None:
     ("code", "meaning"),
     [(121, "cannot see the run directory"), (122, "--setup failed"), (127, "no Python interpreter")],
 )
-def test_the_prelude_s_codes_have_a_meaning_even_when_its_words_are_lost(code: int, meaning: str) -> None:
+def test_the_prelude_s_exit_codes_have_a_meaning_without_its_message(code: int, meaning: str) -> None:
     ((host, rank, reason),) = parsed(f"srun: error: n3: task 2: Exited with exit code {code}")
     assert (host, rank) == ("n3", 2)
     assert reason.startswith(meaning)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_the_prelude_s_words_are_the_reason_whichever_came_first(order: tuple[int, int]) -> None:
+def test_the_prelude_s_message_is_the_reason_whichever_came_first(order: tuple[int, int]) -> None:
     lines = ["srun: error: n3: task 2: Exited with exit code 121", "muster: n3: cannot see /lustre/runs/r"]
     assert parsed(*(lines[index] for index in order)) == [("n3", 2, "cannot see /lustre/runs/r")]
 
 
-def test_the_words_of_one_node_are_not_another_s_reason() -> None:
+def test_the_message_of_one_node_is_not_another_s_reason() -> None:
     lines = ["muster: n1: --setup failed with code 3", "srun: error: n2: task 1: Killed"]
     assert parsed(*lines) == [("n2", 1, "its agent ended early: Killed")]
 
@@ -88,19 +88,19 @@ def test_the_words_of_one_node_are_not_another_s_reason() -> None:
         ("r[1-2]n[1-2]", "tasks 0-3", [("r1n1", 0), ("r1n2", 1), ("r2n1", 2), ("r2n2", 3)]),
     ],
 )
-def test_hosts_and_tasks_folded_into_one_line_are_told_apart(
+def test_hosts_and_tasks_folded_into_one_line_are_expanded(
     hosts: str, tasks: str, expected: list[tuple[str, int]]
 ) -> None:
     ends = parsed(f"srun: error: {hosts}: {tasks}: Exited with exit code 9")
     assert [(host, rank) for host, rank, _ in ends] == expected
 
 
-def test_ranks_are_right_even_when_the_hosts_cannot_be_told_apart() -> None:
+def test_ranks_are_right_even_when_the_hosts_cannot_be_expanded() -> None:
     ends = parsed("srun: error: n[x-y]: tasks 0-2: Killed")
     assert [rank for _, rank, _ in ends] == [0, 1, 2]
 
 
-def test_each_of_several_folded_hosts_keeps_its_own_words() -> None:
+def test_each_of_several_folded_hosts_keeps_its_message() -> None:
     lines = [
         "muster: n2: --setup failed with code 3",
         "srun: error: n[1-2]: tasks 0-1: Exited with exit code 122",
@@ -125,12 +125,12 @@ def append(path: Path, text: str) -> None:
         file.write(text)
 
 
-def test_a_log_that_is_not_there_says_nothing(path: Path) -> None:
+def test_a_missing_log_has_no_ends(path: Path) -> None:
     assert LauncherLog(str(path)).poll() == []
     assert read(str(path)) == []
 
 
-def test_an_end_is_told_once_at_the_look_after_it_was_seen(path: Path) -> None:
+def test_an_end_is_returned_once_by_the_poll_after_it_was_seen(path: Path) -> None:
     log = LauncherLog(str(path))
     append(path, "srun: error: n3: task 2: Killed\n")
     assert log.poll() == []
@@ -138,7 +138,7 @@ def test_an_end_is_told_once_at_the_look_after_it_was_seen(path: Path) -> None:
     assert log.poll() == []
 
 
-def test_words_that_come_a_little_later_are_still_the_reason(path: Path) -> None:
+def test_a_message_that_comes_a_little_later_is_still_the_reason(path: Path) -> None:
     log = LauncherLog(str(path))
     append(path, "srun: error: n3: task 2: Exited with exit code 121\n")
     assert log.poll() == []
@@ -147,7 +147,7 @@ def test_words_that_come_a_little_later_are_still_the_reason(path: Path) -> None
     assert log.poll() == []
 
 
-def test_an_end_seen_half_written_is_told_whole(path: Path) -> None:
+def test_a_half_written_end_is_returned_when_it_is_complete(path: Path) -> None:
     log = LauncherLog(str(path))
     append(path, "srun: error: n3: task 2: Exited with ex")
     assert log.poll() == []
@@ -156,7 +156,7 @@ def test_an_end_seen_half_written_is_told_whole(path: Path) -> None:
     assert log.poll() == []
 
 
-def test_later_ends_are_told_later(path: Path) -> None:
+def test_later_ends_are_returned_later(path: Path) -> None:
     log = LauncherLog(str(path))
     append(path, "srun: error: n1: task 0: Killed\n")
     log.poll()
@@ -187,13 +187,13 @@ def test_bytes_that_are_no_text_do_not_hide_an_end(path: Path) -> None:
         ),
     ],
 )
-def test_a_container_that_does_not_start_is_told_in_its_runtime_s_words(said: list[str], reason: str) -> None:
+def test_a_container_that_does_not_start_has_its_runtime_s_error_as_reason(said: list[str], reason: str) -> None:
     end = "srun: error: n3: task 2: Exited with exit code 1"
     told = f"its container did not start: {reason}: Exited with exit code 1"
     assert parse([*said, end]) == parse([end, *said]) == [EarlyEnd("n3", 2, told)]
 
 
-def test_in_a_job_of_groups_the_host_tells_the_rank_that_the_task_s_number_does_not() -> None:
+def test_in_a_hetjob_the_rank_comes_from_the_host_not_from_the_task_s_number() -> None:
     hosts = ["n1", "n2", "n3", "n4"]  # srun counts the tasks of n3 and n4, the second group, from 0
     ends = parse(["srun: error: n[3-4]: tasks 0-1: Killed", "srun: error: n2: task 1: Killed"], hosts)
     assert [(end.host, end.rank) for end in ends] == [("n3", 2), ("n4", 3), ("n2", 1)]

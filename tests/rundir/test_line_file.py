@@ -30,7 +30,7 @@ def test_lines_are_appended_in_order(tmp_path: Path) -> None:
     assert not file.behind
 
 
-def test_a_torn_line_is_ended_before_the_next_one_whoever_wrote_it(tmp_path: Path) -> None:
+def test_a_torn_line_of_any_writer_is_terminated_before_the_next_one(tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("whole\ntor")
     LineFile(str(tmp_path / "lines")).append("next\n")
     assert (tmp_path / "lines").read_text() == "whole\ntor\nnext\n"

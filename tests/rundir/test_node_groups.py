@@ -1,4 +1,4 @@
-"""Which group a node is in, and what of that reaches Ray."""
+"""Groups of nodes by rank, and their labels and resources in Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where things lie in a run directory, and which attempt is the newest."""
+"""Paths in a run directory, and the newest attempt."""
 
 from __future__ import annotations
 

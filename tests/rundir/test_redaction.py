@@ -1,4 +1,4 @@
-"""What counts as a secret, and what is left of a text when its secrets are hidden."""
+"""Detection and redaction of secrets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_names_of_secrets_are_known(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", INNOCENTS.split())
-def test_innocent_names_are_left_alone(name: str) -> None:
+def test_harmless_names_are_not_redacted(name: str) -> None:
     assert not looks_secret(name)
 
 
@@ -67,7 +67,7 @@ def test_a_text_without_secrets_stays_as_it_is(text: str) -> None:
     assert redact_words(["bash", "-c", text]) == ["bash", "-c", text]
 
 
-def test_words_of_a_command_may_hold_secrets_with_blanks_and_quotes() -> None:
+def test_arguments_of_a_command_may_hold_secrets_with_blanks_and_quotes() -> None:
     words = ["run", "--env", "PASSWORD=my 'pass' phrase", "--env=API_KEY=$a b", "--token", "$x y", "--quiet", "--token"]
     hidden = ["run", "--env", "PASSWORD=***", "--env=API_KEY=***", "--token", "***", "--quiet", "--token"]
     assert redact_words(words) == hidden

@@ -1,4 +1,4 @@
-"""Synthetic run directories: what a submitter, a leader and a job script leave, without any of them running."""
+"""Synthetic run directories: the files of a submitter, a leader and a job script, without running any of them."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ DEADLINE_S = 120.0
 
 
 @pytest.fixture(autouse=True)
-def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "FOLLOW_POLL_S", 0.01)
 
 
@@ -43,7 +43,7 @@ class Follower:
         return item.fields["event"]
 
     async def output(self, size: int) -> bytes:
-        """Exactly so many bytes of output; they may come in pieces."""
+        """Read exactly this many bytes of output; they may come in pieces."""
         data = b""
         while len(data) < size:
             item = await self.next()
@@ -86,7 +86,7 @@ async def test_a_run_is_followed_from_before_it_begins(run: FakeRun, follower: F
     assert await waiting == RunEvent({"event": "run", "state": "gathering"})
 
 
-async def test_what_happens_is_told_as_it_happens(run: FakeRun, follower: Follower) -> None:
+async def test_events_are_yielded_as_they_happen(run: FakeRun, follower: Follower) -> None:
     run.begins().tells("driver_start")
     assert await follower.event() == "driver_start"
     run.says("one\n")
@@ -112,7 +112,7 @@ async def test_all_output_comes_before_the_event_that_tells_of_the_driver_s_end(
     assert isinstance(result, RunResult)
 
 
-async def test_an_event_seen_half_written_is_told_when_it_is_whole(run: FakeRun, follower: Follower) -> None:
+async def test_a_half_written_event_is_yielded_when_it_is_complete(run: FakeRun, follower: Follower) -> None:
     path = Path(run.begins().attempt(0).events())
     path.write_text('{"event": "run"}\n{"event": "no')
     assert await follower.event() == "run"
@@ -136,7 +136,7 @@ async def test_an_event_seen_half_written_is_told_when_it_is_whole(run: FakeRun,
         b"[" * 100_000,
     ],
 )
-async def test_a_broken_line_of_the_events_is_skipped_and_told_of_once(run: FakeRun, line: bytes) -> None:
+async def test_a_broken_line_of_the_events_is_skipped_and_reported_once(run: FakeRun, line: bytes) -> None:
     """A full disk cuts a line short, and what follows may have been appended to it."""
     run.begins().tells("run", state="running")
     with open(run.attempt(0).events(), "ab") as file:
@@ -148,7 +148,7 @@ async def test_a_broken_line_of_the_events_is_skipped_and_told_of_once(run: Fake
     assert last.exit_code == 7
 
 
-async def test_a_last_event_that_never_became_whole_is_told_of_at_the_end(run: FakeRun) -> None:
+async def test_an_incomplete_last_event_is_reported_at_the_end(run: FakeRun) -> None:
     run.begins().tells("run", state="running")
     with open(run.attempt(0).events(), "a") as file:
         file.write('{"event": "driver_e')
@@ -188,7 +188,9 @@ async def test_an_older_attempt_s_outcome_is_not_the_run_s(run: FakeRun, followe
     assert (await follower.next()).exit_code == 0
 
 
-async def test_the_last_words_of_an_attempt_are_told_though_the_next_began(run: FakeRun, follower: Follower) -> None:
+async def test_the_last_output_of_an_attempt_is_yielded_after_the_next_has_begun(
+    run: FakeRun, follower: Follower
+) -> None:
     run.begins(0).says("first\n").tells("run")
     assert await follower.output(6) == b"first\n"
     assert await follower.event() == "run"
@@ -208,7 +210,7 @@ async def test_a_run_whose_job_script_was_killed_ends_as_failed(run: FakeRun) ->
     assert "job script was killed" in result.end_reason
 
 
-async def test_what_the_driver_wrote_while_slurm_was_asked_is_told_before_the_end(
+async def test_output_written_during_the_query_to_slurm_is_yielded_before_the_result(
     run: FakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def poll_dead(watch: RunMonitor, attempt: AttemptPaths | None) -> str:
@@ -221,7 +223,7 @@ async def test_what_the_driver_wrote_while_slurm_was_asked_is_told_before_the_en
     assert result.end_reason == "its job was killed"
 
 
-async def test_a_job_script_on_another_host_is_not_looked_for_here(run: FakeRun, follower: Follower) -> None:
+async def test_a_job_script_on_another_host_is_not_searched_here(run: FakeRun, follower: Follower) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     run.submitted(pid=ended.pid, host="another-host").begins().tells("run")

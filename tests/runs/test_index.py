@@ -1,4 +1,4 @@
-"""Finding a run: the newest, by id, by Slurm job id, by the beginning of an id, by path; from any directory."""
+"""Finding a run: the newest, by id or its prefix, by Slurm job id, by path; from any directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MakeRun = Callable[..., FakeRun]
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The command is given where muster-runs lies, with an index of runs of the test's own."""
+    """Run in the directory that contains muster-runs, with a separate index of runs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path

@@ -1,4 +1,4 @@
-"""What is said of a run that has begun and has no leader yet."""
+"""Messages about a run that has begun and has no leader yet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def attempt(tmp_path: Path) -> AttemptPaths:
     return made
 
 
-def test_the_status_says_whether_the_first_node_has_begun_lives_or_is_silent(attempt: AttemptPaths) -> None:
+def test_the_status_shows_whether_the_first_node_has_begun_lives_or_is_silent(attempt: AttemptPaths) -> None:
     run = RunPaths(os.path.dirname(attempt.root))
     assert "waiting for n1, the first leader: no process of the job has started" in read_status(run)["waiting"]
     write_startup_heartbeat(attempt, 0, "1")
@@ -36,7 +36,7 @@ def test_the_status_says_whether_the_first_node_has_begun_lives_or_is_silent(att
     assert read_status(run)["waiting"] is None
 
 
-def test_who_follows_a_run_hears_what_it_waits_for_when_that_changes_and_now_and_then(
+def test_followers_get_the_wait_message_when_it_changes_and_once_a_minute(
     attempt: AttemptPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0

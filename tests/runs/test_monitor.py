@@ -1,4 +1,4 @@
-"""Whether more will come of a run: Slurm is asked rarely, and an end without a word is recorded once it is known."""
+"""Dead runs: Slurm is queried rarely, and an end that the run did not record is recorded once it is known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.runs import monitor
 from muster.runs.monitor import RunMonitor, finalize_dead
 
 
-def test_looking_often_at_a_pending_job_does_not_ask_slurm_often(
+def test_frequent_polls_of_a_pending_job_query_slurm_rarely(
     run: FakeRun, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = RunMonitor(run.submitted(job_id="4711", time=0.0))
@@ -38,7 +38,7 @@ def test_a_job_that_was_cancelled_while_pending_is_recorded_as_ended(run: FakeRu
     assert read_json(run.attempt(0).outcome) == {"exit_code": 125, "end_reason": "Slurm job 4711 is CANCELLED"}
 
 
-def test_a_run_that_was_just_submitted_is_left_alone(run: FakeRun, fake_slurm: FakeSlurm) -> None:
+def test_a_run_that_was_just_submitted_is_not_finalized(run: FakeRun, fake_slurm: FakeSlurm) -> None:
     finalize_dead(run.submitted(job_id="4711", time=monitor.time.time()))
     assert fake_slurm.calls == []
 

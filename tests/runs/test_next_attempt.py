@@ -1,4 +1,4 @@
-"""What follows an attempt: readers know it from the job script's record, and wait for that where one is due."""
+"""The decision about a next attempt: readers take it from the job script's record, and wait for that."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEADLINE_S = 120.0
 
 
 @pytest.fixture(autouse=True)
-def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "FOLLOW_POLL_S", 0.01)
     monkeypatch.setattr(monitor, "NEXT_ATTEMPT_POLL_S", 0.01)
 
@@ -62,7 +62,7 @@ async def test_a_run_is_followed_from_one_attempt_to_the_next_and_says_why(chain
     assert isinstance(result, RunResult) and result.exit_code == 0
 
 
-async def test_the_end_is_told_only_when_the_job_script_has_decided(chained: FakeRun) -> None:
+async def test_the_result_is_yielded_only_after_the_job_script_has_decided(chained: FakeRun) -> None:
     chained.begins(0).ends(7, "the driver exited with 7")
     reader = follow(chained)
     waiting = asyncio.ensure_future(anext(reader))
@@ -136,5 +136,5 @@ def test_any_job_of_a_chain_names_its_run(chained: FakeRun, monkeypatch: pytest.
         ({"again": "chain", "cause": "timeout", "note": ""}, "the next job of the chain follows after timeout"),
     ],
 )
-def test_what_follows_is_told_in_words(next_attempt: dict[str, str], words: str | None) -> None:
+def test_the_decision_about_the_next_attempt_has_a_message(next_attempt: dict[str, str], words: str | None) -> None:
     assert next_attempt_message(next_attempt) == words

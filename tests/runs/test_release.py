@@ -1,4 +1,4 @@
-"""Whose Slurm job is cancelled when a run is over, and how rarely Slurm is asked."""
+"""The Slurm job of a finished run is cancelled if it is left over, with few queries to Slurm."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ async def test_after_a_normal_end_slurm_is_asked_nothing(run: FakeRun, fake_slur
     assert fake_slurm.calls == []
 
 
-async def test_who_follows_a_run_cancels_the_job_that_its_script_does_not_end(
-    run: FakeRun, fake_slurm: FakeSlurm
-) -> None:
+async def test_a_follower_cancels_the_job_that_its_script_does_not_end(run: FakeRun, fake_slurm: FakeSlurm) -> None:
     fake_slurm.knows("17", "RUNNING", over(run).script)
     *_, told, result = [item async for item in follow(run)]
     assert fake_slurm.called("scancel") == ["17"] and isinstance(result, RunResult)

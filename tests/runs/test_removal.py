@@ -1,4 +1,4 @@
-"""Which runs may go: ended ones that are old enough, after one question to Slurm; results stay unless told."""
+"""Removable runs: ended and old enough, after one query to Slurm; results stay by default."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_where_slurm_cannot_be_asked_its_runs_stay(make_run: MakeRun, queue: Fak
     assert decide([run]) == {"a": "is a Slurm job, and Slurm does not answer whether it has ended"}
 
 
-def test_a_run_on_another_cluster_is_looked_for_there(make_run: MakeRun, queue: FakeSlurm) -> None:
+def test_a_run_on_another_cluster_is_searched_there(make_run: MakeRun, queue: FakeSlurm) -> None:
     away = [
         aged(make_run(f"away-{n}").submitted(job_id=str(n), cluster="away").begins().ends(0, "x"), 40) for n in (1, 2)
     ]
@@ -139,7 +139,7 @@ def test_a_removed_run_is_gone_and_forgotten_but_nothing_beyond_its_links(
     assert (tmp_path / "data" / "precious").exists()
 
 
-def test_results_stay_with_the_record_of_the_run_and_are_not_looked_at_again(make_run: MakeRun) -> None:
+def test_results_stay_with_the_record_of_the_run_and_are_not_listed_again(make_run: MakeRun) -> None:
     run = make_run("a")
     os.makedirs(run.output_dir)
     Path(run.output_dir, "model.pt").write_text("weights")

@@ -1,4 +1,4 @@
-"""The status of a run from its directory alone: pending, live, finished, and broken in various ways."""
+"""The status of a run from its directory: pending, live, finished, and broken in various ways."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def test_an_outcome_without_a_published_end_counts(run: FakeRun, code: int, stat
     assert part(run, "state", "exit_code", "end_reason") == (state, code, "the leader is gone")
 
 
-def test_an_error_that_the_leader_published_stands_when_the_script_recorded_the_end(run: FakeRun) -> None:
+def test_an_error_that_the_leader_published_is_kept_when_the_script_recorded_the_end(run: FakeRun) -> None:
     error = {"rank": 1, "host": "n1", "phase": "ray", "reason": "it broke", "log_tail": []}
     run.begins().publishes("finishing", error=error).ends(125, "the step ended without an outcome")
     assert part(run, "error") == (error,)
 
 
-def test_who_could_not_even_start_is_named_from_the_launcher_s_words(run: FakeRun) -> None:
+def test_a_node_whose_agent_did_not_start_is_named_from_the_launcher_log(run: FakeRun) -> None:
     attempt = run.begins().ends(125, "the leader is gone").attempt(0)
     Path(attempt.steps_log).write_text(
         "muster: n3: cannot see /x\nsrun: error: n3: task 2: Exited with exit code 121\n"
@@ -108,7 +108,7 @@ def test_who_could_not_even_start_is_named_from_the_launcher_s_words(run: FakeRu
     assert error == {"rank": 2, "host": "n3", "phase": "start", "reason": "cannot see /x", "log_tail": ["last words"]}
 
 
-def test_other_words_of_the_launcher_are_better_than_none(run: FakeRun) -> None:
+def test_any_line_of_the_launcher_is_better_than_no_reason(run: FakeRun) -> None:
     attempt = run.begins().ends(125, "the step ended without an outcome").attempt(0)
     Path(attempt.steps_log).write_text("srun: error: Unable to create step\nsrun: error: Invalid gres\n")
     (error,) = part(run, "error")

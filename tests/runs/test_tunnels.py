@@ -1,4 +1,4 @@
-"""How the dashboard of a run is reached from where the user sits."""
+"""Access to the dashboard of a run from the user's machine."""
 
 from __future__ import annotations
 

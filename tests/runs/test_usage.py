@@ -1,4 +1,4 @@
-"""What a run takes of the disk, by what it is."""
+"""Disk usage of a run by kind of file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job on another cluster (`--sbatch clusters=...`): every command of Slurm's about it goes to that cluster."""
+"""A job on another cluster (`--sbatch clusters=...`): every Slurm command about it goes to that cluster."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_job_of_the_same_id_on_this_cluster_is_never_asked_about_nor_cancelled
     write_json(attempt.slurm_job, {"job_id": "17", "restarts": 0})
     write_json(attempt.outcome, {"exit_code": 125, "end_reason": "the leader is gone"})
     os.utime(attempt.outcome, (time.time() - 60, time.time() - 60))
-    fake_slurm.knows("17", "RUNNING", run.script)  # the one here, which even looks alike
+    fake_slurm.knows("17", "RUNNING", run.script)  # a job here with the same id and script
     fake_slurm.knows("17", "COMPLETING", run.script, cluster="west")
     before = len(fake_slurm.calls)
     assert RunMonitor(run).query_dead() is None

@@ -90,10 +90,7 @@ class Supervisor:
     def restore_signals(self) -> None:
         """Reset signals for children, whatever the owner ignores or blocks (bash's `&` ignores two)."""
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        for signum in signal.valid_signals() - {
-            signal.SIGPIPE,
-            signal.SIGXFSZ,
-        }:  # ignored by Python; Popen restores them
+        for signum in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # Popen restores these two
             if signal.getsignal(signum) is signal.SIG_IGN:
                 signal.signal(signum, signal.SIG_DFL)
 
