@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from muster.board import RunPaths
 from tests.running import MusterCommand, wait_for
 
-from muster.agent.first_leader import read_heartbeats
 from muster.lab import Lab
+from muster.rundir import RunPaths
+from muster.rundir.startup_heartbeat import read_startup_heartbeats
 
 LAB_DIR = Path("/run/ml-tests" + os.environ.get("PYTEST_XDIST_WORKER", ""))  # labs can be up at the same time
 WAIT_ONCE = 'echo "cycle $MUSTER_CYCLE"; [ $MUSTER_CYCLE != 0 ] || sleep 1000'  # a driver that has to be restarted
@@ -114,7 +114,7 @@ class SlurmCommand(MusterCommand):
         """
         first = lambda: next(self.cwd.glob("muster-runs/*/attempt-0"), None)  # noqa: E731
         attempt = RunPaths(str(wait_for("the attempt", first).parent)).attempt(0)
-        wait_for("the set-up on every node", lambda: len(read_heartbeats(attempt, range(nodes))) == nodes)
+        wait_for("the set-up on every node", lambda: len(read_startup_heartbeats(attempt, range(nodes))) == nodes)
 
     @contextmanager
     def lost(self, victim: str) -> Iterator[None]:
