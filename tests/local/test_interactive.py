@@ -215,7 +215,7 @@ def test_an_idle_cluster_ends_by_itself_but_not_under_a_guest(muster: MusterComm
     assert guest.returncode == 0  # it was not ended, though it took longer than the timeout
     wait_for("the cluster to end", (attempt / "outcome").exists)
     assert json.loads((attempt / "outcome").read_text())["exit_code"] == 0
-    assert "nobody has used the cluster for 2 s: it ends" in muster("logs").stdout
+    assert "the cluster was unused for 2 s and ends" in muster("logs").stdout
     assert muster.status()["state"] == "succeeded"
 
 

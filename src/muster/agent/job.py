@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muster.agent.services.model import plans_of
+from muster.agent.services.model import service_plans
 from muster.lifecycle.config import RunConfig
 from muster.lifecycle.services import ServicePlan
 from muster.rundir import AttemptPaths, RunPaths
@@ -86,7 +86,7 @@ class Job:
     def load(cls, run: RunPaths) -> Job:
         with open(run.job, encoding="utf-8") as file:
             values: dict[str, Any] = json.load(file)
-        values["groups"], values["services"] = groups_of(values["groups"]), plans_of(values.get("services"))
+        values["groups"], values["services"] = groups_of(values["groups"]), service_plans(values.get("services"))
         return cls(**{name: values[name] for name in cls.__dataclass_fields__})
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from muster.agent.control.channel import Channel
 from muster.agent.environment import given_variables, job_environment
-from muster.agent.gang.gang_node import GangNode, GangOrder
+from muster.agent.gang.gang_node import GangNode, GangStartRequest
 from muster.agent.health import stacks
 from muster.agent.health.health_check import HealthCheck
 from muster.agent.job import Identity
@@ -126,17 +126,17 @@ class NodeAgent:
         elif kind == "start_services" and self._services is not None:
             self._services.start(message["names"])
         elif kind == "service_members" and self._services is not None:
-            await self._services.members_are(message["service"], message["version"], message["endpoints"])
+            await self._services.set_members(message["service"], message["version"], message["endpoints"])
         elif kind == "start_ray" and self._ray is not None:
             self._ray.start(StartOrder(message["address"] or self._address, message["head"], message["logical"]))
         elif kind == "check" and message["text"] is not None:
-            self._check.begin(message["text"], message["interval"])
+            self._check.start(message["text"], message["interval"])
         elif kind == "check":
-            self._check.end()
+            self._check.stop()
         elif kind == "start_procs":
-            self._procs = GangNode(self._identity, GangOrder.from_message(message), channel.send)
+            self._procs = GangNode(self._identity, GangStartRequest.from_message(message), channel.send)
         elif kind in ("signal_procs", "end_procs") and self._procs is not None:
-            self._procs.obey(message)
+            self._procs.handle(message)
         elif kind == "stacks":
             self._dumping = asyncio.create_task(self._dump_stacks())
         elif kind == "stop":
@@ -204,7 +204,7 @@ class NodeAgent:
         identity, loop = self._identity, asyncio.get_running_loop()
         env = job_environment(os.environ, given_variables(identity), identity, self._cycle)
         try:
-            seen = await loop.run_in_executor(None, stacks.dump, identity.attempt.stacks(identity.rank), env)
+            seen = await loop.run_in_executor(None, stacks.dump_stacks, identity.attempt.stacks(identity.rank), env)
         except OSError as error:
             logger.warning("stacks could not be written: %s", error)
             seen = False

@@ -1,4 +1,4 @@
-"""The leader's side of a gang: which failure stands, whom it waits for, and for whom no longer."""
+"""The leader's side of a gang: which failure it reports, and for which nodes it waits."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ FIELDS = {"groups": [], "nodes": 3, "ray": False, "procs_per_node": 2, "stop_gra
 JOB = Job(**{**dict.fromkeys(Job.__dataclass_fields__), **FIELDS})
 
 
-class Heard:
-    """In place of the connections: what was sent, and answers to what was asked."""
+class SentMessages:
+    """Replaces the connections: records messages, and answers requests for stacks."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, str, dict[str, Any]]] = []
@@ -40,7 +40,7 @@ class Heard:
 
 
 class Running:
-    """A gang on three nodes, started."""
+    """A gang on three nodes."""
 
     def __init__(self, tmp_path: Path, fenced: float = 0.0) -> None:
         run = RunPaths(str(tmp_path / "run-20260101T000000-ab12"))
@@ -49,8 +49,8 @@ class Running:
         protocol = RunStateMachine(RunConfig(hosts=HOSTS, ray=False), 0.0)
         for rank, host in enumerate(HOSTS):
             protocol.handle(m.Arrived(rank, host), 0.0)
-        self.heard = Heard()
-        self.gang = Gang(identity, JOB, self.heard, protocol, self._address, lambda: fenced)  # type: ignore[arg-type]
+        self.sent_messages = SentMessages()
+        self.gang = Gang(identity, JOB, self.sent_messages, protocol, self._address, lambda: fenced)  # type: ignore[arg-type]
         self.attempt = identity.attempt
         self.end = asyncio.ensure_future(self.gang.run(["true"], {}, "/"))
 
@@ -58,18 +58,18 @@ class Running:
         return "10.0.0.1"
 
     async def started(self) -> Running:
-        while len(self.heard.of("start_procs")) < 3:
+        while len(self.sent_messages.of("start_procs")) < 3:
             await asyncio.sleep(0.01)
         return self
 
     def failed(self, node: int, rank: int, code: int = 1, cycle: int = 0, silent: float | None = None) -> None:
         how = f"exited with {code}" if silent is None else "hung"
         report = {"type": "proc_failed", "rank": rank, "code": code, "how": how, "silent": silent, "cycle": cycle}
-        self.gang.take(node, report)
+        self.gang.on_message(node, report)
 
     def ended(self, *nodes: int, cycle: int = 0) -> None:
         for node in nodes:
-            self.gang.take(node, {"type": "procs_ended", "cycle": cycle})
+            self.gang.on_message(node, {"type": "procs_ended", "cycle": cycle})
 
     async def exit(self) -> Exit:
         return await asyncio.wait_for(self.end, 120)
@@ -80,8 +80,8 @@ async def running(tmp_path: Path) -> Running:
     return await Running(tmp_path).started()
 
 
-async def test_every_node_is_told_its_part(running: Running) -> None:
-    parts = [fields["part"] for _, fields in running.heard.of("start_procs")]
+async def test_every_node_is_sent_its_part(running: Running) -> None:
+    parts = [fields["part"] for _, fields in running.sent_messages.of("start_procs")]
     assert [(part["node"], part["nodes"], part["procs"], part["address"]) for part in parts] == [
         (node, 3, 2, "10.0.0.1") for node in range(3)
     ]
@@ -89,10 +89,14 @@ async def test_every_node_is_told_its_part(running: Running) -> None:
     assert str(await running.exit()) == "exited with 0"
 
 
-async def test_the_first_failure_stands_and_ends_all(running: Running) -> None:
+async def test_the_first_failure_is_reported_and_ends_all(running: Running) -> None:
     running.failed(1, rank=3, code=7)
     running.failed(2, rank=4, code=1)
-    assert [(node, fields["grace"]) for node, fields in running.heard.of("end_procs")] == [(0, 2), (1, 2), (2, 2)]
+    assert [(node, fields["grace"]) for node, fields in running.sent_messages.of("end_procs")] == [
+        (0, 2),
+        (1, 2),
+        (2, 2),
+    ]
     running.ended(0, 1, 2)
     exit = await running.exit()
     assert (exit.shell_code, str(exit)) == (7, "failed: rank 3 on n1 exited with 7")
@@ -102,36 +106,36 @@ async def test_the_first_failure_stands_and_ends_all(running: Running) -> None:
 async def test_reports_of_another_cycle_change_nothing(running: Running) -> None:
     running.failed(1, rank=3, cycle=1)
     running.ended(0, 1, 2, cycle=1)
-    assert running.heard.of("end_procs") == []
+    assert running.sent_messages.of("end_procs") == []
     running.ended(0, 1, 2)
     assert (await running.exit()).shell_code == 0
 
 
 async def test_a_lost_node_is_not_waited_for_and_is_no_success(running: Running) -> None:
     running.ended(0, 2)
-    running.gang.lost(1)
+    running.gang.on_node_lost(1)
     exit = await running.exit()
     assert (exit.shell_code, str(exit)) == (125, "failed: n1 was lost")
 
 
-async def test_the_rank_that_fell_silent_first_is_named_once_the_stacks_are_kept(running: Running) -> None:
+async def test_the_rank_that_hung_first_is_named_once_the_stacks_are_written(running: Running) -> None:
     running.failed(2, rank=4, silent=10.0)
     running.failed(1, rank=3, silent=12.0)
     await asyncio.sleep(0.05)
-    assert running.heard.of("end_procs") == []  # what they do must be seen before they are ended
-    running.heard.stacks.set_result([True])
-    while not running.heard.of("end_procs"):
+    assert running.sent_messages.of("end_procs") == []  # stacks are written before processes are ended
+    running.sent_messages.stacks.set_result([True])
+    while not running.sent_messages.of("end_procs"):
         await asyncio.sleep(0.01)
     running.ended(0, 1, 2)
     exit = await running.exit()
     assert (exit.shell_code, str(exit)) == (1, "failed: rank 3 on n1 hung; see logs/stacks-*.txt")
-    assert running.heard.of("signal_procs") == []
+    assert running.sent_messages.of("signal_procs") == []
 
 
 async def test_a_node_that_cannot_end_its_processes_does_not_hold_the_others(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "UNENDED_S", -1.5)  # half a second after the order
+    monkeypatch.setattr(module, "STOP_TIMEOUT_S", -1.5)  # half a second after end_procs
     running.failed(1, rank=3, code=7)
     running.ended(0, 1)
     exit = await running.exit()
@@ -144,7 +148,7 @@ async def test_a_node_that_cannot_end_its_processes_does_not_hold_the_others(
 async def test_a_later_shorter_grace_cuts_an_earlier_one_short(running: Running) -> None:
     for grace in (30.0, 5.0, 20.0):
         running.gang.end(grace)
-    assert [fields["grace"] for node, fields in running.heard.of("end_procs") if node == 0] == [30.0, 5.0, 5.0]
+    assert [fields["grace"] for node, fields in running.sent_messages.of("end_procs") if node == 0] == [30.0, 5.0, 5.0]
     running.ended(0, 1, 2)
     await running.exit()
 
@@ -153,7 +157,7 @@ async def test_a_gang_that_is_ended_before_it_begins_starts_nothing(tmp_path: Pa
     early = Running(tmp_path)
     early.gang.end(1.0)
     assert (await early.exit()).shell_code == 143
-    assert early.heard.sent == []
+    assert early.sent_messages.sent == []
 
 
 async def test_a_gang_starts_when_an_older_one_has_ended_for_sure_on_a_lost_node(tmp_path: Path) -> None:
@@ -172,4 +176,4 @@ async def test_a_gang_that_is_ended_while_it_waits_for_that_starts_nothing(tmp_p
     await asyncio.sleep(0)
     running.gang.end(1.0)
     assert (await running.exit()).shell_code == 143
-    assert running.heard.sent == []
+    assert running.sent_messages.sent == []

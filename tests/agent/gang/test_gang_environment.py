@@ -1,4 +1,4 @@
-"""The environment of a gang's processes: the one that torchrun gives, and what JAX asks for."""
+"""The environment of a gang's processes: the variables of torchrun and of JAX."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def free_port() -> int:
 
 
 def under_torchrun(tmp_path: Path, port: int) -> dict[int, dict[str, str]]:
-    """What the processes of two nodes with two each find under the real torchrun, by rank."""
+    """Return the environments of two nodes with two processes each under the real torchrun, by rank."""
     (tmp_path / "dump.py").write_text(DUMP)
     common = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={port}"]
     common += ["--rdzv-id=the-run", "--max-restarts=3", str(tmp_path / "dump.py"), str(tmp_path)]
@@ -81,7 +81,7 @@ def test_a_later_cycle_is_a_restart_to_torch() -> None:
 
 
 @pytest.mark.parametrize(("address", "coordinator"), [("10.0.0.7", "10.0.0.7:29400"), ("fd00::7", "[fd00::7]:29400")])
-def test_jax_finds_its_coordinator_and_who_it_is(address: str, coordinator: str) -> None:
+def test_jax_finds_its_coordinator_and_its_process_id(address: str, coordinator: str) -> None:
     env = rank_environment({}, replace(PART, node=1, address=address), 1, "the-run", 0)
     assert env["JAX_COORDINATOR_ADDRESS"] == coordinator
     assert (env["JAX_NUM_PROCESSES"], env["JAX_PROCESS_ID"]) == ("4", "3")

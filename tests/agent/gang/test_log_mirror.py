@@ -1,4 +1,4 @@
-"""Rank 0's output reaches the driver's log whole and once."""
+"""Rank 0's output is copied to the driver's log completely and once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.gang.log_mirror import CHUNK, LogMirror
+from muster.agent.gang.log_mirror import CHUNK_BYTES, LogMirror
 
 
 @pytest.fixture
@@ -17,13 +17,13 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_what_is_written_bit_by_bit_arrives_once_and_in_order(files: tuple[Path, Path]) -> None:
     source, target = files
-    echo, random_bytes = LogMirror(str(source), str(target)), random.Random(1)
+    mirror, random_bytes = LogMirror(str(source), str(target)), random.Random(1)
     written = b""
     with open(source, "ab", buffering=0) as file:
-        for size in (3, 0, CHUNK + 7, 1, 2 * CHUNK, 0):
+        for size in (3, 0, CHUNK_BYTES + 7, 1, 2 * CHUNK_BYTES, 0):
             written += (data := random_bytes.randbytes(size))
             file.write(data)
-            echo.copy()
+            mirror.copy()
             assert target.read_bytes() == written
 
 
@@ -44,9 +44,9 @@ def test_before_the_process_has_begun_there_is_nothing_to_copy(files: tuple[Path
 def test_what_did_not_fit_on_the_disk_is_copied_later(files: tuple[Path, Path]) -> None:
     source, _ = files
     source.write_text("a line\n")
-    echo = LogMirror(str(source), "/dev/full")
+    mirror = LogMirror(str(source), "/dev/full")
     with pytest.raises(OSError, match="No space"):
-        echo.copy()
-    echo._target = str(files[1])
-    echo.copy()
+        mirror.copy()
+    mirror._target = str(files[1])
+    mirror.copy()
     assert files[1].read_text() == "a line\n"

@@ -1,4 +1,4 @@
-"""The port of rank 0: outside the ephemeral range, guarded, and another one in each cycle."""
+"""The port of rank 0: outside the ephemeral range, guarded, and different in each cycle."""
 
 from __future__ import annotations
 

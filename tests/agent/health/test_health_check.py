@@ -1,4 +1,4 @@
-"""A waiting node that checks itself: what it reports, and that nothing of a check is left."""
+"""Health checks of a spare: what is reported, and that no process of a check is left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.running import wait_for
 
-from muster.agent.health.health_check import HealthCheck, check
+from muster.agent.health.health_check import HealthCheck, run_check
 
 
 @pytest.mark.parametrize(
@@ -22,39 +22,41 @@ from muster.agent.health.health_check import HealthCheck, check
     ],
 )
 async def test_a_check_that_fails_says_why_by_its_last_line(text: str, unhealthy_reason: str | None) -> None:
-    assert await check(text, 30.0) == (None if unhealthy_reason is None else f"--health-check failed{unhealthy_reason}")
+    assert await run_check(text, 30.0) == (
+        None if unhealthy_reason is None else f"--health-check failed{unhealthy_reason}"
+    )
 
 
 async def test_a_check_that_hangs_has_failed_and_nothing_of_it_is_left(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    unhealthy_reason = await check(f"sleep 1000 & echo $! >{pid}; wait", 1.0)
+    unhealthy_reason = await run_check(f"sleep 1000 & echo $! >{pid}; wait", 1.0)
     assert unhealthy_reason == "--health-check did not end within 1 s"
     assert not Path(f"/proc/{pid.read_text().strip()}").exists()
 
 
 async def test_checks_repeat_and_every_result_is_reported_until_they_are_ended(tmp_path: Path) -> None:
-    ill, told = tmp_path / "ill", []
-    checks = HealthCheck(lambda ok, reason: told.append((ok, reason)))
-    checks.begin(f"[ ! -e {ill} ]", 0.05)
-    while (True, "") not in told:
+    unhealthy, results = tmp_path / "unhealthy", []
+    checks = HealthCheck(lambda ok, reason: results.append((ok, reason)))
+    checks.start(f"[ ! -e {unhealthy} ]", 0.05)
+    while (True, "") not in results:
         await asyncio.sleep(0.02)
-    ill.touch()
-    while told[-1][0]:
+    unhealthy.touch()
+    while results[-1][0]:
         await asyncio.sleep(0.02)
-    assert told[-1] == (False, "--health-check failed (code 1)")
-    ill.unlink()
-    while not told[-1][0]:
+    assert results[-1] == (False, "--health-check failed (code 1)")
+    unhealthy.unlink()
+    while not results[-1][0]:
         await asyncio.sleep(0.02)
     await checks.close()
-    before = len(told)
+    before = len(results)
     await asyncio.sleep(0.3)
-    assert len(told) == before
+    assert len(results) == before
 
 
 async def test_a_check_under_way_is_ended_with_the_rest(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     checks = HealthCheck(lambda ok, reason: None)
-    checks.begin(f"sleep 1000 & echo $! >{pid}.tmp; mv {pid}.tmp {pid}; wait", 0.01)
+    checks.start(f"sleep 1000 & echo $! >{pid}.tmp; mv {pid}.tmp {pid}; wait", 0.01)
     await asyncio.to_thread(wait_for, "the check to begin", pid.exists)
     await checks.close()
     assert not Path(f"/proc/{pid.read_text().strip()}").exists()

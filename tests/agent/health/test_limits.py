@@ -1,4 +1,4 @@
-"""The operating system's limits that Ray runs into."""
+"""Limits of the operating system that Ray exceeds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from muster.agent.health import limits
 
 
-def in_a_process_of_its_own(soft: int, hard: int, code: str) -> str:
-    """Limits of this test process must stay as they are."""
+def in_another_process(soft: int, hard: int, code: str) -> str:
+    """Run code under other limits than those of this process."""
 
     def lower() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -29,19 +29,19 @@ def test_the_limit_on_open_files_is_raised_as_far_as_the_administrator_allows() 
         "import resource; from muster.agent.health import limits; limits.raise_limits();"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
-    assert in_a_process_of_its_own(256, 4000, code) == "(4000, 4000)"
-    assert in_a_process_of_its_own(3000, 3000, code) == "(3000, 3000)"
+    assert in_another_process(256, 4000, code) == "(4000, 4000)"
+    assert in_another_process(3000, 3000, code) == "(3000, 3000)"
 
 
-def test_too_few_open_files_are_told_before_ray_starts() -> None:
+def test_too_few_open_files_are_warned_about_before_ray_starts() -> None:
     code = "from muster.agent.health import limits; print(limits.warnings(1))"
-    assert "only 1000 open files are allowed" in in_a_process_of_its_own(1000, 1000, code)
-    assert in_a_process_of_its_own(10000, 10000, code) == "[]"
+    assert "only 1000 open files are allowed" in in_another_process(1000, 1000, code)
+    assert in_another_process(10000, 10000, code) == "[]"
 
 
 @contextmanager
 def processes_allowed(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[None]:
-    """Root has no such limit, so its value is all that can be pretended here."""
+    """Pretend a limit on processes: the tests run as root, which has none."""
     real = resource.getrlimit
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(limits, "own_threads", lambda: 500)
@@ -51,7 +51,7 @@ def processes_allowed(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[N
     monkeypatch.undo()
 
 
-def test_too_few_processes_for_the_cpus_are_told_with_the_error_that_would_come(
+def test_too_few_processes_for_the_cpus_are_warned_about_with_the_error_that_would_follow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with processes_allowed(monkeypatch, 1024):

@@ -1,19 +1,16 @@
-"""Addresses that a peer may reach: those of this host, and which of any host's come first or are meant."""
+"""Addresses that a peer may reach: their order, and the choice by --interface."""
 
 from __future__ import annotations
 
 import ipaddress
-import json
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping
 
 import pytest
 
 from muster.agent.job import Identity
 from muster.agent.leader.leader_address import LeaderAddress
-from muster.agent.net.addresses import NoAddress, address_towards, choose, host_addresses, own_address
+from muster.agent.net.addresses import NoAddress, address_towards, choose_addresses, host_addresses, own_address
 from muster.agent.net.netlink import Interface
 from muster.rundir import RunPaths
 
@@ -28,19 +25,19 @@ HOST = [
 
 
 def chosen(wanted: str | None) -> list[str]:
-    return [str(address.ip) for address in choose(HOST, wanted)]
+    return [str(address.ip) for address in choose_addresses(HOST, wanted)]
 
 
 # -- of any host ------------------------------------------------------------------------------------------------
 
 
-def test_loopback_and_link_local_are_left_out_and_what_leads_nowhere_comes_last() -> None:
+def test_loopback_and_link_local_are_left_out_and_unreachable_ones_come_last() -> None:
     connected = ["192.168.1.7", "192.168.1.8", "10.1.0.7", "2001:db8::7"]
     assert chosen(None) == [*connected, "10.9.0.7", "172.17.0.1"]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "meant"),
+    ("wanted", "matching"),
     [
         ("ib0", ["10.1.0.7"]),
         ("ib*", ["10.1.0.7"]),
@@ -53,15 +50,15 @@ def test_loopback_and_link_local_are_left_out_and_what_leads_nowhere_comes_last(
         ("ib7,10.1.0.0/16,ib0", ["10.1.0.7"]),
     ],
 )
-def test_an_interface_is_meant_by_name_pattern_network_or_address(wanted: str, meant: list[str]) -> None:
-    assert chosen(wanted) == meant
+def test_an_interface_is_chosen_by_name_pattern_network_or_address(wanted: str, matching: list[str]) -> None:
+    assert chosen(wanted) == matching
 
 
 @pytest.mark.parametrize("wanted", ["eth9", "ib1", "lo", "10.2.0.0/16", "10.2.0.1", "docker"])
-def test_what_means_no_address_is_refused_with_what_there_is(wanted: str) -> None:
+def test_an_interface_without_a_matching_address_is_refused_with_the_existing_ones(wanted: str) -> None:
     with pytest.raises(NoAddress) as refused:
-        choose(HOST, wanted)
-    assert f"--interface {wanted} means no address of this host" in str(refused.value)
+        choose_addresses(HOST, wanted)
+    assert f"--interface {wanted} matches no address of this host" in str(refused.value)
     assert "eth0 (192.168.1.7, 192.168.1.8, 2001:db8::7), ib0 (10.1.0.7), ib1 (without address)" in str(refused.value)
 
 
@@ -69,7 +66,7 @@ def node(monkeypatch: pytest.MonkeyPatch, host: list[Interface] = HOST) -> None:
     monkeypatch.setattr("muster.agent.net.addresses.interfaces", lambda: host)
 
 
-def test_a_node_calls_itself_what_its_connection_to_the_leader_has_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_s_address_is_that_of_its_connection_to_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     node(monkeypatch)
     assert own_address(None, "192.168.1.8") == "192.168.1.8"
     assert own_address("eth0", "192.168.1.8") == "192.168.1.8"
@@ -80,7 +77,7 @@ def test_an_interface_given_wins_over_the_connection(monkeypatch: pytest.MonkeyP
     assert own_address("ib0", "192.168.1.8") == "10.1.0.7"
 
 
-def test_a_temporary_address_of_the_connection_gives_way_to_the_lasting_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_address_of_the_connection_gives_way_to_the_permanent_one(monkeypatch: pytest.MonkeyPatch) -> None:
     node(monkeypatch)
     assert own_address(None, "2001:db8::dead:beef") == "2001:db8::7"
     assert own_address(None, "203.0.113.9") == "203.0.113.9"  # one the kernel does not list, but it works
@@ -118,7 +115,7 @@ def test_virtual_nodes_of_one_machine_meet_on_loopback_whatever_the_interface(mo
 # -- of this host -----------------------------------------------------------------------------------------------
 
 
-def test_every_offered_address_is_this_host_s_and_no_other_host_s_idea_of_itself() -> None:
+def test_every_offered_address_can_be_bound_and_is_neither_loopback_nor_link_local() -> None:
     for address in host_addresses(None):
         parsed = ipaddress.ip_address(address)
         assert not parsed.is_loopback and not parsed.is_link_local
@@ -132,38 +129,3 @@ def test_the_address_by_which_this_host_reaches_others_is_offered_first_if_prefe
         pytest.skip("no route out of this host")
     assert host_addresses(None, towards)[0] == towards
     assert address_towards("not an address") is None
-
-
-IN_A_NAMESPACE = """
-ip link set lo up
-ip link add net0 type veth peer name net1
-ip link add net2 type veth peer name net3
-ip link set net0 up
-ip link set net1 up
-ip address add 10.5.0.1/24 dev net0
-ip address add 10.5.0.2/24 dev net0
-ip address add fd05::1/64 dev net0 nodad
-ip address add fd05::2/64 dev net0 nodad preferred_lft 0
-ip address add 10.6.0.1 peer 10.6.0.9 dev net1
-exec "$@"
-"""
-LIST = """
-import dataclasses, json
-from muster.agent.net.netlink import interfaces
-print(json.dumps([dataclasses.asdict(one) for one in interfaces()]))
-"""
-
-
-def test_the_kernel_s_list_has_secondary_addresses_and_both_families_but_none_on_its_way_out() -> None:
-    namespace = ["unshare", "--net", "--map-root-user"]
-    if subprocess.run([*namespace, "ip", "link"], capture_output=True).returncode:
-        pytest.skip("no network namespaces here")
-    done = subprocess.run(
-        [*namespace, "sh", "-ec", IN_A_NAMESPACE, "sh", sys.executable, "-c", LIST], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    found = {one["name"]: one for one in json.loads(done.stdout)}
-    lasting = [address for address in found["net0"]["addresses"] if not address.startswith("fe80")]
-    assert lasting == ["10.5.0.1/24", "10.5.0.2/24", "fd05::1/64"]
-    assert "10.6.0.1/32" in found["net1"]["addresses"]
-    assert [name for name in found if not found[name]["running"]] == ["net3", "net2"]

@@ -1,7 +1,7 @@
-"""Where each process of a gang stands, and the environment that tells it. Pure.
+"""The environment of a gang's processes: ranks and rendezvous address. Pure.
 
-The names are torchrun's, so that what runs under torchrun runs here; JAX's are beside them, and plain programs take
-RANK and WORLD_SIZE. GPUs are not divided: as under torchrun every process sees its node's, and takes LOCAL_RANK's.
+The variables are those of torchrun, so that its programs run unchanged, and those of JAX. GPUs are not divided:
+as under torchrun, every process sees all GPUs of its node and uses the one with its LOCAL_RANK.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from muster.agent.ray.settings import join_address
 
-ROLE = "default"  # torchrun's own word; there is one role here
+ROLE = "default"  # torchrun's default; gangs have one role
 
 
 @dataclass(frozen=True)
 class GangPart:
-    """One node's part in a gang, as the leader tells it; what else a node must know stands in the job's record."""
+    """One node's part in a gang, as the leader sends it; the node reads the rest from the job's record."""
 
     cycle: int
     node: int  # the node's rank in the cycle; the leader's is 0
@@ -30,9 +30,9 @@ class GangPart:
         return self.nodes * self.procs
 
     def rank(self, local: int) -> int:
-        """Of the process with this number on the node.
+        """Return the global rank of the process with this local rank.
 
-        >>> Part(cycle=0, node=2, nodes=4, procs=8, address="", port=0).rank(1)
+        >>> GangPart(cycle=0, node=2, nodes=4, procs=8, address="", port=0).rank(1)
         17
         """
         return self.node * self.procs + local
@@ -41,10 +41,10 @@ class GangPart:
 def rank_environment(
     base: Mapping[str, str], part: GangPart, local: int, run_id: str, max_restarts: int
 ) -> dict[str, str]:
-    """The environment of one process, on top of what it has in common with the others."""
+    """Return the environment of one process; `base` is common to all processes of the node."""
     rank, size = str(part.rank(local)), str(part.world_size)
     return {
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",  # the one of torchrun's that yields to the user's own
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",  # as under torchrun, the user's value wins
         **base,
         "RANK": rank,
         "WORLD_SIZE": size,

@@ -1,12 +1,12 @@
-"""One node's part in a gang: its processes in one scope, each with a log and a beat file of its own.
+"""One node's part in a gang: its processes in one scope, each with a separate log and beat file.
 
-    state      leaves on                                            to
-    starting   every process has been started                       running
-    running    every process has ended                              ended
-    (either)   a process cannot be started, or the leader's word      ending
-    ending     nothing of them is left                              ended: procs_ended is told, the last word
+    state      leaves on                                                  to
+    starting   every process has been started                             running
+    running    every process has ended                                    ended
+    (either)   a process cannot be started, or the leader sends end_procs ending
+    ending     no process is left                                         ended: procs_ended is sent, the last message
 
-The first process that fails is told at once; whether the others end because of it is the leader's to say.
+The first failure is reported immediately; the leader decides whether the other processes are ended.
 """
 
 from __future__ import annotations
@@ -36,59 +36,59 @@ from muster.process import Exit, LeftoverProcess, ManagedProcess, Scope, SpawnEr
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.5  # how often signs of life are looked for
-BEATS_S = 5.0  # how often the leader is told of beats
-HUNG = 1  # the exit code that a hang counts as
+HANG_POLL_S = 0.5  # interval of checks for output and beats
+BEAT_REPORT_INTERVAL_S = 5.0  # how often new beats are reported to the leader
+HUNG_EXIT_CODE = 1  # reported for a hung process
 
 
 @dataclass(frozen=True)
-class GangOrder:
-    """To start this node's part: with what of the driver's environment only the leader knows."""
+class GangStartRequest:
+    """The leader's request to start this node's processes, with the variables that only the leader knows."""
 
     part: GangPart
     ray: str | None  # the cluster's address
-    reason: str | None  # why this cycle follows the one before
-    services: Mapping[str, str]  # where they are
+    reason: str | None  # of the restart that began this cycle
+    services: Mapping[str, str]  # endpoint variables
 
     @classmethod
-    def from_message(cls, message: dict[str, Any]) -> GangOrder:
+    def from_message(cls, message: dict[str, Any]) -> GangStartRequest:
         return cls(GangPart(**message["part"]), message["ray"], message["reason"], message["services"])
 
 
 class GangNode:
-    """Begins at once; `close` returns when nothing is left."""
+    """Starts the processes immediately and reports to the leader until all have ended."""
 
-    def __init__(self, identity: Identity, order: GangOrder, tell: Callable[..., None]) -> None:
-        """`tell` sends the leader a message: its kind, and its fields by name."""
-        self._identity, self._order, self._part, self._tell = identity, order, order.part, tell
+    def __init__(self, identity: Identity, request: GangStartRequest, send: Callable[..., None]) -> None:
+        """`send` sends a message to the leader: its type, and its fields as keywords."""
+        self._identity, self._request, self._part, self._send = identity, request, request.part, send
         cycle = self._part.cycle
         self._directory = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank) + ".procs"
         self._logs = {n: identity.attempt.rank_log(self._part.rank(n), cycle) for n in range(self._part.procs)}
         self._scope = Scope("procs", directories=[self._directory])
-        self._scope.on_left = self._tell_left
+        self._scope.on_left = self._report_left
         self._opening = asyncio.ensure_future(self._scope.open())
-        self._processes: dict[int, ManagedProcess] = {}  # by their number on the node
-        self._signals: list[int] = []  # for those that are still being started
-        self._closing: list[asyncio.Future[None]] = []  # filled when the end has begun
+        self._processes: dict[int, ManagedProcess] = {}  # by local rank
+        self._signals: list[int] = []  # sent also to processes that start later
+        self._close_tasks: list[asyncio.Future[None]] = []  # not empty once the gang is being ended
         self._failed = False
-        self._beats: list[object] = []  # that the leader has been told of
-        self._work = asyncio.ensure_future(self._run())
+        self._reported_beats: list[object] = []
+        self._task = asyncio.ensure_future(self._run())
 
-    def obey(self, message: dict[str, Any]) -> None:
-        """The leader's further words about these processes."""
+    def handle(self, message: dict[str, Any]) -> None:
+        """Handle the leader's signal_procs and end_procs messages."""
         if message["type"] == "signal_procs":
             self._signals.append(message["signal"])
             for process in self._processes.values():
                 process.signal(message["signal"])
         else:
-            self._closing.append(asyncio.ensure_future(self._close_scope(message["grace"])))
+            self._close_tasks.append(asyncio.ensure_future(self._close_scope(message["grace"])))
 
     async def close(self) -> None:
-        """For whatever reason the node is to be clean now."""
-        self._closing.append(asyncio.ensure_future(self._close_scope(FAILURE_GRACE_S)))
-        await asyncio.wait([self._work])
+        """End the processes; return when none is left."""
+        self._close_tasks.append(asyncio.ensure_future(self._close_scope(FAILURE_GRACE_S)))
+        await asyncio.wait([self._task])
         if self._scope.lost:
-            sweep()  # they are this agent's own children now
+            sweep()  # the processes are this agent's children now
 
     async def _run(self) -> None:
         try:
@@ -97,17 +97,17 @@ class GangNode:
             await self._opening
             for local in range(self._part.procs):
                 await self._start(local, job, base)
-            await self._until_all_have_ended(job.stall_timeout)
+            await self._wait_for_all(job.stall_timeout)
         except (OSError, SpawnError) as error:
-            if not self._closing:
+            if not self._close_tasks:
                 self._fail(0, INFRASTRUCTURE_FAILED, f"could not be started: {error}")
-        except Exception as error:  # a defect of our own must not look like a success
+        except Exception as error:  # a defect of the agent must not look like a success
             self._fail(0, INFRASTRUCTURE_FAILED, f"could not be run: {error!r}")
         finally:
             await self._close_scope(LEFTOVER_GRACE_S)
-            await self._tell_beats()
+            await self._report_beats()
             await self._off_loop(self._remove_directory)
-            self._tell("procs_ended", cycle=self._part.cycle)
+            self._send("procs_ended", cycle=self._part.cycle)
 
     def _prepare(self) -> Job:
         make_private(os.path.dirname(self._directory))
@@ -116,13 +116,13 @@ class GangNode:
         return Job.load(self._identity.run)
 
     def _environment(self, job: Job) -> dict[str, str]:
-        """What all processes of this node have in common."""
-        identity, order = self._identity, self._order
-        again = {"MUSTER_RESTART_REASON": order.reason} if order.reason is not None else {}
+        """Return the environment that all processes of this node share."""
+        identity, request = self._identity, self._request
+        restart = {"MUSTER_RESTART_REASON": request.reason} if request.reason is not None else {}
         base = job_environment(os.environ, given_variables(identity), identity, self._part.cycle)
         cluster = RayCluster(identity, job)
-        cluster.address = order.ray
-        return {**cluster.environment(base, processes=self._part.procs), **order.services, **again}
+        cluster.address = request.ray
+        return {**cluster.environment(base, processes=self._part.procs), **request.services, **restart}
 
     async def _start(self, local: int, job: Job, base: dict[str, str]) -> None:
         own = {**base, "MUSTER_BEAT_FILE": beat_file(self._directory, local)}
@@ -131,9 +131,9 @@ class GangNode:
         try:
             process = await self._scope.spawn(job.command, env=env, cwd=job.workdir, stdout=log, stderr=log)
         except SpawnError as error:
-            if self._scope.lost:  # it may run; if it does, it is our own child now, and `close` ends it
+            if self._scope.lost:  # the process may run; it is then a child of this agent, and `close` ends it
                 self._fail(local, Exit().shell_code, str(Exit()))
-            elif not self._closing:
+            elif not self._close_tasks:
                 os.write(log, f"muster: the command could not be started: {error}\n".encode())
                 self._fail(local, NOT_STARTED, f"could not be started: {error}")
             raise
@@ -143,65 +143,67 @@ class GangNode:
         for signum in self._signals:
             process.signal(signum)
 
-    async def _until_all_have_ended(self, stall_timeout: float | None) -> None:
-        watching = [asyncio.ensure_future(self._tell_beats_regularly())]
+    async def _wait_for_all(self, stall_timeout: float | None) -> None:
+        watching = [asyncio.ensure_future(self._report_beats_periodically())]
         if stall_timeout is not None:
-            watching.append(asyncio.ensure_future(self._feel_pulses(stall_timeout)))
+            watching.append(asyncio.ensure_future(self._detect_hangs(stall_timeout)))
         try:
-            await asyncio.gather(*(self._await_end(local, process) for local, process in self._processes.items()))
+            await asyncio.gather(
+                *(self._wait_for_process(local, process) for local, process in self._processes.items())
+            )
         finally:
             for task in watching:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
 
-    async def _await_end(self, local: int, process: ManagedProcess) -> None:
+    async def _wait_for_process(self, local: int, process: ManagedProcess) -> None:
         exit = await process.wait()
         if exit.shell_code != 0:
             self._fail(local, exit.shell_code, str(exit))
 
-    async def _tell_beats_regularly(self) -> None:
+    async def _report_beats_periodically(self) -> None:
         while True:
-            await asyncio.sleep(BEATS_S)
-            await self._tell_beats()
+            await asyncio.sleep(BEAT_REPORT_INTERVAL_S)
+            await self._report_beats()
 
-    async def _tell_beats(self) -> None:
-        """What is progress is the leader's to say; it hears of beats only when there are new ones."""
+    async def _report_beats(self) -> None:
+        """Report new beats; the leader decides what counts as progress."""
         files = [beat_file(self._directory, local) for local in range(self._part.procs)]
         beats = await self._off_loop(lambda: [read_beat(file) for file in files])
         marks = [mark for mark, _ in beats]
-        if marks != self._beats and any(marks):
-            self._beats = marks
+        if marks != self._reported_beats and any(marks):
+            self._reported_beats = marks
             step = max((step for _, step in beats if step is not None), default=None)
-            self._tell("procs_beat", step=step, cycle=self._part.cycle)
+            self._send("procs_beat", step=step, cycle=self._part.cycle)
 
-    async def _feel_pulses(self, timeout: float) -> None:
-        """Until one is too weak; once they are being ended nobody has to give a sign of life."""
-        pulse = HangDetector(timeout, self._logs, self._directory)
-        while not self._closing and not self._failed:
-            await asyncio.sleep(LOOK_S)
+    async def _detect_hangs(self, timeout: float) -> None:
+        """Report the first hung process; processes that are being ended are not watched."""
+        detector = HangDetector(timeout, self._logs, self._directory)
+        while not self._close_tasks and not self._failed:
+            await asyncio.sleep(HANG_POLL_S)
             running = [local for local, process in self._processes.items() if process.exit is None]
-            silence: SilentRank | None = await self._off_loop(pulse.look, running, time.monotonic())
-            if silence is not None and self._processes[silence.local].exit is None and not self._closing:
+            hung: SilentRank | None = await self._off_loop(detector.poll, running, time.monotonic())
+            if hung is not None and self._processes[hung.local].exit is None and not self._close_tasks:
                 how = f"hung: no output and no muster.beat() for {timeout:g} s"
-                self._fail(silence.local, HUNG, how, silent=silence.seconds)
+                self._fail(hung.local, HUNG_EXIT_CODE, how, silent=hung.seconds)
 
     def _fail(self, local: int, code: int, how: str, silent: float | None = None) -> None:
-        """The first here is all that the leader needs; `silent` tells a hang, and for how long."""
+        """Report the first failure; `silent` is given for a hang: the seconds since the last output or beat."""
         if not self._failed:
             self._failed = True
             rank = self._part.rank(local)
             logger.error("rank %s %s", rank, how)
-            self._tell("proc_failed", rank=rank, code=code, how=how, silent=silent, cycle=self._part.cycle)
+            self._send("proc_failed", rank=rank, code=code, how=how, silent=silent, cycle=self._part.cycle)
 
     async def _close_scope(self, grace: float) -> None:
-        with contextlib.suppress(SpawnError):  # the supervisor was lost before it had begun
+        with contextlib.suppress(SpawnError):  # the supervisor was lost while it started
             await self._opening
             await self._scope.close(grace)
 
-    def _tell_left(self, left: Sequence[LeftoverProcess]) -> None:
+    def _report_left(self, left: Sequence[LeftoverProcess]) -> None:
         for one in left:
             logger.warning("%s", one)
-            self._tell("unended", text=str(one))
+            self._send("unended", text=str(one))
 
     def _remove_directory(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -209,5 +211,5 @@ class GangNode:
             os.rmdir(os.path.dirname(self._directory))
 
     async def _off_loop(self, work: Callable[..., Any], *args: Any) -> Any:
-        """File operations, on a thread: the filesystem may pause for longer than the leader waits for a heartbeat."""
+        """Run file operations on a thread: the filesystem may block for longer than the heartbeat timeout."""
         return await asyncio.get_running_loop().run_in_executor(None, work, *args)

@@ -1,4 +1,4 @@
-"""Which process of a node's part in a gang has hung: it neither writes nor beats for longer than it may."""
+"""Detection of hung gang processes: those without output and without `muster.beat()` for longer than the timeout."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from muster.agent.leader.stall import StallDetector
 
 @dataclass(frozen=True)
 class SilentRank:
-    """A process without a sign of life, by its number on the node, and for how many seconds there was none."""
+    """The local rank of a hung process, and the seconds since its last output or beat."""
 
     local: int
     seconds: float
 
 
 class HangDetector:
-    """Looked at regularly, off the event loop."""
+    """Watches the log and the beat file of every process of a node. `poll` reads files: call it off the event loop."""
 
     def __init__(self, timeout: float, logs: Mapping[int, str], directory: str) -> None:
         self._stalls = {local: StallDetector(timeout, log, beat_file(directory, local)) for local, log in logs.items()}
 
-    def look(self, running: Collection[int], now: float) -> SilentRank | None:
-        """Of the processes that still run, the one that has been silent longest, if that is too long."""
+    def poll(self, running: Collection[int], now: float) -> SilentRank | None:
+        """Return the running process that has been silent for longest, if that exceeds the timeout."""
         silent = [local for local in running if self._stalls[local].poll(now)]
         if not silent:
             return None
@@ -33,5 +33,5 @@ class HangDetector:
 
 
 def beat_file(directory: str, local: int) -> str:
-    """What `muster.beat()` of this process touches: on the node's own disk, where that costs nobody anything."""
+    """Return the file that `muster.beat()` touches: on the node's disk, to spare the shared filesystem."""
     return os.path.join(directory, f"beat-{local}")

@@ -1,4 +1,4 @@
-"""The port at which the processes of a gang find rank 0: the leader's node takes it, for one cycle."""
+"""The port of a gang's rank 0 (MASTER_PORT), leased on the leader's node for one cycle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MasterPort:
-    """Free for rank 0 to bind; the guard of its block keeps every other agent on this host away until released."""
+    """A port that rank 0 can bind; the guard of its block keeps other agents of this host away until it is released."""
 
     number: int
     held: HeldBlock | None
@@ -28,11 +28,12 @@ class MasterPort:
 
 
 def take_master_port(identity: Identity, job: Job, cycle: int) -> MasterPort:
-    """Another one in each cycle, so that no process of an older one can join; OSError where none is free.
+    """Lease a port; raise OSError if none is free.
 
-    Where Ray has the pinned block, and holds its guard, it is the port that Ray leaves free, which stays the same.
+    Each cycle gets another port, so that no process of an older cycle can join. If Ray holds the pinned block, the port
+    is the one that Ray does not use, the same in every cycle.
     """
-    options = _as_ray_takes_them(identity, job)
+    options = _ray_options(identity, job)
     size, pinned = settings.block_size(options), settings.pinned_base(options, identity.rank)
     if job.ray and pinned is not None:
         return MasterPort(PortBlock(pinned, size).unused, None)
@@ -43,8 +44,8 @@ def take_master_port(identity: Identity, job: Job, cycle: int) -> MasterPort:
     return MasterPort(held.block.base + cycle % (held.block.size - 1), held)
 
 
-def _as_ray_takes_them(identity: Identity, job: Job) -> RayOptions:
-    """So that a pinned block is as large, and at the same place, as Ray's would be."""
+def _ray_options(identity: Identity, job: Job) -> RayOptions:
+    """Return the options that determine size and position of Ray's pinned block."""
     has = group_of(identity.rank, job.groups) or job
     return RayOptions(
         cpus=has.cpus_per_node,

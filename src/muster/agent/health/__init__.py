@@ -1,1 +1,1 @@
-"""Health of a node: the job's own check, stacks of stalled processes, limits of the operating system."""
+"""Health of a node: the job's health check, stacks of stalled processes, limits of the operating system."""

@@ -1,4 +1,4 @@
-"""A waiting node's own health: the job's check, run again and again in a scope of its own, beside everything else."""
+"""Periodic run of the job's --health-check on a spare node."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from muster.process import Scope, SpawnError
 
 logger = logging.getLogger(__name__)
 
-SHORTEST_TIMEOUT_S = 60.0
-LAST_BYTES = 4096  # of what the check printed: enough for its last line
+MIN_CHECK_TIMEOUT_S = 60.0  # a check may take longer than a short interval
+OUTPUT_TAIL_BYTES = 4096  # enough for the last line of the check's output
 
 
 class HealthCheck:
-    """`begin` and `stop` as the leader says; every result goes to `report`: whether it is well, else why not."""
+    """Runs the check between `start` and `stop`, and passes each result to `report`: healthy or not, and the reason."""
 
     def __init__(self, report: Callable[[bool, str], None]) -> None:
         self._report = report
-        self._work: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
-    def begin(self, text: str, interval: float) -> None:
-        """The first time after one interval: the node was checked when it came."""
-        self.end()
-        self._work = asyncio.create_task(self._repeat(text, interval))
+    def start(self, text: str, interval: float) -> None:
+        """Run the check every `interval` seconds, first after one interval: the node was checked on arrival."""
+        self.stop()
+        self._task = asyncio.create_task(self._repeat(text, interval))
 
-    def end(self) -> None:
-        """A check that is under way is ended, too, and its result is nobody's concern."""
-        if self._work is not None:
-            self._work.cancel()
+    def stop(self) -> None:
+        """Cancel the checks; a running one is killed and its result is not reported."""
+        if self._task is not None:
+            self._task.cancel()
 
     async def close(self) -> None:
-        """Returns when nothing of a check is left."""
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.gather(self._work, return_exceptions=True)
+        """Stop the checks; return when no process of a check is left."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _repeat(self, text: str, interval: float) -> None:
         while True:
             await asyncio.sleep(interval)
-            unhealthy_reason = await check(text, max(interval, SHORTEST_TIMEOUT_S))
+            unhealthy_reason = await run_check(text, max(interval, MIN_CHECK_TIMEOUT_S))
             if unhealthy_reason is not None:
                 logger.warning("%s", unhealthy_reason)
             self._report(unhealthy_reason is None, unhealthy_reason or "")
 
 
-async def check(text: str, timeout: float) -> str | None:
-    """Run the check, with what --setup exported; None when it passed, else what is wrong."""
+async def run_check(text: str, timeout: float) -> str | None:
+    """Run the check in the agent's environment, which includes --setup; return None, or the reason of the failure."""
     command = [shutil.which("bash") or "sh", "-c", text]
     try:
         with tempfile.TemporaryFile() as output:
@@ -64,11 +64,11 @@ async def check(text: str, timeout: float) -> str | None:
             return f"--health-check failed{f': {last}' if last else ''} (code {exit.shell_code})"
     except asyncio.TimeoutError:
         return f"--health-check did not end within {timeout:g} s"
-    except (OSError, SpawnError) as error:  # a node that cannot even start a process is not well
+    except (OSError, SpawnError) as error:  # a node that cannot start a process is unhealthy
         return f"--health-check could not be run: {error}"
 
 
 def _last_line(output: IO[bytes]) -> str:
-    output.seek(max(0, os.fstat(output.fileno()).st_size - LAST_BYTES))
+    output.seek(max(0, os.fstat(output.fileno()).st_size - OUTPUT_TAIL_BYTES))
     lines = output.read().decode("utf-8", "replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "")

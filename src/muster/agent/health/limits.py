@@ -1,18 +1,18 @@
-"""The limits of the operating system that Ray runs into on busy nodes: open files, and processes with their threads."""
+"""Limits of the operating system that Ray exceeds on busy nodes: open files, and processes with their threads."""
 
 from __future__ import annotations
 
 import os
 import resource
 
-WANTED_FILES = 65536
-FEW_FILES = 8192
-THREADS_BASE, THREADS_PER_CPU = 300, 40  # what Ray's daemons, and each CPU's worker process, take
+WANTED_OPEN_FILES = 65536
+MIN_OPEN_FILES = 8192  # below this Ray may fail, so there is a warning
+THREADS_BASE, THREADS_PER_CPU = 300, 40  # used by Ray's daemons, and by each CPU's worker process
 
 
 def raise_limits() -> None:
-    """Open files and processes up to what the administrator allows; everything started from here on inherits it."""
-    for which, wanted in ((resource.RLIMIT_NOFILE, WANTED_FILES), (resource.RLIMIT_NPROC, resource.RLIM_INFINITY)):
+    """Raise the soft limits of open files and processes up to the hard limits; child processes inherit them."""
+    for which, wanted in ((resource.RLIMIT_NOFILE, WANTED_OPEN_FILES), (resource.RLIMIT_NPROC, resource.RLIM_INFINITY)):
         soft, hard = resource.getrlimit(which)
         target = hard if wanted == resource.RLIM_INFINITY else _least(wanted, hard)
         if soft != resource.RLIM_INFINITY and (target == resource.RLIM_INFINITY or soft < target):
@@ -20,10 +20,10 @@ def raise_limits() -> None:
 
 
 def warnings(cpus: int) -> list[str]:
-    """What is going to be too little, in words for people; looked at before Ray starts."""
+    """Return a warning for each limit that is too low for Ray on this many CPUs."""
     found = []
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if files != resource.RLIM_INFINITY and files < FEW_FILES:
+    if files != resource.RLIM_INFINITY and files < MIN_OPEN_FILES:
         found.append(f"only {files} open files are allowed (ulimit -n): Ray may fail with 'Too many open files'")
     most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     needed = THREADS_BASE + THREADS_PER_CPU * cpus
@@ -36,7 +36,7 @@ def warnings(cpus: int) -> list[str]:
 
 
 def own_threads() -> int:
-    """Threads of this user on this host, which is what the limit counts."""
+    """Count the threads of this user on this host, as RLIMIT_NPROC does."""
     count, uid = 0, os.geteuid()
     for name in os.listdir("/proc"):
         try:

@@ -1,7 +1,7 @@
-"""What every process of the run on this node is doing: the Python stacks, for a run that has stalled.
+"""Stack dumps of the run's processes on this node, for a stalled run.
 
-py-spy reads another process's stack without its help; it comes with ray[default]. Where it is missing, or not allowed
-to look, the kernel still tells what each process waits for.
+py-spy, which ray[default] installs, reads the Python stack of another process. If it is missing or not permitted, the
+dump shows the kernel function that each process waits in.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Mapping
 
 from muster.process import descendants
 
-EACH_S = 10.0  # for one process
-ALL_S = 40.0  # for all of a node; what has not been looked at by then is left out
+PROCESS_TIMEOUT_S = 10.0  # for the stack of one process
+NODE_TIMEOUT_S = 40.0  # for all processes of a node; those not dumped by then are left out
 
 
-def dump(path: str, env: Mapping[str, str]) -> bool:
-    """Write the stacks of all descendants of this process; whether Python's own could be had."""
+def dump_stacks(path: str, env: Mapping[str, str]) -> bool:
+    """Write the stacks of all descendants of this process; return whether any Python stack could be read."""
     spy = shutil.which("py-spy", path=env.get("PATH"))
-    deadline, seen = time.monotonic() + ALL_S, False
+    deadline, seen = time.monotonic() + NODE_TIMEOUT_S, False
     with open(path, "w", encoding="utf-8", errors="replace") as file:
         for pid in sorted(descendants(os.getpid())):
             if time.monotonic() > deadline:
@@ -36,7 +36,7 @@ def dump(path: str, env: Mapping[str, str]) -> bool:
 def python_stack(spy: str, pid: int) -> str | None:
     try:
         done = subprocess.run(
-            [spy, "dump", "--nonblocking", "--pid", str(pid)], capture_output=True, text=True, timeout=EACH_S
+            [spy, "dump", "--nonblocking", "--pid", str(pid)], capture_output=True, text=True, timeout=PROCESS_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -51,12 +51,12 @@ def is_python(pid: int) -> bool:
 
 
 def describe(pid: int) -> str:
-    """The program alone: its arguments may hold what is nobody's business."""
+    """Return the program's name, without arguments, which may hold secrets."""
     return _read(f"/proc/{pid}/comm").strip() or "ended"
 
 
 def kernel_state(pid: int) -> str:
-    """'sleeping in do_wait': less than a stack, but available for everything."""
+    """Return state, thread count and wait channel of the process, which are available for every process."""
     state = [line for line in _read(f"/proc/{pid}/status").splitlines() if line.startswith(("State:", "Threads:"))]
     return "\n".join([*state, f"waits in {_read(f'/proc/{pid}/wchan').strip() or 'user code'}"]) + "\n"
 

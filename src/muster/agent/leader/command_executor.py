@@ -13,7 +13,7 @@ from muster.agent.leader.driver_supervisor import DriverSupervisor
 from muster.agent.leader.leader_lease import LeaderLease
 from muster.agent.leader.status_publisher import StatusPublisher
 from muster.agent.log_collection import cycle_ending, run_ending
-from muster.agent.services.leader import LeadServices
+from muster.agent.services.leader import LeaderServices
 from muster.lifecycle import events as m
 from muster.lifecycle.state_machine import RunStateMachine
 
@@ -29,7 +29,7 @@ class CommandExecutor:
         publisher: StatusPublisher,
         connections: Connections,
         driver_supervisor: DriverSupervisor,
-        services: LeadServices,
+        services: LeaderServices,
         leader_lease: LeaderLease,
         own_address: Callable[[], Awaitable[str]],
         background: Callable[[Coroutine[Any, Any, None]], None],
@@ -48,7 +48,7 @@ class CommandExecutor:
             head, logical = self._driver_supervisor.cluster.address, self._machine.nodes[command.rank].logical
             self._connections.send(command.rank, "start_ray", address=None, head=head, logical=logical)
         elif isinstance(command, m.StartServices):
-            self._services.begin(command)
+            self._services.start(command)
         elif isinstance(command, m.StartDriver):
             if self._job.ray:
                 self._publisher.mark("ray_ready")
@@ -79,7 +79,7 @@ class CommandExecutor:
     async def _run_driver(self, cycle: int) -> None:
         await self._leader_lease.wait_for_quorum(cycle)
         await self._services.publish()
-        await self._services.until_served()
+        await self._services.wait_until_served()
         await self._driver_supervisor.run(cycle)
 
     def _stop_node(self, rank: int) -> None:

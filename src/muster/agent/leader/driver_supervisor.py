@@ -141,7 +141,7 @@ class DriverSupervisor:
     def on_node_lost(self, rank: int, last_heard: float) -> None:
         """Note when the node's gang processes are fenced: they may run until then, and the next gang waits for it."""
         if isinstance(self.driver, Gang):
-            self.driver.lost(rank)
+            self.driver.on_node_lost(rank)
             self._fenced = max(self._fenced, last_heard + FENCE_S)
 
     def on_beat(self, step: int | None) -> None:

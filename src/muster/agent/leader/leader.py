@@ -12,7 +12,7 @@ from typing import Any
 
 from muster.agent.abandoned_job import mark_abandoned_job
 from muster.agent.environment import given_variables
-from muster.agent.gang.gang import REPORTS, Gang
+from muster.agent.gang.gang import GANG_REPORTS, Gang
 from muster.agent.job import Identity, Job, run_config
 from muster.agent.leader.candidate import Candidate
 from muster.agent.leader.command_executor import CommandExecutor
@@ -23,7 +23,7 @@ from muster.agent.leader.log_tail import LogTails
 from muster.agent.leader.rundir_watch import RunDirectoryWatch
 from muster.agent.leader.spare_health import SpareHealth
 from muster.agent.leader.status_publisher import StatusPublisher
-from muster.agent.services.leader import LeadServices
+from muster.agent.services.leader import LeaderServices
 from muster.agent.services.model import service_variables
 from muster.agent.topology_probe import location_from_greeting, ranks_follow_topology
 from muster.election.leader_silence import STARTUP_LOSS_S
@@ -68,7 +68,7 @@ class Leader:
         self._signalled = False
         self._rundir_watch = RunDirectoryWatch(identity.attempt, POLL_S, config.hosts)
         self._tails = LogTails()
-        self._services = LeadServices(
+        self._services = LeaderServices(
             identity,
             self._machine,
             self._publisher,
@@ -206,7 +206,7 @@ class Leader:
             return
         commands = self._machine.handle(event, time.monotonic())
         self._spare_health.update(self._machine.moves)
-        self._services.look()
+        self._services.handle_changes()
         for command in commands:
             self._executor.execute(command)
         self._publisher.note_moves()
@@ -269,9 +269,9 @@ class Leader:
         elif kind == "procs_beat" and cycle == self._machine.cycle:
             self._driver_supervisor.on_beat(message["step"])
         elif kind in ("service", "service_load", "service_serves"):
-            self._services.take(rank, message)
-        elif kind in REPORTS and isinstance(self._driver_supervisor.driver, Gang):
-            self._driver_supervisor.driver.take(rank, message)
+            self._services.on_message(rank, message)
+        elif kind in GANG_REPORTS and isinstance(self._driver_supervisor.driver, Gang):
+            self._driver_supervisor.driver.on_message(rank, message)
 
     def _ray_alive(self, ranks: list[int], cycle: int) -> None:
         if self._machine.leader in ranks and cycle == self._machine.cycle and not self._machine.head_up:

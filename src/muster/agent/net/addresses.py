@@ -1,4 +1,4 @@
-"""Which of this host's addresses others may reach, best first. Only a peer can tell which one it really reaches."""
+"""Addresses of this host that other hosts may reach, best first. Only a connection proves which one they reach."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import Union
 
 from muster.agent.net.netlink import Interface, interfaces
 
-# Bridges of containers and virtual machines: they lead nowhere, and often have the same address on every host.
+# Bridges of containers and virtual machines: other hosts cannot reach them, and they often share one address.
 PRIVATE_BRIDGES = re.compile(r"docker\d|br-[0-9a-f]{12}|virbr|cni|podman|lxcbr|lxdbr|veth|cali|flannel")
 
 Address = Union[ipaddress.IPv4Interface, ipaddress.IPv6Interface]
 
 
 class NoAddress(Exception):
-    """This host has no address as asked for; says what it has."""
+    """No address of this host matches --interface; the message lists the existing ones."""
 
 
 def host_addresses(wanted: str | None = None, preferred: str | None = None) -> list[str]:
-    """The addresses to be found at: those that `wanted` (--interface) means, in its order; else `preferred` first."""
-    found = [str(address.ip) for address in choose(interfaces(), wanted)]
+    """Return the addresses to publish: those matching `wanted` (--interface), in its order; else `preferred` first."""
+    found = [str(address.ip) for address in choose_addresses(interfaces(), wanted)]
     return found if wanted else sorted(found, key=lambda address: address != preferred)
 
 
 def own_address(wanted: str | None, proven: str) -> str:
-    """What this node calls itself: the address of its connection to the leader, unless `wanted` excludes it.
+    """Return this node's address: that of its connection to the leader (`proven`), unless `wanted` excludes it.
 
-    The kernel may have connected from a temporary address of IPv6; then the lasting one of the same network.
+    If the kernel connected from a temporary IPv6 address, the permanent one of the same network is returned.
     """
-    found = choose(interfaces(), wanted)
+    found = choose_addresses(interfaces(), wanted)
     names = [str(address.ip) for address in found]
     if proven in names:
         return proven
@@ -41,22 +41,22 @@ def own_address(wanted: str | None, proven: str) -> str:
     return [*near, *(names if wanted else []), proven][0]
 
 
-def choose(host: Sequence[Interface], wanted: str | None) -> list[Address]:
-    """Addresses that others might reach, best first; NoAddress if `wanted` means none of them."""
+def choose_addresses(host: Sequence[Interface], wanted: str | None) -> list[Address]:
+    """Return the addresses that other hosts might reach, best first; raise NoAddress if `wanted` matches none."""
     usable = [(interface, address) for interface in host for address in _usable(interface)]
     if wanted is None:
         return [address for _, address in sorted(usable, key=lambda pair: _rank(*pair))]
     chosen: list[Address] = []
     for item in wanted.split(","):
-        meant = [a for interface, a in usable if _means(item.strip(), interface.name, a) and a not in chosen]
-        chosen += sorted(meant, key=lambda address: address.version)
+        matching = [a for interface, a in usable if _matches(item.strip(), interface.name, a) and a not in chosen]
+        chosen += sorted(matching, key=lambda address: address.version)
     if not chosen:
-        raise NoAddress(f"--interface {wanted} means no address of this host, which has {_listing(host)}")
+        raise NoAddress(f"--interface {wanted} matches no address of this host, which has {_describe(host)}")
     return chosen
 
 
 def _usable(interface: Interface) -> list[Address]:
-    """Loopback means the host itself, whatever 127. address its name has in /etc/hosts; link-local needs a zone."""
+    """Return the interface's addresses without loopback and link-local ones (which need a zone)."""
     parsed = [ipaddress.ip_interface(address) for address in interface.addresses]
     return [address for address in parsed if not (address.ip.is_loopback or address.ip.is_link_local)]
 
@@ -65,8 +65,8 @@ def _rank(interface: Interface, address: Address) -> tuple[bool, bool, int]:
     return bool(PRIVATE_BRIDGES.match(interface.name)), not interface.running, address.version
 
 
-def _means(item: str, name: str, address: Address) -> bool:
-    """A network means the addresses in it; an address, those in one network with it; all else, names."""
+def _matches(item: str, name: str, address: Address) -> bool:
+    """Match by network (the addresses in it), by address (those in the same network), or by interface name pattern."""
     try:
         if "/" in item:
             return address.ip in ipaddress.ip_network(item, strict=False)
@@ -75,20 +75,21 @@ def _means(item: str, name: str, address: Address) -> bool:
         return fnmatchcase(name, item)
 
 
-def _listing(host: Sequence[Interface]) -> str:
-    """For people: what they may have meant."""
-    told = []
+def _describe(host: Sequence[Interface]) -> str:
+    """List the interfaces and their addresses for an error message."""
+    described = []
     for interface in host:
         usable = _usable(interface)
         if usable or not any(ipaddress.ip_interface(address).ip.is_loopback for address in interface.addresses):
-            told.append(f"{interface.name} ({', '.join(str(address.ip) for address in usable) or 'without address'})")
-    return ", ".join(told) or "no network"
+            addresses = ", ".join(str(address.ip) for address in usable)
+            described.append(f"{interface.name} ({addresses or 'without address'})")
+    return ", ".join(described) or "no network"
 
 
 def address_towards(peer: str) -> str | None:
-    """The address from which this host would speak to the peer; sends nothing.
+    """Return the source address of connections to the peer; nothing is sent.
 
-    On the way to Slurm's launcher it is one of a network that Slurm itself has shown to connect the nodes.
+    Towards Slurm's launcher, it belongs to a network that connects the nodes, since Slurm uses it.
     """
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(peer).version == 6 else socket.AF_INET

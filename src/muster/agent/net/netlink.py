@@ -1,4 +1,4 @@
-"""What the kernel says of this host's interfaces and their addresses: two dumps over netlink, as `ip address` does."""
+"""This host's network interfaces and addresses, read from the kernel over netlink, as `ip address` does."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ ERROR, DONE = 2, 3
 IFF_RUNNING = 0x40
 IFLA_IFNAME = 3
 IFA_ADDRESS, IFA_LOCAL, IFA_FLAGS = 1, 2, 8
-# Flags of IPv6 addresses that are not to be used: temporary (for privacy; they go away while a run may still last),
-# found to be another host's, deprecated, not yet proved unique. The first means something harmless in IPv4.
-PASSING = 0x01 | 0x08 | 0x20 | 0x40
+# Flags of IPv6 addresses that must not be used: temporary (they may expire during a run), duplicate,
+# deprecated, tentative. The first flag has another, harmless meaning in IPv4.
+UNUSABLE_FLAGS = 0x01 | 0x08 | 0x20 | 0x40
 HEADER, MESSAGE, ATTRIBUTE = struct.Struct("=IHHII"), 16, struct.Struct("=HH")
 
 
 @dataclass(frozen=True)
 class Interface:
-    """A network interface, with the addresses (and the networks they are in) that will stay for a while."""
+    """A network interface with its permanent addresses and their prefix lengths."""
 
     name: str
     running: bool  # up, and with a carrier
@@ -30,30 +30,30 @@ class Interface:
 
 
 def interfaces() -> list[Interface]:
-    """Every interface of this host, in the kernel's order."""
-    held: dict[int, list[str]] = {}
+    """Return the interfaces of this host in the kernel's order."""
+    addresses: dict[int, list[str]] = {}
     for message in _dump(RTM_GETADDR):
         family, prefix, _, _, index = struct.unpack_from("=BBBBI", message)
         attributes = _attributes(message, 8)
-        # Of a point-to-point link's two addresses the local one is ours.
+        # A point-to-point link has two addresses; the local one is this host's.
         raw = attributes.get(IFA_LOCAL) or attributes.get(IFA_ADDRESS)
         flags = struct.unpack("=I", attributes.get(IFA_FLAGS, bytes(4)))[0]
-        if raw and not (family == socket.AF_INET6 and flags & PASSING):
-            held.setdefault(index, []).append(f"{ipaddress.ip_address(raw)}/{prefix}")
+        if raw and not (family == socket.AF_INET6 and flags & UNUSABLE_FLAGS):
+            addresses.setdefault(index, []).append(f"{ipaddress.ip_address(raw)}/{prefix}")
     found = []
     for message in _dump(RTM_GETLINK):
         index, flags = struct.unpack_from("=II", message, 4)
         name = _attributes(message, MESSAGE)[IFLA_IFNAME].rstrip(b"\0").decode(errors="replace")
-        found.append(Interface(name, bool(flags & IFF_RUNNING), tuple(held.get(index, ()))))
+        found.append(Interface(name, bool(flags & IFF_RUNNING), tuple(addresses.get(index, ()))))
     return found
 
 
 def _dump(kind: int) -> Iterator[bytes]:
-    """The kernel's answers, without their headers."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW) as asking:
-        asking.send(HEADER.pack(HEADER.size + MESSAGE, kind, REQUEST_DUMP, 1, 0) + bytes(MESSAGE))
+    """Yield the kernel's answers without their headers."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW) as netlink:
+        netlink.send(HEADER.pack(HEADER.size + MESSAGE, kind, REQUEST_DUMP, 1, 0) + bytes(MESSAGE))
         while True:
-            answer = asking.recv(1 << 16)
+            answer = netlink.recv(1 << 16)
             while answer:
                 length, type_, *_ = HEADER.unpack_from(answer)
                 if type_ == DONE:

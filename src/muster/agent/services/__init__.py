@@ -1,1 +1,1 @@
-"""Services: programs beside the job, started in parallel with Ray, probed, restarted and ended (docs/services.md)."""
+"""Services: programs that run beside the job; started in parallel with Ray, probed and restarted (docs/services.md)."""

@@ -1,4 +1,4 @@
-"""Services as the driver, gangs, guests and sessions find them: variables. Pure, but for reading records."""
+"""Service endpoints as environment variables, for drivers, gangs, guests and sessions."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from muster.agent.services.templating import variable
+from muster.agent.services.templating import variable_part
 from muster.rundir import AttemptPaths, read_record
 
 READY = "ready"
 
 
-def reachable(record: Mapping[str, Any], rank: int) -> tuple[str | None, list[str]]:
-    """The endpoint on this node, and all that can be reached from it, by rank in the cycle.
+def reachable_urls(record: Mapping[str, Any], rank: int) -> tuple[str | None, list[str]]:
+    """Return the endpoint on this node and all endpoints that this node can reach, ordered by rank in the cycle.
 
-    Of a `local` service, whose endpoints are on loopback, that is its own alone.
+    A `local` service listens on loopback: each node reaches only its own instance.
     """
     ready = [one for one in record["instances"] if one["state"] == READY and one["url"]]
     here = next((str(one["url"]) for one in ready if one["rank"] == rank), None)
@@ -24,27 +24,27 @@ def reachable(record: Mapping[str, Any], rank: int) -> tuple[str | None, list[st
     return here, [str(one["url"]) for one in ready]
 
 
-def variables(records: Mapping[str, Mapping[str, Any]], rank: int) -> dict[str, str]:
-    """For a process on this node: the endpoint here if there is one, else the first; and all of them."""
+def endpoint_variables(records: Mapping[str, Mapping[str, Any]], rank: int) -> dict[str, str]:
+    """Return the variables for a process on this node: the nearest endpoint of each service, and all of them."""
     found = {}
     for name, record in records.items():
-        here, urls = reachable(record, rank)
+        here, urls = reachable_urls(record, rank)
         if urls:
-            found[f"MUSTER_SERVICE_{variable(name)}"] = here or urls[0]
-            found[f"MUSTER_SERVICE_{variable(name)}_URLS"] = ",".join(urls)
+            found[f"MUSTER_SERVICE_{variable_part(name)}"] = here or urls[0]
+            found[f"MUSTER_SERVICE_{variable_part(name)}_URLS"] = ",".join(urls)
     return found
 
 
 def published_variables(attempt: AttemptPaths, rank: int, cycle: int) -> dict[str, str]:
-    """The same from the run directory, for who comes later. A record of another attempt or cycle does not count."""
+    """Return `endpoint_variables` from the run directory; records of another attempt or cycle are ignored."""
     try:
         names = sorted(name[: -len(".json")] for name in os.listdir(attempt.services_dir) if name.endswith(".json"))
     except OSError:
         return {}
     records = {name: read_record(attempt.service_record(name)) for name in names}
-    mine = {
+    current = {
         name: record
         for name, record in records.items()
         if (record.get("attempt"), record.get("cycle")) == (attempt.number, cycle)
     }
-    return {"MUSTER_SERVICES_DIR": attempt.services_dir, **variables(mine, rank)}
+    return {"MUSTER_SERVICES_DIR": attempt.services_dir, **endpoint_variables(current, rank)}

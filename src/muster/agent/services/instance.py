@@ -1,7 +1,7 @@
-"""The life of one instance of a service on its node: started, probed, started again where that is wanted, ended.
+"""One instance of a service on its node: start, readiness probe, restarts, stop.
 
-Every start has a scope of its own, which is closed before the next one begins: nothing of an earlier start holds a
-port, a file or a GPU. The states that are told to the leader are those of lifecycle/services.py.
+Every start has a separate scope, which is closed before the next start: no process of an earlier start holds a port, a
+file or a GPU. The states reported to the leader are those of lifecycle/services.py.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 
 from muster.agent.private_dir import make_private
 from muster.agent.services import sandbox
-from muster.agent.services.launch import Launch, Where, endpoints, launch_of, probe_of
+from muster.agent.services.launch import InstanceContext, InstanceLaunch, build_launch, build_probe, endpoints
 from muster.agent.services.model import ALWAYS, NEVER, SANDBOX, ServiceDefinition
 from muster.agent.services.ports import PortLease, take
-from muster.agent.services.probes import ANSWER_S, Probe, get_record
+from muster.agent.services.probes import PROBE_TIMEOUT_S, Probe, get_record
 from muster.exit_codes import NOT_STARTED
 from muster.lifecycle.services import ServiceState
 from muster.process import Exit, Log, ManagedProcess, Scope, SpawnError
@@ -28,181 +28,181 @@ from muster.process.memory_file import memory_file
 
 logger = logging.getLogger(__name__)
 
-GRACE_S = 5.0  # between TERM and KILL, at the end of a cycle or run
-LEFTOVER_GRACE_S = 0.5  # for what a service left behind when it ended
-LOG_BYTES = 64 << 20
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # between two probes
-CONFIRM_S = 0.1  # between two looks at whether a sandbox serves all its members
-LOAD_S = 5.0  # how often a sandbox is asked for its load
-TELL_AFTER_S = 1.0  # why it is not ready is of interest when it takes time
-BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 30.0  # before a restart; doubled each time
-PORT_TRIES = 3  # when others take the ports that it was given
+STOP_GRACE_S = 5.0  # between TERM and KILL, at the end of a cycle or run
+LEFTOVER_GRACE_S = 0.5  # for processes that a service left behind when it exited
+MAX_LOG_BYTES = 64 << 20
+MIN_PROBE_INTERVAL_S, MAX_PROBE_INTERVAL_S = 0.05, 1.0  # between two probes
+MEMBERS_POLL_S = 0.1  # interval of polls whether a sandbox serves all its members
+LOAD_POLL_S = 5.0  # interval of polls of a sandbox's load
+REPORT_REASON_AFTER_S = 1.0  # from then on the leader is sent the reason why the service is not ready
+RESTART_BACKOFF_S, MAX_RESTART_BACKOFF_S = 0.5, 30.0  # before a restart; doubled each time
+PORT_ATTEMPTS = 3  # starts with other ports, if another program took the leased ones
 
 
 class ServiceInstance:
-    """Runs from `start` to `close`; what becomes of it is told."""
+    """Runs from `start` to `close` and reports every change of state to the leader."""
 
     def __init__(
         self,
         service: ServiceDefinition,
-        where: Where,
+        context: InstanceContext,
         directory: str,
         log: str,
         leases: dict[str, PortLease],
-        tell: Callable[..., None],
+        send: Callable[..., None],
     ) -> None:
-        """`directory` is made anew for each start; `leases` by the ports' names; `tell` sends the leader a word."""
-        self._service, self._where, self._directory = service, where, directory
-        self._log = Log(log, LOG_BYTES)
-        self._leases, self._tell_leader = leases, tell
+        """`directory` is emptied before each start; `leases` are by port name; `send` sends a message to the leader."""
+        self._service, self._context, self._directory = service, context, directory
+        self._log = Log(log, MAX_LOG_BYTES)
+        self._leases, self._send = leases, send
         self._closing = asyncio.Event()
-        self._work: asyncio.Future[None] | None = None
-        self._confirming: asyncio.Future[None] | None = None
-        self._was_ready = False  # at any time
-        self._is_ready_now = False  # in this start
+        self._task: asyncio.Future[None] | None = None
+        self._confirm_task: asyncio.Future[None] | None = None
+        self._was_ready = False  # in any start
+        self._ready_now = False  # in this start
         self._restarts = 0
-        self.members: tuple[int, Sequence[str]] | None = None  # of a sandbox: who the nodes are
+        self.members: tuple[int, Sequence[str]] | None = None  # of a sandbox: version and peer endpoints
 
     @property
     def ports(self) -> dict[str, int]:
         return {name: lease.number for name, lease in self._leases.items()}
 
     def start(self) -> None:
-        self._work = asyncio.ensure_future(self._live())
-        self._work.add_done_callback(self._ended)
+        self._task = asyncio.ensure_future(self._run())
+        self._task.add_done_callback(self._on_task_done)
 
     async def close(self) -> None:
-        """Returns when nothing of it is left."""
+        """Stop the instance; return when all its processes are dead and its directory is removed."""
         self._closing.set()
-        if self._confirming is not None:
-            self._confirming.cancel()
-        if self._work is not None:
-            await asyncio.wait([self._work])
+        if self._confirm_task is not None:
+            self._confirm_task.cancel()
+        if self._task is not None:
+            await asyncio.wait([self._task])
         for lease in self._leases.values():
             lease.release()
 
-    async def members_are(self, version: int, endpoints: Sequence[str]) -> None:
-        """Told anew whenever it changes."""
+    async def set_members(self, version: int, endpoints: Sequence[str]) -> None:
+        """Give a sandbox its current members, and tell the leader once it serves them."""
         self.members = version, endpoints
         try:
             await _off_loop(self._write_members)
-        except OSError as error:  # a full disk; or a start that is being cleared, and the next one writes them
+        except OSError as error:  # a full disk; or the directory is being removed, and the next start writes them
             logger.warning("service %s: its members could not be written: %s", self._service.name, error)
-        if self._confirming is not None:
-            self._confirming.cancel()
-        self._confirming = asyncio.ensure_future(self._confirm(version))
+        if self._confirm_task is not None:
+            self._confirm_task.cancel()
+        self._confirm_task = asyncio.ensure_future(self._confirm(version))
 
     async def _confirm(self, version: int) -> None:
-        """Tell the leader when this node's endpoint serves those members."""
+        """Notify the leader when this node's endpoint serves that version of the members."""
         while not self._closing.is_set():
-            found = await get_record(sandbox.LOOPBACK, self.ports[sandbox.HTTP], "/gateway")
+            found = await get_record(sandbox.LOOPBACK, self.ports[sandbox.HTTP_PORT], "/gateway")
             if found is not None and found.get("version") == version:
-                self._tell_leader("service_serves", service=self._service.name, version=version)
+                self._send("service_serves", service=self._service.name, version=version)
                 return
-            await asyncio.sleep(CONFIRM_S)
+            await asyncio.sleep(MEMBERS_POLL_S)
 
-    # -- one start after the other ------------------------------------------------------------------------------
+    # -- restarts -----------------------------------------------------------------------------------------------
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         tries = 1
         while not self._closing.is_set():
             try:
-                exit = await self._once()
+                exit = await self._run_once()
             except (OSError, SpawnError) as error:
                 if not self._closing.is_set():
-                    self._tell(ServiceState.FAILED, f"could not be started: {error}")
+                    self._report(ServiceState.FAILED, f"could not be started: {error}")
                 return
             if self._closing.is_set():
                 return
-            stolen = [] if self._was_ready else self._stolen()
-            if stolen and tries < PORT_TRIES and self._move_ports(stolen):
+            stolen = [] if self._was_ready else self._stolen_ports()
+            if stolen and tries < PORT_ATTEMPTS and self._move_ports(stolen):
                 tries += 1
-            elif not await self._goes_on(exit, stolen):
+            elif not await self._handle_exit(exit, stolen):
                 return
 
-    async def _goes_on(self, exit: Exit, stolen: list[str]) -> bool:
-        """Whether it is to be started again; else the leader has been told why not."""
+    async def _handle_exit(self, exit: Exit, stolen: list[str]) -> bool:
+        """Report the exit; return whether to start again, after the backoff."""
         service = self._service
         if not self._was_ready:
             ports = ", ".join(f"{self._leases[name].number} ({name})" for name in stolen)
-            taken = f"; somebody else listens on port {ports}" if stolen else ""
-            self._tell(ServiceState.FAILED, f"{exit} before it was ready{taken}")
+            taken = f"; another program listens on port {ports}" if stolen else ""
+            self._report(ServiceState.FAILED, f"{exit} before it was ready{taken}")
             return False
-        if exit.code == 0 and self._is_ready_now and service.restart != ALWAYS and service.kind != SANDBOX:
-            self._tell(ServiceState.ENDED, str(exit))
+        if exit.code == 0 and self._ready_now and service.restart != ALWAYS and service.kind != SANDBOX:
+            self._report(ServiceState.ENDED, str(exit))
             return False
         if service.restart == NEVER or self._restarts >= service.max_restarts:
             spent = "restart: never" if service.restart == NEVER else f"max_restarts: {service.max_restarts}"
-            self._tell(ServiceState.FAILED, f"{exit}, and may not be started again ({spent})")
+            self._report(ServiceState.FAILED, f"{exit}, and may not be started again ({spent})")
             return False
         self._restarts += 1
-        self._tell(ServiceState.RESTARTING, str(exit))
+        self._report(ServiceState.RESTARTING, str(exit))
         with contextlib.suppress(asyncio.TimeoutError):
-            pause = min(BACKOFF_S * 2 ** (self._restarts - 1), LONGEST_BACKOFF_S, service.deadline / 4)
-            await asyncio.wait_for(self._closing.wait(), pause)
+            backoff = min(RESTART_BACKOFF_S * 2 ** (self._restarts - 1), MAX_RESTART_BACKOFF_S, service.deadline / 4)
+            await asyncio.wait_for(self._closing.wait(), backoff)
         return True
 
-    def _stolen(self) -> list[str]:
-        """Ports on which somebody listens, now that nothing of this service is left."""
+    def _stolen_ports(self) -> list[str]:
+        """Return the names of ports on which another program listens; call it when the service does not run."""
         return [name for name, lease in self._leases.items() if lease.taken()]
 
     def _move_ports(self, stolen: list[str]) -> bool:
-        """To others; one that the job fixes cannot be moved."""
+        """Lease other ports; return False if the job fixes one of them."""
         if any(self._leases[name].pinned for name in stolen):
             return False
         for name in stolen:
             number = self._leases[name].number
             self._leases[name].release()
-            self._leases[name] = take(f"{self._directory}/{name}/{number}", None, self._where.avoid)
-            self._tell(ServiceState.STARTING, f"port {number} ({name}) was taken meanwhile; it moves to another")
+            self._leases[name] = take(f"{self._directory}/{name}/{number}", None, self._context.avoid)
+            self._report(ServiceState.STARTING, f"another program took port {number} ({name}); trying another port")
         return True
 
     # -- one start ----------------------------------------------------------------------------------------------
 
-    async def _once(self) -> Exit:
-        """From start to end; nothing of it is left then."""
-        self._is_ready_now = False
+    async def _run_once(self) -> Exit:
+        """Run one start until it exits or `close` is called; none of its processes is left then."""
+        self._ready_now = False
         scope = Scope(f"service {self._service.name}", directories=[self._directory])
         probing: asyncio.Future[None] | None = None
         await scope.open()
         try:
             await _off_loop(self._prepare)
-            launch = launch_of(self._service, self._where, self.ports, self._directory)
-            probe = probe_of(
+            launch = build_launch(self._service, self._context, self.ports, self._directory)
+            probe = build_probe(
                 self._service,
-                self._where,
+                self._context,
                 self.ports,
                 self._directory,
                 self._log.path,
-                lambda argv: self._run(scope, argv, launch.env),
+                lambda argv: self._run_probe_command(scope, argv, launch.env),
             )
             process = await self._spawn(scope, launch)
-            probing = asyncio.ensure_future(self._watch(probe))
-            probing.add_done_callback(self._probed)
-            exit = await self._until_over(process)
+            probing = asyncio.ensure_future(self._probe_loop(probe))
+            probing.add_done_callback(self._on_probe_done)
+            exit = await self._wait_for_end(process)
             if exit.code == 0 and not probing.done() and await probe() is None:
-                self._is_ready()  # it did what it was for, and was quicker than the next look
+                self._mark_ready()  # it completed its work before the next probe
             return exit
         finally:
             if probing is not None:
                 probing.cancel()
                 await asyncio.gather(probing, return_exceptions=True)
-            await scope.close(GRACE_S if self._closing.is_set() else LEFTOVER_GRACE_S)
+            await scope.close(STOP_GRACE_S if self._closing.is_set() else LEFTOVER_GRACE_S)
             await _off_loop(self._remove_directory)
 
-    async def _spawn(self, scope: Scope, launch: Launch) -> ManagedProcess:
+    async def _spawn(self, scope: Scope, launch: InstanceLaunch) -> ManagedProcess:
         for lease in self._leases.values():
             lease.give()
-        # On no disk, since it may hold a token.
+        # In memory and not on a disk, since it may hold a token.
         stdin = None if launch.stdin is None else memory_file("muster-settings", [launch.stdin])
         try:
-            return await scope.spawn(launch.argv, env=launch.env, cwd=self._where.workdir, stdin=stdin, log=self._log)
+            return await scope.spawn(launch.argv, env=launch.env, cwd=self._context.workdir, stdin=stdin, log=self._log)
         finally:
             if stdin is not None:
                 os.close(stdin)
 
-    async def _until_over(self, process: ManagedProcess) -> Exit:
-        """It ended, or is to end: then whoever closes the scope ends it."""
+    async def _wait_for_end(self, process: ManagedProcess) -> Exit:
+        """Return when the process exits or the instance is closing; the caller closes the scope."""
         waiting: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(process.wait()),
             asyncio.ensure_future(self._closing.wait()),
@@ -212,47 +212,47 @@ class ServiceInstance:
             future.cancel()
         return process.exit or Exit()
 
-    async def _watch(self, probe: Probe) -> None:
-        await self._until_ready(probe)
+    async def _probe_loop(self, probe: Probe) -> None:
+        await self._wait_until_ready(probe)
         while self._service.kind == SANDBOX:
-            await asyncio.sleep(LOAD_S)
-            load = await get_record(sandbox.LOOPBACK, self.ports[sandbox.HTTP], "/load")
+            await asyncio.sleep(LOAD_POLL_S)
+            load = await get_record(sandbox.LOOPBACK, self.ports[sandbox.HTTP_PORT], "/load")
             if load is not None:
-                self._tell_leader("service_load", service=self._service.name, load=load)
+                self._send("service_load", service=self._service.name, load=load)
 
-    async def _until_ready(self, probe: Probe) -> None:
-        begun, pause, said = time.monotonic(), FIRST_PAUSE_S, ""
+    async def _wait_until_ready(self, probe: Probe) -> None:
+        begun, interval, reported = time.monotonic(), MIN_PROBE_INTERVAL_S, ""
         while (why := await probe()) is not None:
-            if why != said and time.monotonic() - begun >= TELL_AFTER_S:
-                said = why
-                self._tell(ServiceState.STARTING, why)
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, LONGEST_PAUSE_S)
-        self._is_ready()
+            if why != reported and time.monotonic() - begun >= REPORT_REASON_AFTER_S:
+                reported = why
+                self._report(ServiceState.STARTING, why)
+            await asyncio.sleep(interval)
+            interval = min(interval * 1.5, MAX_PROBE_INTERVAL_S)
+        self._mark_ready()
 
-    def _is_ready(self) -> None:
-        self._was_ready = self._is_ready_now = True
-        self._tell(ServiceState.READY)
+    def _mark_ready(self) -> None:
+        self._was_ready = self._ready_now = True
+        self._report(ServiceState.READY)
 
-    def _probed(self, probing: asyncio.Future[None]) -> None:
-        """A defect in a probe is why the service is not ready."""
+    def _on_probe_done(self, probing: asyncio.Future[None]) -> None:
+        """Report an exception of the probe as the reason why the service is not ready."""
         if not probing.cancelled() and probing.exception() is not None:
-            self._tell(ServiceState.STARTING, f"its probe failed: {probing.exception()!r}")
+            self._report(ServiceState.STARTING, f"its probe failed: {probing.exception()!r}")
 
-    async def _run(self, scope: Scope, argv: Sequence[str], env: Mapping[str, str]) -> int:
-        """A probe's command, which may not take long."""
+    async def _run_probe_command(self, scope: Scope, argv: Sequence[str], env: Mapping[str, str]) -> int:
+        """Run a probe's command, for at most PROBE_TIMEOUT_S, and return its exit code."""
         try:
-            process = await scope.spawn(argv, env=env, cwd=self._where.workdir)
+            process = await scope.spawn(argv, env=env, cwd=self._context.workdir)
         except SpawnError:
             return NOT_STARTED
         try:
-            exit = await asyncio.wait_for(process.wait(), ANSWER_S)
+            exit = await asyncio.wait_for(process.wait(), PROBE_TIMEOUT_S)
         except asyncio.TimeoutError:
             process.signal(9)
             exit = await process.wait()
         return exit.shell_code
 
-    # -- files and words ----------------------------------------------------------------------------------------
+    # -- files and reports --------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
         make_private(os.path.dirname(self._directory))
@@ -267,27 +267,27 @@ class ServiceInstance:
 
     def _remove_directory(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
-        with contextlib.suppress(OSError):  # others of this run may still use it
+        with contextlib.suppress(OSError):  # other instances of this run may still use it
             os.rmdir(os.path.dirname(self._directory))
 
-    def _tell(self, state: ServiceState, words: str = "") -> None:
-        url, between = endpoints(self._service, self._where.address, self.ports)
-        self._tell_leader(
+    def _report(self, state: ServiceState, detail: str = "") -> None:
+        url, peer_url = endpoints(self._service, self._context.address, self.ports)
+        self._send(
             "service",
             service=self._service.name,
             state=state.value,
-            words=words,
+            words=detail,
             url=url,
-            between=between,
+            between=peer_url,
             restarts=self._restarts,
         )
 
-    def _ended(self, work: asyncio.Future[None]) -> None:
-        """A defect must not end in a silent wait for the deadline."""
+    def _on_task_done(self, work: asyncio.Future[None]) -> None:
+        """Report a defect at once, instead of waiting for the deadline."""
         if not work.cancelled() and work.exception() is not None:
-            self._tell(ServiceState.FAILED, f"could not be kept: {work.exception()!r}")
+            self._report(ServiceState.FAILED, f"could not be supervised: {work.exception()!r}")
 
 
 async def _off_loop(work: Callable[..., Any], *args: Any) -> Any:
-    """File operations, on a thread: the filesystem may pause for longer than the leader waits for a heartbeat."""
+    """Run file operations on a thread: the filesystem may block for longer than the heartbeat timeout."""
     return await asyncio.get_running_loop().run_in_executor(None, work, *args)

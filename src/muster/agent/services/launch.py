@@ -1,4 +1,4 @@
-"""How an instance is started: its words, its environment, its stdin, and how it is seen that it is ready."""
+"""Command, environment, stdin and readiness probe of one start of a service instance."""
 
 from __future__ import annotations
 
@@ -17,83 +17,88 @@ DIRECTORY_VARIABLE = "MUSTER_SERVICE_DIR"
 
 
 @dataclass(frozen=True)
-class Where:
-    """What an instance finds on its node."""
+class InstanceContext:
+    """The properties of the node and the run that an instance depends on."""
 
-    address: str  # that other nodes reach it at
-    agent: str  # the run's agent.pyz
-    token: bytes  # the run's
+    address: str  # where other nodes reach this one
+    agent: str  # path of the run's agent.pyz
+    token: bytes  # of the run
     workdir: str
-    env: Mapping[str, str]  # the job's
-    avoid: Container[int] = ()  # ports that are Ray's
+    env: Mapping[str, str]  # of the job
+    avoid: Container[int] = ()  # ports reserved for Ray
 
 
 @dataclass(frozen=True)
-class Launch:
-    """One start."""
+class InstanceLaunch:
+    """What to spawn for one start."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     stdin: bytes | None = None
 
 
-def launch_of(service: ServiceDefinition, where: Where, ports: Mapping[str, int], directory: str) -> Launch:
-    """With everything put in that is known only now."""
-    values = templating.placeholders(ports, where.address, directory)
-    own = {name: templating.filled(value, values) for name, value in service.env.items()}
+def build_launch(
+    service: ServiceDefinition, context: InstanceContext, ports: Mapping[str, int], directory: str
+) -> InstanceLaunch:
+    """Fill in ports, address and directory, which are known only now."""
+    values = templating.placeholder_values(ports, context.address, directory)
+    own = {name: templating.fill(value, values) for name, value in service.env.items()}
     if service.kind == SANDBOX:
-        given = sandbox.settings(service.settings, ports, where.address, directory, sandbox.token(where.token))
-        env = {**templating.passed(where.env, service.env_passthrough or ()), **own}
-        return Launch(sandbox.command(where.agent), env, json.dumps(given).encode())
+        given = sandbox.settings(service.settings, ports, context.address, directory, sandbox.token(context.token))
+        env = {**templating.inherited_environment(context.env, service.env_passthrough or ()), **own}
+        return InstanceLaunch(sandbox.command(context.agent), env, json.dumps(given).encode())
     env = {
-        **templating.passed(where.env, service.env_passthrough),
+        **templating.inherited_environment(context.env, service.env_passthrough),
         **templating.port_variables(ports),
         DIRECTORY_VARIABLE: directory,
         **own,
     }
     assert service.command is not None
-    return Launch([templating.filled(word, values) for word in service.command], env)
+    return InstanceLaunch([templating.fill(word, values) for word in service.command], env)
 
 
 def endpoints(service: ServiceDefinition, address: str, ports: Mapping[str, int]) -> tuple[str | None, str | None]:
-    """For clients; and, of a sandbox, for the other nodes."""
+    """Return the URL for clients and, for a sandbox, the URL for its peers on other nodes."""
     if service.kind == SANDBOX:
-        return templating.url_of(service, sandbox.LOOPBACK, ports), sandbox.between(address, ports)
-    return templating.url_of(service, address, ports), None
+        return templating.endpoint_url(service, sandbox.LOOPBACK, ports), sandbox.peer_url(address, ports)
+    return templating.endpoint_url(service, address, ports), None
 
 
-def probe_of(
+def build_probe(
     service: ServiceDefinition,
-    where: Where,
+    context: InstanceContext,
     ports: Mapping[str, int],
     directory: str,
     log: str,
     run: Callable[[Sequence[str]], Awaitable[int]],
 ) -> Probe:
-    """Made just before the start: it tells what the start brings from what was there. `run` runs a probe's command."""
+    """Return the readiness probe; `run` runs a probe's command. Without `ready`, the main port must accept connections.
+
+    Call this just before the start: file and log probes remember the state before it.
+    """
     if service.kind == SANDBOX:
         return _sandbox_probe(ports, directory)
-    values = templating.placeholders(ports, where.address, directory)
+    values = templating.placeholder_values(ports, context.address, directory)
     main = templating.main_port(list(ports))
     default: tuple[str, Any] = ("", None) if main is None else ("tcp", main)
-    how, what = next(iter(service.ready.items()), default)
-    if how == "http":
-        return probes.http(where.address, ports[main or ""], templating.filled(what, values))
-    if how == "tcp":
-        return probes.tcp(where.address, ports[what])
-    if how == "command":
-        argv = [templating.filled(word, values) for word in what]
+    kind, argument = next(iter(service.ready.items()), default)
+    if kind == "http":
+        return probes.http(context.address, ports[main or ""], templating.fill(argument, values))
+    if kind == "tcp":
+        return probes.tcp(context.address, ports[argument])
+    if kind == "command":
+        argv = [templating.fill(word, values) for word in argument]
         return probes.command(lambda: run(argv), " ".join(redact_words(argv)))
-    if how == "file":
-        return probes.file(os.path.join(directory, templating.filled(what, values)))
-    return probes.log(log, what) if how == "log" else probes.running
+    if kind == "file":
+        return probes.file(os.path.join(directory, templating.fill(argument, values)))
+    return probes.log(log, argument) if kind == "log" else probes.running
 
 
 def _sandbox_probe(ports: Mapping[str, int], directory: str) -> Probe:
-    there = probes.file(os.path.join(directory, sandbox.READY_FILE))
-    well = probes.http(sandbox.LOOPBACK, ports[sandbox.HTTP], "/health", probes.healthy)
+    ready_file = probes.file(os.path.join(directory, sandbox.READY_FILE))
+    health = probes.http(sandbox.LOOPBACK, ports[sandbox.HTTP_PORT], "/health", probes.check_healthy)
 
     async def probe() -> str | None:
-        return await there() or await well()
+        return await ready_file() or await health()
 
     return probe

@@ -1,4 +1,4 @@
-"""What the agents know of the job's services."""
+"""Service definitions as the agents read them from the run directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEVER, ON_FAILURE, ALWAYS = "never", "on-failure", "always"
 
 @dataclass(frozen=True)
 class ServiceDefinition:
-    """One of them, resolved. Field names are the job file's."""
+    """A resolved service. Field names are those of the job file."""
 
     name: str
     command: Sequence[str] | None = None
@@ -27,7 +27,7 @@ class ServiceDefinition:
     env: Mapping[str, str] = field(default_factory=dict)
     env_passthrough: Sequence[str] | None = None  # None: everything
     ports: Mapping[str, int | str] = field(default_factory=dict)
-    ready: Mapping[str, Any] = field(default_factory=dict)  # one entry: how, and with what; none: see probes.py
+    ready: Mapping[str, Any] = field(default_factory=dict)  # one entry, probe kind to argument; empty: see launch.py
     deadline: float = 300.0
     restart: str = ON_FAILURE
     max_restarts: int = 3
@@ -36,26 +36,26 @@ class ServiceDefinition:
     @classmethod
     def from_record(cls, name: str, record: Mapping[str, Any]) -> ServiceDefinition:
         known = {key: record[key] for key in cls.__dataclass_fields__ if key in record}
-        ready = {how: what for how, what in (record.get("ready") or {}).items() if what is not None}
+        ready = {kind: argument for kind, argument in (record.get("ready") or {}).items() if argument is not None}
         return cls(**{**known, "name": name, "ready": ready})
 
 
 def load_services(run: RunPaths) -> dict[str, ServiceDefinition]:
-    """From a file of mode 0600: what they are given may be secret."""
+    """Return the run's services by name. The file has mode 0600: their environment may hold secrets."""
     with open(run.services, encoding="utf-8") as file:
         records: dict[str, Any] = json.load(file)
     return {name: ServiceDefinition.from_record(name, record) for name, record in records.items()}
 
 
 def service_variables(run: RunPaths) -> dict[str, str]:
-    """What is given to any of them, for whoever must not show it; nothing where there are none."""
+    """Return the environment variables given to any service, for redaction; empty in a run without services."""
     if not os.path.exists(run.services):
         return {}
     return {name: value for service in load_services(run).values() for name, value in service.env.items()}
 
 
-def plans_of(records: Mapping[str, Any] | None) -> tuple[ServicePlan, ...]:
-    """From the job's own record, which everybody may read: as much as the protocol has to know."""
+def service_plans(records: Mapping[str, Any] | None) -> tuple[ServicePlan, ...]:
+    """Return what the state machine needs of each service, from the job's record, which is not secret."""
     return tuple(
         ServicePlan(name, record["scope"], record["gate"], record["deadline"])
         for name, record in (records or {}).items()

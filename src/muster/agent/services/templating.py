@@ -1,4 +1,4 @@
-"""The texts of a service: placeholders filled in, names of variables, URLs, the environment it starts from. Pure."""
+"""Placeholders, variable names, URLs and the inherited environment of a service. Pure."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ ALWAYS_PASSED = (
 )
 
 
-def filled(text: str, values: Mapping[str, str]) -> str:
-    """The text with every placeholder that is known put in; other braces stay as they are.
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """Replace the known placeholders; other braces stay as they are.
 
-    >>> filled("serve --port {http} '{}' {x} ${http}", {"http": "7001"})
+    >>> fill("serve --port {http} '{}' {x} ${http}", {"http": "7001"})
     "serve --port 7001 '{}' {x} ${http}"
     """
     return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
 
 
-def placeholders(ports: Mapping[str, int], address: str, directory: str) -> dict[str, str]:
-    """What a command may name: each port, `port` for the first, the node's address, the instance's directory."""
+def placeholder_values(ports: Mapping[str, int], address: str, directory: str) -> dict[str, str]:
+    """Return placeholder values: each port, `port` for the first, the node's address, the instance's directory."""
     first = {"port": str(next(iter(ports.values())))} if ports else {}
     return {**first, **{name: str(number) for name, number in ports.items()}, "address": address, "dir": directory}
 
 
-def variable(name: str) -> str:
-    """As part of the name of a variable.
+def variable_part(name: str) -> str:
+    """Return the name in the form used inside variable names.
 
-    >>> variable("code-judge")
+    >>> variable_part("code-judge")
     'CODE_JUDGE'
     """
     return re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
 def port_variables(ports: Mapping[str, int]) -> dict[str, str]:
-    return {f"MUSTER_PORT_{variable(name)}": str(number) for name, number in ports.items()}
+    return {f"MUSTER_PORT_{variable_part(name)}": str(number) for name, number in ports.items()}
 
 
 def main_port(ports: Sequence[str]) -> str | None:
-    """The one that a service is known by: http, else https, else the first."""
+    """Return the port that the service's URL uses: http, else https, else the first."""
     return next((name for name in ("http", "https") if name in ports), next(iter(ports), None))
 
 
-def url_of(service: ServiceDefinition, address: str, ports: Mapping[str, int]) -> str | None:
-    """Where it can be reached; None for one without ports.
+def endpoint_url(service: ServiceDefinition, address: str, ports: Mapping[str, int]) -> str | None:
+    """Return the service's URL at this address; None for a service without ports.
 
-    >>> url_of(Service("judge", ready={"http": "/"}), "10.0.0.1", {"api": 7001})
+    >>> endpoint_url(ServiceDefinition("judge", ready={"http": "/"}), "10.0.0.1", {"api": 7001})
     'http://10.0.0.1:7001'
     """
     name = main_port(list(ports))
@@ -70,16 +70,16 @@ def url_of(service: ServiceDefinition, address: str, ports: Mapping[str, int]) -
     return f"{scheme}://{join_address(address, ports[name])}"
 
 
-def passed(base: Mapping[str, str], allowed: Sequence[str] | None) -> dict[str, str]:
-    """The job's environment, as far as the service gets it.
+def inherited_environment(base: Mapping[str, str], allowed: Sequence[str] | None) -> dict[str, str]:
+    """Return the part of the job's environment that the service inherits; all of it if `allowed` is None.
 
-    >>> passed({"PATH": "/bin", "HF_HOME": "/x", "SECRET": "y"}, ["HF_*"])
+    >>> inherited_environment({"PATH": "/bin", "HF_HOME": "/x", "SECRET": "y"}, ["HF_*"])
     {'PATH': '/bin', 'HF_HOME': '/x'}
     """
     if allowed is None:
         return dict(base)
-    return {name: value for name, value in base.items() if _named(name, [*ALWAYS_PASSED, *allowed])}
+    return {name: value for name, value in base.items() if _matches(name, [*ALWAYS_PASSED, *allowed])}
 
 
-def _named(name: str, patterns: Sequence[str]) -> bool:
+def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in patterns)

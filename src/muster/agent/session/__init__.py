@@ -1,1 +1,1 @@
-"""Interactive use of a running cluster: shells, commands, idle clusters."""
+"""Interactive use of a running cluster: attached shells and commands, and idle clusters."""

@@ -1,7 +1,7 @@
-"""A shell, or a command, beside the run: `agent.pyz attach ATTEMPT_DIR RANK CYCLE ADDRESS [COMMAND...]`.
+"""A shell or command beside a run: `agent.pyz attach ATTEMPT_DIR RANK CYCLE ADDRESS [COMMAND...]`.
 
-Its environment is the driver's. It is made from that of the node's agent, which the kernel keeps: so it is what
-`--setup` left, without running that again, and no secret is written down or stands on a command line.
+Its environment equals the driver's. It is built from the environment of the node's agent in /proc: so it includes
+`--setup` without running that again, and no secret is written to a file or a command line.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from muster.rundir import AttemptPaths, RunPaths, read_record
 from muster.rundir.hosts import host_file_name
 from muster.rundir.session_command import NO_RAY_ADDRESS, SESSION_COMMAND
 
-LOOK_S = 1.0
-BEAT_LOOKS, GRACE_LOOKS = 10, 5  # how often a session shows that it is there; how long it may outlive the run
-_TERMINALS_OWN = ("TERM", "COLORTERM", "COLUMNS", "LINES")
-_PASSED_ON = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_FROM_KERNEL = 0x80  # si_code of what a terminal sends, and it sends that to the command too
+AGENT_POLL_S = 1.0  # how often the session checks that the node's agent runs
+TOUCH_POLLS, GRACE_POLLS = 10, 5  # polls between touches of the session's file; polls from TERM to KILL
+_TERMINAL_VARIABLES = ("TERM", "COLORTERM", "COLUMNS", "LINES")
+_FORWARDED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_FROM_KERNEL = 0x80  # si_code of a signal that a terminal sends
 
 
-class NotThere(Exception):
-    """The node cannot take a session; in words."""
+class NodeUnavailable(Exception):
+    """The node cannot run a session; the message gives the reason."""
 
 
 def main(argv: list[str]) -> int:
@@ -46,41 +46,41 @@ def main(argv: list[str]) -> int:
         cluster = RayCluster(identity, job)
         cluster.address = None if address == NO_RAY_ADDRESS else address
         env = cluster.environment(job_environment(base, given_variables(identity), identity, cycle))
-        env.update({name: os.environ[name] for name in _TERMINALS_OWN if name in os.environ})
+        env.update({name: os.environ[name] for name in _TERMINAL_VARIABLES if name in os.environ})
         env.update(published_variables(attempt, identity.rank, cycle))
         env.update(MUSTER_RANK=str(identity.rank), MUSTER_HOST=identity.host)
         os.chdir(job.workdir)
-        _take_affinity(attempt, rank)
-    except (NotThere, OSError) as error:
+        _copy_affinity(attempt, rank)
+    except (NodeUnavailable, OSError) as error:
         print(f"muster: {error}", file=sys.stderr)
         return INFRASTRUCTURE_FAILED
-    mark = os.path.join(attempt.sessions_dir, f"{host_file_name(identity.host)}-{os.getpid()}")
-    return AttachedSession(mark, read_record(attempt.node_record(rank))["pid"]).run(command, env)
+    path = os.path.join(attempt.sessions_dir, f"{host_file_name(identity.host)}-{os.getpid()}")
+    return AttachedSession(path, read_record(attempt.node_record(rank))["pid"]).run(command, env)
 
 
 def agent_environment(attempt: AttemptPaths, rank: int) -> dict[str, str]:
-    """What the node's agent was started with, after --setup."""
+    """Return the environment of the node's agent, which includes --setup."""
     record = read_record(attempt.node_record(rank))
-    gone = f"the agent of rank {rank} is not on {os.uname().nodename}: the run has ended, or is elsewhere"
+    gone = f"the agent of rank {rank} does not run on {os.uname().nodename}: the run has ended, or uses another node"
     try:
         with open(f"/proc/{record['pid']}/environ", "rb") as file:
             entries = os.fsdecode(file.read()).split("\0")
     except (KeyError, OSError):
-        raise NotThere(gone) from None
+        raise NodeUnavailable(gone) from None
     env = dict(entry.split("=", 1) for entry in entries if "=" in entry)
     if env.get("MUSTER_RANK") != str(rank):
-        raise NotThere(gone)
+        raise NodeUnavailable(gone)
     return env
 
 
-def _take_affinity(attempt: AttemptPaths, rank: int) -> None:
-    """All CPUs that the agent has: Slurm would bind a step of one task to one."""
+def _copy_affinity(attempt: AttemptPaths, rank: int) -> None:
+    """Use all CPUs of the agent: Slurm binds a step of one task to one CPU."""
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, os.sched_getaffinity(read_record(attempt.node_record(rank))["pid"]))
 
 
 def shell_of(env: Mapping[str, str]) -> str:
-    """The user's own, where this node (or container) has it."""
+    """Return the user's shell, or /bin/sh if this node (or container) does not have it."""
     with contextlib.suppress(KeyError):
         env = {"SHELL": pwd.getpwuid(os.getuid()).pw_shell, **env}
     chosen = env.get("SHELL", "")
@@ -88,10 +88,10 @@ def shell_of(env: Mapping[str, str]) -> str:
 
 
 class AttachedSession:
-    """The command's parent: it keeps a file in the run directory while the command lasts, and leaves with its code.
+    """The command's parent, which exits with the command's code.
 
-    So an idle cluster knows that it is in use, on whichever of its nodes. When the node's agent has gone, the command
-    is ended too: of a run nothing is left.
+    While the command runs, it touches a file in the run directory, so that an idle cluster counts as used. When the
+    node's agent ends, it ends the command.
     """
 
     def __init__(self, path: str, agent: int) -> None:
@@ -99,12 +99,12 @@ class AttachedSession:
 
     def run(self, command: list[str], env: dict[str, str]) -> int:
         argv = command or [shell_of(env)]
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *_PASSED_ON})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *_FORWARDED})
         child = os.fork()
         if child == 0:
             signal.pthread_sigmask(signal.SIG_SETMASK, set())
-            _become(argv, env)
-        self._beat()
+            _exec(argv, env)
+        self._touch()
         try:
             return self._wait(child, is_shell=not command)
         finally:
@@ -112,39 +112,39 @@ class AttachedSession:
                 os.unlink(self._path)
 
     def _wait(self, child: int, is_shell: bool) -> int:
-        polite = signal.SIGHUP if is_shell else signal.SIGTERM  # a shell at a terminal ignores SIGTERM
-        alone = 0
-        for look in itertools.count(1):
+        term = signal.SIGHUP if is_shell else signal.SIGTERM  # a shell at a terminal ignores SIGTERM
+        polls_without_agent = 0
+        for poll in itertools.count(1):
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
                 code = os.waitstatus_to_exitcode(status)
                 return code if code >= 0 else BY_SIGNAL - code
-            came = signal.sigtimedwait({signal.SIGCHLD, *_PASSED_ON}, LOOK_S)
-            if came is None:
-                if look % BEAT_LOOKS == 0:
-                    self._beat()
+            received = signal.sigtimedwait({signal.SIGCHLD, *_FORWARDED}, AGENT_POLL_S)
+            if received is None:
+                if poll % TOUCH_POLLS == 0:
+                    self._touch()
                 if not os.path.exists(f"/proc/{self._agent}"):
-                    alone += 1
-                    os.kill(child, polite if alone <= GRACE_LOOKS else signal.SIGKILL)
-            elif came.si_signo != signal.SIGCHLD and not _from_terminal(came):
-                os.kill(child, polite if came.si_signo == signal.SIGTERM else came.si_signo)
-        raise AssertionError("a command ends")
+                    polls_without_agent += 1
+                    os.kill(child, term if polls_without_agent <= GRACE_POLLS else signal.SIGKILL)
+            elif received.si_signo != signal.SIGCHLD and not _from_terminal(received):
+                os.kill(child, term if received.si_signo == signal.SIGTERM else received.si_signo)
+        raise AssertionError("unreachable: the loop is endless")
 
-    def _beat(self) -> None:
-        """A filesystem that cannot be written costs the mark, not the session."""
+    def _touch(self) -> None:
+        """Touch the session's file; the session continues if the filesystem cannot be written."""
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(self._path), exist_ok=True)
             with open(self._path, "a"):
                 os.utime(self._path)
 
 
-def _from_terminal(came: signal.struct_siginfo) -> bool:
-    """What a terminal sends it sends to the command too."""
-    return came.si_signo in (signal.SIGINT, signal.SIGQUIT) and came.si_code == _FROM_KERNEL
+def _from_terminal(received: signal.struct_siginfo) -> bool:
+    """Return whether a terminal sent the signal: it then sent it to the command as well."""
+    return received.si_signo in (signal.SIGINT, signal.SIGQUIT) and received.si_code == _FROM_KERNEL
 
 
-def _become(argv: list[str], env: dict[str, str]) -> None:
-    """In the child: the command, or as a shell says it that there is none."""
+def _exec(argv: list[str], env: dict[str, str]) -> None:
+    """Replace the child by the command; exit with a shell's code if that fails."""
     try:
         os.execvpe(argv[0], argv, env)
     except OSError as error:
