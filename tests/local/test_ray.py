@@ -60,7 +60,7 @@ def test_a_killed_raylet_fails_the_run_by_name_and_strangers_are_refused(muster:
         assert refused.returncode != 0 and "connected" not in refused.stdout
     else:
         events = (run / "attempt-0" / "events-0.jsonl").read_text()
-        assert events.count("knows no tokens (2.52 and newer do): this cluster is open to everybody") == 1
+        assert events.count("does not support tokens (2.52 and newer do): every user who can reach this cluster") == 1
     os.kill(_raylet_below(muster.agent_pid(1)), signal.SIGKILL)
     _, err = process.communicate(timeout=180)
     assert process.returncode == 125
@@ -95,7 +95,7 @@ def test_a_ray_start_that_fails_is_named_with_its_last_lines(muster: MusterComma
 def test_where_tokens_are_required_a_ray_without_them_is_refused_and_not_tried_again(muster: MusterCommand) -> None:
     done = muster.local("--require-auth", "--", "true", nodes=1, ray=True)
     assert done.returncode == 125
-    assert "knows no tokens (2.52 and newer do), and --require-auth asks for them" in done.stderr
+    assert "does not support tokens (2.52 and newer do), and --require-auth requires them" in done.stderr
     assert "try 2 of" not in (muster.run_dir() / "attempt-0" / "events-0.jsonl").read_text()
 
 

@@ -17,9 +17,9 @@ from muster.agent.health.health_check import HealthCheck
 from muster.agent.job import Identity
 from muster.agent.log_collection import LogCollection, leaderless_ending
 from muster.agent.net.addresses import NoAddress, own_address
-from muster.agent.ray import RayNode, RayPaths, StartOrder, settings
+from muster.agent.ray import RayNode, RayPaths, RayStartRequest, settings
 from muster.agent.ray.labels import NodeFacts
-from muster.agent.ray.resources import Mismatch
+from muster.agent.ray.resources import ResourceMismatch
 from muster.agent.ray.settings import RayOptions
 from muster.agent.services.node import NodeServices
 from muster.agent.topology_probe import SLURM_VARIABLE
@@ -128,7 +128,7 @@ class NodeAgent:
         elif kind == "service_members" and self._services is not None:
             await self._services.set_members(message["service"], message["version"], message["endpoints"])
         elif kind == "start_ray" and self._ray is not None:
-            self._ray.start(StartOrder(message["address"] or self._address, message["head"], message["logical"]))
+            self._ray.start(RayStartRequest(message["address"] or self._address, message["head"], message["logical"]))
         elif kind == "check" and message["text"] is not None:
             self._check.start(message["text"], message["interval"])
         elif kind == "check":
@@ -182,7 +182,7 @@ class NodeAgent:
                 identity.host,
                 location.topology or os.environ.get(SLURM_VARIABLE, ""),
                 group=options.group,
-                number=identity.rank,
+                node_index=identity.rank,
                 domain=location.domain,
             )
             self._ray = RayNode(options, facts, paths, env, self._token)
@@ -194,7 +194,7 @@ class NodeAgent:
             self._ray.on_note = lambda text: channel.send("note", text=text)
             self._ray.on_failure = lambda reason: self._report_failure("ray", reason)
             await self._ray.warm()
-        except Mismatch as error:
+        except ResourceMismatch as error:
             self._report_failure("resources", f"{identity.host}: {error}")
         except (OSError, ValueError, SpawnError) as error:
             self._report_failure("ray", str(error))

@@ -1,4 +1,4 @@
-"""What the nodes are told of the Ray cluster, and what a driver finds of it."""
+"""Options of the nodes of a Ray cluster, and the environment of its driver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cluster(job: Job = JOB, identity: Identity = IDENTITY) -> RayCluster:
     return made
 
 
-def test_the_dashboard_s_line_is_the_one_to_type_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dashboard_s_line_is_an_ssh_tunnel_from_the_user_s_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_SUBMIT_HOST", "login2")
     line = cluster().dashboard_line()
     assert line is not None
@@ -46,7 +46,7 @@ def test_on_this_machine_the_dashboard_needs_no_tunnel() -> None:
 
 
 def test_a_driver_always_finds_its_own_cluster_whatever_the_shell_said() -> None:
-    env = cluster().environment({"RAY_ADDRESS": "somebody-elses:6379", "RAY_AUTH_TOKEN": "x"})
+    env = cluster().environment({"RAY_ADDRESS": "another-cluster:6379", "RAY_AUTH_TOKEN": "x"})
     assert env["RAY_ADDRESS"] == "10.0.0.17:20000"
     assert env["RAY_AUTH_TOKEN_PATH"] == RUN.ray_token and "RAY_AUTH_TOKEN" not in env
 
@@ -73,7 +73,7 @@ def test_a_run_without_ray_has_no_options_and_the_job_s_own_environment() -> Non
     assert "RAY_ADDRESS" not in plain.environment({})
 
 
-def test_the_status_has_the_settings_in_force() -> None:
-    shown = cluster(replace(JOB, nodes=64)).published({"RAY_health_check_timeout_ms": "7"})
+def test_the_status_has_the_effective_settings() -> None:
+    shown = cluster(replace(JOB, nodes=64)).status({"RAY_health_check_timeout_ms": "7"})
     assert shown["dashboard"] == {"host": "n17", "port": 20001}
     assert shown["tuning"]["RAY_health_check_timeout_ms"] == "7"

@@ -1,4 +1,4 @@
-"""How a node is told apart inside Ray."""
+"""Labels and custom resources of a node in Ray."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def test_a_value_that_ray_does_not_take_is_left_out() -> None:
 
 
 def test_the_resources_are_those_that_nemo_rl_looks_for() -> None:
-    assert labels.resources(HEAD, 8, works=True) == {
+    assert labels.resources(HEAD, 8, runs_tasks=True) == {
         "slurm_managed_ray_cluster": 1,
         "topo_rank": 1,
         "worker_units": 8,
         "ray_head": 1,
     }
-    assert labels.resources(WORKER, None, works=True) == {
+    assert labels.resources(WORKER, None, runs_tasks=True) == {
         "slurm_managed_ray_cluster": 1,
         "topo_rank": 4,
         "worker_units": 1,
@@ -64,5 +64,5 @@ def test_the_nvlink_domain_is_the_one_that_all_gpus_are_in(listing: str, domain:
 
 
 def test_a_spare_that_took_a_rank_keeps_its_own_number() -> None:
-    named = labels.labels(NodeFacts(1, "n4", number=3))
+    named = labels.labels(NodeFacts(1, "n4", node_index=3))
     assert (named["muster.io/rank"], named["muster.io/node"]) == ("1", "3")

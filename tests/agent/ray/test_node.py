@@ -1,4 +1,4 @@
-"""A node's part of Ray is stopped at any moment of its tries: everything is ended once, and nothing is left."""
+"""A node's Ray: which releases it accepts, and that a stop at any time leaves no process, port or file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_LOGS = LogCollection(failed=True, after=0.0, seconds=0.0)
 
 
 class Watched:
-    """A node whose starter never gets through the import of Ray; killing it is a failure that is tried again."""
+    """A node whose starter never completes the import of Ray; killing it is a failure that is retried."""
 
     def __init__(self, directory: Path, rank: int = 0, logs: str = "never") -> None:
         (directory / "slow").mkdir()
@@ -35,24 +35,24 @@ class Watched:
         paths = RayPaths(str(directory / "temp" / "ray"), str(directory / "archive"))
         env = {**os.environ, "PYTHONPATH": str(directory / "slow")}
         self.temp = directory / "temp"
-        self.ray = RayNode(options, NodeFacts(rank, "n0", number=0), paths, env, b"token")
+        self.ray = RayNode(options, NodeFacts(rank, "n0", node_index=0), paths, env, b"token")
         self.noted, self.failed = asyncio.Event(), asyncio.Event()
         self.ray.on_note = lambda text: self.noted.set() if "follows" in text else None
         self.ray.on_failure = lambda reason: self.failed.set()
 
     async def fail_once(self) -> None:
-        """Begin the first try, and let it fail."""
+        """Begin the first attempt and let it fail."""
         await self.ray.warm()
-        assert self.ray._trial is not None
-        self.commands = self.ray._trial._commands
-        os.kill(self.ray._trial._starter.pid, signal.SIGKILL)
+        assert self.ray._attempt is not None
+        self.commands = self.ray._attempt._commands
+        os.kill(self.ray._attempt._starter.pid, signal.SIGKILL)
         await self.noted.wait()
 
-    async def first_try_is_over(self) -> None:
+    async def first_attempt_is_over(self) -> None:
         await until(lambda: not (self.temp / "ray.0").exists() and not is_open(self.commands))
 
     async def stop(self) -> None:
-        """Everything must be gone afterwards: the directory, the supervisors (which name it), the ports."""
+        """Stop Ray, and check that directory, supervisors (which name it) and ports are released."""
         await asyncio.wait_for(self.ray.stop(NO_LOGS), BUSY_S)
         assert not self.temp.exists()
         await until(lambda: not self.supervisors())
@@ -71,9 +71,9 @@ def command_line(pid: str) -> str:
         return ""
 
 
-async def until(look: Callable[[], Any]) -> None:
+async def until(condition: Callable[[], Any]) -> None:
     async def watch() -> None:
-        while not look():
+        while not condition():
             await asyncio.sleep(0.01)
 
     await asyncio.wait_for(watch(), BUSY_S)
@@ -89,7 +89,7 @@ def is_open(fd: int) -> bool:
 
 
 def take_number(number: int) -> None:
-    """As the next file or socket of the agent would."""
+    """Occupy the descriptor as the next file or socket of the agent would."""
     assert not is_open(number)
     other = os.open("/dev/null", os.O_RDONLY)
     if other != number:
@@ -105,21 +105,21 @@ async def watched(tmp_path: Path) -> Watched:
 async def test_a_stop_during_the_back_off_closes_no_descriptor_that_has_got_the_same_number(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "BACKOFF_S", LONG_S)
+    monkeypatch.setattr(node, "START_BACKOFF_S", LONG_S)
     await watched.fail_once()
-    await watched.first_try_is_over()
+    await watched.first_attempt_is_over()
     take_number(watched.commands)
     await watched.stop()
     assert is_open(watched.commands)
     os.close(watched.commands)
 
 
-async def test_a_stop_after_a_further_try_could_not_begin_ends_nothing_twice(watched: Watched) -> None:
+async def test_a_stop_after_a_retry_could_not_begin_ends_nothing_twice(watched: Watched) -> None:
     await watched.ray.warm()
-    other = bind(watched.block.block.gcs)  # while the first try has done with looking whether it is free
-    assert other is not None and watched.ray._trial is not None
-    watched.commands = watched.ray._trial._commands
-    os.kill(watched.ray._trial._starter.pid, signal.SIGKILL)
+    other = bind(watched.block.block.gcs)  # the first attempt no longer checks whether it is free
+    assert other is not None and watched.ray._attempt is not None
+    watched.commands = watched.ray._attempt._commands
+    os.kill(watched.ray._attempt._starter.pid, signal.SIGKILL)
     await asyncio.wait_for(watched.failed.wait(), BUSY_S)
     take_number(watched.commands)
     await watched.stop()
@@ -128,7 +128,7 @@ async def test_a_stop_after_a_further_try_could_not_begin_ends_nothing_twice(wat
     other.close()
 
 
-async def test_a_stop_while_a_failed_try_waits_for_its_turn_to_keep_logs_does_not_wait_with_it(tmp_path: Path) -> None:
+async def test_a_stop_while_a_failed_attempt_waits_for_its_turn_to_keep_logs_does_not_wait(tmp_path: Path) -> None:
     watched = Watched(tmp_path, rank=int(LONG_S / GROUP_PAUSE_S) * GROUP_NODES, logs="always")
     await watched.fail_once()
     await until(lambda: not is_open(watched.commands) and not watched.supervisors())
@@ -136,7 +136,7 @@ async def test_a_stop_while_a_failed_try_waits_for_its_turn_to_keep_logs_does_no
     await watched.stop()
 
 
-async def test_a_stop_while_a_further_try_begins_leaves_no_supervisor(
+async def test_a_stop_while_a_retry_begins_leaves_no_supervisor(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began = asyncio.Event()
@@ -145,19 +145,42 @@ async def test_a_stop_while_a_further_try_begins_leaves_no_supervisor(
         asyncio.get_running_loop().call_soon(began.set)  # when its supervisor is being started
         return take_block(*args, **options)
 
-    monkeypatch.setattr(node, "BACKOFF_S", 0.0)
+    monkeypatch.setattr(node, "START_BACKOFF_S", 0.0)
     await watched.fail_once()
     monkeypatch.setattr(node, "take_block", take)
     await asyncio.wait_for(began.wait(), BUSY_S)
     await watched.stop()
 
 
-async def test_a_stop_can_be_asked_for_again(watched: Watched) -> None:
+async def test_a_stop_can_be_repeated(watched: Watched) -> None:
     await watched.ray.warm()
-    assert watched.ray._trial is not None
-    number = watched.ray._trial._commands
+    assert watched.ray._attempt is not None
+    number = watched.ray._attempt._commands
     await watched.stop()
     take_number(number)
     await watched.stop()
     assert is_open(number)
     os.close(number)
+
+
+@pytest.mark.parametrize(
+    ("version", "required", "rank", "refused", "warned"),
+    [
+        ("2.46.0", False, 0, False, True),
+        ("2.51.2", False, 0, False, True),
+        ("2.51.2", False, 7, False, False),  # the first node has said it for all
+        ("2.51.2", True, 7, True, False),
+        ("2.52.0", True, 0, False, False),
+        ("3.0.0.dev0", True, 0, False, False),
+    ],
+)
+async def test_a_ray_without_tokens_is_warned_about_once_and_refused_where_they_are_required(
+    version: str, required: bool, rank: int, refused: bool, warned: bool
+) -> None:
+    options = RayOptions(cpus=1, gpus=None, dashboard=False, nodes=8, local=True, require_auth=required)
+    ray = RayNode(options, NodeFacts(rank, "n"), RayPaths("/tmp/muster-x/0", "/runs/x"), {}, b"token")
+    notes: list[str] = []
+    ray.on_note = notes.append
+    why = ray._check_version(version)
+    assert (why is not None and "--require-auth" in why) == refused
+    assert bool(notes) == warned

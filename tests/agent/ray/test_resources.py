@@ -1,4 +1,4 @@
-"""What a step really has on a node, and what of it Ray is told."""
+"""Resources of a step on a node, and the part declared to Ray."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from muster.agent.ray import resources
 from muster.agent.ray.resources import (
     MB,
-    Mismatch,
     NodeResources,
+    ResourceMismatch,
     ResourceShare,
     memory_limit,
     requested_gpus,
@@ -42,26 +42,26 @@ def test_virtual_nodes_of_one_machine_divide_its_memory() -> None:
     )
 
 
-def test_a_store_that_the_user_chose_is_taken_and_one_that_does_not_fit_is_told_of() -> None:
+def test_a_store_that_the_user_chose_is_used_and_one_that_does_not_fit_is_warned_about() -> None:
     chosen = share(replace(FOUND, shm_free=64 * MB), None, None, 5 * GB)
     assert chosen.store == 5 * GB
-    assert "64 MB free" in (resources.complaint(replace(FOUND, shm_free=64 * MB), chosen) or "")
-    assert resources.complaint(FOUND, chosen) is None
+    assert "64 MB free" in (resources.object_store_warning(replace(FOUND, shm_free=64 * MB), chosen) or "")
+    assert resources.object_store_warning(FOUND, chosen) is None
 
 
 def test_fewer_cpus_than_asked_for_are_refused_with_both_figures() -> None:
-    with pytest.raises(Mismatch, match="may use 8 CPUs, 16 were asked for"):
+    with pytest.raises(ResourceMismatch, match="may use 8 CPUs, 16 were asked for"):
         share(FOUND, 16, None, None)
     assert share(FOUND, 4, None, None).cpus == 4
 
 
-def test_cpus_that_slurm_declares_without_confining_anybody_are_believed() -> None:
+def test_cpus_that_slurm_declares_without_confinement_are_believed() -> None:
     assert share(replace(FOUND, cpus=2, confined=False), 8, None, None).cpus == 8
 
 
 @pytest.mark.parametrize("found", [0, 2, 8])
 def test_another_number_of_gpus_than_asked_for_is_refused_with_both_figures(found: int) -> None:
-    with pytest.raises(Mismatch, match=f"has {found} GPUs, 4 were asked for"):
+    with pytest.raises(ResourceMismatch, match=f"has {found} GPUs, 4 were asked for"):
         share(replace(FOUND, gpus=found), None, 4, None)
     assert share(FOUND, None, 4, None).gpus == 4
 

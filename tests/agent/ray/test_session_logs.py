@@ -1,4 +1,4 @@
-"""Ray's logs as one archive: the ends of all within a bound, whole or not at all."""
+"""The archive of Ray's logs: tails of all logs within a size limit, written atomically."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.agent.ray.session_logs import LEAST_TAIL, Keep, choose, collect, wanted
+from muster.agent.ray.session_logs import MIN_TAIL_BYTES, ArchiveOptions, archive_logs, choose_tails, should_keep
 
 MB = 1024**2
 SIZES = st.lists(st.integers(0, 3 * MB), max_size=60)
 
 
-def kept(sizes: list[int], most: int) -> list[int]:
-    """How much is chosen of logs of these sizes; those left out do not appear."""
+def kept(sizes: list[int], max_bytes: int) -> list[int]:
+    """Return how many bytes are kept of logs of these sizes, without those left out."""
     named = [(str(number), size) for number, size in enumerate(sizes)]
-    return [sizes[int(name)] - offset for name, offset in choose(named, most)]
+    return [sizes[int(name)] - offset for name, offset in choose_tails(named, max_bytes)]
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def kept(sizes: list[int], most: int) -> list[int]:
     ],
 )
 def test_when_logs_are_kept(policy: str, failed: bool, keeps: bool) -> None:
-    assert wanted(policy, failed) is keeps
+    assert should_keep(policy, failed) is keeps
 
 
 def test_logs_within_the_bound_are_whole_and_empty_ones_left_out() -> None:
-    assert choose([("raylet.out", 1000), ("raylet.err", 0), ("worker", MB)], 8 * MB) == [
+    assert choose_tails([("raylet.out", 1000), ("raylet.err", 0), ("worker", MB)], 8 * MB) == [
         ("raylet.out", 0),
         ("worker", 0),
     ]
@@ -62,15 +62,15 @@ def test_long_logs_share_what_the_short_ones_leave() -> None:
 def test_where_there_are_too_many_the_first_have_a_useful_piece_each() -> None:
     pieces = kept([1 * MB] * 1000, 256 * 1024)
     assert 20 < len(pieces) < 64
-    assert all(piece >= LEAST_TAIL for piece in pieces)
+    assert all(piece >= MIN_TAIL_BYTES for piece in pieces)
 
 
 @given(SIZES, st.integers(1, 4 * MB))
-def test_what_is_chosen_stays_within_the_bound_and_each_log(sizes: list[int], most: int) -> None:
-    pieces = kept(sizes, most)
-    assert sum(pieces) <= most
+def test_what_is_chosen_stays_within_the_bound_and_each_log(sizes: list[int], max_bytes: int) -> None:
+    pieces = kept(sizes, max_bytes)
+    assert sum(pieces) <= max_bytes
     named = [(str(number), size) for number, size in enumerate(sizes)]
-    assert all(0 <= offset < sizes[int(name)] for name, offset in choose(named, most))
+    assert all(0 <= offset < sizes[int(name)] for name, offset in choose_tails(named, max_bytes))
 
 
 MakeLogs = Callable[[dict[str, bytes]], str]
@@ -96,7 +96,7 @@ def members(archive: Path) -> dict[str, bytes]:
 def test_an_archive_holds_the_logs_under_the_nodes_name_for_the_owner_alone(tmp_path: Path, logs: MakeLogs) -> None:
     directory = logs({"raylet.out": b"up\n", "events/event.log": b"{}\n"})
     os.symlink("/etc/passwd", os.path.join(directory, "elsewhere"))
-    collect(directory, Keep(str(tmp_path / "kept" / "n1"), MB))
+    archive_logs(directory, ArchiveOptions(str(tmp_path / "kept" / "n1"), MB))
     (archive,) = (tmp_path / "kept").iterdir()
     assert members(archive) == {"n1/raylet.out": b"up\n", "n1/events/event.log": b"{}\n"}
     assert archive.name == "n1.tar.gz" and archive.stat().st_mode & 0o777 == 0o600
@@ -104,22 +104,22 @@ def test_an_archive_holds_the_logs_under_the_nodes_name_for_the_owner_alone(tmp_
 
 def test_of_a_long_log_the_end_is_kept_and_says_so(tmp_path: Path, logs: MakeLogs) -> None:
     text = b"".join(b"line %d\n" % number for number in range(100_000))
-    collect(logs({"gcs_server.out": text}), Keep(str(tmp_path / "n1"), 100_000))
+    archive_logs(logs({"gcs_server.out": text}), ArchiveOptions(str(tmp_path / "n1"), 100_000))
     end = members(tmp_path / "n1.tar.gz")["n1/gcs_server.out"]
     first, _, rest = end.partition(b"\n")
     assert first == b"[muster: the first %d bytes are left out]" % (len(text) - len(rest))
     assert text.endswith(rest) and len(rest) > 70_000
 
 
-@pytest.mark.parametrize("most", [32 * 1024, 300_000, 2 * MB])
+@pytest.mark.parametrize("max_bytes", [32 * 1024, 300_000, 2 * MB])
 def test_an_archive_stays_within_the_bound_even_if_nothing_in_it_compresses(
-    tmp_path: Path, logs: MakeLogs, most: int
+    tmp_path: Path, logs: MakeLogs, max_bytes: int
 ) -> None:
-    noise = random.Random(most)
+    noise = random.Random(max_bytes)
     name = "python-core-worker-" + 100 * "x"
     directory = logs({f"{name}-{n}.log": noise.randbytes(noise.choice([10, 5_000, MB // 4])) for n in range(40)})
-    collect(directory, Keep(str(tmp_path / "n1"), most))
-    assert 0 < (tmp_path / "n1.tar.gz").stat().st_size <= most
+    archive_logs(directory, ArchiveOptions(str(tmp_path / "n1"), max_bytes))
+    assert 0 < (tmp_path / "n1.tar.gz").stat().st_size <= max_bytes
 
 
 def test_where_there_is_no_time_for_all_the_daemons_go_first(tmp_path: Path, logs: MakeLogs) -> None:
@@ -127,17 +127,17 @@ def test_where_there_is_no_time_for_all_the_daemons_go_first(tmp_path: Path, log
     directory = logs({**contents, "gcs_server.out": b"gcs", "raylet.out": b"raylet"})
     for daemon in ("gcs_server.out", "raylet.out"):
         os.utime(os.path.join(directory, daemon), (0, 0))
-    collect(directory, Keep(str(tmp_path / "n1"), 32 * 1024))
+    archive_logs(directory, ArchiveOptions(str(tmp_path / "n1"), 32 * 1024))
     assert list(members(tmp_path / "n1.tar.gz"))[:2] == ["n1/gcs_server.out", "n1/raylet.out"]
 
 
 def test_without_logs_there_is_no_archive(tmp_path: Path) -> None:
-    collect(str(tmp_path / "no-such-session"), Keep(str(tmp_path / "kept" / "n1"), MB))
+    archive_logs(str(tmp_path / "no-such-session"), ArchiveOptions(str(tmp_path / "kept" / "n1"), MB))
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small filesystem needs root")
-def test_a_full_disk_costs_the_archive_alone_and_leaves_nothing_of_it(
+def test_on_a_full_disk_there_is_no_archive_and_no_partial_file(
     tmp_path: Path, logs: MakeLogs, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = logs({"raylet.out": random.Random(1).randbytes(2 * MB)})
@@ -145,7 +145,7 @@ def test_a_full_disk_costs_the_archive_alone_and_leaves_nothing_of_it(
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", str(small)], check=True)
     try:
-        collect(directory, Keep(str(small / "n1"), 8 * MB))
+        archive_logs(directory, ArchiveOptions(str(small / "n1"), 8 * MB))
         assert not list(small.iterdir())
     finally:
         subprocess.run(["umount", str(small)], check=True)

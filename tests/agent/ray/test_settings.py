@@ -1,4 +1,4 @@
-"""What a Ray node is started with: directory, ports, arguments, environment."""
+"""Directory, arguments and environment of a Ray node."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def flags(arguments: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in (argument.partition("=") for argument in arguments)}
 
 
-def common(rank: int = 1, share: ResourceShare = SHARE, works: bool = True) -> dict[str, str]:
+def common(rank: int = 1, share: ResourceShare = SHARE, runs_tasks: bool = True) -> dict[str, str]:
     facts = NodeFacts(rank, f"n{rank}")
-    return flags(settings.start_arguments(facts, share, works, "10.0.0.1", "/tmp/muster-x/0.0.1"))
+    return flags(settings.start_arguments(facts, share, runs_tasks, "10.0.0.1", "/tmp/muster-x/0.0.1"))
 
 
 # -- the temporary directory ------------------------------------------------------------------------------------
@@ -107,8 +107,8 @@ def test_memory_is_told_only_where_the_step_has_less_than_the_machine() -> None:
 
 def test_a_dedicated_head_has_nothing_that_a_task_could_ask_for() -> None:
     options = replace(OPTIONS, dedicated_head=True)
-    assert (options.works(0), options.works(1)) == (False, True)
-    head = common(0, replace(SHARE, gpus=4), works=False)
+    assert (options.runs_tasks(0), options.runs_tasks(1)) == (False, True)
+    head = common(0, replace(SHARE, gpus=4), runs_tasks=False)
     assert (head["--num-cpus"], head["--num-gpus"]) == ("0", "0")
     assert "worker_units" not in json.loads(head["--resources"])
 

@@ -1,10 +1,10 @@
-"""What the starter refuses before `ray start` would hang."""
+"""Arguments that the starter refuses, since `ray start` would hang."""
 
 from __future__ import annotations
 
 import pytest
 
-from muster.agent.ray.starter import refusal
+from muster.agent.ray.starter import refusal_reason
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from muster.agent.ray.starter import refusal
 def test_a_ray_that_knows_no_ipv6_is_refused_such_an_address_by_both_names(
     version: str, address: str, refused: bool
 ) -> None:
-    reason = refusal(version, ["--head", f"--node-ip-address={address}", "--labels=a:b"])
+    reason = refusal_reason(version, ["--head", f"--node-ip-address={address}", "--labels=a:b"])
     assert (reason is not None) == refused
     if reason:
         assert f"Ray {version}" in reason and address in reason

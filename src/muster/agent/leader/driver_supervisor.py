@@ -136,7 +136,7 @@ class DriverSupervisor:
     def on_head_address(self, address: str, dashboard: int | None) -> None:
         cluster = self.cluster
         cluster.address, cluster.dashboard = address, dashboard
-        self._context.publisher.head_ready(cluster.published(self.environment({})), cluster.dashboard_line())
+        self._context.publisher.head_ready(cluster.status(self.environment({})), cluster.dashboard_line())
 
     def on_node_lost(self, rank: int, last_heard: float) -> None:
         """Note when the node's gang processes are fenced: they may run until then, and the next gang waits for it."""

@@ -1,5 +1,5 @@
-"""How a Ray head or worker is started, watched and ended on one node. Standard library only."""
+"""Start, supervision and end of a Ray head or worker on one node. Standard library only."""
 
-from muster.agent.ray.node import RayNode, RayPaths, StartOrder
+from muster.agent.ray.node import RayNode, RayPaths, RayStartRequest
 
-__all__ = ["RayNode", "RayPaths", "StartOrder"]
+__all__ = ["RayNode", "RayPaths", "RayStartRequest"]

@@ -1,4 +1,4 @@
-"""The run's Ray cluster: which options every node gets, where it is, and what a driver finds in its environment."""
+"""The run's Ray cluster as the leader knows it: options of each node, address, environment of drivers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from muster.agent.job import Identity, Job
 from muster.agent.ray import settings
 from muster.agent.ray.resources import probe, requested_gpus
-from muster.agent.ray.tuning import defaults, in_force
+from muster.agent.ray.tuning import defaults, effective_settings
 from muster.rundir.node_groups import GROUP_VARIABLE, group_of
 
-DASHBOARD_HERE = 8265  # the port at the user's end of the tunnel: Ray's own, which people know
+TUNNEL_PORT = 8265  # of the dashboard on the user's machine: Ray's default, which users know
 
 
 class RayCluster:
-    """Empty until the head has an address."""
+    """`address` is None until the head has one."""
 
     def __init__(self, identity: Identity, job: Job) -> None:
         self._identity, self._job = identity, job
@@ -24,7 +24,7 @@ class RayCluster:
         self.dashboard: int | None = None
 
     def options(self, rank: int) -> dict[str, Any] | None:
-        """For this node's agent; None in a run without Ray."""
+        """Return the options for this node's agent (see RayOptions); None in a run without Ray."""
         job, group = self._job, group_of(rank, self._job.groups)
         if not job.ray:
             return None
@@ -46,9 +46,9 @@ class RayCluster:
         }
 
     def environment(self, base: Mapping[str, str], processes: int = 1) -> dict[str, str]:
-        """What the driver, every guest and every shell on the cluster find, on top of the job's own variables.
+        """Return the environment of the driver, guests and shells; `base` holds the job's variables.
 
-        The node's CPUs are divided among so many processes. Ray itself sets OMP_NUM_THREADS for tasks, by their CPUs.
+        OMP_NUM_THREADS divides the node's CPUs by `processes`. Ray itself sets it for tasks, by their CPUs.
         """
         group = group_of(self._identity.rank, self._job.groups)
         cpus = (group or self._job).cpus_per_node or probe(base).cpus
@@ -62,19 +62,19 @@ class RayCluster:
         tuning = defaults(self._job.nodes, self._job.large_from)
         return {**settings.environment(base, self._identity.run.ray_token, tuning), "RAY_ADDRESS": self.address}
 
-    def published(self, base: Mapping[str, str]) -> dict[str, Any]:
-        """For the status: where it is, and the settings in force."""
-        tuning = in_force(base, self._job.nodes, self._job.large_from)
+    def status(self, base: Mapping[str, str]) -> dict[str, Any]:
+        """Return the cluster's part of the status: addresses and effective settings."""
+        tuning = effective_settings(base, self._job.nodes, self._job.large_from)
         board = {"host": self._identity.host, "port": self.dashboard} if self.dashboard is not None else None
         return {"address": self.address, "dashboard": board, "tuning": tuning}
 
     def dashboard_line(self) -> str | None:
-        """What to type on one's own machine to see the dashboard, which listens on the head's loopback alone."""
+        """Return the line with which users open the dashboard, which listens only on the head's loopback."""
         if self.dashboard is None:
             return None
         if self._identity.local:
             return f"dashboard: http://127.0.0.1:{self.dashboard}"
         login = os.environ.get("SLURM_SUBMIT_HOST")
         jump = f"-J {login} " if login and login != self._identity.host else ""
-        tunnel = f"ssh -N {jump}-L {DASHBOARD_HERE}:127.0.0.1:{self.dashboard} {self._identity.host}"
-        return f"dashboard: {tunnel}   then http://localhost:{DASHBOARD_HERE}"
+        tunnel = f"ssh -N {jump}-L {TUNNEL_PORT}:127.0.0.1:{self.dashboard} {self._identity.host}"
+        return f"dashboard: {tunnel}   then http://localhost:{TUNNEL_PORT}"

@@ -1,9 +1,8 @@
-"""How a node is told apart inside Ray: its labels, and the custom resources that known drivers look for.
+"""Labels and custom resources of a node in Ray.
 
-NeMo-RL's driver starts a cluster of its own unless it finds `slurm_managed_ray_cluster`; it orders nodes by
-`topo_rank`, keeps groups inside an `nvlink_domain_<uuid>`, counts `worker_units`, and finds the head by `ray_head`.
-NeMo Curator looks for the label `ray.io/node-type`, which `ray start` does not let one set: that goes through a
-variable of Ray's.
+NeMo-RL's driver starts another cluster unless it finds `slurm_managed_ray_cluster`; it orders nodes by `topo_rank`,
+keeps groups inside an `nvlink_domain_<uuid>`, counts `worker_units`, and finds the head by `ray_head`. NeMo Curator
+reads the label `ray.io/node-type`, which only an environment variable can set, not `ray start`.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from muster.agent.ray.starter import NODE_LABEL, RANK_LABEL
 from muster.rundir import node_groups
 
 NODE_TYPE_VARIABLE = "RAY_OVERRIDE_LABELS"
-SMI_TIMEOUT_S = 20.0
+NVIDIA_SMI_TIMEOUT_S = 20.0
 _VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _CLUSTER_UUID = re.compile(r"ClusterUUID\s*:\s*([0-9a-fA-F-]+)")
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What tells this node from others."""
+    """Identity and position of a node."""
 
     rank: int
     host: str
     topology: str = ""  # Slurm's address of the node in the network: "spine1.leaf3.node17"
     nvlink_domain: str | None = None
-    group: str | None = None  # of unlike nodes, this one's
-    domain: str = ""  # where nodes are nearest to each other: the NVLink domain, a leaf switch, a block
-    number: int | None = None  # in the allocation, where it is not the rank: a spare takes the rank of another node
+    group: str | None = None  # in a job with node groups
+    domain: str = ""  # the smallest topology domain: NVLink domain, leaf switch or block
+    node_index: int | None = None  # in the allocation, if it differs from the rank: a spare takes another node's rank
 
     @property
     def head(self) -> bool:
@@ -42,10 +41,10 @@ class NodeFacts:
 
 
 def labels(facts: NodeFacts) -> dict[str, str]:
-    """Those whose value Ray does not allow are left out."""
+    """Return the node's labels, without those whose value Ray does not allow."""
     wanted = {
         RANK_LABEL: str(facts.rank),
-        NODE_LABEL: str(facts.rank if facts.number is None else facts.number),
+        NODE_LABEL: str(facts.rank if facts.node_index is None else facts.node_index),
         "muster.io/role": "head" if facts.head else "worker",
         "muster.io/host": facts.host,
         "muster.io/topology": facts.topology,
@@ -57,14 +56,14 @@ def labels(facts: NodeFacts) -> dict[str, str]:
 
 
 def node_type(facts: NodeFacts) -> str:
-    """The value of NODE_TYPE_VARIABLE."""
+    """Return the value of NODE_TYPE_VARIABLE."""
     return json.dumps({"ray.io/node-type": "head" if facts.head else "worker"})
 
 
-def resources(facts: NodeFacts, gpus: int | None, works: bool) -> dict[str, int]:
-    """Custom resources; `works` is false for a head that no task is to run on."""
+def resources(facts: NodeFacts, gpus: int | None, runs_tasks: bool) -> dict[str, int]:
+    """Return the node's custom resources; `runs_tasks` is false for a dedicated head."""
     named = {"slurm_managed_ray_cluster": 1, "topo_rank": topology_rank(facts)}
-    if works:
+    if runs_tasks:
         named["worker_units"] = gpus or 1
     if facts.head:
         named["ray_head"] = 1
@@ -76,9 +75,9 @@ def resources(facts: NodeFacts, gpus: int | None, works: bool) -> dict[str, int]
 
 
 def topology_rank(facts: NodeFacts) -> int:
-    """A number that sorts nodes so that near ones stand together: from the network's address, else the node's number.
+    """Return a number that sorts nodes by network position; without a topology, the rank + 1.
 
-    Counted from 1, since Ray drops a resource of which there is none.
+    It is at least 1, since Ray drops a resource of amount 0.
 
     >>> topology_rank(NodeFacts(0, "n17", "spine1.leaf3.n17"))
     100030017
@@ -90,18 +89,20 @@ def topology_rank(facts: NodeFacts) -> int:
 
 
 def probe_nvlink_domain(env: Mapping[str, str]) -> str | None:
-    """The fabric this node's GPUs are part of; asking takes seconds on a node with many."""
+    """Return the NVLink domain of this node's GPUs. nvidia-smi takes seconds on a node with many GPUs."""
     program = shutil.which("nvidia-smi", path=env.get("PATH"))
     if program is None:
         return None
     try:
-        done = subprocess.run([program, "-q"], capture_output=True, text=True, timeout=SMI_TIMEOUT_S, env=dict(env))
+        done = subprocess.run(
+            [program, "-q"], capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S, env=dict(env)
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return nvlink_domain(done.stdout)
 
 
 def nvlink_domain(listing: str) -> str | None:
-    """From `nvidia-smi -q`: all GPUs' ClusterUUID, if they are in one that is not all zeros."""
+    """Return the ClusterUUID in the output of `nvidia-smi -q`, if all GPUs have the same and it is not zero."""
     found = {uuid.lower() for uuid in _CLUSTER_UUID.findall(listing) if set(uuid) - set("0-")}
     return found.pop() if len(found) == 1 else None

@@ -1,7 +1,7 @@
-"""What this step really has on this node: counted inside it, compared with what was asked for, handed to Ray.
+"""Resources of the step on this node: counted, compared with the request, declared to Ray.
 
-Ray by itself counts the whole machine: all CPUs, all memory. What a job may use is less, and a node that has less than
-was asked for is better refused by name than found out by a driver that waits for resources that never come.
+Ray counts the whole machine, but a job may use only a part of it. A node with less than requested is refused with a
+message; otherwise a driver would wait forever for the missing resources.
 """
 
 from __future__ import annotations
@@ -13,57 +13,59 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 MB = 1024 * 1024
-SMALLEST_STORE = 80 * MB  # Ray refuses less than about 75
-LARGEST_STORE = 200 * 1024 * MB  # as Ray's own default
-LARGEST_LOCAL_STORE = 2048 * MB  # where virtual nodes share one machine
+MIN_STORE_BYTES = 80 * MB  # Ray refuses less than about 75 MB
+MAX_STORE_BYTES = 200 * 1024 * MB  # as Ray's own default
+MAX_LOCAL_STORE_BYTES = 2048 * MB  # where virtual nodes share one machine
 STORE_SHARE = 0.3  # of the memory, as Ray does
-SHM_SHARE = 0.9  # of what is free: the rest is for others, NCCL for one
+SHM_SHARE = 0.9  # of the free shared memory: the rest is for others, such as NCCL
 
 
-class Mismatch(ValueError):
-    """The node does not have what was asked for."""
+class ResourceMismatch(ValueError):
+    """The node has less than the job requested."""
 
 
 @dataclass(frozen=True)
 class NodeResources:
-    """What a look around this step found; None where nothing tells."""
+    """Resources found on this node; None: unknown."""
 
     cpus: int
-    confined: bool  # whether the CPUs are a limit that somebody set: Slurm, or an affinity
+    confined: bool  # whether Slurm or an affinity mask limits the CPUs
     gpus: int | None
     memory: int  # bytes this step may use
     memory_limited: bool  # whether that is less than the machine's
-    shm_free: int
+    shm_free: int  # bytes
 
 
 @dataclass(frozen=True)
 class ResourceShare:
-    """What this node's part of Ray declares."""
+    """Resources that this node declares to Ray."""
 
     cpus: int
-    gpus: int | None  # None: let Ray count
-    store: int
-    memory: int | None  # None: let Ray decide from what is free
+    gpus: int | None  # None: Ray counts
+    store: int  # bytes of the object store
+    memory: int | None  # bytes; None: Ray uses the free memory
 
 
 def share(found: NodeResources, cpus: int | None, gpus: int | None, store: int | None, parts: int = 1) -> ResourceShare:
-    """What to declare, given what was asked for; Mismatch where less is there. `parts` virtual nodes share a machine.
+    """Return the resources to declare; raise ResourceMismatch if there are less than requested.
 
-    >>> share(Found(8, False, 2, 64 << 30, True, 100 << 30), None, 2, None)
-    Share(cpus=8, gpus=2, store=20615843020, memory=48103633716)
+    `cpus`, `gpus` and `store` (bytes) are the job's requests; `parts` virtual nodes share the machine.
+
+    >>> share(NodeResources(8, False, 2, 64 << 30, True, 100 << 30), None, 2, None)
+    ResourceShare(cpus=8, gpus=2, store=20615843020, memory=48103633716)
     """
     local = parts > 1
     if cpus is not None and found.confined and found.cpus < cpus:
-        raise Mismatch(f"this step may use {found.cpus} CPUs, {cpus} were asked for (see --cpus-per-node)")
+        raise ResourceMismatch(f"this step may use {found.cpus} CPUs, {cpus} were asked for (see --cpus-per-node)")
     if gpus is not None and found.gpus is not None and found.gpus != gpus:
-        raise Mismatch(f"this step has {found.gpus} GPUs, {gpus} were asked for (see --gpus-per-node, --gres)")
+        raise ResourceMismatch(f"this step has {found.gpus} GPUs, {gpus} were asked for (see --gpus-per-node, --gres)")
     memory = found.memory // parts
-    chosen = store if store is not None else _store(memory, found.shm_free // parts, local)
+    chosen = store if store is not None else _default_store(memory, found.shm_free // parts, local)
     return ResourceShare(cpus or found.cpus, gpus, chosen, memory - chosen if found.memory_limited else None)
 
 
-def complaint(found: NodeResources, chosen: ResourceShare) -> str | None:
-    """Ray puts an object store that does not fit into shared memory on the disk: it works, slowly."""
+def object_store_warning(found: NodeResources, chosen: ResourceShare) -> str | None:
+    """Return a warning if the object store does not fit into shared memory: Ray then uses a slow disk."""
     if chosen.store <= found.shm_free:
         return None
     return (
@@ -72,13 +74,13 @@ def complaint(found: NodeResources, chosen: ResourceShare) -> str | None:
     )
 
 
-def _store(memory: int, shm_free: int, local: bool) -> int:
-    most = LARGEST_LOCAL_STORE if local else LARGEST_STORE
-    return max(SMALLEST_STORE, int(min(memory * STORE_SHARE, shm_free * SHM_SHARE, most)))
+def _default_store(memory: int, shm_free: int, local: bool) -> int:
+    most = MAX_LOCAL_STORE_BYTES if local else MAX_STORE_BYTES
+    return max(MIN_STORE_BYTES, int(min(memory * STORE_SHARE, shm_free * SHM_SHARE, most)))
 
 
 def requested_gpus(gpus_per_node: int | None, gres: str | None) -> int | None:
-    """GPUs of a node as the job asked for them, by either way.
+    """Return the number of GPUs per node that the job requested with either option.
 
     >>> requested_gpus(None, "gpu:a100:4,nvme:1")
     4
@@ -91,7 +93,7 @@ def requested_gpus(gpus_per_node: int | None, gres: str | None) -> int | None:
 
 
 def probe(env: Mapping[str, str]) -> NodeResources:
-    """Look around. The environment is the step's own, in which Slurm tells what it gave."""
+    """Count this node's resources. `env` is the step's environment, with Slurm's variables."""
     affinity, machine = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     given = env.get("SLURM_CPUS_ON_NODE", "")
     narrowed = affinity < machine
@@ -107,7 +109,7 @@ def probe(env: Mapping[str, str]) -> NodeResources:
 
 
 def visible_gpus(env: Mapping[str, str]) -> int | None:
-    """GPUs that processes of this step will see: by the variable that restricts them, else by their device files."""
+    """Return the number of GPUs visible to this step: from the restricting variable, else from the device files."""
     for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         if name in env:
             return len([word for word in env[name].split(",") if word and word not in ("-1", "NoDevFiles")])
@@ -116,7 +118,7 @@ def visible_gpus(env: Mapping[str, str]) -> int | None:
 
 
 def memory_limit(env: Mapping[str, str], root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int:
-    """The least of the limits on this process: its cgroup and those above it, and what Slurm says. Huge if none."""
+    """Return the smallest memory limit in bytes, of the cgroups of this process and of Slurm; 2**62 without a limit."""
     limits = [1 << 62]
     for key in ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"):
         if env.get(key, "").isdigit() and int(env[key]) > 0:
@@ -133,7 +135,7 @@ def memory_limit(env: Mapping[str, str], root: str = "/sys/fs/cgroup", own: str 
 
 
 def _cgroup_files(root: str, own: str) -> list[str]:
-    """The limit files of this process's cgroup and of every one above it, in either version of cgroups."""
+    """Return the limit files of this process's cgroup and its ancestors, for cgroups v1 and v2."""
     files = []
     try:
         with open(own, encoding="utf-8") as file:

@@ -1,7 +1,7 @@
-"""Ray's session logs of one node as one archive, of bounded size: of longer logs the ends are kept.
+"""Archive of one node's Ray session logs, of bounded size: of long logs only the end is kept.
 
-It is written straight to its place, in large pieces, and renamed when it is whole: one file and a handful of
-operations on the shared filesystem, whatever Ray wrote. Nothing here may fail the run.
+It is written directly to the run directory, in large pieces, and renamed when complete: one file and few operations on
+the shared filesystem. A failure here never fails the run.
 """
 
 from __future__ import annotations
@@ -22,56 +22,57 @@ from muster.rundir.paths import RAY_LOGS_SUFFIX
 logger = logging.getLogger(__name__)
 
 
-LEAST_TAIL = 4096  # less of a log would tell nothing
-PER_LOG = 2304  # what one more member adds at most: its headers, padding, and the line about what was left out
-PER_ARCHIVE = 16384  # the archive's own end, and what compression adds to what does not compress
-WRITE_SIZE = 1 << 20
-DAEMONS = ("gcs_server", "raylet")  # their logs go first where there is no room or time for all
+MIN_TAIL_BYTES = 4096  # less of a log is useless
+MEMBER_OVERHEAD_BYTES = 2304  # per log at most: headers, padding, and the line about the omitted part
+ARCHIVE_OVERHEAD_BYTES = 16384  # the end of the archive, and the growth of incompressible data by compression
+WRITE_BUFFER_BYTES = 1 << 20
+DAEMONS = ("gcs_server", "raylet")  # their logs come first, in case there is no room or time for all
 
 
 @dataclass(frozen=True)
-class Keep:
-    """Where the archive goes (without its ending), how large it may be, and when it may be written."""
+class ArchiveOptions:
+    """Path (without suffix), maximum size and timing of the archive."""
 
     path: str
-    most: int
-    after: float = 0.0  # seconds from the moment Ray is gone, so that not all nodes write at once
-    seconds: float = 10.0  # until which no more is begun
+    max_bytes: int
+    after: float = 0.0  # seconds to wait after Ray has ended, so that not all nodes write at once
+    seconds: float = 10.0  # after which no further log is added
 
 
-def wanted(policy: str, failed: bool) -> bool:
-    """--ray-logs always | on-failure | never."""
+def should_keep(policy: str, failed: bool) -> bool:
+    """Return whether logs are kept, by --ray-logs always | on-failure | never."""
     return policy == "always" or (policy == "on-failure" and failed)
 
 
-def choose(logs: Sequence[tuple[str, int]], most: int) -> list[tuple[str, int]]:
-    """Of (path, size) the (path, offset) to keep from: an archive of these has at most `most` bytes, however they pack.
+def choose_tails(logs: Sequence[tuple[str, int]], max_bytes: int) -> list[tuple[str, int]]:
+    """Return (path, offset) of the part of each log (path, size) to keep.
 
-    Every log gets the same share; what a short one leaves of it the longer ones have. Empty ones are left out, and
-    the last of the list where there are too many for a useful piece of each.
+    The archive has at most `max_bytes`, even if nothing compresses. Every log gets the same share; longer logs also get
+    what shorter ones do not need. Empty logs are omitted, and the last ones if there are too many for a useful tail of
+    each.
     """
-    left = most - most // 512 - PER_ARCHIVE
-    logs = [(path, size) for path, size in logs if size][: max(0, left // (LEAST_TAIL + PER_LOG))]
+    left = max_bytes - max_bytes // 512 - ARCHIVE_OVERHEAD_BYTES
+    logs = [(path, size) for path, size in logs if size][: max(0, left // (MIN_TAIL_BYTES + MEMBER_OVERHEAD_BYTES))]
     kept: dict[str, int] = {}
     for position, (path, size) in enumerate(sorted(logs, key=lambda log: log[1])):
-        kept[path] = min(size, left // (len(logs) - position) - PER_LOG)
-        left -= kept[path] + PER_LOG
+        kept[path] = min(size, left // (len(logs) - position) - MEMBER_OVERHEAD_BYTES)
+        left -= kept[path] + MEMBER_OVERHEAD_BYTES
     return [(path, size - kept[path]) for path, size in logs]
 
 
-def collect(directory: str, keep: Keep) -> None:
-    """Archive the logs in this directory; a full disk or lack of time costs the archive, never more."""
-    until = time.monotonic() + keep.seconds
+def archive_logs(directory: str, options: ArchiveOptions) -> None:
+    """Archive the logs in this directory; a full disk or lack of time only affects the archive."""
+    until = time.monotonic() + options.seconds
     try:
-        chosen = choose(_found(directory), keep.most)
+        chosen = choose_tails(_list_logs(directory), options.max_bytes)
         if chosen:
-            _write(directory, chosen, keep.path, until)
+            _write(directory, chosen, options.path, until)
     except (OSError, tarfile.TarError) as error:
         logger.warning("Ray's logs could not be kept: %s", error)
 
 
-def _found(directory: str) -> list[tuple[str, int]]:
-    """Regular files below it, the daemons' first, then the last written first: those tell of the end."""
+def _list_logs(directory: str) -> list[tuple[str, int]]:
+    """Return path and size of the regular files: the daemons' first, then the most recently written."""
     files: list[tuple[bool, float, str, int]] = []
     for root, _, names in os.walk(directory):
         for name in names:
@@ -83,7 +84,7 @@ def _found(directory: str) -> list[tuple[str, int]]:
 
 
 def _write(directory: str, chosen: Sequence[tuple[str, int]], path: str, until: float) -> None:
-    """Whole or not at all."""
+    """Write the archive atomically."""
     temporary, name = f"{path}{RAY_LOGS_SUFFIX}.tmp", os.path.basename(path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
@@ -93,7 +94,7 @@ def _write(directory: str, chosen: Sequence[tuple[str, int]], path: str, until: 
         ):
             for number, (log, offset) in enumerate(chosen):
                 if time.monotonic() > until:
-                    logger.warning("no time was left to keep %d of %d logs of Ray's", len(chosen) - number, len(chosen))
+                    logger.warning("no time was left to keep %d of %d Ray logs", len(chosen) - number, len(chosen))
                     break
                 _add(tar, log, offset, os.path.join(name, os.path.relpath(log, directory)))
         os.rename(temporary, path + RAY_LOGS_SUFFIX)
@@ -104,24 +105,24 @@ def _write(directory: str, chosen: Sequence[tuple[str, int]], path: str, until: 
 
 
 def _open_private(path: str) -> BinaryIO:
-    """For its owner alone, as Ray's own directory was: logs may show what a program was given."""
+    """Create a file that only its owner can read: logs may show arguments and variables of programs."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    return open(fd, "wb", buffering=WRITE_SIZE)
+    return open(fd, "wb", buffering=WRITE_BUFFER_BYTES)
 
 
 def _add(tar: tarfile.TarFile, log: str, offset: int, name: str) -> None:
-    """One log from the offset on, with a line in the place of what was left out."""
+    """Add one log from the offset on, preceded by a line about the omitted part."""
     mark = f"[muster: the first {offset} bytes are left out]\n".encode() if offset else b""
     with open(log, "rb") as file:
         found = os.fstat(file.fileno())
         file.seek(offset)
-        member = tarfile.TarInfo(name)  # by hand: tar.gettarinfo would ask the site's directory for the owner's name
+        member = tarfile.TarInfo(name)  # tar.gettarinfo would query the site's directory service for the owner's name
         member.size, member.mtime, member.mode = len(mark) + found.st_size - offset, int(found.st_mtime), 0o600
-        tar.addfile(member, _Marked(mark, file))
+        tar.addfile(member, _MarkedFile(mark, file))
 
 
-class _Marked(io.RawIOBase):
-    """The mark, then the file."""
+class _MarkedFile(io.RawIOBase):
+    """Reads as the mark followed by the file."""
 
     def __init__(self, mark: bytes, file: BinaryIO) -> None:
         self._mark, self._file = mark, file

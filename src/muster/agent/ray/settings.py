@@ -1,4 +1,4 @@
-"""Every decision about a Ray node's options, environment, ports and directories. Pure."""
+"""Options, environment, ports and directories of a Ray node. Pure."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from muster.agent.ray.labels import NodeFacts
 from muster.agent.ray.ports import BLOCK_SIZE, LOCAL_BLOCK_SIZE, PortBlock, smallest_size
 from muster.agent.ray.resources import ResourceShare
 
-# AF_UNIX paths end at 107 bytes, and Ray adds about 62 for its session and socket names.
+# AF_UNIX paths have at most 107 bytes, and Ray appends about 62 for its session and socket names.
 LONGEST_TEMP_DIR = 45
 
 
 @dataclass(frozen=True)
 class RayOptions:
-    """What the job wants of every Ray node; travels from the lead to the agents."""
+    """The job's options for a Ray node, as the leader sends them to the agents."""
 
     cpus: int | None
     gpus: int | None
     dashboard: bool
     nodes: int
     local: bool
-    port_base: int | None = None  # pinned by the user; else each node takes a free block
+    port_base: int | None = None  # pinned by the user; else each node leases a free block
     dedicated_head: bool = False
-    store: int | None = None  # bytes of the object store; else from what the node has
+    store: int | None = None  # bytes of the object store; else derived from the node's memory
     large_from: int = 64
     logs: str = "on-failure"  # when Ray's logs are kept: always, on-failure, never
     logs_max: int = 64 * 1024**2
     require_auth: bool = False  # refuse a Ray without tokens
-    group: str | None = None  # of unlike nodes, this one's
+    group: str | None = None  # in a job with node groups
 
-    def works(self, rank: int) -> bool:
-        """Whether tasks run on this node: on all but a head of its own."""
+    def runs_tasks(self, rank: int) -> bool:
+        """Return whether tasks run on this node: on all nodes except a dedicated head."""
         return rank != 0 or not self.dedicated_head
 
 
 def temp_dir(run_id: str, attempt: int, cycle: int, rank: int, root: str = "/tmp") -> str:
-    """A short private directory, new for each attempt and cycle: Ray refuses to start over an older session."""
+    """Return a short path, new for each attempt and cycle: Ray refuses to start over an older session."""
     digest = hashlib.sha256(run_id.encode()).hexdigest()[:8]
     path = os.path.join(root, f"muster-{digest}", f"{attempt}.{cycle}.{rank}")
     if len(path) + len(".0") > LONGEST_TEMP_DIR:
@@ -51,11 +51,11 @@ def temp_dir(run_id: str, attempt: int, cycle: int, rank: int, root: str = "/tmp
 
 
 def environment(base: Mapping[str, str], token_file: str, tuning: Mapping[str, str]) -> dict[str, str]:
-    """The environment of everything that speaks to this Ray cluster: daemons, workers, driver."""
+    """Return the environment of all processes that connect to this Ray cluster: daemons, workers, driver."""
     return {
         **tuning,
-        **{name: value for name, value in base.items() if name != "RAY_AUTH_TOKEN"},  # it would go before the file
-        # Always explicit: a token file left in a home directory would switch authentication on for some and not others.
+        **{name: value for name, value in base.items() if name != "RAY_AUTH_TOKEN"},  # it has priority over the file
+        # Always explicit: a token file in a home directory would enable authentication for some processes only.
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": token_file,
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -65,49 +65,49 @@ def environment(base: Mapping[str, str], token_file: str, tuning: Mapping[str, s
 
 
 def block_size(options: RayOptions) -> int:
-    """Room for several worker processes for each CPU; smaller where many virtual nodes share one machine."""
+    """Return the number of ports for several worker processes per CPU; less if virtual nodes share one machine."""
     smallest = LOCAL_BLOCK_SIZE if options.local else BLOCK_SIZE
     return max(smallest, math.ceil(4 * (options.cpus or 0) / 100) * 100)
 
 
 def smallest_block(options: RayOptions, cpus: int) -> int:
-    """How few ports will do for a node with this many CPUs, where larger blocks do not fit."""
+    """Return the minimum number of ports for a node with this many CPUs, used if larger blocks do not fit."""
     return min(block_size(options), smallest_size(cpus, options.local))
 
 
-def pinned_base(options: RayOptions, rank: int) -> int | None:
-    """The same on every node; on one machine its virtual nodes follow each other."""
+def pinned_base(options: RayOptions, node_index: int) -> int | None:
+    """Return the first port of a pinned block: the same on every node; virtual nodes have consecutive blocks."""
     if options.port_base is None:
         return None
-    return options.port_base + (rank * block_size(options) if options.local else 0)
+    return options.port_base + (node_index * block_size(options) if options.local else 0)
 
 
 def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def start_arguments(facts: NodeFacts, share: ResourceShare, works: bool, address: str, temp: str) -> list[str]:
-    """What head and worker have in common, but for their ports."""
+def start_arguments(facts: NodeFacts, share: ResourceShare, runs_tasks: bool, address: str, temp: str) -> list[str]:
+    """Return the arguments of `ray start` for both head and workers, except ports."""
     named = labels.labels(facts)
     args = [
         f"--node-ip-address={address}",
         f"--temp-dir={temp}",
-        f"--num-cpus={share.cpus if works else 0}",
+        f"--num-cpus={share.cpus if runs_tasks else 0}",
         f"--object-store-memory={share.store}",
         f"--labels={','.join(f'{key}={value}' for key, value in named.items())}",
-        f"--resources={json.dumps(labels.resources(facts, share.gpus, works))}",
+        f"--resources={json.dumps(labels.resources(facts, share.gpus, runs_tasks))}",
         "--disable-usage-stats",
         "--log-color=false",
     ]
     if share.memory is not None:
         args.append(f"--memory={share.memory}")
-    if share.gpus is not None or not works:
-        args.append(f"--num-gpus={(share.gpus or 0) if works else 0}")
+    if share.gpus is not None or not runs_tasks:
+        args.append(f"--num-gpus={(share.gpus or 0) if runs_tasks else 0}")
     return args
 
 
 def head_arguments(options: RayOptions, ports: PortBlock) -> list[str]:
-    """What only the head takes. The dashboard, when wanted, listens on loopback."""
+    """Return the arguments of `ray start` for the head. The dashboard listens on loopback."""
     head = ["--head", f"--port={ports.gcs}"]
     if not options.dashboard:
         return [*head, "--include-dashboard=false"]

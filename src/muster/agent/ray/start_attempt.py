@@ -1,4 +1,4 @@
-"""One try at starting this node's part of Ray, with everything fresh: scope, starter, temporary directory, ports."""
+"""One attempt to start this node's Ray, with a new scope, starter, temporary directory and ports."""
 
 from __future__ import annotations
 
@@ -15,57 +15,57 @@ from typing import Any
 from muster.agent.private_dir import make_private
 from muster.agent.ray import starter
 from muster.agent.ray.ports import HeldBlock
-from muster.agent.ray.session_logs import Keep, collect
+from muster.agent.ray.session_logs import ArchiveOptions, archive_logs
 from muster.process import Exit, Scope, descendants, source_of, sweep
 from muster.rundir.tokens import derive_ray_token
 
-STOP_GRACE_S = 0.3  # Ray's daemons have nothing to save at the end of a run; their logs are written as they go
-DAEMONS = ("raylet", "gcs_server")  # the node lives and dies with these, by their names in /proc/<pid>/comm
+STOP_GRACE_S = 0.3  # Ray's daemons have nothing to save at the end of a run; they write their logs continuously
+DAEMONS = ("raylet", "gcs_server")  # the exit of one is a failure of the node; names as in /proc/<pid>/comm
 
 
 @dataclass(frozen=True)
 class StartFailure:
-    """Why a try came to nothing; `final` when another one would too."""
+    """Why an attempt failed; `final` if a retry would fail, too."""
 
     reason: str
     final: bool = False
 
 
 class StartAttempt:
-    """Warm, start and watch Ray once; `stop` may be called again, and ends nothing twice."""
+    """Imports, starts and watches Ray once. `stop` is idempotent."""
 
     def __init__(self, temp: str, token: bytes, env: dict[str, str], held: HeldBlock) -> None:
         loop = asyncio.get_running_loop()
         self.temp, self.ports = temp, held.block
         self._token, self._env, self._held = token, env, held
         self._scope = Scope("ray", directories=[temp])
-        self._scope.on_orphan_exit = self._orphan_exited
+        self._scope.on_orphan_exit = self._on_orphan_exit
         self._scope.on_lost = lambda: self._fail("the supervisor of Ray's processes was killed", final=True)
         self._daemons: dict[int, str] = {}
         self._commands = -1
         self._opening: asyncio.Future[Scope] | None = None
         self._stopped = False
         self._reports: asyncio.Task[None] | None = None
-        self._head, self._nodes, self._complete = False, 0, True  # whether the node table is still to be watched
-        self.on_version: Callable[[str], str | None] = lambda version: None  # why it cannot be used
+        self._head, self._nodes, self._complete = False, 0, True  # complete: the node table has all nodes
+        self.on_version: Callable[[str], str | None] = lambda version: None  # returns why it cannot be used
         self.on_alive: Callable[[list[int]], None] = lambda ranks: None
-        self.joined = False  # a head that others may have joined: another one would not be theirs
+        self.joined = False  # other nodes may have joined this head: a retry would start another cluster
         self.started: asyncio.Future[None] = loop.create_future()
         self.failed: asyncio.Future[StartFailure] = loop.create_future()
 
     @staticmethod
     def token_file(temp: str) -> str:
-        """A copy on the node's own disk: Ray's processes read it again and again, the run's is on a shared one."""
+        """Return the path of a copy on the node's disk: Ray's processes read it often, and the original is shared."""
         return os.path.join(temp, "token")
 
     async def warm(self) -> None:
-        """Begin importing Ray; returns as soon as the starter runs, not when it is done."""
+        """Start the process that imports Ray; return before the import is complete."""
         make_private(os.path.dirname(self.temp))
         os.mkdir(self.temp, mode=0o700)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with open(os.open(self.token_file(self.temp), flags, 0o600), "wb") as file:
             file.write(derive_ray_token(self._token))
-        # Shielded: a supervisor that has been started must be known to `stop`, also where this call is cancelled.
+        # Shielded: `stop` must know a supervisor that was started, even if this call is cancelled.
         self._opening = asyncio.ensure_future(self._scope.open())
         await asyncio.shield(self._opening)
         commands, self._commands = os.pipe()
@@ -87,14 +87,14 @@ class StartAttempt:
         self._reports = asyncio.create_task(self._read_reports(reports))
 
     def start(self, args: list[str], gcs: list[Any] | None, nodes: int) -> None:
-        """Run `ray start`; with `gcs` (the head's address) the nodes in Ray's table are reported as they come."""
+        """Run `ray start`; with `gcs` (the head's address) the starter reports the nodes in Ray's table."""
         self._head, self._nodes, self._complete = gcs is not None, nodes, gcs is None
-        order = {"start": args, "gcs": gcs, "nodes": nodes, "client_port": self.ports.client_server}
-        with contextlib.suppress(BrokenPipeError):  # the starter has ended: the reader of its reports says so
-            os.write(self._commands, json.dumps(order).encode() + b"\n")
+        command = {"start": args, "gcs": gcs, "nodes": nodes, "client_port": self.ports.client_server}
+        with contextlib.suppress(BrokenPipeError):  # the starter has ended: the reader of its reports handles that
+            os.write(self._commands, json.dumps(command).encode() + b"\n")
 
     async def _read_reports(self, fd: int) -> None:
-        """Take the starter's reports until it ends; an end before `ray start` succeeded is a failure."""
+        """Handle the starter's reports until it ends; an end before `ray start` succeeded is a failure."""
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb"))
         while line := await reader.readline():
@@ -118,10 +118,10 @@ class StartAttempt:
                 self._fail(f"`ray start` exited with {report['code']}")
         transport.close()
         if not self.started.done() or not self._complete:
-            self._fail(f"the process that starts Ray, and watches it come up, {await self._starter.wait()}")
+            self._fail(f"the process that starts and watches Ray {await self._starter.wait()}")
 
     def _find_daemons(self) -> None:
-        """Remember the daemons' pids, so that the end of one is known the moment it happens."""
+        """Record the daemons' pids, so that the exit of one is detected immediately."""
         for pid in descendants(self._scope.supervisor_pid):
             try:
                 with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
@@ -131,10 +131,10 @@ class StartAttempt:
             if name in DAEMONS:
                 self._daemons[pid] = name
         for name in DAEMONS if self._head else DAEMONS[:1]:
-            if name not in self._daemons.values():  # others may use the cluster already: no second try
+            if name not in self._daemons.values():  # final: others may use the cluster already
                 self._fail(f"Ray's {name} was gone when `ray start` returned", final=True)
 
-    def _orphan_exited(self, pid: int, exit: Exit) -> None:
+    def _on_orphan_exit(self, pid: int, exit: Exit) -> None:
         if pid in self._daemons:
             self._fail(f"Ray's {self._daemons[pid]} {exit}")
 
@@ -142,23 +142,23 @@ class StartAttempt:
         if not self.failed.done():
             self.failed.set_result(StartFailure(reason, final))
 
-    async def stop(self, keep: Keep | None) -> None:
-        """End every process of this try, keep Ray's logs if wanted, remove the directory, free the ports.
+    async def stop(self, archive: ArchiveOptions | None) -> None:
+        """End the processes, archive the logs if wanted, remove the directory, release the ports.
 
-        A call after a completed one does nothing. A call after a cancelled one completes what that one had begun.
+        A second call does nothing; a call after a cancelled one completes it.
         """
-        self._fail("stopped")  # from here on an ending daemon is no news
+        self._fail("stopped")  # from here on the exit of a daemon is expected
         if self._stopped:
             return
-        commands, self._commands = self._commands, -1  # the number may be another file's as soon as it is closed
+        commands, self._commands = self._commands, -1  # the descriptor may be reused as soon as it is closed
         if commands != -1:
             os.close(commands)
         await self._end_processes()
         loop = asyncio.get_running_loop()
-        if keep is not None:
-            await asyncio.sleep(keep.after)
+        if archive is not None:
+            await asyncio.sleep(archive.after)
             logs = os.path.join(self.temp, "session_latest", "logs")
-            await loop.run_in_executor(None, collect, os.path.realpath(logs), keep)
+            await loop.run_in_executor(None, archive_logs, os.path.realpath(logs), archive)
         await loop.run_in_executor(None, lambda: shutil.rmtree(self.temp, ignore_errors=True))
         self._held.release()
         self._stopped = True
@@ -169,6 +169,6 @@ class StartAttempt:
             if not self._opening.cancelled() and self._opening.exception() is None:
                 await self._scope.close(STOP_GRACE_S)
                 if self._scope.lost:
-                    sweep()  # they are this agent's own children now
+                    sweep()  # the processes are this agent's children now
         if self._reports is not None:
             await asyncio.wait([self._reports])

@@ -1,16 +1,16 @@
-"""The starter: imports Ray while the nodes still gather, then runs `ray start` without having to import anything.
+"""The starter process: imports Ray while the nodes still arrive, then runs `ray start` without another import.
 
-Importing Ray is a large part of bringing a node up, so this runs as a process of its own from the first moment, in
-the user's interpreter: `python -c <this source>`. Commands come as JSON lines on stdin, reports go out on stdout:
+The import of Ray is a large part of a node's start, so the agent runs this early, in the user's interpreter:
+`python -c <this source>`. It reads commands as JSON lines from stdin and writes reports to stdout:
 
     in    {"start": [args of ray start], "gcs": [host, port] | null, "nodes": N, "client_port": P}
     out   {"event": "warm", "ray": version} | {"event": "no_ray", "error": ..}
-          {"event": "refused", "error": ..}        this Ray cannot do what is asked: no use in trying again
+          {"event": "refused", "error": ..}        this Ray does not support the arguments: a retry would fail, too
           {"event": "started", "code": 0}          `ray start` returned
-          {"event": "alive", "ranks": [0, 2]}      on the head: the nodes in Ray's own table, whenever it changes
+          {"event": "alive", "ranks": [0, 2]}      on the head: the live nodes in Ray's table, whenever it changes
 
-`ray start` runs in a forked child. On the head the parent reads the node table from the GCS meanwhile: it shows a
-node a second or more before that node's own `ray start` returns.
+`ray start` runs in a forked child. On the head the parent meanwhile polls the node table in the GCS: it lists a node a
+second or more before that node's `ray start` returns.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import time
 import traceback
 from typing import Any
 
-LOOK_S = 0.05  # how often the node table is read; the GCS answers in about a millisecond
+NODE_TABLE_POLL_S = 0.05  # interval of reads of the node table; the GCS answers in about a millisecond
 RANK_LABEL = "muster.io/rank"
-NODE_LABEL = "muster.io/node"  # its number in the allocation: two nodes may have had one rank, one after the other
-IPV6_SINCE = (2, 49)  # older releases of Ray take the address apart at its colons, and wait for a GCS they never find
+NODE_LABEL = "muster.io/node"  # the node index: a spare may have taken the rank of another node
+IPV6_SINCE = (2, 49)  # older releases of Ray split the address at its colons, and wait forever for the GCS
 
 
 def report(event: str, **fields: Any) -> None:
@@ -35,7 +35,7 @@ def report(event: str, **fields: Any) -> None:
 
 
 def fork_ray_start(args: list[str]) -> int:
-    """Run `ray start` in a child; returns its pid."""
+    """Run `ray start` in a child; return its pid."""
     from ray.scripts import scripts
 
     pid = os.fork()
@@ -57,31 +57,31 @@ def fork_ray_start(args: list[str]) -> int:
 
 
 def keep_temp_dir(args: list[str]) -> None:
-    """An older `ray start` (2.46) drops a worker's --temp-dir for the head's; Ray itself can do with one of its own."""
+    """Make Ray 2.46 use a worker's --temp-dir: its `ray start` replaces it by the head's, though Ray supports both."""
     from ray._private import parameter
 
     given = next((arg.partition("=")[2] for arg in args if arg.startswith("--temp-dir=")), None)
-    made = parameter.RayParams.__init__
+    original = parameter.RayParams.__init__
 
-    def make(self: Any, *more: Any, **fields: Any) -> None:
-        made(self, *more, **{**fields, "temp_dir": fields.get("temp_dir") or given})
+    def patched(self: Any, *more: Any, **fields: Any) -> None:
+        original(self, *more, **{**fields, "temp_dir": fields.get("temp_dir") or given})
 
-    parameter.RayParams.__init__ = make  # type: ignore[method-assign, unused-ignore]
+    parameter.RayParams.__init__ = patched  # type: ignore[method-assign, unused-ignore]
 
 
-def client_arguments(order: dict[str, Any]) -> list[str]:
-    """A head starts a Ray client server on port 10001 wherever Ray's client is installed: into the block with it."""
+def client_arguments(command: dict[str, Any]) -> list[str]:
+    """Return the arguments that move the head's Ray client server from port 10001 into the leased block."""
     from ray.scripts import scripts
 
     if hasattr(scripts, "get_ray_client_dependency_error"):
         installed = scripts.get_ray_client_dependency_error() is None
     else:  # Ray 2.46
         installed = getattr(scripts, "check_ray_client_dependencies_installed", lambda: False)()
-    return [f"--ray-client-server-port={order['client_port']}"] if order["gcs"] and installed else []
+    return [f"--ray-client-server-port={command['client_port']}"] if command["gcs"] and installed else []
 
 
-def refusal(version: str, args: list[str]) -> str | None:
-    """Why this Ray could not start with these arguments, where it would not say so itself, or not at once."""
+def refusal_reason(version: str, args: list[str]) -> str | None:
+    """Return why this Ray cannot start with these arguments, for cases where Ray itself would hang or fail late."""
     ipv6 = [arg.partition("=")[2] for arg in args if arg.startswith("--node-ip-address=") and ":" in arg]
     if ipv6 and tuple(map(int, version.split(".")[:2])) < IPV6_SINCE:
         since = ".".join(map(str, IPV6_SINCE))
@@ -95,12 +95,12 @@ def refusal(version: str, args: list[str]) -> str | None:
 
 
 def exit_code(pid: int) -> int | None:
-    """The child's code; None while it runs."""
+    """Return the child's exit code; None while it runs."""
     done, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if done else None
 
 
-def listens(address: tuple[str, int]) -> bool:
+def accepts_connections(address: tuple[str, int]) -> bool:
     try:
         socket.create_connection(address, timeout=1.0).close()
         return True
@@ -108,23 +108,23 @@ def listens(address: tuple[str, int]) -> bool:
         return False
 
 
-def join(address: tuple[str, int]) -> str:
+def join_address(address: tuple[str, int]) -> str:
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def alive_ranks(client: Any) -> list[int] | None:
-    """Numbers of the nodes that Ray itself calls alive; None when it does not answer."""
+    """Return the node indices of the nodes that Ray lists as alive; None if the GCS does not answer."""
     try:
         infos = client.get_all_node_info().values()
-    except Exception as error:  # of whatever class: Ray's differ between releases
+    except Exception as error:  # the exception classes differ between releases of Ray
         print(f"muster: Ray's node table could not be read: {error}", file=sys.stderr, flush=True)
         return None
     return sorted(int(info.labels[NODE_LABEL]) for info in infos if info.state == 0 and NODE_LABEL in info.labels)
 
 
-def watch(address: tuple[str, int], child: int, nodes: int) -> None:
-    """Report the head's child and the node table until both are complete, or the agent closes our stdin."""
+def watch_cluster(address: tuple[str, int], child: int, nodes: int) -> None:
+    """Report the exit of `ray start` and the node table until both are complete, or the agent closes stdin."""
     from ray._raylet import GcsClient  # type: ignore[attr-defined, unused-ignore]
 
     client: Any = None
@@ -137,15 +137,15 @@ def watch(address: tuple[str, int], child: int, nodes: int) -> None:
                 report("started", code=code)
             if code:
                 return
-        if client is None and listens(address):
-            client = GcsClient(address=join(address))
+        if client is None and accepts_connections(address):
+            client = GcsClient(address=join_address(address))
         ranks = seen if client is None else alive_ranks(client)
         if ranks is None:
-            client = None  # it did not answer: connect anew
+            client = None  # it did not answer: reconnect
         elif ranks != seen:
             seen = ranks
             report("alive", ranks=ranks)
-        if select.select([0], [], [], LOOK_S)[0]:
+        if select.select([0], [], [], NODE_TABLE_POLL_S)[0]:
             return
 
 
@@ -162,19 +162,19 @@ def main() -> None:
     line = sys.stdin.readline()
     if not line:
         return
-    order = json.loads(line)
-    unable = refusal(ray.__version__, order["start"])
-    if unable is not None:
-        report("refused", error=unable)
+    command = json.loads(line)
+    refused = refusal_reason(ray.__version__, command["start"])
+    if refused is not None:
+        report("refused", error=refused)
         return
-    child = fork_ray_start(order["start"] + client_arguments(order))
-    if order["gcs"]:
-        watch((order["gcs"][0], order["gcs"][1]), child, order["nodes"])
+    child = fork_ray_start(command["start"] + client_arguments(command))
+    if command["gcs"]:
+        watch_cluster((command["gcs"][0], command["gcs"][1]), child, command["nodes"])
     else:
         report("started", code=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 if __name__ == "__main__":
-    REPORTS = os.dup(1)  # Ray's own output goes to the node's log, never between the reports
+    REPORTS = os.dup(1)  # Ray's output goes to the node's log, never between the reports
     os.dup2(2, 1)
     main()
