@@ -1,12 +1,12 @@
-"""What an agent costs its node: import time, resident memory, operations on the shared filesystem.
+"""Cost of an agent on its node: import time, resident memory, operations on the shared filesystem.
 
-import     fresh processes of the built archive, as the nodes run it (`python -I -S agent.pyz`), which import everything
-           in it and leave; beside as many of a bare `import asyncio`, in turn with them. The whole process is timed,
-           from its start to its end: interpreter, bootstrap, imports.
-memory     VmRSS of the agents of a run without Ray, while its driver runs, lead and worker; their supervisors beside.
-files      operations under the run directory of one node that is not the leader, from its prelude's first line to the
-           start of the driver, counted in a trace (tracing.py says what counts), without and with Ray; and, beside,
-           to its end.
+import     new processes of the built archive, run as on the nodes (`python -I -S agent.pyz`), which import all of it
+           and exit; interleaved with as many of a bare `import asyncio`. The whole process is timed: interpreter,
+           bootstrap, imports.
+memory     VmRSS of the leader's and a worker's agent in a run without Ray while its driver runs, and of their
+           supervisors.
+files      operations under the run directory by one node that is not the leader, from its prelude's first line to the
+           start of the driver, and to the end of the run; counted in a trace (see tracing.py), with and without Ray.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from interrupts import INTERRUPTED, leave_on_signals
-from local_run import RunFailed, held_run, private_place
+from local_run import RunFailed, held_run, private_home
 from report import Goal, goals_table, machine, save, table
 from tracing import count
 
@@ -43,12 +43,12 @@ def main() -> int:
     options = _options()
     leave_on_signals()
     try:
-        with private_place() as place:
+        with private_home() as directory:
             results: dict[str, Any] = {
                 "machine": machine(),
-                "import": import_times(place, sys.executable, options.repeat),
+                "import": import_times(directory, sys.executable, options.repeat),
             }
-            results |= asyncio.run(of_runs(place, sys.executable))
+            results |= asyncio.run(of_runs(directory, sys.executable))
     except RunFailed as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
@@ -61,38 +61,38 @@ def main() -> int:
     return 0
 
 
-async def of_runs(place: Path, python: str) -> dict[str, Any]:
-    """What is seen of agents in real runs. A signal cancels this, so that the run at hand is ended and awaited."""
+async def of_runs(directory: Path, python: str) -> dict[str, Any]:
+    """Measure agents in real runs. A signal cancels this, so that the current run is ended and awaited."""
     task = asyncio.current_task()
     assert task is not None
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(signum, task.cancel)
-    results: dict[str, Any] = {"memory": await memory(place, python)}
+    results: dict[str, Any] = {"memory": await memory(directory, python)}
     if shutil.which("strace"):
         results["files"] = {
-            "without_ray": await operations(place, python, ray=False),
-            "with_ray": await operations(place, python, ray=True),
+            "without_ray": await operations(directory, python, ray=False),
+            "with_ray": await operations(directory, python, ray=True),
         }
     return results
 
 
-def import_times(place: Path, python: str, repeat: int) -> dict[str, float]:
-    """Medians, and the least, in milliseconds; the kinds of process take turns, so that a busy moment meets both."""
-    archive = place / "agent.pyz"
+def import_times(directory: Path, python: str, repeat: int) -> dict[str, float]:
+    """Return medians and minima in milliseconds; the kinds are interleaved, so that load on the machine affects all."""
+    archive = directory / "agent.pyz"
     archive.write_bytes(build_archive(python))
     _import_and_leave(archive)
     commands = {"agent": [str(archive)], "bare_asyncio": ["-c", "import asyncio"], "bare_python": ["-c", "pass"]}
     times: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(repeat + 1):
-        for name, words in commands.items():
-            times[name].append(_wall_ms([python, "-I", "-S", *words]))
+        for name, arguments in commands.items():
+            times[name].append(_wall_ms([python, "-I", "-S", *arguments]))
     measured = {name: found[1:] for name, found in times.items()}  # the first warms up
     medians = {f"{name}_ms": round(statistics.median(found), 1) for name, found in measured.items()}
     return medians | {f"{name}_least_ms": round(min(found), 1) for name, found in measured.items()}
 
 
 def _import_and_leave(archive: Path) -> None:
-    """Rewrite the bootstrap's last line: instead of running the agent, import what it has not imported yet."""
+    """Rewrite the bootstrap's last line: instead of running the agent, import all modules."""
     with zipfile.ZipFile(archive) as before:
         members = {name: before.read(name) for name in before.namelist()}
     bootstrap = members["__main__.py"].decode()
@@ -109,9 +109,9 @@ def _wall_ms(argv: list[str]) -> float:
     return (time.perf_counter() - start) * 1000
 
 
-async def memory(place: Path, python: str) -> dict[str, float]:
-    """Megabytes resident: each agent, and what the supervisors beside it add."""
-    async with held_run(place, python, NODES, ray=False) as held:
+async def memory(directory: Path, python: str) -> dict[str, float]:
+    """Return the resident megabytes of the agents and of their supervisors."""
+    async with held_run(directory, python, NODES, ray=False) as held:
         found = {}
         for name, rank in (("lead", 0), ("worker", WORKER)):
             pid = held.agent_pid(rank)
@@ -130,10 +130,10 @@ def _is_supervisor(pid: int) -> bool:
     return b"-I\0-S\0-c\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-async def operations(place: Path, python: str, *, ray: bool) -> dict[str, Any]:
-    """Of rank 1, up to the driver's start; with Ray its own processes, which read the token, are told apart."""
-    trace = place / f"trace-{ray}"
-    async with held_run(place, python, NODES, ray=ray, traced=WORKER, trace=trace) as held:
+async def operations(directory: Path, python: str, *, ray: bool) -> dict[str, Any]:
+    """Count rank 1's operations up to the driver's start by program; Ray's processes read the token."""
+    trace = directory / f"trace-{ray}"
+    async with held_run(directory, python, NODES, ray=ray, traced=WORKER, trace=trace) as held:
         root, until = held.run.root, held.driver_start
     with trace.open(encoding="utf-8", errors="replace") as lines:
         found = count(lines, root, until)
@@ -167,14 +167,14 @@ def _page(results: dict[str, Any], wanted: list[Goal], path: Path) -> str:
     times, sizes = results["import"], results["memory"]
     rows = [["for comparison", ""], *([name, f"{value:g}"] for name, value in {**times, **sizes}.items())]
     for kind, found in results.get("files", {}).items():
-        programs = ", ".join(f"{who} {n}" for who, n in found["by_program"].items())
+        programs = ", ".join(f"{program} {n}" for program, n in found["by_program"].items())
         rows.append([f"operations {kind}", f"{programs}; to the end of the run {found['to_the_end']}"])
     skipped = [] if "files" in results else ["", "strace is not installed: operations on files were not counted"]
     return "\n".join([goals_table(wanted), "", table(rows), *skipped, "", f"written to {path}"])
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What an agent costs its node: import time, memory, file operations.")
+    parser = argparse.ArgumentParser(description="Cost of an agent on its node: import time, memory, file operations.")
     parser.add_argument("--repeat", type=int, default=20, metavar="N", help="processes for import times (default: 20)")
     parser.add_argument("--json-only", action="store_true", help="print the results as JSON and nothing else")
     return parser.parse_args()

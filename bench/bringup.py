@@ -1,7 +1,7 @@
-"""Time to the driver and after it, side by side: Muster, `ray symmetric-run`, and a script by hand.
+"""Time before and after the driver, compared: Muster, `ray symmetric-run`, and a hand-written script.
 
-Makes a lab of its own (a real Slurm on this machine; root), runs the launchers in turn, in every round in another
-order, and takes the lab down. What is measured, and how, is said in measuring.py; what is compared, in launchers.py.
+Starts a lab (a real Slurm on this machine; needs root), runs the launchers interleaved, in a different order in each
+round, and removes the lab. measuring.py describes the measurement, launchers.py the compared launchers.
 """
 
 from __future__ import annotations
@@ -22,49 +22,50 @@ from report import Goal, goals_table, machine, save, table
 from muster.lab import Lab, LabError
 
 LAB_DIR = Path("/run/ml-bench")
-Say = Callable[[str], None]
+Print = Callable[[str], None]
 Rounds = dict[str, list[Round]]
 
 
 def main() -> int:
     options = _options()
-    say: Say = (lambda text: None) if options.json_only else (lambda text: print(text, flush=True))
+    show: Print = (lambda text: None) if options.json_only else (lambda text: print(text, flush=True))
     leave_on_signals()
     try:
         with Lab(nodes=options.nodes, state_dir=options.lab_dir, shared=[JOBS]) as lab:
             site = Site(lab, options.nodes, sys.executable)
-            rounds, failures = run_rounds(site, options.launchers, options.rounds, options.timeout, say)
+            rounds, failures = run_rounds(site, options.launchers, options.rounds, options.timeout, show)
     except LabError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     results = summarize(options.nodes, rounds, failures)
     print(json.dumps(results, indent=2) if options.json_only else _page(results, rounds))
     if set(COMPARED) <= set(options.launchers):
-        say(f"\nwritten to {save('bringup.json', results)}")
+        show(f"\nwritten to {save('bringup.json', results)}")
     else:
-        say("\nnot written: only the whole comparison is kept")
+        show("\nnot written: only a comparison of all launchers is kept")
     return 1 if failures else 0
 
 
 def run_rounds(
-    site: Site, names: list[str], rounds: int, timeout_s: float, say: Say
+    site: Site, names: list[str], rounds: int, timeout_s: float, show: Print
 ) -> tuple[Rounds, list[dict[str, Any]]]:
-    """All launchers in all rounds; a failed job is recorded, and costs its launcher that round."""
+    """Run all launchers in all rounds; a failed job is recorded and does not count as a round."""
     directory = site.lab.plan.shared_dir
     measured: Rounds = {name: [] for name in names}
     failures: list[dict[str, Any]] = []
-    say("warming up: one run by hand, not counted")
+    show("warming up: one run by hand, not counted")
     warm_up = _try(LAUNCHERS["by_hand"], site, directory / "warm-up", timeout_s)
     if isinstance(warm_up, str):
-        say(f"the warm-up FAILED: {warm_up}")
+        show(f"the warm-up FAILED: {warm_up}")
     for number, name in _turns(names, rounds):
         found = _try(LAUNCHERS[name], site, directory / f"{number}-{name}", timeout_s)
         if isinstance(found, Round):
             measured[name].append(found)
-            say(f"round {number}  {name:21} to driver {found.to_driver_s:6.2f} s   after {found.after_driver_s:6.2f} s")
+            times = f"to driver {found.to_driver_s:6.2f} s   after {found.after_driver_s:6.2f} s"
+            show(f"round {number}  {name:21} {times}")
         else:
             failures.append({"round": number, "launcher": name, "error": found.splitlines()[0]})
-            say(f"round {number}  {name:21} FAILED: {found}")
+            show(f"round {number}  {name:21} FAILED: {found}")
     return measured, failures
 
 
@@ -76,7 +77,7 @@ def _try(launcher: Launcher, site: Site, directory: Path, timeout_s: float) -> R
 
 
 def _turns(names: list[str], rounds: int) -> Iterator[tuple[int, str]]:
-    """Interleaved, and each round begins with another launcher, so that no one always follows the same."""
+    """Yield round and launcher; each round begins with another launcher, so that the order has no effect."""
     for number in range(rounds):
         first = number % len(names)
         for name in names[first:] + names[:first]:
@@ -84,7 +85,7 @@ def _turns(names: list[str], rounds: int) -> Iterator[tuple[int, str]]:
 
 
 def summarize(nodes: int, rounds: Rounds, failures: list[dict[str, Any]]) -> dict[str, Any]:
-    """The results as they are kept: for each launcher its medians and every round; then ratios and goals."""
+    """Return the results to save: medians and rounds of each launcher, ratios and goals."""
     results: dict[str, Any] = {"machine": machine(), "nodes": nodes}
     for name, measured in rounds.items():
         medians = {what: _median(measured, what) for what in ("to_driver_s", "driver_s", "after_driver_s")}
@@ -101,7 +102,7 @@ def _median(measured: list[Round], what: str) -> float | None:
 
 
 def _ratios(results: dict[str, Any]) -> dict[str, float]:
-    """Muster's times by the others', from the medians."""
+    """Return Muster's median times divided by those of the others."""
     return {
         f"muster/{name} {what}": round(results["muster"][what] / results[name][what], 3)
         for name in LAUNCHERS
@@ -136,7 +137,7 @@ def _page(results: dict[str, Any], rounds: Rounds) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Time to the driver and after it, side by side, on a Slurm lab.")
+    parser = argparse.ArgumentParser(description="Compare the time before and after the driver on a Slurm lab.")
     parser.add_argument("--rounds", type=_count, default=3, metavar="N", help="rounds of each launcher (default: 3)")
     parser.add_argument(
         "--nodes", type=_count, default=4, metavar="N", help="nodes of the lab and the jobs (default: 4)"
@@ -146,11 +147,11 @@ def _options() -> argparse.Namespace:
         type=_launchers,
         default=list(COMPARED),
         metavar="A,B",
-        help=f"which to run, of {', '.join(LAUNCHERS)} (default: {','.join(COMPARED)})",
+        help=f"launchers to run, of {', '.join(LAUNCHERS)} (default: {','.join(COMPARED)})",
     )
-    parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="most for one job (default: 300)")
+    parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds per job (default: 300)")
     parser.add_argument(
-        "--lab-dir", type=Path, default=LAB_DIR, metavar="DIR", help=f"the lab's own (default: {LAB_DIR})"
+        "--lab-dir", type=Path, default=LAB_DIR, metavar="DIR", help=f"directory of the lab (default: {LAB_DIR})"
     )
     parser.add_argument("--json-only", action="store_true", help="print the results as JSON and nothing else")
     return parser.parse_args()
@@ -165,7 +166,7 @@ def _count(text: str) -> int:
 def _launchers(text: str) -> list[str]:
     names = text.split(",")
     if unknown := [name for name in names if name not in LAUNCHERS]:
-        raise argparse.ArgumentTypeError(f"no launcher {', '.join(unknown)}; there are {', '.join(LAUNCHERS)}")
+        raise argparse.ArgumentTypeError(f"unknown launcher {', '.join(unknown)}; known are {', '.join(LAUNCHERS)}")
     return names
 
 

@@ -1,6 +1,6 @@
-"""What a run costs a cluster: slurmctld's RPCs by type, files and bytes of the run directory, at 4 and at 64 nodes.
+"""Cost of a run for the cluster: slurmctld's RPCs by type, files and bytes of the run directory, for 4 and 64 nodes.
 
-Real Slurm (the lab, root), `--no-ray`: Ray adds nothing to these after a success.
+It uses a real Slurm (the lab; needs root) and `--no-ray`: after a success Ray adds nothing to these.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from muster.lab import Lab
 
 STATE = Path("/run/ml-cost")
 SIZES = (4, 64)
-OURS_TO_ASK = {"REQUEST_STATS_INFO"}
+OWN_RPCS = {"REQUEST_STATS_INFO"}  # of this measurement
 
 
 def main() -> int:
@@ -41,19 +41,19 @@ def main() -> int:
 
 
 def cost(lab: Lab, nodes: int) -> dict[str, Any]:
-    """One whole run, from submission to its end."""
-    where = STATE / "shared" / f"cost-{nodes}"
-    where.mkdir()
-    env = {**os.environ, **lab.env_additions(), "HOME": str(where)}
+    """Measure one run from submission to its end."""
+    home = STATE / "shared" / f"cost-{nodes}"
+    home.mkdir()
+    env = {**os.environ, **lab.env_additions(), "HOME": str(home)}
     subprocess.run(["sdiag", "--reset"], env=env, check=True, capture_output=True)
-    words = [sys.executable, "-m", "muster.cli.main", "run", "-N", str(nodes), "--no-ray", "--python", sys.executable]
-    subprocess.run([*words, "--", "true"], env=env, cwd=where, check=True, capture_output=True, timeout=300)
-    said = subprocess.run(["sdiag"], env=env, check=True, capture_output=True, text=True).stdout
-    report = said.partition("by message type")[2].partition("by user")[0]
+    argv = [sys.executable, "-m", "muster.cli.main", "run", "-N", str(nodes), "--no-ray", "--python", sys.executable]
+    subprocess.run([*argv, "--", "true"], env=env, cwd=home, check=True, capture_output=True, timeout=300)
+    output = subprocess.run(["sdiag"], env=env, check=True, capture_output=True, text=True).stdout
+    report = output.partition("by message type")[2].partition("by user")[0]
     rpcs = {name: int(count) for name, count in re.findall(r"(\w+)\s+\(\s*\d+\) count:(\d+)", report)}
-    files = list((where / "muster-runs").rglob("*"))
+    files = list((home / "muster-runs").rglob("*"))
     return {
-        "rpcs": {name: count for name, count in rpcs.items() if name not in OURS_TO_ASK},
+        "rpcs": {name: count for name, count in rpcs.items() if name not in OWN_RPCS},
         "files": len(files),
         "bytes": sum(path.stat().st_size for path in files if path.is_file()),
     }

@@ -1,4 +1,4 @@
-"""Inflict every fault of tests/lab/faults.py, hold the bounds, and write docs/failures.md from what was seen."""
+"""Inject every fault of tests/lab/faults.py, check the time limits, and write docs/failures.md from the output."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PAGE = REPOSITORY / "docs" / "failures.md"
 
 HEAD = """# Failures, as they look
 
-What `muster run` printed when each of these was done to a run on a real Slurm (`make failures` makes this page anew). A
-run ends by itself, leaves nothing behind, and its exit code tells: the driver's own, or 125 when it is not to blame.
+Output of `muster run` after each of these faults in a run on a real Slurm (`make failures` writes this page). A failed
+run ends by itself and leaves no process behind. Its exit code is the driver's, or 125 if the driver did not fail.
 
 | failure | the run had ended after |
 |---|---|
@@ -49,11 +49,11 @@ def section(row: dict[str, Any]) -> str:
 
 
 def tidy(text: str) -> str:
-    """Without what differs from one time to the next and says nothing: the end of a run's id, long log tails."""
+    """Remove parts that differ between runs: the end of run ids, long log tails."""
     text = re.sub(r"muster-\d{8}T\d{6}-[0-9a-f]{4}", "muster-20260101T090000-ab12", text)
     lines = [line for line in text.splitlines() if line.strip() and line != "ready"]
     quoted = [at for at, line in enumerate(lines) if line.startswith("    |")]
-    dropped = set(quoted[:-3])  # of a node's last lines the very last ones
+    dropped = set(quoted[:-3])  # all quoted log lines except the last three
     return "\n".join(line[:160] for at, line in enumerate(lines) if at not in dropped)
 
 

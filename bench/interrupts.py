@@ -1,4 +1,4 @@
-"""Being told to end: benchmarks then leave through every `with` and `finally`, so that what they made goes too."""
+"""Signal handling of benchmarks: they exit through every `with` and `finally`, which clean up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INTERRUPTED = 130
 
 
 def leave_on_signals() -> None:
-    """SIGTERM and SIGHUP end the program as SIGINT does: by an exception."""
+    """Make SIGTERM and SIGHUP raise an exception, as SIGINT does."""
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _leave)
 

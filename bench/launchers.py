@@ -1,9 +1,9 @@
-"""The launchers that are compared: how each is submitted, and what its job says of itself afterwards.
+"""The compared launchers: how each is submitted, and the times that its job records.
 
-All get the same environment (a home of the round's own, Ray's authentication mode explicit), the same interpreter, the
-same driver, whole nodes and as many CPUs in Ray. By default Ray has no authentication and a dashboard, and so have
-`by_hand` and `symmetric_run`; Muster has a token and no dashboard. `by_hand_no_dashboard` tells how much of the
-difference comes from that.
+All have the same environment (a new home per round, Ray's authentication mode explicit), interpreter, driver, whole
+nodes and number of CPUs in Ray. By default Ray has no authentication and a dashboard, and so have `by_hand` and
+`symmetric_run`; Muster has a token and no dashboard. `by_hand_no_dashboard` shows how much of the difference the
+dashboard causes.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from muster.rundir import RunPaths, read_json
 from muster.runs.status import read_status
 
 JOBS = Path(__file__).resolve().parent / "jobs"
-SUBMITTED_S = 60.0
+SUBMIT_TIMEOUT_S = 60.0
 Found = TypeVar("Found")
 
 
 class LaunchFailed(Exception):
-    """A job was not started, or did not do what it was started for."""
+    """A job did not start or did not succeed."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where jobs are submitted: a lab, a number of its nodes, and the interpreter on them."""
+    """The lab to which jobs are submitted, their number of nodes, and the interpreter on the nodes."""
 
     lab: Lab
     nodes: int
     python: str
 
     def environment(self, directory: Path) -> dict[str, str]:
-        """What a job inherits: nothing of the caller's Ray, Slurm or Muster settings, and no home but its own."""
+        """Return a job's environment, without the caller's Ray, Slurm and Muster settings, and with a separate home."""
         settings = ("RAY_", "SLURM_", "SBATCH_", "MUSTER_", "XDG_", "VIRTUAL_ENV", "CONDA_")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(settings)}
         home = directory / "home"
@@ -61,14 +61,14 @@ class Site:
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job in the queue, and the process that follows it, where the launcher has one."""
+    """A submitted job, and the process that follows it, if the launcher has one."""
 
     job_id: str
     follower: subprocess.Popen[bytes] | None = None
 
 
 class Launcher(Protocol):
-    """One way to run the driver on a Ray cluster under Slurm. `directory` is the round's own."""
+    """One way to run the driver on a Ray cluster under Slurm. `directory` belongs to the round."""
 
     @property
     def name(self) -> str: ...
@@ -76,15 +76,15 @@ class Launcher(Protocol):
     def submit(self, site: Site, directory: Path) -> Submitted: ...
 
     def job_start(self, directory: Path) -> float:
-        """When the first line of the batch script ran."""
+        """Return when the first line of the batch script ran."""
 
     def phases(self, directory: Path) -> dict[str, float]:
-        """When the steps on the way to the driver were reached."""
+        """Return when each phase of the start was reached."""
 
 
 @dataclass(frozen=True)
 class BatchScript:
-    """A batch script of ours, which signals its phases by files."""
+    """A batch script in jobs/, which records its phases as files."""
 
     name: str
     script: str
@@ -100,7 +100,7 @@ class BatchScript:
             cwd=directory,
             capture_output=True,
             text=True,
-            timeout=SUBMITTED_S,
+            timeout=SUBMIT_TIMEOUT_S,
         )
         if done.returncode:
             raise LaunchFailed(f"sbatch: {done.stderr.strip()}")
@@ -116,7 +116,7 @@ class BatchScript:
 
 @dataclass(frozen=True)
 class Muster:
-    """`muster run` as a person types it: submits with sbatch and follows; all else is default."""
+    """`muster run` with default options: it submits with sbatch and follows the run."""
 
     name: str = "muster"
 
@@ -138,19 +138,19 @@ class Muster:
             raise
 
     def _job_id(self, directory: Path, follower: subprocess.Popen[bytes]) -> str:
-        def look() -> str | None:
+        def poll() -> str | None:
             if follower.poll() is not None:
                 raise LaunchFailed("`muster run` ended before its job was submitted")
             records = (read_json(str(path)) for path in directory.glob("*/submission.json"))
             return next((record["job_id"] for record in records if record), None)
 
-        return wait_for("the job's submission", look, SUBMITTED_S)
+        return wait_for("the job's submission", poll, SUBMIT_TIMEOUT_S)
 
     def job_start(self, directory: Path) -> float:
         return float(read_status(self._run(directory))["timings"]["job_start"])
 
     def phases(self, directory: Path) -> dict[str, float]:
-        """From the status and the events: the same source that people have."""
+        """Read the times from the status and the events, as users do."""
         run = self._run(directory)
         timings = read_status(run)["timings"]
         attempt = run.newest_attempt()
@@ -180,22 +180,22 @@ COMPARED = ("by_hand", "symmetric_run", "muster")
 
 
 def driver_file(directory: Path) -> Path:
-    """Where the round's driver notes its times."""
+    """Return the file in which the round's driver records its times."""
     return directory / "driver.json"
 
 
-def wait_for(what: str, look: Callable[[], Found | None], deadline_s: float) -> Found:
-    """Look ten times a second until there is something; fail by name at the deadline."""
-    end_at = time.monotonic() + deadline_s
-    while (found := look()) is None:
+def wait_for(what: str, poll: Callable[[], Found | None], timeout_s: float) -> Found:
+    """Poll ten times a second until the result is not None; raise LaunchFailed after the timeout."""
+    end_at = time.monotonic() + timeout_s
+    while (found := poll()) is None:
         if time.monotonic() > end_at:
-            raise LaunchFailed(f"waited {deadline_s:g} s for {what}")
+            raise LaunchFailed(f"waited {timeout_s:g} s for {what}")
         time.sleep(0.1)
     return found
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process that we started, and reap it."""
+    """Terminate and reap a child process."""
     if process.poll() is None:
         process.terminate()
     try:

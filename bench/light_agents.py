@@ -1,6 +1,6 @@
-"""A leader's real listener and protocol in a process of its own, and many agents of one process that only speak.
+"""A leader's real listener and state machine in a separate process, and many minimal agents in one process.
 
-Everything that knows how `agent/control/connections.py` is used stands in `_Lead`.
+Only `_Leader` depends on the interface of `agent/control/connections.py`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from muster.lifecycle.states import RunState
 from muster.rundir import RunPaths
 
 TOKEN = b"bench"
-AT_ONCE = 100  # handshakes in progress: each has a deadline, and all share one process here
-BYTES_ACKED = 120  # offsets in Linux's struct tcp_info: what was sent, and acknowledged; and what was received
+MAX_HANDSHAKES = 100  # in progress: each has a deadline, and all share one process here
+BYTES_ACKED = 120  # offset in Linux's struct tcp_info of the bytes sent and acknowledged; the bytes received follow
 HANDSHAKE_MESSAGES = 4
 
 
-class _Lead:
-    """Listens, feeds arrivals to the protocol, welcomes; measures itself."""
+class _Leader:
+    """Listens, feeds arrivals to the state machine, sends welcomes; measures itself."""
 
     def __init__(self, nodes: int, spares: int) -> None:
         self._protocol = RunStateMachine(
@@ -68,12 +68,12 @@ class _Lead:
 
 
 def _serve(pipe: Connection, nodes: int, spares: int) -> None:
-    """In the leader's process. Each word from the pipe is answered with a figure."""
+    """Run the leader in its process; it answers each request on the pipe with measurements."""
     raise_limits()
-    asyncio.run(_answer(pipe, _Lead(nodes, spares)))
+    asyncio.run(_answer(pipe, _Leader(nodes, spares)))
 
 
-async def _answer(pipe: Connection, leader: _Lead) -> None:
+async def _answer(pipe: Connection, leader: _Leader) -> None:
     loop = asyncio.get_running_loop()
     pipe.send(await leader.listen())
     pipe.send(await leader.closed)
@@ -84,12 +84,12 @@ async def _answer(pipe: Connection, leader: _Lead) -> None:
 
 @contextlib.contextmanager
 def leader_process(nodes: int, spares: int) -> Iterator[Connection]:
-    """The pipe to it: first its port comes, then the figures of the round."""
+    """Start the leader; yield the pipe to it, which delivers the port first and then the measurements of the round."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=_serve, args=(theirs, nodes, spares), daemon=True)
     process.start()
-    theirs.close()  # so that its end is seen, should it fail
+    theirs.close()  # so that reading fails if the process ends
     try:
         yield ours
         ours.send("end")
@@ -102,14 +102,14 @@ def leader_process(nodes: int, spares: int) -> Iterator[Connection]:
 
 @dataclass
 class Traffic:
-    """Of one agent."""
+    """Messages and bytes of one agent."""
 
     messages: int = HANDSHAKE_MESSAGES
     bytes: int = 0
 
 
 class LightAgents:
-    """Connect with the real handshake, answer beats, and do nothing else."""
+    """Agents that connect with the real handshake and answer heartbeats."""
 
     def __init__(self, nodes: int) -> None:
         raise_limits()
@@ -119,12 +119,12 @@ class LightAgents:
         self.traffic = [Traffic() for _ in range(nodes)]
 
     async def join(self, port: int) -> None:
-        gate = asyncio.Semaphore(AT_ONCE)
-        await asyncio.gather(*(self._join(rank, port, gate) for rank in range(self._nodes)))
+        limit = asyncio.Semaphore(MAX_HANDSHAKES)
+        await asyncio.gather(*(self._join(rank, port, limit) for rank in range(self._nodes)))
 
-    async def _join(self, rank: int, port: int, gate: asyncio.Semaphore) -> None:
+    async def _join(self, rank: int, port: int, limit: asyncio.Semaphore) -> None:
         greeting = {"rank": rank, "host": f"n{rank}", "attempt": 0}
-        async with gate:
+        async with limit:
             while True:
                 try:
                     channel = await connect(["127.0.0.1"], port, TOKEN, greeting)
@@ -132,18 +132,18 @@ class LightAgents:
                 except ChannelError as error:
                     print(f"n{rank}: {error}; trying again", file=sys.stderr)
         self._channels.append(channel)
-        self._tasks.append(asyncio.create_task(self._speak(rank, channel)))
+        self._tasks.append(asyncio.create_task(self._answer_heartbeats(rank, channel)))
 
-    async def _speak(self, rank: int, channel: Channel) -> None:
+    async def _answer_heartbeats(self, rank: int, channel: Channel) -> None:
         traffic = self.traffic[rank]
         while (message := await channel.receive()) is not None:
             traffic.messages += 1
             if message["type"] == "beat":
                 traffic.messages += 1
                 channel.send("beat", at=message["at"], version=0, time=0.0)
-            traffic.bytes = _carried(channel)
+            traffic.bytes = _transferred(channel)
 
-    async def leave(self) -> None:
+    async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         for channel in self._channels:
@@ -151,8 +151,8 @@ class LightAgents:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _carried(channel: Channel) -> int:
-    """Bytes in both directions, as the kernel counts them, without headers."""
+def _transferred(channel: Channel) -> int:
+    """Return the bytes in both directions, as the kernel counts them, without headers."""
     tcp: socket.socket = channel._writer.get_extra_info("socket")
     info = tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     sent, received = struct.unpack_from("=QQ", info, BYTES_ACKED)

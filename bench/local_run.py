@@ -1,6 +1,6 @@
-"""A real run on this machine's virtual nodes, held while it is looked at: for figures of the agents.
+"""A real run on virtual nodes of this machine, paused for measurements of its agents.
 
-Its driver waits at a FIFO until the run is released, so that bring-up is over and nothing moves meanwhile.
+Its driver reads from a FIFO until it is released, so that the run is idle meanwhile.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _PRELUDE = "  bash -c "  # how the job script starts a task's prelude
 
 
 class RunFailed(Exception):
-    """The run that was to be looked at did not come up, or did not end well."""
+    """The run did not start or did not succeed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldRun:
-    """A run whose driver has started, and that does nothing."""
+    """A run whose driver has started and waits."""
 
     run: RunPaths
     attempt: AttemptPaths
@@ -43,13 +43,13 @@ class HeldRun:
     def agent_pid(self, rank: int) -> int:
         record = read_json(self.attempt.node_record(rank))
         if record is None:
-            raise RunFailed(f"rank {rank} has left no record of its arrival")
+            raise RunFailed(f"rank {rank} has not written its node record")
         return int(record["pid"])
 
 
 @contextmanager
-def private_place() -> Iterator[Path]:
-    """A directory of our own to run in; the home in it keeps Ray's and Muster's files off the user's."""
+def private_home() -> Iterator[Path]:
+    """Yield a temporary directory that is also HOME, so that Ray and Muster do not touch the user's files."""
     before = dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as directory:
         for name in [name for name in os.environ if name.startswith(("RAY_", "SLURM_", "MUSTER_", "XDG_"))]:
@@ -64,10 +64,10 @@ def private_place() -> Iterator[Path]:
 
 @asynccontextmanager
 async def held_run(
-    place: Path, python: str, nodes: int, *, ray: bool, traced: int | None = None, trace: Path | None = None
+    directory: Path, python: str, nodes: int, *, ray: bool, traced: int | None = None, trace: Path | None = None
 ) -> AsyncIterator[HeldRun]:
-    """Yields when the driver has started; `traced` is the rank whose task runs under strace, writing to `trace`."""
-    fifo = place / "hold"
+    """Yield when the driver has started; `traced` is the rank whose task runs under strace, writing to `trace`."""
+    fifo = directory / "hold"
     os.mkfifo(fifo)
     spec = JobSpec(
         command=["bash", "-c", HOLD, str(fifo)],
@@ -75,12 +75,12 @@ async def held_run(
         nodes=nodes,
         ray=ray,
         python=python,
-        runs_dir=str(place / "runs"),
+        runs_dir=str(directory / "runs"),
     )
     prepared = prepare(spec)
     if traced is not None:
         assert trace is not None
-        prepared = dataclasses.replace(prepared, script=traced_script(prepared.script, place, traced, trace))
+        prepared = dataclasses.replace(prepared, script=traced_script(prepared.script, directory, traced, trace))
     try:
         async with attached(prepared):
             events = follow(prepared.run)
@@ -91,14 +91,14 @@ async def held_run(
         fifo.unlink()
 
 
-def traced_script(script: str, place: Path, rank: int, trace: Path) -> str:
-    """The job script with a shell in the prelude's place that puts strace before one task and is itself no more."""
-    shell = place / "traced-bash"
+def traced_script(script: str, directory: Path, rank: int, trace: Path) -> str:
+    """Return the job script with a wrapper of the prelude's shell that runs one task under strace."""
+    shell = directory / "traced-bash"
     strace = shlex.join([*TRACE, "-o", str(trace)])
     shell.write_text(f'#!/bin/bash\n[ "${RANK_VARIABLE}" = {rank} ] && exec {strace} bash "$@"\nexec bash "$@"\n')
     shell.chmod(0o755)
     if script.count(_PRELUDE) != 1:
-        raise RunFailed("the job script does not start preludes as it used to: tell bench/local_run.py how")
+        raise RunFailed("the job script starts preludes differently: adapt _PRELUDE in bench/local_run.py")
     return script.replace(_PRELUDE, f"  {shlex.quote(str(shell))} -c ")
 
 

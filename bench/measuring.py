@@ -1,13 +1,13 @@
-"""One round of one launcher, measured.
+"""Measurement of one round of one launcher.
 
     job start      the first line of the batch script (for Muster: MUSTER_JOB_START, its job.sh's first assignment)
     driver start   the driver's first line
     driver end     the driver's last line
     job end        the end of the batch script's process
 
-The first three are written inside the job. The last is seen from outside, by a pidfd on the batch script's process: it
-tells the end to the millisecond, for every launcher alike and without a word in anybody's script. Slurm's own EndTime
-has whole seconds, and `sbatch --wait` and `muster run` learn of the end later.
+The first three are recorded inside the job. The last comes from a pidfd on the batch script's process, which is exact
+to the millisecond and the same for every launcher. Slurm's EndTime has whole seconds, and `sbatch --wait` and
+`muster run` learn of the end later.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from pathlib import Path
 
 from launchers import Launcher, LaunchFailed, Site, Submitted, driver_file, end, wait_for
 
-STARTED_S = 60.0
-QUIET_S = 120.0
-FOLLOWER_S = 30.0
-RESIDENTS = frozenset({"tini", "slurmd"})  # what runs on a node of the lab that has no job
+JOB_START_TIMEOUT_S = 60.0
+IDLE_TIMEOUT_S = 120.0
+FOLLOWER_TIMEOUT_S = 30.0
+IDLE_PROCESSES = frozenset({"tini", "slurmd"})  # on a lab node without a job
 
 
 @dataclass(frozen=True)
 class Round:
-    """What was measured; times in seconds, phases since the job's start."""
+    """Results of one round; times in seconds, phases since the job's start."""
 
     to_driver_s: float
     driver_s: float
@@ -45,19 +45,19 @@ class Round:
 
 
 def measure(launcher: Launcher, site: Site, directory: Path, timeout_s: float) -> Round:
-    """Run the driver through the launcher and take the times; returns when the nodes are as they were before."""
+    """Run the driver through the launcher and measure it; return when the nodes are idle again."""
     directory.mkdir(parents=True)
     load = os.getloadavg()[0]
     submitted = launcher.submit(site, directory)
     try:
         job_end = _job_end(site, submitted.job_id, timeout_s)
-        await_quiet(site)
+        wait_until_idle(site)
         _check_follower(submitted)
         return _round(launcher, site, directory, job_end, load)
     except LaunchFailed as error:
         _cancel(site, submitted.job_id)
-        await_quiet(site)
-        raise LaunchFailed(f"{launcher.name}: {error}\n{_last_words(directory)}") from None
+        wait_until_idle(site)
+        raise LaunchFailed(f"{launcher.name}: {error}\n{_log_tail(directory)}") from None
     finally:
         if submitted.follower is not None:
             end(submitted.follower)
@@ -81,8 +81,8 @@ def _round(launcher: Launcher, site: Site, directory: Path, job_end: float, load
 
 
 def _job_end(site: Site, job_id: str, timeout_s: float) -> float:
-    """When the batch script's process ended."""
-    pid = wait_for(f"job {job_id} to start", lambda: _batch_process(site, job_id), STARTED_S)
+    """Return when the batch script's process ended."""
+    pid = wait_for(f"job {job_id} to start", lambda: _batch_process(site, job_id), JOB_START_TIMEOUT_S)
     descriptor = os.pidfd_open(pid)
     try:
         poll = select.poll()
@@ -95,7 +95,7 @@ def _job_end(site: Site, job_id: str, timeout_s: float) -> float:
 
 
 def _batch_process(site: Site, job_id: str) -> int | None:
-    """The process that runs the job's batch script: the one that is no child of another such (a subshell's)."""
+    """Return the pid of the job's batch script: not of a subshell, which is a child of such a process."""
     script = f"job{int(job_id):05d}/slurm_script".encode()
     found = {}
     for node in site.lab.plan.node_names:
@@ -110,14 +110,14 @@ def _batch_process(site: Site, job_id: str) -> int | None:
     return next((pid for pid, parent in found.items() if parent not in found), None)
 
 
-def await_quiet(site: Site) -> None:
-    """Return when no node runs anything of a job any more: the next launcher starts on idle nodes."""
+def wait_until_idle(site: Site) -> None:
+    """Return when no node runs a process of a job: the next launcher must start on idle nodes."""
 
-    def look() -> bool | None:
+    def poll() -> bool | None:
         pids = [pid for node in site.lab.plan.node_names for pid in site.lab.processes(node)]
-        return True if all(_name(pid) in RESIDENTS for pid in pids) else None
+        return True if all(_name(pid) in IDLE_PROCESSES for pid in pids) else None
 
-    wait_for("the nodes to be idle again", look, QUIET_S)
+    wait_for("the nodes to be idle again", poll, IDLE_TIMEOUT_S)
 
 
 def _name(pid: int) -> str:
@@ -131,9 +131,9 @@ def _check_follower(submitted: Submitted) -> None:
     if submitted.follower is None:
         return
     try:
-        code = submitted.follower.wait(FOLLOWER_S)
+        code = submitted.follower.wait(FOLLOWER_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise LaunchFailed(f"`muster run` has not ended {FOLLOWER_S:g} s after its job") from None
+        raise LaunchFailed(f"`muster run` has not ended {FOLLOWER_TIMEOUT_S:g} s after its job") from None
     if code:
         raise LaunchFailed(f"`muster run` exited with {code}")
 
@@ -142,7 +142,7 @@ def _cancel(site: Site, job_id: str) -> None:
     site.lab.exec(["scancel", job_id], capture_output=True, timeout=60)
 
 
-def _last_words(directory: Path) -> str:
+def _log_tail(directory: Path) -> str:
     try:
         return "\n".join((directory / "job.log").read_text(errors="replace").splitlines()[-15:])
     except FileNotFoundError:

@@ -1,14 +1,14 @@
-"""What owning a process costs: from its start to its first word, from its end being wanted to its being gone.
+"""Cost of a managed process: time from spawn to its first output, and from the stop request to its verified end.
 
-bare       subprocess.Popen in a session of its own; SIGTERM to its group, and waitpid
-scope      a process of a scope that is open already: spawn, close
-captured   the same with a log that is rotated
-cgroup     the same in a scope that has a control group, where one may be made
-opening    a scope of one's own: what its supervisor costs, once for all that is started in it
+bare       subprocess.Popen in a new session; SIGTERM to its group, and waitpid
+scope      a process in an open scope: spawn, close
+captured   the same with a rotated log
+cgroup     the same in a scope with a control group, if one can be created
+opening    a new scope: the cost of its supervisor, once for all its processes
 
-A program says its first word on a pipe; the clock runs from before the call until that word is read, and from the call
-that ends it until that returns: nothing is left then. Then as many processes as wanted run at once, and it is seen what
-the supervisors take of memory; and how long anything survives its owner or its supervisor.
+A program writes its first output to a pipe; the time runs from before the call until that is read, and from the call
+that ends it until that returns: no process is left then. Further measurements: many processes at once and the memory of
+their supervisors; and how long processes survive their owner or their supervisor.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from muster.process import Log, Scope, descendants
 
 PROGRAM = ["sh", "-c", "echo; exec sleep 1000"]
 GRACE_S = 10.0
-MAX_BYTES = 1 << 20
-GOAL_STARTED_MS, GOAL_GONE_MS, GOAL_LOST_S = 15.0, 50.0, 3.0  # beyond the bare ones, and beyond the grace
+MAX_LOG_BYTES = 1 << 20
+GOAL_STARTED_MS, GOAL_GONE_MS, GOAL_LOST_S = 15.0, 50.0, 3.0  # in addition to bare processes, and to the grace
 LOST_GRACE_S = 0.5
 LOST_REPEAT = 5
 
-# An owner with a program deaf to TERM and one that has left its session.
+# An owner with a program that ignores TERM and one that has left its session.
 OWNER = """
 import asyncio, os, sys
 from muster.process import Scope
@@ -54,42 +54,42 @@ asyncio.run(main())
 """
 
 
-async def bare(place: Path) -> tuple[float, float]:
-    with FirstWord() as word:
+async def bare(directory: Path) -> tuple[float, float]:
+    with FirstOutput() as output:
         start = time.perf_counter()
-        process = subprocess.Popen(PROGRAM, stdout=word.fd, stdin=subprocess.DEVNULL, start_new_session=True)
-        running = word.read() - start
+        process = subprocess.Popen(PROGRAM, stdout=output.fd, stdin=subprocess.DEVNULL, start_new_session=True)
+        running = output.read() - start
         start = time.perf_counter()
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
         return running, time.perf_counter() - start
 
 
-async def scope(place: Path) -> tuple[float, float]:
+async def scope(directory: Path) -> tuple[float, float]:
     return await in_scope(Scope("bench"))
 
 
-async def captured(place: Path) -> tuple[float, float]:
-    """The first word comes on stderr, past the log."""
-    return await in_scope(Scope("bench"), log=Log(str(place / "log"), MAX_BYTES))
+async def captured(directory: Path) -> tuple[float, float]:
+    """The first output comes on stderr, which is not captured."""
+    return await in_scope(Scope("bench"), log=Log(str(directory / "log"), MAX_LOG_BYTES))
 
 
-async def cgroup(place: Path) -> tuple[float, float]:
+async def cgroup(directory: Path) -> tuple[float, float]:
     return await in_scope(Scope("bench", cgroup=True))
 
 
 async def in_scope(scope: Scope, **options: Any) -> tuple[float, float]:
     await scope.open()
-    with FirstWord() as word:
+    with FirstOutput() as output:
         start = time.perf_counter()
-        await scope.spawn(["sh", "-c", "echo >&2; exec sleep 1000"], stderr=word.fd, **options)
-        running = word.read() - start
+        await scope.spawn(["sh", "-c", "echo >&2; exec sleep 1000"], stderr=output.fd, **options)
+        running = output.read() - start
         start = time.perf_counter()
         await scope.close(GRACE_S)
         return running, time.perf_counter() - start
 
 
-async def opening(place: Path) -> tuple[float, float]:
+async def opening(directory: Path) -> tuple[float, float]:
     start = time.perf_counter()
     scope = await Scope("bench").open()
     opened = time.perf_counter() - start
@@ -98,10 +98,10 @@ async def opening(place: Path) -> tuple[float, float]:
     return opened, time.perf_counter() - start
 
 
-class FirstWord:
-    """A pipe: `fd` is for the program; `read` returns when it has said something."""
+class FirstOutput:
+    """A pipe: `fd` is for the program; `read` returns when the program has written."""
 
-    def __enter__(self) -> FirstWord:
+    def __enter__(self) -> FirstOutput:
         self._read, self.fd = os.pipe()
         return self
 
@@ -124,12 +124,12 @@ KINDS: dict[str, Callable[[Path], Awaitable[tuple[float, float]]]] = {
 
 
 async def latencies(repeat: int) -> dict[str, dict[str, float]]:
-    """Medians and 90th percentiles in milliseconds; the kinds take turns, so that a busy moment meets all."""
+    """Return medians and 90th percentiles in milliseconds; the kinds are interleaved: load affects all of them."""
     times: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
-    with TemporaryDirectory() as place:
+    with TemporaryDirectory() as directory:
         for _ in range(repeat + 1):
             for kind, measure in KINDS.items():
-                times[kind].append(await measure(Path(place)))
+                times[kind].append(await measure(Path(directory)))
     found = {}
     for kind, pairs in times.items():
         started, ended = zip(*pairs[1:], strict=True)  # the first warms up
@@ -143,7 +143,7 @@ def summary(name: str, seconds: Sequence[float]) -> dict[str, float]:
 
 
 async def many(count: int) -> dict[str, dict[str, float]]:
-    """All of them at once: bare, in one scope, and each in a scope of its own."""
+    """Measure many processes at once: bare, in one scope, and each in a separate scope."""
     return {
         "bare": many_bare(count),
         "one scope": await many_in(count, scopes=1),
@@ -183,7 +183,7 @@ async def many_in(count: int, scopes: int) -> dict[str, float]:
 
 
 def survival(victim: str) -> float:
-    """Seconds from the end of an owner, or of its supervisor, until nothing is left of what it had started."""
+    """Return the seconds from the end of an owner, or of its supervisor, until all its processes are dead."""
     argv = [sys.executable, "-c", OWNER, str(LOST_GRACE_S)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
@@ -200,7 +200,7 @@ def survival(victim: str) -> float:
 
 
 def private_mb(pid: int) -> float:
-    """What would be free if it were not there."""
+    """Return the memory that would be free without the process."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Private_")) / 1024
 
@@ -213,7 +213,7 @@ def main() -> int:
         "machine": machine(),
         "latency": asyncio.run(latencies(options.repeat)),
         "many": {"count": options.many, **asyncio.run(many(options.many))},
-        "lost": {"grace_s": LOST_GRACE_S, **{f"{who}_s": round(max(times), 2) for who, times in lost.items()}},
+        "lost": {"grace_s": LOST_GRACE_S, **{f"{victim}_s": round(max(times), 2) for victim, times in lost.items()}},
     }
     wanted = goals(results)
     results["goals"] = [goal.to_json() for goal in wanted]
@@ -248,7 +248,7 @@ def _page(results: dict[str, Any], wanted: list[Goal], path: Path) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What owning a process costs, beside a bare subprocess.Popen.")
+    parser = argparse.ArgumentParser(description="Measure managed processes, compared with a bare subprocess.Popen.")
     parser.add_argument("--repeat", type=int, default=30, metavar="N", help="starts of each kind (default: 30)")
     parser.add_argument("--many", type=int, default=200, metavar="N", help="processes at once (default: 200)")
     return parser.parse_args()

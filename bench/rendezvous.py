@@ -1,11 +1,11 @@
-"""What it costs to gather the nodes of a run: time, messages, bytes, the leader's CPU and memory.
+"""Cost of gathering the nodes of a run: time, messages, bytes, the leader's CPU and memory.
 
-tcp        agents on loopback, with the real handshake, against the leader's real listener and protocol in a process of
-           its own. All of the agents share one process, so the time is theirs as much as the leader's.
-simulated  the protocol and the quorum alone, under a virtual network: the leader's CPU in the real code, and messages.
-store      torch's TCPStore, in the same run: one client reads the records of all nodes with one multi_get, which is
-           how the reference's barrier learns who is there. Beside it the event that closes a round of as many nodes:
-           that is when the leader has decided about all of them, and there is nothing to read.
+tcp        agents on loopback, with the real handshake, against the leader's real listener and state machine in a
+           separate process. All agents share one process, so the time includes their work.
+simulated  only the state machine and the quorum, on a virtual network: the leader's CPU in the real code, and messages.
+store      torch's TCPStore for comparison: one client reads the records of all nodes with one multi_get, as torchrun's
+           barrier does; compared with the event that closes a round of as many nodes, after which the leader has
+           decided about all of them and nothing is left to read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from muster.lifecycle.events import Arrived
 from muster.lifecycle.state_machine import RunConfig, RunStateMachine
 
 AGENTS, SPARES, NODES = 1000, 10, 10_000
-STEADY_S = 15.0
+STEADY_STATE_S = 15.0  # duration of the measurement after all nodes have arrived
 GOAL_CPU_S, GOAL_MESSAGES = 1.0, 1.0
 
 
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 async def over_tcp(nodes: int, spares: int) -> dict[str, float]:
-    """To the close of the round, then for a while in the steady state."""
+    """Measure up to the close of the round, then in the steady state."""
     loop = asyncio.get_running_loop()
     with leader_process(nodes, spares) as leader:
         agents = LightAgents(nodes)
@@ -57,19 +57,19 @@ async def over_tcp(nodes: int, spares: int) -> dict[str, float]:
         closed = await loop.run_in_executor(None, leader.recv)
         gathered = [Traffic(one.messages, one.bytes) for one in agents.traffic]
         before, since = _ask(leader), time.perf_counter()
-        await asyncio.sleep(STEADY_S)
+        await asyncio.sleep(STEADY_STATE_S)
         after, seconds = _ask(leader), time.perf_counter() - since
-        spoken = sum(now.messages - then.messages for now, then in zip(agents.traffic, gathered, strict=True))
-        carried = sum(now.bytes - then.bytes for now, then in zip(agents.traffic, gathered, strict=True))
-        await agents.leave()
+        messages = sum(now.messages - then.messages for now, then in zip(agents.traffic, gathered, strict=True))
+        transferred = sum(now.bytes - then.bytes for now, then in zip(agents.traffic, gathered, strict=True))
+        await agents.close()
     return {
         "nodes": nodes,
         "close_s": round(closed["close_s"], 3),
         "lead_cpu_to_close_s": round(closed["close_cpu_s"], 3),
         "messages_per_node_to_close": round(statistics.mean(one.messages for one in gathered), 2),
         "bytes_per_node_to_close": round(statistics.mean(one.bytes for one in gathered)),
-        "steady_messages_per_node_per_s": round(spoken / nodes / seconds, 3),
-        "steady_bytes_per_node_per_s": round(carried / nodes / seconds, 1),
+        "steady_messages_per_node_per_s": round(messages / nodes / seconds, 3),
+        "steady_bytes_per_node_per_s": round(transferred / nodes / seconds, 1),
         "steady_lead_cpu_percent": round(100 * (after["cpu_s"] - before["cpu_s"]) / seconds, 1),
         "lead_memory_mb": round(after["memory_mb"], 1),
     }
@@ -88,7 +88,7 @@ def simulated(nodes: int) -> dict[str, Any]:
 
 
 def beside_a_store(nodes: int, repeat: int) -> dict[str, float]:
-    """Medians, in milliseconds; both in turn, so that a busy moment meets both."""
+    """Return medians in milliseconds; both are interleaved, so that load on the machine affects both."""
     from torch.distributed import TCPStore
 
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -110,7 +110,7 @@ def beside_a_store(nodes: int, repeat: int) -> dict[str, float]:
 
 
 def _close(nodes: int) -> float:
-    """How long the last arrival takes, with which the roles of all are given."""
+    """Return the duration of the last arrival, which assigns the roles of all nodes."""
     protocol = RunStateMachine(RunConfig([f"n{rank}" for rank in range(nodes)], spares=100), 0.0)
     for rank in range(nodes - 1):
         protocol.handle(Arrived(rank, f"n{rank}"), 0.0)
@@ -138,9 +138,9 @@ def _page(results: dict[str, Any], wanted: list[Goal], path: Path) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What it costs to gather the nodes of a run.")
-    parser.add_argument("--agents", type=int, default=AGENTS, metavar="N", help=f"over TCP (default: {AGENTS})")
-    parser.add_argument("--nodes", type=int, default=NODES, metavar="N", help=f"simulated (default: {NODES})")
+    parser = argparse.ArgumentParser(description="Measure the cost of gathering the nodes of a run.")
+    parser.add_argument("--agents", type=int, default=AGENTS, metavar="N", help=f"agents over TCP (default: {AGENTS})")
+    parser.add_argument("--nodes", type=int, default=NODES, metavar="N", help=f"simulated nodes (default: {NODES})")
     parser.add_argument("--repeat", type=int, default=20, metavar="N", help="reads of the store (default: 20)")
     parser.add_argument("--json-only", action="store_true", help="print the results as JSON and nothing else")
     return parser.parse_args()

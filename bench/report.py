@@ -1,4 +1,4 @@
-"""What benchmarks have in common: facts of the machine, goals, a table, the results' files."""
+"""Shared parts of the benchmarks: description of the machine, goals, tables, result files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure and what it is to be."""
+    """A measured value and its upper limit."""
 
     what: str
     measured: float
@@ -39,7 +39,7 @@ class Goal:
 
 
 def machine() -> dict[str, Any]:
-    """What figures depend on; nothing that names a host, a path or a person."""
+    """Return what results depend on, without names of hosts, paths or users."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cores": len(os.sched_getaffinity(0)),
@@ -50,7 +50,7 @@ def machine() -> dict[str, Any]:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as columns: the first to the left, all others to the right; a rule below the first row."""
+    """Align rows in columns: the first to the left, all others to the right; with a rule below the first row."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
@@ -66,7 +66,7 @@ def _records(goals: Sequence[Goal]) -> list[dict[str, Any]]:
 
 
 def save(name: str, results: dict[str, Any]) -> Path:
-    """Write the results whole or not at all: an interrupted benchmark leaves the last ones."""
+    """Write the results atomically: an interrupted benchmark keeps the previous ones."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / name
     temporary = path.with_suffix(".new")

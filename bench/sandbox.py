@@ -1,17 +1,17 @@
-"""How fast is the sandbox, at each isolation level, beside plain spawning and a server that spawns for each request?
+"""Speed of the sandbox at each isolation level, compared with plain spawning and a server that spawns per request.
 
-stateless      `print(1)` in Python, 4 clients on 4 slots; in turn with as many `python3 -c`, two at a time, of the same
-               interpreter, so that a busy moment of the machine meets all; medians of the rounds
-one a request  the same requests at an HTTP server (ours) that starts `python3 -c` for each
-fresh session  a cell in a session that is made for it; warm session: cells in sessions that are there
+stateless      `print(1)` in Python, 4 clients on 4 slots; interleaved with as many `python3 -c`, two at a time, of the
+               same interpreter, so that load on the machine affects all; medians of the rounds
+one a request  the same requests to an HTTP server that starts `python3 -c` for each
+fresh session  a cell in a new session; warm session: cells in existing sessions
 sleepers       0.5 s sleeps: 32 clients on 32 slots, and 64 on 64
-output         8 MB printed and answered
-idle           cores that a sandbox takes with all those sessions and nothing to do
+output         8 MB of output in one response
+idle           cores used by an idle sandbox with all those sessions
 memory         resident memory of the server before, and after each tenth of `--executions` programs
 
-The floor wants an interpreter that every user may read when we are root; --python names one (default: the first of this
-one and /usr/bin/python3 that is). The full level is measured with it, and again with this one, numpy and sympy imported
-ahead, as a node has it.
+As root, the floor level needs an interpreter that every user can read: --python (default: this one or
+/usr/bin/python3). The full level is measured with it, and with this interpreter with numpy and sympy preloaded, as on a
+node.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from muster.sandbox.http.server import Head, HttpRequest, HttpResponse, OpenConn
 from muster.sandbox.http.server import serve as serve_http
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
-NEMO_PER_S = 31.0  # NeMo-Skills' server on two cores, as the project's facts have it
+NEMO_PER_S = 31.0  # requests per second of NeMo-Skills' server on two cores (reference value)
 ONE = program("print(1)")
 CLIENTS, SLEEP_S = 4, 0.5
 NOBODY = 65534
 
 
 @dataclass
-class Place:
-    """A server of one level that runs, and the interpreter of its programs."""
+class RunningSandbox:
+    """A running server of one level, and the interpreter of its programs."""
 
     name: str
     url: str
@@ -81,7 +81,7 @@ def main() -> int:
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     python = options.python or readable_python()
     async with contextlib.AsyncExitStack() as stack:
-        places = [
+        servers = [
             await stack.enter_async_context(served(name, chosen, level, preload))
             for name, chosen, level, preload in (
                 ("floor", python, "floor", []),
@@ -90,26 +90,28 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
             )
         ]
         results: dict[str, Any] = {"machine": machine(), "load_before": round(os.getloadavg()[0], 2)}
-        results["stateless"] = await stateless(places, options.rounds, options.requests)
-        for place in places:
-            results[place.name] = await one_place(place, options.requests)
-        results["idle"] = await idle(places)
+        results["stateless"] = await stateless(servers, options.rounds, options.requests)
+        for server in servers:
+            results[server.name] = await measure_server(server, options.requests)
+        results["idle"] = await idle(servers)
         results["sleepers"] = await sleepers(python)
-        results["memory"] = await memory(places[1], options.executions)
+        results["memory"] = await memory(servers[1], options.executions)
     return results
 
 
 async def memory_alone(options: argparse.Namespace) -> dict[str, Any]:
-    async with served("full", options.python or readable_python(), "full", []) as place:
-        return await memory(place, options.executions)
+    async with served("full", options.python or readable_python(), "full", []) as server:
+        return await memory(server, options.executions)
 
 
 @contextlib.asynccontextmanager
-async def served(name: str, python: str, level: str, preload: list[str], slots: int = CLIENTS) -> AsyncIterator[Place]:
-    """A server in a process of its own."""
-    with tempfile.TemporaryDirectory(prefix="bench-sandbox-") as place:
-        os.chmod(place, 0o755)
-        ready = Path(place, "ready.json")
+async def served(
+    name: str, python: str, level: str, preload: list[str], slots: int = CLIENTS
+) -> AsyncIterator[RunningSandbox]:
+    """Run a server in a separate process."""
+    with tempfile.TemporaryDirectory(prefix="bench-sandbox-") as directory:
+        os.chmod(directory, 0o755)
+        ready = Path(directory, "ready.json")
         settings = {
             "port": 0,
             "ready_file": str(ready),
@@ -118,7 +120,7 @@ async def served(name: str, python: str, level: str, preload: list[str], slots: 
             "preload": preload,
             "workers_min": slots,
             "workers_max": slots,
-            "scratch_dir": place,
+            "scratch_dir": directory,
             "queue": 10_000,
             "queue_wait_s": 3.5,
         }
@@ -137,32 +139,32 @@ async def served(name: str, python: str, level: str, preload: list[str], slots: 
                     raise SystemExit(f"bench: the sandbox ({name}) did not start")
                 await asyncio.sleep(0.05)
             facts = json.loads(ready.read_text())
-            yield Place(name, facts["url"], python, process.pid, place)
+            yield RunningSandbox(name, facts["url"], python, process.pid, directory)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
 
 
-# -- what is measured -------------------------------------------------------------------------------------------------
+# -- measurements -----------------------------------------------------------------------------------------------------
 
 
-async def stateless(places: list[Place], rounds: int, requests: int) -> dict[str, Any]:
-    """Rates of each kind, in turn."""
+async def stateless(servers: list[RunningSandbox], rounds: int, requests: int) -> dict[str, Any]:
+    """Measure the rates of all kinds, interleaved."""
     rates: dict[str, list[float]] = {}
     last: dict[str, Measured] = {}
-    pythons = dict.fromkeys(place.python for place in places)
+    pythons = dict.fromkeys(server.python for server in servers)
     for _ in range(rounds):
         for number, python in enumerate(pythons):
             rate = await asyncio.to_thread(spawn_rate, python, max(20, requests // 4))
             rates.setdefault(f"spawning {number}", []).append(rate)
-        for place in places:
-            last[place.name] = await load(place.url, CLIENTS, requests, ONE)
-            rates.setdefault(place.name, []).append(last[place.name].rate)
-        async with one_process_a_request(places[0].python) as url:
+        for server in servers:
+            last[server.name] = await load(server.url, CLIENTS, requests, ONE)
+            rates.setdefault(server.name, []).append(last[server.name].rate)
+        async with one_process_a_request(servers[0].python) as url:
             last["one a request"] = await load(url, CLIENTS, max(20, requests // 4), ONE)
             rates.setdefault("one a request", []).append(last["one a request"].rate)
     found = {name: round(statistics.median(one), 1) for name, one in rates.items()}
-    against = {place.name: f"spawning {list(pythons).index(place.python)}" for place in places}
+    against = {server.name: f"spawning {list(pythons).index(server.python)}" for server in servers}
     times = {name: found[name] / found[spawning] for name, spawning in against.items()}
     return {
         "per_second": found,
@@ -172,7 +174,7 @@ async def stateless(places: list[Place], rounds: int, requests: int) -> dict[str
 
 
 def spawn_rate(python: str, count: int) -> float:
-    """Plain spawning: as many at once as there are cores."""
+    """Return the rate of plain spawning, with as many processes at once as cores."""
 
     def one(_: int) -> None:
         subprocess.run([python, "-c", "print(1)"], stdout=subprocess.DEVNULL, check=True)
@@ -185,7 +187,7 @@ def spawn_rate(python: str, count: int) -> float:
 
 @contextlib.asynccontextmanager
 async def one_process_a_request(python: str) -> AsyncIterator[str]:
-    """The baseline: our HTTP, and an interpreter started for each program, without any wall."""
+    """Run the baseline: the same HTTP server, and a new interpreter for each program, without isolation."""
 
     class Spawner:
         def refusal(self, head: Head) -> None:
@@ -208,64 +210,64 @@ async def one_process_a_request(python: str) -> AsyncIterator[str]:
             connection.finish()
 
 
-async def one_place(place: Place, requests: int) -> dict[str, Any]:
+async def measure_server(server: RunningSandbox, requests: int) -> dict[str, Any]:
     run = uuid.uuid4().hex[:8]
     shown = program(f"print('x' * {8 << 20}, end='')", max_output_characters=16 << 20)
-    await load(place.url, CLIENTS, CLIENTS, cell("1", lambda n: f"{run}-{n}"))  # the warm ones are made
+    await load(server.url, CLIENTS, CLIENTS, cell("1", lambda n: f"{run}-{n}"))  # creates the warm sessions
     found = {
         "warm session": await load(
-            place.url, CLIENTS, 10 * requests, cell("print(1)", lambda n: f"{run}-{n % CLIENTS}")
+            server.url, CLIENTS, 10 * requests, cell("print(1)", lambda n: f"{run}-{n % CLIENTS}")
         ),
         "fresh session": await load(
-            place.url, CLIENTS, max(10, requests // 5), cell("print(1)", lambda n: f"{run}-f{n}")
+            server.url, CLIENTS, max(10, requests // 5), cell("print(1)", lambda n: f"{run}-f{n}")
         ),
-        "8 MB output": await load(place.url, 2, 20, shown),
+        "8 MB output": await load(server.url, 2, 20, shown),
     }
     return {kind: one.to_json() for kind, one in found.items()}
 
 
-async def idle(places: list[Place]) -> dict[str, float]:
-    """Of the server and all below it; the supervisor has left the server's tree, and owns the rest."""
+async def idle(servers: list[RunningSandbox]) -> dict[str, float]:
+    """Return the cores used by server, supervisors and workers; supervisors are not in the server's process tree."""
     found = {}
-    for place in places:
-        before = _cpu_s(place)
+    for server in servers:
+        before = _cpu_s(server)
         await asyncio.sleep(5)
-        found[place.name] = round((_cpu_s(place) - before) / 5, 4)
+        found[server.name] = round((_cpu_s(server) - before) / 5, 4)
     return found
 
 
-def _cpu_s(place: Place) -> float:
-    below = [pid for supervisor in _supervisors(place) for pid in (supervisor, *descendants(supervisor))]
+def _cpu_s(server: RunningSandbox) -> float:
+    below = [pid for supervisor in _supervisors(server) for pid in (supervisor, *descendants(supervisor))]
     total = 0
-    for pid in (place.pid, *below):
+    for pid in (server.pid, *below):
         with contextlib.suppress(OSError):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             total += int(fields[11]) + int(fields[12])
     return total / os.sysconf("SC_CLK_TCK")
 
 
-def _supervisors(place: Place) -> list[int]:
-    """Whoever was told to remove the place."""
+def _supervisors(server: RunningSandbox) -> list[int]:
+    """Return the supervisors: their command lines name the directory to remove."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            words = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
-            if place.directory.encode() + b"/muster-sandbox-" in words:
+            argv = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+            if server.directory.encode() + b"/muster-sandbox-" in argv:
                 found.append(int(entry.name))
     return found
 
 
 async def sleepers(python: str) -> dict[str, Any]:
-    """How many sleeps as many sleepers as slots take."""
+    """Measure as many sleepers as slots, in multiples of one sleep."""
     code = program(f"import time; time.sleep({SLEEP_S})")
     found = {}
     for count in (32, 64):
-        async with served(f"{count} slots", python, "full", [], slots=count) as place:
-            await load(place.url, count, count, ONE)
-            one = await load(place.url, count, count, code)
+        async with served(f"{count} slots", python, "full", [], slots=count) as server:
+            await load(server.url, count, count, ONE)
+            one = await load(server.url, count, count, code)
             found[f"{count} on {count}"] = {**one.to_json(), "sleeps": round(one.seconds / SLEEP_S, 2)}
             if count == 32:
-                many, health = await asyncio.gather(load(place.url, 32, 320, code), health_while_busy(place.url))
+                many, health = await asyncio.gather(load(server.url, 32, 320, code), health_while_busy(server.url))
                 found["32 clients"] = {
                     **many.to_json(),
                     "sleeps": round(many.seconds / SLEEP_S, 2),
@@ -275,7 +277,7 @@ async def sleepers(python: str) -> dict[str, Any]:
 
 
 async def health_while_busy(url: str) -> dict[str, float]:
-    """Answers of /health while every slot sleeps, in milliseconds."""
+    """Return the response times of /health while every slot sleeps, in milliseconds."""
     address = url.removeprefix("http://").split(":")
     times = []
     for _ in range(50):
@@ -289,13 +291,13 @@ async def health_while_busy(url: str) -> dict[str, float]:
     return {"p50": round(statistics.median(times), 2), "most": round(max(times), 2)}
 
 
-async def memory(place: Place, executions: int) -> dict[str, Any]:
-    """Of the server itself, after each tenth; the first thousand fill its caches."""
-    await load(place.url, CLIENTS, 1000, ONE)
-    sizes, failures, started = [resident_mb(place.pid)], 0, time.perf_counter()
+async def memory(server: RunningSandbox, executions: int) -> dict[str, Any]:
+    """Measure the server's memory after each tenth; the first thousand executions fill its caches."""
+    await load(server.url, CLIENTS, 1000, ONE)
+    sizes, failures, started = [resident_mb(server.pid)], 0, time.perf_counter()
     for tenth in range(1, 11):
-        failures += (await load(place.url, CLIENTS, executions // 10, ONE)).failures
-        sizes.append(resident_mb(place.pid))
+        failures += (await load(server.url, CLIENTS, executions // 10, ONE)).failures
+        sizes.append(resident_mb(server.pid))
         print(f"memory after {tenth * (executions // 10)} executions: {sizes[-1]} MB", file=sys.stderr, flush=True)
     return {
         "executions": executions,
@@ -317,7 +319,7 @@ def resident_mb(pid: int) -> float:
 
 
 def goals(results: dict[str, Any]) -> list[Goal]:
-    """A goal of so many a second is one of so much time for each."""
+    """Return the goals; a minimum rate is expressed as a maximum time per program."""
     times, rates = results["stateless"]["times_plain_spawning"], results["stateless"]["per_second"]
     failures = _failures(results)
     return [
@@ -365,7 +367,7 @@ def page(results: dict[str, Any], wanted: list[Goal], path: Path) -> str:
 
 
 def readable_python() -> str:
-    """The first interpreter that another user may run, when programs run as one; else this."""
+    """Return an interpreter that every user can run, if programs run as another user; else this one."""
     if os.getuid() != 0:
         return sys.executable
     for python in (sys.executable, "/usr/bin/python3"):
@@ -373,16 +375,18 @@ def readable_python() -> str:
             check = [python, "-I", "-c", "import encodings.idna"]
             if subprocess.run(check, user=NOBODY, group=NOBODY, capture_output=True, cwd="/").returncode == 0:
                 return python
-    raise SystemExit("bench: no interpreter here that every user may read: --python PATH")
+    raise SystemExit("bench: no interpreter that every user can read was found: use --python PATH")
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="of the kinds in turn (default: 3)")
-    parser.add_argument("--requests", type=int, default=400, help="of each kind in a round (default: 400)")
-    parser.add_argument("--executions", type=int, default=20_000, help="for the memory (default: 20000)")
-    parser.add_argument("--memory-alone", action="store_true", help="measure nothing else; --executions 100000, say")
-    parser.add_argument("--python", help="of programs; see above")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of all kinds (default: 3)")
+    parser.add_argument("--requests", type=int, default=400, help="requests per kind and round (default: 400)")
+    parser.add_argument("--executions", type=int, default=20_000, help="programs for the memory (default: 20000)")
+    parser.add_argument(
+        "--memory-alone", action="store_true", help="measure only memory, e.g. with --executions 100000"
+    )
+    parser.add_argument("--python", help="interpreter of programs; see above")
     parser.add_argument("--json-only", action="store_true")
     return parser.parse_args()
 

@@ -1,9 +1,9 @@
-"""How fast a run is seen: the report and the page of a thousand nodes and three cycles, and a log of a gigabyte.
+"""Speed of report and web pages: a run of a thousand nodes and three cycles, and a log of a gigabyte.
 
     PYTHONPATH=. python bench/seeing.py
 
-The runs are those of the tests (written, not run), the browser is the distribution's Chromium. Medians of three rounds,
-but for the log: there the slowest answer counts. Exits with 1 when a goal is missed.
+The runs are synthetic (those of the tests), the browser is the distribution's Chromium. Results are medians of three
+rounds; for the log, the slowest response. It exits with 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def written(run: SyntheticRun) -> tuple[float, Path]:
 
 
 def interactive(browser: Browser, address: str) -> tuple[float, None]:
-    """From the navigation to the end of its load, when every script of it has run."""
+    """Measure from the navigation to the end of the load event, when all scripts have run."""
     page = browser.page()
     page.go(address)
     page.wait_for("document.querySelector('.timeline canvas').width > 300")
@@ -77,7 +77,7 @@ def interactive(browser: Browser, address: str) -> tuple[float, None]:
 
 
 def usable(browser: Browser, site: Site, run: SyntheticRun) -> tuple[float, None]:
-    os.utime(run.paths.job)  # so that nothing is known of it from the round before
+    os.utime(run.paths.job)  # invalidates the server's cache of the previous round
     page = browser.page()
     page.go(site.link())
     page.wait_for("location.pathname === '/' && document.querySelectorAll('tbody tr').length === 1")
@@ -91,7 +91,7 @@ def usable(browser: Browser, site: Site, run: SyntheticRun) -> tuple[float, None
 
 
 def log_answers(site: Site, run: SyntheticRun) -> tuple[float, float]:
-    """The slowest answer to a range of the log, and to a search through all of it."""
+    """Return the slowest response to a range of the log, and to a search through all of it."""
     line = b"step 000000: loss 1.0000, and so on for a while to fill the line until it has its hundred bytes .....\n"
     with open(run.attempt.driver_log, "wb") as file:
         for _ in range(SIZE // (len(line) * 10_000) + 1):

@@ -1,4 +1,4 @@
-"""What a lost node and a lost leader cost in seconds: runs the lab's tests of them, which note the times."""
+"""Seconds lost with a lost node or leader: runs the lab's tests, which record the times."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Reads what strace wrote, and counts the operations on paths under a directory (pure).
+"""Count of operations on paths under a directory in strace's output. Pure.
 
-An operation is a system call that names a path under the directory, also one that fails: open, stat, access, readlink,
-rename, link, unlink, mkdir and the like; and one more for a directory that is read, however many calls that takes.
-Calls on open descriptors (read, write, fstat, close) are none: a network filesystem looks up no name for them.
+An operation is a system call with a path under the directory, even if it fails: open, stat, access, readlink, rename,
+link, unlink, mkdir and the like. Reading a directory counts once, even if it takes several calls. Calls on open
+descriptors (read, write, fstat, close) do not count: a network filesystem needs no lookup for them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PRELUDE, AGENT, SUPERVISOR, RAY = "prelude", "agent", "supervisor", "ray"
 
 @dataclass(frozen=True)
 class Call:
-    """A system call as strace wrote it: whole or, when another came between, its beginning; `resumed` is the rest."""
+    """A line of strace: a complete call, or the beginning of an interrupted one; `resumed`: the remainder."""
 
     pid: str
     time: float
@@ -39,11 +39,11 @@ class Call:
 
 @dataclass
 class Operations:
-    """Who did what how often, up to a moment."""
+    """Operations by program and by system call."""
 
     by_program: Counter[str] = field(default_factory=Counter)
     by_call: Counter[str] = field(default_factory=Counter)
-    listing: list[str] = field(default_factory=list)  # one line for each, in their order
+    listing: list[str] = field(default_factory=list)  # one line for each, in order
 
     @property
     def total(self) -> int:
@@ -51,13 +51,13 @@ class Operations:
 
 
 def count(lines: Iterable[str], root: str, until: float) -> Operations:
-    """The operations under `root` before the time `until`, of everything that was traced."""
+    """Count the operations of all traced processes under `root` before the time `until`."""
     calls = [call for call in map(_parse, lines) if call is not None and call.time < until]
     programs = Programs(calls)
     found = Operations()
-    listed: set[tuple[str, str]] = set()  # directories opened and read: more calls are the same listing
+    listed: set[tuple[str, str]] = set()  # directories already read since they were opened
     for call in calls:
-        programs.see(call)
+        programs.update(call)
         path = named_path(call.name, call.rest)
         if call.resumed or path is None or not (path == root or path.startswith(root + os.sep)):
             continue
@@ -83,7 +83,7 @@ def _parse(line: str) -> Call | None:
 
 
 def named_path(call: str, rest: str) -> str | None:
-    """The path a call names, absolute where strace knows it; for calls with two, the first: it is one operation.
+    """Return the path of a call, absolute if strace knows it; of two paths the first, since it is one operation.
 
     >>> named_path("openat", 'AT_FDCWD</home/a>, "b/c", O_RDONLY) = 3</home/a/b/c>')
     '/home/a/b/c'
@@ -99,10 +99,10 @@ def named_path(call: str, rest: str) -> str | None:
 
 
 class Programs:
-    """Which part of Muster each traced process belongs to: its own since its last exec, else its parent's."""
+    """Maps traced processes to parts of Muster: by their last exec, else as their parent."""
 
     def __init__(self, calls: Iterable[Call]) -> None:
-        # Read ahead: a child's first calls often stand before the end of the call that made it.
+        # Read ahead: a child's first calls often precede the end of the call that created it.
         forks = ((call.pid, _RETURNED_PID.search(call.rest)) for call in calls if call.name in _FORKS)
         self._parents = {child[1]: pid for pid, child in forks if child}
         self._known: dict[str, str] = {}
@@ -112,8 +112,8 @@ class Programs:
             self._known[pid] = self.of(self._parents[pid]) if pid in self._parents else PRELUDE
         return self._known[pid]
 
-    def see(self, call: Call) -> None:
-        """Take notice of every call in its order: a process is what it was when it was first seen, or executed."""
+    def update(self, call: Call) -> None:
+        """Process a call; must be called for every call in order, since exec changes the program."""
         before = self.of(call.pid)
         if call.name == "execve" and not call.resumed:
             self._known[call.pid] = self._executed(before, call.rest)

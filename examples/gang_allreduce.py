@@ -1,10 +1,10 @@
-"""A gang that adds up with torch.distributed, and goes on from its checkpoint after a restart.
+"""A gang that runs all-reduce with torch.distributed and resumes from its checkpoint after a restart.
 
     muster run -N 3 --spares 1 --procs-per-node 2 --no-ray --on-node-loss restart --restart-on-driver-failure \
         --stall-timeout 5m -- python examples/gang_allreduce.py --steps 1000
 
 Every process finds RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun. On GPUs: the nccl backend, and
-`torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`. `muster.beat()`, or output, tells that a rank has not hung.
+`torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`. A rank counts as hung without output and `muster.beat()`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ try:
 except ImportError:
 
     def beat() -> None:
-        """Not installed on the nodes: output is the sign of life then."""
+        """Muster is not installed on the nodes: then only output shows that a rank has not hung."""
 
 
 CHECKPOINT = os.path.join(os.environ["MUSTER_OUTPUT_DIR"], "checkpoint.json")
 
 
 def load() -> tuple[int, float]:
-    """Where the cycle before came to: every rank reads the same."""
+    """Return step and total of the last checkpoint; every rank reads the same."""
     if os.environ["MUSTER_RESUME"] != "1" or not os.path.exists(CHECKPOINT):
         return 0, 0.0
     with open(CHECKPOINT, encoding="utf-8") as file:
@@ -38,7 +38,7 @@ def load() -> tuple[int, float]:
 
 
 def save(step: int, total: float) -> None:
-    """Whole or not at all."""
+    """Write the checkpoint atomically."""
     with open(f"{CHECKPOINT}.tmp", "w", encoding="utf-8") as file:
         json.dump({"step": step, "total": total}, file)
     os.replace(f"{CHECKPOINT}.tmp", CHECKPOINT)
@@ -51,7 +51,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     first, total = load()
-    dist.barrier()  # all have read it before anybody writes the next
+    dist.barrier()  # all ranks have read it before rank 0 writes the next
     if rank == 0:
         print(f"{size} ranks, cycle {os.environ['MUSTER_CYCLE']}, from step {first}", flush=True)
     for step in range(first, steps):

@@ -1,4 +1,4 @@
-"""Prints the Ray cluster it runs on: one task on every node says where it is."""
+"""Print the Ray cluster: one task on every node returns its host."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""A service: says whether an answer is right. Ready when /health answers; that is all Muster wants of it."""
+"""A service that checks answers. It is ready when /health responds; Muster requires nothing else."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Judge(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         sum_, _, answer = self.path.lstrip("/").partition("=")
         left, _, right = sum_.partition("*")
-        well = self.path == "/health"
-        right_answer = left.isdigit() and right.isdigit() and str(int(left) * int(right)) == answer
-        self.send_response(200 if well or right_answer else 422)
+        health = self.path == "/health"
+        correct = left.isdigit() and right.isdigit() and str(int(left) * int(right)) == answer
+        self.send_response(200 if health or correct else 422)
         self.end_headers()
-        self.wfile.write(f"{'healthy' if well else right_answer} says {os.uname().nodename}\n".encode())
+        self.wfile.write(f"{'healthy' if health else correct} says {os.uname().nodename}\n".encode())
 
 
 if __name__ == "__main__":

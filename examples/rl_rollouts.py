@@ -1,9 +1,9 @@
-"""Rollouts with code: tasks on every node write programs, run them in the cluster's sandbox, and score what they print.
+"""Rollouts with code: tasks on every node write programs, run them in the cluster's sandbox, and score their output.
 
     muster run -f examples/rl_rollouts.yaml -N 4
 
-which has `services: {sandbox: {kind: sandbox}}`. The policy here is a random one; yours is a model. Each node's
-endpoint serves the sandboxes of all nodes, so a node whose own is busy, or lost, loses nothing. On one machine alone:
+The job file has `services: {sandbox: {kind: sandbox}}`. The policy here is random; replace it by a model. Each node's
+endpoint uses the sandboxes of all nodes, so a busy or lost sandbox does not stop its node. On one machine: run
 `muster sandbox serve &`, then `python examples/rl_rollouts.py`.
 """
 
@@ -22,37 +22,37 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from muster.sandbox import Client, SandboxLost, SandboxUnavailable
 
 VARIABLE = "MUSTER_SERVICE_SANDBOX"
-AT_ONCE = 8
+CONCURRENCY = 8
 
 
 def write_program(rng: random.Random) -> tuple[str, str]:
-    """A program for a small task, as a policy would write it (some are wrong, some crash), and what it should print."""
+    """Return a program, as a policy would write it (some are wrong, some crash), and the expected output."""
     numbers = [rng.randrange(100) for _ in range(8)]
     body = rng.choice(["print(sum(numbers))", "print(max(numbers))", "print(sum(numbers) // 0)", "while True: pass"])
     return f"numbers = {numbers}\n{body}", f"{sum(numbers)}\n"
 
 
 def rollout(client: Client, seed: int) -> tuple[float | None, str]:
-    """Its reward, and the node that ran it. None: the node was lost with it, which says nothing about the program."""
-    program, wanted = write_program(random.Random(seed))
+    """Return the reward and the node that ran the program. The reward is None if the node was lost meanwhile."""
+    program, expected = write_program(random.Random(seed))
     try:
         result = client.execute(program, timeout=2)
     except SandboxLost:
         return None, "lost"
-    return (1.0 if result.stdout == wanted else 0.0), result.node
+    return (1.0 if result.stdout == expected else 0.0), result.node
 
 
 @ray.remote(num_cpus=0)
 def rollouts(first: int, count: int, url: str | None) -> list[tuple[float | None, str]]:
-    """This node's share, through this node's own endpoint."""
-    own = os.environ.get(VARIABLE) or url
-    with Client(own) as client, ThreadPoolExecutor(AT_ONCE) as pool:
+    """Run this node's share through this node's endpoint."""
+    endpoint = os.environ.get(VARIABLE) or url
+    with Client(endpoint) as client, ThreadPoolExecutor(CONCURRENCY) as pool:
         return list(pool.map(lambda seed: rollout(client, seed), range(first, first + count)))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rollouts", type=int, default=50, help="of each node")
+    parser.add_argument("--rollouts", type=int, default=50, help="rollouts per node")
     each = parser.parse_args().rollouts
     url = os.environ.get(VARIABLE)
     try:
@@ -61,8 +61,8 @@ def main() -> int:
     except SandboxUnavailable as error:
         where = f"{VARIABLE} is {url}, but" if url else f"{VARIABLE} is not set, and"
         print(
-            f"No sandbox: {where} nobody answers ({error}).\n"
-            "Put `services: {sandbox: {kind: sandbox}}` into the job file, or start one: muster sandbox serve",
+            f"No sandbox: {where} no sandbox responds ({error}).\n"
+            "Add `services: {sandbox: {kind: sandbox}}` to the job file, or start one with: muster sandbox serve",
             file=sys.stderr,
         )
         return 2

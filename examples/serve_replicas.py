@@ -1,9 +1,9 @@
-"""Serves a small HTTP model on three replicas over two nodes, asks each of them, and ends them all.
+"""Serve a small HTTP model on three replicas over two nodes, query each of them, and stop them.
 
     muster run --backend local --nodes 2 -- python examples/serve_replicas.py
 
-The model counts words. What is real about it: every replica has a place of its own on the cluster, listens on a port
-that nobody else is given, is asked for its health, is started again when it fails, and is gone when this driver is.
+The model counts words. As with a real model, every replica has reserved resources and a leased port, its health is
+checked, it is restarted when it fails, and it ends with this driver.
 """
 
 import http.server
@@ -16,7 +16,7 @@ REPLICAS = 3
 
 
 class WordCounter(http.server.BaseHTTPRequestHandler):
-    """POST a text, get its words counted; GET /health answers as soon as the model is there."""
+    """POST a text to count its words; GET /health responds as soon as the model is loaded."""
 
     def do_GET(self) -> None:
         self.answer({"ready": True})

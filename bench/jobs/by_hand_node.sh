@@ -1,6 +1,6 @@
 #!/bin/bash
-# One node of a Ray cluster started by hand. Nodes signal each other through files, looked for every 0.1 s. `ray start`
-# returns when its node is registered, so a worker's file says that the node is alive: no check is lighter.
+# One node of a hand-started Ray cluster. Nodes signal each other through files, polled every 0.1 s. `ray start` returns
+# when its node is registered, so a worker's file means that the node is alive: the cheapest possible check.
 signals=$1
 shift
 address=$(hostname -i)

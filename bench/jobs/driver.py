@@ -1,7 +1,7 @@
-"""The driver of every launcher: notes when it started, sees that Ray is whole, notes when it was done.
+"""The driver of every launcher: records when it started, the number of live nodes, and when it was done.
 
-python driver.py FILE: writes {"start", "end", "alive"} there. Ray is imported after the start was noted, and left
-before the end is noted, so that both times belong to the launchers alone.
+python driver.py FILE: writes {"start", "end", "alive"} to FILE. Ray is imported after the start was recorded, and shut
+down before the end is recorded, so that the driver's own time is excluded.
 """
 
 import time

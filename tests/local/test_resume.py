@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "resume.py"
 def test_the_example_checkpoints_on_a_signal_and_the_next_attempt_goes_on_from_there(muster: MusterCommand) -> None:
     words = ["--steps", "100000", "--every", "100000"]
     process = muster.start(*muster.local_args("--", "python", str(EXAMPLE), *words, nodes=1))
-    checkpoint = muster.wait_for_driver("begins at step 0") / "output" / "checkpoint.json"
+    checkpoint = muster.wait_for_driver("starting at step 0") / "output" / "checkpoint.json"
     os.kill(muster.agent_pid(0), signal.SIGUSR2)  # as Slurm's --signal does
     run = muster.wait_for_driver("on request")
     os.kill(muster.agent_pid(0), signal.SIGTERM)  # as when Slurm preempts the job
