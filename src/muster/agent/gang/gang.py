@@ -72,10 +72,8 @@ class Gang:
         address: Callable[[], Awaitable[str]],
         fenced_at: Callable[[], float],
     ) -> None:
-        """`address` returns an address of the leader that other nodes have reached.
-
-        `fenced_at` returns the monotonic time until which processes of an older gang may run on a lost node.
-        """
+        """`address` returns an address of the leader that other nodes have reached; `fenced_at` the monotonic time
+        until which processes of an older gang may run on a lost node."""
         self._identity, self._job, self._connections, self._protocol = identity, job, connections, protocol
         self._address, self._fenced_at = address, fenced_at
         self._cycle = -1  # until it runs

@@ -137,11 +137,8 @@ class RayNode:
             if attempt.started.done() or attempt.joined or failure.final or len(reasons) == START_ATTEMPTS:
                 break
             self.on_note(f"{failure.reason}; try {len(reasons) + 1} of {START_ATTEMPTS} follows")
-            await attempt.stop(
-                self._archive_options(
-                    f".try{len(reasons)}", LogCollection(True, group_delay(self._facts.rank), FAILED_START_LOGS_S)
-                )
-            )
+            collection = LogCollection(True, group_delay(self._facts.rank), FAILED_START_LOGS_S)
+            await attempt.stop(self._archive_options(f".try{len(reasons)}", collection))
             await asyncio.sleep(START_BACKOFF_S * 2 ** (len(reasons) - 1))
             try:
                 self._attempt = attempt = await self._new_attempt(len(reasons))
@@ -164,10 +161,7 @@ class RayNode:
             attempt.start([f"--address={request.head}", *args], None, self._options.nodes)
 
     def _archive_options(self, suffix: str, ending: LogCollection) -> ArchiveOptions | None:
-        """Return how to archive the logs; None: not at all.
-
-        Logs of a failed attempt are kept even if the run succeeds later: they explain the delay.
-        """
+        """Return how to archive logs; those of a failed attempt explain delays even if the run succeeds later."""
         if ending.seconds <= 0 or not should_keep(self._options.logs, ending.failed):
             return None
         return ArchiveOptions(self._archive + suffix, self._options.logs_max, ending.after, ending.seconds)

@@ -48,8 +48,7 @@ def choose_tails(logs: Sequence[tuple[str, int]], max_bytes: int) -> list[tuple[
     """Return (path, offset) of the part of each log (path, size) to keep.
 
     The archive has at most `max_bytes`, even if nothing compresses. Every log gets the same share; longer logs also get
-    what shorter ones do not need. Empty logs are omitted, and the last ones if there are too many for a useful tail of
-    each.
+    what shorter ones do not need. Empty logs are omitted, and the last ones if there are too many.
     """
     left = max_bytes - max_bytes // 512 - ARCHIVE_OVERHEAD_BYTES
     logs = [(path, size) for path, size in logs if size][: max(0, left // (MIN_TAIL_BYTES + MEMBER_OVERHEAD_BYTES))]

@@ -72,10 +72,7 @@ def build_probe(
     log: str,
     run: Callable[[Sequence[str]], Awaitable[int]],
 ) -> Probe:
-    """Return the readiness probe; `run` runs a probe's command. Without `ready`, the main port must accept connections.
-
-    Call this just before the start: file and log probes remember the state before it.
-    """
+    """Return the readiness probe, to be made just before the start, whose effect it detects; `run` runs a command."""
     if service.kind == SANDBOX:
         return _sandbox_probe(ports, directory)
     values = templating.placeholder_values(ports, context.address, directory)

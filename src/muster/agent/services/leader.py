@@ -85,11 +85,7 @@ class LeaderServices:
         self._connections.send(command.rank, "start_services", names=command.services, cycle=self._protocol.cycle)
 
     def on_message(self, rank: int, message: dict[str, Any]) -> None:
-        """Handle a node's message about a service.
-
-        A failure while the driver runs may be the consequence of a lost node. It is therefore reported only after all
-        nodes have answered: if one is lost, that is the reason.
-        """
+        """Handle a node's message. A failure under the driver may follow from a lost node, so all must answer first."""
         if message["cycle"] != self._protocol.cycle or message["service"] not in self._protocol.services.plans:
             return
         if message["type"] == "service_serves":
@@ -167,10 +163,8 @@ class LeaderServices:
     def environment(self, rank: int) -> dict[str, str]:
         """Return the variables for the driver, or a gang's processes, on this node."""
         found = {"MUSTER_SERVICES_DIR": self._identity.attempt.services_dir} if self.expected else {}
-        return {
-            **found,
-            **endpoint_variables({name: self._record(name) for name in self._protocol.services.plans}, rank),
-        }
+        records = {name: self._record(name) for name in self._protocol.services.plans}
+        return {**found, **endpoint_variables(records, rank)}
 
     def snapshot(self) -> dict[str, Any]:
         """Return the services' part of the status, including the load of sandboxes."""
@@ -183,16 +177,11 @@ class LeaderServices:
 
     def _entry(self, name: str) -> dict[str, Any]:
         ready, wanted = self._count(name)
-        instances = [
-            {
-                "rank": one.rank,
-                "host": self._protocol.nodes[one.rank].host,
-                "state": one.state.value,
-                "url": self._report_of(one).url,
-                "restarts": self._report_of(one).restarts,
-            }
-            for one in self._protocol.services.of(name)
-        ]
+        instances = []
+        for one in self._protocol.services.of(name):
+            report, host = self._report_of(one), self._protocol.nodes[one.rank].host
+            facts = {"rank": one.rank, "host": host, "state": one.state.value}
+            instances.append({**facts, "url": report.url, "restarts": report.restarts})
         gate = self._protocol.services.plans[name].gate
         return {"wanted": wanted, "ready": ready, "gate": gate, "instances": instances}
 
@@ -230,10 +219,9 @@ class LeaderServices:
                 await self._send_members(name)
 
     async def wait_until_served(self) -> None:
-        """Wait until every node's endpoint serves all sandboxes, or SERVE_TIMEOUT_S have passed.
+        """Wait until every node's endpoint serves all sandboxes (else a session could exist on two nodes), or time out.
 
-        Until then two endpoints could create the same session on two nodes. An endpoint that fails to do so serves only
-        the sandbox of its node.
+        An endpoint that fails to do so serves only the sandbox of its node.
         """
         end = time.monotonic() + SERVE_TIMEOUT_S
         while self._not_serving:

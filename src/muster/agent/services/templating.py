@@ -9,19 +9,7 @@ from muster.agent.ray.settings import join_address
 from muster.agent.services.model import ServiceDefinition
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z][a-z0-9_-]*)\}")  # ${name} is the shell's
-ALWAYS_PASSED = (
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "LANG",
-    "LC_*",
-    "TZ",
-    "TMPDIR",
-    "LD_LIBRARY_PATH",
-    "MUSTER_*",
-)
+INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "MUSTER_*")
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
@@ -78,7 +66,7 @@ def inherited_environment(base: Mapping[str, str], allowed: Sequence[str] | None
     """
     if allowed is None:
         return dict(base)
-    return {name: value for name, value in base.items() if _matches(name, [*ALWAYS_PASSED, *allowed])}
+    return {name: value for name, value in base.items() if _matches(name, [*INHERITED, *allowed])}
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
