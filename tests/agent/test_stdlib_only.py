@@ -18,8 +18,8 @@ from muster.launch import agent_archive
 from muster.launch.agent_archive import AGENT_PACKAGES, agent_sources, build_archive
 
 ROOT = Path(muster.__file__).parent
-PACKAGES = ("agent", "lifecycle", "election", "rundir", "process", "slurm")
-SINGLE_MODULES = ("port_ranges.py", "exit_codes.py", "errors.py")
+PACKAGES = ("agent", "lifecycle", "election", "rundir", "process", "ports", "slurm")
+SINGLE_MODULES = ("exit_codes.py", "errors.py")
 MODULES = sorted(
     [
         *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")),

@@ -139,7 +139,7 @@ def test_every_module_has_its_source_in_the_archive_and_nothing_else_travels(con
     members = zipfile.ZipFile(tmp_path / LIBRARY).namelist()
     assert {name for name in members if name.endswith(".py")} == set(library_sources())
     rooms = {name.split("/")[1].removesuffix(".py") for name in library_sources()}
-    assert rooms == {"__init__", "placement", "process", "progress", "port_ranges", "exit_codes"}
+    assert rooms == {"__init__", "placement", "process", "progress", "ports", "exit_codes"}
 
 
 def test_the_sandbox_travels_with_a_run_that_has_one_among_its_services() -> None:

@@ -21,10 +21,10 @@ from dataclasses import replace
 from pathlib import Path
 from muster.agent.job import Identity, Job
 from muster.agent.gang.master_port import take_master_port
-from muster.agent.ray.ports import take_block
-from muster.agent.services import ports as services
+from muster.ports.blocks import take_block
+from muster.ports import socket_leases as services
 from muster.rundir import RunPaths
-from muster.placement import ports as placement
+from muster.ports import file_leases as placement
 from muster.torch.launch_env import port_of
 
 run = RunPaths("/runs/train-20260101T000000-ab12")
@@ -34,7 +34,7 @@ ray = take_block("a node of 128 CPUs", 1000, smallest=300)
 others = [take_block("virtual", 100, smallest=50)]
 masters = [take_master_port(identity, job, cycle) for cycle in range(2)]
 leases = [services.take(f"service {number}") for number in range(20)]
-placed = [placement.take(directory=Path(sys.argv[1])) for _ in range(10)]
+placed = [placement.lease_port(directory=Path(sys.argv[1])) for _ in range(10)]
 print(json.dumps({
     "ray": list(ray.block.ports()),
     "others": [port for one in others for port in one.block.ports()],

@@ -16,7 +16,6 @@ from typing import Any
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from muster import __version__
-from muster.agent.ray.ports import BLOCK_SIZE, LOCAL_BLOCK_SIZE
 from muster.doctor import checks, probe_runner
 from muster.doctor.check_result import CheckResult, Nodes, worst
 from muster.doctor.node.shared_fs_probe import CANARY, Patience
@@ -26,6 +25,7 @@ from muster.errors import Mistake
 from muster.exit_codes import INFRASTRUCTURE_FAILED, NOT_STARTED
 from muster.launch.run_writer import runs_dir
 from muster.launch.target import Target, choose_python
+from muster.ports.blocks import BLOCK_SIZE, LOCAL_BLOCK_SIZE
 from muster.process import SpawnError
 from muster.rundir import write_atomic
 from muster.spec import JobSpec

@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muster import port_ranges
-from muster.agent.ray import ports
 from muster.doctor.node import mounts, probe, shared_fs_probe, wire
 from muster.doctor.node.wire import MARK, reports_in
+from muster.ports import blocks, guards, ranges
 from muster.process import Scope, source_of
 from muster.spec import JobSpec
 from muster.spec.sbatch_options import as_argument
@@ -63,8 +62,9 @@ for name, source in json.loads(sys.argv[1]):
 sys.exit(module.main(sys.argv[2:]))
 """
 _MODULES = (
-    port_ranges,
-    ports,
+    ranges,
+    guards,
+    blocks,
     mounts,
     shared_fs_probe,
     wire,

@@ -24,7 +24,7 @@ AGENT_PACKAGES = (
     "rundir",
     "process",
     "slurm",
-    "port_ranges",
+    "ports",
     "exit_codes",
     "errors",
 )

@@ -20,7 +20,7 @@ LIBRARY_PACKAGES = (
     "placement",
     "process",
     "progress",
-    "port_ranges",
+    "ports",
     "exit_codes",
 )  # and the sandbox, where it is one of the services
 _UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # of a pyc's header: no time and no hash to compare with the source

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
-from muster.port_ranges import HostPorts, host_ports
+from muster.ports.ranges import HostPorts, host_ports
 
 PORTS = range(20000, 30000)  # below the usual range from which the kernel takes the ports of outgoing connections
 FEWEST_PORTS = 100  # fewer, and steps that share a host would meet too often: then rather those of PORTS

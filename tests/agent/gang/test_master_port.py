@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from muster.agent.gang.master_port import take_master_port
 from muster.agent.job import Identity, Job
-from muster.agent.ray.ports import PortBlock, take_block
-from muster.port_ranges import CELL_SIZE, ephemeral_range
+from muster.ports.blocks import PortBlock, take_block
+from muster.ports.guards import CELL_SIZE
+from muster.ports.ranges import ephemeral_range
 from muster.rundir import RunPaths
 
 RUN = RunPaths("/lustre/muster-runs/train-20260101T000000-ab12")

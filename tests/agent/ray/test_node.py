@@ -15,8 +15,9 @@ import pytest
 from muster.agent.log_collection import GROUP_NODES, GROUP_PAUSE_S, LogCollection
 from muster.agent.ray import RayNode, RayPaths, node
 from muster.agent.ray.labels import NodeFacts
-from muster.agent.ray.ports import LOCAL_BLOCK_SIZE, HeldBlock, bind, take_block
 from muster.agent.ray.settings import RayOptions
+from muster.ports.blocks import LOCAL_BLOCK_SIZE, HeldBlock, take_block
+from muster.ports.guards import bind
 
 BUSY_S = 120.0  # for a whole test, on a machine that is busy
 LONG_S = 10 * BUSY_S

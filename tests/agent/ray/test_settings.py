@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from muster.agent.ray import settings
 from muster.agent.ray.labels import NodeFacts
-from muster.agent.ray.ports import PortBlock
 from muster.agent.ray.resources import ResourceShare
 from muster.agent.ray.settings import LONGEST_TEMP_DIR, RayOptions
+from muster.ports.blocks import PortBlock
 
 OPTIONS = RayOptions(cpus=None, gpus=None, dashboard=False, nodes=4, local=False)
 SHARE = ResourceShare(cpus=8, gpus=None, store=1 << 30, memory=None)

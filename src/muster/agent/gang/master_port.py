@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from muster.agent.job import Identity, Job
 from muster.agent.ray import settings
-from muster.agent.ray.ports import HeldBlock, PortBlock, take_block
 from muster.agent.ray.settings import RayOptions
-from muster.port_ranges import CELL_SIZE
+from muster.ports.blocks import HeldBlock, PortBlock, take_block
+from muster.ports.guards import CELL_SIZE
 from muster.rundir.node_groups import group_of
 
 logger = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ from muster.agent.health.limits import warnings
 from muster.agent.log_collection import LogCollection, group_delay
 from muster.agent.ray import resources, settings
 from muster.agent.ray.labels import NODE_TYPE_VARIABLE, NodeFacts, node_type, probe_nvlink_domain
-from muster.agent.ray.ports import take_block
 from muster.agent.ray.resources import ResourceShare
 from muster.agent.ray.session_logs import ArchiveOptions, should_keep
 from muster.agent.ray.settings import RayOptions
 from muster.agent.ray.start_attempt import StartAttempt
 from muster.agent.ray.tuning import defaults
+from muster.ports.blocks import take_block
 from muster.process import SpawnError
 
 START_ATTEMPTS = 3

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from muster.agent.ray import labels
 from muster.agent.ray.labels import NodeFacts
-from muster.agent.ray.ports import BLOCK_SIZE, LOCAL_BLOCK_SIZE, PortBlock, smallest_size
 from muster.agent.ray.resources import ResourceShare
+from muster.ports.blocks import BLOCK_SIZE, LOCAL_BLOCK_SIZE, PortBlock, smallest_size
 
 # AF_UNIX paths have at most 107 bytes, and Ray appends about 62 for its session and socket names.
 LONGEST_TEMP_DIR = 45

@@ -14,8 +14,8 @@ from typing import Any
 
 from muster.agent.private_dir import make_private
 from muster.agent.ray import starter
-from muster.agent.ray.ports import HeldBlock
 from muster.agent.ray.session_logs import ArchiveOptions, archive_logs
+from muster.ports.blocks import HeldBlock
 from muster.process import Exit, Scope, descendants, source_of, sweep
 from muster.rundir.tokens import derive_ray_token
 

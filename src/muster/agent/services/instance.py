@@ -19,10 +19,10 @@ from muster.agent.private_dir import make_private
 from muster.agent.services import sandbox
 from muster.agent.services.launch import InstanceContext, InstanceLaunch, build_launch, build_probe, endpoints
 from muster.agent.services.model import ALWAYS, NEVER, SANDBOX, ServiceDefinition
-from muster.agent.services.ports import PortLease, take
 from muster.agent.services.probes import PROBE_TIMEOUT_S, Probe, get_record
 from muster.exit_codes import NOT_STARTED
 from muster.lifecycle.services import ServiceState
+from muster.ports.socket_leases import PortLease, take
 from muster.process import Exit, Log, ManagedProcess, Scope, SpawnError
 from muster.process.memory_file import memory_file
 
@@ -154,6 +154,8 @@ class ServiceInstance:
             number = self._leases[name].number
             self._leases[name].release()
             self._leases[name] = take(f"{self._directory}/{name}/{number}", None, self._context.avoid)
+            if warning := self._leases[name].warning():
+                logger.warning("%s", warning)
             self._report(ServiceState.STARTING, f"another program took port {number} ({name}); trying another port")
         return True
 

@@ -15,8 +15,8 @@ from muster.agent.services import sandbox, templating
 from muster.agent.services.instance import ServiceInstance
 from muster.agent.services.launch import InstanceContext, endpoints
 from muster.agent.services.model import AUTO, SANDBOX, ServiceDefinition, load_services
-from muster.agent.services.ports import PortLease, take
 from muster.lifecycle.services import ALL, HEAD, ServiceState
+from muster.ports.socket_leases import PortLease, take
 from muster.rundir.hosts import host_file_name
 
 logger = logging.getLogger(__name__)
@@ -87,6 +87,8 @@ class NodeServices:
                 leases[port] = take(
                     self._seed(service, port), None if number == AUTO else int(number), self._context.avoid
                 )
+                if warning := leases[port].warning():
+                    logger.warning("%s", warning)
         except OSError as error:
             for lease in leases.values():
                 lease.release()

@@ -21,10 +21,10 @@ from typing import Any
 
 import ray
 
-from muster.placement.runtime import ports
 from muster.placement.runtime.health import ProgramHealth
 from muster.placement.runtime.owner import Owner
 from muster.placement.runtime.probe import NONE, Probe, ask
+from muster.ports.file_leases import lease_port
 from muster.process import Exit, Log, ManagedProcess, Scope, SpawnError
 
 LOST_OWNER_GRACE_S = 2.0  # for the program, when the actor is gone
@@ -169,7 +169,7 @@ def visible_gpus() -> dict[str, str]:
 def with_ports(known: Mapping[str, str], texts: Sequence[str]) -> dict[str, str]:
     """What stands for what on this node; a port is leased only where somebody wants one and has not been given it."""
     wanted = [name for name in LEASED if name not in known and any("{" + name + "}" in text for text in texts)]
-    leased = {name: str(ports.take(holder=os.getpid())) for name in wanted}
+    leased = {name: str(lease_port(holder=os.getpid())) for name in wanted}
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call, unused-ignore]
     return {"host": address, **known, **leased}
 

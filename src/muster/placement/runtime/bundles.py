@@ -8,8 +8,8 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from muster.placement.runtime import ports
-from muster.port_ranges import LAST_PORT
+from muster.ports.file_leases import lease_port
+from muster.ports.ranges import LAST_PORT
 
 
 def get_bundle_node_ip(pg: PlacementGroup, bundle_index: int) -> str:
@@ -37,11 +37,11 @@ def get_free_port_in_bundle(
 ) -> int:
     """A port of the bundle's node, from `start_port` on (or none but that), which nobody else is given for a while."""
     strategy = PlacementGroupSchedulingStrategy(placement_group=pg, placement_group_bundle_index=bundle_index)
-    task: Any = ray.remote(num_cpus=0)(_take_port)
+    task: Any = ray.remote(num_cpus=0)(_lease_port)
     last = LAST_PORT if get_next_free_port else start_port
     port: int = ray.get(task.options(scheduling_strategy=strategy).remote(start_port, last))
     return port
 
 
-def _take_port(first: int, last: int) -> int:
-    return ports.take(first, last=last)
+def _lease_port(first: int, last: int) -> int:
+    return lease_port(first, last=last)

@@ -1,8 +1,8 @@
-"""A port of this node that nobody else is given: leases in one file per user and host, taken under a lock.
+"""Ports of this node that no other caller gets: leases in one file per user and host, changed under a lock.
 
-A port that is free when it is looked at may be given to two askers before either of them binds it. So what was given
-away is written down until its holder is gone, or, where no holder is known, for a while in which it has to be bound.
-Another user's programs do not read the file; against them there is the look itself, on all addresses of both families.
+Two callers that both find a port free might both get it before either binds it. So each lease is recorded until its
+holder has exited, or, without a known holder, for the time in which the port has to be bound. Programs of other users
+do not read the file; the bind check, on all addresses of both families, protects against them.
 """
 
 from __future__ import annotations
@@ -12,63 +12,72 @@ import fcntl
 import json
 import os
 import random
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from muster.port_ranges import LAST_PORT, host_ports, is_in_a_block, split_runs
+from muster.ports.guards import bind, is_in_a_block
+from muster.ports.ranges import BLOCKS_FROM, LAST_PORT, host_ports, split_at
 from muster.process.proctree import start_time
 
-OURS_FROM = 10000  # below, where both fit, are the ports of services
-UNBOUND_LEASE_S = 300.0
+UNBOUND_LEASE_S = 300.0  # enough to start a program that binds the port
 
 
 @dataclass(frozen=True)
 class PortReservation:
-    """A port and for how long it is somebody's."""
+    """A leased port; a line of the file."""
 
     port: int
-    until: float  # of the host's clock; 0 when a holder decides
-    holder: int = 0  # a process
-    holder_began: int = 0  # told apart from a later one with the same number
+    until: float  # time.time(); 0 if the lease ends with its holder
+    holder: int = 0  # pid
+    holder_began: int = 0  # the holder's start time, which distinguishes it from a later process with the same pid
 
     def alive(self) -> bool:
         return start_time(self.holder) == self.holder_began if self.holder else time.time() < self.until
 
 
-def take(first: int | None = None, *, last: int = LAST_PORT, holder: int = 0, directory: Path | None = None) -> int:
-    """A free port, from `first` on or from the best zone of port_ranges.py; OSError when there is none.
+def lease_port(
+    first: int | None = None, *, last: int = LAST_PORT, holder: int = 0, directory: Path | None = None
+) -> int:
+    """Lease a free port, from `first` on or from the best zone of ranges.py; OSError if no port is free.
 
-    It stays taken while process `holder` lives; without one, for UNBOUND_LEASE_S.
+    The lease lasts while process `holder` is alive; without a holder, for UNBOUND_LEASE_S.
     """
     with _leases(directory or _directory()) as leases:
         taken = {lease.port for lease in leases}
         for port in _candidates(first, last):
-            if port not in taken and _can_be_bound(port):
+            if port not in taken and _is_free(port):
                 until = 0.0 if holder else time.time() + UNBOUND_LEASE_S
                 leases.append(PortReservation(port, until, holder, (start_time(holder) or 0) if holder else 0))
                 return port
     raise OSError(f"no free port{'' if first is None else f' from {first}'} to {last}")
 
 
-def give_back(port: int, *, directory: Path | None = None) -> None:
-    """Before its time is over."""
+def release_port(port: int, *, directory: Path | None = None) -> None:
+    """End a lease before it expires."""
     with _leases(directory or _directory()) as leases:
         leases[:] = [lease for lease in leases if lease.port != port]
 
 
 def _candidates(first: int | None, last: int) -> Iterator[int]:
-    """From `first` on; else from the best zone on, in each from anywhere, and never where an agent has put Ray."""
+    """Yield the ports from `first` on; else those of each zone from a random one on, without blocks held by agents."""
     if first is not None:
         yield from range(first, last + 1)
         return
     for zone in host_ports().zones():
-        for runs in reversed(split_runs(zone.runs, OURS_FROM)):
+        for runs in reversed(split_at(zone.runs, BLOCKS_FROM)):
             ports = [port for run in runs for port in run if port <= last]
             start = random.randrange(len(ports)) if ports else 0
             yield from (port for port in ports[start:] + ports[:start] if not is_in_a_block(port))
+
+
+def _is_free(port: int) -> bool:
+    """Return whether the port can be bound, without SO_REUSEADDR, which would report some used ports as free."""
+    probe = bind(port)
+    if probe is not None:
+        probe.close()
+    return probe is not None
 
 
 def _directory() -> Path:
@@ -77,16 +86,16 @@ def _directory() -> Path:
 
 @contextlib.contextmanager
 def _leases(directory: Path) -> Iterator[list[PortReservation]]:
-    """The live leases of this host, to be changed in place; nobody else reads or writes them meanwhile."""
+    """Yield the live leases of this host, to be changed in place, under an exclusive lock."""
     directory.mkdir(mode=0o700, exist_ok=True)
     if directory.is_symlink() or directory.stat().st_uid != os.getuid():
-        raise PermissionError(f"{directory} belongs to somebody else")
+        raise PermissionError(f"{directory} belongs to another user")
     with open(os.open(directory / "leases.jsonl", os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         read = [_lease(line) for line in file.readall().splitlines()]
         leases = [lease for lease in read if lease is not None and lease.alive()]
         yield leases
-        # Written over what is there and cut off after it: where a full disk refuses a new lease, the old ones stay.
+        # Overwritten in place, then truncated: if a full disk refuses a new lease, the old ones remain.
         text = b"".join(json.dumps(asdict(lease)).encode() + b"\n" for lease in leases)
         written = 0
         while written < len(text):
@@ -95,22 +104,9 @@ def _leases(directory: Path) -> Iterator[list[PortReservation]]:
 
 
 def _lease(line: bytes) -> PortReservation | None:
-    """None for a line that is none: a full disk may have cut it short."""
+    """Parse a line; None for an invalid one, which a full disk may have cut short."""
     try:
         lease = PortReservation(**json.loads(line))
     except (ValueError, TypeError):
         return None
     return lease if all(isinstance(value, (int, float)) for value in asdict(lease).values()) else None
-
-
-def _can_be_bound(port: int) -> bool:
-    """On all addresses of both families, without SO_REUSEADDR, which would call a port free that is not."""
-    dual = socket.has_dualstack_ipv6()
-    with socket.socket(socket.AF_INET6 if dual else socket.AF_INET) as probe:
-        try:
-            if dual:
-                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            probe.bind(("::" if dual else "0.0.0.0", port))
-        except OSError:
-            return False
-    return True

@@ -1,6 +1,6 @@
 """A port for a service: free when it was taken, and chosen by no other agent on the host while it is leased.
 
-Ports come from the best zone of port_ranges.py that has one, in it first from those below Ray's blocks.
+Ports come from the best zone of ranges.py that has one, in it first from those below Ray's blocks.
 
 Two things hold it. Until the service starts, a bound socket. And for the whole time a name in the abstract namespace of
 Unix sockets, which is as wide as the ports are: agents of other runs, or of this one on the same machine, go by. A
@@ -9,15 +9,12 @@ program that is none of ours may still be quicker; then the service does not com
 
 from __future__ import annotations
 
-import logging
 import socket
 import zlib
 from collections.abc import Container, Iterator
 
-from muster.agent.ray.ports import RAY_FROM, bind, lease_name
-from muster.port_ranges import HostPorts, Zone, hold_name, host_ports, is_in_a_block, split_runs
-
-logger = logging.getLogger(__name__)
+from muster.ports.guards import bind, hold_name, is_in_a_block, lease_name
+from muster.ports.ranges import BLOCKS_FROM, HostPorts, Zone, host_ports, split_at
 
 
 class PortLease:
@@ -25,7 +22,14 @@ class PortLease:
 
     def __init__(self, number: int, pinned: bool, guard: socket.socket, held: socket.socket) -> None:
         self.number, self.pinned = number, pinned
+        self.zone: Zone | None = None  # where it was found; None of a pinned one
         self._guard, self._held = guard, held
+
+    def warning(self) -> str | None:
+        """Describe a port that is not in the best zone."""
+        if self.zone is None or self.zone.preferred:
+            return None
+        return f"port {self.number} for a service lies {self.zone.where}: no better one is free"
 
     def give(self) -> None:
         """To the service, which binds it next."""
@@ -55,8 +59,7 @@ def take(seed: str, pinned: int | None = None, avoid: Container[int] = ()) -> Po
             continue
         lease = _lease(number, pinned=False)
         if lease is not None:
-            if not zone.preferred:
-                logger.warning("port %d for a service lies %s: no better one is free", number, zone.where)
+            lease.zone = zone
             return lease
     raise OSError("no port of this host is free for a service")
 
@@ -64,7 +67,7 @@ def take(seed: str, pinned: int | None = None, avoid: Container[int] = ()) -> Po
 def candidates(seed: str, host: HostPorts) -> Iterator[tuple[Zone, int]]:
     """Every port there is, once; the best first."""
     for zone in host.zones():
-        for runs in split_runs(zone.runs, RAY_FROM):
+        for runs in split_at(zone.runs, BLOCKS_FROM):
             ports = [port for run in runs for port in run]
             start = zlib.crc32(seed.encode()) % len(ports) if ports else 0
             yield from ((zone, port) for port in ports[start:] + ports[:start])

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.agent.ray import ports
-from muster.agent.ray.ports import PortBlock, candidates, sizes, take_block
-from muster.agent.services import ports as services
-from muster.port_ranges import CELL_SIZE, NEMO_RL_BANDS, HostPorts, ephemeral_range, is_in_a_block
+from muster.ports import blocks as ports
+from muster.ports import socket_leases as services
+from muster.ports.blocks import PortBlock, candidates, sizes, take_block
+from muster.ports.guards import CELL_SIZE, is_in_a_block
+from muster.ports.ranges import NEMO_RL_BANDS, HostPorts, ephemeral_range
 
 SIZE = 50
 

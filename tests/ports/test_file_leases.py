@@ -10,21 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from muster.placement.runtime import ports
-from muster.port_ranges import ephemeral_range
+from muster.ports import file_leases as ports
+from muster.ports.ranges import ephemeral_range
 
 # Fifty processes that wait for one pipe to be closed, ask, and tell.
 FIFTY = """
 import os, sys
 from pathlib import Path
-from muster.placement import ports
-from muster.port_ranges import ephemeral_range
+from muster.ports import file_leases as ports
 read, write = os.pipe()
 for _ in range(50):
     if os.fork() == 0:
         os.close(write)
         os.read(read, 1)
-        os.write(1, b"%d\\n" % ports.take(30000, directory=Path(sys.argv[1])))
+        os.write(1, b"%d\\n" % ports.lease_port(30000, directory=Path(sys.argv[1])))
         os._exit(0)
 os.close(write)
 for _ in range(50): os.wait()
@@ -41,55 +40,55 @@ def test_fifty_who_ask_at_once_get_fifty_ports(tmp_path: Path) -> None:
 def test_a_port_that_somebody_listens_on_is_not_given(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert ports.take(port, directory=tmp_path) != port
+        assert ports.lease_port(port, directory=tmp_path) != port
         with pytest.raises(OSError, match=f"no free port from {port} to {port}"):
-            ports.take(port, last=port, directory=tmp_path)
+            ports.lease_port(port, last=port, directory=tmp_path)
 
 
 def test_a_port_is_its_holders_until_the_holder_is_gone(tmp_path: Path) -> None:
-    first = ports.take(30100, directory=tmp_path)
-    ports.give_back(first, directory=tmp_path)
+    first = ports.lease_port(30100, directory=tmp_path)
+    ports.release_port(first, directory=tmp_path)
     with subprocess.Popen(["sleep", "1000"]) as holder:
-        assert ports.take(first, holder=holder.pid, directory=tmp_path) == first
-        assert ports.take(first, directory=tmp_path) != first
+        assert ports.lease_port(first, holder=holder.pid, directory=tmp_path) == first
+        assert ports.lease_port(first, directory=tmp_path) != first
         holder.kill()
-    assert ports.take(first, directory=tmp_path) == first
+    assert ports.lease_port(first, directory=tmp_path) == first
 
 
 def test_without_a_holder_it_is_held_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = ports.take(30200, directory=tmp_path)
-    assert ports.take(first, directory=tmp_path) != first
+    first = ports.lease_port(30200, directory=tmp_path)
+    assert ports.lease_port(first, directory=tmp_path) != first
     monkeypatch.setattr(ports, "UNBOUND_LEASE_S", -1.0)
-    other = ports.take(30300, directory=tmp_path)
-    assert ports.take(other, directory=tmp_path) == other
+    other = ports.lease_port(30300, directory=tmp_path)
+    assert ports.lease_port(other, directory=tmp_path) == other
 
 
 def test_a_port_from_anywhere_lies_outside_the_ephemeral_range(tmp_path: Path) -> None:
     low, high = ephemeral_range()
-    assert not low <= ports.take(directory=tmp_path) <= high
+    assert not low <= ports.lease_port(directory=tmp_path) <= high
 
 
 def test_a_line_that_was_cut_short_does_not_matter(tmp_path: Path) -> None:
-    first = ports.take(30400, directory=tmp_path)
+    first = ports.lease_port(30400, directory=tmp_path)
     with open(tmp_path / "leases.jsonl", "a") as file:
         file.write('{"port": 1')
-    assert ports.take(first, directory=tmp_path) != first
+    assert ports.lease_port(first, directory=tmp_path) != first
 
 
 def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("only root can make a directory somebody else's")
     os.chown(tmp_path, 12345, 12345)
-    with pytest.raises(PermissionError, match="belongs to somebody else"):
-        ports.take(directory=tmp_path)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        ports.lease_port(directory=tmp_path)
 
 
 @pytest.mark.parametrize("line", ["{}}", "[1]", '{"port": 4', '{"a": 1}', "\x00", '{"port": "x", "until": "y"}'])
 def test_a_broken_lease_is_skipped_and_the_others_stand(tmp_path: Path, line: str) -> None:
-    first = ports.take(directory=tmp_path)
+    first = ports.lease_port(directory=tmp_path)
     with (tmp_path / "leases.jsonl").open("a") as file:
         file.write(line + "\n")
-    second = ports.take(first, directory=tmp_path)
+    second = ports.lease_port(first, directory=tmp_path)
     assert second != first
 
 
@@ -100,13 +99,13 @@ def test_a_full_disk_refuses_a_lease_and_keeps_those_there_are(tmp_path: Path) -
         given, refused = [], False
         for _ in range(200):
             try:
-                given.append(ports.take(30000, directory=tmp_path))
+                given.append(ports.lease_port(30000, directory=tmp_path))
             except OSError as error:
                 refused = "No space" in str(error)
                 break
         assert refused and len(given) == len(set(given)) > 20
-        ports.give_back(given.pop(), directory=tmp_path)
-        ports.give_back(given.pop(), directory=tmp_path)
-        assert ports.take(30000, directory=tmp_path) not in given
+        ports.release_port(given.pop(), directory=tmp_path)
+        ports.release_port(given.pop(), directory=tmp_path)
+        assert ports.lease_port(30000, directory=tmp_path) not in given
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)

@@ -1,4 +1,4 @@
-"""Ports leased for services."""
+"""Ports for services: leased from before the service binds them until they are released."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import socket
 
 import pytest
 
-from muster.agent.ray.ports import take_block
-from muster.agent.services import ports
-from muster.port_ranges import NEMO_RL_BANDS, HostPorts
+from muster.ports import socket_leases
+from muster.ports.blocks import take_block
+from muster.ports.ranges import NEMO_RL_BANDS, HostPorts
 
 
 def test_nobody_else_gets_a_leased_port_before_or_after_the_service_has_it() -> None:
-    first = ports.take("seed")
-    second = ports.take("seed")
+    first = socket_leases.take("seed")
+    second = socket_leases.take("seed")
     first.give()
-    third = ports.take("seed")
+    third = socket_leases.take("seed")
     assert len({first.number, second.number, third.number}) == 3
     assert not [band for band in NEMO_RL_BANDS if first.number in band]
     for lease in (first, second, third):
         lease.release()
-    again = ports.take("seed")
+    again = socket_leases.take("seed")
     assert again.number == first.number
     again.release()
 
 
 def test_a_port_is_taken_when_somebody_listens_there() -> None:
-    lease = ports.take("seed")
+    lease = socket_leases.take("seed")
     lease.give()
     assert not lease.taken()
     with socket.create_server(("", lease.number)):
@@ -36,19 +36,19 @@ def test_a_port_is_taken_when_somebody_listens_there() -> None:
 
 def test_a_pinned_port_is_that_or_none() -> None:
     with socket.create_server(("", 0)) as taken, pytest.raises(OSError, match=r"port \d+ is taken on this host"):
-        ports.take("seed", taken.getsockname()[1])
+        socket_leases.take("seed", taken.getsockname()[1])
 
 
 def test_ports_that_are_pinned_for_ray_are_avoided() -> None:
-    free = ports.take("seed")
+    free = socket_leases.take("seed")
     free.release()
-    other = ports.take("seed", avoid=range(free.number, free.number + 5))
+    other = socket_leases.take("seed", avoid=range(free.number, free.number + 5))
     other.release()
     assert other.number not in range(free.number, free.number + 5)
 
 
 def test_every_port_is_tried_once_and_those_outside_ray_s_blocks_and_the_ephemeral_range_first() -> None:
-    tried = [number for _, number in ports.candidates("seed", HostPorts())]
+    tried = [number for _, number in socket_leases.candidates("seed", HostPorts())]
     assert sorted(tried) == list(range(1024, 65536))
     assert set(tried[:1176]) == {*range(1024, 1200), *range(9000, 10000)}
     assert set(tried[-28232:]) == set(range(32768, 61000))
@@ -56,7 +56,7 @@ def test_every_port_is_tried_once_and_those_outside_ray_s_blocks_and_the_ephemer
 
 def test_ray_s_blocks_are_elsewhere() -> None:
     block = take_block("seed", 100)
-    lease = ports.take("seed")
+    lease = socket_leases.take("seed")
     assert block.block.base >= 10000 > lease.number
     lease.release()
     block.release()

@@ -1,26 +1,21 @@
-"""Zones of this host's ports in order of preference, and cells of ports that agents hold.
+"""Which ports of this host to choose from, in order of preference.
 
-A free port of the kernel's ephemeral range may be given to an outgoing connection at any time. On some systems that
-range begins at 9000, and NeMo-RL has a band below it for each of its components. The zones are ordered by how safe
-their ports are; an allocator that falls back on a later one logs it.
-
-A cell is CELL_SIZE ports that begin at a multiple of CELL_SIZE. An agent that acquires a block of ports binds a name
-for each of its cells in the abstract namespace of Unix sockets. That has the same scope as the ports (one network
-namespace, all users), so blocks of different sizes never overlap even before their ports are bound.
+A free port of the kernel's ephemeral range may be assigned to an outgoing connection at any time. On some systems that
+range begins at 9000, and NeMo-RL has a band below it for each of its parts. The zones are ordered by how safe their
+ports are; an allocator that has to fall back on a later zone warns about it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 FIRST_PORT, LAST_PORT = 1024, 65535  # lower ports are privileged
-DEFAULT_EPHEMERAL = (32768, 60999)  # Linux's default, for hosts where /proc has no value
-CELL_SIZE = 25  # ports: small enough that 1024-1199 has 7 cells, large enough that Ray's 1000 take 40 descriptors
+USUAL_EPHEMERAL = (32768, 60999)  # Linux's default, used if /proc cannot be read
+BLOCKS_FROM = 10000  # blocks and file leases prefer ports from here on, single ports of services those below
 
-# Ports that NeMo-RL uses, from its ray.sub and its documentation.
+# Taken from NeMo-RL's ray.sub and its documentation.
 RAY_SUB_WORKERS = range(2000, 3000)  # of the Ray that ray.sub starts; under Muster that Ray does not run
 NEMO_RL_BANDS = (
     range(1200, 2000),  # ray.sub's Ray daemons, etcd and NATS, master addresses
@@ -34,7 +29,7 @@ NEMO_RL_BANDS = (
 
 @dataclass(frozen=True)
 class Zone:
-    """Ports of one kind as contiguous runs; `where` completes "its ports are ..."."""
+    """Ports of one kind as contiguous runs; `where` completes "its ports lie ..." in warnings."""
 
     where: str
     runs: tuple[range, ...]
@@ -43,14 +38,14 @@ class Zone:
 
 @dataclass(frozen=True)
 class HostPorts:
-    """The kernel's settings for ports in this network namespace."""
+    """The kernel's port settings in this network namespace."""
 
-    ephemeral: tuple[int, int] = DEFAULT_EPHEMERAL
-    reserved: tuple[range, ...] = ()  # never given to outgoing connections: promised to other programs
+    ephemeral: tuple[int, int] = USUAL_EPHEMERAL
+    reserved: tuple[range, ...] = ()  # excluded from outgoing connections for some program
     first: int = FIRST_PORT
 
     def zones(self) -> list[Zone]:
-        """Return every port that may be bound, once; the best zone first.
+        """Return every port that may be bound, exactly once; the best zone comes first.
 
         >>> [(run[0], run[-1]) for run in HostPorts().zones()[0].runs]
         [(1024, 1199), (9000, 32767), (61000, 65535)]
@@ -85,12 +80,12 @@ def host_ports() -> HostPorts:
 
 
 def ephemeral_range() -> tuple[int, int]:
-    """Return the first and the last port that the kernel gives to outgoing connections."""
+    """Return the first and the last port that the kernel assigns to outgoing connections."""
     try:
         low, high = _sysctl("ip_local_port_range").split()
         return int(low), int(high)
     except ValueError:
-        return DEFAULT_EPHEMERAL
+        return USUAL_EPHEMERAL
 
 
 def _sysctl(name: str) -> str:
@@ -101,57 +96,15 @@ def _sysctl(name: str) -> str:
         return ""
 
 
-def split_runs(runs: Iterable[range], at: int) -> tuple[list[range], list[range]]:
+def split_at(runs: Iterable[range], at: int) -> tuple[list[range], list[range]]:
     """Return the runs below port `at`, and those from it on.
 
-    >>> split_runs([range(1024, 1200), range(9000, 20000)], 10000)
+    >>> split_at([range(1024, 1200), range(9000, 20000)], 10000)
     ([range(1024, 1200), range(9000, 10000)], [range(10000, 20000)])
     """
     runs = list(runs)
     below, above = [range(r.start, min(r.stop, at)) for r in runs], [range(max(r.start, at), r.stop) for r in runs]
     return [run for run in below if run], [run for run in above if run]
-
-
-def cells(block: range) -> range:
-    """Return the numbers of the cells that are completely in a block.
-
-    >>> cells(range(100, 150)), cells(range(110, 160))
-    (range(4, 6), range(5, 6))
-    """
-    return range(-(-block.start // CELL_SIZE), block.stop // CELL_SIZE)
-
-
-def hold_cells(block: range) -> list[socket.socket] | None:
-    """Hold the cells of a block until the returned sockets are closed; None if another block holds one of them."""
-    held: list[socket.socket] = []
-    for cell in cells(block):
-        one = hold_name(f"muster-cell-{cell}")
-        if one is None:
-            for other in held:
-                other.close()
-            return None
-        held.append(one)
-    return held
-
-
-def is_in_a_block(port: int) -> bool:
-    """Whether an agent on this host holds the port's cell."""
-    start = port // CELL_SIZE * CELL_SIZE
-    held = hold_cells(range(start, start + CELL_SIZE))
-    for one in held or ():
-        one.close()
-    return held is None
-
-
-def hold_name(name: str) -> socket.socket | None:
-    """Hold a name in the abstract namespace until the socket is closed; None if it is taken."""
-    guard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        guard.bind(f"\0{name}")
-        return guard
-    except OSError:
-        guard.close()
-        return None
 
 
 def _without(runs: Iterable[range], taken: Sequence[range]) -> tuple[range, ...]:

@@ -1,7 +1,7 @@
 """A block of ports for this node's part of Ray: outside the kernel's ephemeral range, and held while the run lasts.
 
 Ray's defaults (6379, 8265, 10001, 10002-19999) clash on shared nodes, and a free port from the ephemeral range may be
-an outgoing connection's a moment later. So each agent takes a block for itself, from the best zone of port_ranges.py
+an outgoing connection's a moment later. So each agent takes a block for itself, from the best zone of ranges.py
 that has one: of the full size, or else in the best zone a smaller one that is large enough; then from the next zone. It
 holds the block's cells, and its last port, bound and never used: another agent on the same host, of whatever job or
 user, that tries any of these ports finds them taken.
@@ -14,12 +14,12 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from muster.port_ranges import CELL_SIZE, HostPorts, Zone, hold_cells, hold_name, host_ports, split_runs
+from muster.ports.guards import CELL_SIZE, bind, hold_cells, hold_name, lease_name
+from muster.ports.ranges import BLOCKS_FROM, HostPorts, Zone, host_ports, split_at
 
 BLOCK_SIZE = 1000  # a port for each of Ray's worker processes is in it
 LOCAL_BLOCK_SIZE = 100  # many virtual nodes share one machine, with few workers each
 SMALLEST_SIZE, SMALLEST_LOCAL_SIZE = 150, 50  # where ports are scarce: drivers and actors without a CPU need some, too
-RAY_FROM = 10000  # where both fit, blocks lie from here on, and single ports of services below
 FIXED = 10  # ports below this offset have a name; workers take the rest
 
 
@@ -135,7 +135,7 @@ def _in_cells(ports: int) -> int:
 def candidates(seed: str, wanted: Sequence[int], host: HostPorts) -> Iterator[tuple[Zone, PortBlock]]:
     """Every block there may be: in the best zone of all sizes, in the others of the largest."""
     for zone in host.zones():
-        low, high = split_runs(zone.runs, RAY_FROM)
+        low, high = split_at(zone.runs, BLOCKS_FROM)
         for size in wanted if zone.preferred else wanted[:1]:
             for runs in (high, low):
                 bases = [base for run in runs for base in _bases(run, size)]
@@ -172,27 +172,3 @@ def _is_free(port: int) -> bool:
             return False
         probe.close()
     return True
-
-
-def lease_name(port: int) -> str:
-    """Held in the abstract namespace by whoever has leased a single port for a service."""
-    return f"muster-port-{port}"
-
-
-def bind(port: int, reuse: bool = False) -> socket.socket | None:
-    """On all addresses of both families: Ray listens on some of either.
-
-    With `reuse`, as most servers have it, only a listener is a bar; without, also a connection that lingers.
-    """
-    dual = socket.has_dualstack_ipv6()
-    probe = socket.socket(socket.AF_INET6 if dual else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        if reuse:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if dual:
-            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        probe.bind(("::" if dual else "0.0.0.0", port))
-        return probe
-    except OSError:
-        probe.close()
-        return None
