@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from muster.sandbox.engine.admission_queue import BATCH, FAVOURS, PROGRAM, SESSION, Admission, Overloaded
+from muster.sandbox.engine.admission_queue import BATCH, MAX_SESSIONS_IN_A_ROW, PROGRAM, SESSION, Admission, Overloaded
 
 
 async def settle() -> None:
@@ -43,11 +43,12 @@ async def test_sessions_go_first_but_not_for_ever() -> None:
     await crowd.come("first", PROGRAM)
     await crowd.come("batch", BATCH)
     await crowd.come("program", PROGRAM)
-    for number in range(FAVOURS + 2):
+    for number in range(MAX_SESSIONS_IN_A_ROW + 2):
         await crowd.come(f"s{number}", SESSION)
-    for _ in range(FAVOURS + 5):
+    for _ in range(MAX_SESSIONS_IN_A_ROW + 5):
         await crowd.go(crowd.served[-1])
-    expected = ["first", *(f"s{n}" for n in range(FAVOURS)), "program", f"s{FAVOURS}", f"s{FAVOURS + 1}", "batch"]
+    sessions = [f"s{number}" for number in range(MAX_SESSIONS_IN_A_ROW + 2)]
+    expected = ["first", *sessions[:MAX_SESSIONS_IN_A_ROW], "program", *sessions[MAX_SESSIONS_IN_A_ROW:], "batch"]
     assert crowd.served == expected
     assert crowd.admission.running == 0
 

@@ -172,12 +172,12 @@ class Fake:
         self.counts_processes = True
         self.unused: list[bool] = []
 
-    async def take(self, workspace: str | None, wait_s: float | None, unused: bool) -> Fake:
+    async def acquire(self, workspace: str | None, wait_s: float | None, unused: bool) -> Fake:
         self.left = self.fit_for.pop(0)
         self.unused.append(unused)
         return self
 
-    def give(self, worker: Fake) -> None:
+    def release(self, worker: Fake) -> None:
         pass
 
     def prepare(self, fresh: bool) -> None:
@@ -195,7 +195,7 @@ async def ends_of(pool: Fake) -> list[str | None]:
     box = Engine(settings.SandboxSettings())
     box.pool = pool  # type: ignore[assignment]
     work = Program((ProgramStep({"do": "compile"}, 1.0), ProgramStep({"do": "run"}, 1.0)), 100, "cpp")
-    return [ended.reason for ended in await box._run_somewhere(work, None, None)]
+    return [ended.reason for ended in await box._run_in_worker(work, None, None)]
 
 
 async def test_a_job_goes_to_an_unused_worker_when_one_is_unfit_before_the_first_step() -> None:

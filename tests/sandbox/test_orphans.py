@@ -11,7 +11,7 @@ from tests.running import wait_for
 
 from muster.process import Log, Scope
 from muster.process.proctree import read_process, read_processes
-from muster.sandbox.engine.orphans import end_orphans
+from muster.sandbox.engine.orphans import kill_orphans
 
 LEAVES_ONE = ["sh", "-c", "setsid sleep 1000 & exit 0"]
 
@@ -27,7 +27,7 @@ async def test_orphans_are_ended_and_the_known_and_the_logs_are_not(tmp_path: Pa
         await (await scope.spawn(LEAVES_ONE)).wait()
         (copier,) = scope.copying
         orphan = await asyncio.to_thread(wait_for, "the orphan", lambda: children(scope) - {known.pid, copier})
-        assert await asyncio.to_thread(end_orphans, scope, {known.pid}) == 1
+        assert await asyncio.to_thread(kill_orphans, scope, {known.pid}) == 1
         assert children(scope) == {known.pid, copier} and read_process(orphan.pop()) is None
     assert log.tail() == "up\n" and not scope.copying
 
@@ -41,5 +41,5 @@ async def test_nothing_is_ended_below_a_supervisor_that_was_lost(tmp_path: Path)
         os.kill(scope.supervisor_pid, signal.SIGKILL)
         await asyncio.wait_for(lost.wait(), 60)
         scope.supervisor_pid = other.supervisor_pid
-        assert await asyncio.to_thread(end_orphans, scope, set()) == 0
+        assert await asyncio.to_thread(kill_orphans, scope, set()) == 0
         assert kept.exit is None and read_process(kept.pid) is not None

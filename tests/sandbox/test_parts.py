@@ -19,7 +19,7 @@ from muster.sandbox.api.nemo_skills import BadRequest, Bounds
 from muster.sandbox.engine.isolation import FLOOR, ROOT, USER, candidates, first_user
 from muster.sandbox.engine.jail_program import bundle
 from muster.sandbox.engine.languages import Languages
-from muster.sandbox.engine.output import Captured, Stream, plain
+from muster.sandbox.engine.output import Captured, Stream, strip_ipython_formatting
 from muster.sandbox.http.server import Head, HttpRequest, HttpResponse, OpenConnections
 from muster.sandbox.http.server import serve as serve_http
 from muster.sandbox.jail import repl, seccomp
@@ -51,15 +51,15 @@ def test_a_stream_keeps_what_was_asked_for_and_forgets_the_rest() -> None:
     stream = Stream()
     stream.begin(10)
     for _ in range(40):
-        os.write(stream.given, b"x" * 10_000)
+        os.write(stream.child_fd, b"x" * 10_000)
         stream.read()
     captured = stream.finish()
     assert captured.more and len(captured.data) <= 4 * 10 + (1 << 16)
     assert captured.text(10) == "x" * 10 + "<output cut>"
     stream.begin(10)  # a session's next cell begins anew
-    os.write(stream.given, b"y")
+    os.write(stream.child_fd, b"y")
     assert stream.finish() == Captured(b"y", False)
-    stream.give_away()
+    stream.close_child_end()
     stream.close()
 
 
@@ -75,7 +75,7 @@ def test_a_stream_keeps_what_was_asked_for_and_forgets_the_rest() -> None:
     ],
 )
 def test_ipython_s_output_is_made_plain(raw: str, tidy: str) -> None:
-    assert plain(raw) == tidy
+    assert strip_ipython_formatting(raw) == tidy
 
 
 # -- settings -------------------------------------------------------------------------------------------------------

@@ -64,6 +64,6 @@ def test_limits_and_scheduling(change: Callable[[], object]) -> None:
 def test_a_directory_of_the_scratch(change: Callable[[str], object], tmp_path: Path) -> None:
     path = str(tmp_path / "scratch")
     os.mkdir(path, 0o700)
-    place = state.Place(path)
-    assert is_noticed(lambda: change(path), place.is_unchanged)
-    os.close(place.fd)
+    directory = state.ScratchDirectory(path)
+    assert is_noticed(lambda: change(path), directory.is_unchanged)
+    os.close(directory.fd)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import muster
-from muster.sandbox.engine.jail_program import INSIDE, OF_PROCESS
+from muster.sandbox.engine.jail_program import JAIL_MODULES, PROCESS_MODULES
 
 ROOT = Path(muster.__file__).parent
 MODULES = sorted((ROOT / "sandbox").rglob("*.py"))
 ALLOWED = ("process", "sandbox")
-OPTIONAL = {"jail/ipython.py": "IPython"}
+OPTIONAL = {"jail/session.py": "IPython"}
 
 
 def imports(tree: ast.AST) -> list[str]:
@@ -46,11 +46,11 @@ def test_a_module_is_valid_on_python_3_9_and_imports_the_standard_library_alone(
 
 
 def test_everything_that_runs_inside_is_sent_there() -> None:
-    assert {path.stem for path in (ROOT / "sandbox" / "jail").glob("*.py")} - {"__init__"} == set(INSIDE)
+    assert {path.stem for path in (ROOT / "sandbox" / "jail").glob("*.py")} - {"__init__"} == set(JAIL_MODULES)
 
 
 def test_what_runs_inside_imports_nothing_that_is_not_sent() -> None:
-    sent = {*OF_PROCESS, "muster.sandbox.jail", *(f"muster.sandbox.jail.{name}" for name in INSIDE)}
+    sent = {*PROCESS_MODULES, "muster.sandbox.jail", *(f"muster.sandbox.jail.{name}" for name in JAIL_MODULES)}
     for path in (ROOT / "sandbox" / "jail").glob("*.py"):
         assert [n for n in imports(ast.parse(path.read_text())) if n.startswith("muster") and n not in sent] == []
 

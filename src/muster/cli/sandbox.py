@@ -203,7 +203,7 @@ async def _bench(
 
 def _level_of(box: Engine | None) -> str:
     level: Level | None = box.pool.level if box is not None else None
-    return level.recipe.level if level is not None else ""
+    return level.profile.level if level is not None else ""
 
 
 def _print(level: str, measured: dict[str, Measured]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.sandbox.engine.languages import IPYTHON, Languages, UnknownLanguage
-from muster.sandbox.engine.output import plain
+from muster.sandbox.engine.output import strip_ipython_formatting
 from muster.sandbox.models import CellResult, ProgramResult
 
 VERBOSITIES = ("Plain", "Minimal", "Context", "Verbose")
@@ -119,7 +119,7 @@ def _process_status(language: str, ended: ProgramResult) -> str:
 
 def cell_answer(request: ExecuteRequest, ended: CellResult) -> dict[str, Any]:
     """Of a session's cell."""
-    tidy = plain if request.verbosity in TIDIED else None
+    tidy = strip_ipython_formatting if request.verbosity in TIDIED else None
     if ended.status == "timeout":
         body = _status("timeout", stderr=timed_out(request.timeout))
     elif ended.status == "lost":

@@ -239,7 +239,7 @@ class Routes:
     async def _metrics(self, request: HttpRequest) -> HttpResponse:
         load = self._box.load()
         names = ("slots", "running", "queued", "workers", "sessions", "workspaces", "uptime_s")
-        level = self._box.pool.level.recipe.level if self._box.pool.level else ""
+        level = self._box.pool.level.profile.level if self._box.pool.level else ""
         gauges = {name: load[name] for name in names}
         gauges["session_memory_bytes"] = self._box.sessions.memory
         if self._gateway is not None:

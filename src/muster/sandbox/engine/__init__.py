@@ -1,1 +1,1 @@
-"""The sandbox of one node: workers, sessions, workspaces and limits."""
+"""The engine of the sandbox on one node: workers, sessions, workspaces and limits."""

@@ -1,9 +1,9 @@
-"""Who may run now. A fixed number of slots; behind them a bounded queue in three classes, each wait with its end.
+"""Admission control: a fixed number of slots, and behind them a bounded queue in three classes.
 
-class       waits                    served
-SESSION     until its deadline       first, but never more than FAVOURS times in a row past a waiting program
-PROGRAM     until its deadline       in turn
-BATCH       as long as it takes      when nobody else waits (its caller reads results as they come)
+class       waits                        served
+SESSION     at most wait_s               first, but at most MAX_SESSIONS_IN_A_ROW times past a waiting program or batch
+PROGRAM     at most wait_s               in order of arrival
+BATCH       without a limit              when no other class waits (its caller reads results as they arrive)
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 SESSION, PROGRAM, BATCH = 0, 1, 2
-FAVOURS = 4
+MAX_SESSIONS_IN_A_ROW = 4
 
 
 class Overloaded(Exception):
-    """Nothing was run; it may be sent again."""
+    """The request was refused before anything ran; it may be sent again."""
 
 
 class Admission:
-    """Slots, and those who wait for one."""
+    """The slots and the requests that wait for one."""
 
     def __init__(self, slots: int, queue: int, wait_s: float) -> None:
         self.slots, self.queue, self.wait_s = slots, queue, wait_s
         self.running = 0
         self.refused = 0
         self._waiting: tuple[deque[asyncio.Future[None]], ...] = (deque(), deque(), deque())
-        self._favours = 0
+        self._sessions_in_a_row = 0
         self._closed = False
 
     @property
@@ -42,70 +42,70 @@ class Admission:
 
     @asynccontextmanager
     async def slot(self, kind: int) -> AsyncIterator[None]:
-        """Hold a slot; raises Overloaded when there is none to be had in time."""
+        """Hold a slot; raises Overloaded if none becomes free in time."""
         if self._closed:
             raise Overloaded("the sandbox is stopping")
-        if self.running < self.slots:  # so nobody waits
+        if self.running < self.slots:  # so the queue is empty
             self.running += 1
         else:
             await self._wait(kind)
         try:
             yield
         finally:
-            self._give()
+            self._release_slot()
 
     async def _wait(self, kind: int) -> None:
-        line = self._waiting[kind]
+        queue = self._waiting[kind]
         if kind != BATCH and len(self._waiting[SESSION]) + len(self._waiting[PROGRAM]) >= self.queue:
             self.refused += 1
             raise Overloaded(f"all {self.slots} slots are busy and {self.queue} requests wait already")
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
-        line.append(waiter)
-        timer = None if kind == BATCH else loop.call_later(self.wait_s, self._give_up, line, waiter)
+        queue.append(waiter)
+        timer = None if kind == BATCH else loop.call_later(self.wait_s, self._on_timeout, queue, waiter)
         try:
             await waiter
         except asyncio.CancelledError:
-            if waiter in line:
-                line.remove(waiter)
+            if waiter in queue:
+                queue.remove(waiter)
             elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._give()  # it was given in the same moment
+                self._release_slot()  # it got the slot at the same time
             raise
         finally:
             if timer is not None:
                 timer.cancel()
 
-    def _give_up(self, line: deque[asyncio.Future[None]], waiter: asyncio.Future[None]) -> None:
-        if waiter in line:
-            line.remove(waiter)
+    def _on_timeout(self, queue: deque[asyncio.Future[None]], waiter: asyncio.Future[None]) -> None:
+        if waiter in queue:
+            queue.remove(waiter)
             self.refused += 1
             if not waiter.done():
                 waiter.set_exception(Overloaded(f"all {self.slots} slots were busy for {self.wait_s:g} s"))
 
-    def _give(self) -> None:
-        """The slot to whoever is next; to nobody when nobody waits."""
+    def _release_slot(self) -> None:
+        """Pass the slot to the next waiter, if there is one."""
         while (waiter := self._next()) is not None:
-            if not waiter.done():  # else it was cancelled just now, and does not know it yet
+            if not waiter.done():  # else its task was cancelled and has not run since
                 waiter.set_result(None)
                 return
         self.running -= 1
 
     def _next(self) -> asyncio.Future[None] | None:
         sessions, programs, batches = self._waiting
-        if sessions and (self._favours < FAVOURS or not (programs or batches)):
-            self._favours += 1
+        if sessions and (self._sessions_in_a_row < MAX_SESSIONS_IN_A_ROW or not (programs or batches)):
+            self._sessions_in_a_row += 1
             return sessions.popleft()
-        self._favours = 0
-        for line in (programs, batches, sessions):
-            if line:
-                return line.popleft()
+        self._sessions_in_a_row = 0
+        for queue in (programs, batches, sessions):
+            if queue:
+                return queue.popleft()
         return None
 
     def close(self) -> None:
-        """Nobody is admitted any more, and those who wait are told."""
+        """Admit nothing more, and refuse the requests that wait."""
         self._closed = True
-        for line in self._waiting:
-            for waiter in line:
+        for queue in self._waiting:
+            for waiter in queue:
                 if not waiter.done():
                     waiter.set_exception(Overloaded("the sandbox is stopping"))
-            line.clear()
+            queue.clear()

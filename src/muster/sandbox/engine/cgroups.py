@@ -1,7 +1,7 @@
-"""Cgroups of workers, where the service may make them: memory and processes of a whole tree, counted by the kernel.
+"""Cgroups of workers, where the service may create them: the kernel counts memory and processes of a whole tree.
 
-Version 1: a directory in the hierarchy of each controller. Version 2: one directory, below a group that has no
-processes of its own. Which one there is, and whether we may, is found by trying.
+Version 1: a directory in the hierarchy of each controller. Version 2: one directory, below a group without processes.
+Which version the node has, and whether we may use it, is found by trying.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-REMOVAL_S = 2.0
-OF_WORKER_MB = 64  # beyond the limit of programs: the worker itself and the kernel's own
+REMOVAL_TIMEOUT_S = 2.0
+WORKER_OVERHEAD_MB = 64  # beyond the limit of programs, for the worker itself and the kernel
 
 
 @dataclass(frozen=True)
-class Parent:
-    """Where the groups of workers are made: controller -> directory; with version 2, the same one for both."""
+class ParentCgroup:
+    """The directory below which workers' groups are created, per controller; with version 2, the same for both."""
 
     directories: dict[str, str]
     version: int
 
 
 class WorkerCgroup:
-    """One worker's."""
+    """The cgroup of one worker."""
 
     def __init__(self, directories: list[str], memory: str, events: str) -> None:
         self.directories = directories
         self._events = os.open(f"{memory}/{events}", os.O_RDONLY | os.O_CLOEXEC)  # read after every program
         self._killed = self._count()
 
-    def had_to_kill(self) -> bool:
-        """Whether the kernel killed for want of memory since the last time."""
+    def has_oom_killed(self) -> bool:
+        """Return whether the kernel killed a process for lack of memory since the last call."""
         before, self._killed = self._killed, self._count()
         return self._killed > before
 
@@ -48,13 +48,12 @@ class WorkerCgroup:
         return 0
 
     def close(self) -> None:
-        """It counts no more."""
         os.close(self._events)
         self._events = -1
 
 
-def find_parent() -> Parent | None:
-    """A place for our groups, or None where we may not have one."""
+def find_parent() -> ParentCgroup | None:
+    """Return a parent for workers' groups; None where we may not create one."""
     for attempt in (_version_1, _version_2):
         with contextlib.suppress(OSError, ValueError, KeyError, StopIteration):
             parent = attempt()
@@ -70,30 +69,30 @@ def find_parent() -> Parent | None:
     return None
 
 
-def make(parent: Parent, name: str, memory_mb: int, processes: int) -> WorkerCgroup:
-    """A group with these limits."""
-    places = {kind: f"{directory}/{name}" for kind, directory in parent.directories.items()}
-    for place in dict.fromkeys(places.values()):
-        os.mkdir(place)
-    memory = (memory_mb + OF_WORKER_MB) << 20
+def make(parent: ParentCgroup, name: str, memory_mb: int, processes: int) -> WorkerCgroup:
+    """Create a group with these limits."""
+    groups = {kind: f"{directory}/{name}" for kind, directory in parent.directories.items()}
+    for group in dict.fromkeys(groups.values()):
+        os.mkdir(group)
+    memory = (memory_mb + WORKER_OVERHEAD_MB) << 20
     if parent.version == 1:
-        _write(f"{places['memory']}/memory.limit_in_bytes", memory)
-        _write(f"{places['pids']}/pids.max", processes + 2)
-        return WorkerCgroup(list(places.values()), places["memory"], "memory.oom_control")
-    _write(f"{places['memory']}/memory.max", memory)
+        _write(f"{groups['memory']}/memory.limit_in_bytes", memory)
+        _write(f"{groups['pids']}/pids.max", processes + 2)
+        return WorkerCgroup(list(groups.values()), groups["memory"], "memory.oom_control")
+    _write(f"{groups['memory']}/memory.max", memory)
     with contextlib.suppress(OSError):
-        _write(f"{places['memory']}/memory.swap.max", 0)
-    _write(f"{places['memory']}/pids.max", processes + 2)
-    return WorkerCgroup([places["memory"]], places["memory"], "memory.events")
+        _write(f"{groups['memory']}/memory.swap.max", 0)
+    _write(f"{groups['memory']}/pids.max", processes + 2)
+    return WorkerCgroup([groups["memory"]], groups["memory"], "memory.events")
 
 
-def remove_parent(parent: Parent) -> None:
+def remove_parent(parent: ParentCgroup) -> None:
     remove(dict.fromkeys(parent.directories.values()))
 
 
 def remove(directories: Iterable[str]) -> None:
-    """When their processes are gone, which may take a moment."""
-    end = time.monotonic() + REMOVAL_S
+    """Remove the groups as soon as their processes are gone, for up to REMOVAL_TIMEOUT_S."""
+    end = time.monotonic() + REMOVAL_TIMEOUT_S
     for directory in directories:
         while os.path.isdir(directory):
             try:
@@ -104,7 +103,7 @@ def remove(directories: Iterable[str]) -> None:
                 time.sleep(0.01)
 
 
-def _version_1() -> Parent:
+def _version_1() -> ParentCgroup:
     ours = {}
     with open("/proc/self/cgroup") as file:
         for line in file:
@@ -114,9 +113,9 @@ def _version_1() -> Parent:
     directories = {}
     mounts = dict(_mounts("cgroup"))
     for kind in ("memory", "pids"):
-        where = next(place for place, options in mounts.items() if kind in options)
+        where = next(path for path, options in mounts.items() if kind in options)
         directories[kind] = f"{where}{ours[kind].rstrip('/')}/{name}"
-    parent = Parent(directories, 1)
+    parent = ParentCgroup(directories, 1)
     try:
         for directory in directories.values():
             os.mkdir(directory)
@@ -126,11 +125,11 @@ def _version_1() -> Parent:
     return parent
 
 
-def _version_2() -> Parent:
-    """Beside our own group, since one with processes cannot hand controllers on."""
+def _version_2() -> ParentCgroup:
+    """Create the parent beside our own group: a group with processes cannot delegate controllers."""
     with open("/proc/self/cgroup") as file:
         own = next(line.rstrip("\n").split(":", 2)[2] for line in file if line.startswith("0::"))
-    where = next(place for place, _ in _mounts("cgroup2"))
+    where = next(path for path, _ in _mounts("cgroup2"))
     name = f"muster-sandbox-{os.getpid()}-{secrets.token_hex(3)}"
     directory = f"{where}{os.path.dirname(own).rstrip('/')}/{name}"
     os.mkdir(directory)
@@ -139,7 +138,7 @@ def _version_2() -> Parent:
     except OSError:
         os.rmdir(directory)
         raise
-    return Parent({"memory": directory, "pids": directory}, 2)
+    return ParentCgroup({"memory": directory, "pids": directory}, 2)
 
 
 def _mounts(kind: str) -> Iterable[tuple[str, list[str]]]:

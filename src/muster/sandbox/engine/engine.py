@@ -1,4 +1,4 @@
-"""The sandbox of one node, without HTTP: programs and cells in, ends out."""
+"""The sandbox of one node, without HTTP: it runs programs and cells and returns their results."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ from muster.sandbox.engine.zygote import SandboxError, environment
 from muster.sandbox.models import CellResult, Program, ProgramResult, ProgramStep, ResourceUsage
 from muster.sandbox.settings import CLIENT_PATIENCE_S, KILL_S, SandboxSettings
 
-TRIES = 3  # workers that a program is offered to, when one turns out unfit before it ran
-COUNT_S = 5.0  # how often the user's processes are counted, where they share a limit
-HEADROOM = 64
-LONGEST_WAIT_S = CLIENT_PATIENCE_S - KILL_S - 0.5  # for a slot and a worker together: the answer must come in time
+MAX_WORKER_ATTEMPTS = 3  # workers that are tried for a program when one proves unfit before the program ran
+HOUSEKEEPING_INTERVAL_S = 5.0
+THREADS_HEADROOM = 64  # for threads that the user starts between two counts
+MAX_WAIT_S = CLIENT_PATIENCE_S - KILL_S - 0.5  # for a slot and a worker together: the client must get its response
 
-LOST = ProgramResult(
-    None, signal.SIGKILL, "lost", Captured(), Captured(), ResourceUsage(0.0, 0.0, 0)
-)  # a step that was not begun
+# The result of a step that was not started because its worker was lost.
+LOST = ProgramResult(None, signal.SIGKILL, "lost", Captured(), Captured(), ResourceUsage(0.0, 0.0, 0))
 
 
 class Engine:
-    """Opened once; then `run` and `cell`."""
+    """Runs programs (`run`) and cells of sessions (`cell`) between `open` and `close`."""
 
     def __init__(self, settings: SandboxSettings) -> None:
         self.settings = settings
@@ -46,21 +45,21 @@ class Engine:
         self.languages = Languages(environment(settings)["PATH"])
         self.started = time.time()
         self._tasks: list[asyncio.Task[None]] = []
-        self._others = 0  # threads of our user, where its limit on processes is shared
+        self._others = 0  # threads of our user, if its process limit is shared by all workers
 
-    # -- its life ---------------------------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Ready, and verified to be, when this returns."""
+        """Start the workers and verify the isolation; the engine is ready when this returns."""
         self._parent = cgroups.find_parent() if os.getuid() == 0 else None
         self._top = tempfile.mkdtemp(prefix="muster-sandbox-", dir=self.settings.scratch_dir)
-        self.place = f"{self._top}/box"  # if we are killed, the supervisor removes it, and what it was made in
-        for directory in (self._top, self.place):
+        self.directory = f"{self._top}/box"  # if we are killed, the supervisor removes it and its parent
+        for directory in (self._top, self.directory):
             os.makedirs(directory, exist_ok=True)
             os.chmod(directory, 0o711)
-        removed = [self.place, *(dict.fromkeys(self._parent.directories.values()) if self._parent else [])]
+        removed = [self.directory, *(dict.fromkeys(self._parent.directories.values()) if self._parent else [])]
         self._scope = Scope("sandbox", lost_owner_grace=0.0, directories=removed)
-        self.pool = Pool(self.settings, self._scope, self.place, self._parent)
+        self.pool = Pool(self.settings, self._scope, self.directory, self._parent)
         self.sessions = Sessions(self.settings, self.pool)
         try:
             await self._scope.open()
@@ -68,16 +67,16 @@ class Engine:
             await self._count_others()
             settings, first = self.settings, self.pool.first_user_of_workspaces
             self.workspaces = Workspaces(
-                self.place, settings.workspaces_max, settings.session_idle_s, first, self.pool.remove_workspace
+                self.directory, settings.workspaces_max, settings.session_idle_s, first, self.pool.remove_workspace
             )
             await verify(self)
         except BaseException:
             await self.close()
             raise
-        self._tasks = [asyncio.create_task(job) for job in (self.sessions.keep_house(), self._keep_house())]
+        self._tasks = [asyncio.create_task(job) for job in (self.sessions.housekeeping(), self._housekeeping())]
 
     async def close(self) -> None:
-        """Nothing is left when this returns: no process, no file."""
+        """Stop everything; no process and no file is left when this returns."""
         self.admission.close()
         for task in self._tasks:
             task.cancel()
@@ -88,11 +87,11 @@ class Engine:
             await asyncio.get_running_loop().run_in_executor(None, cgroups.remove_parent, self._parent)
         await asyncio.get_running_loop().run_in_executor(None, remove_tree, self._top)
 
-    async def _keep_house(self) -> None:
+    async def _housekeeping(self) -> None:
         while True:
             self.workspaces.expire()
             await self._count_others()
-            await asyncio.sleep(COUNT_S)
+            await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
 
     async def _count_others(self) -> None:
         if not self.pool.counts_processes:
@@ -101,14 +100,14 @@ class Engine:
     # -- running ----------------------------------------------------------------------------------------------------
 
     async def run(self, work: Program, kind: int) -> list[ProgramResult]:
-        """Run the steps; Overloaded when nothing of it was."""
+        """Run the steps and return their results; raises Overloaded if none was started."""
         asked = time.monotonic()
         name = work.workspace or (SHARED if self.settings.shared_scratch else None)
         async with self.admission.slot(kind):
             waited = time.monotonic() - asked
             directory = self.workspaces.enter(name) if name else None
             try:
-                ends = await self._run_somewhere(work, directory, None if kind == BATCH else LONGEST_WAIT_S - waited)
+                ends = await self._run_in_worker(work, directory, None if kind == BATCH else MAX_WAIT_S - waited)
             finally:
                 if name:
                     self.workspaces.leave(name)
@@ -117,18 +116,18 @@ class Engine:
         self.metrics.ended(work.language, status, waited, sum(ended.usage.wall_s for ended in ends))
         return ends
 
-    async def _run_somewhere(self, work: Program, directory: str | None, wait_s: float | None) -> list[ProgramResult]:
-        for attempt in range(TRIES):
+    async def _run_in_worker(self, work: Program, directory: str | None, wait_s: float | None) -> list[ProgramResult]:
+        for attempt in range(MAX_WORKER_ATTEMPTS):
             try:
-                worker = await self.pool.take(directory, wait_s, unused=attempt > 0)
+                worker = await self.pool.acquire(directory, wait_s, unused=attempt > 0)
             except SandboxError as error:
                 raise Overloaded(str(error)) from None
-            with contextlib.suppress(Unclean):  # found before anything was run
+            with contextlib.suppress(Unclean):  # raised before anything ran
                 return await self._run_steps(worker, work)
         raise Overloaded("no worker could be made ready")
 
     async def _run_steps(self, worker: Worker, work: Program) -> list[ProgramResult]:
-        """Run one step after the other in this worker. Unclean: the first was not begun, so another worker may."""
+        """Run the steps in order in this worker; raises Unclean if the first was not started."""
         ends: list[ProgramResult] = []
         left = work.within
         try:
@@ -142,36 +141,42 @@ class Engine:
                 except Unclean:
                     if not ends:
                         raise
-                    ends.append(LOST)  # what has run is not run again
+                    ends.append(LOST)  # steps that have run are not run again
                 left -= ends[-1].usage.wall_s
                 if not ends[-1].succeeded:
                     break
         finally:
-            self.pool.give(worker)
+            self.pool.release(worker)
         return ends
 
     def _limited(self, step: ProgramStep, left: float) -> ProgramStep:
-        """Within the time that is left for all. Where a limit on processes is shared by all that our user runs, it is
-        above what runs already."""
+        """Limit the step to the time that is left for all steps.
+
+        If the process limit is shared by everything that our user runs, it is raised by what runs already.
+        """
         timeout = min(step.timeout, left)
         if self.pool.counts_processes:
             return step if timeout == step.timeout else ProgramStep(step.job, timeout, step.stdin)
-        limits = {**step.job.get("limits", {}), "processes_of_user": self._others + self.settings.processes + HEADROOM}
+        processes = self._others + self.settings.processes + THREADS_HEADROOM
+        limits = {**step.job.get("limits", {}), "processes_of_user": processes}
         return ProgramStep({**step.job, "limits": limits}, timeout, step.stdin)
 
     async def cell(
         self, name: str, code: str, verbosity: str, timeout: float, limit: int, must_exist: bool
     ) -> CellResult:
-        """Run a cell of a session; there is none: one is made, or SessionLost. Overloaded when nothing was run."""
+        """Run a cell of a session, which is created unless it must exist.
+
+        Raises SessionLost if it must exist and does not, Overloaded if nothing was run.
+        """
         asked = time.monotonic()
-        for _ in range(TRIES):
+        for _ in range(MAX_WORKER_ATTEMPTS):
             session, created = await self._session(name, must_exist)
             try:
                 async with self.admission.slot(SESSION):
                     waited = time.monotonic() - asked
                     ended = await session.run(code, verbosity, timeout, limit, created)
             except Unclean:
-                continue  # a new session, of which nothing was run
+                continue  # with a new session: nothing was run in this one
             finally:
                 self.sessions.release(session)
             self.metrics.ended("ipython", ended.status, waited, ended.wall_s)
@@ -189,10 +194,9 @@ class Engine:
         except SandboxError as error:
             raise Overloaded(str(error)) from None
 
-    # -- looking ----------------------------------------------------------------------------------------------------
+    # -- status -----------------------------------------------------------------------------------------------------
 
     def load(self) -> dict[str, Any]:
-        """The load summary."""
         workers = [(one.number, one.busy_s, one.executions, one.state) for one in self.pool.workers.values()]
         return {
             "host": metrics.HOST,
@@ -219,7 +223,7 @@ class Engine:
 
 
 def threads_of_user(user: int) -> int:
-    """As RLIMIT_NPROC counts them."""
+    """Count the user's threads, as RLIMIT_NPROC does."""
     total = 0
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():

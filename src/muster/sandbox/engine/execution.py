@@ -1,4 +1,4 @@
-"""The server's side of one execution: the socket for its job, the pipes for its output."""
+"""The engine's side of one execution: the socket for its job and the pipes for its output."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from muster.sandbox.jail import wire
 
 
 class Execution:
-    """Made before its process is; read from when its job has been handed over."""
+    """An execution. It is created before its process, and read from once its job has been sent."""
 
     def __init__(self) -> None:
-        self.socket, self._given = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket, self._child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.setblocking(False)
         self.stdout, self.stderr = Stream(), Stream()
         self._loop = asyncio.get_running_loop()
         self._read: set[Stream] = set()
-        self._is_unread = False  # what was handed over last could not be sent, or was never received
+        self._is_unread = False  # the last job or cell could not be sent, or was not received
 
     @property
     def descriptors(self) -> tuple[int, int, int]:
-        """What the process gets; closed here by `give_away`."""
-        return self._given.fileno(), self.stdout.given, self.stderr.given
+        """The descriptors that the process inherits; `close_child_ends` closes them here."""
+        return self._child_socket.fileno(), self.stdout.child_fd, self.stderr.child_fd
 
-    def give_away(self) -> None:
-        self._given.close()
-        self.stdout.give_away()
-        self.stderr.give_away()
+    def close_child_ends(self) -> None:
+        self._child_socket.close()
+        self.stdout.close_child_end()
+        self.stderr.close_child_end()
 
-    def hand(self, message: dict[str, Any], stdin: bytes = b"") -> None:
-        """Send a job or a cell; long ones, and input, as a sealed file. A process that is gone is noticed elsewhere."""
+    def send(self, message: dict[str, Any], stdin: bytes = b"") -> None:
+        """Send a job or a cell; long ones, and input, as a memory file. A dead process is detected elsewhere."""
         try:
             wire.send_job(self.socket, message, stdin)
         except ConnectionError:
@@ -41,17 +41,17 @@ class Execution:
 
     @property
     def was_not_received(self) -> bool:
-        """Proof that what was handed over last was not begun: all who held the other end are gone, and it is unread.
+        """Whether the last job or cell certainly was not started: the other end is closed and the message unread.
 
-        The kernel then reports the connection as reset; one that was read to its end is only closed.
+        The kernel then reports the connection as reset; if everything was read, it is only closed.
         """
         if self.socket.fileno() != -1:
-            error = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # which forgets it
+            error = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # reading it clears it
             self._is_unread = self._is_unread or error == errno.ECONNRESET
         return self._is_unread
 
     def begin(self, limit: int) -> None:
-        """Read its output from now on."""
+        """Start to read its output."""
         self.stdout.begin(limit)
         self.stderr.begin(limit)
         for stream in (self.stdout, self.stderr):
@@ -60,29 +60,29 @@ class Execution:
                 self._loop.add_reader(stream.fd, self._on_output, stream)
 
     def _on_output(self, stream: Stream) -> None:
-        """What comes while nobody asked for it (between two cells) stays in the pipe: whoever writes on must wait."""
+        """Read the output. Between two cells it stays in the pipe, so that a process that keeps writing blocks."""
         if stream.wanted:
             stream.read()
         if stream.ended or not stream.wanted:
             self._read.discard(stream)
             self._loop.remove_reader(stream.fd)
 
-    def on_message(self, then: Callable[[dict[str, Any] | None], None]) -> None:
-        """Of a session: what it says; None at its end."""
-        self._loop.add_reader(self.socket, self._on_packet, then)
+    def on_message(self, callback: Callable[[dict[str, Any] | None], None]) -> None:
+        """Call back with each message of a session, and with None at its end."""
+        self._loop.add_reader(self.socket, self._on_packet, callback)
 
-    def _on_packet(self, then: Callable[[dict[str, Any] | None], None]) -> None:
+    def _on_packet(self, callback: Callable[[dict[str, Any] | None], None]) -> None:
         try:
             data = self.socket.recv(wire.PACKET)
             message = wire.decoded(data) if data else None
         except BlockingIOError:
             return
         except (OSError, ValueError, RecursionError) as error:
-            message = None  # foreign code has the other end: what it says is not to be relied on
+            message = None  # untrusted code has the other end
             self._is_unread = self._is_unread or isinstance(error, ConnectionResetError)
         if message is None:
             self._loop.remove_reader(self.socket)
-        then(message if isinstance(message, dict) else None)
+        callback(message if isinstance(message, dict) else None)
 
     def close(self) -> None:
         self._loop.remove_reader(self.socket)

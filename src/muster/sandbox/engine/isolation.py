@@ -1,10 +1,10 @@
-"""The levels of isolation, strongest first, and how each is built here. The first whose worker stands is the node's.
+"""The isolation levels, strongest first, and their profiles. A node uses the first profile that can start a worker.
 
-level     recipe (inside/confine.py)   needs
+level     profile (jail/confine.py)    needs
 full      root                         root with CAP_SYS_ADMIN
 full      user                         unprivileged user namespaces
 floor     floor                        Landlock (Linux 5.13)
-process   process                      nothing; only when asked for: it does not protect files
+process   process                      nothing; only on request: it does not protect files
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from muster.sandbox.jail import landlock, seccomp
 from muster.sandbox.settings import MAX_SLOTS
 
-USERS, LEAST_USER = 2 * MAX_SLOTS, 1000
-COUNTS_BY_NAMESPACE = (5, 14)  # since then RLIMIT_NPROC counts a user namespace's processes apart
+USERS = 2 * MAX_SLOTS  # one for each worker and for each workspace
+LEAST_USER = 1000  # lower user ids belong to the system
+NPROC_BY_NAMESPACE = (5, 14)  # Linux version since which RLIMIT_NPROC counts each user namespace separately
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A way to build a level."""
+    """A way to reach an isolation level."""
 
     level: str
     name: str
@@ -34,30 +35,30 @@ FLOOR, PROCESS = Profile("floor", "floor"), Profile("process", "process")
 
 @dataclass(frozen=True)
 class Level:
-    """What is in force, and why not more."""
+    """The profile in use, its mechanisms, and why each stronger profile was rejected."""
 
-    recipe: Profile
+    profile: Profile
     mechanisms: tuple[str, ...]
-    instead_of: tuple[str, ...]
+    rejected: tuple[str, ...]
 
     def to_json(self) -> dict[str, object]:
-        return {"level": self.recipe.level, "mechanisms": list(self.mechanisms), "why_not_more": list(self.instead_of)}
+        return {"level": self.profile.level, "mechanisms": list(self.mechanisms), "why_not_more": list(self.rejected)}
 
 
 def candidates(isolation: str, is_root: bool) -> list[Profile]:
-    """What to try, in this order. `auto` never goes below the floor: who wants less must say so."""
+    """Return the profiles to try, in order. `auto` never goes below the floor: less must be requested explicitly."""
     full = [ROOT, USER] if is_root else [USER]
     return {"auto": [*full, FLOOR], "full": full, "floor": [FLOOR], "process": [PROCESS]}[isolation]
 
 
-def users_that_exist() -> list[tuple[int, int]]:
-    """The first and the number of each range of users in our namespace: a container may have few."""
+def user_id_ranges() -> list[tuple[int, int]]:
+    """Return (first, count) of each range of user ids in our namespace: a container may have few."""
     with open("/proc/self/uid_map") as file:
-        return [(int(words[0]), int(words[2])) for words in map(str.split, file)]
+        return [(int(fields[0]), int(fields[2])) for fields in map(str.split, file)]
 
 
 def first_user(wanted: int, ranges: Sequence[tuple[int, int]]) -> int | None:
-    """The first of the users for workers and workspaces: as wanted, else the last that there are; None: too few are.
+    """Return the first user id for workers and workspaces: `wanted`, else the last that fits; None if too few exist.
 
     >>> first_user(1_900_000_000, [(0, 4294967295)]), first_user(1_900_000_000, [(0, 300_000)])
     (1900000000, 100000)
@@ -69,31 +70,31 @@ def first_user(wanted: int, ranges: Sequence[tuple[int, int]]) -> int | None:
     return max(ends) if ends else None
 
 
-def impossible(recipe: Profile) -> str | None:
-    """Why it need not be tried."""
+def why_impossible(profile: Profile) -> str | None:
+    """Return why the profile cannot work here; None if it has to be tried."""
     if not seccomp.is_known_here():
         return f"no seccomp filter is known for this machine ({os.uname().machine})"
-    if recipe is FLOOR and landlock.abi() == 0:
+    if profile is FLOOR and landlock.abi() == 0:
         return "this kernel has no Landlock (Linux 5.13 or newer, switched on)"
     return None
 
 
-def counts_processes(recipe: Profile, has_own_user: bool) -> bool:
-    """Whether RLIMIT_NPROC can be a worker's own limit: else it would count all that the service's user runs."""
-    return has_own_user or (recipe is USER and _kernel() >= COUNTS_BY_NAMESPACE)
+def counts_processes(profile: Profile, has_own_user: bool) -> bool:
+    """Return whether RLIMIT_NPROC limits each worker separately: else it counts all processes of the service's user."""
+    return has_own_user or (profile is USER and _kernel() >= NPROC_BY_NAMESPACE)
 
 
 def mechanisms(
-    recipe: Profile, *, network: bool, own_user: bool, cgroups: Sequence[str], proc: bool
+    profile: Profile, *, network: bool, own_user: bool, cgroups: Sequence[str], proc: bool
 ) -> tuple[str, ...]:
-    """For people and for /health."""
+    """Name the mechanisms in use, for people and for /health."""
     found = ["no_new_privs", "seccomp", "rlimits"]
-    if recipe.level == "full":
-        kinds = (["user"] if recipe is USER else []) + ["mount", "pid", "ipc", "uts"] + ([] if network else ["net"])
+    if profile.level == "full":
+        kinds = (["user"] if profile is USER else []) + ["mount", "pid", "ipc", "uts"] + ([] if network else ["net"])
         found += [f"{kind} namespace" for kind in kinds]
         if not proc:
             found.append("no /proc")
-    if landlock.abi() and recipe is not PROCESS:
+    if landlock.abi() and profile is not PROCESS:
         found.append(f"Landlock {landlock.abi()}")
     if own_user:
         found.append("a user for each worker")

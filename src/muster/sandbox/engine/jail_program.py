@@ -1,4 +1,4 @@
-"""The sources that run below the server, and how an interpreter without Muster comes to run them."""
+"""The sources of the jail, and the bootstrap with which an interpreter without Muster runs them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import json
 
 from muster.process import source_of
 
-INSIDE = (
+JAIL_MODULES = (
     "confine",
     "execution",
-    "ipython",
     "kernel",
     "landlock",
     "program",
@@ -24,10 +23,10 @@ INSIDE = (
     "worker",
     "zygote",
 )
-OF_PROCESS = ("muster.process.memory_file", "muster.process.proctree", "muster.process.file_trees")
+PROCESS_MODULES = ("muster.process.memory_file", "muster.process.proctree", "muster.process.file_trees")
 PACKAGES = ("muster", "muster.process", "muster.sandbox", "muster.sandbox.jail")
 
-# The first packet on the socket that is its stdin names the length of the config; the file beside it holds the rest.
+# Its stdin is a socket; the first packet carries a file descriptor: modules and config as JSON.
 BOOTSTRAP = """\
 import json, os, socket, sys
 from importlib.machinery import ModuleSpec
@@ -55,8 +54,8 @@ main(channel, sent["config"])
 
 
 def bundle(config: dict[str, object]) -> bytes:
-    """What the bootstrap reads."""
-    names = [*OF_PROCESS, *(f"muster.sandbox.jail.{name}" for name in INSIDE)]
+    """Return the JSON that the bootstrap reads."""
+    names = [*PROCESS_MODULES, *(f"muster.sandbox.jail.{name}" for name in JAIL_MODULES)]
     modules: dict[str, str | None] = dict.fromkeys(PACKAGES)
     modules.update({name: source_of(importlib.import_module(name)) for name in names})
     return json.dumps({"modules": modules, "config": config}).encode()

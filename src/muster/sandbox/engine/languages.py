@@ -1,6 +1,6 @@
-"""The languages: what each needs on the node, and the steps that run a program of it.
+"""The languages: the programs that each needs on the node, and the steps that compile and run a program in it.
 
-A step runs in the scratch of its program; names of files are relative to it.
+A step runs in the scratch directory of its program; file names are relative to it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 from muster.sandbox.models import ProgramStep
 
-LONGEST_ARGUMENT = 100_000  # the kernel's limit for one is 128 KiB
+MAX_ARGUMENT_CHARS = 100_000  # the kernel's limit for one argument is 128 KiB
 
 
 @dataclass(frozen=True)
 class Language:
-    """How a program is run: its file, the compiler's line if there is one, the line that runs it.
+    """How a program is run: the name of its source file, the command that runs it, and the compiler's if it has one.
 
-    In lines `{file}` is the source. The first word is looked up once, when the server starts.
+    In commands `{file}` is the source file. Executables are located once, when the server starts.
     """
 
     file: str
@@ -59,29 +59,29 @@ IPYTHON, PYTHON = "ipython", "python"
 
 
 class UnknownLanguage(ValueError):
-    """Not known, or not to be had on this node."""
+    """The language is unknown or not installed on this node."""
 
 
 class Languages:
-    """Those of this node: whose programs were found on the path that sandboxed programs get."""
+    """The languages of this node: those whose executables are on the PATH of sandboxed programs."""
 
     def __init__(self, path: str) -> None:
-        self._where: dict[str, str] = {}
+        self._paths: dict[str, str] = {}
         self.found: dict[str, Language] = {}
         for name, language in TABLE.items():
-            lines = [line for line in (language.compile, language.run) if line is not None]
-            programs = [line[0] for line in lines if not line[0].startswith("./")]
-            places = {program: shutil.which(program, path=path) for program in programs}
-            if all(places.values()):
+            commands = [command for command in (language.compile, language.run) if command is not None]
+            programs = [command[0] for command in commands if not command[0].startswith("./")]
+            paths = {program: shutil.which(program, path=path) for program in programs}
+            if all(paths.values()):
                 self.found[name] = language
-                self._where.update({program: place for program, place in places.items() if place})
+                self._paths.update({program: found for program, found in paths.items() if found})
 
     @property
     def names(self) -> list[str]:
         return [IPYTHON, PYTHON, *self.found]
 
     def known(self, name: str) -> str:
-        """Its name here; UnknownLanguage names those that there are."""
+        """Return the canonical name of a language; UnknownLanguage lists the installed ones."""
         name = ALIASES.get(name, name)
         if name in self.names:
             return name
@@ -98,7 +98,10 @@ class Languages:
         files: Mapping[str, str] | None = None,
         limits: Mapping[str, int] | None = None,
     ) -> tuple[ProgramStep, ...]:
-        """To compile (if it is), and to run. `timeouts` are of the two; `files` hold base64."""
+        """Return the steps: compile (for compiled languages) and run.
+
+        `timeouts` are those of the two steps in seconds; `files` maps names to contents in base64.
+        """
         extra: dict[str, Any] = {}
         if files:
             extra["files"] = dict(files)
@@ -106,19 +109,19 @@ class Languages:
             extra["limits"] = dict(limits)
         if name == PYTHON:
             return (ProgramStep({"do": "python", "code": code, **extra}, timeouts[1], stdin),)
-        if name == "shell" and len(code) < LONGEST_ARGUMENT and "\0" not in code:
+        if name == "shell" and len(code) < MAX_ARGUMENT_CHARS and "\0" not in code:
             return (
-                ProgramStep({"do": "exec", "argv": [self._where["bash"], "-c", code], **extra}, timeouts[1], stdin),
+                ProgramStep({"do": "exec", "argv": [self._paths["bash"], "-c", code], **extra}, timeouts[1], stdin),
             )
         language = self.found[name]
         source = {"texts": {language.file: code}, **extra}
-        run: dict[str, Any] = {"do": "exec", "argv": self._line(language.run, language.file)}
+        run: dict[str, Any] = {"do": "exec", "argv": self._command(language.run, language.file)}
         if language.compile is None:
             return (ProgramStep({**run, **source}, timeouts[1], stdin),)
-        compiling = {"do": "exec", "argv": self._line(language.compile, language.file), **source}
+        compiling = {"do": "exec", "argv": self._command(language.compile, language.file), **source}
         if limits:
             run["limits"] = dict(limits)
         return ProgramStep(compiling, timeouts[0]), ProgramStep(run, timeouts[1], stdin)
 
-    def _line(self, line: Sequence[str], file: str) -> list[str]:
-        return [self._where.get(line[0], line[0]), *(word.replace("{file}", file) for word in line[1:])]
+    def _command(self, template: Sequence[str], file: str) -> list[str]:
+        return [self._paths.get(template[0], template[0]), *(part.replace("{file}", file) for part in template[1:])]

@@ -1,4 +1,4 @@
-"""What a lost worker leaves behind where it had no pid namespace: processes that fell to the supervisor, ended here."""
+"""Processes that a lost worker without a pid namespace left behind: the supervisor adopts them, and we kill them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from collections.abc import Collection
 from muster.process import Scope
 from muster.process.proctree import descendants, read_processes, send_signal
 
-POLL_S, GIVE_UP_S = 0.02, 5.0
+POLL_S, KILL_TIMEOUT_S = 0.02, 5.0
 
 
-def end_orphans(scope: Scope, known: Collection[int]) -> int:
-    """KILL every child of the scope's supervisor that is not known, and all below it, until there is none; how many.
+def kill_orphans(scope: Scope, known: Collection[int]) -> int:
+    """Kill unknown children of the scope's supervisor and their descendants until none is left; return the number.
 
-    Not those that write the scope's logs: they end by themselves. With the supervisor lost there is nobody to look
-    below;
-    its number may be another's, and the scope ends all that it had.
+    Processes that write the scope's logs are spared: they exit by themselves. If the supervisor is lost, nothing is
+    killed here: its pid may belong to another process by now, and the scope kills everything it started.
     """
-    ended: set[int] = set()
-    end = time.monotonic() + GIVE_UP_S
+    killed: set[int] = set()
+    end = time.monotonic() + KILL_TIMEOUT_S
     while time.monotonic() < end and not scope.lost:
         processes = read_processes()
         spared = {*known, *scope.copying}
@@ -32,6 +31,6 @@ def end_orphans(scope: Scope, known: Collection[int]) -> int:
             for pid in (stray, *descendants(stray, processes)):
                 if pid not in (os.getpid(), *known):
                     send_signal(pid, signal.SIGKILL)
-                    ended.add(pid)
+                    killed.add(pid)
         time.sleep(POLL_S)
-    return len(ended)
+    return len(killed)

@@ -1,4 +1,4 @@
-"""What a program printed: bounded while it runs, whatever it prints; cut exactly when it is told."""
+"""The output of a program: bounded while the program runs, and cut to the exact limit when it is reported."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-CHUNK = 1 << 16
+CHUNK = 1 << 16  # bytes
 CUT = "<output cut>"
-LONGEST_CHARACTER = 4  # bytes of UTF-8
-DRAIN_READS = 64  # of one stream, at the end of a cell: somebody may go on writing for ever
+MAX_CHARACTER_BYTES = 4  # of UTF-8
+MAX_DRAIN_READS = 64  # of one stream, at the end of a cell: a process may keep writing for ever
 _ANSI = re.compile(r"\x1B(?:[@-Z\\-_]|\[[0-?]*[ -/]*[@-~])")
 _PROMPT = re.compile(r"^Out\[\d+\]:\s*")
-_PLACE = re.compile(r"^\s*(?:File <ipython-|(?:File |Cell )In\s*\[\d+\])")
+_LOCATION = re.compile(r"^\s*(?:File <ipython-|(?:File |Cell )In\s*\[\d+\])")
 
 
 @dataclass(frozen=True)
@@ -24,20 +24,20 @@ class Captured:
     more: bool = False
 
     def text(self, limit: int, tidy: Callable[[str], str] | None = None) -> str:
-        """At most `limit` characters, and a mark if there were more. `tidy` works on the whole before the cut."""
+        """Return at most `limit` characters, and CUT if there were more. `tidy` is applied before the text is cut."""
         text = self.data.decode("utf-8", "replace")
         if self.more and text.endswith("\ufffd"):
-            text = text[:-1]  # the middle of a character, not one
+            text = text[:-1]  # an incomplete character
         if tidy is not None:
             text = tidy(text)
         return text[:limit] + CUT if len(text) > limit or self.more else text
 
 
 class Stream:
-    """The reading end of a pipe that a program writes to; keeps the first bytes and forgets the rest."""
+    """A pipe that a program writes to, with the first bytes it wrote; the rest is dropped."""
 
     def __init__(self) -> None:
-        self.fd, self.given = os.pipe2(os.O_CLOEXEC)
+        self.fd, self.child_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.fd, False)
         self._parts: list[bytes] = []
         self._room = 0
@@ -45,12 +45,12 @@ class Stream:
         self.wanted = self.ended = False
 
     def begin(self, limit: int) -> None:
-        """Keep up to this many characters from now on; what was printed before belongs to what comes now."""
-        self._room = LONGEST_CHARACTER * limit + CHUNK
+        """Keep up to this many characters from now on, including what is in the pipe already."""
+        self._room = MAX_CHARACTER_BYTES * limit + CHUNK
         self.wanted = True
 
     def read(self) -> bool:
-        """Take what is there, at most one chunk; False when there was nothing."""
+        """Read at most one chunk without blocking; return False if nothing was there."""
         try:
             data = os.read(self.fd, CHUNK)
         except BlockingIOError:
@@ -67,24 +67,24 @@ class Stream:
         return True
 
     def finish(self) -> Captured:
-        """All that has been written by now."""
-        for _ in range(DRAIN_READS):
+        """Return what has been written by now, and reset."""
+        for _ in range(MAX_DRAIN_READS):
             if not self.read():
                 break
         captured = Captured(b"".join(self._parts), self._more)
         self._parts, self._more, self._room, self.wanted = [], False, 0, False
         return captured
 
-    def give_away(self) -> None:
-        os.close(self.given)
+    def close_child_end(self) -> None:
+        os.close(self.child_fd)
 
     def close(self) -> None:
         os.close(self.fd)
 
 
-def plain(text: str) -> str:
-    """IPython's output without colours, prompts, places in cells and blank lines at its beginning."""
-    lines = [_PROMPT.sub("", line) for line in _ANSI.sub("", text).split("\n") if not _PLACE.match(line)]
+def strip_ipython_formatting(text: str) -> str:
+    """Remove colors, prompts, cell locations and leading blank lines from IPython's output."""
+    lines = [_PROMPT.sub("", line) for line in _ANSI.sub("", text).split("\n") if not _LOCATION.match(line)]
     while lines and lines[0] == "":
         lines.pop(0)
     text = "\n".join(lines).rstrip()

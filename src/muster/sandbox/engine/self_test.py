@@ -1,4 +1,4 @@
-"""Before anybody is served: a program in the sandbox tells whether it runs, and whether the walls stand."""
+"""The check before the first request: a program in the sandbox reports whether it runs and whether it is isolated."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 30.0
 
-# Prints what it could do and should not be able to.
-PROGRAM_INSIDE = """
+# Prints the forbidden things that it could do.
+TEST_PROGRAM = """
 import json, os, socket, sys
-import encodings.idna  # a module that nobody has imported yet: can the library be read?
+import encodings.idna  # not imported yet: can the library be read?
 open("probe", "w").write("x")
 could = []
 def attempt(what, do):
@@ -39,29 +39,33 @@ print(json.dumps(could))
 """
 
 
-async def verify(box: Engine) -> None:
-    """SandboxError says what is wrong."""
-    assert box.pool.level is not None
-    secret = os.path.join(box.place, "secret")
+async def verify(engine: Engine) -> None:
+    """Run the test program; raises SandboxError if it fails or is not isolated."""
+    assert engine.pool.level is not None
+    secret = os.path.join(engine.directory, "secret")
     with open(secret, "w") as file:
         os.fchmod(file.fileno(), 0o600)
         file.write("secret")
-    code = PROGRAM_INSIDE.format(
-        network=box.settings.network, foreign=box.place, secret=secret, pid=os.getpid(), is_root=os.getuid() == 0
+    code = TEST_PROGRAM.format(
+        network=engine.settings.network,
+        foreign=engine.directory,
+        secret=secret,
+        pid=os.getpid(),
+        is_root=os.getuid() == 0,
     )
     try:
         work = Program((ProgramStep({"do": "python", "code": code}, TIMEOUT_S),), 10_000, "python")
-        (ended,) = await box.run(work, PROGRAM)
+        (ended,) = await engine.run(work, PROGRAM)
     finally:
         os.unlink(secret)
     if not ended.succeeded:
-        said = ended.stderr.text(2000).strip().splitlines()[-1:] or [ended.words]
-        raise SandboxError(f"a first program failed in the sandbox: {said[0]}{_hint(box, said[0])}")
+        reported = ended.stderr.text(2000).strip().splitlines()[-1:] or [ended.words]
+        raise SandboxError(f"a first program failed in the sandbox: {reported[0]}{_hint(engine, reported[0])}")
     could = json.loads(ended.stdout.text(10_000))
-    if could and box.pool.level.recipe.level != "process":
-        raise SandboxError(f"the walls do not stand: a program could {', '.join(could)}")
+    if could and engine.pool.level.profile.level != "process":
+        raise SandboxError(f"the sandbox does not isolate: a program could {', '.join(could)}")
 
 
-def _hint(box: Engine, said: str) -> str:
-    unreadable = "No module named" in said or "Permission denied" in said
-    return f" (can every user read {box.settings.python} and its library?)" if unreadable else ""
+def _hint(engine: Engine, reported: str) -> str:
+    unreadable = "No module named" in reported or "Permission denied" in reported
+    return f" (can every user read {engine.settings.python} and its library?)" if unreadable else ""

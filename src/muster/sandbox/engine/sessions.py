@@ -1,6 +1,6 @@
-"""ipython sessions: each a worker of its own whose execution lives from cell to cell.
+"""IPython sessions: each has a dedicated worker whose execution lives from cell to cell.
 
-(none) -> idle <-> busy; a session that is lost or evicted is (none) again, and its id may come back as a new one
+(none) -> idle <-> busy; a session that is lost or evicted is (none) again, and its name may be used for a new one
 """
 
 from __future__ import annotations
@@ -12,49 +12,50 @@ from typing import Any
 from muster.sandbox.engine.admission_queue import Overloaded
 from muster.sandbox.engine.output import Captured
 from muster.sandbox.engine.pool import Pool
-from muster.sandbox.engine.worker import Unclean, Worker, ended_of
+from muster.sandbox.engine.worker import Unclean, Worker, result_of
 from muster.sandbox.models import CellResult
 from muster.sandbox.settings import KILL_S, SandboxSettings
 
-INTERRUPT_S = 0.5  # what a cell may take to end after its interrupt; then its session is ended
-LOOK_S, LOOK_AT_ALL_S = 1.0, 30.0
+INTERRUPT_GRACE_S = 0.5  # for a cell to end after its interrupt; then its session is killed
+HOUSEKEEPING_INTERVAL_S = 1.0
+MAX_USAGE_AGE_S = 30.0  # also the memory of unused sessions is checked this often: they may have threads
 
 
 class SessionLost(Exception):
-    """It was to be there, and is not; nothing was run."""
+    """A session that must exist does not; nothing was run."""
 
 
 class Session:
-    """One session that lives."""
+    """A live session."""
 
     def __init__(self, name: str, worker: Worker, backend: str) -> None:
         self.name, self.worker, self.backend = name, worker, backend
         self.created = self.last_used = time.time()
-        self.turn = asyncio.Lock()  # cells of one session run one after the other
-        self.why = ""  # it ended, when there is something better to say than that it did
-        self.looked = 0.0  # when its memory was asked for
+        self.lock = asyncio.Lock()  # cells of one session run one after the other
+        self.why = ""  # the reason of its end, if it is known
+        self.usage_checked = 0.0  # time of the last request for its memory usage
         self.is_closed = False
         self._cells = 0
         self._is_open = False
         self._answer: asyncio.Future[dict[str, Any] | None] | None = None
-        worker.of_session = True
+        worker.in_session = True
         self._execution = worker.begin()
         self.ended = worker.expect_end()
-        self.ended.add_done_callback(lambda _: self._say(None))
+        self.ended.add_done_callback(lambda _: self._set_answer(None))
         self._execution.on_message(self._on_message)
-        self._execution.hand({"do": "session", "backend": backend})
+        self._execution.send({"do": "session", "backend": backend})
 
     @property
     def alive(self) -> bool:
         return not self.ended.done()
 
     def _on_message(self, message: dict[str, Any] | None) -> None:
-        """A word that is not due is foreign code's, which has the other end too: its session is over."""
+        """Handle a message. An unexpected one is from untrusted code, which has the socket too: kill the session."""
         expected = {"event": "open"} if not self._is_open else {"event": "done", "cell": self._cells}
         if message is None or (expected.items() <= message.items() and (not self._is_open or self._is_waiting)):
             is_answer, self._is_open = self._is_open or message is None, True
             if is_answer:
-                self._say(message)
+                self._set_answer(message)
         else:
             self.worker.kill("lost")
 
@@ -62,38 +63,38 @@ class Session:
     def _is_waiting(self) -> bool:
         return self._answer is not None and not self._answer.done()
 
-    def _say(self, message: dict[str, Any] | None) -> None:
+    def _set_answer(self, message: dict[str, Any] | None) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(message)
 
     async def run(self, code: str, verbosity: str, timeout: float, limit: int, created: bool) -> CellResult:
-        """Run one cell. The caller has the session's turn. Unclean: this session's first cell was not begun."""
+        """Run one cell. The caller holds the session's lock. Raises Unclean if its first cell was not started."""
         started = time.monotonic()
         self._cells += 1
         loop = asyncio.get_running_loop()
         self._answer = answer = loop.create_future()
         if not self.alive:
-            self._say(None)
+            self._set_answer(None)
         self._execution.begin(limit)
-        self._execution.hand({"cell": self._cells, "code": code, "verbosity": verbosity})
+        self._execution.send({"cell": self._cells, "code": code, "verbosity": verbosity})
         timer = loop.call_later(timeout, self.worker.interrupt)
-        last = loop.call_later(timeout + INTERRUPT_S, self.worker.kill, "timeout")
-        self.worker.watch()
+        last = loop.call_later(timeout + INTERRUPT_GRACE_S, self.worker.kill, "timeout")
+        self.worker.start_usage_checks()
         try:
             message = await answer
         finally:
-            self.worker.unwatch()
+            self.worker.stop_usage_checks()
             timer.cancel()
             last.cancel()
             self.last_used = time.time()
             wall = time.monotonic() - started
             self.worker.busy_s += wall
-        if message is None:  # it has ended, or closed the socket behind our back
+        if message is None:  # it has ended, or untrusted code closed the socket
             self.worker.kill("lost")
             await asyncio.wait([self.ended], timeout=2 * KILL_S)
             is_unfit = self.ended.done() and self.ended.result()["reason"] == "unclean"
             if created and (is_unfit or self._execution.was_not_received):
-                raise Unclean("the session ended before it took its first cell")
+                raise Unclean("the session ended before it received its first cell")
         stdout, stderr = self._execution.stdout.finish(), self._execution.stderr.finish()
         if wall >= timeout:
             return CellResult("timeout", Captured(), Captured(), created, wall)
@@ -104,7 +105,7 @@ class Session:
     def _why_lost(self) -> str:
         if self.why or not self.ended.done():
             return self.why
-        ended = ended_of(self.ended.result(), Captured(), Captured(), 0.0, self.worker.cgroup)
+        ended = result_of(self.ended.result(), Captured(), Captured(), 0.0, self.worker.cgroup)
         return ended.words if ended.reason in ("memory", "processes", "disk") else ""
 
     def close(self) -> None:
@@ -113,7 +114,7 @@ class Session:
 
 
 class Sessions:
-    """All of them."""
+    """All sessions of this node by name."""
 
     def __init__(self, settings: SandboxSettings, pool: Pool) -> None:
         self._settings, self._pool = settings, pool
@@ -135,20 +136,20 @@ class Sessions:
         return sum(one.worker.memory for one in self._sessions.values())
 
     async def get(self, name: str, must_exist: bool) -> tuple[Session, bool]:
-        """The session, and whether it was created by this call. It is the caller's turn in it."""
+        """Return the session, locked for the caller, and whether this call created it."""
         created = False
         while True:
             while name in self._opening:
                 await asyncio.wait([self._opening[name]])
             session = self._sessions.get(name)
             if session is None and must_exist:
-                raise SessionLost(f"session {name} is not there any more")
+                raise SessionLost(f"session {name} does not exist any more")
             if session is None:
                 session, created = await self._open(name), True
-            await session.turn.acquire()
+            await session.lock.acquire()
             if self._sessions.get(name) is session and session.alive:
                 return session, created
-            self.release(session)  # it ended while we waited
+            self.release(session)  # it ended while we waited for the lock
             self._forget(session)
 
     async def _open(self, name: str) -> Session:
@@ -156,7 +157,7 @@ class Sessions:
             raise Overloaded(f"all {self._settings.sessions_max} sessions are in use")
         opening = self._opening[name] = asyncio.get_running_loop().create_future()
         try:
-            worker = await self._pool.take(None, self._settings.queue_wait_s)
+            worker = await self._pool.acquire(None, self._settings.queue_wait_s)
             session = Session(name, worker, self._pool.session_backend)
             self._sessions[name] = session
             session.ended.add_done_callback(lambda _: self._on_ended(session))
@@ -167,7 +168,7 @@ class Sessions:
             opening.set_result(None)
 
     def delete(self, name: str) -> bool:
-        """End it, whatever it is doing; False when there is none."""
+        """Kill a session, even while a cell runs; return False if there is no such session."""
         session = self._sessions.get(name)
         if session is None:
             return False
@@ -180,25 +181,26 @@ class Sessions:
         session.worker.kill("deleted")
 
     def _on_ended(self, session: Session) -> None:
-        """Its tree is gone: the worker may serve somebody else."""
+        """Handle the end of a session's process tree."""
         if self._sessions.get(session.name) is session:
             self.lost += 1
         self._forget(session)
-        self._settle(session)
+        self._return_worker(session)
 
     def release(self, session: Session) -> None:
-        """The caller's turn is over."""
-        session.turn.release()
-        self._settle(session)
+        """Unlock the session after a cell."""
+        session.lock.release()
+        self._return_worker(session)
 
-    def _settle(self, session: Session) -> None:
-        if session.alive or session.is_closed or session.turn.locked():
-            return  # in use, or somebody still reads what it left
+    def _return_worker(self, session: Session) -> None:
+        """Return the worker to the pool once the session has ended and no caller reads its output."""
+        if session.alive or session.is_closed or session.lock.locked():
+            return
         session.close()
         worker = session.worker
-        worker.memory, worker.of_session = 0, False
+        worker.memory, worker.in_session = 0, False
         worker.finished(session.ended.result())
-        self._pool.give(worker)
+        self._pool.release(worker)
 
     def _forget(self, session: Session) -> None:
         if self._sessions.get(session.name) is session:
@@ -207,8 +209,8 @@ class Sessions:
     # -- eviction ---------------------------------------------------------------------------------------------------
 
     def _idle(self) -> list[Session]:
-        """Those without a cell, the longest unused first."""
-        return sorted((one for one in self._sessions.values() if not one.turn.locked()), key=lambda one: one.last_used)
+        """Return the sessions without a running cell, the least recently used first."""
+        return sorted((one for one in self._sessions.values() if not one.lock.locked()), key=lambda one: one.last_used)
 
     def _evict_oldest(self) -> bool:
         for session in self._idle()[:1]:
@@ -217,21 +219,21 @@ class Sessions:
             return True
         return False
 
-    def _look(self) -> None:
-        """At those that were used since the last time, and now and then at all: they may have threads."""
+    def _check_usage(self) -> None:
+        """Request the memory usage of sessions that were used since the last request, or were not checked for long."""
         now = time.time()
         for session in self._sessions.values():
-            if session.last_used > session.looked or now - session.looked > LOOK_AT_ALL_S:
-                session.looked = now
-                session.worker.look()
+            if session.last_used > session.usage_checked or now - session.usage_checked > MAX_USAGE_AGE_S:
+                session.usage_checked = now
+                session.worker.check_usage()
 
-    async def keep_house(self) -> None:
-        """End sessions that were not used for too long, and the oldest while all take too much memory."""
+    async def housekeeping(self) -> None:
+        """Evict sessions that were unused for too long, and the oldest while all together use too much memory."""
         while True:
-            await asyncio.sleep(LOOK_S)
-            self._look()
-            old = time.time() - self._settings.session_idle_s
+            await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
+            self._check_usage()
+            oldest = time.time() - self._settings.session_idle_s
             for session in self._idle():
-                if session.last_used < old or self.memory > self._settings.session_memory_mb << 20:
+                if session.last_used < oldest or self.memory > self._settings.session_memory_mb << 20:
                     self.evicted += 1
                     self._end(session)

@@ -1,6 +1,6 @@
-"""The server's side of one worker: its control socket, the execution that waits in it or runs.
+"""The engine's side of one worker: its control socket and the execution that waits or runs in it.
 
-starting -> warm <-> running; from any of them: gone (`why` says how)
+starting -> warm -> running -> idle -> warm; from any of them: gone (`why` gives the reason)
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from muster.sandbox.engine.cgroups import WorkerCgroup
 from muster.sandbox.engine.execution import Execution
 from muster.sandbox.engine.zygote import SandboxError, Zygote
 from muster.sandbox.jail import wire
-from muster.sandbox.jail import worker as orders
+from muster.sandbox.jail import worker as commands
 from muster.sandbox.models import ProgramResult, ProgramStep, ResourceUsage
 from muster.sandbox.settings import KILL_S
 
-START_S = 10.0
-LOOK_S = 0.25  # how often a tree is looked at, where nobody else counts what it takes
-ENDED = "it has ended"  # by itself, or by somebody's hand
-NOT_NEEDED, NOT_WANTED = "it is not needed", "nobody waits for its result any more"
-READS_FAR = 8  # reports taken at once
-GONE_S = 5.0  # for a killed worker and all in it to be gone; what takes longer hangs in the kernel
+START_TIMEOUT_S = 10.0
+USAGE_CHECK_INTERVAL_S = 0.25  # where the kernel does not count what a process tree uses
+ENDED = "it has exited"
+NOT_NEEDED, NOT_WANTED = "it is not needed", "its result is not wanted any more"
+MAX_REPORTS_AT_ONCE = 8
+EXIT_TIMEOUT_S = 5.0  # for a killed worker and everything in it; a process that takes longer hangs in the kernel
 
 
 class Unclean(Exception):
-    """The worker could not be made ready for the job: nothing of it was run, another one may."""
+    """The worker could not run the job. Nothing of the job ran, so another worker may run it."""
 
 
 class Worker:
-    """A place to run in. `number` is its own among all that live."""
+    """A worker process. Its `number` is unique among live workers."""
 
     def __init__(
-        self, number: int, place: str, workspace: str | None, cgroup: WorkerCgroup | None, is_on_disk: bool
+        self, number: int, directory: str, workspace: str | None, cgroup: WorkerCgroup | None, is_on_disk: bool
     ) -> None:
-        self.number, self.place, self.workspace, self.cgroup = number, place, workspace, cgroup
+        self.number, self.directory, self.workspace, self.cgroup = number, directory, workspace, cgroup
         self.state, self.why = "starting", ""
         self.pid, self.proc = 0, False
         self.executions, self.busy_s, self.idle_since = 0, 0.0, time.monotonic()
-        self.of_session = False
-        self.watches = cgroup is None or is_on_disk
-        self._looking: asyncio.TimerHandle | None = None
-        self.memory = 0  # of a long-lived tree, when it told
+        self.in_session = False
+        self.needs_usage_checks = cgroup is None or is_on_disk
+        self._usage_check: asyncio.TimerHandle | None = None
+        self.memory = 0  # bytes, as last reported for a session's tree
         self.on_gone: Callable[[Worker], None] = lambda worker: None
         self.waiting: Execution | None = None
         self._pidfd: int | None = None
@@ -57,30 +57,30 @@ class Worker:
         self._ended: asyncio.Future[dict[str, Any]] | None = None
         self._last_resort: asyncio.TimerHandle | None = None
 
-    # -- its life ---------------------------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------------------------
 
     async def start(self, zygote: Zygote, plan: dict[str, Any]) -> None:
-        """Have it forked; returns when its walls stand and an execution waits behind them."""
+        """Have the zygote fork the worker; returns when it is confined and an execution waits in it."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         self._loop.add_reader(self._control, self._on_report)
         with theirs:
             zygote.fork_worker(plan, theirs.fileno())
         try:
-            await asyncio.wait_for(asyncio.shield(self._ready), START_S)
+            await asyncio.wait_for(asyncio.shield(self._ready), START_TIMEOUT_S)
         except asyncio.TimeoutError:
-            self.destroy(f"it was not ready after {START_S:g} s")
-            raise SandboxError(f"a worker could not be made: {self.why}") from None
+            self.destroy(f"it was not ready after {START_TIMEOUT_S:g} s")
+            raise SandboxError(f"a worker could not be started: {self.why}") from None
         except BaseException:
-            self.destroy("its start was given up")
+            self.destroy("its start was abandoned")
             raise
         self._spawn(fresh=True)
         if self.state == "gone":
-            raise SandboxError(f"a worker could not be made: {self.why}")
+            raise SandboxError(f"a worker could not be started: {self.why}")
         self.state = "warm"
 
     def destroy(self, why: str, reason: str = "lost") -> None:
-        """End it at once, with everything in it; `reason` is that of a program that runs in it."""
+        """Kill the worker with everything in it; `reason` is reported for the program that runs in it."""
         if self.state == "gone":
             return
         self.state, self.why = "gone", why
@@ -91,28 +91,28 @@ class Worker:
             self.waiting.close()
             self.waiting = None
         if not self._ready.done():
-            self._ready.set_exception(SandboxError(f"a worker could not be made: {why}"))
-            self._ready.exception()  # seen: nobody may be waiting any more
+            self._ready.set_exception(SandboxError(f"a worker could not be started: {why}"))
+            self._ready.exception()  # mark it as retrieved: there may be no waiter any more
         if self._ended is not None and not self._ended.done():
             self._ended.set_result({"status": signal.SIGKILL, "reason": reason, "clean": False})
         if self._last_resort is not None:
             self._last_resort.cancel()
-        self.unwatch()
+        self.stop_usage_checks()
         self.on_gone(self)
 
     def wait_until_gone(self) -> bool:
-        """After `destroy`, in a thread: wait until its process is gone; False if it is not in time.
+        """Wait, in a thread after `destroy`, until the process has exited; return False if it does not in time.
 
-        With a pid namespace this is the end of all that ran in it: its first process is the last to go.
+        With a pid namespace everything in it has exited then: its first process is the last to exit.
         """
         pidfd, self._pidfd = self._pidfd, None
         if pidfd is not None:
             poll = select.poll()
             poll.register(pidfd, select.POLLIN)
-            gone = bool(poll.poll(1000 * GONE_S))
+            gone = bool(poll.poll(1000 * EXIT_TIMEOUT_S))
             os.close(pidfd)
             return gone
-        end = time.monotonic() + GONE_S
+        end = time.monotonic() + EXIT_TIMEOUT_S
         while self.pid and read_process(self.pid) is not None:  # before Linux 5.3
             if time.monotonic() > end:
                 return False
@@ -121,7 +121,7 @@ class Worker:
 
     def _signal(self, signum: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self._pidfd is not None and hasattr(signal, "pidfd_send_signal"):  # not in a Python built before it
+            if self._pidfd is not None and hasattr(signal, "pidfd_send_signal"):  # an old build of Python lacks it
                 signal.pidfd_send_signal(self._pidfd, signum)
             elif self.pid:
                 os.kill(self.pid, signum)
@@ -129,18 +129,18 @@ class Worker:
     # -- running ----------------------------------------------------------------------------------------------------
 
     async def run(self, step: ProgramStep, limit: int) -> ProgramResult:
-        """Hand the step to the execution that waits, and wait for its end."""
+        """Send the step to the waiting execution and wait for its end; raises Unclean if the step was not started."""
         execution, self._ended = self.begin(), self._loop.create_future()
         started = time.monotonic()
         execution.begin(limit)
-        execution.hand(step.job, step.stdin)
+        execution.send(step.job, step.stdin)
         timer = self._loop.call_later(step.timeout, self.kill, "timeout")
-        self.watch()
+        self.start_usage_checks()
         try:
             report = await self._ended
             wall = time.monotonic() - started
             if report["reason"] in (None, "lost") and execution.was_not_received:
-                self.destroy("its execution ended before it took its job")
+                self.destroy("its execution ended before it received its job")
                 raise Unclean(self.why)
             if report["reason"] == "unclean":
                 raise Unclean(self.why)
@@ -150,31 +150,31 @@ class Worker:
             raise
         finally:
             timer.cancel()
-            self.unwatch()
+            self.stop_usage_checks()
             execution.close()
             self.busy_s += time.monotonic() - started
         self.finished(report)
-        return ended_of(report, stdout, stderr, wall, self.cgroup)
+        return result_of(report, stdout, stderr, wall, self.cgroup)
 
     def begin(self) -> Execution:
-        """The execution that waits is the caller's now."""
+        """Hand the waiting execution over to the caller."""
         assert self.state == "warm" and self.waiting is not None
         execution, self.waiting, self.state = self.waiting, None, "running"
         self.executions += 1
         return execution
 
     def finished(self, report: dict[str, Any]) -> None:
-        """The tree is gone: make ready for the next one, in a scratch that still is as it was left."""
+        """Record that the process tree is gone; the scratch is still as the tree left it."""
         if self._last_resort is not None:
             self._last_resort.cancel()
             self._last_resort = None
         if self.state == "running" and report["clean"]:
             self.state, self.idle_since = "idle", time.monotonic()
         elif self.state != "gone":
-            self.destroy("not everything in it could be ended")
+            self.destroy("not all its processes could be killed")
 
     def prepare(self, fresh: bool) -> None:
-        """Have the next execution forked; `fresh`: in an empty scratch."""
+        """Have the worker fork the next execution; with `fresh` in an empty scratch."""
         if self.state == "idle":
             self._spawn(fresh)
             if self.state == "idle":
@@ -183,53 +183,53 @@ class Worker:
     def _spawn(self, fresh: bool) -> None:
         self.waiting = Execution()
         try:
-            wire.send_bytes(self._control, orders.SPAWN if fresh else orders.SPAWN_AGAIN, self.waiting.descriptors)
+            wire.send_bytes(self._control, commands.SPAWN if fresh else commands.SPAWN_AGAIN, self.waiting.descriptors)
         except OSError as error:
-            self.waiting.give_away()
+            self.waiting.close_child_ends()
             self.destroy(f"it cannot be reached: {error}")
             return
-        self.waiting.give_away()
+        self.waiting.close_child_ends()
 
     def kill(self, reason: str) -> None:
-        """End the tree that runs; the whole worker, if that takes too long."""
-        if self._tell(orders.KILL + reason.encode()) and self._last_resort is None:
-            self._last_resort = self._loop.call_later(KILL_S, self.destroy, "its processes did not end")
+        """Kill the running process tree; if that takes too long, the whole worker."""
+        if self._send(commands.KILL + reason.encode()) and self._last_resort is None:
+            self._last_resort = self._loop.call_later(KILL_S, self.destroy, "its processes did not exit")
 
-    def watch(self) -> None:
-        """While something runs whose memory, or files, the kernel does not count, have the worker look at it."""
-        if self.watches:
-            self._looking = self._loop.call_later(LOOK_S, self._look_again)
+    def start_usage_checks(self) -> None:
+        """Have the worker check memory, processes and files of its tree regularly, where the kernel does not count."""
+        if self.needs_usage_checks:
+            self._usage_check = self._loop.call_later(USAGE_CHECK_INTERVAL_S, self._on_usage_check)
 
-    def _look_again(self) -> None:
-        self.look()
-        self.watch()
+    def _on_usage_check(self) -> None:
+        self.check_usage()
+        self.start_usage_checks()
 
-    def unwatch(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+    def stop_usage_checks(self) -> None:
+        if self._usage_check is not None:
+            self._usage_check.cancel()
 
-    def look(self) -> None:
+    def check_usage(self) -> None:
         if self.state != "gone":
-            with contextlib.suppress(OSError):  # it has more than enough to do, or is gone, which is noticed elsewhere
-                self._control.send(orders.LOOK)
+            with contextlib.suppress(OSError):  # the socket is full, or the worker is gone, which is detected elsewhere
+                self._control.send(commands.CHECK_USAGE)
 
     def interrupt(self) -> None:
-        self._tell(orders.INTERRUPT)
+        self._send(commands.INTERRUPT)
 
-    def _tell(self, order: bytes) -> bool:
+    def _send(self, command: bytes) -> bool:
         if self.state == "gone":
             return False
         try:
-            self._control.send(order)
+            self._control.send(command)
         except OSError as error:
             self.destroy(f"it cannot be reached: {error}")
             return False
         return True
 
-    # -- what it reports --------------------------------------------------------------------------------------------
+    # -- reports ----------------------------------------------------------------------------------------------------
 
     def _on_report(self) -> None:
-        for _ in range(READS_FAR):
+        for _ in range(MAX_REPORTS_AT_ONCE):
             if self.state == "gone":
                 return
             try:
@@ -239,17 +239,17 @@ class Worker:
             if not data:
                 self.destroy(ENDED)
             elif data.startswith(b"ended "):
-                self._on_end(report_of(data))
+                self._on_end(parse_report(data))
             else:
-                self._take(wire.decoded(data), fds)
+                self._on_message(wire.decoded(data), fds)
 
     def _on_end(self, report: dict[str, Any]) -> None:
-        if self.state == "warm":  # the execution that waited did: the kernel wanted its memory, or somebody killed it
-            self.destroy("what waited in it has ended")
+        if self.state == "warm":  # the waiting execution was killed, for example by the kernel's OOM killer
+            self.destroy("its waiting execution has ended")
         elif self._ended is not None and not self._ended.done():
             self._ended.set_result(report)
 
-    def _take(self, message: dict[str, Any], fds: list[int]) -> None:
+    def _on_message(self, message: dict[str, Any], fds: list[int]) -> None:
         event = message["event"]
         if event == "born":
             self.pid, self._pidfd = message["pid"], (fds[0] if fds else None)
@@ -263,13 +263,13 @@ class Worker:
             self.destroy(message["why"], "unclean")
 
     def expect_end(self) -> asyncio.Future[dict[str, Any]]:
-        """Of a session's tree: its end, whenever that is."""
+        """Return a future for the end of a session's process tree."""
         self._ended = self._loop.create_future()
         return self._ended
 
 
-def report_of(data: bytes) -> dict[str, Any]:
-    """The words of inside/worker.py's REPORT."""
+def parse_report(data: bytes) -> dict[str, Any]:
+    """Parse REPORT of jail/worker.py."""
     _, status, cpu_s, max_rss_kb, killed, clean, reason = data.decode().split(" ")
     return {
         "status": int(status),
@@ -281,14 +281,14 @@ def report_of(data: bytes) -> dict[str, Any]:
     }
 
 
-def ended_of(
+def result_of(
     report: dict[str, Any], stdout: Any, stderr: Any, wall: float, cgroup: WorkerCgroup | None
 ) -> ProgramResult:
-    """The worker's report, and what the cgroup counted, as the end of a step."""
+    """Return the result of a step from the worker's report and the cgroup's counters."""
     status, reason = report["status"], report["reason"]
     signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-    wanted_memory = cgroup is not None and cgroup.had_to_kill()  # asked every time: it is counted from the last time on
-    if wanted_memory and status != 0 and reason is None:
+    oom_killed = cgroup is not None and cgroup.has_oom_killed()  # called every time: it compares with the last call
+    if oom_killed and status != 0 and reason is None:
         reason = "memory"
     usage = ResourceUsage(wall, report.get("cpu_s", 0.0), report.get("max_rss_kb", 0))
     return ProgramResult(None if signum is not None else os.WEXITSTATUS(status), signum, reason, stdout, stderr, usage)

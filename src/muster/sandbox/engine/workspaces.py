@@ -1,4 +1,4 @@
-"""Scratch that several calls share: one directory for each name that a caller chose, until nobody uses it any more."""
+"""Workspaces: scratch directories that several calls share under a name chosen by the caller, until they are idle."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Callable
 
 from muster.sandbox.engine.admission_queue import Overloaded
 
-SHARED = "shared"  # of calls that name none, where that is wanted
+SHARED = "shared"  # the workspace of calls without one, if the settings ask for shared scratch
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class BadName(ValueError):
-    """A workspace cannot be called that."""
+    """The name is not valid for a workspace."""
 
 
 class Workspaces:
-    """Directories by name; owned by a user of their own each, where workers are.
+    """The workspaces by name. Each belongs to a separate user id if workers do.
 
-    `end` ends whatever runs in a directory, removes it, and calls back when nothing is left.
+    `end` stops all programs in a directory, removes it, and calls back when nothing is left.
     """
 
     def __init__(
         self,
-        place: str,
-        most: int,
+        directory: str,
+        limit: int,
         idle_s: float,
         first_user: int | None,
         end: Callable[[str, Callable[[], None]], None],
     ) -> None:
-        self._place, self._most, self._idle_s, self._first_user = place, most, idle_s, first_user
+        self._directory, self._limit, self._idle_s, self._first_user = directory, limit, idle_s, first_user
         self._end = end
-        self._numbers: set[int] = set()  # of workspaces, those among them that are being removed
-        self._used: dict[str, tuple[float, int]] = {}  # when last, and its number
+        self._numbers: set[int] = set()  # of workspaces, including those that are being removed
+        self._used: dict[str, tuple[float, int]] = {}  # time of last use, and its number
         self._in_use: dict[str, int] = {}
         self._directories: dict[str, str] = {}
 
@@ -43,7 +43,7 @@ class Workspaces:
         return len(self._used)
 
     def enter(self, name: str) -> str:
-        """Its directory, made if need be; `leave` it afterwards."""
+        """Return the workspace's directory, created if necessary; the caller calls `leave` afterwards."""
         if not _NAME.fullmatch(name):
             raise BadName(
                 f"a workspace's name has up to 100 letters, digits, dots, dashes, underscores; {name!r} has not"
@@ -61,15 +61,15 @@ class Workspaces:
 
     def _make(self, name: str) -> None:
         idle = sorted((when, one) for one, (when, _) in self._used.items() if not self._in_use.get(one))
-        if len(self._used) >= self._most:
+        if len(self._used) >= self._limit:
             if not idle:
-                raise Overloaded(f"all {self._most} workspaces are in use")
+                raise Overloaded(f"all {self._limit} workspaces are in use")
             self.remove(idle[0][1])
         number = next(number for number in range(len(self._numbers) + 1) if number not in self._numbers)
-        # Never the same directory again, as the one before may not be removed yet; and none that a program can guess.
-        directory = f"{self._place}/workspace-{name}-{secrets.token_hex(8)}"
+        # A new path each time: the previous directory may not be removed yet, and programs must not guess the path.
+        directory = f"{self._directory}/workspace-{name}-{secrets.token_hex(8)}"
         user = -1 if self._first_user is None else self._first_user + number
-        os.mkdir(directory, 0o711)  # ours, so that no program can put a link in the place of what is in it
+        os.mkdir(directory, 0o711)  # ours, so that no program can replace its entries by links
         for path in (f"{directory}/home", f"{directory}/tmp"):
             os.mkdir(path, 0o700)
             os.chown(path, user, user)
@@ -78,7 +78,7 @@ class Workspaces:
         self._used[name] = time.monotonic(), number
 
     def remove(self, name: str) -> bool:
-        """False when there is none. What still runs in it is ended before its files are removed."""
+        """Stop all programs in a workspace and remove it; return False if there is no such workspace."""
         if name not in self._used:
             return False
         _, number = self._used.pop(name)

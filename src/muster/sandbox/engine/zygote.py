@@ -1,4 +1,4 @@
-"""The server's side of the zygote: started in the scope, told to fork workers, replaced when it is lost."""
+"""The engine's side of the zygote: it starts the zygote in the scope, has it fork workers, and reports its loss."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from muster.sandbox.engine.jail_program import BOOTSTRAP, bundle
 from muster.sandbox.jail import wire
 from muster.sandbox.settings import SandboxSettings
 
-START_S = 120.0  # imports from a cold network filesystem
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+START_TIMEOUT_S = 120.0  # imports from a cold network filesystem are slow
+THREAD_COUNT_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 class SandboxError(Exception):
-    """The sandbox cannot do what it was asked to."""
+    """The sandbox cannot start or cannot provide a worker."""
 
 
 class Zygote:
-    """One warm interpreter; `facts` is what it told about itself."""
+    """One warm interpreter; `facts` is its ready message."""
 
     def __init__(self, channel: socket.socket, pid: int, facts: dict[str, Any]) -> None:
         self.channel, self.pid, self.facts = channel, pid, facts
 
     @classmethod
     async def start(cls, scope: Scope, settings: SandboxSettings, on_lost: Callable[[], None]) -> Zygote:
-        """Start it and wait until it has imported everything."""
+        """Start the interpreter and wait until it has imported everything."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         with theirs:
@@ -43,9 +43,9 @@ class Zygote:
         wire.send(ours, {}, (fd,))
         os.close(fd)
         try:
-            facts = await asyncio.wait_for(_next_message(ours), START_S)
+            facts = await asyncio.wait_for(_next_message(ours), START_TIMEOUT_S)
         except asyncio.TimeoutError:
-            facts = {"event": "failed", "why": f"{settings.python} was not ready after {START_S:g} s"}
+            facts = {"event": "failed", "why": f"{settings.python} was not ready after {START_TIMEOUT_S:g} s"}
         if facts["event"] != "ready":
             ours.close()
             raise SandboxError(f"the warm interpreter ({settings.python}) did not start: {facts['why']}")
@@ -54,7 +54,7 @@ class Zygote:
         return zygote
 
     def _on_readable(self, on_lost: Callable[[], None]) -> None:
-        """It says nothing more: this is its end."""
+        """Handle the end of the zygote: after its ready message it sends nothing."""
         self.close()
         on_lost()
 
@@ -71,15 +71,15 @@ async def _next_message(channel: socket.socket) -> dict[str, Any]:
     loop = asyncio.get_running_loop()
     data = await loop.sock_recv(channel, wire.PACKET)
     if not data:
-        return {"event": "failed", "why": "it ended at once; see the log above"}
+        return {"event": "failed", "why": "it exited at once; see the log above"}
     message: dict[str, Any] = wire.decoded(data)
     return message
 
 
 def environment(settings: SandboxSettings) -> dict[str, str]:
-    """What programs get: nothing of the service's own."""
-    where = os.path.dirname(os.path.abspath(settings.python))
-    path = dict.fromkeys([where, "/usr/local/bin", "/usr/bin", "/bin"])
+    """Return the environment of programs; nothing of the service's environment is in it."""
+    interpreter = os.path.dirname(os.path.abspath(settings.python))
+    path = dict.fromkeys([interpreter, "/usr/local/bin", "/usr/bin", "/bin"])
     return {
         "PATH": ":".join(path),
         "LANG": "C.UTF-8",
@@ -88,6 +88,6 @@ def environment(settings: SandboxSettings) -> dict[str, str]:
         "SHELL": "/bin/bash",
         "TERM": "dumb",
         "PYTHONDONTWRITEBYTECODE": "1",
-        **dict.fromkeys(ONE_THREAD, "1"),
+        **dict.fromkeys(THREAD_COUNT_VARIABLES, "1"),
         **dict(settings.env),
     }

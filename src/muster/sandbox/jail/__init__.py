@@ -1,1 +1,1 @@
-"""What runs below the server: the zygote, workers and executions. Sent along as source; standard library only."""
+"""The processes below the engine: zygote, workers and executions. Sent to them as source; standard library only."""

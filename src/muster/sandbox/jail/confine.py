@@ -1,10 +1,10 @@
-"""The walls of a worker, in the order in which they can be built; afterwards it is no more than what it will fork.
+"""The confinement of a worker, in the order in which it must be applied. Executions inherit it.
 
-recipe   who                                what
-root     root, in the first user namespace  mount, pid, net, ipc, uts namespaces; then another user
-user     anybody, where the site allows it  the same in a user namespace, in which we are one plain user
-floor    anybody                            Landlock on files instead of namespaces; as root another user
-process  anybody, only when asked for       neither: seccomp and limits alone
+profile  available to                         mechanisms
+root     root, in the initial user namespace  mount, pid, net, ipc, uts namespaces; then another user
+user     all users, where the site allows it  the same in a user namespace, with one unprivileged user
+floor    all users                            Landlock on files instead of namespaces; as root another user
+process  all users, only on request           neither: only seccomp and limits
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 from muster.sandbox.jail import kernel, landlock, rootfs, seccomp
 
-INNER_USER = 1000  # who we are in a user namespace
+INNER_USER = 1000  # our user and group id in a user namespace
 
 
 @dataclass
 class ConfinementPlan:
-    """Everything that a worker's walls depend on: decided by the server, the same for all but the last four."""
+    """The parameters of a worker's confinement, chosen by the engine; only the last four differ between workers."""
 
-    recipe: str
+    profile: str
     read_only: list[str]
     memory_mb: int
     processes: int
@@ -32,8 +32,8 @@ class ConfinementPlan:
     file_mb: int
     scratch_mb: int
     network: bool
-    counts_processes: bool  # whether RLIMIT_NPROC counts this worker's processes alone
-    place: str = ""  # a directory of this worker's own, on the host
+    counts_processes: bool  # whether RLIMIT_NPROC counts only this worker's processes
+    directory: str = ""  # of this worker, on the host
     user: int | None = None
     workspace: str | None = None
     cgroups: list[str] = field(default_factory=list)
@@ -44,59 +44,59 @@ class ConfinementPlan:
 
     @property
     def has_namespaces(self) -> bool:
-        return self.recipe in ("root", "user")
+        return self.profile in ("root", "user")
 
     @property
     def home(self) -> str:
-        return rootfs.HOME if self.has_namespaces else (self.workspace or self.place) + "/home"
+        return rootfs.HOME if self.has_namespaces else (self.workspace or self.directory) + "/home"
 
     @property
     def temporary(self) -> str:
-        return rootfs.TEMPORARY if self.has_namespaces else (self.workspace or self.place) + "/tmp"
+        return rootfs.TEMPORARY if self.has_namespaces else (self.workspace or self.directory) + "/tmp"
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether what is written has no limit but our own look at it."""
+        """Whether only our usage checks limit the size of the scratch."""
         return not self.has_namespaces or self.workspace is not None
 
     @property
     def owns_processes(self) -> bool:
-        """Whether programs can reach no process but this worker and what it forked.
+        """Whether programs can signal no process but this worker and its descendants.
 
-        The workers of a workspace are one user, as are all where there is no user for each.
+        Workers of the same workspace share a user; so do all workers that have no separate user.
         """
         return self.has_namespaces or (self.user is not None and self.workspace is None)
 
     @property
     def scratch(self) -> dict[str, list[str]]:
-        """The directories that are emptied between two programs, and the names in each that stay."""
+        """The directories that are emptied between two programs, and the names in each that are kept."""
         private = [] if self.workspace else [self.home, self.temporary]
         if self.has_namespaces:
-            return {place: rootfs.shown_in(place, self.read_only) for place in (*private, rootfs.SHARED_MEMORY)}
-        emptied: dict[str, list[str]] = {place: [] for place in private}
-        if self.recipe == "process" and self.user is None:  # a program can write beside them
-            emptied[self.place] = [os.path.basename(self.home), os.path.basename(self.temporary)]
+            return {path: rootfs.shown_in(path, self.read_only) for path in (*private, rootfs.SHARED_MEMORY)}
+        emptied: dict[str, list[str]] = {path: [] for path in private}
+        if self.profile == "process" and self.user is None:  # programs can write beside them
+            emptied[self.directory] = [os.path.basename(self.home), os.path.basename(self.temporary)]
         return emptied
 
     @property
     def written(self) -> dict[str, list[str]]:
-        """The directories whose size is limited by looking at it, and the names in each that do not count."""
-        places = (self.home, self.temporary)
-        return {place: rootfs.shown_in(place, self.read_only) if self.has_namespaces else [] for place in places}
+        """The directories whose size usage checks limit, and the names in each that do not count."""
+        paths = (self.home, self.temporary)
+        return {path: rootfs.shown_in(path, self.read_only) if self.has_namespaces else [] for path in paths}
 
 
 @dataclass
-class Walls:
-    """What an execution still adds for itself, and what is worth telling."""
+class Confinement:
+    """The rules that each execution adds for itself, and whether there is a /proc."""
 
     execution_rules: landlock.Ruleset
     proc: bool
 
 
 def enter_namespaces(plan: ConfinementPlan) -> None:
-    """The caller's next child is the first process of the new pid namespace."""
+    """Enter cgroups and namespaces. The caller's next child is the first process of the new pid namespace."""
     for directory in plan.cgroups:
-        # Version 1 lets a single thread in by itself; whole processes wait for the kernel's RCU, 10 ms and more.
+        # Version 1 can move a single thread; moving a process waits for the kernel's RCU, 10 ms and more.
         tasks = directory + "/tasks"
         with open(tasks if os.path.exists(tasks) else directory + "/cgroup.procs", "w") as file:
             file.write("0")
@@ -105,8 +105,8 @@ def enter_namespaces(plan: ConfinementPlan) -> None:
     user, group = os.getuid(), os.getgid()
     flags = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
     flags |= 0 if plan.network else kernel.CLONE_NEWNET
-    kernel.unshare(flags | (kernel.CLONE_NEWUSER if plan.recipe == "user" else 0))
-    if plan.recipe == "user":
+    kernel.unshare(flags | (kernel.CLONE_NEWUSER if plan.profile == "user" else 0))
+    if plan.profile == "user":
         for name, text in (
             ("setgroups", "deny"),
             ("uid_map", f"{INNER_USER} {user} 1"),
@@ -117,13 +117,13 @@ def enter_namespaces(plan: ConfinementPlan) -> None:
     socket.sethostname("sandbox")
 
 
-def confine(plan: ConfinementPlan) -> Walls:
-    """Everything else. From its return on nothing can be undone."""
+def confine(plan: ConfinementPlan) -> Confinement:
+    """Apply everything but the namespaces; nothing of it can be undone."""
     proc = False
     if plan.has_namespaces:
-        owner = (INNER_USER, INNER_USER) if plan.recipe == "user" else (plan.user or 0, plan.user or 0)
+        owner = (INNER_USER, INNER_USER) if plan.profile == "user" else (plan.user or 0, plan.user or 0)
         proc = rootfs.build(
-            rootfs.Root(plan.place, plan.read_only, plan.scratch_mb, plan.workspace, plan.network, owner)
+            rootfs.RootSpec(plan.directory, plan.read_only, plan.scratch_mb, plan.workspace, plan.network, owner)
         )
     _limit(plan)
     kernel.forbid_capabilities()
@@ -133,14 +133,14 @@ def confine(plan: ConfinementPlan) -> Walls:
         os.setresuid(plan.user, plan.user, plan.user)
     kernel.drop_capabilities()
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # of the same user, and still closed to what we fork
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # closed to our executions, although they have the same user
     rules = _file_rules(plan)
     families = None if plan.network else [seccomp.AF_UNIX] if plan.has_namespaces else []
-    # A program may change itself, with 0 as its number; and what it started, where that can be told from others.
+    # A program may change itself (pid 0), and its children where they can be told from other processes.
     others = [os.getpid()] if plan.owns_processes else None
     seccomp.install(seccomp.filter_for(kernel.MACHINE, families, bool(plan.cgroups), others))
     os.chdir(plan.home)
-    return Walls(rules, proc)
+    return Confinement(rules, proc)
 
 
 def _limit(plan: ConfinementPlan) -> None:
@@ -151,7 +151,7 @@ def _limit(plan: ConfinementPlan) -> None:
         resource.RLIMIT_NOFILE: plan.open_files,
     }
     if plan.counts_processes:
-        limits[resource.RLIMIT_NPROC] = plan.processes + 1  # ourselves
+        limits[resource.RLIMIT_NPROC] = plan.processes + 1  # the worker itself
     for what, value in limits.items():
         hard = resource.getrlimit(what)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
@@ -159,18 +159,18 @@ def _limit(plan: ConfinementPlan) -> None:
 
 
 def _file_rules(plan: ConfinementPlan) -> landlock.Ruleset:
-    """Enforce the worker's own rules on files, if they are its wall; returns those of its executions."""
-    by_landlock = plan.recipe == "floor"
-    execution = landlock.Ruleset(files=by_landlock, tcp=not plan.network, scopes=plan.recipe != "process")
+    """Enforce the worker's file rules, if Landlock protects files here; return the rules of its executions."""
+    by_landlock = plan.profile == "floor"
+    execution = landlock.Ruleset(files=by_landlock, tcp=not plan.network, scopes=plan.profile != "process")
     if by_landlock:
         worker = landlock.Ruleset(files=True, tcp=not plan.network, scopes=True)
         readable = [*rootfs.SYSTEM, *(f"/etc/{name}" for name in rootfs.ETC), *plan.read_only]
-        readable += [f"/etc/{name}" for name in (*rootfs.ETC_OF_NETWORK, "passwd", "group")]
+        readable += [f"/etc/{name}" for name in (*rootfs.NETWORK_ETC, "passwd", "group")]
         for rules in (worker, execution):
             rules.allow(readable, landlock.READ)
             rules.allow([f"/dev/{name}" for name in rootfs.DEVICES], landlock.DEVICE)
-            rules.allow([plan.home, plan.temporary], rules.handled)  # not beside them: that is not cleaned
-        worker.allow(["/proc"], landlock.READ | landlock.WRITE_FILE)  # to find, and rate, what it forked
+            rules.allow([plan.home, plan.temporary], rules.handled)  # not their parent, which is not emptied
+        worker.allow(["/proc"], landlock.READ | landlock.WRITE_FILE)  # to find its descendants and set their OOM score
         worker.enforce()
         os.close(worker.fd)
     return execution

@@ -1,7 +1,7 @@
-"""An execution: the process that a program runs in. Forked ahead of its job, already behind the worker's walls.
+"""An execution: the process in which a program runs. It is forked before its job arrives and inherits the confinement.
 
-It closes everything but its job socket and its three standard streams, goes behind one more wall (the worker outside),
-waits for the job, and becomes it: a Python program in this warm interpreter, another program by exec, or a session.
+It closes everything but its job socket and its standard streams, cuts itself off from the worker with Landlock, waits
+for the job, and runs it: a Python program in this warm interpreter, another program by exec, or a session.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from muster.sandbox.jail import kernel, program, session, wire
 from muster.sandbox.jail.landlock import Ruleset
 
 JOB = 3  # the descriptor of the job socket
-DESCRIPTORS = 3  # that come with the order to fork one: the job socket, stdout, stderr
-NICE = 5  # behind the server and the worker, who must end us however many we are
-CANNOT_START = 127  # as a shell's
+DESCRIPTORS = 3  # sent with the spawn command: the job socket, stdout, stderr
+NICE = 5  # lower priority than the server and the worker, which must be able to kill any number of processes
+CANNOT_START = 127  # as in a shell
 
 
 def main(fds: list[int], rules: Ruleset) -> None:
-    """Never returns: what is above us on the stack is the worker's."""
+    """Run one job. Never returns: the frames above are the worker's."""
     try:
-        channel = _settle(fds, rules)
+        channel = _set_up(fds, rules)
         job, rest = wire.receive_job(channel)
         if job is None:
-            os._exit(0)  # not needed after all
+            os._exit(0)  # the execution is not needed
         if rest is not None:
-            os.dup2(rest, 0)  # what is left to read of it is the input
+            os.dup2(rest, 0)  # the rest of the file is the input
             os.close(rest)
-        _become(job, channel)
+        _run(job, channel)
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.write(2, f"sandbox: {error or type(error).__name__}\n".encode())
@@ -45,21 +45,21 @@ def main(fds: list[int], rules: Ruleset) -> None:
         os._exit(CANNOT_START)
 
 
-def _settle(fds: list[int], rules: Ruleset) -> socket.socket:
-    """Plain calls only: every page that is touched here is copied, for each program anew."""
+def _set_up(fds: list[int], rules: Ruleset) -> socket.socket:
+    """Prepare the process with few, plain calls: every page touched here is copied again for each program."""
     job, out, err = fds
     signal.set_wakeup_fd(-1)
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     os.setsid()
     os.nice(NICE)
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # the worker is not; what is in /proc of us is ours from here on
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # unlike the worker: the program may use its own /proc entries
     try:
         score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
         os.write(score, b"1000")
         os.close(score)
     except OSError:
-        pass  # there is no /proc, or not for us
+        pass  # there is no /proc, or we may not write to it
     rules.enforce()
     null = os.open(os.devnull, os.O_RDWR)
     for source, target in ((null, 0), (out, 1), (err, 2)):
@@ -71,7 +71,7 @@ def _settle(fds: list[int], rules: Ruleset) -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, JOB)
 
 
-def _become(job: dict[str, Any], channel: socket.socket) -> None:
+def _run(job: dict[str, Any], channel: socket.socket) -> None:
     gc.enable()
     if "limits" in job:
         _limit(job["limits"])
@@ -89,7 +89,7 @@ def _become(job: dict[str, Any], channel: socket.socket) -> None:
 
 
 def _limit(limits: dict[str, int]) -> None:
-    """Less than the worker's own; more cannot be had."""
+    """Lower the limits; they cannot exceed the worker's."""
     if "memory_mb" in limits:
         value = limits["memory_mb"] << 20
         resource.setrlimit(resource.RLIMIT_DATA, (value, value))
@@ -112,7 +112,7 @@ def _write_files(job: dict[str, Any]) -> None:
 
 
 def _fetch(names: list[str]) -> None:
-    """Files that a program has written, as JSON on stdout; those that are not there are left out."""
+    """Print files that a program has written as JSON with base64; missing ones are left out."""
     found = {}
     for name in names:
         with contextlib.suppress(OSError), open(name, "rb") as file:
@@ -124,5 +124,5 @@ def _fetch(names: list[str]) -> None:
 
 def _execute(argv: list[str]) -> None:
     for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
-        signal.signal(signum, signal.SIG_DFL)  # Python's own ways with them are not for others
+        signal.signal(signum, signal.SIG_DFL)  # Python changes them at its start
     os.execv(argv[0], argv)

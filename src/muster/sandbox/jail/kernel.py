@@ -1,4 +1,4 @@
-"""The kernel's calls that Python does not have: one function each, an OSError with the call's name when one fails."""
+"""System calls that Python lacks: one function each, which raises OSError with the call's name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ libc.syscall.restype = ctypes.c_long
 
 
 def checked(result: int, what: str) -> int:
-    """The result of a call, or the OSError that its errno says."""
+    """Return the result of a call, or raise OSError from its errno."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -38,7 +38,7 @@ def checked(result: int, what: str) -> int:
 
 
 def syscall(number: int, *arguments: bytes | int | None) -> int:
-    """Numbers as whole registers: the C function takes its arguments as they come."""
+    """Call a system call; integers are passed as whole registers, since the C function is variadic."""
     registers = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
     return int(libc.syscall(ctypes.c_long(number), *registers))
 
@@ -65,35 +65,35 @@ def pivot_root(new_root: str, old_root: str) -> None:
 
 
 def make_read_only(target: str) -> None:
-    """A bind mount and all mounts below it: read-only, without set-user-id programs, without devices."""
+    """Make a bind mount and all mounts below it read-only, without set-user-id programs and devices."""
     wanted = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
     attributes = struct.pack("=QQQQ", wanted, 0, 0, 0)
     if syscall(MOUNT_SETATTR, -100, target.encode(), AT_RECURSIVE, attributes, len(attributes)) == 0:
         return
     if ctypes.get_errno() not in (38, 22):  # ENOSYS, EINVAL: before Linux 5.12
         checked(-1, f"mount_setattr of {target}")
-    for place in mounts_at_or_below(target):
-        # In a user namespace a mount's own flags are locked: what it has must be asked for again.
-        have = os.statvfs(place).f_flag & (MS_NOEXEC | MS_NOATIME | MS_NODIRATIME)
+    for path in mounts_at_or_below(target):
+        # In a user namespace the flags of a mount are locked: those it has must be given again.
+        have = os.statvfs(path).f_flag & (MS_NOEXEC | MS_NOATIME | MS_NODIRATIME)
         flags = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | have
-        mount("none", place, "", flags)
+        mount("none", path, "", flags)
 
 
 def mounts_at_or_below(target: str) -> list[str]:
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        places = [line.split()[4] for line in file]
-    return [place for place in places if place == target or place.startswith(target.rstrip("/") + "/")]
+        paths = [line.split()[4] for line in file]
+    return [path for path in paths if path == target or path.startswith(target.rstrip("/") + "/")]
 
 
 def forbid_capabilities() -> None:
-    """No program that we become can get any, whatever its file says. While we still have the right to say so."""
+    """Empty the bounding set, while we may: no program can gain capabilities, whatever its file grants."""
     for capability in range(LAST_CAPABILITY + 1):
         if libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0) != 0:
-            break  # there is none of this number, or we are nobody who could
+            break  # there is no such capability, or we lack the right
 
 
 def drop_capabilities() -> None:
-    """All of them, for good; what a user namespace gave us, too."""
+    """Drop all capabilities for good, including those of a user namespace."""
     header = struct.pack("=II", CAPABILITY_VERSION_3, 0)
     checked(libc.capset(header, bytes(24)), "capset")
 
@@ -105,10 +105,10 @@ def use_huge_pages() -> None:
     for span, rights, _, _, inode, *_ in lines:
         first, last = (int(address, 16) for address in span.split("-"))
         if rights.startswith("rw") and inode == "0" and last - first >= HUGE_PAGE:
-            libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), MADV_COLLAPSE)  # as far as it goes
+            libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), MADV_COLLAPSE)  # best effort
 
 
 def close_from(first: int) -> None:
-    """Every descriptor from this one on."""
+    """Close every descriptor from `first` on."""
     if syscall(CLOSE_RANGE, first, 0xFFFFFFFF, 0) != 0:
         os.closerange(first, 4096)

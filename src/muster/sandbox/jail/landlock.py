@@ -1,4 +1,4 @@
-"""Landlock: what a process may reach from now on, without any privilege; older kernels know less of it.
+"""Landlock: restrict what a process may reach, without any privilege; older kernels support less of it.
 
 abi   since   adds
 1     5.13    files            2  5.19  rename and link between directories      3  6.2  truncate
@@ -17,7 +17,7 @@ CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 FIRST_FILE_BITS = (1 << 13) - 1
-OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV  # the others are of directories
+FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV  # the others apply to directories
 READ = EXECUTE | READ_FILE | READ_DIR
 DEVICE = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
 TCP = 3  # bind and connect
@@ -26,21 +26,21 @@ O_PATH = 0o10000000
 
 
 def abi() -> int:
-    """The newest that this kernel knows; 0 where there is none."""
+    """Return the newest version that this kernel supports; 0 without Landlock."""
     return max(0, syscall(CREATE_RULESET, None, 0, 1))
 
 
 def file_bits(version: int) -> int:
-    """Every right about files that this version can take away."""
+    """Return every file right that this version can restrict."""
     later = ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV))
     return FIRST_FILE_BITS | sum(bit for since, bit in later if version >= since)
 
 
 class Ruleset:
-    """A set of rules; `enforce` may be called by any number of forks."""
+    """A set of rules; any number of forks may enforce it."""
 
     def __init__(self, *, files: bool, tcp: bool, scopes: bool) -> None:
-        """Which kinds are taken away, as far as this kernel can; of files, rules give some back."""
+        """Restrict these kinds, as far as this kernel can; `allow` grants file rights again."""
         self.version = abi()
         self.handled = file_bits(self.version) if files else 0
         scoped = SCOPES if scopes and self.version >= 6 else 0
@@ -52,20 +52,20 @@ class Ruleset:
             self.fd = checked(syscall(CREATE_RULESET, attributes, size, 0), "landlock_create_ruleset")
 
     def allow(self, paths: Iterable[str], rights: int) -> None:
-        """These rights on the paths and all below them; paths that do not exist, or are not for us, are left out."""
+        """Grant the rights on the paths and everything below; paths that cannot be opened are skipped."""
         for path in paths:
             try:
-                place = os.open(path, O_PATH | os.O_CLOEXEC)
+                fd = os.open(path, O_PATH | os.O_CLOEXEC)
             except OSError:
                 continue
-            kinds = rights if os.path.isdir(path) else rights & OF_FILES
-            rule = struct.pack("=Qi", kinds & self.handled, place)
+            kinds = rights if os.path.isdir(path) else rights & FILE_RIGHTS
+            rule = struct.pack("=Qi", kinds & self.handled, fd)
             try:
                 checked(syscall(ADD_RULE, self.fd, 1, rule, 0), f"landlock rule for {path}")
             finally:
-                os.close(place)
+                os.close(fd)
 
     def enforce(self) -> None:
-        """From now on, for this process and all it starts. Needs no_new_privs."""
+        """Restrict this process and its future children. Needs no_new_privs."""
         if self.fd != -1:
             checked(syscall(RESTRICT_SELF, self.fd, 0), "landlock_restrict_self")

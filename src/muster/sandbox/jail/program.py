@@ -1,4 +1,4 @@
-"""A Python program in this interpreter, as `python3 -c` would run it: same names, same traceback, same exit code."""
+"""Run a Python program in this interpreter as `python3 -c` would: same names, same traceback, same exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = "<string>"
 
 
 def run(code: str) -> None:
-    """Run it and leave the process; threads, exit functions and buffers are waited for as at any end."""
+    """Run the program and exit; threads, exit functions and buffers are completed as at a normal exit."""
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = main
@@ -37,28 +37,28 @@ def run(code: str) -> None:
 
 
 def reseed() -> None:
-    """All forks of one interpreter would draw the same numbers; `random` knows that by itself."""
+    """Reseed numpy: all forks of one interpreter would draw the same numbers. `random` reseeds itself."""
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
 
 
 def _report(error: BaseException, trace: types.TracebackType | None, code: str) -> int:
-    """Print what the interpreter would; returns the exit code."""
+    """Print the error as the interpreter would; return the exit code."""
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
             return (error.code or 0) & 0xFF
         sys.stderr.write(f"{error.code}\n")
         return 1
     error.__traceback__ = trace
-    if sys.version_info >= (3, 13):  # from then on `python3 -c` shows the lines; before, it did not
+    if sys.version_info >= (3, 13):  # since then `python3 -c` shows source lines
         linecache.cache[NAME] = len(code), None, code.splitlines(keepends=True), NAME
     sys.excepthook(type(error), error, trace)
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
 def leave(status: int) -> None:
-    """The end of an interpreter, without its taking apart: that would touch, and so copy, all of its memory."""
+    """Exit as the interpreter does, without finalization, which would touch, and so copy, all of its memory."""
     if _thread._count():
         try:
             threading._shutdown()  # type: ignore[attr-defined]
@@ -69,5 +69,5 @@ def leave(status: int) -> None:
         try:
             stream.flush()
         except BaseException:
-            status = status or 120  # as the interpreter's own, when the last output is lost
+            status = status or 120  # as the interpreter exits when the last output is lost
     os._exit(status)

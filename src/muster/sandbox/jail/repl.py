@@ -1,5 +1,7 @@
-"""A small shell in the manner of IPython's, for nodes without it: state, the last expression's value, top-level await,
-`!command`, and tracebacks in IPython's three plainest forms.
+"""A small replacement for IPython's shell on nodes without it.
+
+It keeps state, prints the value of the last expression, and supports top-level await, `!command`, and IPython's three
+simplest forms of tracebacks.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _MAGIC = re.compile(r"^%", re.MULTILINE)
 
 
 class Shell:
-    """One session's state."""
+    """The state of one session."""
 
     def __init__(self) -> None:
         self.main = types.ModuleType("__main__")
@@ -31,7 +33,7 @@ class Shell:
         self.loop: Any = None
 
     def run(self, code: str, verbosity: str) -> bool:
-        """Run a cell; what it shows goes to stdout, a traceback too. True when it failed."""
+        """Run a cell; its output and traceback go to stdout. Return True if it failed."""
         self.count += 1
         name = CELL.format(self.count)
         try:
@@ -39,12 +41,12 @@ class Shell:
             linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
             tree = ast.parse(code, name)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            sys.stdout.write(syntax_problem(error, verbosity))
+            sys.stdout.write(format_syntax_error(error, verbosity))
             return True
         try:
             self._execute(tree, name, echoes=not code.rstrip().endswith(";"))
-        except BaseException as error:  # of SystemExit too: a session is ended by its owner
-            sys.stdout.write(problem(error, verbosity))
+        except BaseException as error:  # including SystemExit: only its owner ends a session
+            sys.stdout.write(format_error(error, verbosity))
             return True
         return False
 
@@ -63,7 +65,7 @@ class Shell:
         value = eval(code, self.names)
         if code.co_flags & CO_COROUTINE:
             if self.loop is None:
-                import asyncio  # rarely wanted, and it would make every fork dearer
+                import asyncio  # rarely needed, and it would make every fork slower
 
                 self.loop = asyncio.new_event_loop()
                 asyncio.set_event_loop(self.loop)
@@ -75,7 +77,7 @@ _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
 def with_commands(code: str) -> str:
-    """`!ls` as the call that runs it. Only where the code is no Python without that: a string may hold such a line."""
+    """Replace `!ls` by the call that runs it, only if the code is not valid Python: a string may hold such a line."""
     if "!" not in code and "%" not in code:
         return code
     try:
@@ -92,24 +94,24 @@ def run_command(command: str) -> None:
     subprocess.run(["/bin/bash", "-c", command], check=False)
 
 
-# -- problems -------------------------------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------------------------
 
 
-def syntax_problem(error: BaseException, verbosity: str) -> str:
-    """Without the word Traceback, as nothing has run."""
+def format_syntax_error(error: BaseException, verbosity: str) -> str:
+    """Format an error of the compiler, without a traceback since nothing has run."""
     lines = traceback.format_exception_only(type(error), error)
     if verbosity == "Minimal":
         return lines[-1]
     return "".join(line for line in lines if not line.lstrip().startswith("File "))
 
 
-def problem(error: BaseException, verbosity: str) -> str:
-    """The traceback, from the cell on: our own frames are nobody's business."""
+def format_error(error: BaseException, verbosity: str) -> str:
+    """Format an error with its traceback, without the frames of this module."""
     trace = error.__traceback__
     while trace is not None and not trace.tb_frame.f_code.co_filename.startswith("<cell "):
         trace = trace.tb_next
     last = "".join(traceback.format_exception_only(type(error), error))
-    last = last.removeprefix(f"{type(error).__module__}.")  # as IPython has it
+    last = last.removeprefix(f"{type(error).__module__}.")  # as IPython prints it
     if verbosity == "Minimal":
         return last
     if verbosity != "Plain":

@@ -1,13 +1,13 @@
-"""A root filesystem of a worker's own: the system and the interpreter read-only, a scratch of limited size, no more.
+"""The root filesystem of a worker: the system and the interpreter read-only, and a scratch of limited size.
 
 /usr /opt /bin /lib ...    the host's, read-only, no set-user-id      /etc      a few files, no secrets
-the interpreter's places   the same                                   /proc     of this worker's processes alone
+the interpreter's paths    the same                                   /proc     only this worker's processes
 /sandbox /tmp /dev/shm     the scratch                                /dev      null, zero, random ..., pts
 
-A read-only path below one of the scratch's three places, such as /tmp/env/bin, is shown there too. Its directories are
-on a read-only filesystem that is made here and mounted as a whole on /tmp/env: a program can neither write to a mount
-point nor rename or remove it. Nothing but that one mount point, found without following links, is made in the scratch:
-a workspace's is under the control of the programs that run in it.
+A read-only path below one of the three scratch directories, such as /tmp/env/bin, is mounted there too. Its directories
+are on a read-only filesystem that is created here and mounted as a whole on /tmp/env: a program can neither write to a
+mount point nor rename or remove it. Only that one mount point, found without following links, is created in the
+scratch: the programs of a workspace control its contents.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ ETC = (
     "ImageMagick-6",
     "texmf",
 )
-ETC_OF_NETWORK = ("resolv.conf", "hosts", "nsswitch.conf", "gai.conf", "host.conf")
+NETWORK_ETC = ("resolv.conf", "hosts", "nsswitch.conf", "gai.conf", "host.conf")
 DEVICES = ("null", "zero", "full", "random", "urandom")
 INODES_PER_MB = 256
 
 
 @dataclass(frozen=True)
-class Root:
-    """What a worker's root filesystem is made of."""
+class RootSpec:
+    """The parameters of a worker's root filesystem."""
 
-    place: str  # an empty directory, to build it on
+    directory: str  # an empty mount point
     read_only: Sequence[str]
     scratch_mb: int
     workspace: str | None  # a directory whose `home` and `tmp` are used instead of fresh ones
@@ -77,11 +77,11 @@ class Root:
     owner: tuple[int, int]
 
 
-def build(root: Root) -> bool:
-    """Build it, enter it, leave the old one; whether there is a /proc. The caller is alone in its mount namespace."""
+def build(root: RootSpec) -> bool:
+    """Build the filesystem and enter it; return whether it has a /proc. The caller has a mount namespace for itself."""
     mount("none", "/", "", MS_REC | MS_PRIVATE)
-    mount("tmpfs", root.place, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m")
-    new = root.place
+    mount("tmpfs", root.directory, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m")
+    new = root.directory
     _system(new)
     _etc(new, root)
     _devices(new)
@@ -106,8 +106,8 @@ def _system(new: str) -> None:
             make_read_only(new + path)
 
 
-def _etc(new: str, root: Root) -> None:
-    for name in ETC + (ETC_OF_NETWORK if root.network else ()):
+def _etc(new: str, root: RootSpec) -> None:
+    for name in ETC + (NETWORK_ETC if root.network else ()):
         path = "/etc/" + name
         if os.path.islink(path) and not os.path.isdir(path):
             path = os.path.realpath(path)
@@ -129,61 +129,61 @@ def _devices(new: str) -> None:
         mount(f"/dev/{name}", f"{new}/dev/{name}", "", MS_BIND)
     for name, target in (("fd", "self/fd"), ("stdin", "self/fd/0"), ("stdout", "self/fd/1"), ("stderr", "self/fd/2")):
         os.symlink("/proc/" + target, f"{new}/dev/{name}")
-    with suppress(OSError):  # without it there are no terminals for programs that want one
+    with suppress(OSError):  # without it programs have no terminals
         mount("devpts", new + "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
         os.symlink("pts/ptmx", new + "/dev/ptmx")
 
 
-def _scratch(new: str, root: Root) -> None:
-    """One filesystem of limited size behind all places that can be written to."""
+def _scratch(new: str, root: RootSpec) -> None:
+    """Mount one filesystem of limited size on all writable directories."""
     behind = new + "/.scratch"
     os.mkdir(behind)
     limits = f"mode=755,size={root.scratch_mb}m,nr_inodes={max(1024, root.scratch_mb * INODES_PER_MB)}"
     mount("tmpfs", behind, "tmpfs", MS_NOSUID | MS_NODEV, limits)
-    for place, name in ((HOME, "home"), (TEMPORARY, "tmp"), (SHARED_MEMORY, "shm")):
+    for path, name in ((HOME, "home"), (TEMPORARY, "tmp"), (SHARED_MEMORY, "shm")):
         source = f"{behind}/{name}"
         os.mkdir(source)
         os.chown(source, *root.owner)
         if root.workspace and name != "shm":
             source = f"{root.workspace}/{name}"
-        os.makedirs(new + place, exist_ok=True)
-        mount(source, new + place, "", MS_BIND)
-        mount("none", new + place, "", MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV)
+        os.makedirs(new + path, exist_ok=True)
+        mount(source, new + path, "", MS_BIND)
+        mount("none", new + path, "", MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV)
     unmount(behind)
     os.rmdir(behind)
 
 
-def shown_in(place: str, read_only: Iterable[str]) -> list[str]:
-    """The names in a place of the scratch below which read-only paths are shown.
+def shown_in(directory: str, read_only: Iterable[str]) -> list[str]:
+    """Return the names in a scratch directory below which read-only paths are mounted.
 
     >>> shown_in("/tmp", ["/tmp/env/lib", "/tmp/env/bin", "/tmpfs/x", "/srv/data"])
     ['env']
     """
-    below = [path[len(place) + 1 :] for path in read_only if path.startswith(place + "/")]
+    below = [path[len(directory) + 1 :] for path in read_only if path.startswith(directory + "/")]
     return list(dict.fromkeys(path.partition("/")[0] for path in below))
 
 
-def _read_only(new: str, root: Root) -> None:
-    inside = [path for path in root.read_only if any(path.startswith(place + "/") for place in SCRATCH)]
+def _read_only(new: str, root: RootSpec) -> None:
+    inside = [path for path in root.read_only if any(path.startswith(scratch + "/") for scratch in SCRATCH)]
     for path in root.read_only:
         if path not in inside:
             _bind(path, new + path)
             make_read_only(new + path)
     if inside:
-        _show_in_scratch(new, inside)
+        _mount_in_scratch(new, inside)
 
 
-def _show_in_scratch(new: str, paths: Sequence[str]) -> None:
+def _mount_in_scratch(new: str, paths: Sequence[str]) -> None:
     behind = new + "/.shown"
     os.mkdir(behind)
     mount("tmpfs", behind, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m")
     for path in paths:
         _bind(path, behind + path)
-    make_read_only(behind)  # with all below it; copies of these mounts are read-only, too
-    for place in SCRATCH:
-        for name in shown_in(place, paths):
-            source = f"{behind}{place}/{name}"
-            target = _mount_point(new + place, name, os.path.isdir(source))
+    make_read_only(behind)  # with everything below; copies of these mounts are read-only too
+    for scratch in SCRATCH:
+        for name in shown_in(scratch, paths):
+            source = f"{behind}{scratch}/{name}"
+            target = _mount_point(new + scratch, name, os.path.isdir(source))
             try:
                 mount(source, f"/proc/self/fd/{target}", "", MS_BIND | MS_REC)
             finally:
@@ -192,9 +192,9 @@ def _show_in_scratch(new: str, paths: Sequence[str]) -> None:
     os.rmdir(behind)
 
 
-def _mount_point(place: str, name: str, is_directory: bool) -> int:
-    """A descriptor of an entry of the scratch to mount on, made if need be. Programs may write to `place` meanwhile."""
-    directory = os.open(place, O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _mount_point(scratch: str, name: str, is_directory: bool) -> int:
+    """Return a descriptor of an entry of the scratch, created if necessary. Programs may write to it concurrently."""
+    directory = os.open(scratch, O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         with suppress(FileExistsError):
             if is_directory:
@@ -209,7 +209,7 @@ def _mount_point(place: str, name: str, is_directory: bool) -> int:
     if stat.S_ISDIR(mode) != is_directory or stat.S_ISLNK(mode):
         os.close(found)
         kind = "directory" if is_directory else "file"
-        raise OSError(f"a program left something in the workspace where a read-only {kind} is shown: {name}; delete it")
+        raise OSError(f"a program left {name} in the workspace, where a read-only {kind} must be mounted; delete it")
     return found
 
 
@@ -218,7 +218,7 @@ def _proc(new: str) -> bool:
     try:
         mount("proc", new + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     except OSError:
-        return False  # in a container whose own /proc is partly hidden, the kernel gives no other
+        return False  # the kernel refuses it in a container whose own /proc is partly hidden
     return True
 
 

@@ -1,7 +1,7 @@
 """The system calls that sandboxed code may not make, as a filter for the kernel.
 
-What is refused fails with an errno, so that programs can go on; a call through another machine's interface (32-bit,
-x32) ends the process. The filter is inherited, holds for raw calls and static programs too, and cannot be taken off.
+A refused call fails with an errno, so that programs can continue; a call through another machine's interface (32-bit,
+x32) kills the process. The filter is inherited, covers raw calls and static programs, and cannot be removed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from muster.sandbox.jail.kernel import MACHINE, PR_SET_SECCOMP, checked, libc
 
-# name -> number on (x86_64, aarch64); None: it does not exist there.
+# name -> number on (x86_64, aarch64); None if it does not exist there.
 CALLS: dict[str, tuple[int | None, int | None]] = {
     # other processes' memory and descriptors
     "ptrace": (101, 117),
@@ -48,7 +48,7 @@ CALLS: dict[str, tuple[int | None, int | None]] = {
     "userfaultfd": (323, 282),
     "seccomp": (317, 277),
     "vmsplice": (278, 75),
-    # what outlives a process: System V's and POSIX' queues, keys
+    # objects that outlive a process: System V and POSIX IPC, keys
     "shmget": (29, 194),
     "shmat": (30, 196),
     "shmctl": (31, 195),
@@ -93,32 +93,35 @@ CALLS: dict[str, tuple[int | None, int | None]] = {
     "migrate_pages": (256, 238),
 }
 MEMORY_FILES = {"memfd_create": (319, 279), "memfd_secret": (447, 447)}
-# Limits and scheduling of a process whose number is the first argument, 0 for the caller.
-OF_PROCESS = {
+# They change limits or scheduling of the process whose pid is the first argument, 0 for the caller.
+PROCESS_CALLS = {
     "prlimit64": (302, 261),
     "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119),
     "sched_setaffinity": (203, 122),
     "sched_setattr": (314, 274),
 }
-# The same of a process, a group or a user: the first argument says which, the second is its number.
-OF_MANY = {"setpriority": (141, 140, 0), "ioprio_set": (251, 30, 1)}  # last: "a process"; then group and user follow
+# The same for a process, a group or a user: the first argument selects which, the second is its id.
+# The last value selects a process; those for a group and a user follow it.
+GROUP_CALLS = {"setpriority": (141, 140, 0), "ioprio_set": (251, 30, 1)}
 SOCKET, CLONE, CLONE3, IOCTL = (41, 198), (56, 220), (435, 435), (16, 29)
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 NEW_NAMESPACES = 0x7E020000 | 0x80  # every CLONE_NEW* flag, CLONE_NEWTIME among them
-TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing into somebody's terminal
+TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: they type into another process's terminal
 AF_UNIX = 1
 
 ALLOW, ERRNO, KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in what the kernel shows the filter
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 _X32 = 0x40000000
 
 
 def filter_for(machine: str, families: Sequence[int] | None, memory_files: bool, others: Sequence[int] | None) -> bytes:
-    """The filter. `families` are the socket families allowed, None for all; `memory_files` whether memfd_create is:
-    what is written to one counts for no limit but a cgroup's; `others` are processes whose limits and scheduling may
-    not be changed, None for all but the caller."""
+    """Return the filter program.
+
+    `families` are the allowed socket families, None for all. `memory_files` allows memfd_create, whose memory only a
+    cgroup limits. `others` are pids whose limits and scheduling may not be changed, None for all but the caller.
+    """
     column = list(ARCHITECTURES).index(machine)
     code = [
         _instruction(_LOAD, _ARCHITECTURE),
@@ -134,9 +137,9 @@ def filter_for(machine: str, families: Sequence[int] | None, memory_files: bool,
     code += _when(CLONE3[column], [_refuse(errno.ENOSYS)])  # its flags are in memory; libraries then use clone
     code += _when(CLONE[column], _on_argument(0, [(_ANY_BIT, NEW_NAMESPACES, errno.EPERM)], ALLOW))
     code += _when(IOCTL[column], _on_argument(1, [(_EQUAL, call, errno.EPERM) for call in TERMINAL_INPUT], ALLOW))
-    for numbers in OF_PROCESS.values():
+    for numbers in PROCESS_CALLS.values():
         code += _when(numbers[column], [_load(0), *_by_process(others)])
-    for *columns, process in OF_MANY.values():
+    for *columns, process in GROUP_CALLS.values():
         group, user = process + 1, process + 2
         code += _when(
             columns[column],
@@ -158,7 +161,7 @@ def filter_for(machine: str, families: Sequence[int] | None, memory_files: bool,
 
 
 def install(program: bytes) -> None:
-    """From now on, for this process and all it starts. Needs no_new_privs (or root)."""
+    """Apply the filter to this process and its future children. Needs no_new_privs (or root)."""
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
     checked(libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(2), header, 0, 0), "seccomp filter")
@@ -177,13 +180,13 @@ def _refuse(number: int) -> bytes:
 
 
 def _when(number: int | None, block: list[bytes]) -> list[bytes]:
-    """`block`, which returns, for this call; else on."""
+    """Run `block`, which returns, for this call; else continue."""
     assert number is not None and len(block) < 256
     return [_instruction(_EQUAL, number, 0, len(block)), *block]
 
 
 def _on_argument(index: int, tests: Sequence[tuple[int, int, int]], otherwise: int) -> list[bytes]:
-    """Return by the low half of an argument: errno (0: allow) of the first test that holds, else `otherwise`."""
+    """Decide by the low half of an argument: errno (0: allow) of the first test that holds, else `otherwise`."""
     block = [_load(index)]
     for test, value, number in tests:
         block += _test(test, value, _refuse(number) if number else _instruction(_RETURN, ALLOW))
@@ -191,7 +194,7 @@ def _on_argument(index: int, tests: Sequence[tuple[int, int, int]], otherwise: i
 
 
 def _by_process(others: Sequence[int] | None) -> list[bytes]:
-    """Return by the number of a process, which is loaded: refuse `others`, or all but 0."""
+    """Decide by the loaded pid: refuse `others`, or all but 0."""
     if others is None:
         return [*_test(_EQUAL, 0, _instruction(_RETURN, ALLOW)), _refuse(errno.EPERM)]
     refused = [part for pid in others for part in _test(_EQUAL, pid, _refuse(errno.EPERM))]

@@ -1,4 +1,7 @@
-"""A session: an interpreter whose state stays from cell to cell. A packet in, a packet out; output by the streams."""
+"""A session: an interpreter that keeps its state from cell to cell.
+
+Each cell is a packet and is answered by a packet; its output goes to the standard streams.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +13,53 @@ import sys
 from types import FrameType
 from typing import Any
 
-from muster.sandbox.jail import ipython, program, repl, wire
+from muster.sandbox.jail import program, repl, wire
 
 
-class Turn:
-    """Whether a cell is running: an interrupt that comes too late must not hit what comes after it."""
+class InterruptGuard:
+    """Raises KeyboardInterrupt only while a cell runs: a late interrupt must not hit what comes after the cell."""
 
     def __init__(self) -> None:
-        self.running = False
+        self.cell_is_running = False
         signal.signal(signal.SIGINT, self.on_interrupt)
 
     def on_interrupt(self, signum: int, frame: FrameType | None) -> None:
-        if self.running:
+        if self.cell_is_running:
             raise KeyboardInterrupt
 
 
+class IPythonShell:
+    """An IPython shell without history, colors or a terminal, for interpreters that have IPython."""
+
+    def __init__(self) -> None:
+        from IPython.core.interactiveshell import InteractiveShell  # optional, and slow to import
+
+        self.shell: Any = InteractiveShell()
+        self.shell.history_manager.enabled = False
+        self.shell.colors = "NoColor"
+        self.shell.ask_exit = lambda: None  # `exit` does nothing: only its owner ends a session
+        # The default would page long help texts and wait for keys.
+        self.shell.set_hook("show_in_pager", lambda shell, data, *_, **__: print(_text(data)), 0)
+
+    def run(self, code: str, verbosity: str) -> bool:
+        """Run a cell; return True if it failed. The traceback goes to stdout, as in IPython."""
+        self.shell.InteractiveTB.set_mode(mode=verbosity)
+        result = self.shell.run_cell(code, store_history=True)
+        sys.stdout.flush()
+        return not result.success
+
+
+def _text(data: Any) -> str:
+    return str(data.get("text/plain", "")) if isinstance(data, dict) else str(data)
+
+
 def serve(channel: socket.socket, backend: str) -> None:
-    """Run cells until the server is gone. Never returns."""
+    """Run cells until the engine is gone. Never returns."""
     program.reseed()
     sys.path.insert(0, "")
     sys.argv[:] = [""]
-    shell = ipython.IPythonShell() if backend == "ipython" else repl.Shell()
-    turn = Turn()
+    shell = IPythonShell() if backend == "ipython" else repl.Shell()
+    guard = InterruptGuard()
     with contextlib.suppress(OSError):
         wire.send(channel, {"event": "open"})
         while True:
@@ -40,7 +68,7 @@ def serve(channel: socket.socket, backend: str) -> None:
                 break
             if rest is not None:
                 os.close(rest)
-            failed = _run(shell, turn, message)
+            failed = _run(shell, guard, message)
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):
                     stream.flush()
@@ -48,11 +76,11 @@ def serve(channel: socket.socket, backend: str) -> None:
     program.leave(0)
 
 
-def _run(shell: Any, turn: Turn, message: dict[str, Any]) -> bool:
+def _run(shell: Any, guard: InterruptGuard, message: dict[str, Any]) -> bool:
     try:
-        turn.running = True
+        guard.cell_is_running = True
         return bool(shell.run(message["code"], message["verbosity"]))
     except KeyboardInterrupt:
         return True
     finally:
-        turn.running = False
+        guard.cell_is_running = False

@@ -1,4 +1,4 @@
-"""The processes below this one: who they are, how much memory they take, and ending them until none is left."""
+"""The descendants of this process: list them, measure their memory, and kill them until none is left."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from muster.process.proctree import kill_descendants
 
 POLL_S = 0.005
-GIVE_UP_S = 5.0  # what cannot be killed by then hangs in the kernel
+KILL_TIMEOUT_S = 5.0  # a process that takes longer hangs in the kernel
 
 
 def children_of(pid: int) -> list[int]:
-    """The kernel's own list; empty where it has none."""
+    """Return the kernel's list of children; empty where the kernel does not have it."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -25,16 +25,16 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def family() -> list[int]:
-    """Every process below this one, nearest first; orphans are ours, as we are their subreaper."""
+def descendants() -> list[int]:
+    """Return every process below this one, nearest first; as their subreaper we adopt orphans."""
     found = children_of(os.getpid())
-    for pid in found:  # grows while we walk it
+    for pid in found:  # it grows during the iteration
         found.extend(children_of(pid))
     return found
 
 
 def memory_of(pid: int) -> int:
-    """Bytes that only this process accounts for: anonymous and shared memory, not files'."""
+    """Return the process's resident anonymous and shared memory in bytes, without that of files."""
     total = 0
     with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status", "rb") as file:
         for line in file:
@@ -45,7 +45,7 @@ def memory_of(pid: int) -> int:
 
 @dataclass(frozen=True)
 class Reaped:
-    """The first child's end (as wait4 has it), and how many others had to be killed."""
+    """The end of the first child (as wait4 reports it), and how many other processes had to be killed."""
 
     status: int
     cpu_s: float
@@ -54,28 +54,28 @@ class Reaped:
     all_gone: bool
 
 
-class Reaper:
-    """Waits for one child and then ends all that it left."""
+class TreeReaper:
+    """Waits for one child and then kills everything that it left."""
 
     def __init__(self, first: int, owns_everything: bool) -> None:
-        """`owns_everything`: nobody but our descendants can be hit by a signal to everybody."""
+        """With `owns_everything`, a signal to all processes reaches only our descendants."""
         self.first = first
         self._owns_everything = owns_everything
         self._cpu_s = 0.0
-        self._end: tuple[int, int] | None = None  # of the first: status, max rss
-        self._nobody_is_left = False
+        self._end: tuple[int, int] | None = None  # of the first child: status, max rss
+        self._all_reaped = False
 
     @property
     def first_has_ended(self) -> bool:
         return self._end is not None
 
     def collect(self) -> None:
-        """Reap whoever has ended."""
+        """Reap the children that have exited."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                self._nobody_is_left = True
+                self._all_reaped = True
                 return
             if pid == 0:
                 return
@@ -84,29 +84,29 @@ class Reaper:
                 self._end = status, usage.ru_maxrss
 
     def finish(self) -> Reaped:
-        """Kill whoever is left, until nobody is."""
-        killed, end = 0, time.monotonic() + GIVE_UP_S
+        """Kill and reap all remaining processes."""
+        killed, end = 0, time.monotonic() + KILL_TIMEOUT_S
         self.collect()
-        while not self._nobody_is_left and time.monotonic() < end:
+        while not self._all_reaped and time.monotonic() < end:
             killed = max(killed, self._kill())
             time.sleep(POLL_S)
             self.collect()
         status, rss = self._end or (signal.SIGKILL, 0)
-        return Reaped(status, self._cpu_s, rss, killed, self._nobody_is_left)
+        return Reaped(status, self._cpu_s, rss, killed, self._all_reaped)
 
     def _kill(self) -> int:
         if not self._owns_everything:
-            # The first one's group at once: a bomb leaves us little time to read lists of processes.
+            # First the child's group at once: a fork bomb leaves little time to read process lists.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.first, signal.SIGKILL)
             return max(1, len(kill_descendants()[0]))
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(-1, signal.SIGKILL)  # one step for the kernel: a fork cannot slip through
+            os.kill(-1, signal.SIGKILL)  # atomic in the kernel: no fork escapes
         return 1
 
 
-class Ends:
-    """Wakes a poll when the first child ends: by a pidfd, or by SIGCHLD where the kernel or this Python has none."""
+class ExitWatch:
+    """Wakes a poll when the first child exits: by a pidfd, or by SIGCHLD where the kernel or Python lacks pidfds."""
 
     def __init__(self, poll: select.poll) -> None:
         self._poll = poll
@@ -117,22 +117,22 @@ class Ends:
         try:
             self._fd = os.pidfd_open(pid)
         except (AttributeError, OSError):
-            self._by_signal()
+            self._watch_signal()
         else:
             self._poll.register(self._fd, select.POLLIN)
 
-    def forget(self) -> None:
+    def unwatch(self) -> None:
         if self._fd != -1:
             self._poll.unregister(self._fd)
             os.close(self._fd)
             self._fd = -1
 
-    def heard(self) -> None:
+    def clear(self) -> None:
         if self._wake != -1:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake, 4096)
 
-    def _by_signal(self) -> None:
+    def _watch_signal(self) -> None:
         if self._wake == -1:
             self._wake, write = os.pipe()
             os.set_blocking(write, False)
@@ -140,4 +140,4 @@ class Ends:
             signal.set_wakeup_fd(write, warn_on_full_buffer=False)
             signal.signal(signal.SIGCHLD, lambda *_: None)
             self._poll.register(self._wake, select.POLLIN)
-            os.write(write, b"x")  # it may have ended before we listened
+            os.write(write, b"x")  # the child may have exited before this

@@ -1,7 +1,7 @@
-"""Messages between the server and what it started: one packet each, descriptors beside it.
+"""Messages between the engine and its processes: one packet each, which may carry descriptors.
 
-Most are JSON. Those of the hot path are not: whatever a worker or an execution touches after a fork is copied, page by
-page, for every program anew. Orders to workers and their reports are a few words; jobs are marshalled.
+Most are JSON. Those of the hot path are not: each page that a worker or an execution touches after a fork is copied
+again for every program. Commands to workers and their reports are plain text; jobs are marshalled.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from muster.process.memory_file import memory_file
 
-PACKET = 1 << 16  # what fits every kernel's default buffer; longer jobs travel as a file in memory
+PACKET = 1 << 16  # bytes; fits every kernel's default buffer; longer jobs are sent as a file in memory
 DESCRIPTORS = 4
-MARSHAL = 2  # a format that every Python reads
+MARSHAL = 2  # a version that every Python reads
 _ROOM = socket.CMSG_SPACE(4 * DESCRIPTORS)
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 
@@ -31,19 +31,19 @@ def send_bytes(channel: socket.socket, data: bytes, fds: tuple[int, ...]) -> Non
 
 
 def receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """The next message and its descriptors; None when the other side is gone."""
+    """Return the next message and its descriptors; None if the other side is gone."""
     data, fds = receive_bytes(channel)
     return (decoded(data) if data else None), fds
 
 
 def receive_bytes(channel: socket.socket, size: int = PACKET) -> tuple[bytes, list[int]]:
-    """The next packet and its descriptors; an empty one when the other side is gone."""
+    """Return the next packet and its descriptors; an empty packet if the other side is gone."""
     try:
-        data, beside, _, _ = channel.recvmsg(size, _ROOM, _CLOSE_ON_EXEC)
+        data, ancillary, _, _ = channel.recvmsg(size, _ROOM, _CLOSE_ON_EXEC)
     except ConnectionError:
         return b"", []
     fds: list[int] = []
-    for _, _, packed in beside:
+    for _, _, packed in ancillary:
         fds += struct.unpack(f"{len(packed) // 4}i", packed[: len(packed) // 4 * 4])
     return data, fds
 
@@ -54,7 +54,7 @@ def decoded(data: bytes) -> dict[str, Any]:
 
 
 def in_memory(parts: list[bytes]) -> int:
-    """A sealed file in memory that holds the parts, one after the other."""
+    """Return a sealed file in memory with the concatenated parts."""
     return memory_file("job", parts, sealed=True)
 
 
@@ -62,7 +62,7 @@ def in_memory(parts: list[bytes]) -> int:
 
 
 def send_job(channel: socket.socket, job: dict[str, Any], stdin: bytes) -> None:
-    """Long ones, and input, go in a file beside a packet that has the length of the job alone."""
+    """Send a job. A long job, or one with input, is sent as a file, with a packet that holds only the job's length."""
     data = marshal.dumps(job, MARSHAL)
     if len(data) < PACKET and not stdin:
         channel.send(data)
@@ -75,7 +75,7 @@ def send_job(channel: socket.socket, job: dict[str, Any], stdin: bytes) -> None:
 
 
 def receive_job(channel: socket.socket) -> tuple[dict[str, Any] | None, int | None]:
-    """The job (None: the server is gone), and the file that its input is the rest of, if there is any."""
+    """Return the job (None if the server is gone), and a file whose rest is the job's input, if it has any."""
     data, fds = receive_bytes(channel)
     if not data:
         return None, None

@@ -1,15 +1,15 @@
-"""A worker: builds its walls, then forks one execution after the other, and ends each with all it left behind.
+"""A worker: it confines itself, then forks one execution after the other, and kills everything each leaves behind.
 
-It is told what to do by the server, over a socket of packets, and it reports there:
+It gets commands from the engine over a packet socket, and reports there:
 
-    from the server                                           to the server
-    spawn, again  + job socket, stdout, stderr: fork the next born + pidfd   at first, by whoever forked it
-                  one; `again`: in the scratch as it is       ready          the walls stand; or: failed, why
-    look          at what the tree takes                      ended          status, usage, reason, is all clean?
-    interrupt     SIGINT to the execution                     memory         of the tree, when it has changed
-    kill REASON   end the tree
+    from the engine                                           to the engine
+    spawn, again  + job socket, stdout, stderr: fork the next born + pidfd   first, by the process that forked it
+                  execution; `again`: keep the scratch        ready          it is confined; or: failed, why
+    usage         check the tree's usage against its limits   ended          status, usage, reason, is all clean?
+    interrupt     SIGINT to the execution                     memory         of the tree, after a large change
+    kill REASON   kill the tree
 
-It reads no code, no input and no output. A closed socket is its end.
+It reads no code, no input and no output. It exits when the socket is closed.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ import socket
 
 from muster.process.file_trees import OPEN_DIRECTORY, empty_directory, used_bytes
 from muster.sandbox.jail import confine, execution, kernel, state, tree, wire
-from muster.sandbox.jail.confine import ConfinementPlan, Walls
+from muster.sandbox.jail.confine import Confinement, ConfinementPlan
 
-TELL_BYTES = 8 << 20  # a change of memory worth telling
-SPAWN, SPAWN_AGAIN, LOOK, INTERRUPT, KILL = b"spawn", b"again", b"look", b"interrupt", b"kill "
-ORDER = 100  # the longest
+MEMORY_REPORT_BYTES = 8 << 20  # smaller changes are not reported
+SPAWN, SPAWN_AGAIN, CHECK_USAGE, INTERRUPT, KILL = b"spawn", b"again", b"usage", b"interrupt", b"kill "
+MAX_COMMAND_BYTES = 100
 REPORT = "ended %d %.4f %d %d %d %s"  # status, CPU seconds, max RSS in KB, others killed, clean, reason or -
-MOST_ENTRIES = 20000  # files in the scratch that are looked at
-# What is emptied for the next program, which may be waiting already: a worker with more is replaced, which takes a few
-# milliseconds. Under Landlock every step in a tree costs time in proportion to its depth.
-MOST_REMOVED, MOST_LEVELS = 1000, 50
+MAX_COUNTED_FILES = 20000  # in the scratch
+# Limits of emptying the scratch, for which the next program may be waiting: a worker with more is replaced, which takes
+# a few milliseconds. Under Landlock every step in a tree costs time in proportion to its depth.
+MAX_REMOVED_FILES, MAX_REMOVED_LEVELS = 1000, 50
 
 
 def main(control: socket.socket, plan: ConfinementPlan) -> None:
-    """The life of a worker, in a fork of the zygote's. Never returns."""
+    """Run a worker in a fork of the zygote. Never returns."""
     try:
         _restore_signals()
         confine.enter_namespaces(plan)
         pid = os.fork() if plan.has_namespaces else 0
         if pid or not plan.has_namespaces:
-            _tell_birth(control, pid or os.getpid())
+            _send_birth(control, pid or os.getpid())
         if pid:
             os._exit(0)
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         _protect_from_oom_killer()
-        walls = confine.confine(plan)
+        confinement = confine.confine(plan)
         os.environ.update(HOME=plan.home, TMPDIR=plan.temporary)
-        worker = JailWorker(control, plan, walls)
-        wire.send(control, {"event": "ready", "proc": walls.proc})
+        worker = JailWorker(control, plan, confinement)
+        wire.send(control, {"event": "ready", "proc": confinement.proc})
     except BaseException as error:
         with contextlib.suppress(OSError):
             wire.send(control, {"event": "failed", "why": str(error) or type(error).__name__})
@@ -61,10 +61,10 @@ def main(control: socket.socket, plan: ConfinementPlan) -> None:
         os._exit(0)
 
 
-def _tell_birth(control: socket.socket, pid: int) -> None:
+def _send_birth(control: socket.socket, pid: int) -> None:
     try:
         pidfd = os.pidfd_open(pid)
-    except (AttributeError, OSError):  # before Linux 5.3, or in a Python that was built before it
+    except (AttributeError, OSError):  # before Linux 5.3, or Python was built there
         wire.send(control, {"event": "born", "pid": pid})
         return
     wire.send(control, {"event": "born", "pid": pid}, (pidfd,))
@@ -78,68 +78,68 @@ def _restore_signals() -> None:
 
 
 def _protect_from_oom_killer() -> None:
-    """Where we may: what we fork is to be killed, not we. An execution makes itself the first choice in any case."""
+    """Lower our OOM score where we may: executions are to be killed. They raise their own score in any case."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("-900")
 
 
 class JailWorker:
-    """Serves the server; see the module's table. Between two forks it does as little as it can: see wire.py."""
+    """Handles the engine's commands. Between two forks it does as little as it can: see wire.py."""
 
-    def __init__(self, control: socket.socket, plan: ConfinementPlan, walls: Walls) -> None:
-        self.control, self.plan, self.walls = control, plan, walls
-        self.reaper: tree.Reaper | None = None
+    def __init__(self, control: socket.socket, plan: ConfinementPlan, confinement: Confinement) -> None:
+        self.control, self.plan, self.confinement = control, plan, confinement
+        self.reaper: tree.TreeReaper | None = None
         self.reason: str | None = None
         self.is_clean = True
         self.baseline = tree.memory_of(os.getpid())
-        self.told_memory = 0
-        self.scratch = [(state.Place(path), keep) for path, keep in plan.scratch.items()]
+        self.reported_memory = 0
+        self.scratch = [(state.ScratchDirectory(path), keep) for path, keep in plan.scratch.items()]
         self.attributes = state.attributes()
-        self.watches = not plan.cgroups  # memory and processes; where there are cgroups, the kernel does
+        self.checks_usage = not plan.cgroups  # of memory and processes, which cgroups limit by themselves
         self.poll = select.poll()
         self.poll.register(control, select.POLLIN)
-        self.ends = tree.Ends(self.poll)
+        self.exit_watch = tree.ExitWatch(self.poll)
 
     def serve(self) -> None:
         control = self.control.fileno()
         gc.disable()
         while True:
             for fd, _ in self.poll.poll():
-                if fd == control and not self.obey():
-                    self.end()
+                if fd == control and not self.handle_command():
+                    self.finish()
                     return
             reaper = self.reaper
             if reaper is None:
                 continue
-            self.ends.heard()
+            self.exit_watch.clear()
             reaper.collect()
             if reaper.first_has_ended:
-                self.end()
+                self.finish()
 
-    def obey(self) -> bool:
-        """Carry out one order; False when the server is gone."""
-        order, fds = wire.receive_bytes(self.control, ORDER)
-        if not order:
+    def handle_command(self) -> bool:
+        """Handle one command; return False if the engine is gone."""
+        command, fds = wire.receive_bytes(self.control, MAX_COMMAND_BYTES)
+        if not command:
             return False
-        if order in (SPAWN, SPAWN_AGAIN):
-            self.spawn(order == SPAWN, fds)
+        if command in (SPAWN, SPAWN_AGAIN):
+            self.spawn(command == SPAWN, fds)
         elif self.reaper is not None and not self.reaper.first_has_ended:
-            if order == LOOK:
-                self.look()
-            elif order == INTERRUPT:
+            if command == CHECK_USAGE:
+                self.check_usage()
+            elif command == INTERRUPT:
                 os.kill(self.reaper.first, signal.SIGINT)
-            elif order.startswith(KILL):
-                self.reason = order[len(KILL) :].decode()
-                self.end()
+            elif command.startswith(KILL):
+                self.reason = command[len(KILL) :].decode()
+                self.finish()
         return True
 
     def spawn(self, fresh: bool, fds: list[int]) -> None:
-        """Fork the next execution; it waits for its job by itself.
+        """Fork the next execution, which waits for its job.
 
-        A failure before the fork is reported to the server: the job, if it was sent already, was not begun. A failure
-        after it ends this worker: the server then reports the program as lost, since it may have begun.
+        A failure before the fork is reported to the engine: the job, if it was sent already, was not started. A failure
+        after it ends this worker: the engine then reports the program as lost, since it may have started.
         """
-        self.reason, self.told_memory = None, 0
+        self.reason, self.reported_memory = None, 0
         pid = -1
         try:
             why = self.why_unfit(fresh, fds)
@@ -151,67 +151,67 @@ class JailWorker:
             wire.send(self.control, {"event": "failed", "why": why})
             os._exit(1)
         if pid == 0:
-            execution.main(fds, self.walls.execution_rules)
+            execution.main(fds, self.confinement.execution_rules)
         for fd in fds:
             os.close(fd)
-        self.reaper = tree.Reaper(pid, self.plan.owns_processes)
-        self.ends.watch(pid)
+        self.reaper = tree.TreeReaper(pid, self.plan.owns_processes)
+        self.exit_watch.watch(pid)
 
     def why_unfit(self, fresh: bool, fds: list[int]) -> str | None:
-        """What keeps this worker from running another program as it ran its first; None: nothing does."""
+        """Return why this worker cannot run another program like its first; None if it can."""
         if len(fds) != execution.DESCRIPTORS:
-            return "it could not take the execution's descriptors"
+            return "it did not receive the execution's descriptors"
         if state.attributes() != self.attributes:
             return "a program changed its limits or its scheduling"
         if fresh:
-            for place, keep in self.scratch:
-                if not place.is_unchanged():
-                    return f"a program changed {place.path}"
-                if not empty_directory(place.fd, keep, MOST_REMOVED, MOST_LEVELS):
-                    return f"{place.path} could not be emptied"
+            for directory, keep in self.scratch:
+                if not directory.is_unchanged():
+                    return f"a program changed {directory.path}"
+                if not empty_directory(directory.fd, keep, MAX_REMOVED_FILES, MAX_REMOVED_LEVELS):
+                    return f"{directory.path} could not be emptied"
         return None
 
-    def end(self) -> None:
-        """End the tree and report."""
+    def finish(self) -> None:
+        """Kill what is left of the tree and report its end."""
         if self.reaper is None:
             return
-        self.ends.forget()
+        self.exit_watch.unwatch()
         reaped = self.reaper.finish()
         self.reaper = None
         self.is_clean = self.is_clean and reaped.all_gone
-        words = (reaped.status, reaped.cpu_s, reaped.max_rss_kb, reaped.killed, self.is_clean, self.reason or "-")
-        with contextlib.suppress(OSError):  # nobody listens any more: the next order is our end
-            self.control.send((REPORT % words).encode())
+        values = (reaped.status, reaped.cpu_s, reaped.max_rss_kb, reaped.killed, self.is_clean, self.reason or "-")
+        with contextlib.suppress(OSError):  # the engine is gone, which the next read detects
+            self.control.send((REPORT % values).encode())
 
     # -- limits of the whole tree -----------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Memory, processes and scratch of the tree against their limits, where the kernel does not count it."""
-        family = tree.family()
-        memory = sum(max(0, tree.memory_of(pid) - self.baseline) for pid in family)
-        if abs(memory - self.told_memory) > TELL_BYTES:
-            self.told_memory = memory
+    def check_usage(self) -> None:
+        """Check memory, processes and scratch of the tree against their limits, where the kernel does not."""
+        processes = tree.descendants()
+        memory = sum(max(0, tree.memory_of(pid) - self.baseline) for pid in processes)
+        if abs(memory - self.reported_memory) > MEMORY_REPORT_BYTES:
+            self.reported_memory = memory
             with contextlib.suppress(OSError):
                 wire.send(self.control, {"event": "memory", "bytes": memory})
-        if self.watches and memory > self.plan.memory_mb << 20:
+        if self.checks_usage and memory > self.plan.memory_mb << 20:
             self.reason = "memory"
-        elif self.watches and len(family) > self.plan.processes:
+        elif self.checks_usage and len(processes) > self.plan.processes:
             self.reason = "processes"
-        elif self.plan.is_on_disk and _used(self.plan.written) > self.plan.scratch_mb << 20:
+        elif self.plan.is_on_disk and _used_bytes(self.plan.written) > self.plan.scratch_mb << 20:
             self.reason = "disk"
         if self.reason is not None:
-            self.end()
+            self.finish()
 
 
-def _used(places: dict[str, list[str]]) -> int:
-    """Bytes that files take; more than any limit when there are too many to look at."""
+def _used_bytes(directories: dict[str, list[str]]) -> int:
+    """Return the bytes that files use; more than any limit if there are too many files to count."""
     total = 0
-    for path, skip in places.items():
+    for path, skip in directories.items():
         try:
             directory = os.open(path, OPEN_DIRECTORY)
         except OSError:
-            continue  # its owner, the program, locked it
-        used = used_bytes(directory, skip, MOST_ENTRIES)
+            continue  # the program removed our access
+        used = used_bytes(directory, skip, MAX_COUNTED_FILES)
         os.close(directory)
         if used is None:
             return 1 << 62

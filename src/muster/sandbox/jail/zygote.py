@@ -1,8 +1,8 @@
-"""The zygote: an interpreter with everything imported that programs are likely to want. It forks workers, and waits.
+"""The zygote: an interpreter that has imported the modules programs are likely to need. It forks workers on request.
 
-from the server                                     to the server
-(first packet) the sources of this room, the config  ready    version, what was imported, or: failed, why
-worker   a plan + its control socket                 (the worker itself reports, over that socket)
+from the engine                                         to the engine
+(first packet) the sources of this package, the config  ready    version, imported modules; or: failed, why
+a confinement plan + a worker's control socket          (the worker reports over that socket)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from muster.sandbox.jail import kernel, wire, worker
 from muster.sandbox.jail.confine import ConfinementPlan
 from muster.sandbox.jail.rootfs import SCRATCH, SYSTEM
 
-STANDARD = (
+STANDARD_MODULES = (
     "collections",
     "datetime",
     "decimal",
@@ -51,46 +51,46 @@ STANDARD = (
 
 
 def main(channel: socket.socket, config: dict[str, Any]) -> None:
-    """Import, report, fork on request; ends with the server."""
+    """Import modules, report, and fork workers until the engine is gone."""
     try:
         imported = preload(config["preload"])
         _refuse_threads(imported)
     except Exception as error:
         wire.send(channel, {"event": "failed", "why": str(error)})
         return
-    forget_ourselves()
-    linecache.clearcache()  # our own source is nobody's <string>
+    forget_muster()
+    linecache.clearcache()  # no traceback of a program's <string> may show our source
     gc.collect()
-    gc.freeze()  # so that a program's own collections do not touch, and so copy, all of this
+    gc.freeze()  # else a program's collections would touch, and so copy, all of this
     kernel.use_huge_pages()
-    places = read_only_places(config["read_only"])
+    read_only = read_only_paths(config["read_only"])
     wire.send(
         channel,
         {
             "event": "ready",
             "python": platform.python_version(),
             "preloaded": imported,
-            "read_only": places,
+            "read_only": read_only,
             "ipython": "IPython" in sys.modules,
             "executable": sys.executable,
         },
     )
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for workers here: they report to the server
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # workers report to the engine, so they need no wait here
     while True:
         message, fds = wire.receive(channel)
         if message is None:
             return
         if os.fork() == 0:
             channel.close()
-            worker.main(socket.socket(fileno=fds[0]), ConfinementPlan.from_json({"read_only": places, **message}))
+            worker.main(socket.socket(fileno=fds[0]), ConfinementPlan.from_json({"read_only": read_only, **message}))
         for fd in fds:
             os.close(fd)
 
 
 def preload(names: list[str]) -> list[str]:
-    """Import them; a name that ends with `?` may be missing."""
+    """Import the modules and return their names; one whose name ends with `?` may be missing."""
     gc.disable()
-    for name in STANDARD:
+    for name in STANDARD_MODULES:
         importlib.import_module(name)
     imported = []
     for name in names:
@@ -110,28 +110,28 @@ def _refuse_threads(imported: list[str]) -> None:
     count = len(os.listdir("/proc/self/task"))
     if count > 1:
         raise RuntimeError(
-            f"preloading {', '.join(imported)} started {count - 1} threads: a fork would be without them, and broken"
+            f"preloading {', '.join(imported)} started {count - 1} threads, which forks would lack: preload less"
         )
 
 
-def forget_ourselves() -> None:
-    """Programs may have a `muster` of their own. What is imported already works on."""
+def forget_muster() -> None:
+    """Remove our modules from sys.modules: programs may import another `muster`. References to them stay valid."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "muster"]:
         del sys.modules[name]
     sys.meta_path[:] = [finder for finder in sys.meta_path if not getattr(finder, "of_sandbox", False)]
 
 
-def read_only_places(more: list[str]) -> list[str]:
-    """Where this interpreter's files are, and what else was asked for; without what the system's places have anyway.
+def read_only_paths(more: list[str]) -> list[str]:
+    """Return the paths of this interpreter's files and the requested ones, without those below SYSTEM.
 
-    A path that holds a place of the scratch, as /tmp itself in a module search path, would hide it: it is left out.
+    A path that contains a scratch directory, such as /tmp in a module search path, would hide it and is left out.
     """
     wanted = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, *site.getsitepackages(), *more]
     wanted += [os.path.realpath(path) for path in wanted]
     found: list[str] = []
     for path in sorted({os.path.abspath(path) for path in wanted if path and os.path.exists(path)}):
-        if any(place == path or place.startswith(path.rstrip("/") + "/") for place in SCRATCH):
+        if any(scratch == path or scratch.startswith(path.rstrip("/") + "/") for scratch in SCRATCH):
             continue
-        if not any(path == place or path.startswith(place + "/") for place in (*SYSTEM, *found)):
+        if not any(path == parent or path.startswith(parent + "/") for parent in (*SYSTEM, *found)):
             found.append(path)
     return found
