@@ -29,7 +29,7 @@ NOTICES_SOON = (
 LOSES_A_NODE = """
 import os, time
 import ray
-from muster.placement import Model, Policy, Probe, Replicas, survey
+from muster.placement import Model, Policy, Probe, Replicas, discover_nodes
 ray.init(log_to_driver=False, logging_level="error")
 def server(name, model):
     lock = os.path.join(os.getcwd(), "locks", name + "-{rank}-{port}")

@@ -42,7 +42,7 @@ def test_a_selector_means_to_the_planner_what_it_means_to_ray(wanted: str) -> No
     fitting = {node.id for node in discover_nodes().nodes if not mismatch(node, {"rack": wanted})}
     request = groups.GroupRequest(f"selector-{wanted}", [{"CPU": 1}], "STRICT_PACK", [{"rack": wanted}])
     if not fitting:
-        with pytest.raises(PlacementError, match="can never be had"):
+        with pytest.raises(PlacementError, match="can never fit"):
             groups.build_groups([request], timeout_s=30)
         return
     (made,) = groups.build_groups([request], timeout_s=30)
@@ -61,7 +61,7 @@ def test_what_can_never_be_fails_at_once_and_names_what_each_node_lacks() -> Non
         groups.build_pg([{"CPU": 1, "GPU": 5}], "STRICT_PACK", name="too-large", ready_timeout_s=120)
     assert time.monotonic() - started < 60  # not the timeout
     words = str(caught.value)
-    assert "'too-large' can never be had" in words
+    assert "'too-large' can never fit" in words
     assert "lacks 3 GPU (2 GPU left of 2 GPU)" in words and "lacks 1 GPU (4 GPU left of 4 GPU)" in words
     assert not groups.find_groups(lambda name: name == "too-large")
 

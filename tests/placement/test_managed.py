@@ -117,7 +117,7 @@ def test_a_stop_that_hangs_is_forced_and_what_cannot_be_asked_is_named(
 
     stuck = ray.remote(Stuck).options(num_cpus=0).remote()
     program = ManagedSubprocess.spawn("asked", group, 0, num_gpus=0, command=["sleep", "9"], subprocess_env=marked.env)
-    monkeypatch.setattr(shutdown, "ANSWER_S", 0.5)
+    monkeypatch.setattr(shutdown, "ANSWER_MARGIN_S", 0.5)
     actors = [("alike", stuck), ("alike", program.actor), ("no actor", object())]
     assert shutdown.graceful_stop_actors(actors, timeout_s=0.5) == ["no actor"]
     assert forced.exists() and marked.gone()

@@ -153,7 +153,7 @@ def test_a_search_out_of_budget_does_not_claim_a_proof() -> None:
     assert plan(cluster(9, 8), models).fits  # 7 + 2 and 6 + 2: with 7 on the node of 8 it does not work out
     undecided = plan(cluster(9, 8), models, work=0)
     assert undecided.outcome is Outcome.UNDECIDED
-    assert "the search gave up" in undecided.explain()
+    assert "the search used up its budget" in undecided.explain()
     assert plan(cluster(9, 7), models, work=0).outcome is Outcome.INFEASIBLE  # 17 of 16: the bounds are proof enough
 
 
@@ -179,7 +179,7 @@ def test_a_thousand_nodes_and_five_hundred_replicas_need_no_search(replicas: dic
         ({"bundles": 2}, "bundles=2 needs a strategy"),
         ({"bundles": 3, "tp": 4, "strategy": PACK}, "must divide the replica's 4 GPUs"),
         ({"selector": {"a": "in(b"}}, "a label selector is"),
-        ({"gpus_per_rank": 0, "cpus": 0}, "a bundle must take something"),
+        ({"gpus_per_rank": 0, "cpus": 0}, "a bundle must need something"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused_by_field(fields: dict[str, object], message: str) -> None:

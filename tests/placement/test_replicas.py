@@ -28,7 +28,7 @@ from muster.placement.runtime import (
     orphans,
 )
 from muster.placement.runtime.lease import NameLease, is_alive, owner_of
-from muster.placement.runtime.names import NAMESPACE, parsed
+from muster.placement.runtime.names import NAMESPACE, parse_name
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
@@ -66,7 +66,7 @@ def of_server(name: str) -> list[str]:
     """The actors and groups there are under a server's name."""
     actors = [a["name"] for a in ray.util.list_named_actors(all_namespaces=True) if a["namespace"] == NAMESPACE]
     names = [*actors, *groups.find_groups_anywhere(lambda text: True)]
-    return [text for text in names if (found := parsed(text)) is not None and found.server == name]
+    return [text for text in names if (found := parse_name(text)) is not None and found.server == name]
 
 
 def test_three_replicas_over_two_nodes_answer_are_scaled_and_leave_nothing(marked: Marked) -> None:

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from muster.placement.runtime.health import ProgramHealth
-from muster.placement.runtime.names import Name, checked_server, parsed
-from muster.placement.runtime.probe import NONE, TCP, Probe, ask
+from muster.placement.runtime.names import Name, parse_name, validate_server
+from muster.placement.runtime.probe import NONE, TCP, Probe, run_probe
 from muster.placement.runtime.restart_policy import Budget, Policy
 
 
@@ -32,10 +32,10 @@ def test_a_budget_of_none_never_restarts() -> None:
 
 def test_names_are_taken_apart_again() -> None:
     for name in (Name("a_b.c-1", 12, 0), Name("a", 1, 3, 2)):
-        assert parsed(str(name)) == name
-    assert [parsed(text) for text in ("a", "a/1", "a/1/x", "a_b", "/1/0", "a/1/0.0/1")] == [None] * 6
+        assert parse_name(str(name)) == name
+    assert [parse_name(text) for text in ("a", "a/1", "a/1/x", "a_b", "/1/0", "a/1/0.0/1")] == [None] * 6
     with pytest.raises(ValueError, match="a server's name is"):
-        checked_server("a/b")
+        validate_server("a/b")
 
 
 # -- probes ---------------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ async def test_an_answer_is_a_status_below_400(
 ) -> None:
     said, port = answering
     said["next"] = answer
-    got = await ask(Probe(timeout=0.5), "127.0.0.1", port)
+    got = await run_probe(Probe(timeout=0.5), "127.0.0.1", port)
     assert verdict in got and bool(verdict) == bool(got)
 
 
@@ -81,8 +81,8 @@ async def test_for_tcp_a_connection_is_an_answer_and_a_closed_port_is_none(
 ) -> None:
     said, port = answering
     said["next"] = b""
-    assert await ask(Probe(TCP), "127.0.0.1", port) == ""
-    assert "127.0.0.1:1:" in await ask(Probe(TCP), "127.0.0.1", 1)
+    assert await run_probe(Probe(TCP), "127.0.0.1", port) == ""
+    assert "127.0.0.1:1:" in await run_probe(Probe(TCP), "127.0.0.1", 1)
 
 
 def test_a_probe_that_makes_no_sense_is_refused() -> None:
@@ -114,10 +114,10 @@ async def test_news_come_at_once_or_after_the_time() -> None:
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     watch = ProgramHealth(Probe(NONE), lambda: asyncio.sleep(0, ""))
     running = asyncio.create_task(watch.run(ended))
-    await asyncio.wait_for(watch.news(0, 60), 20)
+    await asyncio.wait_for(watch.wait_for_change(0, 60), 20)
     assert watch.state == "ready"
-    await watch.news(1, 0.01)
-    waiting = asyncio.create_task(watch.news(1, 60))
+    await watch.wait_for_change(1, 0.01)
+    waiting = asyncio.create_task(watch.wait_for_change(1, 60))
     ended.set_result(None)
     await asyncio.wait_for(asyncio.gather(waiting, running), 20)
     assert watch.state == "ended"

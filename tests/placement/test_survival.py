@@ -158,7 +158,7 @@ time.sleep(1000)
 
 
 def owned() -> dict[str, bool | None]:
-    return {program.name: program.ownership.owned for program in inventory.take().programs}
+    return {program.name: program.ownership.owned for program in inventory.take_inventory().programs}
 
 
 def test_a_killed_driver_takes_its_programs_along_and_leaves_the_detached_without_an_owner(
@@ -176,6 +176,6 @@ def test_a_killed_driver_takes_its_programs_along_and_leaves_the_detached_withou
         eventually("what is bound to be gone", bound.gone)
         eventually("its actor, too", lambda: owned() == {"detached": False})
         assert not detached.gone()
-        inventory.reap(inventory.take(), grace=0.2)
+        inventory.reap(inventory.take_inventory(), grace=0.2)
         eventually("the detached to be gone", lambda: detached.gone() and owned() == {})
     remove_groups(list(find_groups_anywhere("of-a-driver".__eq__).values()))

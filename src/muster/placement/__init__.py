@@ -1,10 +1,11 @@
-"""Long-lived programs inside a Ray cluster: planned, placed, watched, and gone with their owner. docs/placement.md.
+"""Run long-lived programs inside a Ray cluster: plan, place and supervise them, and stop them with their owner.
 
-Needs Ray and the standard library alone; planning needs not even Ray.
+See docs/placement.md. It needs only Ray and the standard library; planning does not even need Ray.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -132,13 +133,11 @@ _MODULES = {
         "sweep_orphan_actors_by_prefix",
     ),
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded on first use: whoever only plans does not pay for Ray."""
-    if name in _HOME:
-        from importlib import import_module
-
-        return getattr(import_module(f"muster.placement.{_HOME[name]}"), name)
+    """Import a public name on first use, so that planning does not import Ray."""
+    if name in _MODULE_OF:
+        return getattr(import_module(f"muster.placement.{_MODULE_OF[name]}"), name)
     raise AttributeError(f"module 'muster.placement' has no attribute {name!r}")

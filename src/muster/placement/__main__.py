@@ -1,6 +1,6 @@
-"""`python -m muster.placement list|reap [GRACE]`: what `muster ps` and `muster reap` run on a node of the cluster.
+"""`python -m muster.placement list|reap [GRACE]`: the node side of `muster ps` and `muster reap`.
 
-The answer is the last line of stdout, one JSON object: what there is, or what was without an owner and has been ended.
+The last line of stdout is one JSON object with everything that is placed, or with everything that was reaped.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import sys
 
 import ray
 
-from muster.placement.runtime.inventory import reap, take
+from muster.placement.runtime.inventory import reap, take_inventory
 from muster.placement.runtime.names import NAMESPACE
 
 
-def main(words: list[str]) -> int:
-    address = os.environ.get("RAY_ADDRESS", "auto")  # never a cluster of its own
+def main(args: list[str]) -> int:
+    address = os.environ.get("RAY_ADDRESS", "auto")  # never start a new cluster
     ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-    found = take()
+    found = take_inventory()
     record = found.record()
-    if words[0] == "reap":
-        silent = reap(found, float(words[1]) if len(words) > 1 else None)
+    if args[0] == "reap":
+        silent = reap(found, float(args[1]) if len(args) > 1 else None)
         record = {**found.without_owner().record(), "silent": silent}
     print(json.dumps(record), flush=True)
     return 0

@@ -1,1 +1,1 @@
-"""Planning of placement: which bundle of which replica goes to which node. Pure."""
+"""Planning: which bundle of which replica goes to which node. Pure."""

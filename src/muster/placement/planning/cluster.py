@@ -1,4 +1,4 @@
-"""What the nodes of a cluster have, and whether a label selector fits one. Pure."""
+"""The nodes of a cluster with their resources and labels, and label selectors. Pure."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _SELECTOR = re.compile(r"(?P<negated>!?)(?:in\((?P<several>[^()]*)\)|(?P<one>[^(
 
 @dataclass(frozen=True)
 class Node:
-    """One node: what it has in all, what of that is free, and how it is told apart."""
+    """One node: its total and free resources, its labels and its name."""
 
     id: str
     total: Mapping[str, float]
-    free: Mapping[str, float] | None = None  # None: all of it
+    free: Mapping[str, float] | None = None  # None: everything is free
     labels: Mapping[str, str] = field(default_factory=dict)
     head: bool = False
-    name: str = ""  # for people; two nodes may share one
+    name: str = ""  # for people; not unique
 
     @property
     def available(self) -> Mapping[str, float]:
         return self.total if self.free is None else self.free
 
     def label(self, key: str) -> str | None:
-        """Its value of a label; every node has that of its id."""
+        """Return the value of a label; every node has the id label."""
         return self.id if key == NODE_ID_LABEL else self.labels.get(key)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The nodes that are alive."""
+    """The live nodes."""
 
     nodes: tuple[Node, ...]
 
@@ -48,7 +48,7 @@ class Cluster:
             raise ValueError("two nodes of a cluster have the same id")
 
     def names(self) -> dict[str, str]:
-        """Nodes for people, by id; with a piece of the id where the name alone would be ambiguous."""
+        """Return display names by node id; an ambiguous name is followed by a part of the id."""
         counts = Counter(node.name for node in self.nodes)
         return {
             node.id: node.id
@@ -60,7 +60,7 @@ class Cluster:
         }
 
     def worker_selector(self) -> dict[str, str]:
-        """Labels that every node but the head fits: the type's where nodes have it, else "not the head's id"."""
+        """Return a selector for every node but the head: by node type if nodes have it, else "not the head's id"."""
         if all(NODE_TYPE_LABEL in node.labels for node in self.nodes if not node.head):
             return dict(WORKER_NODE_LABEL)
         head = next((node for node in self.nodes if node.head), None)
@@ -68,7 +68,7 @@ class Cluster:
 
 
 def mismatch(node: Node, selector: Mapping[str, str]) -> str:
-    """In words, the first label that does not fit, as Ray would see it; empty when all do.
+    """Describe the first label that does not match, by Ray's rules; empty if all match.
 
     >>> mismatch(Node("n1", {}, labels={"gpu": "h100"}), {"gpu": "in(a100,b200)"})
     "label gpu is 'h100', not in(a100,b200)"
@@ -84,14 +84,14 @@ def mismatch(node: Node, selector: Mapping[str, str]) -> str:
 
 
 def _accepts(wanted: str, value: str | None) -> bool:
-    """Whether one condition of a selector holds. A label that is not set is never `a`, and always `!a`."""
-    match = parsed(wanted)
+    """Return whether one condition of a selector holds. An unset label never matches `a` and always matches `!a`."""
+    match = parse_selector(wanted)
     values = [match["one"]] if match["several"] is None else [part.strip() for part in match["several"].split(",")]
     return (value in values) != bool(match["negated"])
 
 
-def parsed(wanted: str) -> re.Match[str]:
-    """One condition of a selector; ValueError for what is none."""
+def parse_selector(wanted: str) -> re.Match[str]:
+    """Parse one condition of a selector; raises ValueError if it is invalid."""
     match = _SELECTOR.fullmatch(wanted)
     if match is None:
         raise ValueError(f"a label selector is `a`, `!a`, `in(a,b)` or `!in(a,b)`, not {wanted!r}")

@@ -1,7 +1,7 @@
-"""Cluster and models as vectors of whole numbers, with what nobody can use cut off. Pure.
+"""Encode cluster and models as vectors of integers, trimmed to the usable amounts. Pure.
 
-What remains of a node when only its usable part is looked at decides which nodes are equal, and equal nodes are what
-makes planning quick. Nothing is lost by it: a vector that was trimmed allows exactly the same placements.
+Nodes with equal usable amounts are equivalent, and equivalent nodes make planning fast. Trimming loses nothing: a
+trimmed vector allows exactly the same placements.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from muster.placement.planning.request import STRICT_PACK, STRICT_SPREAD, Model,
 UNIT = 10_000  # Ray counts resources in ten-thousandths
 
 Vector = tuple[int, ...]
-# For each model from some level on: the domain a node is in, None if the model must not go there.
-Sign = tuple[str | None, ...]
-State = dict[tuple[Sign, Vector], tuple[int, ...]]  # the nodes of each class
+# For each model from some level on: the domain of a node, None if the model may not use the node.
+Signature = tuple[str | None, ...]
+State = dict[tuple[Signature, Vector], tuple[int, ...]]  # the nodes of each class
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A shape in numbers. All bundles of a STRICT_PACK are one, as large as they are together."""
+    """An encoded shape. All bundles of a STRICT_PACK are one bundle with their sum."""
 
     shape: Shape
     bundles: int
-    most: int  # on one node
+    max_per_node: int
     needs: Vector
 
     @cached_property
@@ -37,7 +37,7 @@ class Piece:
         return {}
 
     def room(self, free: Vector) -> int:
-        """How many of its bundles there is room for. Asked for the same vectors again and again, hence the memory."""
+        """Return how many bundles fit; cached, since it is called for the same vectors many times."""
         room = self._rooms.get(free)
         if room is None:
             room = min(have // need for have, need in zip(free, self.needs, strict=True) if need)
@@ -47,7 +47,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Demand:
-    """A model in numbers."""
+    """An encoded model."""
 
     model: Model
     pieces: tuple[Piece, ...]
@@ -59,27 +59,30 @@ class Demand:
 
 
 class Trim:
-    """What of a node's vector the given demands can use; for the nodes that all of them may go to."""
+    """Trims vectors to what the given demands can use, for nodes that all of them may use."""
 
     def __init__(self, demands: Sequence[Demand]) -> None:
         self._pieces = [piece for demand in demands for piece in demand.pieces]
         self._known: dict[Vector, Vector | None] = {}
-        sides = range(len(self._pieces[0].needs)) if self._pieces else range(0)
-        self._steps = [gcd(*(piece.needs[side] for piece in self._pieces)) for side in sides]
-        self._most = [
-            sum(demand.replicas * max(piece.most * piece.needs[side] for piece in demand.pieces) for demand in demands)
-            for side in sides
+        indexes = range(len(self._pieces[0].needs)) if self._pieces else range(0)
+        self._steps = [gcd(*(piece.needs[index] for piece in self._pieces)) for index in indexes]
+        self._limits = [
+            sum(
+                demand.replicas * max(piece.max_per_node * piece.needs[index] for piece in demand.pieces)
+                for demand in demands
+            )
+            for index in indexes
         ]
         self._ratios = [
-            (side, other, max(Fraction(piece.needs[side], piece.needs[other]) for piece in self._pieces))
-            for other in sides
+            (index, other, max(Fraction(piece.needs[index], piece.needs[other]) for piece in self._pieces))
+            for other in indexes
             if all(piece.needs[other] for piece in self._pieces)
-            for side in sides
-            if side != other
+            for index in indexes
+            if index != other
         ]
 
     def __call__(self, free: Vector) -> Vector | None:
-        """None when nothing fits there any more."""
+        """Return the trimmed vector; None if no bundle fits."""
         if free not in self._known:
             self._known[free] = self._trimmed(free)
         return self._known[free]
@@ -87,54 +90,54 @@ class Trim:
     def _trimmed(self, free: Vector) -> Vector | None:
         if not any(piece.room(free) for piece in self._pieces):
             return None
-        usable = [min(have, most) for have, most in zip(free, self._most, strict=True)]
-        for side, other, ratio in self._ratios:  # every bundle takes of `other` too, and there is only so much of that
-            usable[side] = min(usable[side], usable[other] * ratio.numerator // ratio.denominator)
+        usable = [min(have, limit) for have, limit in zip(free, self._limits, strict=True)]
+        for index, other, ratio in self._ratios:  # every bundle also needs `other`, which is limited
+            usable[index] = min(usable[index], usable[other] * ratio.numerator // ratio.denominator)
         return tuple(have // step * step if step else 0 for have, step in zip(usable, self._steps, strict=True))
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Everything the search needs to know. Demands are in the order in which they are to be placed."""
+    """The input of the search. Demands are in the order in which they are placed."""
 
     demands: tuple[Demand, ...]
     frees: tuple[Vector, ...]  # by node
 
     @cached_property
-    def _trims(self) -> dict[Sign, Trim]:
+    def _trims(self) -> dict[Signature, Trim]:
         return {}
 
-    def trimmed(self, sign: Sign, free: Vector) -> Vector | None:
-        """The usable part of a node's vector for the demands from some level on; the sign's length tells which."""
-        trim = self._trims.get(sign)
+    def trimmed(self, signature: Signature, free: Vector) -> Vector | None:
+        """Return the usable part of a vector for the last demands, as many as the signature is long."""
+        trim = self._trims.get(signature)
         if trim is None:
-            level = len(self.demands) - len(sign)
-            allowed = [demand for demand, domain in zip(self.demands[level:], sign, strict=True) if domain is not None]
-            trim = self._trims[sign] = Trim(allowed)
+            demands = self.demands[len(self.demands) - len(signature) :]
+            allowed = [demand for demand, domain in zip(demands, signature, strict=True) if domain is not None]
+            trim = self._trims[signature] = Trim(allowed)
         return trim(free)
 
     def start(self) -> State:
-        """All nodes, before anything is placed."""
-        state: dict[tuple[Sign, Vector], list[int]] = {}
+        """Return all nodes, before anything is placed."""
+        state: dict[tuple[Signature, Vector], list[int]] = {}
         for node in sorted(range(len(self.frees)), key=lambda node: sum(self.frees[node])):  # the fullest first
             free = self.frees[node]
-            sign = tuple(demand.domains[node] for demand in self.demands)
-            if (usable := self.trimmed(sign, free)) is not None:
-                state.setdefault((sign, usable), []).append(node)
+            signature = tuple(demand.domains[node] for demand in self.demands)
+            if (usable := self.trimmed(signature, free)) is not None:
+                state.setdefault((signature, usable), []).append(node)
         return {key: tuple(nodes) for key, nodes in state.items()}
 
-    def beyond(self, state: State) -> State:
-        """The same nodes, as the next demand sees them: what only this one could use is no difference any more."""
+    def next_level(self, state: State) -> State:
+        """Merge the classes for the next demand: amounts that only the first demand could use do not count any more."""
         merged: State = {}
-        for (sign, free), nodes in state.items():
-            if (usable := self.trimmed(sign[1:], free)) is not None:
-                key = sign[1:], usable
+        for (signature, free), nodes in state.items():
+            if (usable := self.trimmed(signature[1:], free)) is not None:
+                key = signature[1:], usable
                 merged[key] = merged.get(key, ()) + nodes
         return merged
 
 
-def in_numbers(cluster: Cluster, models: Sequence[Model], total: bool) -> Problem:
-    """The problem of placing the models, in this order, on what the nodes have free, or in all."""
+def encode(cluster: Cluster, models: Sequence[Model], total: bool) -> Problem:
+    """Encode the placement of the models, in this order, on the free or total resources of the nodes."""
     shapes = {model.name: model.shapes() for model in models}
     names = sorted({name for each in shapes.values() for shape in each for name in shape.bundle})
     needed = [[_needed(s, name) for name in names] for each in shapes.values() for s in each]
@@ -169,10 +172,10 @@ def _piece(shape: Shape, needs: Vector) -> Piece:
 
 
 def _domain(node: Node, model: Model) -> str | None:
-    """Which nodes it may share a replica with; None where the model must not go."""
+    """Return the domain whose nodes may share a replica; None if the model may not use the node."""
     if (model.exclude_head and node.head) or mismatch(node, model.selector):
         return None
     if model.same is None:
         return ""
     value = node.label(model.same)
-    return f"={value}" if value is not None else f"@{node.id}"  # without the label it is alone
+    return f"={value}" if value is not None else f"@{node.id}"  # without the label it is a domain by itself

@@ -1,4 +1,4 @@
-"""Engine options as command-line flags. Pure."""
+"""Convert engine options to command-line flags. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def engine_kwargs_to_cli_flags(options: Mapping[str, Any]) -> list[str]:
-    """Options by their Python names as an engine's command line wants them; None and False leave a flag out.
+    """Return the command-line flags for options with Python names; None and False omit a flag.
 
     >>> engine_kwargs_to_cli_flags({"max_model_len": 8192, "enforce_eager": True, "names": ["a", "b"], "seed": None})
     ['--max-model-len', '8192', '--enforce-eager', '--names', '["a", "b"]']

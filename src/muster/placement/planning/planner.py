@@ -1,4 +1,4 @@
-"""The plan: which bundle of which replica goes to which node, or why there is no place. Pure."""
+"""The plan: which bundle of which replica goes to which node, or why some do not fit. Pure."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from enum import Enum
 
 from muster.placement.planning import explain
 from muster.placement.planning.cluster import Cluster
-from muster.placement.planning.encoding import Demand, Problem, in_numbers
-from muster.placement.planning.request import STRICT_PACK, Model, Shape, checked
-from muster.placement.planning.search import WORK, SearchResult, SearchVerdict, solve
+from muster.placement.planning.encoding import Demand, Problem, encode
+from muster.placement.planning.request import STRICT_PACK, Model, Shape, validate_models
+from muster.placement.planning.search import WORK_BUDGET, SearchResult, SearchVerdict, solve
 
-FREE, TOTAL = "free", "total"  # what a plan is made against
+FREE, TOTAL = "free", "total"  # the resources of nodes that a plan may use
 
 
 class Outcome(Enum):
-    """What came of planning."""
+    """The outcome of planning."""
 
     FITS = "fits"
-    BUSY = "busy"  # not with what is free now, but on the empty cluster
-    INFEASIBLE = "infeasible"  # not even on the empty cluster: proven
-    UNDECIDED = "undecided"  # neither found nor proven
+    BUSY = "busy"  # not on the free resources, but on the empty cluster
+    INFEASIBLE = "infeasible"  # proven: not even on the empty cluster
+    UNDECIDED = "undecided"  # neither a placement nor a proof was found
 
 
 @dataclass(frozen=True)
 class PlacedReplica:
-    """One replica's place."""
+    """The nodes of one replica."""
 
     model: str
     replica: int
@@ -40,7 +40,7 @@ class PlacedReplica:
 
 @dataclass(frozen=True)
 class Plan:
-    """What goes where. Where not everything fits, `replicas` is as much of it as was found a place for."""
+    """Where each replica goes. If not all fit, `replicas` holds those that were placed."""
 
     outcome: Outcome
     against: str
@@ -57,15 +57,15 @@ class Plan:
         return [placed for placed in self.replicas if placed.model == model]
 
     def explain(self) -> str:
-        """What goes where; and when not all of it fits, why, down to which node lacks what."""
-        return explain.in_words(self)
+        """Explain where each replica goes, and if not all fit, what each node lacks."""
+        return explain.explain_plan(self)
 
 
-def plan(cluster: Cluster, models: Sequence[Model], *, against: str = FREE, work: int = WORK) -> Plan:
-    """One plan for all models at once, against what the nodes have free, or in all (`TOTAL`)."""
+def plan(cluster: Cluster, models: Sequence[Model], *, against: str = FREE, work: int = WORK_BUDGET) -> Plan:
+    """Plan all models together, on the free or the total (`TOTAL`) resources of the nodes."""
     if against not in (FREE, TOTAL):
         raise ValueError(f"a plan is made against {FREE!r} or {TOTAL!r} resources, not {against!r}")
-    models = checked(models)
+    models = validate_models(models)
     if not models:
         return Plan(Outcome.FITS, against, cluster, (), (), {})
     found, problem = _best(cluster, models, against == TOTAL, work)
@@ -82,15 +82,15 @@ def plan(cluster: Cluster, models: Sequence[Model], *, against: str = FREE, work
 
 
 def _best(cluster: Cluster, models: Sequence[Model], total: bool, work: int) -> tuple[SearchResult, Problem]:
-    """In one of two orders: the largest models first, or those first that may go to the fewest nodes."""
-    problem = in_numbers(cluster, models, total)
+    """Search in one of two orders: the largest models first, or those first that may use the fewest nodes."""
+    problem = encode(cluster, models, total)
     sizes = {demand.model.name: _share(demand, problem) for demand in problem.demands}
     nodes = {demand.model.name: sum(d is not None for d in demand.domains) for demand in problem.demands}
     by_size = sorted(models, key=lambda model: (-sizes[model.name], nodes[model.name]))
     by_choice = sorted(models, key=lambda model: (nodes[model.name], -sizes[model.name]))
     results = []
     for order in [by_size] if by_size == by_choice else [by_size, by_choice]:
-        problem = in_numbers(cluster, order, total)
+        problem = encode(cluster, order, total)
         results.append((solve(problem, work), problem))
         if results[-1][0].verdict is not SearchVerdict.UNKNOWN:
             return results[-1]
@@ -98,16 +98,16 @@ def _best(cluster: Cluster, models: Sequence[Model], total: bool, work: int) -> 
 
 
 def _share(demand: Demand, problem: Problem) -> float:
-    """How much of the largest node one bundle takes, of the resource of which it takes most."""
+    """Return the largest share of the largest node that one bundle needs of any resource."""
     needs = demand.pieces[0].needs
-    largest = [max((free[side] for free in problem.frees), default=0) for side in range(len(needs))]
+    largest = [max((free[index] for free in problem.frees), default=0) for index in range(len(needs))]
     return max((need / most if most else 1.0 for need, most in zip(needs, largest, strict=True)), default=1.0)
 
 
 def _by_replica(
     cluster: Cluster, models: Sequence[Model], problem: Problem, found: SearchResult
 ) -> tuple[PlacedReplica, ...]:
-    """In the order of the request; replicas are numbered as they were placed."""
+    """Return the replicas in the order of the request, numbered as they were placed."""
     numbered: dict[str, list[PlacedReplica]] = {model.name: [] for model in models}
     for placed in found.placed:
         same = numbered[problem.demands[placed.level].model.name]

@@ -1,11 +1,11 @@
-"""What is wanted: models, and the ways in which one replica may be laid out. Pure."""
+"""The request: models, and the shapes that one replica may have. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from muster.placement.planning.cluster import CPU, GPU, MEMORY, parsed
+from muster.placement.planning.cluster import CPU, GPU, MEMORY, parse_selector
 
 STRICT_PACK, STRICT_SPREAD, PACK = "STRICT_PACK", "STRICT_SPREAD", "PACK"
 STRATEGIES = (STRICT_PACK, STRICT_SPREAD, PACK)
@@ -13,7 +13,7 @@ STRATEGIES = (STRICT_PACK, STRICT_SPREAD, PACK)
 
 @dataclass(frozen=True)
 class Shape:
-    """One way to lay out a replica: so many equal bundles."""
+    """One way to lay out a replica: `count` equal bundles."""
 
     count: int
     bundle: Mapping[str, float]
@@ -28,7 +28,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Model:
-    """So many replicas, each of `tp` x `pp` ranks; see docs/placement.md for the fields."""
+    """`replicas` replicas of `tp` x `pp` ranks each; docs/placement.md describes the fields."""
 
     name: str
     replicas: int = 1
@@ -64,24 +64,24 @@ class Model:
             why = "needs a strategy" if self.strategy is None else f"must divide the replica's {self.gpus} GPUs"
             raise ValueError(f"model {self.name!r}: bundles={self.bundles} {why}")
         for wanted in self.selector.values():
-            parsed(wanted)
+            parse_selector(wanted)
         if not all(shape.bundle for shape in self.shapes()):
-            raise ValueError(f"model {self.name!r}: a bundle must take something: a CPU, a GPU, memory or a resource")
+            raise ValueError(f"model {self.name!r}: a bundle must need something: a CPU, a GPU, memory or a resource")
 
     @property
     def gpus(self) -> int:
-        """Of one replica."""
+        """GPUs of one replica."""
         return self.tp * self.pp * self.gpus_per_rank
 
     def shapes(self) -> list[Shape]:
-        """The ways to lay out one replica, the preferred one first."""
+        """Return the shapes that one replica may have, the preferred one first."""
         if self.strategy is not None:
             return [self._shape(self.bundles or self.pp, self.strategy)]
         splits = list(self._splits()) if self.gpus else [1]
         return [self._shape(count, STRICT_PACK if count == 1 else STRICT_SPREAD) for count in splits]
 
     def _splits(self) -> Iterator[int]:
-        """Into how many equal parts a replica may be cut: whole stages on each node, else each stage cut alike."""
+        """Yield the numbers of equal parts of a replica: whole stages on each node, else every stage split equally."""
         for count in range(1, self.tp * self.pp + 1):
             if self.pp % count == 0 or (count % self.pp == 0 and self.tp % (count // self.pp) == 0):
                 yield count
@@ -97,8 +97,8 @@ class Model:
         return Shape(count, {name: amount for name, amount in bundle.items() if amount}, strategy)
 
 
-def checked(models: Sequence[Model]) -> tuple[Model, ...]:
-    """The models of one request; their names tell them apart."""
+def validate_models(models: Sequence[Model]) -> tuple[Model, ...]:
+    """Return the models of one request; raises ValueError if two have the same name."""
     names = [model.name for model in models]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"two models have the same name: {', '.join(repeated)}")

@@ -1,8 +1,8 @@
-"""Is there a place for everything? Quick descents first, then a complete search. Pure.
+"""Search for a placement: greedy descents first, then a complete search. Pure.
 
-A descent places replica after replica and never takes one back. The search does: over classes of equal nodes instead
-of nodes, giving up a branch when `bounds` prove it hopeless or the same state has failed before. It ends without a
-placement only when there is none, or when it has used up its budget of work.
+A descent places replica after replica without backtracking. The search backtracks, over classes of equal nodes instead
+of nodes, and prunes a branch if `bounds` proves it infeasible or the same state has failed before. It ends without a
+placement only if there is none, or if its budget of work is used up.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from enum import Enum
 from muster.placement.planning.bounds import proves_infeasible
 from muster.placement.planning.encoding import Piece, Problem, State, Vector
 
-WORK = 1_000_000  # classes looked at; one or two seconds' worth
+WORK_BUDGET = 1_000_000  # classes examined; one or two seconds
 
-Class = tuple[tuple[tuple["str | None", ...], Vector], int]  # a class, and how many bundles each of its nodes can have
+NodeClass = tuple[tuple[tuple["str | None", ...], Vector], int]  # a class, and how many bundles fit on each node
 Split = tuple[tuple[tuple[tuple["str | None", ...], Vector], int, int], ...]  # class, bundles on each node, nodes
 Rank = tuple[int, ...]
-Prefer = Callable[[Piece, int, Vector, int], Rank]  # shape, room for so many bundles, free, other models allowed there
+Prefer = Callable[[Piece, int, Vector, int], Rank]  # shape, bundles that fit, free, number of models allowed there
 
 
 class SearchVerdict(Enum):
@@ -30,7 +30,7 @@ class SearchVerdict(Enum):
 
 @dataclass(frozen=True)
 class Placed:
-    """One replica's place: nodes by number, one for each piece's bundle."""
+    """The place of one replica: node numbers, one for each bundle of the piece."""
 
     level: int
     piece: Piece
@@ -39,15 +39,15 @@ class Placed:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What came of it. Without a full placement, `placed` is a partial one and `missing` what it leaves out."""
+    """The result. Without a full placement, `placed` is a partial one and `missing` counts the rest."""
 
     verdict: SearchVerdict
     placed: Sequence[Placed]
     missing: dict[int, int] = field(default_factory=dict)  # level -> replicas without a place
 
 
-def solve(problem: Problem, work: int = WORK) -> SearchResult:
-    """The first of the ways that finds a placement, or a proof that there is none."""
+def solve(problem: Problem, work: int = WORK_BUDGET) -> SearchResult:
+    """Return a placement, or a proof that there is none, from the first method that finds one."""
     partial: list[SearchResult] = []
     for prefer in (tight, roomy):
         found = descend(problem, prefer)
@@ -65,14 +65,14 @@ def solve(problem: Problem, work: int = WORK) -> SearchResult:
 
 
 def tight(piece: Piece, room: int, free: Vector, others: int) -> Rank:
-    """Where least is left and fewest others may go; spread bundles where most room is, which is right for one model."""
-    if piece.most < piece.bundles:
+    """Prefer nodes with little room and few other models; for spread bundles, much room (optimal for one model)."""
+    if piece.max_per_node < piece.bundles:
         return (-room, others, sum(free))
     return (room < piece.bundles, others, room if room >= piece.bundles else -room, sum(free))
 
 
 def roomy(piece: Piece, room: int, free: Vector, others: int) -> Rank:
-    """Fewest others first, then where most room is."""
+    """Prefer nodes that few other models may use, then those with much room."""
     return (others, -room, sum(free))
 
 
@@ -80,35 +80,37 @@ def roomy(piece: Piece, room: int, free: Vector, others: int) -> Rank:
 
 
 def options(problem: Problem, level: int, state: State, prefer: Prefer) -> Iterator[tuple[Piece, Split]]:
-    """Every way to place one replica, up to the choice among equal nodes; the preferred first."""
+    """Yield every way to place one replica, up to the choice among equal nodes; the preferred first."""
     for piece in problem.demands[level].pieces:
-        domains: dict[str, list[tuple[Rank, Class]]] = {}
+        domains: dict[str, list[tuple[Rank, NodeClass]]] = {}
         for key in state:
-            sign, free = key
-            if sign[0] is not None and (room := piece.room(free)):
-                rank = prefer(piece, room, free, len(sign) - sign.count(None))
-                domains.setdefault(sign[0], []).append((rank, (key, min(room, piece.most))))
+            signature, free = key
+            if signature[0] is not None and (room := piece.room(free)):
+                rank = prefer(piece, room, free, len(signature) - signature.count(None))
+                domains.setdefault(signature[0], []).append((rank, (key, min(room, piece.max_per_node))))
         for classes in _fitting_domains(piece, domains, state):
             for split in splits(piece.bundles, classes, state):
                 yield piece, split
 
 
-def _fitting_domains(piece: Piece, domains: dict[str, list[tuple[Rank, Class]]], state: State) -> Iterator[list[Class]]:
-    """The domains that can hold a replica, those with least room first; in each its classes in order."""
+def _fitting_domains(
+    piece: Piece, domains: dict[str, list[tuple[Rank, NodeClass]]], state: State
+) -> Iterator[list[NodeClass]]:
+    """Yield the classes, in order, of each domain that can hold a replica; domains with least room first."""
     rooms = {name: sum(room * len(state[key]) for _, (key, room) in ranked) for name, ranked in domains.items()}
     for name in sorted((name for name, room in rooms.items() if room >= piece.bundles), key=lambda name: rooms[name]):
-        yield [of_class for _, of_class in sorted(domains[name], key=lambda ranked: ranked[0])]
+        yield [node_class for _, node_class in sorted(domains[name], key=lambda ranked: ranked[0])]
 
 
-def splits(bundles: int, classes: Sequence[Class], state: State) -> Iterator[Split]:
-    """Every way to put so many equal bundles on nodes of these classes, as many as possible on the first ones first."""
-    beyond = [0]  # room in the classes from each on, counted from the end
+def splits(bundles: int, classes: Sequence[NodeClass], state: State) -> Iterator[Split]:
+    """Yield every way to put `bundles` equal bundles on nodes of these classes; fill the first classes first."""
+    beyond = [0]  # room in the classes from each index on
     for key, room in reversed(classes):
         beyond.append(beyond[-1] + room * len(state[key]))
     beyond.reverse()
 
     def within(at: int, left: int, most: int, nodes: int) -> Iterator[Split]:
-        """With `nodes` nodes of class `at` not looked at yet, none of which is to get more than `most`."""
+        """Split `left` bundles, with `nodes` nodes of class `at` not used yet, each with at most `most` bundles."""
         if left == 0:
             yield ()
             return
@@ -126,20 +128,16 @@ def splits(bundles: int, classes: Sequence[Class], state: State) -> Iterator[Spl
 
 
 def apply(problem: Problem, level: int, state: State, piece: Piece, split: Split) -> tuple[State, Placed]:
-    """The state after one replica was placed so."""
+    """Return the state after one replica was placed this way, and its place."""
     after, taken = dict(state), []
-    for (
-        key,
-        each,
-        count,
-    ) in split:  # all are taken before any is put back: it may land in a class still to be taken from
+    for key, each, count in split:  # before any node is put back: it may get into a class that is taken from later
         nodes = after[key]
         taken.append((key, each, nodes[:count]))
         after[key] = nodes[count:]
-    for (sign, free), each, nodes in taken:
+    for (signature, free), each, nodes in taken:
         left = tuple(have - each * need for have, need in zip(free, piece.needs, strict=True))
-        if (usable := problem.trimmed(sign, left)) is not None:
-            after[sign, usable] = nodes + after.get((sign, usable), ())
+        if (usable := problem.trimmed(signature, left)) is not None:
+            after[signature, usable] = nodes + after.get((signature, usable), ())
     for key, _, _ in split:
         if not after.get(key, True):
             del after[key]
@@ -147,11 +145,11 @@ def apply(problem: Problem, level: int, state: State, piece: Piece, split: Split
     return after, Placed(level, piece, placed)
 
 
-# -- the two ways -------------------------------------------------------------------------------------------------
+# -- the two methods ----------------------------------------------------------------------------------------------
 
 
 def descend(problem: Problem, prefer: Prefer) -> SearchResult:
-    """Place each replica where it is preferred and never look back; what finds no place is left out."""
+    """Place each replica at its preferred place without backtracking; those that do not fit are left out."""
     state, placed, missing = problem.start(), [], {}
     for level, demand in enumerate(problem.demands):
         for number in range(demand.replicas):
@@ -161,13 +159,13 @@ def descend(problem: Problem, prefer: Prefer) -> SearchResult:
                 break
             state, place = apply(problem, level, state, *choice)
             placed.append(place)
-        state = problem.beyond(state)
+        state = problem.next_level(state)
     return SearchResult(SearchVerdict.NONE if missing else SearchVerdict.FOUND, placed, missing)
 
 
 @dataclass
 class Frame:
-    """A point of the search: so many replicas of this level are left, and these ways to place the next one."""
+    """A node of the search tree: the replicas left at this level, and the ways to place the next one."""
 
     level: int
     left: int
@@ -175,12 +173,12 @@ class Frame:
     options: Iterator[tuple[Piece, Split]]
 
     def key(self) -> tuple[int, int, frozenset[tuple[object, int]]]:
-        """What decides whether it can succeed: which nodes are in a class does not matter, only how many."""
+        """Return what determines whether it can succeed: of each class only the number of nodes matters."""
         return self.level, self.left, frozenset((key, len(nodes)) for key, nodes in self.state.items())
 
 
 class Search:
-    """Depth first, complete within its budget."""
+    """A depth-first search, complete within its budget."""
 
     def __init__(self, problem: Problem, work: int) -> None:
         self.problem = problem
@@ -206,7 +204,7 @@ class Search:
                 return SearchResult(SearchVerdict.UNKNOWN, placed)
             state, place = apply(self.problem, frame.level, frame.state, *choice)
             child = self._next(frame, state)
-            if not self._lost(child):
+            if not self._is_dead_end(child):
                 frames.append(child)
                 placed.append(place)
         return SearchResult(SearchVerdict.NONE, [])
@@ -216,13 +214,13 @@ class Search:
             return self._frame(frame.level, frame.left - 1, state)
         level = frame.level + 1
         done = level == len(self.problem.demands)
-        return self._frame(level, 0 if done else self.problem.demands[level].replicas, self.problem.beyond(state))
+        return self._frame(level, 0 if done else self.problem.demands[level].replicas, self.problem.next_level(state))
 
     def _frame(self, level: int, left: int, state: State) -> Frame:
         moves = options(self.problem, level, state, tight) if level < len(self.problem.demands) else iter(())
         return Frame(level, left, state, moves)
 
-    def _lost(self, frame: Frame) -> bool:
+    def _is_dead_end(self, frame: Frame) -> bool:
         if frame.level == len(self.problem.demands):
             return False
         return frame.key() in self.failed or proves_infeasible(self.problem, frame.level, frame.left, frame.state)

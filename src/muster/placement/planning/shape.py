@@ -1,7 +1,7 @@
 """The bundle shape of one replica: one node if it fits, else an equal split over the fewest nodes.
 
-By the GPUs that nodes have in all, and without choosing the nodes: for drivers that build their placement groups one by
-one and leave the rest to Ray. `planning.plan` does more.
+It uses only the total GPUs of nodes and does not choose nodes: for drivers that build placement groups one by one and
+leave the rest to Ray. `planner.plan` does more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ReplicaBundleSpec:
     strategy: str
     nnodes: int  # as many as there are bundles
     per_node_gpus: int
-    bundle_label_selector: list[dict[str, str]] | None = None  # None when nothing is excluded
+    bundle_label_selector: list[dict[str, str]] | None = None  # None if no node is excluded
 
     @property
     def is_multi_node(self) -> bool:
@@ -37,7 +37,7 @@ class ReplicaBundleSpec:
 
 
 def ignore_ray_head_node() -> bool:
-    """Whether the environment asks for the head to be left out."""
+    """Return whether the environment excludes the head."""
     return os.environ.get(IGNORE_HEAD_VARIABLE, "").strip().lower() in ("1", "true", "yes", "on")
 
 
@@ -48,24 +48,24 @@ def plan_replica_bundle_shape(
     ignore_head: bool | None = None,
     _topology: Sequence[Mapping[str, Any]] | None = None,
 ) -> ReplicaBundleSpec:
-    """The shape of a replica of so many GPUs on this Ray cluster; RuntimeError where there is none.
+    """Return the shape of a replica of `tp_size` GPUs on this Ray cluster; RuntimeError if there is none.
 
-    `ignore_head` is the environment's unless given; `_topology` (node_id, num_gpus, is_head) stands in for the cluster.
+    `ignore_head` defaults to the environment's; `_topology` (node_id, num_gpus, is_head) replaces the cluster's nodes.
     """
     if tp_size < 1:
         raise ValueError(f"tp_size must be >= 1, got {tp_size}")
-    cluster = _surveyed(head_node_id) if _topology is None else _from_topology(_topology)
+    cluster = _discovered(head_node_id) if _topology is None else _from_topology(_topology)
     return shape_for(cluster, tp_size, ignore_ray_head_node() if ignore_head is None else ignore_head)
 
 
 def shape_for(cluster: Cluster, gpus: int, ignore_head: bool) -> ReplicaBundleSpec:
-    """One node before several, few before many, and each with the same number of GPUs."""
+    """Return the shape with the fewest nodes, all with the same number of GPUs."""
     sizes = [int(node.total.get(GPU, 0)) for node in cluster.nodes if not (ignore_head and node.head)]
     sizes = [size for size in sizes if size]
     if not any(node.total.get(GPU, 0) for node in cluster.nodes):
         raise RuntimeError(f"No GPU nodes: none of the cluster's {len(cluster.nodes)} nodes has a GPU")
     if not sizes:
-        raise RuntimeError(f"{IGNORE_HEAD_VARIABLE} leaves out the head, and no other node has a GPU")
+        raise RuntimeError(f"{IGNORE_HEAD_VARIABLE} excludes the head, and no other node has a GPU")
     for count in range(1, len(sizes) + 1):
         each = gpus // count
         if gpus % count == 0 and sum(size >= each for size in sizes) >= count:
@@ -84,8 +84,8 @@ def shape_for(cluster: Cluster, gpus: int, ignore_head: bool) -> ReplicaBundleSp
     )
 
 
-def _surveyed(head_node_id: str | None) -> Cluster:
-    from muster.placement.runtime.nodes import discover_nodes  # needs Ray
+def _discovered(head_node_id: str | None) -> Cluster:
+    from muster.placement.runtime.nodes import discover_nodes  # imports Ray, which planning does not need
 
     return discover_nodes(head_node_id)
 

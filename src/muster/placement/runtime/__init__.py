@@ -1,1 +1,1 @@
-"""Placement inside a running Ray cluster: groups, actors, replicas and their health."""
+"""Placement in a running Ray cluster: groups, actors, replicas and their health."""

@@ -1,12 +1,12 @@
-"""The actor that owns one program: everything the program starts is gone when the actor is, however it ends.
+"""The actor that owns one program: however the actor ends, the program and everything it started are killed.
 
-The program runs in a scope (muster.process), so its supervisor outlives the actor and ends all of it: after ray.kill, a
-killed worker or raylet, a removed placement group. Ray does not end an actor by its own means while a method runs; so
-no method but `run` takes long, and nobody needs that one.
+The program runs in a scope (muster.process), whose supervisor outlives the actor and kills everything: after ray.kill,
+a killed worker or raylet, a removed placement group. Ray does not stop an actor gracefully while a method runs; so all
+methods but `run` are short, and callers can do without `run`.
 
     state       leaves on                          to
     (new)       initialize                         running | failed (nothing was started)
-    running     the program ends, or stop          ended: what it left behind is ended too
+    running     the program ends, or stop          ended (everything it left behind is killed)
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ import ray
 
 from muster.placement.runtime.health import ProgramHealth
 from muster.placement.runtime.owner import Owner
-from muster.placement.runtime.probe import NONE, Probe, ask
+from muster.placement.runtime.probe import NONE, Probe, run_probe
 from muster.ports.file_leases import lease_port
 from muster.process import Exit, Log, ManagedProcess, Scope, SpawnError
 
-LOST_OWNER_GRACE_S = 2.0  # for the program, when the actor is gone
-LEFTOVER_GRACE_S = 2.0  # for what an ended program left behind
+LOST_OWNER_GRACE_S = 2.0  # for the program to end after SIGTERM when its actor is gone
+LEFTOVER_GRACE_S = 2.0  # for processes that the program left behind
 TAIL_BYTES = 8192
-LEASED = ("port", "master_port")
+LEASED_PORTS = ("port", "master_port")
 
 
 class SubprocessActor:
-    """Owns one program. Async throughout: a scope lives on the actor's event loop."""
+    """Owns one program. All methods are async: a scope lives on the actor's event loop."""
 
     def __init__(self) -> None:
         self._scope: Scope | None = None
         self._process: ManagedProcess | None = None
         self._ended: asyncio.Future[Exit] | None = None
         self._log_file: str | None = None
-        self._watch: ProgramHealth | None = None
+        self._health: ProgramHealth | None = None
         self._owner: Owner | None = None
         self._since: float | None = None
 
@@ -57,17 +57,17 @@ class SubprocessActor:
         probe: Probe | None = None,
         owner: Owner | None = None,
     ) -> dict[str, Any]:
-        """Start the program; the answer has all that a caller wants to know, or an `error`: one round trip.
+        """Start the program; return everything a caller needs, or an `error`, in one round trip.
 
         `{port}` and `{master_port}` in arguments or environment are ports of this node, leased while the actor lives;
-        `{host}` is its address; further ones are the caller's. Other braces are left as they are.
+        `{host}` is its address; `substitutes` are the caller's. Other braces are left as they are.
         """
         self._owner = owner
         argv = [sys.executable, *python_args] if python_args is not None else list(command or ())
         env = {**os.environ, **visible_gpus(), **subprocess_env}
-        known = with_ports(substitutes or {}, [*argv, *subprocess_env.values()])
-        argv = [filled_in(text, known) for text in argv]
-        env.update({name: filled_in(text, known) for name, text in subprocess_env.items()})
+        known = with_leased_ports(substitutes or {}, [*argv, *subprocess_env.values()])
+        argv = [substitute(text, known) for text in argv]
+        env.update({name: substitute(text, known) for name, text in subprocess_env.items()})
         self._log_file = log_file or os.path.join(session_logs(), f"muster-{type(self).__name__}-{os.getpid()}.log")
         try:
             self._ended = await self._start(argv, env, lost_owner_grace)
@@ -75,16 +75,16 @@ class SubprocessActor:
             await self._close(0.0)
             return {**self._facts(), "error": f"{argv[0] if argv else 'nothing'} could not be started: {error}"}
         probe = probe or Probe(NONE)
-        self._watch = ProgramHealth(probe, lambda: ask(probe, known["host"], int(known.get("port", 0))))
-        self._watching = asyncio.ensure_future(self._watch.run(self._ended))
+        self._health = ProgramHealth(probe, lambda: run_probe(probe, known["host"], int(known.get("port", 0))))
+        self._health_task = asyncio.ensure_future(self._health.run(self._ended))
         return {**known, "address": known["host"], **self._facts()}
 
     async def _start(self, argv: list[str], env: dict[str, str], lost_owner_grace: float) -> asyncio.Future[Exit]:
         assert self._log_file is not None
         os.makedirs(os.path.dirname(self._log_file) or ".", exist_ok=True)
-        # We are no subreaper, or the supervisor would be our child, and Ray kills those.
+        # We are not a subreaper: else the supervisor would be our child, and Ray kills children.
         self._scope = await Scope(type(self).__name__, lost_owner_grace=lost_owner_grace, cgroup=True).open()
-        # What a former start wrote to the log stays.
+        # The log is appended to: output of former starts stays.
         self._process = await self._scope.spawn(argv, env=env, log=Log(self._log_file))
         self._since = time.time()
         return asyncio.ensure_future(self._follow(self._process))
@@ -95,26 +95,26 @@ class SubprocessActor:
         return exit
 
     async def run(self) -> int:
-        """Wait for the program's end."""
+        """Wait for the program's end and return its exit code."""
         return returncode(await asyncio.shield(self._ended)) if self._ended is not None else -1
 
     async def wait_for(self, seconds: float) -> int | None:
-        """Wait for the program's end, but not for longer than this."""
+        """Wait at most `seconds` for the program's end; return its exit code, or None."""
         if self._ended is None:
             return -1
         await asyncio.wait([self._ended], timeout=seconds)
         return returncode(self._ended.result()) if self._ended.done() else None
 
     async def status(self) -> dict[str, Any]:
-        """Whether the program runs, how it ended, where it writes; and if it has ended, what it wrote last."""
+        """Return whether the program runs, its exit, its log file, and if it has ended its last output."""
         alive = await self.is_alive()
         return {**self._facts(), "alive": alive, "log_tail": "" if alive else await self.read_log_tail()}
 
     async def report(self, seen: int, seconds: float) -> dict[str, Any]:
-        """The program's status with its health, as soon as that is newer than `seen`, or after so many seconds."""
-        assert self._watch is not None, "initialize comes first"
-        await self._watch.news(seen, seconds)
-        health = {"version": self._watch.version, "state": self._watch.state, "detail": self._watch.detail}
+        """Return the program's status and health as soon as its version exceeds `seen`, or after `seconds`."""
+        assert self._health is not None, "initialize comes first"
+        await self._health.wait_for_change(seen, seconds)
+        health = {"version": self._health.version, "state": self._health.state, "detail": self._health.detail}
         return {**await self.status(), **health}
 
     def _facts(self) -> dict[str, Any]:
@@ -130,11 +130,11 @@ class SubprocessActor:
         }
 
     async def describe(self) -> dict[str, Any]:
-        """For an inventory: whose it is, too."""
+        """Return the facts and the owner, for an inventory."""
         return {**self._facts(), "alive": await self.is_alive(), "owner": self._owner, "since": self._since}
 
     async def belongs_to(self, owner: Owner) -> None:
-        """Another process has it in hand now."""
+        """Change the owner to another process."""
         self._owner = owner
 
     async def pid(self) -> int:
@@ -147,12 +147,12 @@ class SubprocessActor:
         return Log(self._log_file or os.devnull).tail(num_bytes)
 
     async def stop(self, sigterm_wait: float) -> int | None:
-        """TERM, wait so long, KILL; returns when nothing is left of it."""
+        """Send TERM, wait `sigterm_wait` seconds, send KILL; return when no process is left."""
         await self._close(sigterm_wait)
         return returncode(await asyncio.shield(self._ended)) if self._ended is not None else None
 
     async def force_sigkill_subprocess(self) -> None:
-        """KILL, also while a stop waits for its grace to pass."""
+        """Kill the program, also while a stop waits for its grace period."""
         await self._close(0.0)
 
     async def _close(self, grace: float) -> None:
@@ -161,23 +161,23 @@ class SubprocessActor:
 
 
 def visible_gpus() -> dict[str, str]:
-    """The GPUs that Ray gave this actor, for the program; Ray itself is told to leave the variable alone."""
+    """Return the variable with the GPUs that Ray gave this actor; Ray is configured not to set it."""
     gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
     return {"CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in gpus)} if gpus else {}
 
 
-def with_ports(known: Mapping[str, str], texts: Sequence[str]) -> dict[str, str]:
-    """What stands for what on this node; a port is leased only where somebody wants one and has not been given it."""
-    wanted = [name for name in LEASED if name not in known and any("{" + name + "}" in text for text in texts)]
+def with_leased_ports(known: Mapping[str, str], texts: Sequence[str]) -> dict[str, str]:
+    """Return the substitutes of this node; a port is leased only if a text uses it and `known` lacks it."""
+    wanted = [name for name in LEASED_PORTS if name not in known and any("{" + name + "}" in text for text in texts)]
     leased = {name: str(lease_port(holder=os.getpid())) for name in wanted}
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call, unused-ignore]
     return {"host": address, **known, **leased}
 
 
-def filled_in(text: str, known: Mapping[str, str]) -> str:
-    """Known names in braces replaced; JSON and other braces are nobody's business.
+def substitute(text: str, known: Mapping[str, str]) -> str:
+    """Replace known names in braces; JSON and other braces are left as they are.
 
-    >>> filled_in('--port={port} --config={"a": 1}', {"port": "8000"})
+    >>> substitute('--port={port} --config={"a": 1}', {"port": "8000"})
     '--port=8000 --config={"a": 1}'
     """
     for name, value in known.items():
@@ -186,15 +186,15 @@ def filled_in(text: str, known: Mapping[str, str]) -> str:
 
 
 def session_logs() -> str:
-    """Where Ray keeps its logs on this node: they are collected with the others."""
-    from ray._private import worker  # no public way from inside one
+    """Return the directory of Ray's logs on this node, so that ours are collected with them."""
+    from ray._private import worker  # there is no public function; private modules are imported only when needed
 
     node: Any = worker.global_worker.node
     return str(node.get_logs_dir_path())
 
 
 def returncode(exit: Exit) -> int:
-    """As subprocess.Popen would say it: -n for signal n. An end that nobody saw counts as a kill."""
+    """Return the exit code as subprocess.Popen does: -n for signal n. An unknown exit counts as SIGKILL."""
     if exit.signal is not None:
         return -exit.signal
     return -9 if exit.code is None else exit.code

@@ -1,4 +1,4 @@
-"""Where a bundle lies, and a port there."""
+"""The node of a bundle, and ports on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.ports.ranges import LAST_PORT
 
 
 def get_bundle_node_ip(pg: PlacementGroup, bundle_index: int) -> str:
-    """The address of the node that has the bundle; known from Ray's tables, so nothing has to run there."""
+    """Return the address of the bundle's node, from Ray's tables: nothing has to run there."""
     node_id = get_bundle_node_id(pg, bundle_index)
     for node in ray.nodes():  # type: ignore[no-untyped-call, unused-ignore]
         if node["NodeID"] == node_id:
@@ -35,7 +35,7 @@ def get_bundle_node_id(pg: PlacementGroup, bundle_index: int) -> str:
 def get_free_port_in_bundle(
     pg: PlacementGroup, bundle_index: int, start_port: int, get_next_free_port: bool = True
 ) -> int:
-    """A port of the bundle's node, from `start_port` on (or none but that), which nobody else is given for a while."""
+    """Lease a free port of the bundle's node for a limited time, from `start_port` on (or only that port)."""
     strategy = PlacementGroupSchedulingStrategy(placement_group=pg, placement_group_bundle_index=bundle_index)
     task: Any = ray.remote(num_cpus=0)(_lease_port)
     last = LAST_PORT if get_next_free_port else start_port

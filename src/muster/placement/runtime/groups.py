@@ -1,4 +1,4 @@
-"""Placement groups: built together, each with a verdict at once when it can never be; found and removed by name."""
+"""Placement groups: build several at once, fail early if one can never fit, find and remove them by their names."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from muster.placement.runtime.nodes import discover_nodes
 
 PLACEMENT_GROUP_READY_TIMEOUT_S = 180.0
 DETACHED = "detached"
-LOOK_S = 0.5  # how often Ray is asked about groups that are not there yet
-KNOWS_SELECTORS = "bundle_label_selector" in inspect.signature(placement_group).parameters
+READY_POLL_S = 0.5
+RAY_HAS_LABEL_SELECTORS = "bundle_label_selector" in inspect.signature(placement_group).parameters
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class GroupRequest:
-    """A placement group to be built."""
+    """A placement group to build."""
 
     name: str
     bundles: Sequence[Mapping[str, float]]
@@ -46,7 +46,7 @@ def build_pg(
     bundle_label_selector: Sequence[Mapping[str, str]] | None = None,
     ready_timeout_s: float = PLACEMENT_GROUP_READY_TIMEOUT_S,
 ) -> PlacementGroup:
-    """A detached group of this name, ready; nothing is left of one that cannot be had."""
+    """Build a detached group and wait until it is ready; a group that does not become ready is removed."""
     (group,) = build_groups([GroupRequest(name, bundles, strategy, bundle_label_selector)], timeout_s=ready_timeout_s)
     return group
 
@@ -54,7 +54,7 @@ def build_pg(
 def build_replica_pg(
     spec: ReplicaBundleSpec, *, name: str, ready_timeout_s: float = PLACEMENT_GROUP_READY_TIMEOUT_S
 ) -> PlacementGroup:
-    """The group of one replica; see build_pg."""
+    """Build the group of one replica; see build_pg."""
     return build_pg(
         spec.bundles,
         spec.strategy,
@@ -70,15 +70,16 @@ def build_groups(
     timeout_s: float = PLACEMENT_GROUP_READY_TIMEOUT_S,
     progress: Progress = lambda line: None,
 ) -> list[PlacementGroup]:
-    """All groups at once, in the order asked for; all or none.
+    """Build all groups, or none, and return them in the order of the request.
 
-    PlacementError at once when one can never be had, after the timeout when others hold it; with what each node lacks.
+    Raises PlacementError at once if a group can never fit, after the timeout if its resources are busy; the message
+    says what each node lacks.
     """
     groups: list[PlacementGroup] = []
     try:
         for request in wanted:
             groups.append(_create(request))
-        _await(list(zip(wanted, groups, strict=True)), time.monotonic() + timeout_s, timeout_s, progress)
+        _wait_until_ready(list(zip(wanted, groups, strict=True)), time.monotonic() + timeout_s, timeout_s, progress)
     except BaseException:
         remove_groups(groups)
         raise
@@ -88,7 +89,7 @@ def build_groups(
 def _create(request: GroupRequest) -> PlacementGroup:
     options: dict[str, Any] = {"name": request.name, "lifetime": request.lifetime}
     if request.selectors is not None:
-        if not KNOWS_SELECTORS:
+        if not RAY_HAS_LABEL_SELECTORS:
             raise PlacementError(f"{request.name}: this Ray ({ray.__version__}) cannot place bundles by label")
         options["bundle_label_selector"] = [dict(selector) for selector in request.selectors]
     group: PlacementGroup = placement_group(
@@ -97,27 +98,27 @@ def _create(request: GroupRequest) -> PlacementGroup:
     return group
 
 
-def _await(
+def _wait_until_ready(
     pending: list[tuple[GroupRequest, PlacementGroup]], deadline: float, timeout_s: float, progress: Progress
 ) -> None:
-    total, told = len(pending), ""
+    total, reported = len(pending), ""
     while pending:
-        if pending[0][1].wait(timeout_seconds=max(0.0, min(LOOK_S, deadline - time.monotonic()))):
+        if pending[0][1].wait(timeout_seconds=max(0.0, min(READY_POLL_S, deadline - time.monotonic()))):
             pending.pop(0)
             continue
         for request, group in pending:
             if _state(group) == "INFEASIBLE":
                 raise PlacementError(
-                    f"placement group {request.name!r} can never be had: {why_not(request, discover_nodes())}"
+                    f"placement group {request.name!r} can never fit: {explain_group(request, discover_nodes())}"
                 )
         pending = [(request, group) for request, group in pending if not group.wait(timeout_seconds=0)]
         line = f"{total - len(pending)} of {total} placement groups are ready"
-        if line != told:
+        if line != reported:
             progress(line)
-            told = line
+            reported = line
         if pending and time.monotonic() >= deadline:
             names = ", ".join(request.name for request, _ in pending)
-            reason = why_not(pending[0][0], discover_nodes())
+            reason = explain_group(pending[0][0], discover_nodes())
             raise PlacementError(f"after {timeout_s:g} s placement groups are not ready: {names}\n{reason}")
 
 
@@ -126,8 +127,8 @@ def _state(group: PlacementGroup) -> str:
     return state
 
 
-def why_not(request: GroupRequest, cluster: Cluster) -> str:
-    """Why a group has no place, bundle by bundle."""
+def explain_group(request: GroupRequest, cluster: Cluster) -> str:
+    """Explain why a group does not fit, bundle by bundle."""
     counts: list[tuple[Mapping[str, float], Mapping[str, str], int]] = []
     for bundle, selector in zip(request.bundles, request.selectors or [{} for _ in request.bundles], strict=True):
         alike = next((i for i, (b, s, _) in enumerate(counts) if b == bundle and s == selector), None)
@@ -135,7 +136,7 @@ def why_not(request: GroupRequest, cluster: Cluster) -> str:
             counts.append((bundle, selector, 1))
         else:
             counts[alike] = bundle, selector, counts[alike][2] + 1
-    strategy = request.strategy if request.strategy in STRATEGIES else PACK  # SPREAD would like to, and need not
+    strategy = request.strategy if request.strategy in STRATEGIES else PACK  # SPREAD is only a preference
     models = [
         Model(
             f"bundles[{number}]" if len(counts) > 1 else request.name,
@@ -150,25 +151,22 @@ def why_not(request: GroupRequest, cluster: Cluster) -> str:
         for number, (bundle, selector, count) in enumerate(counts)
     ]
     now = plan(cluster, models)
-    waits = now.outcome in (
-        Outcome.BUSY,
-        Outcome.UNDECIDED,
-    )  # for others; what can never be lacks it on empty nodes too
-    return (now if waits else plan(cluster, models, against=TOTAL)).explain()
+    is_busy = now.outcome in (Outcome.BUSY, Outcome.UNDECIDED)  # else show what empty nodes lack
+    return (now if is_busy else plan(cluster, models, against=TOTAL)).explain()
 
 
 # -- finding and removing -----------------------------------------------------------------------------------------
 
 
 def remove_groups(groups: Sequence[PlacementGroup]) -> None:
-    """Whatever runs in them is killed by Ray; what is managed should be stopped before."""
+    """Remove groups. Ray kills everything in them; managed programs should be stopped before."""
     for group in groups:
-        with contextlib.suppress(Exception):  # Ray's own errors for a group that is gone have no common type
+        with contextlib.suppress(Exception):  # Ray's errors for a removed group have no common type
             ray.util.remove_placement_group(group)
 
 
 def find_groups(wanted: Callable[[str], bool]) -> dict[str, PlacementGroup]:
-    """The groups of this driver's namespace whose name is wanted and that have not been removed."""
+    """Return the groups of this driver's namespace whose name is wanted and that have not been removed."""
     found = {}
     for id, record in placement_group_table().items():
         name = record["name"]
@@ -177,14 +175,14 @@ def find_groups(wanted: Callable[[str], bool]) -> dict[str, PlacementGroup]:
         try:
             group = ray.util.get_placement_group(name)
         except ValueError:
-            continue  # of another namespace, or gone meanwhile
+            continue  # in another namespace, or removed since
         if group.id.hex() == id:
             found[name] = group
     return found
 
 
 def find_groups_anywhere(wanted: Callable[[str], bool]) -> dict[str, PlacementGroup]:
-    """The same in every namespace: for names that cannot be anybody else's."""
+    """Return the same for all namespaces; for names that only we use."""
     from ray._raylet import PlacementGroupID  # type: ignore[attr-defined, unused-ignore]
 
     return {
@@ -195,7 +193,7 @@ def find_groups_anywhere(wanted: Callable[[str], bool]) -> dict[str, PlacementGr
 
 
 def remove_named_pgs_with_prefix(prefix: str) -> int:
-    """Remove the groups of this driver's namespace whose name begins so; returns how many there were."""
+    """Remove the groups of this driver's namespace whose names start with `prefix`; return their number."""
     if not prefix:
         raise ValueError("an empty prefix would match every placement group of the cluster")
     groups = find_groups(lambda name: name.startswith(prefix))

@@ -1,9 +1,9 @@
-"""What is known of a program's health, kept by its actor and read by whoever supervises it.
+"""The health of a program, kept by its actor and read by the replica's supervision.
 
 state      leaves on                                  to
-starting   it answers its probe                       ready
-ready      several probes in a row are not answered   failing
-failing    it answers again                           ready
+starting   a probe succeeds                           ready
+ready      several probes in a row fail               failing
+failing    a probe succeeds                           ready
 (any)      the program ends                           ended
 """
 
@@ -19,41 +19,41 @@ STARTING, READY, FAILING, ENDED = "starting", "ready", "failing", "ended"
 
 
 class ProgramHealth:
-    """Asks again and again; every change of state has a number, so that nobody misses one."""
+    """Runs the probe periodically. Every change of state increments the version, so that readers miss none."""
 
-    def __init__(self, probe: Probe, ask: Callable[[], Awaitable[str]]) -> None:
+    def __init__(self, probe: Probe, run_probe: Callable[[], Awaitable[str]]) -> None:
         self._probe = probe
-        self._ask = ask
+        self._run_probe = run_probe
         self._changed = asyncio.Condition()
         self.state = STARTING
-        self.detail = ""  # what came instead of an answer
+        self.detail = ""  # why the last probe failed
         self.version = 0
 
     async def run(self, ended: asyncio.Future[Any]) -> None:
-        """Until the program has ended."""
+        """Probe until the program has ended."""
         if self._probe.kind == NONE:
-            await self._become(READY)
+            await self._set_state(READY)
         misses = 0
         while not ended.done():
             if self._probe.kind != NONE:
-                self.detail = await self._ask()
+                self.detail = await self._run_probe()
                 misses = misses + 1 if self.detail else 0
                 if not misses:
-                    await self._become(READY)
+                    await self._set_state(READY)
                 elif self.state == READY and misses >= self._probe.failures:
-                    await self._become(FAILING)
+                    await self._set_state(FAILING)
             await asyncio.wait([ended], timeout=self._probe.interval)
-        await self._become(ENDED)
+        await self._set_state(ENDED)
 
-    async def _become(self, state: str) -> None:
+    async def _set_state(self, state: str) -> None:
         if state != self.state:
             async with self._changed:
                 self.state = state
                 self.version += 1
                 self._changed.notify_all()
 
-    async def news(self, seen: int, seconds: float) -> None:
-        """Returns when something newer than `seen` is known, or after so many seconds."""
+    async def wait_for_change(self, seen: int, seconds: float) -> None:
+        """Return when the version exceeds `seen`, or after `seconds`."""
 
         async def newer() -> None:
             async with self._changed:

@@ -1,10 +1,10 @@
-"""What runs in this cluster, and whose it is; and the end of what is nobody's any more.
+"""The inventory of placed programs and groups with their owners, and reaping of those without an owner.
 
     a program or group                    has an owner while
-    of a server (`<server>/<term>/...`)   that term is the last one, not released, and the process that claimed it lives
-    any other program                     the process that started it, or that took it up again, lives
+    of a server (`<server>/<term>/...`)   that term is the last, not released, and the process that claimed it is alive
+    any other program                     the process that started or reacquired it is alive
 
-Where that cannot be told it may have one, and is left alone. A group with another name is its maker's affair.
+If that is unknown, it is not reaped. Groups with other names are not ours and are not listed.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ray.util import list_named_actors
 
 from muster.placement.runtime.groups import find_groups_anywhere, remove_groups
 from muster.placement.runtime.lease import last_term, owner_of
-from muster.placement.runtime.names import NAMESPACE, Name, parsed
+from muster.placement.runtime.names import NAMESPACE, Name, parse_name
 from muster.placement.runtime.owner import Owner, is_alive
 from muster.placement.runtime.shutdown import graceful_stop_actors
 
-ANSWER_S = 10.0  # for an actor to say what it runs
-OURS = ("describe", "belongs_to")  # methods by which an actor is known to own a program
+DESCRIBE_TIMEOUT_S = 10.0
+ACTOR_METHODS = ("describe", "belongs_to")  # an actor with these methods owns a program
 RUNNING, ENDED, SILENT = "running", "ended", "silent"
 
 
 @dataclass(frozen=True)
 class Ownership:
-    """Whether something has an owner; None when that cannot be told."""
+    """Whether something has an owner (None if that is unknown), and why."""
 
     owned: bool | None
     why: str
@@ -40,12 +40,12 @@ class Ownership:
 
 @dataclass(frozen=True)
 class RunningProgram:
-    """One that an actor owns."""
+    """A program that an actor owns."""
 
     name: str
     namespace: str
     state: str
-    facts: dict[str, Any]  # what the actor says of it; empty when it is silent
+    facts: dict[str, Any]  # from the actor; empty if it does not answer
     ownership: Ownership
 
     def record(self) -> dict[str, Any]:
@@ -82,56 +82,58 @@ class Inventory:
         }
 
 
-# -- whose it is ----------------------------------------------------------------------------------------------------
+# -- ownership ------------------------------------------------------------------------------------------------------
 
 
-def of_owner(owner: Owner | None, lives: Callable[[Owner], bool | None]) -> Ownership:
-    """By the process that has it in hand."""
+def ownership_by_process(owner: Owner | None, is_alive: Callable[[Owner], bool | None]) -> Ownership:
+    """Return the ownership by the process that started or reacquired a program."""
     if owner is None:
-        return Ownership(None, "it does not say whose it is")
-    alive = lives(owner)
+        return Ownership(None, "its owner is not known")
+    alive = is_alive(owner)
     if alive is None:
-        return Ownership(None, f"whether {owner} lives cannot be told", owner)
+        return Ownership(None, f"whether {owner} is alive is not known", owner)
     return Ownership(alive, f"{owner}" if alive else f"{owner} is gone", owner)
 
 
-def of_server(name: Name, last: int, owner: Owner | None, lives: Callable[[Owner], bool | None]) -> Ownership:
-    """By the lease of its term: `last` is the server's last one, `owner` claimed this one and did not release it."""
+def ownership_by_lease(
+    name: Name, last: int, owner: Owner | None, is_alive: Callable[[Owner], bool | None]
+) -> Ownership:
+    """Return the ownership by the lease of a term: `last` is the server's last term, `owner` holds the name's term."""
     if name.term < last:
-        return Ownership(False, f"somebody else has had the name {name.server!r} since", owner)
+        return Ownership(False, f"another process has claimed the name {name.server!r} since", owner)
     if owner is None:
         return Ownership(False, f"the name {name.server!r} was released")
-    return of_owner(owner, lives)
+    return ownership_by_process(owner, is_alive)
 
 
-# -- looking --------------------------------------------------------------------------------------------------------
+# -- inventory and reaping ------------------------------------------------------------------------------------------
 
 
-def take() -> Inventory:
-    """Everything that is placed in the cluster that this process is connected to."""
-    lives = lru_cache(maxsize=None)(is_alive)  # one question for each owner
+def take_inventory() -> Inventory:
+    """Return everything that is placed in the cluster to which this process is connected."""
+    alive = lru_cache(maxsize=None)(is_alive)  # one check for each owner
     terms = lru_cache(maxsize=None)(last_term)
 
     def by_lease(name: Name) -> Ownership:
-        return of_server(name, terms(name.server), owner_of(name.server, name.term), lives)
+        return ownership_by_lease(name, terms(name.server), owner_of(name.server, name.term), alive)
 
     programs = []
     for (namespace, text), facts in _reports(_actors()).items():
-        name = parsed(text) if namespace == NAMESPACE else None
-        ownership = of_owner(facts.get("owner"), lives) if name is None else by_lease(name)
+        name = parse_name(text) if namespace == NAMESPACE else None
+        ownership = ownership_by_process(facts.get("owner"), alive) if name is None else by_lease(name)
         programs.append(RunningProgram(text, namespace, _state(facts), facts, ownership))
     groups = [
         RunningGroup(text, by_lease(name))
         for text in sorted(find_groups_anywhere(lambda text: True))
-        if (name := parsed(text)) is not None and name.rank is None
+        if (name := parse_name(text)) is not None and name.rank is None
     ]
     return Inventory(programs, groups)
 
 
 def reap(found: Inventory, grace: float | None = None) -> list[str]:
-    """End what has no owner: programs first, then groups. Returns the names of actors that did not answer.
+    """Stop programs without an owner, then remove groups without one; return the names of actors that did not answer.
 
-    Those were killed all the same: their supervisors end what they own.
+    Those actors are killed all the same, and their supervisors kill their programs.
     """
     lost = found.without_owner()
     handles = []
@@ -139,7 +141,7 @@ def reap(found: Inventory, grace: float | None = None) -> list[str]:
         try:
             handles.append((program.name, ray.get_actor(program.name, namespace=program.namespace)))
         except ValueError:
-            continue  # gone meanwhile
+            continue  # gone since
     silent = graceful_stop_actors(handles, timeout_s=grace)
     names = {group.name for group in lost.groups}
     remove_groups(list(find_groups_anywhere(names.__contains__).values()))
@@ -147,24 +149,24 @@ def reap(found: Inventory, grace: float | None = None) -> list[str]:
 
 
 def _actors() -> dict[tuple[str, str], Any]:
-    """Handles of the actors that own programs, by namespace and name. Ray's own list knows no classes."""
+    """Return the actors that own programs by namespace and name. Ray's list does not have their classes."""
     found = {}
     for known in list_named_actors(all_namespaces=True):
         try:
             actor = ray.get_actor(known["name"], namespace=known["namespace"])
         except ValueError:
-            continue  # gone meanwhile
-        if all(hasattr(actor, method) for method in OURS):
+            continue  # gone since
+        if all(hasattr(actor, method) for method in ACTOR_METHODS):
             found[known["namespace"], known["name"]] = actor
     return dict(sorted(found.items()))
 
 
 def _reports(actors: dict[tuple[str, str], Any]) -> dict[tuple[str, str], dict[str, Any]]:
-    """What each says of its program; nothing of one that does not answer. Those that have gone are left out."""
+    """Return the facts of each program; empty if its actor does not answer. Actors that are gone are left out."""
     asked = {key: actor.describe.remote() for key, actor in actors.items()}
     answered: set[Any] = set()
     if asked:
-        answered = set(ray.wait(list(asked.values()), num_returns=len(asked), timeout=ANSWER_S)[0])
+        answered = set(ray.wait(list(asked.values()), num_returns=len(asked), timeout=DESCRIBE_TIMEOUT_S)[0])
     reports: dict[tuple[str, str], dict[str, Any]] = {}
     for key, ref in asked.items():
         if ref not in answered:

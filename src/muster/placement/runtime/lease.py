@@ -1,13 +1,13 @@
-"""Who owns a server's name: one live process at a time, in numbered terms kept by Ray's head.
+"""The lease of a server's name: one live process holds it at a time, in numbered terms that Ray's head stores.
 
-A term is claimed by writing its record where none is, which Ray's key-value store does for one writer only. The next
-term may be claimed when the last one's owner has released it or is dead, or by an explicit takeover. Whoever sees a
-later term than its own has lost the name and keeps its hands off.
+A term is claimed by creating its record, which Ray's key-value store does for only one writer. The next term may be
+claimed when the owner of the last has released it or is dead, or by an explicit takeover. An owner that sees a later
+term has lost the name and changes nothing any more.
 
     the last term's owner              another driver
-    released it, or is dead            claims the next term, and sweeps what the last one left
+    released it, or is dead            claims the next term, and stops everything that the last one left
     alive                              is refused (OwnedElsewhere), or takes over
-    cannot be seen from here           the same: it may be alive
+    not visible from here              the same: it may be alive
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from ray.experimental import internal_kv
 
 from muster.placement.errors import OwnedElsewhere
-from muster.placement.runtime.names import NAMESPACE, checked_server
+from muster.placement.runtime.names import NAMESPACE, validate_server
 from muster.placement.runtime.owner import Owner, is_alive, this_process
 
 
 class NameLease:
-    """A term with a server's name."""
+    """One term of a server's name."""
 
     def __init__(self, server: str, term: int) -> None:
         self.server = server
@@ -32,22 +32,22 @@ class NameLease:
 
     @classmethod
     def acquire(cls, server: str, *, takeover: bool = False) -> NameLease:
-        """The next term; OwnedElsewhere while the last one's owner may be alive, unless it is taken over."""
-        checked_server(server)
+        """Claim the next term; raises OwnedElsewhere if the last owner may be alive, unless `takeover` is set."""
+        validate_server(server)
         while True:
             last = last_term(server)
             owner = None if last == 0 else owner_of(server, last)
             if owner is not None and not takeover and is_alive(owner) is not False:
                 raise OwnedElsewhere(
-                    f"server {server!r} belongs to {owner}; takeover=True ends what it runs and takes the name"
+                    f"server {server!r} belongs to {owner}; takeover=True stops its programs and claims the name"
                 )
             record = json.dumps(asdict(this_process())).encode()
-            # True when there is one already: somebody was quicker, and is asked about like any other owner.
+            # True if the record exists: another process was faster, and is checked like any other owner.
             if not internal_kv._internal_kv_put(_key(server, last + 1), record, overwrite=False, namespace=NAMESPACE):
                 return cls(server, last + 1)
 
     def is_ours(self) -> bool:
-        """False from the moment somebody else has taken the name."""
+        """Return whether no other process has claimed the name since."""
         return last_term(self.server) == self.term
 
     def release(self) -> None:
@@ -55,13 +55,13 @@ class NameLease:
 
 
 def last_term(server: str) -> int:
-    """0 when the name was never anybody's."""
+    """Return the last claimed term; 0 if the name was never claimed."""
     keys = internal_kv._internal_kv_list(f"{_key(server, None)}/", namespace=NAMESPACE)
     return max((int(key.decode().split("/")[2]) for key in keys), default=0)
 
 
 def owner_of(server: str, term: int) -> Owner | None:
-    """Who claimed a term; None when it was released."""
+    """Return the owner of a term; None if it was released."""
     if internal_kv._internal_kv_exists(f"{_key(server, term)}/released", namespace=NAMESPACE):
         return None
     record: Any = internal_kv._internal_kv_get(_key(server, term), namespace=NAMESPACE)

@@ -1,4 +1,4 @@
-"""What a program wrote last, read on its node when its actor cannot be asked any more."""
+"""Read the end of a program's log on its node when its actor is gone."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from muster.process import Log
 
-ANSWER_S = 5.0  # a node that has just been lost is still in Ray's table, and says nothing
+READ_TIMEOUT_S = 5.0  # a node that was lost recently is still in Ray's table and does not answer
 
 
 def log_tail(facts: Mapping[str, Any]) -> str:
-    """By what was known of it since its start; empty when its node does not answer."""
+    """Return the end of the log by the facts of the program's start; empty if its node does not answer."""
     if not facts.get("node_id") or not facts.get("log_file"):
         return ""
-    there = NodeAffinitySchedulingStrategy(node_id=facts["node_id"], soft=False)
+    on_node = NodeAffinitySchedulingStrategy(node_id=facts["node_id"], soft=False)
     task: Any = ray.remote(num_cpus=0)(_tail)
     try:
-        # Not cancelled when it is late: ray.cancel of a task that ends in that moment aborts the whole process.
-        tail: str = ray.get(task.options(scheduling_strategy=there).remote(facts["log_file"]), timeout=ANSWER_S)
+        # A late task is not cancelled: ray.cancel of a task that ends at the same time aborts the whole process.
+        tail: str = ray.get(task.options(scheduling_strategy=on_node).remote(facts["log_file"]), timeout=READ_TIMEOUT_S)
     except RayError:
         return ""
     return tail

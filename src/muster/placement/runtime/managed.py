@@ -1,4 +1,4 @@
-"""`ManagedSubprocess`: the handle of a program that runs in a bundle, owned by an actor there."""
+"""`ManagedSubprocess`: the handle of a program in a bundle, which an actor there owns."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from muster.placement.runtime.probe import Probe
 from muster.placement.runtime.shutdown import graceful_stop_actors
 
 NOSET_CUDA_RUNTIME_ENV = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
-WAIT_SLICE_S = 2.0  # a method in flight keeps Ray from ending the actor by its own means
+WAIT_SLICE_S = 2.0  # of one call: Ray does not stop an actor gracefully while a method runs
 
 
 class ManagedSubprocess:
-    """A program in a bundle. A killed actor takes the program and all its descendants with it."""
+    """A program in a bundle. If its actor is killed, the program and all its descendants are killed."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ManagedSubprocess:
         self.name = label if name is None else name  # the actor's
         self.actor = actor
         self._run_ref = run_ref
-        self.facts = dict(facts or {})  # of the start: host, pid, log_file, port
+        self.facts = dict(facts or {})  # from its start: host, pid, log_file, port
 
     @classmethod
     def spawn(
@@ -62,12 +62,12 @@ class ManagedSubprocess:
         substitutes: Mapping[str, str] | None = None,
         probe: Probe | None = None,
     ) -> ManagedSubprocess:
-        """Start a program in a bundle: one round trip. SubprocessError, and no actor left, when it cannot be started.
+        """Start a program in a bundle, in one round trip; raises SubprocessError, and leaves no actor, if that fails.
 
-        `command` is a whole command line, `python_args` one for the actor's own interpreter. The program has the
+        `command` is a whole command line, `python_args` are arguments for the actor's interpreter. The program gets the
         actor's environment, `subprocess_env` on top, and the GPUs that Ray gave the actor. It writes to
-        `<runtime_dir>/<label>.log`, by default among Ray's logs. A detached one outlives this driver. `name` is the
-        actor's, else made of prefix and label.
+        `<runtime_dir>/<label>.log`, by default in Ray's log directory. A detached program outlives this driver. `name`
+        is the actor's name, by default made of prefix and label.
         """
         if (command is None) == (python_args is None):
             raise ValueError("spawn needs exactly one of 'command' and 'python_args'")
@@ -87,17 +87,19 @@ class ManagedSubprocess:
         return cls(label, actor, facts=_started(label, actor, starting), name=name)
 
     def reacquire(self, actor: Any) -> None:
-        """The same program through an actor handle of another connection; from now on it is this process's."""
+        """Use an actor handle of another connection, and make this process the owner."""
         self.actor = actor
         self._run_ref = None
         actor.belongs_to.remote(this_process())
 
-    # -- looking ----------------------------------------------------------------------------------------------------
+    # -- status -----------------------------------------------------------------------------------------------------
 
     @property
     def run_ref(self) -> Any:
-        """A reference that resolves when the program has ended. Asked for on first use: until it resolves, a SIGTERM to
-        the actor has no effect (Ray waits for methods in flight); everything else that ends an actor does end it.
+        """A reference that resolves when the program has ended.
+
+        It is requested on first use: until it resolves, SIGTERM to the actor has no effect (Ray waits for running
+        methods); everything else that ends an actor still does.
         """
         if self._run_ref is None:
             self._run_ref = self.actor.run.remote()
@@ -121,7 +123,7 @@ class ManagedSubprocess:
         return status
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, -n for signal n; GetTimeoutError if it has none yet, RayActorError for a dead actor."""
+        """Return the exit code, -n for signal n; GetTimeoutError after `timeout`, RayActorError for a dead actor."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             slice_s = WAIT_SLICE_S if deadline is None else min(WAIT_SLICE_S, max(0.0, deadline - time.monotonic()))
@@ -132,44 +134,44 @@ class ManagedSubprocess:
                 raise GetTimeoutError(f"{self.label} has not ended within {timeout:g} s")
 
     def error(self, message: str) -> SubprocessError:
-        """With what can still be learnt: exit code and last log lines; of a dead actor's program these alone."""
+        """Return an error with exit code and last log lines; if the actor is dead, only with the log lines."""
         context = dict(self.facts)
         try:
             context |= ray.get(self.actor.status.remote(), timeout=10)
             context["log_tail"] = context.get("log_tail") or ray.get(self.actor.read_log_tail.remote(), timeout=10)
         except RayError:
             context["log_tail"] = log_tail(self.facts)
-        context.pop("node_id", None)  # Ray's own; people have the host
+        context.pop("node_id", None)  # Ray's id; people use the host
         return SubprocessError(f"{self.label}: {message}", context)
 
-    # -- ending -----------------------------------------------------------------------------------------------------
+    # -- stopping ---------------------------------------------------------------------------------------------------
 
     def stop(self, *, timeout_s: float | None = None) -> None:
-        """TERM, wait, KILL, until nothing is left of it; then the actor goes too."""
+        """Send TERM, wait, send KILL until no process is left; then kill the actor."""
         type(self).stop_many([self], timeout_s=timeout_s)
 
     @classmethod
     def stop_many(cls, procs: Sequence[ManagedSubprocess], *, timeout_s: float | None = None) -> None:
-        """All in parallel: takes as long as the slowest."""
+        """Stop all in parallel; takes as long as the slowest."""
         graceful_stop_actors([(f"{number}:{p.label}", p.actor) for number, p in enumerate(procs)], timeout_s=timeout_s)
 
 
 def actor_class(label: str) -> Any:
-    """The actor's class under a name that Ray's tools show."""
+    """Return the actor's class with the label as its name, which Ray's tools show."""
     return ray.remote(type(label, (SubprocessActor,), {"__module__": "__main__"}))
 
 
 def merged_runtime_env(runtime_env: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The caller's, and that Ray leaves CUDA_VISIBLE_DEVICES alone; neither of the two is changed."""
+    """Return the caller's runtime_env with the variable that keeps Ray from setting CUDA_VISIBLE_DEVICES."""
     given = dict(runtime_env or {})
     return {**given, "env_vars": {**given.get("env_vars", {}), **NOSET_CUDA_RUNTIME_ENV["env_vars"]}}
 
 
 def _in_bundle(label: str, pg: PlacementGroup, bundle_index: int, num_gpus: int) -> dict[str, Any]:
-    """Where an actor is to be, with which of the bundle's GPUs."""
-    there = pg.bundle_specs[bundle_index].get(GPU, 0)
-    if num_gpus > there:
-        raise ValueError(f"{label}: bundle {bundle_index} has {there:g} GPUs, not {num_gpus}: it would wait for ever")
+    """Return the options that put an actor into a bundle with `num_gpus` of its GPUs."""
+    has = pg.bundle_specs[bundle_index].get(GPU, 0)
+    if num_gpus > has:
+        raise ValueError(f"{label}: bundle {bundle_index} has {has:g} GPUs, not {num_gpus}: it would wait for ever")
     strategy = PlacementGroupSchedulingStrategy(
         placement_group=pg, placement_group_bundle_index=bundle_index, placement_group_capture_child_tasks=True
     )
@@ -185,7 +187,7 @@ def _new_actor(label: str, name: str, namespace: str | None, detached: bool, opt
 
 
 def _started(label: str, actor: Any, starting: Any) -> dict[str, Any]:
-    """What the actor says of the start. After a failure the actor is killed, so that its name is free again."""
+    """Return the facts of the start. After a failure the actor is killed, so that its name is free again."""
     try:
         facts: dict[str, Any] = ray.get(starting)
     except BaseException as error:

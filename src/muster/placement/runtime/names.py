@@ -1,10 +1,10 @@
-"""How things are called inside Ray, so that whose they are can be read from the name. Pure.
+"""The names of groups and actors in Ray, which show to which server they belong. Pure.
 
     <server>/<term>/<replica>            a placement group
-    <server>/<term>/<replica>.<rank>     the actor of one of its programs, in the namespace below
+    <server>/<term>/<replica>.<rank>     the actor of one of its programs, in NAMESPACE
 
-A term is one owner's time with the server's name (lease.py). Names are taken apart, never compared by their beginning:
-server `a` has nothing to do with server `a_b`.
+A term is the time during which one owner holds the server's name (lease.py). Names are parsed, never compared by
+prefix: server `a` is unrelated to server `a_b`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME = re.compile(rf"({_SERVER.pattern})/(\d+)/(\d+)(?:\.(\d+))?")
 
 @dataclass(frozen=True)
 class Name:
-    """A group's, or with a rank an actor's."""
+    """The name of a group, or with a rank that of an actor."""
 
     server: str
     term: int
@@ -31,10 +31,10 @@ class Name:
         return base if self.rank is None else f"{base}.{self.rank}"
 
 
-def parsed(text: str) -> Name | None:
-    """None for what is not named by us.
+def parse_name(text: str) -> Name | None:
+    """Parse a name; None if it is not one of ours.
 
-    >>> parsed("chat/2/0.1")
+    >>> parse_name("chat/2/0.1")
     Name(server='chat', term=2, replica=0, rank=1)
     """
     match = _NAME.fullmatch(text)
@@ -44,7 +44,7 @@ def parsed(text: str) -> Name | None:
     return Name(server, int(term), int(replica), None if rank is None else int(rank))
 
 
-def checked_server(name: str) -> str:
+def validate_server(name: str) -> str:
     if not _SERVER.fullmatch(name):
-        raise ValueError(f"a server's name is letters, digits, `_`, `.` and `-`, at most 63 of them, not {name!r}")
+        raise ValueError(f"a server's name is at most 63 letters, digits, `_`, `.` and `-`, not {name!r}")
     return name

@@ -1,4 +1,4 @@
-"""Owners: the processes that programs and names belong to, and whether they live."""
+"""Owners: the processes to which programs and names belong, and whether they are alive."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from muster.process.proctree import start_time
 
-ASK_TIMEOUT_S = 30.0  # for another node to say whether a process of its lives
+CHECK_TIMEOUT_S = 30.0  # for another node to report whether a process is alive
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, as anybody can look it up."""
+    """A process, with everything that identifies it from any node."""
 
     node: str  # Ray's id of its node
     host: str
     pid: int
-    began: int  # the kernel's ticks
-    pids: str  # the namespace its number is of
-    since: float  # when it became the owner
+    began: int  # start time in the kernel's ticks
+    pids: str  # the pid namespace of `pid`
+    since: float  # time.time() at which it became the owner
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} (since {time.strftime('%H:%M:%S', time.localtime(self.since))})"
 
 
 def is_alive(owner: Owner) -> bool | None:
-    """Whether its process runs; None when that cannot be told."""
+    """Return whether the process runs; None if that is unknown."""
     if not any(node["NodeID"] == owner.node and node["Alive"] for node in ray.nodes()):  # type: ignore[no-untyped-call, unused-ignore]
         return False
     if owner.node == ray.get_runtime_context().get_node_id():
         return _runs_here(owner)
-    there = NodeAffinitySchedulingStrategy(node_id=owner.node, soft=False)
+    on_node = NodeAffinitySchedulingStrategy(node_id=owner.node, soft=False)
     task: Any = ray.remote(num_cpus=0)(_runs_here)
     try:
-        answer: bool | None = ray.get(task.options(scheduling_strategy=there).remote(owner), timeout=ASK_TIMEOUT_S)
+        answer: bool | None = ray.get(task.options(scheduling_strategy=on_node).remote(owner), timeout=CHECK_TIMEOUT_S)
     except (RayError, GetTimeoutError):
         return None
     return answer
@@ -54,7 +54,7 @@ def _runs_here(owner: Owner) -> bool | None:
 
 
 def this_process() -> Owner:
-    """As an owner from now on."""
+    """Return this process as an owner from now on."""
     node = ray.get_runtime_context().get_node_id()
     return Owner(node, socket.gethostname(), os.getpid(), start_time(os.getpid()) or 0, _pid_namespace(), time.time())
 

@@ -1,19 +1,20 @@
-"""One replica: its programs on their nodes, started together, watched, ended and started again together.
+"""One replica: its programs on their nodes are started, supervised, stopped and restarted together.
 
-A replica on several nodes is one distributed program: when a part of it fails, all parts are started again.
+A replica on several nodes is one distributed program: if a part of it fails, all parts are restarted.
 
     state       leaves on                                                   to
     starting    every part is ready                                         ready
-    starting    a part ended or the start took too long: the first time     failed
-    ready       a part ended, or does not answer any more                   restarting | failed (budget used up)
+    starting    a part ended, or the timeout: it was never ready            failed
+    starting    a part ended, or the timeout: it was ready before           restarting | failed (budget used up)
+    ready       a part ended, or fails its probes                           restarting | failed (budget used up)
     restarting  the pause is over                                           starting
-    starting    the same, when it was ready before                          restarting | failed
-    (any)       stop, or somebody else has taken the server's name          stopped
+    (any)       stop, or another process has claimed the server's name      stopped
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,12 +39,12 @@ from muster.placement.runtime.probe import NONE, Probe
 from muster.placement.runtime.restart_policy import Budget, Policy
 
 STARTING, RESTARTING, FAILED, STOPPED = "starting", "restarting", "failed", "stopped"
-REPORT_S = 2.0  # how long one question about a part's health may stay open: an actor in use hears no SIGTERM
+REPORT_TIMEOUT_S = 2.0  # of one call for a part's health: Ray does not stop an actor gracefully while a method runs
 
 
 @dataclass(frozen=True)
 class ReplicaProgram:
-    """What each replica runs, and how it is looked after."""
+    """The program of each replica, and how it is probed, restarted and stopped."""
 
     command: Sequence[str] | None = None
     python_args: Sequence[str] | None = None
@@ -52,7 +53,7 @@ class ReplicaProgram:
     policy: Policy = field(default_factory=Policy)
     runtime_dir: str | None = None
     runtime_env: Mapping[str, Any] | None = None
-    grace: float = 10.0
+    grace: float = 10.0  # seconds between SIGTERM and SIGKILL
     detached: bool = False
 
 
@@ -70,7 +71,7 @@ class Event:
 
 
 class Replica:
-    """A thread of its own looks after it."""
+    """A replica, supervised by a thread."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Replica:
         number: int,
         placed: PlacedReplica,
         group: PlacementGroup,
-        tell: Callable[[Event], None],
+        on_event: Callable[[Event], None],
         place_again: Callable[[Replica], tuple[PlacedReplica, PlacementGroup]],
     ) -> None:
         self.program, self.lease, self.number = program, lease, number
@@ -88,19 +89,19 @@ class Replica:
         self.error: SubprocessError | PlacementError | None = None
         self.parts: list[ManagedSubprocess] = []
         self.budget = Budget(program.policy)
-        self._tell, self._place_again = tell, place_again
+        self._on_event, self._place_again = on_event, place_again
         self._stopping = threading.Event()
         self._parts_lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Start it, and look after it from then on."""
-        self._begin(was_ready=False)
+        """Start the replica and its supervision."""
+        self._start_thread(was_ready=False)
 
-    def _begin(self, was_ready: bool) -> None:
+    def _start_thread(self, was_ready: bool) -> None:
         self._stopping.clear()
         name = f"{self.lease.server}-{self.number}"
-        self._thread = threading.Thread(target=self._look_after, args=(was_ready,), name=name, daemon=True)
+        self._thread = threading.Thread(target=self._supervise, args=(was_ready,), name=name, daemon=True)
         self._thread.start()
 
     @property
@@ -109,59 +110,59 @@ class Replica:
 
     @property
     def endpoint(self) -> tuple[str, int] | None:
-        """Address and port, while it is ready."""
+        """Address and port while the replica is ready."""
         if self.state != READY or not self.parts or "port" not in self.parts[0].facts:
             return None
         return self.parts[0].facts["address"], int(self.parts[0].facts["port"])
 
-    # -- its life ---------------------------------------------------------------------------------------------------
+    # -- supervision ------------------------------------------------------------------------------------------------
 
-    def _look_after(self, was_ready: bool) -> None:
-        """Start, watch, start again, until it is stopped or has failed for good."""
+    def _supervise(self, was_ready: bool) -> None:
+        """Start and restart the replica until it is stopped or has failed for good."""
         running = was_ready
         while True:
             try:
                 if not running:
                     self._start()
-                    self._become(READY)
+                    self._set_state(READY)
                 was_ready, running = True, False
-                raise self._failure()
+                raise self._wait_for_failure()
             except (SubprocessError, PlacementError) as error:
                 self.error = error
             except RayError as error:
                 self.error = SubprocessError(f"replica {self.number}: Ray failed: {error}")
             except _Stopped:
                 return
-            self.state = RESTARTING  # from now on nobody is sent there
+            self.state = RESTARTING  # its endpoint is not listed any more
             pause = self.budget.spend(time.monotonic()) if was_ready else None
-            self._end_parts()
-            if self._over():
+            self._stop_parts()
+            if self._is_over():
                 return
             if pause is None:
-                self._become(FAILED, str(self.error))
+                self._set_state(FAILED, str(self.error))
                 return
-            self._become(RESTARTING, f"in {pause:g} s, after: {self.error}")
-            if self._stopping.wait(pause) or self._over():
+            self._set_state(RESTARTING, f"in {pause:g} s, after: {self.error}")
+            if self._stopping.wait(pause) or self._is_over():
                 return
-            self._become(STARTING)
+            self._set_state(STARTING)
 
-    def _over(self) -> bool:
-        """Whether nobody wants it any more; what a taken-over server ran is ended by its new owner."""
+    def _is_over(self) -> bool:
+        """Return whether the replica must not be restarted; after a takeover the new owner stops its programs."""
         if not self._stopping.is_set() and not self.lease.is_ours():
-            self._become(STOPPED, "somebody else has taken the server's name")
+            self._set_state(STOPPED, "another process has claimed the server's name")
             return True
         return self._stopping.is_set()
 
-    def _become(self, state: str, detail: str = "") -> None:
+    def _set_state(self, state: str, detail: str = "") -> None:
         self.state = state
-        self._tell(Event(time.time(), self.number, state, detail))
+        self._on_event(Event(time.time(), self.number, state, detail))
 
-    # -- starting ---------------------------------------------------------------------------------------------------
+    # -- start ------------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """Every part, the first one first since the others must know its ports; returns when all are ready."""
+        """Start all parts, the first one before the others, which need its ports; return when all are ready."""
         deadline = time.monotonic() + self.program.policy.start_timeout
-        if not self._nodes_live():
+        if not self._nodes_are_alive():
             remove_groups([self.group])
             self.placed, self.group = self._place_again(self)
         count = len(self.placed.nodes)
@@ -170,7 +171,7 @@ class Replica:
         shared |= {name: str(first.facts[name]) for name in ("port", "master_port") if name in first.facts}
         for rank in range(1, count):
             self._spawn(rank, shared, Probe(NONE))
-        self._await_ready(deadline)
+        self._wait_until_ready(deadline)
 
     def _spawn(self, rank: int, substitutes: Mapping[str, str], probe: Probe) -> ManagedSubprocess:
         program = self.program
@@ -193,16 +194,16 @@ class Replica:
         )
         with self._parts_lock:
             self.parts.append(part)
-        if self._stopping.is_set():  # whoever stops us may have looked before it was there
-            self._end_parts()
+        if self._stopping.is_set():  # request_stop may not have seen this part
+            self._stop_parts()
             raise _Stopped
         return part
 
-    def _nodes_live(self) -> bool:
+    def _nodes_are_alive(self) -> bool:
         live = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # type: ignore[no-untyped-call, unused-ignore]
         return set(self.placed.nodes) <= live
 
-    def _await_ready(self, deadline: float) -> None:
+    def _wait_until_ready(self, deadline: float) -> None:
         states = dict.fromkeys(range(len(self.parts)), "")
         for rank, report in self._reports(deadline):
             states[rank] = report["state"]
@@ -216,26 +217,27 @@ class Replica:
                 tail = {"log_tail": self.parts[late[0]].read_log_tail()}
                 raise self._error(late[0], why, {**report, **tail})
 
-    # -- watching ---------------------------------------------------------------------------------------------------
+    # -- health -----------------------------------------------------------------------------------------------------
 
-    def _failure(self) -> SubprocessError:
-        """Returns when a part has failed."""
+    def _wait_for_failure(self) -> SubprocessError:
+        """Wait until a part fails, and return the error."""
         for rank, report in self._reports(None):
             if report["state"] == ENDED:
                 return self._error(rank, "ended", report)
             if report["state"] == FAILING:
                 report["log_tail"] = self.parts[rank].read_log_tail()
-                return self._error(rank, f"does not answer any more: {report['detail']}", report)
+                return self._error(rank, f"does not answer its probes any more: {report['detail']}", report)
         raise _Stopped
 
     def _reports(self, deadline: float | None) -> Any:
-        """What the parts report, as they do; a part's own news, or after a while the same again."""
+        """Yield (rank, report) for each change of a part, or after a while the same report again."""
         seen = dict.fromkeys(range(len(self.parts)), -1)
         asked: dict[Any, int] = {}
         while not self._stopping.is_set():
             for rank in seen.keys() - asked.values():
-                left = REPORT_S if deadline is None else min(REPORT_S, max(0.1, deadline - time.monotonic()))
-                asked[self.parts[rank].actor.report.remote(seen[rank], left)] = rank
+                left = math.inf if deadline is None else deadline - time.monotonic()
+                timeout = min(REPORT_TIMEOUT_S, max(0.1, left))
+                asked[self.parts[rank].actor.report.remote(seen[rank], timeout)] = rank
             (ref,), _ = ray.wait(list(asked), num_returns=1)
             rank = asked.pop(ref)
             try:
@@ -254,41 +256,41 @@ class Replica:
         which = f"replica {self.number}" + (f", part {rank}" if len(self.parts) > 1 else "")
         return SubprocessError(f"{which}: {message}", {name: facts.get(name) for name in wanted})
 
-    # -- ending -----------------------------------------------------------------------------------------------------
+    # -- stop -------------------------------------------------------------------------------------------------------
 
     def request_stop(self) -> list[ManagedSubprocess]:
-        """Nothing will be started any more; what runs is for the caller to end, with that of other replicas."""
+        """Start nothing more; return the running parts, which the caller stops with those of other replicas."""
         self._stopping.set()
         with self._parts_lock:
             return list(self.parts)
 
     def finish(self) -> None:
-        """After its parts have been ended."""
+        """Clean up after the parts have been stopped."""
         self.detach()
-        self._end_parts()
+        self._stop_parts()
         remove_groups([self.group])
         self.state = STOPPED
 
     def detach(self) -> None:
-        """Look after it no more; what runs goes on."""
+        """End the supervision; the programs continue."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
 
     def attach(self) -> None:
-        """Look after it again, over another connection to Ray. What has gone meanwhile has failed."""
+        """Supervise the replica again, over another connection to Ray. Parts that are gone count as failed."""
         if self.state in (FAILED, STOPPED):
             return
         for part in self.parts:
             with contextlib.suppress(ValueError):
                 part.reacquire(ray.get_actor(part.name, namespace=NAMESPACE))
-        self._begin(was_ready=self.state == READY)
+        self._start_thread(was_ready=self.state == READY)
 
-    def _end_parts(self) -> None:
+    def _stop_parts(self) -> None:
         with self._parts_lock:
             parts, self.parts = self.parts, []
         ManagedSubprocess.stop_many(parts, timeout_s=self.program.grace)
 
 
 class _Stopped(Exception):
-    """The replica is to end."""
+    """A stop was requested."""

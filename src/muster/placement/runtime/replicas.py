@@ -1,9 +1,9 @@
-"""`Replicas`: so many of one model, each of which answers; the thing a user holds.
+"""`Replicas`: the replicas of one model, each with a serving program; the user's handle.
 
     with Replicas("chat", Model("llama", replicas=3, tp=4), command=["serve", "--port", "{port}"]) as chat:
         chat.endpoints()
 
-In asynchronous code `async with` does the same without blocking the loop; `scale` and the like go through
+In asynchronous code `async with` does the same without blocking the loop; call `scale` and the others with
 `asyncio.to_thread`.
 """
 
@@ -25,19 +25,19 @@ from muster.placement.planning.request import Model
 from muster.placement.runtime.health import READY
 from muster.placement.runtime.lease import NameLease
 from muster.placement.runtime.managed import ManagedSubprocess
-from muster.placement.runtime.names import Name, checked_server
+from muster.placement.runtime.names import Name, validate_server
 from muster.placement.runtime.nodes import discover_nodes
 from muster.placement.runtime.orphans import sweep_server
 from muster.placement.runtime.replica import FAILED, Event, Replica, ReplicaProgram
 from muster.placement.runtime.scheduler import WAIT_S, place, place_again
 
 LOG = logging.getLogger("muster.placement")
-LOOK_S = 0.5  # how often it is checked whether somebody wants a start to end
+STOP_REQUEST_POLL_S = 0.5  # while replicas start
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a ready replica answers."""
+    """The address of a ready replica."""
 
     replica: int
     host: str
@@ -50,7 +50,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class ReplicaStatus:
-    """What is known of one replica."""
+    """The status of one replica."""
 
     replica: int
     state: str
@@ -62,7 +62,7 @@ class ReplicaStatus:
 
 
 class Replicas:
-    """Replicas of one model under one server's name; see docs/placement.md for the arguments of Program."""
+    """Replicas of one model under one server's name; docs/placement.md describes the arguments of ReplicaProgram."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Replicas:
         on_progress: Callable[[str], None] = lambda line: None,
         **program: Any,
     ) -> None:
-        self.server = checked_server(server)
+        self.server = validate_server(server)
         self.model = model
         self.program = ReplicaProgram(**program)
         if (self.program.command is None) == (self.program.python_args is None):
@@ -85,15 +85,15 @@ class Replicas:
         self._on_event, self._on_progress = on_event, on_progress
         self._lease: NameLease | None = None
         self._replicas: list[Replica] = []
-        self._news = threading.Condition()
-        self._changing = threading.Lock()  # one start, scale or stop at a time
-        self._stop_asked = threading.Event()
+        self._changed = threading.Condition()
+        self._lock = threading.Lock()  # one start, scale or stop at a time
+        self._stop_requested = threading.Event()
 
-    # -- beginning and end ------------------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------------------------
 
     def start(self) -> Replicas:
-        """Returns when every replica answers its probe. When one fails, all are taken back and its error is raised."""
-        with self._changing:
+        """Start all replicas and wait until they are ready. If one fails, all are stopped and its error is raised."""
+        with self._lock:
             if self._lease is not None:
                 raise RuntimeError(f"server {self.server!r} has been started already")
             lease = NameLease.acquire(self.server, takeover=self._takeover)
@@ -107,36 +107,36 @@ class Replicas:
         return self
 
     def stop(self) -> None:
-        """Everything ends: programs (all at once), actors, groups, the lease."""
-        self._stop_asked.set()  # a start or scale that is under way gives up
-        with self._changing:
+        """Stop all programs in parallel, then remove actors and groups, and release the name."""
+        self._stop_requested.set()  # a concurrent start or scale is aborted
+        with self._lock:
             self._stop()
-            self._stop_asked.clear()
+            self._stop_requested.clear()
 
     def _stop(self) -> None:
-        self._take_back(self._replicas)
+        self._stop_replicas(self._replicas)
         self._replicas = []
         if self._lease is not None:
             self._lease.release()
             self._lease = None
 
     def scale(self, replicas: int) -> None:
-        """To so many. More: as at the start, and those that were there stay in any case. Fewer: the last ones go."""
+        """Change the number of replicas: add some as `start` does, keeping the present ones, or remove the last."""
         if replicas < 1:
             raise ValueError(f"replicas must be at least 1, not {replicas}; stop() ends all")
-        with self._changing:
+        with self._lock:
             if self._lease is None:
                 raise RuntimeError(f"server {self.server!r} has not been started")
             extra = replicas - len(self._replicas)
             if extra > 0:
                 self._add(extra)
             elif extra < 0:
-                self._take_back(self._replicas[replicas:])
+                self._stop_replicas(self._replicas[replicas:])
                 del self._replicas[replicas:]
 
     def disconnect(self) -> None:
-        """Before ray.shutdown(), of detached replicas: they go on, and nobody looks after them."""
-        with self._changing:
+        """End the supervision of detached replicas, before ray.shutdown(); their programs continue."""
+        with self._lock:
             if not self.program.detached:
                 raise RuntimeError(f"server {self.server!r} is not detached: it would end with this connection")
             for each in self._replicas:
@@ -145,8 +145,8 @@ class Replicas:
                 each.detach()
 
     def reconnect(self) -> None:
-        """After the next ray.init(): they are looked after again."""
-        with self._changing:
+        """Supervise the replicas again, after the next ray.init()."""
+        with self._lock:
             for each in self._replicas:
                 each.attach()
 
@@ -163,7 +163,7 @@ class Replicas:
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
-            await asyncio.to_thread(self.stop)  # makes the start give up
+            await asyncio.to_thread(self.stop)  # aborts the start
             await asyncio.wait([starting])
             raise
 
@@ -172,23 +172,23 @@ class Replicas:
     ) -> None:
         await asyncio.to_thread(self.stop)
 
-    # -- looking ----------------------------------------------------------------------------------------------------
+    # -- status -----------------------------------------------------------------------------------------------------
 
     def endpoints(self) -> list[Endpoint]:
-        """Of the replicas that are ready now."""
+        """Return the endpoints of the replicas that are ready."""
         return [status.endpoint for status in self.status() if status.endpoint is not None]
 
     def status(self) -> list[ReplicaStatus]:
         return [_status(each) for each in self._replicas]
 
-    # -- more and fewer ---------------------------------------------------------------------------------------------
+    # -- scaling ----------------------------------------------------------------------------------------------------
 
     def _add(self, count: int) -> None:
-        """So many more, ready; or none of them and the error of the first that failed."""
+        """Add `count` replicas and wait until they are ready; if one fails, remove them and raise its error."""
         assert self._lease is not None
         lease, first = self._lease, len(self._replicas)
 
-        # Those that are here will stay: to wait for room that only they could make would be to wait for ever.
+        # The present replicas stay: waiting for room that only they could free would never end.
         whole = plan(discover_nodes(), [replace(self.model, replicas=first + count)], against=TOTAL)
         if whole.outcome is Outcome.INFEASIBLE:
             raise PlacementError(whole.explain())
@@ -202,57 +202,57 @@ class Replicas:
             wait_s=self._wait_s,
             detached=self.program.detached,
             progress=self._on_progress,
-            given_up=self._stop_asked.is_set,
+            is_cancelled=self._stop_requested.is_set,
         )
         added = [
-            Replica(self.program, lease, first + number, where, group, self._tell, self._place_again)
+            Replica(self.program, lease, first + number, where, group, self._on_replica_event, self._place_again)
             for number, (where, group) in enumerate(placed)
         ]
         self._replicas += added
         try:
             for each in added:
                 each.begin()
-            self._await_ready(added)
+            self._wait_until_ready(added)
         except BaseException:
             self._replicas = self._replicas[:first]
-            self._take_back(added)
+            self._stop_replicas(added)
             raise
 
-    def _await_ready(self, added: list[Replica]) -> None:
-        with self._news:
+    def _wait_until_ready(self, added: list[Replica]) -> None:
+        with self._changed:
             while not all(each.state == READY for each in added):
                 for each in added:
                     if each.state == FAILED and each.error is not None:
                         raise each.error
-                if self._stop_asked.is_set():
+                if self._stop_requested.is_set():
                     raise SubprocessError(f"server {self.server!r} was stopped before it was ready")
-                self._news.wait(timeout=LOOK_S)
+                self._changed.wait(timeout=STOP_REQUEST_POLL_S)
 
-    def _take_back(self, replicas: list[Replica]) -> None:
+    def _stop_replicas(self, replicas: list[Replica]) -> None:
         parts = [part for each in replicas for part in each.request_stop()]
         ManagedSubprocess.stop_many(parts, timeout_s=self.program.grace)
         for each in replicas:
             each.finish()
 
     def _place_again(self, lost: Replica) -> tuple[PlacedReplica, PlacementGroup]:
-        """Another place for a replica whose node is gone."""
+        """Build a group for a replica whose node is gone."""
         return place_again(
             self.model,
             str(Name(self.server, lost.lease.term, lost.number)),
             wait_s=self._wait_s,
             detached=self.program.detached,
             progress=self._on_progress,
-            given_up=lambda: lost.stop_requested,
+            is_cancelled=lambda: lost.stop_requested,
         )
 
-    def _tell(self, event: Event) -> None:
+    def _on_replica_event(self, event: Event) -> None:
         try:
             self._on_event(event)
-        except Exception:  # the caller's own; the replica is looked after all the same
+        except Exception:  # of the caller's callback; the supervision continues
             LOG.exception("on_event failed for: %s", event)
-        with self._news:
+        with self._changed:
             self.events.append(event)
-            self._news.notify_all()
+            self._changed.notify_all()
 
 
 def _status(replica: Replica) -> ReplicaStatus:

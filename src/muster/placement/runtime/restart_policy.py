@@ -1,4 +1,4 @@
-"""What follows when a replica fails: another start after a pause, or the end. Pure."""
+"""When a failed replica is restarted, and when it is not. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Policy:
-    """How often a replica is started again, how soon, and how long a start may take."""
+    """How often and how soon a replica is restarted, and how long a start may take; times in seconds."""
 
     max_restarts: int = 3  # within `window`
     window: float = 600.0
-    backoff: float = 1.0  # the first pause; each further one within the window is twice as long
+    backoff: float = 1.0  # the first pause; each further one in the window is twice as long
     max_backoff: float = 60.0
     start_timeout: float = 1800.0  # large models load slowly
 
@@ -23,15 +23,15 @@ class Policy:
 
 
 class Budget:
-    """The restarts of one replica. Those longer ago than the window are forgotten."""
+    """The restart budget of one replica. Restarts before the window do not count."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.restarts = 0  # ever
+        self.restarts = 0  # in total
         self._recent: deque[float] = deque()
 
     def spend(self, now: float) -> float | None:
-        """The pause before the next start, which is thereby counted; None when the budget is used up.
+        """Count a restart and return the pause before it in seconds; None if the budget is used up.
 
         >>> budget = Budget(Policy(max_restarts=2, window=100))
         >>> [budget.spend(now) for now in (0, 1, 2, 200)]
