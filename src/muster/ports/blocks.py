@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from muster.ports.guards import CELL_SIZE, bind, hold_cells, hold_name, lease_name
-from muster.ports.ranges import BLOCKS_FROM, HostPorts, Zone, host_ports, split_at
+from muster.ports.ranges import BLOCKS_FROM, HostPorts, Zone, host_ports, split_runs
 
 BLOCK_SIZE = 1000  # a port for each of Ray's worker processes is in it
 LOCAL_BLOCK_SIZE = 100  # many virtual nodes share one machine, with few workers each
@@ -135,7 +135,7 @@ def _in_cells(ports: int) -> int:
 def candidates(seed: str, wanted: Sequence[int], host: HostPorts) -> Iterator[tuple[Zone, PortBlock]]:
     """Every block there may be: in the best zone of all sizes, in the others of the largest."""
     for zone in host.zones():
-        low, high = split_at(zone.runs, BLOCKS_FROM)
+        low, high = split_runs(zone.runs, BLOCKS_FROM)
         for size in wanted if zone.preferred else wanted[:1]:
             for runs in (high, low):
                 bases = [base for run in runs for base in _bases(run, size)]

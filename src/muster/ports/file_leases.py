@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from muster.ports.guards import bind, is_in_a_block
-from muster.ports.ranges import BLOCKS_FROM, LAST_PORT, host_ports, split_at
+from muster.ports.ranges import BLOCKS_FROM, LAST_PORT, host_ports, split_runs
 from muster.process.proctree import start_time
 
 UNBOUND_LEASE_S = 300.0  # enough to start a program that binds the port
@@ -66,7 +66,7 @@ def _candidates(first: int | None, last: int) -> Iterator[int]:
         yield from range(first, last + 1)
         return
     for zone in host_ports().zones():
-        for runs in reversed(split_at(zone.runs, BLOCKS_FROM)):
+        for runs in reversed(split_runs(zone.runs, BLOCKS_FROM)):
             ports = [port for run in runs for port in run if port <= last]
             start = random.randrange(len(ports)) if ports else 0
             yield from (port for port in ports[start:] + ports[:start] if not is_in_a_block(port))

@@ -1,15 +1,15 @@
 """Sockets that hold ports: a bound port, a name for a single port, and names for the cells of a block.
 
-A cell is CELL_SIZE ports that begin at a multiple of CELL_SIZE. An agent that leases a block of ports holds a name for
-each of its cells in the abstract namespace of Unix sockets. That namespace is shared by the same processes as the ports
-(one network namespace, all users), so blocks of different sizes never overlap, even before anything is bound in them.
+A cell is CELL_SIZE ports that begin at a multiple of CELL_SIZE. An agent that acquires a block of ports binds a name
+for each of its cells in the abstract namespace of Unix sockets. That has the same scope as the ports (one network
+namespace, all users), so blocks of different sizes never overlap even before their ports are bound.
 """
 
 from __future__ import annotations
 
 import socket
 
-CELL_SIZE = 25  # ports; so small that 176 of them are 7 cells, so large that Ray's 1000 are only 40 descriptors
+CELL_SIZE = 25  # ports: small enough that 1024-1199 has 7 cells, large enough that Ray's 1000 take 40 descriptors
 
 
 def bind(port: int, reuse: bool = False) -> socket.socket | None:

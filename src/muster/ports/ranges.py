@@ -1,8 +1,8 @@
-"""Which ports of this host to choose from, in order of preference.
+"""Zones of this host's ports in order of preference.
 
-A free port of the kernel's ephemeral range may be assigned to an outgoing connection at any time. On some systems that
-range begins at 9000, and NeMo-RL has a band below it for each of its parts. The zones are ordered by how safe their
-ports are; an allocator that has to fall back on a later zone warns about it.
+A free port of the kernel's ephemeral range may be given to an outgoing connection at any time. On some systems that
+range begins at 9000, and NeMo-RL has a band below it for each of its components. The zones are ordered by how safe
+their ports are; an allocator that falls back on a later one logs it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 FIRST_PORT, LAST_PORT = 1024, 65535  # lower ports are privileged
-USUAL_EPHEMERAL = (32768, 60999)  # Linux's default, used if /proc cannot be read
+DEFAULT_EPHEMERAL = (32768, 60999)  # Linux's default, for hosts where /proc has no value
 BLOCKS_FROM = 10000  # blocks and file leases prefer ports from here on, single ports of services those below
 
-# Taken from NeMo-RL's ray.sub and its documentation.
+# Ports that NeMo-RL uses, from its ray.sub and its documentation.
 RAY_SUB_WORKERS = range(2000, 3000)  # of the Ray that ray.sub starts; under Muster that Ray does not run
 NEMO_RL_BANDS = (
     range(1200, 2000),  # ray.sub's Ray daemons, etcd and NATS, master addresses
@@ -29,7 +29,7 @@ NEMO_RL_BANDS = (
 
 @dataclass(frozen=True)
 class Zone:
-    """Ports of one kind as contiguous runs; `where` completes "its ports lie ..." in warnings."""
+    """Ports of one kind as contiguous runs; `where` completes "its ports are ..."."""
 
     where: str
     runs: tuple[range, ...]
@@ -38,14 +38,14 @@ class Zone:
 
 @dataclass(frozen=True)
 class HostPorts:
-    """The kernel's port settings in this network namespace."""
+    """The kernel's settings for ports in this network namespace."""
 
-    ephemeral: tuple[int, int] = USUAL_EPHEMERAL
-    reserved: tuple[range, ...] = ()  # excluded from outgoing connections for some program
+    ephemeral: tuple[int, int] = DEFAULT_EPHEMERAL
+    reserved: tuple[range, ...] = ()  # never given to outgoing connections: promised to other programs
     first: int = FIRST_PORT
 
     def zones(self) -> list[Zone]:
-        """Return every port that may be bound, exactly once; the best zone comes first.
+        """Return every port that may be bound, once; the best zone first.
 
         >>> [(run[0], run[-1]) for run in HostPorts().zones()[0].runs]
         [(1024, 1199), (9000, 32767), (61000, 65535)]
@@ -80,12 +80,12 @@ def host_ports() -> HostPorts:
 
 
 def ephemeral_range() -> tuple[int, int]:
-    """Return the first and the last port that the kernel assigns to outgoing connections."""
+    """Return the first and the last port that the kernel gives to outgoing connections."""
     try:
         low, high = _sysctl("ip_local_port_range").split()
         return int(low), int(high)
     except ValueError:
-        return USUAL_EPHEMERAL
+        return DEFAULT_EPHEMERAL
 
 
 def _sysctl(name: str) -> str:
@@ -96,10 +96,10 @@ def _sysctl(name: str) -> str:
         return ""
 
 
-def split_at(runs: Iterable[range], at: int) -> tuple[list[range], list[range]]:
+def split_runs(runs: Iterable[range], at: int) -> tuple[list[range], list[range]]:
     """Return the runs below port `at`, and those from it on.
 
-    >>> split_at([range(1024, 1200), range(9000, 20000)], 10000)
+    >>> split_runs([range(1024, 1200), range(9000, 20000)], 10000)
     ([range(1024, 1200), range(9000, 10000)], [range(10000, 20000)])
     """
     runs = list(runs)

@@ -9,12 +9,15 @@ program that is none of ours may still be quicker; then the service does not com
 
 from __future__ import annotations
 
+import logging
 import socket
 import zlib
 from collections.abc import Container, Iterator
 
 from muster.ports.guards import bind, hold_name, is_in_a_block, lease_name
-from muster.ports.ranges import BLOCKS_FROM, HostPorts, Zone, host_ports, split_at
+from muster.ports.ranges import BLOCKS_FROM, HostPorts, Zone, host_ports, split_runs
+
+logger = logging.getLogger(__name__)
 
 
 class PortLease:
@@ -22,14 +25,7 @@ class PortLease:
 
     def __init__(self, number: int, pinned: bool, guard: socket.socket, held: socket.socket) -> None:
         self.number, self.pinned = number, pinned
-        self.zone: Zone | None = None  # where it was found; None of a pinned one
         self._guard, self._held = guard, held
-
-    def warning(self) -> str | None:
-        """Describe a port that is not in the best zone."""
-        if self.zone is None or self.zone.preferred:
-            return None
-        return f"port {self.number} for a service lies {self.zone.where}: no better one is free"
 
     def give(self) -> None:
         """To the service, which binds it next."""
@@ -59,7 +55,8 @@ def take(seed: str, pinned: int | None = None, avoid: Container[int] = ()) -> Po
             continue
         lease = _lease(number, pinned=False)
         if lease is not None:
-            lease.zone = zone
+            if not zone.preferred:
+                logger.warning("port %d for a service lies %s: no better one is free", number, zone.where)
             return lease
     raise OSError("no port of this host is free for a service")
 
@@ -67,7 +64,7 @@ def take(seed: str, pinned: int | None = None, avoid: Container[int] = ()) -> Po
 def candidates(seed: str, host: HostPorts) -> Iterator[tuple[Zone, int]]:
     """Every port there is, once; the best first."""
     for zone in host.zones():
-        for runs in split_at(zone.runs, BLOCKS_FROM):
+        for runs in split_runs(zone.runs, BLOCKS_FROM):
             ports = [port for run in runs for port in run]
             start = zlib.crc32(seed.encode()) % len(ports) if ports else 0
             yield from ((zone, port) for port in ports[start:] + ports[:start])

@@ -154,8 +154,6 @@ class ServiceInstance:
             number = self._leases[name].number
             self._leases[name].release()
             self._leases[name] = take(f"{self._directory}/{name}/{number}", None, self._context.avoid)
-            if warning := self._leases[name].warning():
-                logger.warning("%s", warning)
             self._report(ServiceState.STARTING, f"another program took port {number} ({name}); trying another port")
         return True
 

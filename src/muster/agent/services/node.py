@@ -87,8 +87,6 @@ class NodeServices:
                 leases[port] = take(
                     self._seed(service, port), None if number == AUTO else int(number), self._context.avoid
                 )
-                if warning := leases[port].warning():
-                    logger.warning("%s", warning)
         except OSError as error:
             for lease in leases.values():
                 lease.release()
