@@ -74,64 +74,22 @@ __all__ = [
 ]
 
 _MODULES = {
-    "runtime.bundles": (
-        "get_bundle_node_ip",
-        "get_free_port_in_bundle",
-    ),
-    "planning.cluster": (
-        "Cluster",
-        "Node",
-    ),
-    "errors": (
-        "OwnedElsewhere",
-        "PlacementError",
-        "SubprocessError",
-    ),
+    "errors": ("OwnedElsewhere", "PlacementError", "SubprocessError"),
+    "planning.cluster": ("Cluster", "Node"),
     "planning.flags": ("engine_kwargs_to_cli_flags",),
-    "runtime.groups": (
-        "GroupRequest",
-        "build_groups",
-        "build_pg",
-        "build_replica_pg",
-        "remove_named_pgs_with_prefix",
-    ),
+    "planning.planner": ("FREE", "TOTAL", "Outcome", "PlacedReplica", "Plan", "plan"),
+    "planning.request": ("PACK", "STRICT_PACK", "STRICT_SPREAD", "Model", "Shape"),
+    "planning.shape": ("ReplicaBundleSpec", "plan_replica_bundle_shape"),
+    "runtime.bundles": ("get_bundle_node_ip", "get_free_port_in_bundle"),
+    "runtime.groups": ("GroupRequest", "build_groups", "build_pg", "build_replica_pg", "remove_named_pgs_with_prefix"),
     "runtime.managed": ("ManagedSubprocess",),
-    "runtime.nodes": (
-        "check_total_gpu_capacity",
-        "discover_nodes",
-    ),
-    "planning.planner": (
-        "FREE",
-        "TOTAL",
-        "Outcome",
-        "PlacedReplica",
-        "Plan",
-        "plan",
-    ),
+    "runtime.nodes": ("check_total_gpu_capacity", "discover_nodes"),
+    "runtime.orphans": ("reacquire_detached_actor_handles", "sweep_orphan_actors_by_prefix"),
     "runtime.probe": ("Probe",),
     "runtime.replica": ("Event",),
-    "runtime.replicas": (
-        "Endpoint",
-        "ReplicaStatus",
-        "Replicas",
-    ),
-    "planning.request": (
-        "PACK",
-        "STRICT_PACK",
-        "STRICT_SPREAD",
-        "Model",
-        "Shape",
-    ),
-    "planning.shape": (
-        "ReplicaBundleSpec",
-        "plan_replica_bundle_shape",
-    ),
-    "runtime.shutdown": ("graceful_stop_actors",),
+    "runtime.replicas": ("Endpoint", "ReplicaStatus", "Replicas"),
     "runtime.restart_policy": ("Policy",),
-    "runtime.orphans": (
-        "reacquire_detached_actor_handles",
-        "sweep_orphan_actors_by_prefix",
-    ),
+    "runtime.shutdown": ("graceful_stop_actors",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
