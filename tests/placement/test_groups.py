@@ -1,4 +1,4 @@
-"""Placement groups on real Ray: built together or not at all, and told why not."""
+"""Placement groups on real Ray: all or none are built, and failures are explained."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from muster.placement.runtime.nodes import check_total_gpu_capacity, discover_no
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
 
-def test_the_survey_tells_what_nodes_have_and_what_is_free(group: Any, head: Node, worker: Node) -> None:
+def test_discovery_finds_total_and_free_resources_of_nodes(group: Any, head: Node, worker: Node) -> None:
     def taken() -> bool:
         return [node.available.get("GPU", 0) for node in discover_nodes().nodes if not node.head] == [2]
 
@@ -50,12 +50,12 @@ def test_a_selector_means_to_the_planner_what_it_means_to_ray(wanted: str) -> No
     groups.remove_groups([made])
 
 
-def test_a_label_that_no_node_has_is_fitted_by_its_negation_alone(head: Node) -> None:
+def test_a_label_that_no_node_has_matches_only_its_negation(head: Node) -> None:
     (made,) = groups.build_groups([groups.GroupRequest("unset", [{"CPU": 1}], "PACK", [{"nothing": "!x"}])])
     groups.remove_groups([made])
 
 
-def test_what_can_never_be_fails_at_once_and_names_what_each_node_lacks() -> None:
+def test_a_group_that_can_never_fit_fails_at_once_and_names_what_each_node_lacks() -> None:
     started = time.monotonic()
     with pytest.raises(PlacementError) as caught:
         groups.build_pg([{"CPU": 1, "GPU": 5}], "STRICT_PACK", name="too-large", ready_timeout_s=120)
@@ -66,7 +66,7 @@ def test_what_can_never_be_fails_at_once_and_names_what_each_node_lacks() -> Non
     assert not groups.find_groups(lambda name: name == "too-large")
 
 
-def test_of_several_groups_all_or_none_are_built_and_busy_is_told_with_the_reason() -> None:
+def test_of_several_groups_all_or_none_are_built_and_a_busy_cluster_is_explained() -> None:
     told: list[str] = []
     wanted = [groups.GroupRequest(f"all-{n}", [{"CPU": 1, "GPU": 2}], "STRICT_PACK") for n in range(3)]
     made = groups.build_groups(wanted, timeout_s=60, progress=told.append)
@@ -99,7 +99,7 @@ def test_a_sweep_of_groups_by_prefix_removes_what_matches_and_nothing_else() -> 
     groups.remove_groups(made)
 
 
-def test_a_bundle_tells_its_address_and_gives_every_port_once(group: Any, worker: Node) -> None:
+def test_a_bundle_has_an_address_and_leases_every_port_once(group: Any, worker: Node) -> None:
     assert bundles.get_bundle_node_ip(group, 1).count(".") == 3
     assert bundles.get_bundle_node_id(group, 1) == worker.id
     given = [bundles.get_free_port_in_bundle(group, 1, 30500) for _ in range(2)]
@@ -116,7 +116,7 @@ def test_a_replica_is_shaped_for_this_cluster_and_built(monkeypatch: pytest.Monk
     groups.remove_groups([made])
 
 
-def test_capacity_says_which_it_means_and_honours_the_heads_exclusion(group: Any) -> None:
+def test_capacity_is_free_or_total_and_may_exclude_the_head(group: Any) -> None:
     check_total_gpu_capacity(6)
     with pytest.raises(RuntimeError, match="7 GPUs are required; 2 nodes have 6 total"):
         check_total_gpu_capacity(7)

@@ -103,7 +103,7 @@ def test_thirty_two_that_ignore_term_take_one_grace_and_one_that_is_dead_already
     eventually("all to be gone", marked.gone)
 
 
-def test_a_stop_that_hangs_is_forced_and_what_cannot_be_asked_is_named(
+def test_a_stop_that_hangs_is_forced_and_unreachable_actors_are_named(
     group: Any, marked: Marked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forced = tmp_path / "forced"
@@ -135,7 +135,7 @@ def test_a_killed_actor_makes_the_wait_resolve_and_takes_the_program_along(group
     eventually("all to be gone", marked.gone)
 
 
-def test_what_a_program_leaves_behind_when_it_ends_is_ended_too(group: Any, marked: Marked) -> None:
+def test_processes_that_a_program_leaves_behind_are_killed(group: Any, marked: Marked) -> None:
     process = ManagedSubprocess.spawn(
         "leaves",
         group,

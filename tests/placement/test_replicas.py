@@ -97,7 +97,7 @@ def test_a_failed_start_takes_all_replicas_back_and_shows_exit_code_and_last_lin
         Replicas("fails", SMALL, command=["/no/such/program"], **QUICK).start()  # the name is free again
 
 
-def test_one_that_does_not_become_ready_in_time_says_what_came_instead(marked: Marked) -> None:
+def test_a_replica_that_is_not_ready_in_time_reports_why_its_probe_failed(marked: Marked) -> None:
     with pytest.raises(SubprocessError, match=r"is not ready after 1 s: .*:\d+: Connect call failed"):
         serving("slow", marked, source="import time; time.sleep(1000)", policy=Policy(start_timeout=1)).start()
     assert marked.alive() == [] and of_server("slow") == []
@@ -149,7 +149,7 @@ def test_a_name_belongs_to_one_live_owner_until_it_is_taken_over(marked: Marked)
         assert third.endpoints()
 
 
-def test_of_many_who_claim_a_name_at_once_one_gets_it() -> None:
+def test_of_many_concurrent_claims_of_a_name_one_succeeds() -> None:
     def claim(_: int) -> NameLease | None:
         try:
             return NameLease.acquire("contended")
@@ -176,7 +176,7 @@ def test_whether_an_owner_lives_is_asked_of_its_node(worker: Node) -> None:
     assert is_alive(replace(there, node="f" * 56)) is False  # a node that is not there
 
 
-def test_busy_waits_and_tells_so_until_there_is_room(marked: Marked) -> None:
+def test_a_request_waits_for_room_and_reports_progress(marked: Marked) -> None:
     told: list[str] = []
     held = groups.build_pg([{"CPU": 1, "GPU": 4}], "STRICT_PACK", name="held")
 
@@ -194,7 +194,7 @@ def test_busy_waits_and_tells_so_until_there_is_room(marked: Marked) -> None:
     )
 
 
-def test_what_can_never_be_is_refused_at_once_with_the_plan(marked: Marked) -> None:
+def test_a_request_that_can_never_fit_is_refused_at_once_with_the_plan(marked: Marked) -> None:
     with pytest.raises(PlacementError, match=r"lacks 1 GPU .4 GPU left of 4 GPU."):
         serving("never", marked, Model("m", tp=5)).start()
     assert of_server("never") == []

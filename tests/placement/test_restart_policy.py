@@ -19,7 +19,7 @@ def test_pauses_double_up_to_their_most_and_end_with_the_budget() -> None:
     assert budget.restarts == 5
 
 
-def test_what_is_longer_ago_than_the_window_is_forgotten() -> None:
+def test_restarts_before_the_window_do_not_count() -> None:
     budget = Budget(Policy(max_restarts=1, window=10))
     assert [budget.spend(now) for now in (0, 9, 10, 11, 20)] == [1.0, None, 1.0, None, 1.0]
 

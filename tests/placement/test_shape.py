@@ -45,7 +45,7 @@ def test_a_larger_one_is_split_evenly_over_the_fewest_nodes(
         (1, nodes(0), "No GPU nodes: none of the cluster's 1 nodes"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_own_words(size: int, topology: list[dict[str, Any]], message: str) -> None:
+def test_an_impossible_size_is_refused_with_the_reason(size: int, topology: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(RuntimeError, match=message):
         plan_replica_bundle_shape(size, _topology=topology)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.ports import blocks as ports
@@ -63,6 +63,7 @@ def touches(block: PortBlock, low: int, high: int) -> bool:
     return block.base <= high and block.guard >= low
 
 
+@settings(deadline=None)
 @given(seed=st.text(), size=SIZES, ephemeral=RANGES, reserved=RESERVED)
 def test_candidates_come_from_the_safest_ports_first_and_each_once(
     seed: str, size: int, ephemeral: tuple[int, int], reserved: list[tuple[int, int]]
@@ -79,12 +80,6 @@ def test_candidates_come_from_the_safest_ports_first_and_each_once(
         if zone.preferred:
             assert not touches(block, *ephemeral)
             assert not [band for band in (*NEMO_RL_BANDS, *kept) if touches(block, band[0], band[-1])]
-
-
-@given(ephemeral=RANGES)
-def test_the_zones_are_all_ports_that_anybody_may_bind_and_have_none_in_common(ephemeral: tuple[int, int]) -> None:
-    ports = [port for zone in HostPorts(ephemeral, (range(2500, 2600),)).zones() for run in zone.runs for port in run]
-    assert sorted(ports) == list(range(1024, 65536))
 
 
 def test_where_the_full_size_does_not_fit_a_smaller_block_comes_before_worse_ports() -> None:
@@ -135,7 +130,7 @@ def test_pinned_blocks_that_follow_each_other_need_not_begin_at_a_cell() -> None
     second.release()
 
 
-def test_only_a_block_from_a_worse_zone_is_told_of() -> None:
+def test_only_a_block_from_a_worse_zone_has_a_warning() -> None:
     best = take_block("seed", SIZE)
     best.release()
     assert best.warning() is None

@@ -1,4 +1,4 @@
-"""Ports: what is given to one is given to nobody else while it is theirs."""
+"""Ports that are recorded in a file: none is leased twice at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from muster.ports import file_leases as ports
 from muster.ports.ranges import ephemeral_range
 
-# Fifty processes that wait for one pipe to be closed, ask, and tell.
+# Fifty processes that wait for one pipe to be closed, lease a port, and print it.
 FIFTY = """
 import os, sys
 from pathlib import Path
@@ -30,14 +30,14 @@ for _ in range(50): os.wait()
 """
 
 
-def test_fifty_who_ask_at_once_get_fifty_ports(tmp_path: Path) -> None:
+def test_fifty_concurrent_processes_get_fifty_ports(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FIFTY, str(tmp_path)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=100)
     given = [int(line) for line in done.stdout.split()]
     assert len(given) == len(set(given)) == 50 and min(given) >= 30000
 
 
-def test_a_port_that_somebody_listens_on_is_not_given(tmp_path: Path) -> None:
+def test_a_port_with_a_listener_is_not_leased(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert ports.lease_port(port, directory=tmp_path) != port
@@ -45,7 +45,7 @@ def test_a_port_that_somebody_listens_on_is_not_given(tmp_path: Path) -> None:
             ports.lease_port(port, last=port, directory=tmp_path)
 
 
-def test_a_port_is_its_holders_until_the_holder_is_gone(tmp_path: Path) -> None:
+def test_a_port_is_leased_until_its_holder_is_gone(tmp_path: Path) -> None:
     first = ports.lease_port(30100, directory=tmp_path)
     ports.release_port(first, directory=tmp_path)
     with subprocess.Popen(["sleep", "1000"]) as holder:
@@ -55,7 +55,7 @@ def test_a_port_is_its_holders_until_the_holder_is_gone(tmp_path: Path) -> None:
     assert ports.lease_port(first, directory=tmp_path) == first
 
 
-def test_without_a_holder_it_is_held_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_holder_a_port_is_leased_for_a_limited_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = ports.lease_port(30200, directory=tmp_path)
     assert ports.lease_port(first, directory=tmp_path) != first
     monkeypatch.setattr(ports, "UNBOUND_LEASE_S", -1.0)
@@ -63,7 +63,7 @@ def test_without_a_holder_it_is_held_for_a_while(tmp_path: Path, monkeypatch: py
     assert ports.lease_port(other, directory=tmp_path) == other
 
 
-def test_a_port_from_anywhere_lies_outside_the_ephemeral_range(tmp_path: Path) -> None:
+def test_a_port_without_a_first_one_is_outside_the_ephemeral_range(tmp_path: Path) -> None:
     low, high = ephemeral_range()
     assert not low <= ports.lease_port(directory=tmp_path) <= high
 
@@ -75,7 +75,7 @@ def test_a_line_that_was_cut_short_does_not_matter(tmp_path: Path) -> None:
     assert ports.lease_port(first, directory=tmp_path) != first
 
 
-def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("only root can make a directory somebody else's")
     os.chown(tmp_path, 12345, 12345)
@@ -84,7 +84,7 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["{}}", "[1]", '{"port": 4', '{"a": 1}', "\x00", '{"port": "x", "until": "y"}'])
-def test_a_broken_lease_is_skipped_and_the_others_stand(tmp_path: Path, line: str) -> None:
+def test_a_broken_lease_is_skipped_and_the_others_remain(tmp_path: Path, line: str) -> None:
     first = ports.lease_port(directory=tmp_path)
     with (tmp_path / "leases.jsonl").open("a") as file:
         file.write(line + "\n")

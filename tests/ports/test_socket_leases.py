@@ -11,7 +11,7 @@ from muster.ports.blocks import take_block
 from muster.ports.ranges import NEMO_RL_BANDS, HostPorts
 
 
-def test_nobody_else_gets_a_leased_port_before_or_after_the_service_has_it() -> None:
+def test_a_leased_port_is_not_leased_again_before_or_after_the_service_binds_it() -> None:
     first = socket_leases.take("seed")
     second = socket_leases.take("seed")
     first.give()
@@ -25,7 +25,7 @@ def test_nobody_else_gets_a_leased_port_before_or_after_the_service_has_it() -> 
     again.release()
 
 
-def test_a_port_is_taken_when_somebody_listens_there() -> None:
+def test_a_port_with_a_listener_is_taken() -> None:
     lease = socket_leases.take("seed")
     lease.give()
     assert not lease.taken()

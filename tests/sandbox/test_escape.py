@@ -118,7 +118,7 @@ int main(void) {
 
 
 @pytest.mark.skipif(not HAS_GCC, reason="no C compiler")
-def test_a_static_program_reaches_nobody_either(box: Served, listener: tuple[int, list[str]]) -> None:
+def test_a_static_program_cannot_connect_either(box: Served, listener: tuple[int, list[str]]) -> None:
     port, reached = listener
     code = f"cat > p.c <<'E'\n{STATIC.replace('PORT', str(port))}\nE\ngcc -static -o p p.c && ./p && echo ran"
     assert box.out(code, "shell", timeout=60) == "ran\n"
@@ -206,7 +206,7 @@ for pattern in {patterns!r}:
     box.ask("DELETE", f"/sessions/{session}")
 
 
-def test_links_in_the_scratch_leader_nowhere_and_harm_nobody(box: Served) -> None:
+def test_links_in_the_scratch_lead_nowhere_and_do_no_harm(box: Served) -> None:
     target = box.place / "precious"
     target.mkdir(exist_ok=True)
     os.chmod(target, 0o777)
@@ -234,7 +234,7 @@ for name in os.listdir("."):
     assert (target / "f").read_text() == "kept"
 
 
-def test_what_a_program_left_is_not_there_for_the_next(box: Served) -> None:
+def test_the_next_program_does_not_see_files_of_the_last(box: Served) -> None:
     for _ in range(6):
         code = """
 import os
@@ -341,7 +341,7 @@ def test_programs_have_no_capabilities(strong: Served) -> None:
     assert strong.out(code) == "['', '', '', '', '']\n"
 
 
-def test_a_root_service_runs_programs_as_somebody_else(box: Served) -> None:
+def test_a_root_service_runs_programs_as_another_user(box: Served) -> None:
     assert os.getuid() != 0 or box.out("import os; print(os.getuid())") != "0\n"
     code = "import os\ntry:\n    os.setuid(0)\n    print('root')\nexcept OSError:\n    print('no')"
     assert box.out(code) == "no\n"
@@ -407,7 +407,7 @@ print(found, looked > 1 << 20)
     assert box.out(code) == "set() True\n"
 
 
-def test_what_is_reported_is_what_is_in_force(box: Served) -> None:
+def test_the_reported_mechanisms_are_in_force(box: Served) -> None:
     isolation = box.ask("GET", "/health")["isolation"]
     assert {"seccomp", "no_new_privs", "rlimits"} <= set(isolation["mechanisms"])
     assert (isolation["level"] == "full") == ("net namespace" in isolation["mechanisms"])

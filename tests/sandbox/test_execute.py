@@ -27,7 +27,7 @@ def test_an_exception_is_a_traceback_on_stderr_and_still_completed(box: Served) 
     }
 
 
-def test_a_syntax_error_is_told_as_python_tells_it(box: Served) -> None:
+def test_a_syntax_error_is_reported_as_by_python(box: Served) -> None:
     answer = box.execute("x = )")
     assert answer == {
         "process_status": "completed",

@@ -174,7 +174,7 @@ open(os.environ["TMPDIR"] + "/left", "w").close()
 
 
 @pytest.mark.parametrize("level", FULL)
-def test_of_the_host_s_tmp_a_program_sees_the_way_to_what_it_is_shown_and_no_more(
+def test_of_the_host_s_tmp_a_program_sees_only_the_paths_of_read_only_files(
     own: Callable[..., Served], level: str, below_tmp: Path
 ) -> None:
     (below_tmp / "env" / "lib").mkdir(parents=True)
@@ -198,7 +198,7 @@ def test_of_the_host_s_tmp_a_program_sees_the_way_to_what_it_is_shown_and_no_mor
 
 
 @pytest.mark.parametrize("level", FULL)
-def test_what_is_shown_does_not_count_as_written(own: Callable[..., Served], level: str, below_tmp: Path) -> None:
+def test_read_only_files_do_not_count_as_written(own: Callable[..., Served], level: str, below_tmp: Path) -> None:
     (below_tmp / "large").write_bytes(os.urandom(4 << 20))
     box = own(level, read_only=[str(below_tmp)], scratch_mb=1)
     answer = box.execute("import time; time.sleep(2)", headers={"X-Workspace-ID": "w"}, report=True)

@@ -133,7 +133,7 @@ def test_a_batch_streams_results_as_they_end(strong: Served) -> None:
     assert "no sessions" in by_index[23]["error"]
 
 
-def test_a_batch_that_nobody_reads_any_more_is_ended(strong: Served) -> None:
+def test_a_batch_without_a_reader_is_stopped(strong: Served) -> None:
     requests = [{"generated_code": "import time; time.sleep(600)", "timeout": 900}] * 50
     connection = http.client.HTTPConnection("127.0.0.1", strong.port, timeout=90)
     connection.request("POST", "/batch", json.dumps({"requests": requests}), {"Content-Type": "application/json"})

@@ -1,4 +1,4 @@
-"""Programs that take too much: each fails alone, for a reason that is told, and nothing of it is left."""
+"""Programs that exceed a limit: each fails with a reason, affects no other program, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_background_child_that_holds_stdout_does_not_delay_the_answer(box: Ser
     assert time.monotonic() - started < 30
 
 
-def test_a_program_that_needs_too_much_memory_is_told_so(box: Served) -> None:
+def test_a_program_that_needs_too_much_memory_gets_a_memory_error(box: Served) -> None:
     answer = box.execute("x = bytearray(2 << 30)")
     assert answer["stderr"].splitlines()[-1] == "MemoryError"
     assert box.out("print('fine')") == "fine\n"

@@ -1,4 +1,4 @@
-"""What a lost worker leaves with the supervisor is ended, and nothing else there."""
+"""Processes that a lost worker left with the supervisor are killed, and no others."""
 
 from __future__ import annotations
 

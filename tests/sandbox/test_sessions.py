@@ -215,7 +215,7 @@ def test_sessions_are_listed(strong: Served) -> None:
     assert listed["sessions"][session]["alive"] is True
 
 
-def test_a_session_left_alone_too_long_is_evicted(own: Callable[..., Served]) -> None:
+def test_an_idle_session_is_evicted(own: Callable[..., Served]) -> None:
     served = own(session_idle_s=0.5)
     served.cell("x = 1", "a")
     wait_for("the eviction", lambda: not served.ask("GET", "/sessions")["sessions"])
@@ -236,7 +236,7 @@ def test_sessions_that_take_too_much_memory_together_lose_the_oldest(own: Callab
     wait_for("the eviction", lambda: set(served.ask("GET", "/sessions")["sessions"]) == {"b"})
 
 
-def test_a_session_that_needs_too_much_memory_fails_alone(box: Served) -> None:
+def test_a_session_that_needs_too_much_memory_does_not_affect_others(box: Served) -> None:
     other, session = box.new_session(), box.new_session()
     box.cell("x = 1", other)
     answer = box.cell("y = bytearray(2 << 30)", session)

@@ -1,4 +1,4 @@
-"""What a worker compares before each fork: every change of it is noticed, one by one."""
+"""The state that a worker compares before each fork: every change is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sandbox travels to nodes that have nothing but Python 3.9: it imports the standard library alone."""
+"""The sandbox travels to nodes that have nothing but Python 3.9: it imports only the standard library."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_allowed(name: str, path: Path) -> bool:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_is_valid_on_python_3_9_and_imports_the_standard_library_alone(path: Path) -> None:
+def test_a_module_is_valid_on_python_3_9_and_imports_only_the_standard_library(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source, feature_version=(3, 9))
     assert [name for name in imports(tree) if not is_allowed(name, path)] == []
@@ -45,11 +45,11 @@ def test_a_module_is_valid_on_python_3_9_and_imports_the_standard_library_alone(
         assert "from __future__ import annotations\n" in source
 
 
-def test_everything_that_runs_inside_is_sent_there() -> None:
+def test_all_modules_of_the_jail_are_sent_to_it() -> None:
     assert {path.stem for path in (ROOT / "sandbox" / "jail").glob("*.py")} - {"__init__"} == set(JAIL_MODULES)
 
 
-def test_what_runs_inside_imports_nothing_that_is_not_sent() -> None:
+def test_the_jail_imports_only_modules_that_are_sent_to_it() -> None:
     sent = {*PROCESS_MODULES, "muster.sandbox.jail", *(f"muster.sandbox.jail.{name}" for name in JAIL_MODULES)}
     for path in (ROOT / "sandbox" / "jail").glob("*.py"):
         assert [n for n in imports(ast.parse(path.read_text())) if n.startswith("muster") and n not in sent] == []

@@ -1,4 +1,4 @@
-"""Plans: what goes where, and what is said when there is no place."""
+"""Plans: where replicas go, and the explanation if they do not fit."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_labels_must_fit() -> None:
     assert "a100: label gpu is 'a100', not in(h100,b200)" in refused
 
 
-def test_taken_resources_make_it_busy_and_the_plan_says_which_it_looked_at() -> None:
+def test_taken_resources_make_a_plan_busy_and_the_plan_names_the_resources_it_used() -> None:
     busy = Cluster([Node("n0", {"CPU": 8, "GPU": 8}, {"CPU": 8, "GPU": 3})])
     made = plan(busy, [Model("m", tp=4)])
     assert made.outcome is Outcome.BUSY
@@ -112,7 +112,7 @@ def test_taken_resources_make_it_busy_and_the_plan_says_which_it_looked_at() -> 
     assert "total resources" in plan(busy, [Model("m", tp=4)], against=TOTAL).explain()
 
 
-def test_what_is_missing_is_named_node_by_node() -> None:
+def test_missing_resources_are_named_node_by_node() -> None:
     nodes = [Node("n0", {"CPU": 8, "GPU": 4}), Node("n1", {"CPU": 1, "GPU": 8}), Node("n2", {"CPU": 8})]
     words = plan(
         Cluster(nodes),
@@ -128,17 +128,17 @@ def test_what_is_missing_is_named_node_by_node() -> None:
     assert "n2: lacks 8 GPU (0 GPU left of 0 GPU)" in words
 
 
-def test_nodes_that_are_alike_are_told_together() -> None:
+def test_nodes_that_lack_the_same_share_a_line() -> None:
     words = plan(cluster(*[4] * 100), [Model("m", tp=8, strategy=STRICT_PACK, bundles=1)]).explain()
     assert "n0, n1, n2, n3, n4 and 95 more: lacks 4 GPU (4 GPU left of 4 GPU)" in words
 
 
-def test_nodes_of_one_name_are_told_apart() -> None:
+def test_nodes_with_the_same_name_are_shown_with_their_ids() -> None:
     nodes = [Node(f"{number}" * 40, {"CPU": 1}, name="host") for number in range(2)]
     assert "0 on host (00000000)" in plan(Cluster(nodes), [Model("m", gpus_per_rank=0)]).explain()
 
 
-def test_together_more_than_there_is_of_something_is_said_in_one_line() -> None:
+def test_a_resource_that_all_models_together_exceed_is_named_in_one_line() -> None:
     words = plan(cluster(4, 4), [Model("a", replicas=3, tp=2), Model("b", replicas=2, tp=2)]).explain()
     assert "all together they need 10 GPU; the nodes have 8 GPU free" in words
 

@@ -1,4 +1,4 @@
-"""Who may run now: slots, a bounded queue, deadlines, classes."""
+"""Admission control: slots, a bounded queue, deadlines, classes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_a_cancelled_wait_takes_no_slot_along() -> None:
     assert crowd.admission.running == 0
 
 
-async def test_a_slot_given_to_somebody_who_leaves_in_that_moment_is_given_on() -> None:
+async def test_a_slot_for_a_waiter_that_is_cancelled_at_the_same_time_goes_to_the_next() -> None:
     crowd = Crowd(Admission(1, 10, 60))
     await crowd.come("running", PROGRAM)
     await crowd.come("leaves", PROGRAM)
@@ -108,7 +108,7 @@ async def test_a_slot_given_to_somebody_who_leaves_in_that_moment_is_given_on() 
     assert crowd.admission.running == 0
 
 
-async def test_closing_tells_those_who_wait_and_those_who_come() -> None:
+async def test_closing_refuses_waiting_and_new_requests() -> None:
     crowd = Crowd(Admission(1, 10, 60))
     await crowd.come("running", PROGRAM)
     await crowd.come("waiting", BATCH)
