@@ -22,7 +22,7 @@ from typing import Any
 from interrupts import INTERRUPTED, leave_on_signals
 from light_agents import LightAgents, Traffic, leader_process
 from report import Goal, goals_table, machine, save, table
-from tests.sim.large import Large, simulate
+from tests.sim.large import LargeRun, simulate
 
 from muster.lifecycle.events import Arrived
 from muster.lifecycle.state_machine import RunConfig, RunStateMachine
@@ -82,7 +82,7 @@ def _ask(leader: Any) -> dict[str, float]:
 
 
 def simulated(nodes: int) -> dict[str, Any]:
-    figures = simulate(Large(nodes - 100, 100, losses=0, seed=7, leader_losses=0, seconds=60.0))
+    figures = simulate(LargeRun(nodes - 100, 100, losses=0, seed=7, leader_losses=0, seconds=60.0))
     figures["lead_cpu_to_close_s"] = figures.pop("rounds")[0]["lead_cpu_s"]
     return figures
 

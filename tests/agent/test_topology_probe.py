@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.agent.topology_probe import location_from_greeting, node_location
-from muster.lifecycle.topology import NOWHERE, NodeLocation
+from muster.lifecycle.topology import UNKNOWN_LOCATION, NodeLocation
 
 TREE = "spine1.leaf3.n17"
 
@@ -13,8 +13,8 @@ TREE = "spine1.leaf3.n17"
 @pytest.mark.parametrize(
     ("env", "nvlink", "place"),
     [
-        ({}, None, NOWHERE),
-        ({"SLURM_TOPOLOGY_ADDR": "n17"}, None, NOWHERE),
+        ({}, None, UNKNOWN_LOCATION),
+        ({"SLURM_TOPOLOGY_ADDR": "n17"}, None, UNKNOWN_LOCATION),
         ({"SLURM_TOPOLOGY_ADDR": TREE}, None, NodeLocation("spine1.leaf3", TREE)),
         ({"SLURM_TOPOLOGY_ADDR": TREE}, "0a1b", NodeLocation("0a1b", TREE)),
         ({"SLURM_TOPOLOGY_ADDR": TREE, "MUSTER_DOMAIN": "rack7"}, "0a1b", NodeLocation("rack7", TREE)),
@@ -30,5 +30,5 @@ def test_ours_wins_over_nvlink_and_nvlink_over_slurm(
 
 
 def test_a_greeting_without_a_place_is_from_nowhere() -> None:
-    assert location_from_greeting({"rank": 3}) == NOWHERE
+    assert location_from_greeting({"rank": 3}) == UNKNOWN_LOCATION
     assert location_from_greeting({"domain": "a", "topology": "a.b"}) == NodeLocation("a", "a.b")

@@ -1,13 +1,13 @@
-"""A member without a leader: what it waits for, whom it joins, when it claims; and when a claim has won."""
+"""A member without a leader: when it waits, joins or claims; and when a candidate has won."""
 
 from __future__ import annotations
 
 import pytest
 
 from muster.election.campaign import (
-    ELECT_S,
-    GIVE_UP_S,
-    TURN_S,
+    CLAIM_STAGGER_S,
+    ELECTION_TIMEOUT_S,
+    LEADER_SEARCH_TIMEOUT_S,
     Campaign,
     Claim,
     Election,
@@ -15,76 +15,76 @@ from muster.election.campaign import (
     Leave,
     Wait,
 )
-from muster.election.membership import FENCE_S, VERSIONS, Membership
+from muster.election.membership import FENCE_S, VERSIONS_PER_TERM, Membership
 from muster.election.quorum_lease import QuorumLease
 
 ROSTER = frozenset(range(5))
 MEMBERSHIP = Membership(0, 0, 2, 7, ROSTER, frozenset({9}))
 
 
-def orphan(rank: int, last_answer: float | None = None, membership: Membership = MEMBERSHIP) -> Election:
-    """It lost its leader at 100."""
+def leaderless(rank: int, last_answer: float | None = None, membership: Membership = MEMBERSHIP) -> Election:
+    """Return the election of a member that lost its leader at 100."""
     return Election(rank, membership, 100.0, last_answer)
 
 
 # -- a member ---------------------------------------------------------------------------------------------------
 
 
-def test_a_member_waits_until_its_leader_is_fenced_whoever_claims() -> None:
-    member = orphan(1, last_answer=99.0)
+def test_a_member_waits_until_its_leader_is_fenced_whatever_is_claimed() -> None:
+    member = leaderless(1, last_answer=99.0)
     assert member.decide(99.0 + FENCE_S - 0.01, True, {1: 2}) == Wait()
     assert member.decide(99.0 + FENCE_S, True, {1: 2}) == Join(1)
 
 
-def test_a_member_that_owes_its_leader_nothing_need_not_wait() -> None:
-    assert orphan(1).decide(100.0, True, {1: 2}) == Join(1)
+def test_a_member_that_was_released_by_its_leader_need_not_wait() -> None:
+    assert leaderless(1).decide(100.0, True, {1: 2}) == Join(1)
 
 
-def test_a_member_joins_nobody_before_its_node_is_clean() -> None:
-    assert orphan(1).decide(100.0, False, {1: 2}) == Wait()
+def test_a_member_joins_no_candidate_before_its_node_is_clean() -> None:
+    assert leaderless(1).decide(100.0, False, {1: 2}) == Wait()
 
 
 def test_members_claim_in_the_order_of_their_numbers_the_lost_leader_last() -> None:
-    assert orphan(1).decide(100.0, True, {}) == Claim(1)
-    assert orphan(3).decide(100.0 + 2 * TURN_S - 0.01, True, {}) == Wait()
-    assert orphan(3).decide(100.0 + 2 * TURN_S, True, {}) == Claim(1)
-    assert orphan(0).decide(100.0 + 4 * TURN_S - 0.01, True, {}) == Wait()
+    assert leaderless(1).decide(100.0, True, {}) == Claim(1)
+    assert leaderless(3).decide(100.0 + 2 * CLAIM_STAGGER_S - 0.01, True, {}) == Wait()
+    assert leaderless(3).decide(100.0 + 2 * CLAIM_STAGGER_S, True, {}) == Claim(1)
+    assert leaderless(0).decide(100.0 + 4 * CLAIM_STAGGER_S - 0.01, True, {}) == Wait()
 
 
 def test_a_member_that_is_not_on_the_roster_does_not_claim() -> None:
-    assert orphan(7).decide(100.0 + GIVE_UP_S - 1, True, {}) == Wait()
+    assert leaderless(7).decide(100.0 + LEADER_SEARCH_TIMEOUT_S - 1, True, {}) == Wait()
 
 
-def test_a_candidate_that_came_to_nothing_is_not_joined_again_and_comes_last() -> None:
-    member = orphan(2)
+def test_a_failed_candidate_is_not_joined_again_and_comes_last() -> None:
+    member = leaderless(2)
     member.candidate_failed(1, 1, 110.0, None)
     assert member.decide(110.0, True, {1: 1}) == Claim(2)
 
 
 def test_a_candidate_that_may_have_won_is_fenced_as_a_leader_is() -> None:
-    member = orphan(2)
+    member = leaderless(2)
     member.candidate_failed(1, 1, 110.0, 109.0)
     assert member.decide(109.0 + FENCE_S - 0.01, True, {2: 3}) == Wait()
     assert member.decide(109.0 + FENCE_S, True, {2: 3}) == Join(2)
 
 
 def test_of_several_claims_the_newest_is_joined() -> None:
-    assert orphan(1).decide(100.0, True, {1: 2, 3: 4, 2: 3}) == Join(3)
+    assert leaderless(1).decide(100.0, True, {1: 2, 3: 4, 2: 3}) == Join(3)
 
 
 def test_the_claim_of_an_excluded_node_is_passed_over_and_its_term_is_not_taken_again() -> None:
-    assert orphan(1).decide(100.0, True, {4: 9}) == Claim(5)
-    assert orphan(1).decide(100.0, True, {4: 9, 3: 2}) == Join(3)
+    assert leaderless(1).decide(100.0, True, {4: 9}) == Claim(5)
+    assert leaderless(1).decide(100.0, True, {4: 9, 3: 2}) == Join(3)
 
 
-def test_a_member_leaves_when_nobody_has_got_a_majority_for_long() -> None:
-    member = orphan(1)
-    assert member.decide(100.0 + GIVE_UP_S, True, {1: 3}) == Join(1)
-    assert member.decide(100.0 + GIVE_UP_S, True, {}) == Leave()
+def test_a_member_leaves_when_no_candidate_got_a_majority_for_long() -> None:
+    member = leaderless(1)
+    assert member.decide(100.0 + LEADER_SEARCH_TIMEOUT_S, True, {1: 3}) == Join(1)
+    assert member.decide(100.0 + LEADER_SEARCH_TIMEOUT_S, True, {}) == Leave()
 
 
 def test_there_is_time_for_several_candidates_before_members_leave() -> None:
-    assert GIVE_UP_S >= 3 * ELECT_S
+    assert LEADER_SEARCH_TIMEOUT_S >= 3 * ELECTION_TIMEOUT_S
 
 
 # -- a candidate ------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_there_is_time_for_several_candidates_before_members_leave() -> None:
 
 def joined(candidacy: Campaign, *ranks: int, membership: Membership = MEMBERSHIP) -> Campaign:
     for rank in ranks:
-        candidacy.joins(rank, membership, 0.0)
+        candidacy.add(rank, membership, 0.0)
     return candidacy
 
 
@@ -106,17 +106,17 @@ def test_a_candidate_does_not_win_without_having_joined_itself() -> None:
     assert not joined(Campaign(1, 1, MEMBERSHIP), 2, 3, 4).won
 
 
-def test_joiners_from_outside_the_roster_and_those_who_join_twice_make_no_majority() -> None:
+def test_joiners_outside_the_roster_and_repeated_joins_make_no_majority() -> None:
     assert not joined(Campaign(1, 1, MEMBERSHIP), 1, 2, 2, 7, 8).won
 
 
 def test_a_joiner_that_is_gone_again_does_not_count() -> None:
     candidacy = joined(Campaign(1, 1, MEMBERSHIP), 1, 2, 3)
-    candidacy.leaves(3)
+    candidacy.remove(3)
     assert not candidacy.won
 
 
-def test_a_majority_of_an_outdated_roster_is_none() -> None:
+def test_a_majority_of_an_outdated_roster_does_not_win() -> None:
     newer = Membership(0, 0, 2, 8, frozenset(range(9)))
     candidacy = joined(Campaign(1, 1, MEMBERSHIP), 1, 2)
     assert not joined(candidacy, 3, membership=newer).won
@@ -143,8 +143,8 @@ def test_the_new_leader_goes_on_with_the_next_cycle_without_the_lost_one() -> No
 
 def test_the_first_membership_of_a_term_is_newer_than_any_of_the_terms_before() -> None:
     membership = joined(Campaign(3, 1, MEMBERSHIP), 1, 2, 3).new_membership()
-    assert membership.version == 3 * VERSIONS and membership.roster == ROSTER
-    assert membership.newer(Membership(2, 4, 9, 3 * VERSIONS - 1, ROSTER)).term == 3
+    assert membership.version == 3 * VERSIONS_PER_TERM and membership.roster == ROSTER
+    assert membership.newer(Membership(2, 4, 9, 3 * VERSIONS_PER_TERM - 1, ROSTER)).term == 3
 
 
 def test_a_roster_that_was_changing_goes_on_changing_under_the_new_leader() -> None:
@@ -154,18 +154,18 @@ def test_a_roster_that_was_changing_goes_on_changing_under_the_new_leader() -> N
 
 
 @pytest.mark.parametrize("nodes", range(3, 9))
-def test_those_who_keep_a_leader_s_lease_and_those_who_may_choose_another_have_one_in_common(nodes: int) -> None:
+def test_a_quorum_of_a_lease_and_a_majority_of_an_election_have_a_member_in_common(nodes: int) -> None:
     membership = Membership(0, 0, 0, 0, frozenset(range(nodes)))
     for keep in range(1, nodes):
         quorum = QuorumLease(membership)
         for rank in range(1, keep + 1):
             quorum.answered(rank, 0.0, 0)
-        if quorum.lease() > 0.0:
+        if quorum.expires_at() > 0.0:
             others = range(keep + 1, nodes)
             assert not any(joined(Campaign(1, rank, membership), *others, membership=membership).won for rank in others)
 
 
-def test_of_two_members_the_other_may_leader_when_the_leader_steps_down() -> None:
+def test_of_two_members_the_other_may_lead_when_the_leader_steps_down() -> None:
     pair = Membership(0, 0, 0, 3, frozenset({0, 1}))
     assert not joined(Campaign(1, 1, pair), 1, membership=pair).won
     after = pair.without_leader()
@@ -175,7 +175,7 @@ def test_of_two_members_the_other_may_leader_when_the_leader_steps_down() -> Non
 
 @pytest.mark.parametrize("nodes", range(2, 9))
 def test_two_majorities_after_a_leader_stepped_down_have_a_member_in_common(nodes: int) -> None:
-    """One that knows of it, and one of members that its last message has not reached."""
+    """One majority knows of it; the other consists of members that did not get its last message."""
     membership = Membership(0, 0, 0, 0, frozenset(range(nodes)))
     after = membership.without_leader()
     for first in range(1, nodes):

@@ -1,10 +1,10 @@
-"""What members know of their run: which of two charters is the newer one, how they travel, and the times."""
+"""Memberships: which of two is newer, how they are encoded, and the fencing times."""
 
 from __future__ import annotations
 
 import json
 
-from muster.election.membership import FENCE_S, KILL_S, LEASE_S, Membership, first_membership
+from muster.election.membership import FENCE_S, LEASE_KILL_S, LEASE_S, Membership, first_membership
 
 
 def membership(term: int = 0, version: int = 0, cycle: int = 0, roster: tuple[int, ...] = (0, 1, 2)) -> Membership:
@@ -41,4 +41,4 @@ def test_while_a_new_roster_is_not_known_to_be_in_force_the_one_before_counts_to
 
 
 def test_a_member_waits_for_the_lease_and_the_kill_though_its_clock_is_fast_and_the_leader_s_is_slow() -> None:
-    assert FENCE_S / 1.01 > (LEASE_S + KILL_S) / 0.99
+    assert FENCE_S / 1.01 > (LEASE_S + LEASE_KILL_S) / 0.99

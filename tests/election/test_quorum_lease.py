@@ -1,4 +1,4 @@
-"""Until when a leader may act, and who counts for that."""
+"""The time until which a leader may act, and the members that count for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from muster.election.membership import LEASE_S, Membership, first_membership
-from muster.election.quorum_lease import FOREVER, QuorumLease, majority
+from muster.election.quorum_lease import NEVER, QuorumLease, majority
 
 
 def answer(quorum: QuorumLease, at: float, *ranks: int, version: int = -1) -> bool:
@@ -19,10 +19,10 @@ def know(quorum: QuorumLease, *ranks: int) -> bool:
 
 
 def quorum_of(nodes: int) -> QuorumLease:
-    """A leader (node 0) that everybody has joined, and that holds its lease."""
+    """Return the lease of a leader (node 0) that every node has joined and that holds its lease."""
     quorum = QuorumLease(first_membership(nodes))
     answer(quorum, 0.0, *range(1, nodes), version=0)
-    assert quorum.take(1.0)
+    assert quorum.acquire(1.0)
     return quorum
 
 
@@ -37,9 +37,9 @@ def change(quorum: QuorumLease, *roster: int, excluded: Iterable[int] = (), cycl
 def test_the_lease_runs_from_the_latest_beat_that_half_with_the_leader_have_answered(nodes: int, others: int) -> None:
     quorum = quorum_of(nodes)
     answer(quorum, 7.0, *range(1, others))
-    assert quorum.lease() == LEASE_S
+    assert quorum.expires_at() == LEASE_S
     answer(quorum, 7.0, others)
-    assert quorum.lease() == 7.0 + LEASE_S
+    assert quorum.expires_at() == 7.0 + LEASE_S
 
 
 def test_each_member_counts_with_its_own_latest_answer() -> None:
@@ -47,30 +47,30 @@ def test_each_member_counts_with_its_own_latest_answer() -> None:
     answer(quorum, 3.0, 1)
     answer(quorum, 6.0, 2)
     answer(quorum, 9.0, 3)
-    assert quorum.lease() == 6.0 + LEASE_S
+    assert quorum.expires_at() == 6.0 + LEASE_S
 
 
 def test_an_answer_to_an_older_beat_takes_nothing_back() -> None:
     quorum = quorum_of(3)
     answer(quorum, 5.0, 1)
     answer(quorum, 2.5, 1)
-    assert quorum.lease() == 5.0 + LEASE_S
+    assert quorum.expires_at() == 5.0 + LEASE_S
 
 
 def test_what_a_member_knows_is_no_sign_of_when_it_lived() -> None:
     quorum = quorum_of(3)
     know(quorum, 1, 2)
-    assert quorum.lease() == LEASE_S
+    assert quorum.expires_at() == LEASE_S
 
 
-def test_of_two_nodes_the_leader_alone_is_half_for_ever() -> None:
-    assert QuorumLease(first_membership(2)).lease() == FOREVER
+def test_a_leader_of_two_nodes_is_half_and_its_lease_never_expires() -> None:
+    assert QuorumLease(first_membership(2)).expires_at() == NEVER
 
 
 def test_nodes_that_are_not_on_the_list_do_not_count() -> None:
     quorum = QuorumLease(Membership(0, 0, 0, 0, frozenset({0, 1, 2})))
     answer(quorum, 5.0, 7, 8)
-    assert quorum.lease() < 0
+    assert quorum.expires_at() < 0
 
 
 # -- the first lease --------------------------------------------------------------------------------------------
@@ -78,17 +78,17 @@ def test_nodes_that_are_not_on_the_list_do_not_count() -> None:
 
 def test_a_leader_may_not_act_before_half_of_all_nodes_have_answered_and_know() -> None:
     quorum = QuorumLease(first_membership(4))
-    assert not quorum.take(1.0)
+    assert not quorum.acquire(1.0)
     answer(quorum, 0.5, 1)
-    assert not quorum.take(1.0)
+    assert not quorum.acquire(1.0)
     know(quorum, 1)
-    assert quorum.take(1.0)
+    assert quorum.acquire(1.0)
 
 
 def test_a_leader_may_not_begin_to_act_with_answers_that_are_too_old() -> None:
     quorum = QuorumLease(first_membership(3))
     answer(quorum, 0.0, 1, version=0)
-    assert not quorum.take(LEASE_S)
+    assert not quorum.acquire(LEASE_S)
 
 
 def test_the_dead_count_for_the_first_lease_since_they_may_have_followed_another_leader_before() -> None:
@@ -96,24 +96,24 @@ def test_the_dead_count_for_the_first_lease_since_they_may_have_followed_another
     for rank in (1, 2, 3):
         quorum.died(rank)
     answer(quorum, 0.0, 4, version=0)
-    assert not quorum.take(1.0)
+    assert not quorum.acquire(1.0)
 
 
 def test_under_a_lease_that_has_held_the_dead_count_no_more_at_once() -> None:
     quorum = quorum_of(5)
     for rank in (1, 2, 3):
         quorum.died(rank)
-    assert quorum.lease() == FOREVER
+    assert quorum.expires_at() == NEVER
     assert change(quorum, 0, 4) and quorum.settled
 
 
-def test_those_who_died_before_the_first_lease_count_no_more_once_it_is_held() -> None:
+def test_members_that_died_before_the_first_lease_stop_counting_once_it_is_held() -> None:
     quorum = QuorumLease(first_membership(5))
     quorum.died(1)
     answer(quorum, 0.0, 2, 3, 4, version=0)
-    assert quorum.take(1.0)
+    assert quorum.acquire(1.0)
     answer(quorum, 8.0, 2)
-    assert quorum.lease() == 8.0 + LEASE_S
+    assert quorum.expires_at() == 8.0 + LEASE_S
 
 
 # -- another roster ---------------------------------------------------------------------------------------------
@@ -123,12 +123,12 @@ def test_a_new_roster_is_in_force_once_half_of_the_old_one_and_of_the_new_one_kn
     quorum = quorum_of(7)
     assert change(quorum, 0, 4, 5)
     assert quorum.membership.before == frozenset(range(7)) and not quorum.settled
-    assert not know(quorum, 1, 2, 3)  # half of the old one, with the leader; of the new one only the leader
+    assert not know(quorum, 1, 2, 3)  # half of the old roster, with the leader; of the new one only the leader
     assert know(quorum, 4)
     assert quorum.settled and quorum.membership.before == frozenset()
 
 
-def test_the_members_are_told_twice_that_it_comes_and_that_it_is_in_force() -> None:
+def test_a_new_roster_is_sent_when_proposed_and_when_in_force() -> None:
     quorum = quorum_of(3)
     assert change(quorum, 0, 1)
     versions = [quorum.membership.version]
@@ -141,9 +141,9 @@ def test_while_a_roster_changes_the_leader_needs_half_of_both() -> None:
     quorum = quorum_of(5)
     change(quorum, 0, 1, 2)  # nodes 3 and 4 have failed, but answer
     answer(quorum, 6.0, 3, 4)
-    assert quorum.lease() == LEASE_S
+    assert quorum.expires_at() == LEASE_S
     answer(quorum, 6.0, 1)
-    assert quorum.lease() == 6.0 + LEASE_S
+    assert quorum.expires_at() == 6.0 + LEASE_S
 
 
 def test_one_change_is_made_at_a_time() -> None:

@@ -1,6 +1,6 @@
-"""Leads, rosters and elections in any order, with no network at all: at every moment every possible election is tried.
+"""Leaders, rosters and elections in any order, without a network: every possible election is tried at each step.
 
-The simulator tries what a network and its faults bring about; this tries all subsets of the members, at each step.
+The simulator tries the effects of a network and its faults; this tries all subsets of the members.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SOME = st.sets(RANKS, max_size=MOST_NODES)
 
 
 class Elections(RuleBasedStateMachine):
-    """One leader after the other. Whoever does not answer for long enough may join others."""
+    """A sequence of leaders. Members that have not answered for long enough may join others."""
 
     @initialize(nodes=st.integers(3, MOST_NODES))
     def begin(self, nodes: int) -> None:
         self.nodes, self.now = nodes, 0.0
         self.leader, self.quorum = 0, QuorumLease(first_membership(nodes))
         self.known = dict.fromkeys(range(nodes), self.quorum.membership)
-        self.answered: dict[int, float] = {}  # to the present leader, by those who have joined it
+        self.answered: dict[int, float] = {}  # to the current leader, by the members that joined it
         self.dead: set[int] = set()
         self.acts = False
 
@@ -37,7 +37,7 @@ class Elections(RuleBasedStateMachine):
         return sorted({rank % self.nodes for rank in ranks} - {self.leader} - self.dead)
 
     def free(self) -> list[int]:
-        """Who may join another leader."""
+        """Return the members that may join another leader."""
         ready = (rank for rank in self.known if self.now >= self.answered.get(rank, -FENCE_S) + FENCE_S)
         return [rank for rank in ready if rank != self.leader and rank not in self.dead]
 
@@ -45,20 +45,20 @@ class Elections(RuleBasedStateMachine):
         self.answered[rank] = self.now
         self.quorum.answered(rank, self.now, self.known[rank].version)
 
-    # -- what happens -------------------------------------------------------------------------------------------
+    # -- rules --------------------------------------------------------------------------------------------------
 
     @rule(ranks=SOME)
-    def some_answer_a_beat(self, ranks: set[int]) -> None:
+    def some_answer_a_heartbeat(self, ranks: set[int]) -> None:
         for rank in self.others(ranks):
             self.hear(rank)
 
     @rule(ranks=SOME)
-    def some_learn_the_membership_and_the_leader_hears_nothing_of_it(self, ranks: set[int]) -> None:
+    def some_learn_the_membership_without_reporting_it(self, ranks: set[int]) -> None:
         for rank in self.others(ranks):
             self.known[rank] = self.quorum.membership
 
     @rule(ranks=SOME)
-    def some_learn_the_membership_and_say_so(self, ranks: set[int]) -> None:
+    def some_learn_the_membership_and_report_it(self, ranks: set[int]) -> None:
         for rank in self.others(ranks):
             self.known[rank] = self.quorum.membership
             self.hear(rank)
@@ -76,13 +76,13 @@ class Elections(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, LEASE_S, FENCE_S]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
-        if self.acts and self.quorum.lease() <= self.now:
+        if self.acts and self.quorum.expires_at() <= self.now:
             self.acts = False
-            self.quorum = QuorumLease(self.quorum.membership)  # fenced: it leaves, and is asked nothing more
+            self.quorum = QuorumLease(self.quorum.membership)  # fenced: it leaves
 
     @rule()
     def the_leader_begins_to_act(self) -> None:
-        self.acts = self.acts or self.quorum.take(self.now)
+        self.acts = self.acts or self.quorum.acquire(self.now)
 
     @rule(choice=st.integers(0, 1000))
     def another_leader_is_elected(self, choice: int) -> None:
@@ -92,21 +92,21 @@ class Elections(RuleBasedStateMachine):
         joiners = winners[choice % len(winners)]
         candidacy = self.candidacy(joiners)
         self.dead.add(self.leader)
-        self.leader, self.quorum = candidacy._rank, QuorumLease(candidacy.new_membership())
+        self.leader, self.quorum = candidacy._node_index, QuorumLease(candidacy.new_membership())
         self.answered = {}
         for rank in joiners:
             self.known[self.leader] = self.quorum.membership
             self.hear(rank)
 
-    # -- what never does ----------------------------------------------------------------------------------------
+    # -- invariants --------------------------------------------------------------------------------------------
 
     def candidacy(self, joiners: tuple[int, ...]) -> Campaign:
-        """Led by one of them that their newest charter lists, if there is one."""
+        """Return the campaign of one of them that their newest membership lists, if there is one."""
         newest = max((self.known[rank] for rank in joiners), key=lambda membership: membership.version)
         rank = next((rank for rank in joiners if rank in newest.roster), joiners[0])
         candidacy = Campaign(self.quorum.membership.term + 1, rank, self.known[rank])
         for joiner in joiners:
-            candidacy.joins(joiner, self.known[joiner], 0.0)
+            candidacy.add(joiner, self.known[joiner], 0.0)
         return candidacy
 
     def winners(self, ranks: list[int]) -> list[tuple[int, ...]]:
@@ -114,12 +114,12 @@ class Elections(RuleBasedStateMachine):
         return [subset for subset in subsets if self.candidacy(subset).won]
 
     @invariant()
-    def nobody_can_be_elected_while_a_leader_acts(self) -> None:
-        if self.acts and self.quorum.lease() > self.now:
+    def no_candidate_can_be_elected_while_a_leader_acts(self) -> None:
+        if self.acts and self.quorum.expires_at() > self.now:
             assert not self.winners(self.free())
 
     @invariant()
-    def no_two_can_be_elected_by_different_members(self) -> None:
+    def no_two_candidates_can_be_elected_by_different_members(self) -> None:
         winners = [set(subset) for subset in self.winners(self.free())]
         assert all(one & other for one, other in combinations(winners, 2))
 
@@ -133,7 +133,7 @@ UNSHRUNK = settings(
 )
 
 
-def test_a_leader_and_a_candidate_that_count_the_newest_roster_alone_would_be_found(
+def test_counting_only_the_newest_roster_would_be_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Membership, "rosters", property(lambda self: (self.roster,)))

@@ -1,4 +1,4 @@
-"""A machine that feeds the protocol any order of events, sensible or not."""
+"""A Hypothesis machine that feeds events to a run's state machine in any order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from muster.lifecycle.topology import NodeLocation
 
 MOST_NODES = 5
 RANKS = st.integers(0, MOST_NODES - 1)
-AGO = st.sampled_from([0, 0, 0, 1])  # how many cycles ago an event's own cycle was
+AGO = st.sampled_from([0, 0, 0, 1])  # age of an event in cycles
 MENDING = st.fixed_dictionaries(
     {
         "on_node_loss": st.sampled_from(["fail", "replace", "restart"]),
@@ -59,7 +59,7 @@ class AnyOrder(Promises):
     # -- events -------------------------------------------------------------------------------------------------
 
     def rank(self, rank: int) -> int:
-        return rank % self.protocol.plan.nodes
+        return rank % self.protocol.config.nodes
 
     def arrive(self, rank: int) -> None:
         domain = "ab"[rank // 2 % 2]
@@ -71,7 +71,7 @@ class AnyOrder(Promises):
 
     @rule()
     def all_nodes_arrive(self) -> None:
-        for rank in reversed(range(self.protocol.plan.nodes)):
+        for rank in reversed(range(self.protocol.config.nodes)):
             self.arrive(rank)
 
     @rule(ago=AGO)
@@ -85,24 +85,24 @@ class AnyOrder(Promises):
     @rule()
     def ray_is_up_everywhere(self) -> None:
         self.feed(HeadUp(self.cycle))
-        for rank in range(self.protocol.plan.nodes):
+        for rank in range(self.protocol.config.nodes):
             self.feed(NodeReady(rank, self.cycle))
 
     @rule()
-    def everybody_told_to_stop_is_clean(self) -> None:
+    def every_stopped_node_is_clean(self) -> None:
         for rank in sorted(self.unanswered):
             self.feed(NodeGone(rank, self.cycle))
 
     @rule()
     def all_goes_well_until_the_driver_runs(self) -> None:
         self.all_nodes_arrive()
-        self.everybody_told_to_stop_is_clean()
-        self.time_passes(self.protocol.plan.last_call)
+        self.every_stopped_node_is_clean()
+        self.time_passes(self.protocol.config.last_call)
         self.ray_is_up_everywhere()
 
     @precondition(lambda self: self.protocol.state is RunState.RUNNING)
     @rule(rank=RANKS, driver_fails=st.booleans())
-    def something_is_lost_under_the_driver_which_ends(self, rank: int, driver_fails: bool) -> None:
+    def a_node_or_the_driver_fails_and_the_driver_ends(self, rank: int, driver_fails: bool) -> None:
         if not driver_fails:
             self.feed(NodeLost(self.rank(rank), "its connection ended"))
         self.feed(DriverEnded(1, "exited with 1", self.cycle))
@@ -124,7 +124,7 @@ class AnyOrder(Promises):
         self.feed(DriverStalled("no output for 60 s", self.cycle - ago))
 
     @rule(signum=st.sampled_from([2, 15]), grace=st.floats(0, LONGEST_GRACE_S))
-    def somebody_asks_to_stop(self, signum: int, grace: float) -> None:
+    def a_stop_is_requested(self, signum: int, grace: float) -> None:
         self.feed(StopRequested("stopped by alice", signum, grace))
 
     @rule(rank=RANKS, ago=AGO)
@@ -136,7 +136,7 @@ class AnyOrder(Promises):
         self.feed(Health(self.rank(rank), ok, "it is too warm"))
 
     @rule(ago=AGO)
-    def the_driver_gets_on(self, ago: int) -> None:
+    def the_driver_makes_progress(self, ago: int) -> None:
         self.feed(Progress(self.cycle - ago))
 
     @rule(seconds=st.floats(0, 150))
@@ -144,10 +144,10 @@ class AnyOrder(Promises):
         self.now += seconds
         self.feed(Tick())
 
-    # -- and it always ends -------------------------------------------------------------------------------------
+    # -- termination --------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        """Once the end has begun: answers, of whatever kind, or the deadline alone, conclude the run."""
+        """Assert that answers of any kind, or only the deadline, conclude a run that is finishing."""
         if not hasattr(self, "protocol"):
             return
         self.feed(StopRequested("the test is over", 15, 1.0))

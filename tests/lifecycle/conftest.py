@@ -1,4 +1,4 @@
-"""A run of three nodes, taken to the state a test begins in."""
+"""Fixtures: a run of three nodes in the state in which a test begins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def arrived(*ranks: int) -> list[Event]:
 
 
 class Run:
-    """A protocol and its clock; `feed` returns the commands of all events together."""
+    """A state machine and its clock; `feed` returns the commands of all events."""
 
     def __init__(self, plan: RunConfig = PLAN) -> None:
         self.protocol, self.now = RunStateMachine(plan, 0.0), 0.0
@@ -46,7 +46,7 @@ def run() -> Run:
 
 @pytest.fixture
 def starting(run: Run) -> Run:
-    """Everybody has arrived, the head is not up yet."""
+    """A run in which every node has arrived and the head is not up."""
     run.feed(*arrived(0, 1, 2))
     return run
 

@@ -1,4 +1,4 @@
-"""What the protocol never does, whatever happens: looked at after every event that a state machine feeds it."""
+"""Invariants of the run's state machine, checked after every event that a Hypothesis machine feeds it."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def _sooner(new: float | None, old: float | None) -> bool:
 
 
 class Promises(RuleBasedStateMachine):
-    """A protocol under watch; the rules are for others to add."""
+    """A checked state machine with its invariants; subclasses add the rules."""
 
     def start(self, plan: RunConfig, answers: list[bool]) -> None:
         self.now, self.answers = 0.0, answers
         self.protocol = WatchedProtocol(plan, self.now)
         self.protocol.nodes = WatchedNodes(self.protocol.nodes)
-        self.commands: Counter[Any] = Counter()  # by cycle; those to a node also by how often it had joined
-        self.joined: Counter[int] = Counter()  # how often each node joined, or joined again
-        self.joined_in: dict[int, int] = {}  # the cycle in which it did
+        self.commands: Counter[Any] = Counter()  # by cycle; commands to a node also by its number of joins
+        self.joined: Counter[int] = Counter()  # number of joins of each node
+        self.joined_in: dict[int, int] = {}  # the cycle of its last join
         self.closed: set[int] = set()  # cycles whose round has closed
-        self.unanswered: set[int] = set()  # ranks told to stop that have not reported since
-        self.progressed: set[int] = set()  # cycles in which there was progress
+        self.unanswered: set[int] = set()  # stopped nodes that have not reported since
+        self.progressed: set[int] = set()  # cycles with progress
 
     def feed(self, event: Event) -> None:
         before, state, driving = self.protocol.outcome, self.protocol.state, self.protocol.driver_running
@@ -62,17 +62,17 @@ class Promises(RuleBasedStateMachine):
         if before is not None:
             assert self.protocol.outcome is not None and same_but_for_refinements(before, self.protocol.outcome)
         if state in ENDED or not current or (isinstance(event, DriverEnded) and not driving):
-            # The word of an excluded node, of whichever cycle, may be the last that was waited for.
+            # A report of an excluded node, of any cycle, may be the last one awaited.
             assert self.protocol.outcome == before and (commands == [] or isinstance(event, NodeGone))
-        # Nobody known to be unhealthy is given a rank.
-        foreknown = self.protocol.plan.foreknown and self.cycle == 0
-        assert foreknown or all(node.unhealthy_reason is None for node in self.active() if node.rank not in ranked)
+        # No node known to be unhealthy gets a rank.
+        fixed_ranks = self.protocol.config.fixed_ranks and self.cycle == 0
+        assert fixed_ranks or all(node.unhealthy_reason is None for node in self.active() if node.rank not in ranked)
         if isinstance(event, Progress) and current and state is RunState.RUNNING:
             self.progressed.add(event.cycle)
         if state is RunState.FINISHING:
             assert not any(isinstance(c, (StartDriver, StartHead, StartWorker)) for c in commands)
         if state in (RunState.FINISHING, RunState.RESTARTING):
-            # Told again only to be quicker than it was told before.
+            # The command is repeated only with a shorter grace.
             assert not any(isinstance(c, EndDriver) for c in commands) or _sooner(self.protocol.deadline, deadline)
         for command in commands:
             self.note(command)
@@ -86,11 +86,11 @@ class Promises(RuleBasedStateMachine):
         else:
             self.commands[self.cycle, type(command)] += 1
         if isinstance(command, StopNode):
-            # A driver is ended before the nodes under it; an excluded node, or a spare, is none of them.
+            # The driver ends before the active nodes; excluded nodes and spares may end earlier.
             assert not self.protocol.driver_running or self.protocol.nodes[command.rank].role is not Role.ACTIVE
             self.unanswered.add(command.rank)
         if isinstance(command, StartDriver):
-            assert [node.state for node in self.active()] == [NodeState.READY] * self.protocol.plan.wanted
+            assert [node.state for node in self.active()] == [NodeState.READY] * self.protocol.config.active_nodes
 
     @property
     def cycle(self) -> int:
@@ -102,14 +102,14 @@ class Promises(RuleBasedStateMachine):
     def is_excluded(self, rank: int) -> bool:
         return self.protocol.nodes[rank].role is Role.EXCLUDED
 
-    # -- what always holds --------------------------------------------------------------------------------------
+    # -- invariants ---------------------------------------------------------------------------------------------
 
     @invariant()
     def head_and_driver_start_at_most_once_in_a_cycle(self) -> None:
         assert self.commands[self.cycle, StartDriver] <= 1 and self.commands[self.cycle, StartHead] <= 1
 
     @invariant()
-    def nodes_are_told_each_thing_once_and_only_after_they_joined(self) -> None:
+    def nodes_get_each_command_once_and_only_after_they_joined(self) -> None:
         for key, times in self.commands.items():
             if isinstance(key[-1], (StopNode, StartWorker)):
                 assert times == 1 and key[1] > 0
@@ -118,15 +118,15 @@ class Promises(RuleBasedStateMachine):
     @invariant()
     def no_two_nodes_have_one_rank_and_only_active_ones_have_any(self) -> None:
         ranks = [node.logical for node in self.protocol.nodes if node.logical is not None]
-        assert len(set(ranks)) == len(ranks) and set(ranks) <= set(range(self.protocol.plan.wanted))
+        assert len(set(ranks)) == len(ranks) and set(ranks) <= set(range(self.protocol.config.active_nodes))
         assert len(ranks) == len(self.active())
         if self.protocol.state in (RunState.STARTING, RunState.RUNNING):
-            assert len(ranks) == self.protocol.plan.wanted
+            assert len(ranks) == self.protocol.config.active_nodes
 
     @invariant()
-    def every_segment_lies_in_one_domain(self) -> None:
-        ranked = sorted((node.logical, node.place.domain) for node in self.active() if node.logical is not None)
-        size = self.protocol.plan.segment
+    def every_segment_is_in_one_domain(self) -> None:
+        ranked = sorted((node.logical, node.location.domain) for node in self.active() if node.logical is not None)
+        size = self.protocol.config.segment
         if size > 1 and self.protocol.state in (RunState.STARTING, RunState.RUNNING):
             assert all(len({domain for _, domain in ranked[at : at + size]}) == 1 for at in range(0, len(ranked), size))
 
@@ -136,22 +136,23 @@ class Promises(RuleBasedStateMachine):
 
     @invariant()
     def no_progress_ends_a_run_only_after_so_many_cycles_and_never_one_without_a_budget(self) -> None:
-        outcome, plan = self.protocol.outcome, self.protocol.plan
+        outcome, plan = self.protocol.outcome, self.protocol.config
         if outcome is not None and outcome.exit_code == NO_PROGRESS:
             before = self.cycle - plan.no_progress_limit + 1
             assert before >= 0 and self.cycle < plan.max_restarts and plan.no_progress_limit
             assert not self.progressed & set(range(before, self.cycle + 1))
 
     @invariant()
-    def what_is_counted_on_the_way_is_what_there_is(self) -> None:
+    def the_counters_match_the_nodes(self) -> None:
         protocol = self.protocol
-        assert protocol._enough() == roles.present(protocol.nodes, protocol.plan, protocol.leader).enough
-        assert protocol._somebody_is_missing() == any(node.may_come for node in protocol.nodes)
+        pool = roles.available_pool(protocol.nodes, protocol.config, protocol.leader)
+        assert protocol._enough_available() == pool.sufficient
+        assert bool(protocol._pending) == any(node.pending for node in protocol.nodes)
 
     @invariant()
-    def a_round_that_can_get_nobody_more_is_closed_or_given_up(self) -> None:
-        coming = any(node.may_come for node in self.protocol.nodes)
-        assert coming or self.protocol.state is not RunState.GATHERING
+    def a_round_without_pending_nodes_is_closed_or_ended(self) -> None:
+        pending = any(node.pending for node in self.protocol.nodes)
+        assert pending or self.protocol.state is not RunState.GATHERING
 
     @invariant()
     def no_active_node_is_of_another_cycle(self) -> None:
@@ -161,7 +162,7 @@ class Promises(RuleBasedStateMachine):
 
     @invariant()
     def a_closed_round_never_reopens_and_no_restart_exceeds_the_budget(self) -> None:
-        assert self.cycle <= self.protocol.plan.max_restarts
+        assert self.cycle <= self.protocol.config.max_restarts
         if self.protocol.state is RunState.GATHERING:
             assert self.cycle not in self.closed
         else:
@@ -175,7 +176,7 @@ class Promises(RuleBasedStateMachine):
             assert self.protocol.outcome is not None and self.protocol.outcome.state == self.protocol.state.value
 
     @invariant()
-    def finishing_goes_on_only_while_somebody_has_not_answered(self) -> None:
+    def finishing_lasts_only_while_an_answer_is_missing(self) -> None:
         if self.protocol.state is RunState.FINISHING:
             assert self.unanswered or self.protocol.driver_running
 

@@ -1,7 +1,6 @@
-"""What a job with spares and cycles is owed, number by number: the acceptance list of the protocol.
+"""The numbered acceptance list for jobs with spares and cycles: numbers 1 to 11.
 
-Numbers 1 to 11; the rest, about ends, is in test_behaviours_ending. Each is one test or a few; the modules beside
-this one go into the details.
+Numbers 12 to 16, about ends, are in test_behaviours_ending. The other test modules cover the details.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from tests.lifecycle.conftest import Run
 from tests.lifecycle.test_cycles import clean, restarted, up
 from tests.lifecycle.test_spares import OUT, PLAN, SPARE, active, come, driving, roles
 
-from muster.lifecycle.admission import refusal
-from muster.lifecycle.config import OUTSIDE, REPLACE, RESTART, RunConfig, TermStart
+from muster.lifecycle.config import EXTERNAL_LEADER, REPLACE, RESTART, RunConfig, TermStart
 from muster.lifecycle.events import (
     Arrived,
     DriverEnded,
@@ -35,6 +33,7 @@ from muster.lifecycle.events import (
     StopRequested,
     Tick,
 )
+from muster.lifecycle.roles import join_refusal
 from muster.lifecycle.state_machine import RunStateMachine
 from muster.lifecycle.states import RunState
 from muster.lifecycle.topology import NodeLocation
@@ -59,17 +58,17 @@ def test_01_a_record_of_an_older_cycle_changes_nothing_in_the_present_one(record
     assert (run.nodes(), roles(run), run.state, run.protocol.progressed) == before
 
 
-def test_01_a_conflict_inside_the_same_cycle_is_refused_by_name() -> None:
+def test_01_a_conflict_within_a_cycle_is_refused_with_the_node_s_name() -> None:
     run = Run(PLAN)
     run.feed(*come(0, 1))
-    assert refusal(run.protocol.nodes, 1, "n9") == "n9 came as node 1, which has been here already: n1"
+    assert join_refusal(run.protocol.nodes, 1, "n9") == "n9 joined as node 1, but n1 has joined as that node before"
     assert run.feed(Arrived(1, "n9")) == [] and run.protocol.nodes[1].host == "n1"
 
 
 # -- 2, 3, 4 ----------------------------------------------------------------------------------------------------
 
 
-def test_02_who_arrives_after_the_round_closed_is_a_spare_of_this_cycle_and_a_member_of_the_next() -> None:
+def test_02_a_node_that_arrives_after_the_round_closed_is_a_spare_now_and_a_member_of_the_next_cycle() -> None:
     run = Run(RETRY)
     run.feed(*come(0, 1, 3), at=0.0)
     run.feed(Tick(), *up(0, 0, 1, 3), at=5.0)
@@ -84,7 +83,7 @@ def test_03_the_round_closes_although_a_node_died_between_its_arrival_and_its_re
     run.feed(*come(0, 1, 2), NodeLost(2, LOST), *come(3))
     assert roles(run) == [*active(0, 1), OUT, *active(2)]
     run.feed(HeadUp(), NodeLost(1, LOST))
-    assert run.outcome.end_reason == f"{LOST}; no spare is left"  # and never a driver on a ghost
+    assert run.outcome.end_reason == f"{LOST}; no spare is left"  # and no driver on a lost node
 
 
 def test_04_nodes_beyond_the_wanted_number_are_spares_and_no_error() -> None:
@@ -128,10 +127,10 @@ def test_05_a_node_that_falls_ill_while_a_cycle_gathers_gets_no_rank_in_it() -> 
     assert roles(run) == [*active(0), SPARE, *active(1, 2)]
 
 
-def test_05_when_nobody_healthy_can_still_come_the_end_comes_at_once() -> None:
+def test_05_when_no_healthy_node_can_still_arrive_the_run_ends_at_once() -> None:
     run = restarted()
     run.feed(*clean(1, 0, 2, 3)[:2], Health(2, False, "it is too warm"))
-    assert run.protocol.outcome is None  # n3 is still to come, and only then it is sure
+    assert run.protocol.outcome is None  # n3 may still arrive
     run.feed(*clean(1, 3))
     assert run.outcome.end_reason.startswith("2 usable nodes are left, and the job needs 3; n2 is unhealthy")
 
@@ -154,7 +153,7 @@ def test_06_inside_the_last_call_a_spare_does_not_take_the_place_of_a_slow_membe
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "succeeded"), (9, "failed")])
-def test_07_when_the_job_has_ended_a_spare_is_let_go_with_everybody_and_the_first_reason_stands(
+def test_07_when_the_job_has_ended_spares_are_released_with_all_nodes_and_the_first_reason_is_kept(
     code: int, state: str
 ) -> None:
     run = driving(PLAN)
@@ -183,7 +182,7 @@ RACKS = ["r2", "r10", "r2", "r9", "r10", "r9", "r2"]
 
 
 def racked(order: list[int], **fields: int) -> list[int]:
-    """Seven nodes in three racks come in this order; the active ones by their logical rank."""
+    """Return the active nodes by logical rank after seven nodes in three racks arrive in this order."""
     hosts = [f"n{rank}" for rank in range(len(RACKS))]
     run = Run(replace(RunConfig(hosts, ray=False, topology=True), **fields))  # type: ignore[arg-type]
     run.feed(*(Arrived(rank, hosts[rank], NodeLocation(RACKS[rank], f"{RACKS[rank]}.{hosts[rank]}")) for rank in order))
@@ -192,7 +191,7 @@ def racked(order: list[int], **fields: int) -> list[int]:
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1, 0], [4, 0, 6, 2, 5, 1, 3]])
-def test_09_ranks_follow_the_topology_and_not_who_came_first(order: list[int]) -> None:
+def test_09_ranks_follow_the_topology_and_not_the_order_of_arrival(order: list[int]) -> None:
     assert racked(order) == [0, 2, 6, 3, 5, 1, 4]
     assert racked(order, spares=2) == [0, 2, 6, 3, 5]
 
@@ -207,7 +206,7 @@ def test_09_whole_segments_of_a_domain_stay_together() -> None:
 
 def test_10_a_coordinator_that_is_no_node_closes_rounds_without_taking_part() -> None:
     protocol = RunStateMachine(
-        replace(PLAN, ray=False, on_node_loss=RESTART, max_restarts=1), 0.0, TermStart(leader=OUTSIDE)
+        replace(PLAN, ray=False, on_node_loss=RESTART, max_restarts=1), 0.0, TermStart(leader=EXTERNAL_LEADER)
     )
     commands = [command for event in come(3, 2, 1, 0) for command in protocol.handle(event, 0.0)]
     assert commands == [StartDriver()]
@@ -221,21 +220,21 @@ def test_10_a_coordinator_that_is_no_node_closes_rounds_without_taking_part() ->
 @pytest.mark.parametrize(
     ("rank", "host", "why"),
     [
-        (1, "n1", "n1 came as node 1, which has been here already: n1"),
-        (2, "n1", "n1 came as node 2, which should be n2; it is node 1"),
-        (7, "n7", "n7 came as node 7, but this run has the nodes 0 to 3"),
+        (1, "n1", "n1 joined as node 1, but n1 has joined as that node before"),
+        (2, "n1", "n1 joined as node 2, which should be n2; n1 is node 1"),
+        (7, "n7", "n7 joined as node 7, but this run has only the nodes 0 to 3"),
         (2, "n2", None),
-        (2, "n2.cluster", None),  # another name for the same host is none of our business
+        (2, "n2.cluster", None),  # another name for the same host is accepted
     ],
 )
-def test_11_a_duplicate_host_or_a_duplicate_rank_is_refused_by_name(rank: int, host: str, why: str | None) -> None:
+def test_11_a_duplicate_host_or_a_duplicate_rank_is_refused(rank: int, host: str, why: str | None) -> None:
     run = Run(PLAN)
     run.feed(*come(0, 1))
-    assert refusal(run.protocol.nodes, rank, host) == why
+    assert join_refusal(run.protocol.nodes, rank, host) == why
 
 
 def test_11_a_node_that_the_run_has_given_up_is_not_called_a_duplicate() -> None:
     run = Run(PLAN)
     run.feed(*come(0), NodeFailed(1, "start", "its agent ended early"))
-    assert refusal(run.protocol.nodes, 1, "n1") is None
+    assert join_refusal(run.protocol.nodes, 1, "n1") is None
     assert run.feed(Arrived(1, "n1")) == [] and roles(run)[1] == OUT

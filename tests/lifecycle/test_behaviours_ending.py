@@ -1,7 +1,4 @@
-"""What a job with spares and cycles is owed, number by number: the acceptance list of the protocol.
-
-Numbers 12 to 16: how cycles and runs end.
-"""
+"""The numbered acceptance list for jobs with spares and cycles, numbers 12 to 16: how cycles and runs end."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ LOST = "connection ended"
 
 
 def everybody_again(run: Run) -> None:
-    """All four nodes are clean for the present cycle, and three of them up."""
+    """Report all four nodes clean for the current cycle, and three of them ready."""
     run.feed(*clean(run.protocol.cycle, 0, 1, 2, 3), *up(run.protocol.cycle, 0, 1, 2))
     assert run.state is RunState.RUNNING
 
@@ -103,7 +100,7 @@ def test_14_the_death_of_an_active_node_promotes_a_spare_and_the_end_is_clean() 
 
 
 def crash_on(run: Run, progress: list[bool]) -> None:
-    """Crash in one cycle after the other, with or without progress in it, for as long as the run goes on."""
+    """Fail the driver in consecutive cycles, with or without progress, until the run ends."""
     for cycle, forward in enumerate(progress):
         run.feed(*([Progress(cycle)] if forward else []), DriverEnded(*CRASHED, cycle=cycle))
         if run.protocol.outcome is not None:
@@ -111,14 +108,14 @@ def crash_on(run: Run, progress: list[bool]) -> None:
         everybody_again(run)
 
 
-def test_15_no_restart_once_the_budget_is_spent_and_the_driver_s_own_code_stands() -> None:
+def test_15_no_restart_once_the_budget_is_spent_and_the_driver_s_exit_code_is_kept() -> None:
     run = driving(replace(RETRY, max_restarts=2, no_progress_limit=3))
     crash_on(run, [False] * 9)
     assert (run.protocol.cycle, run.outcome.exit_code) == (2, 1)
     assert run.outcome.end_reason.endswith("restart 2 was the last (--max-restarts 2)")
 
 
-def test_15_no_restart_once_several_cycles_in_a_row_made_no_progress_with_a_code_of_its_own() -> None:
+def test_15_no_restart_after_several_consecutive_cycles_without_progress_with_a_specific_exit_code() -> None:
     run = driving(replace(RETRY, max_restarts=9, no_progress_limit=3))
     crash_on(run, [False] * 9)
     assert (run.protocol.cycle, run.outcome.exit_code) == (2, NO_PROGRESS)
@@ -151,15 +148,15 @@ def test_15_a_later_leader_counts_on() -> None:
 # -- 16 ---------------------------------------------------------------------------------------------------------
 
 
-def test_16_on_success_the_driver_is_done_then_everybody_sees_the_end_then_the_leader_leaves() -> None:
+def test_16_on_success_the_driver_ends_then_every_node_confirms_the_end_then_the_leader_leaves() -> None:
     run = driving(PLAN)
     assert run.feed(DriverEnded(*WELL)) == [StopNode(rank) for rank in range(4)]
-    assert run.feed(*clean(0, 0, 1, 2)) == []  # the spare has not said that it has seen it
+    assert run.feed(*clean(0, 0, 1, 2)) == []  # the spare has not confirmed the end
     assert run.state is RunState.FINISHING
     assert run.feed(*clean(0, 3)) == [Conclude()]
 
 
-def test_16_between_cycles_nobody_is_told_of_an_end() -> None:
+def test_16_between_cycles_no_end_is_announced() -> None:
     run = driving(RETRY)
     commands = run.feed(DriverEnded(*CRASHED))
     assert commands == [BeginCycle(), *(StopNode(rank) for rank in range(len(HOSTS)))]

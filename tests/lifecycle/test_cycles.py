@@ -1,4 +1,4 @@
-"""The protocol over several cycles: what begins a new one, who is in it, and when there is none."""
+"""Runs over several cycles: what begins a new cycle, which nodes are in it, and when there is none."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STOP = StopRequested("stopped by alice", signal=15, grace=30.0)
 
 
 def restarted() -> Run:
-    """n1 is lost under the driver, which has ended; everybody is being cleaned for cycle 1."""
+    """Return a run that lost n1 under the driver, which has ended; all nodes are being cleaned for cycle 1."""
     run = driving(PLAN)
     run.feed(NodeLost(1, "the agent of n1 is gone"), ENDED)
     return run
@@ -74,7 +74,7 @@ def test_a_lost_node_ends_the_driver_then_every_node_is_cleaned_and_comes_back()
     assert run.outcome == RunOutcome("succeeded", 0, "the driver exited with 0")
 
 
-def test_a_new_head_waits_for_the_round_since_older_raylets_may_still_look_for_one() -> None:
+def test_a_new_head_waits_for_the_round_since_older_raylets_may_still_search_for_one() -> None:
     run = restarted()
     assert run.feed(*clean(1, 0, 2)) == [Rejoin(0), Rejoin(2)]
     assert run.feed(*clean(1, 3)) == [Rejoin(3), StartHead()]
@@ -101,7 +101,7 @@ def test_nodes_that_do_not_get_clean_are_named_at_the_deadline() -> None:
     run = restarted()
     run.feed(*clean(1, 0))
     run.feed(Tick(), at=100.0)
-    assert "n2, n3 did not get clean for the next cycle within 100 s" in run.outcome.end_reason
+    assert "n2, n3 did not finish cleanup for the next cycle within 100 s" in run.outcome.end_reason
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,13 @@ def test_what_an_older_cycle_says_changes_nothing(event: Event) -> None:
     assert (run.nodes(), roles(run), run.state) == before
 
 
-def test_a_node_still_being_cleaned_when_the_next_cycle_comes_is_told_again() -> None:
+def test_a_node_still_being_cleaned_when_the_next_cycle_begins_is_stopped_again() -> None:
     run = five_nodes()
-    run.protocol.plan = replace(run.protocol.plan, restart_on_driver_failure=True)
+    run.protocol.config = replace(run.protocol.config, restart_on_driver_failure=True)
     run.feed(DriverEnded(1, "exited with 1"), *clean(1, 0, 3, 4, 1), at=10.0)
     run.feed(Tick(), at=15.0)
     assert run.feed(DriverEnded(1, "exited with 1", cycle=1))[1:] == [StopNode(rank) for rank in range(5)]
-    assert run.feed(*clean(1, 2)) == []  # its word of the cycle before
+    assert run.feed(*clean(1, 2)) == []  # its report of the previous cycle
     assert run.feed(*clean(2, 2)) == [Rejoin(2)]
 
 
@@ -183,14 +183,14 @@ def test_a_driver_that_does_not_end_has_no_successor() -> None:
 # -- the budget -------------------------------------------------------------------------------------------------
 
 
-def test_without_a_budget_a_lost_node_is_the_end_by_name() -> None:
+def test_without_a_budget_a_lost_node_ends_the_run_with_its_name() -> None:
     run = driving(replace(PLAN, max_restarts=0))
     run.feed(NodeLost(1, "gone"))
     why = "gone; no restart is allowed (--max-restarts 0)"
     assert run.outcome == RunOutcome("failed", 125, why, "n1", 1, "running", lost=True)
 
 
-def test_too_few_nodes_for_another_cycle_are_the_end_by_name() -> None:
+def test_too_few_nodes_for_another_cycle_end_the_run() -> None:
     run = restarted()
     run.feed(*clean(1, 0, 2, 3), *up(1, 0, 2, 3))
     run.feed(NodeLost(3, "gone too"))
@@ -214,14 +214,14 @@ def test_a_stall_a_crash_and_a_clean_exit_under_a_budget_of_two_end_with_0() -> 
     assert run.outcome == RunOutcome("succeeded", 0, "the driver exited with 0")
 
 
-def test_the_driver_s_own_code_stands_when_the_budget_is_spent() -> None:
+def test_the_driver_s_exit_code_is_kept_when_the_budget_is_spent() -> None:
     run = driving(replace(PLAN, restart_on_driver_failure=True, max_restarts=1))
     run.feed(DriverEnded(1, "exited with 1"), *clean(1, 0, 1, 2, 3), *up(1, 0, 1, 2))
     run.feed(DriverEnded(1, "exited with 1", cycle=1))
     assert run.outcome == RunOutcome("failed", 1, "the driver exited with 1; restart 1 was the last (--max-restarts 1)")
 
 
-def test_a_driver_that_is_told_to_end_for_a_restart_is_no_success_whatever_its_code() -> None:
+def test_a_driver_that_is_ended_for_a_restart_is_no_success_whatever_its_code() -> None:
     run = driving(PLAN)
     run.feed(NodeLost(1, "gone"), DriverEnded(0, "exited with 0"))
     assert (run.state, run.protocol.cycle) == (RunState.GATHERING, 1)
@@ -234,7 +234,7 @@ def test_a_run_without_spares_restarts_its_driver_on_the_same_nodes() -> None:
 
 
 def test_a_leader_that_is_late_with_others_yields_once() -> None:
-    """What is late besides is for whoever leads next."""
+    """The next leader handles the other late nodes."""
     hosts = ["n0", "n1", "n2", "n3"]
     run = Run(RunConfig(hosts, start_timeout=50.0, spares=1, on_node_loss="restart", max_restarts=1))
     run.feed(*(Arrived(rank, hosts[rank]) for rank in range(4)))
@@ -258,7 +258,7 @@ def test_a_leader_that_cannot_leader_ends_the_run_when_too_few_others_come() -> 
     run.feed(Arrived(0, "n0"), NodeFailed(0, "ray", "Ray cannot be imported"), Arrived(1, "n1"))
     run.feed(Tick(), at=FIVE.gather_timeout + 1)
     assert run.protocol.outcome is not None
-    assert "Ray cannot be imported; too few other nodes came" in run.protocol.outcome.end_reason
+    assert "Ray cannot be imported; too few other nodes joined" in run.protocol.outcome.end_reason
 
 
 def test_a_leader_that_cannot_leader_ends_the_run_when_another_node_is_lost_that_would_be_needed() -> None:

@@ -1,4 +1,4 @@
-"""Services in the protocol: who gets which, what the driver waits for, and what a failure or a lost node means."""
+"""Services in a run: their instances, what the driver waits for, and the effect of a failure or a lost node."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def started(commands: list[Any]) -> dict[int, tuple[str, ...]]:
     return {command.rank: command.services for command in commands if isinstance(command, StartServices)}
 
 
-# -- who gets which, and when -------------------------------------------------------------------------------------
+# -- instances ----------------------------------------------------------------------------------------------------
 
 
 def test_a_node_starts_its_services_as_it_arrives_and_does_not_wait_for_the_head() -> None:
@@ -93,7 +93,7 @@ def test_one_that_is_restarting_closes_the_gate_again() -> None:
     assert run.feed(*is_ready(1)) == [StartDriver()]
 
 
-def test_nobody_waits_for_one_without_a_gate() -> None:
+def test_the_driver_does_not_wait_for_a_service_without_a_gate() -> None:
     run = run_with(ServicePlan("judge", gate=False))
     assert StartDriver() in run.feed(*arrived(0, 1, 2))
 
@@ -156,13 +156,13 @@ def test_a_restarted_one_has_its_deadline_anew() -> None:
     assert "service judge was not ready on n2" in run.outcome.end_reason
 
 
-def test_nobody_waits_for_one_that_did_its_work_and_ended() -> None:
+def test_the_driver_does_not_wait_for_a_service_that_was_ready_and_ended() -> None:
     run = run_with(JUDGE)
     run.feed(*arrived(0, 1, 2), *is_ready(0), ServiceReport("judge", 0, ENDED, "exited with 0"))
     assert run.feed(*is_ready(1, 2)) == [StartDriver()]
 
 
-def test_one_that_ended_well_is_missed_by_nobody() -> None:
+def test_a_service_that_ended_well_is_not_missed() -> None:
     run = run_with(JUDGE)
     run.feed(*arrived(0, 1, 2), *is_ready(0, 1, 2), ServiceReport("judge", 1, ENDED, "exited with 0"))
     run.feed(Tick(), at=5000.0)
@@ -185,7 +185,7 @@ def test_a_spare_that_takes_a_rank_takes_its_services_too() -> None:
     run.feed(*arrived(0, 1, 2), *is_ready(0, 1), *is_ready(1, service="store"))
     assert run.state is RunState.RUNNING
     assert StartServices(2, ("judge", "store")) in run.feed(NodeLost(1, "lost"))
-    found = run.protocol.services.of("judge")
+    found = run.protocol.services.instances_of("judge")
     assert [(instance.rank, instance.state) for instance in found] == [(0, READY), (2, STARTING)]
     assert run.feed(*is_ready(2), *is_ready(2, service="store")) == []
 
@@ -201,29 +201,29 @@ def test_a_new_cycle_begins_without_instances_and_starts_them_again() -> None:
     run = run_with(JUDGE, spares=1, on_node_loss="restart", max_restarts=1)
     run.feed(*arrived(0, 1, 2), *is_ready(0, 1), NodeLost(1, "lost"))
     assert run.state is RunState.RESTARTING
-    run.feed(ServiceReport("judge", 0, FAILED, "the other node is gone"))  # may be what the loss left behind
+    run.feed(ServiceReport("judge", 0, FAILED, "the other node is gone"))  # may be a consequence of the loss
     assert BeginCycle() in run.feed(DriverEnded(143, "was ended", 0))
     assert run.protocol.services.instances == {}
     assert started(run.feed(NodeGone(0, 1), NodeGone(2, 1))) == {0: ("judge",), 2: ("judge",)}
-    assert run.feed(*is_ready(0, 2)) == []  # of the cycle before
+    assert run.feed(*is_ready(0, 2)) == []  # of the previous cycle
     assert run.feed(*is_ready(0, 2, cycle=1)) == [StartDriver()]
 
 
-def test_a_word_about_an_instance_that_nobody_has_changes_nothing() -> None:
+def test_a_report_about_an_unknown_instance_changes_nothing() -> None:
     run = run_with(ServicePlan("judge", "head"))
     run.feed(*arrived(0, 1, 2))
     assert run.feed(*is_ready(2)) == []
     assert run.feed(ServiceReport("judge", 1, FAILED, "?")) == []
 
 
-def test_changes_are_kept_in_order_for_whoever_publishes_them() -> None:
+def test_changes_are_kept_in_order_for_the_publisher() -> None:
     services = Services([JUDGE], 1)
-    services.node_is(4, 0)
-    assert services.begin(0.0) == [(4, ("judge",))] and services.begin(0.0) == []
+    services.set_logical(4, 0)
+    assert services.start_on_new_nodes(0.0) == [(4, ("judge",))] and services.start_on_new_nodes(0.0) == []
     services.report("judge", 4, READY, "", 1.0)
     services.report("judge", 4, READY, "", 2.0)
     assert [change.state for change in services.changes] == [STARTING, READY]
     assert services.changes[0] == PlannedInstance("judge", 4, 0, STARTING, 30.0)
     version = services.version
-    services.node_is(4, None)
-    assert services.version > version and services.of("judge") == []
+    services.set_logical(4, None)
+    assert services.version > version and services.instances_of("judge") == []

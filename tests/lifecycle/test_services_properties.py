@@ -1,4 +1,4 @@
-"""Services under any order of events: the count behind the gate is right, and instances are where they should be."""
+"""Services under any order of events: the gate's count is right, and instances are on the right nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis.stateful import initialize, invariant, rule
 from tests.lifecycle.any_order import AGO, ANSWERS, MENDING, MOST_NODES, RANKS, AnyOrder
 
 from muster.lifecycle.events import ServiceReport, StartDriver, StartServices
-from muster.lifecycle.service_rules import SERVES
+from muster.lifecycle.service_rules import SERVING_STATES
 from muster.lifecycle.services import ServicePlan, ServiceState
 from muster.lifecycle.state_machine import RunConfig
 
@@ -19,7 +19,7 @@ SERVICES = st.lists(st.tuples(SCOPES, st.booleans(), st.sampled_from([20.0, 200.
 
 
 class Served(AnyOrder):
-    """The same events, and words about services, whether anybody has them or not."""
+    """Feeds the same events, and reports of services that may not exist."""
 
     @initialize(
         nodes=st.integers(1, MOST_NODES),
@@ -34,7 +34,7 @@ class Served(AnyOrder):
     ) -> None:
         hosts = [f"n{rank}" for rank in range(nodes)]
         plans = [ServicePlan(f"s{number}", *fields) for number, fields in enumerate(services)]
-        self.begun: set[tuple[int, int, int]] = set()  # nodes that were told to start theirs: cycle, joined, rank
+        self.started: set[tuple[int, int, int]] = set()  # nodes that got a start command: cycle, joins, rank
         self.start(
             RunConfig(hosts, ray, 100.0, 50.0, spares=min(spares, nodes - 1), services=plans, **mending), answers
         )
@@ -42,10 +42,10 @@ class Served(AnyOrder):
     def note(self, command: Any) -> None:
         super().note(command)
         if isinstance(command, StartServices):
-            assert self.protocol.state in SERVES and self.protocol.nodes[command.rank].serves
-            told = self.cycle, self.joined[command.rank], command.rank
-            assert told not in self.begun, "told twice"
-            self.begun.add(told)
+            assert self.protocol.state in SERVING_STATES and self.protocol.nodes[command.rank].runs_services
+            started = self.cycle, self.joined[command.rank], command.rank
+            assert started not in self.started, "started twice"
+            self.started.add(started)
         if isinstance(command, StartDriver):
             assert self.all_done()
 
@@ -64,36 +64,37 @@ class Served(AnyOrder):
         self.all_services_are_ready()
 
     def all_done(self) -> bool:
-        """By looking at every instance, where the protocol counts."""
-        done, wanted = (ServiceState.READY, ServiceState.ENDED), self.protocol.plan.wanted
+        """Count every instance, where the state machine keeps a counter."""
+        services, wanted = self.protocol.services, self.protocol.config.active_nodes
+        done = (ServiceState.READY, ServiceState.ENDED)
         return all(
-            sum(one.state in done for one in self.protocol.services.of(plan.name)) == plan.wanted(wanted)
-            for plan in self.protocol.plan.services
+            sum(one.state in done for one in services.instances_of(plan.name)) == plan.instance_count(wanted)
+            for plan in self.protocol.config.services
             if plan.gate
         )
 
     @invariant()
     def the_gate_is_open_when_all_gated_services_are_there(self) -> None:
-        assert self.protocol.services.open == self.all_done()
+        assert self.protocol.services.gate_open == self.all_done()
 
     @invariant()
     def ready_ones_are_counted(self) -> None:
         services = self.protocol.services
         for name in services.plans:
-            ready = [one for one in services.of(name) if one.state is ServiceState.READY]
+            ready = [one for one in services.instances_of(name) if one.state is ServiceState.READY]
             assert services.ready[name] == len(ready)
 
     @invariant()
     def a_node_that_serves_has_the_instances_of_its_rank_and_no_other_node_has_any(self) -> None:
-        protocol, wanted = self.protocol, self.protocol.plan.wanted
+        protocol, wanted = self.protocol, self.protocol.config.active_nodes
         found = {(one.service, one.rank, one.logical) for one in protocol.services.instances.values()}
         due = {
             (plan.name, node.rank, node.logical)
-            for plan in protocol.plan.services
+            for plan in protocol.config.services
             for node in protocol.nodes
-            if node.serves and node.logical is not None and plan.runs_on(node.logical, wanted)
+            if node.runs_services and node.logical is not None and plan.runs_on(node.logical, wanted)
         }
-        assert found == due if protocol.state in SERVES else found <= due
+        assert found == due if protocol.state in SERVING_STATES else found <= due
 
 
 TestServicesInAnyOrder = Served.TestCase

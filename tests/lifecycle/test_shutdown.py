@@ -1,4 +1,4 @@
-"""The protocol, ending a run: whose word is the outcome, who is ended in which order, when it is over."""
+"""The end of a run: which event decides the outcome, in which order processes end, when the run is concluded."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_run_is_over_only_when_the_last_node_is_gone(running: Run) -> None:
     assert running.feed(NodeGone(1)) == [Conclude()]
 
 
-# -- failures by name -------------------------------------------------------------------------------------------
+# -- failures ---------------------------------------------------------------------------------------------------
 
 
 def gathering() -> Run:
@@ -74,7 +74,7 @@ def starting() -> Run:
 
 
 @pytest.mark.parametrize(("begin", "phase"), [(gathering, "gathering"), (starting, "starting")])
-def test_a_node_lost_before_the_driver_runs_fails_the_run_by_name(begin: Callable[[], Run], phase: str) -> None:
+def test_a_node_lost_before_the_driver_runs_fails_the_run_with_its_name(begin: Callable[[], Run], phase: str) -> None:
     run = begin()
     rest = [rank for rank, state in enumerate(run.nodes()) if state is not NodeState.EXPECTED and rank != 1]
     assert run.feed(NodeLost(1, "connection ended")) == [StopNode(rank) for rank in rest]
@@ -98,7 +98,7 @@ def test_a_node_that_fails_before_it_joined_is_not_waited_for(run: Run) -> None:
     assert run.feed(NodeGone(0)) == [Conclude()]
 
 
-def test_a_failure_while_nobody_has_joined_ends_the_run_at_once(run: Run) -> None:
+def test_a_failure_before_any_node_has_joined_ends_the_run_at_once(run: Run) -> None:
     assert run.feed(NodeFailed(0, "start", "no such interpreter")) == [Conclude()]
     assert run.state is RunState.FAILED
 
@@ -152,7 +152,7 @@ def test_a_stop_while_the_nodes_are_being_stopped_changes_nothing(running: Run) 
     assert running.outcome == RunOutcome("succeeded", 0, "the driver exited with 0")
 
 
-# -- the first reason stands ------------------------------------------------------------------------------------
+# -- the first reason is kept -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_stop_while_the_nodes_are_being_stopped_changes_nothing(running: Run) 
     [NodeFailed(2, "ray", "later"), NodeLost(2, "later"), STOP, DriverEnded(9, "exited with 9"), *arrived(1), Tick()],
     ids=lambda event: type(event).__name__,
 )
-def test_the_first_recorded_reason_stands(running: Run, later: Event) -> None:
+def test_the_first_recorded_reason_is_kept(running: Run, later: Event) -> None:
     running.feed(NodeLost(1, "first"))
     running.feed(later)
     assert running.outcome == RunOutcome("failed", 125, "first", "n1", 1, "running", lost=True)
@@ -198,7 +198,7 @@ def test_nodes_that_do_not_confirm_in_time_are_named_and_the_run_ends_without_th
     assert running.feed(Tick(), at=1000.0 + FINISH_TIMEOUT_S - 0.1) == []
     assert running.feed(Tick(), at=1000.0 + FINISH_TIMEOUT_S) == [Conclude()]
     assert running.state is RunState.SUCCEEDED
-    assert running.outcome.end_reason == "the driver exited with 0; n0, n2 did not confirm to be clean"
+    assert running.outcome.end_reason == "the driver exited with 0; n0, n2 did not confirm cleanup"
 
 
 def test_the_driver_s_grace_is_added_to_the_time_for_finishing(running: Run) -> None:
@@ -229,4 +229,4 @@ def test_a_run_without_ray_fails_and_stops_by_the_same_rules() -> None:
     run.feed(*arrived(0, 1, 2))
     assert run.feed(NodeLost(2, "connection ended")) == [EndDriver(FAILURE_GRACE_S)]
     assert run.feed(DriverEnded(0, "exited with 0")) == [StopNode(0), StopNode(1)]
-    assert run.outcome.exit_code == 125  # the driver's own success does not count when a node was lost under it
+    assert run.outcome.exit_code == 125  # the driver's success does not count when a node was lost under it

@@ -1,4 +1,4 @@
-"""The protocol with spares: who is active, who takes a lost node's place, and what costs nothing."""
+"""Runs with spares: which nodes are active, which spare replaces a lost node, and which losses have no effect."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def running() -> Run:
 
 
 def driving(plan: RunConfig) -> Run:
-    """Three of four nodes are active, the driver runs."""
+    """Return a run in which three of four nodes are active and the driver runs."""
     run = Run(plan)
     run.feed(*come(0, 1, 2, 3), HeadUp(), NodeReady(0), NodeReady(1), NodeReady(2))
     assert run.state is RunState.RUNNING
@@ -76,13 +76,13 @@ def test_nodes_beyond_the_wanted_number_are_spares_and_the_driver_does_not_wait_
     assert run.nodes()[3] is NodeState.ARRIVED
 
 
-def test_no_worker_starts_before_the_round_has_closed_since_nobody_knows_who_it_is_to_be(run: Run) -> None:
+def test_no_worker_starts_before_the_round_has_closed_since_roles_are_unknown(run: Run) -> None:
     assert run.feed(*come(0, 3), HeadUp()) == [StartHead()]
     assert run.feed(*come(1)) == []
     assert run.feed(*come(2)) == [StartWorker(1), StartWorker(2)]
 
 
-def test_ranks_follow_the_node_s_number_and_not_who_came_first(run: Run) -> None:
+def test_ranks_follow_the_node_s_number_and_not_the_order_of_arrival(run: Run) -> None:
     run.feed(*come(3, 2, 0), NodeFailed(1, "start", "--health-check failed"))
     assert roles(run) == [*active(0), OUT, *active(1, 2)]
 
@@ -136,7 +136,7 @@ def test_the_round_closes_although_a_node_died_after_it_had_arrived(run: Run) ->
 def test_too_few_nodes_by_the_deadline_are_a_timeout_that_names_the_missing(run: Run) -> None:
     run.feed(*come(0, 2))
     assert run.feed(Tick(), at=100.0) == [StopNode(0), StopNode(2)]
-    why = "n1, n3 did not arrive within 100 s; 2 of the 3 nodes that the job needs are there"
+    why = "n1, n3 did not arrive within 100 s; 2 of the 3 nodes that the job needs are available"
     assert run.outcome == RunOutcome("failed", 125, why, "n1", 1, "gathering")
 
 
@@ -157,7 +157,7 @@ def test_a_node_that_fails_before_it_joined_is_done_without(run: Run) -> None:
     assert run.protocol.cycle == 0
 
 
-def test_more_failed_nodes_than_spares_end_the_run_by_name(run: Run) -> None:
+def test_more_failed_nodes_than_spares_end_the_run(run: Run) -> None:
     run.feed(*come(0), NodeFailed(2, "start", "--health-check failed"))
     assert run.feed(NodeFailed(3, "start", "--setup failed")) == [StopNode(0)]
     why = "--setup failed; 2 usable nodes are left, and the job needs 3"
@@ -191,7 +191,7 @@ def test_two_late_nodes_and_one_spare_are_the_end(run: Run) -> None:
     assert run.outcome.end_reason == "Ray was not up on n1, n2 within 50 s; no spare is left"
 
 
-def test_a_head_that_does_not_start_is_the_end_whoever_waits(run: Run) -> None:
+def test_a_head_that_does_not_start_ends_the_run_even_with_spares(run: Run) -> None:
     run.feed(*come(0, 1, 2, 3), NodeFailed(0, "ray", "`ray start` exited with 1"))
     assert run.outcome == RunOutcome("failed", 125, "`ray start` exited with 1", "n0", 0, "ray")
 
@@ -251,7 +251,7 @@ def test_a_lost_head_cannot_be_replaced() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_when_the_driver_has_ended_spares_are_stopped_like_everybody(running: Run, code: int) -> None:
+def test_when_the_driver_has_ended_spares_are_stopped_like_all_nodes(running: Run, code: int) -> None:
     assert running.feed(DriverEnded(code, f"exited with {code}")) == [StopNode(rank) for rank in range(4)]
     assert running.feed(*(NodeGone(rank) for rank in range(4))) == [Conclude()]
     assert running.outcome.exit_code == code

@@ -1,4 +1,4 @@
-"""The protocol, bringing a run up: which event in which state leads to which commands and which outcome."""
+"""The bring-up of a run: the commands and the outcome of each event in each state."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_an_event_that_does_not_fit_the_state_changes_nothing(run: Run, event: E
     assert run.nodes() == [NodeState.EXPECTED, NodeState.ARRIVED, NodeState.EXPECTED]
 
 
-def test_a_worker_that_was_not_told_to_start_cannot_be_ready(run: Run) -> None:
+def test_a_worker_that_was_not_started_cannot_be_ready(run: Run) -> None:
     run.feed(*arrived(0, 1), NodeReady(1))
     assert run.nodes()[1] is NodeState.ARRIVED
     assert run.feed(HeadUp()) == [StartWorker(1)]
@@ -116,7 +116,7 @@ def test_nodes_that_do_not_arrive_are_named_when_the_deadline_passes(run: Run) -
     assert run.outcome == RunOutcome("failed", 125, "n1, n2 did not arrive within 100 s", "n1", 1, "gathering")
 
 
-def test_when_nobody_arrives_the_deadline_ends_the_run_at_once(run: Run) -> None:
+def test_when_no_node_arrives_the_deadline_ends_the_run_at_once(run: Run) -> None:
     assert run.feed(Tick(), at=100.0) == [Conclude()]
     assert run.state is RunState.FAILED
 

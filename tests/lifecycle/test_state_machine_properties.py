@@ -1,4 +1,4 @@
-"""The protocol under any order of events, sensible or not: what it never does, and that it always comes to an end."""
+"""The state machine under any order of events: its invariants hold, and it always ends."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ TROUBLE = st.sampled_from(["crashed", "stalled", "lost", "lost", "failed"])
 
 
 class Mending(AnyOrder):
-    """Runs with spares and restarts that come up first, and to which then happens mostly what can be mended."""
+    """Brings up runs with spares and restarts, then feeds mostly failures that can be repaired."""
 
     reached: ClassVar[Counter[str]] = Counter()
-    # What only ends a run, or is part of a larger rule, is left to the machine above.
-    somebody_asks_to_stop = the_driver_ends = the_driver_stalls = a_node_fails = a_node_is_lost = None
+    # Rules that only end a run, or are part of a larger rule, are left to the machine above.
+    a_stop_is_requested = the_driver_ends = the_driver_stalls = a_node_fails = a_node_is_lost = None
     a_node_arrives = the_head_is_up = None
-    something_is_lost_under_the_driver_which_ends = None
+    a_node_or_the_driver_fails_and_the_driver_ends = None
 
     @initialize(
         wanted=st.integers(1, 4),
@@ -84,15 +84,15 @@ class Mending(AnyOrder):
             self.mended.add("replaced")
 
     def follower(self, rank: int) -> int:
-        """An active node, but not the leader, if there is one; else any but the leader."""
+        """Return an active node other than the leader if there is one, else any node but the leader."""
         others = [node.rank for node in self.active() if node.rank != self.protocol.leader]
-        others = others or list(range(1, self.protocol.plan.nodes))
+        others = others or list(range(1, self.protocol.config.nodes))
         return others[rank % len(others)]
 
     @precondition(lambda self: self.protocol.state is RunState.RUNNING)
     @rule(what=TROUBLE, rank=RANKS, progress=st.booleans(), ends=st.booleans(), back=st.booleans())
     def trouble(self, what: str, rank: int, progress: bool, ends: bool, back: bool) -> None:
-        """The driver fails, or a node under it; what has to be cleaned may be, and the next cycle come up."""
+        """Fail the driver or a node under it; nodes may then be cleaned and the next cycle brought up."""
         if progress:
             self.feed(Progress(self.cycle))
         if what == "stalled":

@@ -1,4 +1,4 @@
-"""Ranks by the machine's topology: their order, whole segments, and who stands in for a lost node."""
+"""Ranks by topology: their order, whole segments, and the replacement of a lost node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from muster.lifecycle.events import (
 from muster.lifecycle.states import RunState
 from muster.lifecycle.topology import NodeLocation
 
-# Where each of eight nodes is: the leader, number 0, in b.
+# Locations of eight nodes; the leader, node 0, is in domain b.
 LEAVES = ["b", "a", "b", "a10", "a9", "b", "a9", "a10"]
 LOST = "connection ended"
 
@@ -43,7 +43,7 @@ def come(*ranks: int, leaves: list[str] = LEAVES) -> list[Event]:
 
 
 def by_rank(run: Run) -> list[int]:
-    """Numbers of the active nodes by their logical rank."""
+    """Return the numbers of the active nodes in the order of their logical ranks."""
     ranked = [(node.logical, node.rank) for node in run.protocol.nodes if node.logical is not None]
     return [rank for _, rank in sorted(ranked)]
 
@@ -52,7 +52,7 @@ def by_rank(run: Run) -> list[int]:
 
 
 @pytest.mark.parametrize("order", [range(8), reversed(range(8)), [3, 0, 7, 1, 6, 2, 5, 4]], ids=["up", "down", "mixed"])
-def test_the_leader_s_domain_comes_first_then_domain_after_domain_whoever_came_first(order: list[int]) -> None:
+def test_the_leader_s_domain_comes_first_then_domain_by_domain_whatever_the_order_of_arrival(order: list[int]) -> None:
     run = Run(plan(8))
     run.feed(*come(*order))
     assert by_rank(run) == [0, 2, 5, 1, 4, 6, 3, 7]
@@ -89,7 +89,7 @@ def test_with_places_only_the_head_starts_before_all_are_there() -> None:
 # -- whole segments ---------------------------------------------------------------------------------------------
 
 
-def test_every_segment_lies_in_one_domain_and_what_is_over_are_spares() -> None:
+def test_every_segment_is_in_one_domain_and_the_remaining_nodes_are_spares() -> None:
     run = Run(plan(8, spares=4, segment=2))
     run.feed(*come(*range(8)))
     assert by_rank(run) == [0, 2, 4, 6]
@@ -110,11 +110,11 @@ def test_the_deadline_counts_segments() -> None:
     run = Run(plan(8, spares=2, segment=2))
     run.feed(*come(0, 2, 3, 4, 7, 1))
     run.feed(Tick(), at=100.0)
-    why = "n5, n6 did not arrive within 100 s; 2 whole segments of 2 nodes are there, and the job needs 3"
+    why = "n5, n6 did not arrive within 100 s; 2 whole segments of 2 nodes are available, and the job needs 3"
     assert run.outcome.end_reason == why
 
 
-def test_when_all_are_there_and_segments_are_too_few_nobody_waits_for_the_deadline() -> None:
+def test_too_few_segments_with_all_nodes_arrived_end_the_run_before_the_deadline() -> None:
     run = Run(plan(8, spares=2, segment=3))
     run.feed(*come(*range(8)))
     assert run.outcome.end_reason == "1 whole segment of 3 nodes is left, and the job needs 2"
@@ -124,7 +124,7 @@ def test_when_all_are_there_and_segments_are_too_few_nobody_waits_for_the_deadli
     ("domain", "why"),
     [("z", "in its domain z"), ("", "since its domain is not known (MUSTER_DOMAIN names it)")],
 )
-def test_a_leader_in_no_whole_segment_is_the_end_by_name(domain: str, why: str) -> None:
+def test_a_leader_in_no_whole_segment_ends_the_run_with_its_name(domain: str, why: str) -> None:
     run = Run(plan(8, spares=4, segment=2))
     run.feed(*come(*range(8), leaves=[domain, *LEAVES[1:]]))
     assert run.outcome.end_reason == f"n0, which leads the run, is in no whole segment of 2 nodes {why}"
@@ -144,7 +144,7 @@ def test_a_new_cycle_moves_to_another_whole_segment() -> None:
     assert by_rank(run) == [0, 2, 3, 7]
 
 
-# -- standing in ------------------------------------------------------------------------------------------------
+# -- replacement ------------------------------------------------------------------------------------------------
 
 
 def test_a_stand_in_comes_from_the_lost_node_s_domain_where_there_are_segments_or_not_at_all() -> None:
@@ -157,8 +157,8 @@ def test_a_stand_in_comes_from_the_lost_node_s_domain_where_there_are_segments_o
 
 
 @pytest.mark.parametrize(("gone", "next_one"), [(5, 2), (2, 5), (3, 5)])
-def test_without_segments_the_nearest_stands_in(gone: int, next_one: int) -> None:
-    """Its own domain before its own switch before any other; of equally near ones the first in order."""
+def test_without_segments_the_nearest_spare_is_promoted(gone: int, next_one: int) -> None:
+    """Its domain comes before its switch, before any other; of equally near ones the first in order."""
     addresses = ["s1.a.n0", "s2.c.n1", "s2.d.n2", "s3.e.n3", "s1.b.n4", "s2.c.n5"]
     run = Run(plan(6, spares=4, on_node_loss=REPLACE))
     run.feed(*(Arrived(rank, f"n{rank}", NodeLocation(at.rpartition(".")[0], at)) for rank, at in enumerate(addresses)))

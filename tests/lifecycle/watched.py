@@ -1,4 +1,4 @@
-"""A protocol whose every move is checked against the tables."""
+"""A state machine whose every transition is checked against the tables."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 from muster.lifecycle.events import RunOutcome
 from muster.lifecycle.state_machine import RunNode, RunStateMachine
-from muster.lifecycle.states import NODE_MOVES, RUN_MOVES, RunState
+from muster.lifecycle.states import NODE_TRANSITIONS, RUN_TRANSITIONS, RunState
 
 
 class WatchedNodes(list[RunNode]):
-    """The protocol's nodes; every change of a state must be in the table."""
+    """The nodes; every change of a state must be in the table."""
 
     def __setitem__(self, rank: Any, node: Any) -> None:
         before = self[rank].state
-        assert node.state is before or node.state in NODE_MOVES[before], f"node: {before} -> {node.state}"
+        assert node.state is before or node.state in NODE_TRANSITIONS[before], f"node: {before} -> {node.state}"
         super().__setitem__(rank, node)
 
 
@@ -31,12 +31,12 @@ class WatchedProtocol(RunStateMachine):
 
     @state.setter
     def state(self, state: RunState) -> None:
-        assert self._state is None or state in RUN_MOVES[self._state], f"run: {self._state} -> {state}"
+        assert self._state is None or state in RUN_TRANSITIONS[self._state], f"run: {self._state} -> {state}"
         self._state = state
 
 
 def same_but_for_refinements(before: RunOutcome, after: RunOutcome) -> bool:
-    """State, reason, node and phase stand; a stopped driver's own code is taken, and who was late is appended."""
+    """Return whether only the exit code of a stopped driver, or a reason appended to the first, differs."""
     code_refined = before.exit_code == after.exit_code or before.state == "stopped"
     reason_kept = after.end_reason == before.end_reason or after.end_reason.startswith(f"{before.end_reason}; ")
     rest = replace(after, exit_code=before.exit_code, end_reason=before.end_reason)

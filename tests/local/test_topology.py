@@ -68,7 +68,7 @@ def test_a_second_agent_of_one_rank_is_refused_by_name_and_the_run_goes_on(muste
     env = {**os.environ, "MUSTER_RANK": "1", "MUSTER_HOST": "twin", "MUSTER_ATTEMPT": "0", "MUSTER_BACKEND": "local"}
     agent = [muster.python, "-I", "-S", str(run / "agent.pyz"), str(run)]
     twin = subprocess.run(agent, env=env, capture_output=True, text=True, timeout=180)
-    reason = "twin came as node 1, which has been here already: node-1"
+    reason = "twin joined as node 1, but node-1 has joined as that node before"
     assert (twin.returncode, reason in twin.stdout + twin.stderr) == (125, True), twin
     events = run / "attempt-0" / "events-0.jsonl"
     refused = wait_for("the event", lambda: [line for line in events.read_text().splitlines() if "refused" in line])

@@ -1,4 +1,4 @@
-"""The run directory: what is created there once, seen by each host after a while; and the launcher's words."""
+"""The simulated run directory, whose files become visible to each host with a delay; and the launcher's reports."""
 
 from __future__ import annotations
 
@@ -7,32 +7,34 @@ from typing import Any
 
 from tests.sim.world import World
 
-LEAST_S, MOST_S = 0.0005, 0.01  # an operation takes
+MIN_ACCESS_S, MAX_ACCESS_S = 0.0005, 0.01  # duration of an operation
 
 
 Then = Callable[..., None]
 Operation = Callable[[], Any]
 
 
-class Files:
-    """A claim, a status and an outcome for each term. `lag` and `pauses` are what faults change, by host."""
+class RunDirectory:
+    """A claim, a status and an outcome for each term. Faults set `lag` and `pauses`, by host."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.claims: dict[int, tuple[float, int]] = {}  # when created, and the number of the node
+        self.claims: dict[int, tuple[float, int]] = {}  # creation time and node number
         self.statuses: dict[int, tuple[float, Callable[[], bool]]] = {}  # and whether its leader still publishes
         self.outcomes: dict[int, tuple[float, str]] = {}
         self.ended: dict[int, float] = {}  # tasks whose end the launcher has seen
-        self.heartbeats: dict[int, Callable[[], int]] = {}  # by host, while it has no leader: changes while it lives
-        self.lag: dict[int, float] = {}  # what is newer than this, a host does not see yet
-        self.pauses: dict[int, float] = {}  # until when operations of this host wait
+        self.heartbeats: dict[int, Callable[[], int]] = {}  # by host, before it has a leader
+        self.lag: dict[int, float] = {}  # seconds; a host does not see newer files yet
+        self.pauses: dict[int, float] = {}  # time until which operations of this host wait
 
-    def ask(self, host: int, deliver: Then, operation: Operation, then: Then) -> None:
-        """Carry an operation out; a pause comes before it, or before its answer."""
+    def access(self, host: int, deliver: Then, operation: Operation, then: Then) -> None:
+        """Run an operation; a pause delays it or its result."""
         world = self._world
         pause = max(0.0, self.pauses.get(host, 0.0) - world.now)
         before = pause if world.chance.random() < 0.5 else 0.0
-        world.after(before + world.between(LEAST_S, MOST_S), self._do, pause - before, deliver, operation, then)
+        world.after(
+            before + world.between(MIN_ACCESS_S, MAX_ACCESS_S), self._do, pause - before, deliver, operation, then
+        )
 
     def _do(self, rest: float, deliver: Then, operation: Operation, then: Then) -> None:
         self._world.after(rest, deliver, then, operation())
@@ -49,7 +51,7 @@ class Files:
         self.statuses[term] = (self._world.now, publishes)
 
     def conclude(self, term: int, reason: str) -> str:
-        """The first reason stands, and is returned."""
+        """Record the reason unless there is one; return the recorded one."""
         return self.outcomes.setdefault(term, (self._world.now, reason))[1]
 
     def seen_claims(self, host: int) -> dict[int, int]:
@@ -57,14 +59,14 @@ class Files:
         return {term: rank for term, (made, rank) in self.claims.items() if made <= since or rank == host}
 
     def seen_outcome(self, host: int) -> str | None:
-        """Of the highest term with a status, as all readers take it."""
+        """Return the outcome of the highest term with a status, as all readers do."""
         since = self._seen_until(host)
         term = max((term for term, (made, _) in self.statuses.items() if made <= since), default=0)
         made, reason = self.outcomes.get(term, (since + 1.0, ""))
         return reason if made <= since else None
 
     def newest(self, host: int) -> tuple[int, bool]:
-        """The highest term with a status, and whether that is still written."""
+        """Return the highest term with a status, and whether that is still written."""
         since = self._seen_until(host)
         seen = [term for term, (made, _) in self.statuses.items() if made <= since]
         return (max(seen), self.statuses[max(seen)][1]()) if seen else (-1, False)

@@ -1,4 +1,4 @@
-"""A node's way from leader to leader: find the first, follow it, and when it is lost join or become another."""
+"""An agent that finds the first leader, follows it and, when it is lost, joins or becomes another."""
 
 from __future__ import annotations
 
@@ -12,48 +12,45 @@ from muster.election.leader_silence import (
 )
 from muster.election.membership import Membership, first_membership
 from muster.lifecycle.config import FIRST_LEADER
-from tests.sim.agent import Surroundings
-from tests.sim.candidate import Seat
+from tests.sim.agent import Environment
+from tests.sim.candidate import Candidate
 from tests.sim.host import Host
 from tests.sim.invariants import LEFT_BEHIND
-from tests.sim.leader import Lead
+from tests.sim.leader import Leader
 from tests.sim.member import Member
-from tests.sim.network import End
+from tests.sim.network import ConnectionEnd
 
-LOOK_S = 0.5
-JOIN_S = 120.0  # no leader for this long: nobody is going to come
-WATCH_S = 2.0  # between looks of an agent that has no leader any more
+CLAIMS_POLL_S = 0.5
+FIRST_LEADER_TIMEOUT_S = 120.0  # after which an agent without any leader leaves
+LEADERLESS_POLL_S = 2.0  # of an agent whose leader is lost
 
 
-class Heir(Member):
-    """A whole agent."""
+class Follower(Member):
+    """A complete agent."""
 
-    def __init__(self, around: Surroundings, host: Host) -> None:
-        super().__init__(around, host)
-        self.candidate: Seat | None = None
-        self.leader: Lead | None = None
-        self._succession: Election | None = None
-        self._heartbeats = StartupHeartbeats(LOOK_S)
+    def __init__(self, env: Environment, host: Host) -> None:
+        super().__init__(env, host)
+        self.candidate: Candidate | None = None
+        self.leader: Leader | None = None
+        self._election: Election | None = None
+        self._heartbeats = StartupHeartbeats(CLAIMS_POLL_S)
         self._clean = True
         self._claiming = False
         self._until, self._tries = 0.0, 0
 
     def boot(self) -> None:
-        self._until = self.now + JOIN_S
+        self._until = self.now + FIRST_LEADER_TIMEOUT_S
         if self.rank == FIRST_LEADER:
-            self._campaign(0, first_membership(self.around.plan.nodes, self.rank))
+            self._campaign(0, first_membership(self.env.plan.nodes, self.rank))
         self._find()
 
-    # -- the first ----------------------------------------------------------------------------------------------
+    # -- first leader -------------------------------------------------------------------------------------------
 
     def _find(self) -> None:
-        """The first leader, by the claims in the run directory."""
-        files, asked, before = (
-            self.around.files,
-            self.now,
-            range(self.rank if self.rank <= FIRST_LEADER_CANDIDATES else 0),
-        )
-        self.ask(
+        """Find the first leader by the claims in the run directory."""
+        files, asked = self.env.files, self.now
+        before = range(self.rank if self.rank <= FIRST_LEADER_CANDIDATES else 0)
+        self.access_files(
             lambda: (
                 files.seen_claims(self.rank),
                 files.seen_outcome(self.rank),
@@ -66,42 +63,41 @@ class Heir(Member):
     def _found(
         self, seconds: float, claims: dict[int, int], outcome: str | None, ends: list[int], heartbeats: dict[int, int]
     ) -> None:
-        self._heartbeats.look(heartbeats, seconds)
+        self._heartbeats.observe(heartbeats, seconds)
         if outcome is not None:
             self.leave(outcome)
         elif self.now >= self._until:
             self.leave("no leader came")
         elif claims:
-            terms = sorted(claims, reverse=True)  # a claim may have come to nothing: then the one before it
+            terms = sorted(claims, reverse=True)  # the newest claim may have failed: alternate
             term = terms[self._tries % len(terms)]
             self._tries += 1
             self.join(term, claims[term])
         else:
             gone = self._heartbeats.silent().union(ends)
             if self.rank and not self._claiming and gone.issuperset(range(self.rank)):
-                self._campaign(0, first_membership(self.around.plan.nodes, self.rank))
-            self.after(LOOK_S, self._find)
+                self._campaign(0, first_membership(self.env.plan.nodes, self.rank))
+            self.after(CLAIMS_POLL_S, self._find)
 
-    # -- the next -----------------------------------------------------------------------------------------------
+    # -- next leader --------------------------------------------------------------------------------------------
 
-    def loss_reason(self, end: End, owed: float | None) -> None:
-        """Keep what succession has to know of the leader that was lost; clean this node; look for another."""
+    def on_leader_lost(self, end: ConnectionEnd, last_answer: float | None) -> None:
+        """Start or continue an election, and clean this node."""
         self.end = None
-        if not self._greeted and self._succession is None:
-            self.after(LOOK_S, self._find)
+        if not self._greeted and self._election is None:
+            self.after(CLAIMS_POLL_S, self._find)
             return
-        self.say(
-            f"has lost the leader of term {self.term}" if owed is not None else f"term {self.term} came to nothing"
-        )
+        what = "has lost the leader of" if last_answer is not None else "sees the failed candidate of"
+        self.log(f"{what} term {self.term}")
         if self.leader is not None and self.leads:
-            return  # it was this node that led
+            return  # this node led
         membership, now = self.membership, self.now
         if membership is not None and membership.term == self.term:
-            self._succession = Election(self.rank, membership, now, owed)
-        elif self._succession is not None:
-            self._succession.candidate_failed(self.term, self.leader_rank, now, owed)
-        if self._succession is not None and not end.closed:
-            self.after(self._succession.fenced_at - now, end.close)
+            self._election = Election(self.rank, membership, now, last_answer)
+        elif self._election is not None:
+            self._election.candidate_failed(self.term, self.leader_rank, now, last_answer)
+        if self._election is not None and not end.closed:
+            self.after(self._election.fenced_at - now, end.close)
         self._clean = False
         self.after(self._end_processes(), self._cleaned)
 
@@ -109,92 +105,91 @@ class Heir(Member):
         self.host.end_all()
         self.host.clear()
         self._clean = True
-        if self._succession is not None:
-            self.after(max(0.0, self._succession.fenced_at - self.now), self._look)  # before that nothing is decided
+        if self._election is not None:
+            self.after(max(0.0, self._election.fenced_at - self.now), self._poll_claims)
         else:
-            self._end_alone("the leader is gone")
+            self._end_without_leader("the leader is gone")
 
-    def _look(self) -> None:
-        files = self.around.files
-        self.ask(lambda: (files.seen_claims(self.rank), files.seen_outcome(self.rank)), self._decide)
+    def _poll_claims(self) -> None:
+        files = self.env.files
+        self.access_files(lambda: (files.seen_claims(self.rank), files.seen_outcome(self.rank)), self._decide)
 
     def _decide(self, seen: tuple[dict[int, int], str | None]) -> None:
         claims, outcome = seen
-        assert self._succession is not None and self.membership is not None
+        assert self._election is not None and self.membership is not None
         if outcome is not None:
             self.leave(outcome)
             return
-        decision = self._succession.decide(self.now, self._clean, claims)
+        decision = self._election.decide(self.now, self._clean, claims)
         if isinstance(decision, Join):
             self.join(decision.term, claims[decision.term])
             return
         if isinstance(decision, Leave):
-            self._end_alone("no majority of the nodes is left")
+            self._end_without_leader("no majority of the nodes is left")
             return
         if isinstance(decision, Claim) and not self._claiming:
             self._campaign(decision.term, self.membership)
-        self.after(LOOK_S, self._look)
+        self.after(CLAIMS_POLL_S, self._poll_claims)
 
-    # -- this node ----------------------------------------------------------------------------------------------
+    # -- candidate ----------------------------------------------------------------------------------------------
 
     def _campaign(self, term: int, membership: Membership) -> None:
-        """Listen, then claim the term: who joins decides."""
-        self.say(f"claims term {term}")
+        """Claim the term and accept members."""
+        self.log(f"claims term {term}")
         self._claiming = True
-        self.candidate = candidate = Seat(self, term, membership)
-        self.ask(lambda: self.around.files.claim(term, self.rank), lambda ours: self._claimed(candidate, ours))
+        self.candidate = candidate = Candidate(self, term, membership)
+        self.access_files(lambda: self.env.files.claim(term, self.rank), lambda ours: self._claimed(candidate, ours))
 
-    def _claimed(self, candidate: Seat, ours: bool) -> None:
+    def _claimed(self, candidate: Candidate, ours: bool) -> None:
         self._claiming = False
         if ours:
             candidate.open()
         else:
             candidate.retire()
 
-    def accept(self, end: End, term: int) -> bool:
+    def accept(self, end: ConnectionEnd, term: int) -> bool:
         if self.candidate is None or self.candidate.term != term or self.candidate.closed:
             return False
         self.candidate.accept(end)
         return True
 
-    def take(self, candidate: Seat) -> None:
-        """The seat is won."""
-        self.leader = candidate.leader = Lead(self, candidate)
+    def start_leading(self, candidate: Candidate) -> None:
+        """Lead the term that the candidate won."""
+        self.leader = candidate.leader = Leader(self, candidate)
         self.leader.start()
 
     # -- the end ------------------------------------------------------------------------------------------------
 
-    def give_way(self) -> None:
-        """This leader's lease is over."""
+    def on_lease_lost(self) -> None:
+        """Handle the loss of the lease as a leader."""
         self.end = None
-        self._end_alone("the majority of the nodes is lost")
+        self._end_without_leader("the majority of the nodes is lost")
 
-    def _end_alone(self, reason: str) -> None:
-        """Record the end, unless another node does or still leads: then the run goes on without this node."""
-        self._silence, self._stamp, self._looked = LeaderSilence(WATCH_S), 0.0, False
-        self._listen_for_a_leader(reason)
+    def _end_without_leader(self, reason: str) -> None:
+        """Record the end of the run, unless another node recorded it or still leads."""
+        self._silence, self._stamp = LeaderSilence(LEADERLESS_POLL_S), 0.0
+        self._poll_for_leader(reason)
 
-    def _listen_for_a_leader(self, reason: str) -> None:
-        files, asked = self.around.files, self.now
-        self.ask(
+    def _poll_for_leader(self, reason: str) -> None:
+        files, asked = self.env.files, self.now
+        self.access_files(
             lambda: (files.newest(self.rank), files.seen_outcome(self.rank), files.seen_claims(self.rank)),
-            lambda seen: self._hear(reason, self.now - asked, *seen),
+            lambda seen: self._judge(reason, self.now - asked, *seen),
         )
 
-    def _hear(
+    def _judge(
         self, reason: str, seconds: float, status: tuple[int, bool], outcome: str | None, claims: dict[int, int]
     ) -> None:
         newest, written = status
         if outcome is not None:
             self.leave(outcome)
             return
-        self._stamp = (
-            self.now if written and self._stamp else self._stamp or 1.0
-        )  # the first look has no other beside it
-        verdict = self._silence.look(RunDirectoryView(False, newest, self._stamp, frozenset(claims)), seconds)
+        # The first poll has no earlier stamp to differ from.
+        self._stamp = self.now if written and self._stamp else self._stamp or 1.0
+        verdict = self._silence.observe(RunDirectoryView(False, newest, self._stamp, frozenset(claims)), seconds)
         if verdict is LeaderVerdict.UNKNOWN:
-            self.after(WATCH_S, self._listen_for_a_leader, reason)
+            self.after(LEADERLESS_POLL_S, self._poll_for_leader, reason)
         elif verdict is LeaderVerdict.LED:
             self.leave(LEFT_BEHIND)
         else:
-            self.ask(lambda: self.around.files.conclude(max(newest, 0), reason), self.leave)
+            self.access_files(lambda: self.env.files.conclude(max(newest, 0), reason), self.leave)

@@ -1,20 +1,20 @@
-"""A host: its clock, its lease, the processes under it, and their supervisors, which need no agent for what they do."""
+"""A simulated host: its clock, its lease, its processes, and their supervisors, which act without an agent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from muster.election.membership import KILL_S
+from muster.election.membership import LEASE_KILL_S
 from tests.sim.world import World
 
-FOREVER = float("inf")
-DRIFT = 0.01  # by which a clock may be fast or slow
-ORPHAN_GRACE_S = 30.0  # what supervisors leave to processes whose agent has ended
+NEVER = float("inf")
+CLOCK_DRIFT = 0.01  # relative error of a clock
+ORPHAN_GRACE_S = 30.0  # of supervisors for processes whose agent has ended
 DRIVER, RAY, SERVICE = "driver", "ray", "service"
 
 
-class Running:
+class SimProcess:
     """A process of the run."""
 
     __slots__ = ("cycle", "ended", "host", "kind", "logical", "on_end", "term")
@@ -22,21 +22,21 @@ class Running:
     def __init__(self, host: Host, kind: str, term: int, cycle: int, logical: int) -> None:
         self.host, self.kind, self.term, self.cycle, self.logical = host, kind, term, cycle, logical
         self.ended = False
-        self.on_end: Callable[[str], None] = lambda how: None  # only the first end counts
+        self.on_end: Callable[[str], None] = lambda how: None  # called once
 
 
 class Host:
-    """Times are in seconds of its own clock."""
+    """A host. Times are in seconds of its clock."""
 
     def __init__(self, world: World, rank: int, exact: bool = False) -> None:
         self._world, self.rank = world, rank
-        self.rate = 1.0 if exact else world.between(1.0 - DRIFT, 1.0 + DRIFT)
+        self.rate = 1.0 if exact else world.between(1.0 - CLOCK_DRIFT, 1.0 + CLOCK_DRIFT)
         self._offset = 0.0 if exact else world.between(0.0, 1000.0)
         self.alive = True
-        self.processes: list[Running] = []
-        self.lease = FOREVER
+        self.processes: list[SimProcess] = []
+        self.lease = NEVER
         self._watched = False
-        self.on_start: Callable[[Running], None] = lambda process: None
+        self.on_start: Callable[[SimProcess], None] = lambda process: None
 
     @property
     def now(self) -> float:
@@ -52,43 +52,43 @@ class Host:
         return self.now >= self.lease
 
     def renew(self, until: float) -> None:
-        """One that is over stays so: what it covered is being killed."""
+        """Renew the lease. An expired lease stays expired: its processes are being killed."""
         if not self.expired:
             self.lease = until
-            if not self._watched and until < FOREVER:
+            if not self._watched and until < NEVER:
                 self._watched = True
-                self.after(until - self.now, self._look)
+                self.after(until - self.now, self._check_lease)
 
     def clear(self) -> None:
-        """Nothing runs here, or nobody can go on without what does."""
-        self.lease = FOREVER
+        """Drop the lease: nothing runs here, or no other leader can take over."""
+        self.lease = NEVER
 
-    def _look(self) -> None:
-        if self.lease == FOREVER:
+    def _check_lease(self) -> None:
+        if self.lease == NEVER:
             self._watched = False
         elif self.now < self.lease - 1e-9:
-            self.after(self.lease - self.now, self._look)
+            self.after(self.lease - self.now, self._check_lease)
         else:
             self._watched = False
-            late = KILL_S if self._world.chance.random() < 0.2 else self._world.between(0.0, KILL_S)
+            late = LEASE_KILL_S if self._world.chance.random() < 0.2 else self._world.between(0.0, LEASE_KILL_S)
             self.after(late, self._kill, list(self.processes))
 
-    def _kill(self, processes: list[Running]) -> None:
+    def _kill(self, processes: list[SimProcess]) -> None:
         for process in processes:
             self.end(process, "was killed by SIGKILL")
 
     # -- processes ----------------------------------------------------------------------------------------------
 
-    def start(self, kind: str, term: int, cycle: int, logical: int) -> Running | None:
-        """None when the lease is over: a supervisor looks before it starts anything."""
+    def start(self, kind: str, term: int, cycle: int, logical: int) -> SimProcess | None:
+        """Start a process; return None if the lease has expired, which supervisors check first."""
         if self.expired or not self.alive:
             return None
-        process = Running(self, kind, term, cycle, logical)
+        process = SimProcess(self, kind, term, cycle, logical)
         self.processes.append(process)
         self.on_start(process)
         return process
 
-    def end(self, process: Running, how: str) -> None:
+    def end(self, process: SimProcess, how: str) -> None:
         if not process.ended:
             process.ended = True
             self.processes.remove(process)
@@ -99,7 +99,7 @@ class Host:
             self.end(process, "was ended by SIGTERM")
 
     def orphan(self) -> None:
-        """The agent is gone: supervisors ask their processes to leave, and kill them when grace or lease are over."""
+        """End all processes after the agent is gone: supervisors kill them when grace or lease are over."""
         for process in self.processes:
             self.after(self._world.between(0.0, ORPHAN_GRACE_S), self._kill, [process])
 

@@ -1,4 +1,4 @@
-"""One large run with losses, and its figures."""
+"""Simulation of one large run with losses, and its measurements."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.lifecycle.config import RunConfig
-from tests.sim.agent import Surroundings
-from tests.sim.follower import Heir
+from tests.sim.agent import Environment
+from tests.sim.follower import Follower
 from tests.sim.host import Host
-from tests.sim.invariants import judge_end
+from tests.sim.invariants import check_end
 from tests.sim.meter import Meter
 from tests.sim.world import World
 
@@ -19,8 +19,8 @@ ARRIVALS_S = 5.0  # within which all agents start
 
 
 @dataclass(frozen=True)
-class Large:
-    """What is to be simulated. `lead_losses` of the losses are those of whoever leads at that time."""
+class LargeRun:
+    """A run to simulate. `leader_losses` of the losses hit the leader of that time."""
 
     nodes: int
     spares: int
@@ -29,7 +29,7 @@ class Large:
     leader_losses: int = 1
     on_node_loss: str = "replace"
     max_restarts: int = 3
-    seconds: float = 120.0  # that the driver takes
+    seconds: float = 120.0  # duration of the driver
 
     @property
     def plan(self) -> RunConfig:
@@ -37,30 +37,30 @@ class Large:
         return RunConfig(hosts, spares=self.spares, on_node_loss=self.on_node_loss, max_restarts=self.max_restarts)
 
 
-def simulate(large: Large) -> dict[str, Any]:
-    """To the end; a broken invariant is raised."""
+def simulate(large: LargeRun) -> dict[str, Any]:
+    """Simulate the run to its end; raise InvariantViolated if an invariant does not hold."""
     began = time.perf_counter(), time.process_time()
     world = World(large.seed)
     meter = Meter(large.plan, world)
-    around = Surroundings(world, large.plan, meter)
-    around.network.meter = meter.carried
-    around.driver = lambda: (large.seconds, 0)
+    env = Environment(world, large.plan, meter)
+    env.network.meter = meter.record_message
+    env.driver = lambda: (large.seconds, 0)
     agents = []
     for rank in range(large.plan.nodes):
         host = Host(world, rank)
         host.on_start = meter.started
         meter.hosts.append(host)
-        agents.append(Heir(around, host))
+        agents.append(Follower(env, host))
         world.after(world.between(0.0, ARRIVALS_S), agents[-1].deliver, agents[-1].boot)
     meter.living = len(agents)
     _lose(world, meter, agents, large)
     world.run(36000.0, lambda: meter.living <= 0)
-    judge_end(meter, agents, world.now)
+    check_end(meter, agents, world.now)
     return _figures(large, world, meter, time.perf_counter() - began[0], time.process_time() - began[1])
 
 
-def _lose(world: World, meter: Meter, agents: list[Heir], large: Large) -> None:
-    """While drivers run: half of the lost nodes crash, of the others nothing is heard any more."""
+def _lose(world: World, meter: Meter, agents: list[Follower], large: LargeRun) -> None:
+    """Lose nodes while drivers run: half of them crash, the others lose their host."""
     chosen = world.chance.sample(range(1, len(agents)), large.losses)
     times = sorted(world.between(0.1, 0.9) * large.seconds for _ in chosen)
     pending = [
@@ -80,12 +80,12 @@ def _lose(world: World, meter: Meter, agents: list[Heir], large: Large) -> None:
     meter.on_note = note
 
 
-def _figures(large: Large, world: World, meter: Meter, wall: float, cpu: float) -> dict[str, Any]:
+def _figures(large: LargeRun, world: World, meter: Meter, wall: float, cpu: float) -> dict[str, Any]:
     nodes, messages, size = large.plan.nodes, sum(meter.messages.values()), sum(meter.bytes.values())
     outcome = meter.outcomes[max(meter.outcomes)] if meter.outcomes else None
     return {
         "nodes": nodes,
-        "outcome": outcome.end_reason if outcome else "nobody recorded one",
+        "outcome": outcome.end_reason if outcome else "not recorded",
         "cycles": meter.cycles + 1,
         "terms": len(meter.terms),
         "virtual_s": round(world.now, 1),

@@ -1,4 +1,4 @@
-"""What a run costs: messages and bytes as they would be on the wire, and the time of the leader's own code."""
+"""The cost of a run: messages and bytes on the wire, and the CPU time of the leader's code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.lifecycle import events as m
 from muster.lifecycle.config import RunConfig, TermStart
 from muster.lifecycle.state_machine import RunStateMachine
 from muster.lifecycle.states import RunState
-from tests.sim.invariants import Watch
+from tests.sim.invariants import InvariantChecker
 from tests.sim.world import World
 
 FIELDS = {
@@ -31,11 +31,11 @@ FIELDS = {
     "retire": (),
     "bye": ("reason",),
 }
-PLACES = {"greeting": 2, "charter": 1}  # of the charter in it
+MEMBERSHIP_POSITION = {"greeting": 2, "charter": 1}  # in the message
 
 
-class Meter(Watch):
-    """Watches as always, and measures."""
+class Meter(InvariantChecker):
+    """Checks the invariants and measures."""
 
     def __init__(self, plan: RunConfig, world: World) -> None:
         super().__init__(plan)
@@ -43,7 +43,7 @@ class Meter(Watch):
         self.messages: Counter[str] = Counter()  # by kind
         self.bytes: Counter[str] = Counter()
         self.by_node: Counter[int] = Counter()  # messages that a node sent or received
-        self.cpu = 0.0  # seconds, of the protocol and the quorum
+        self.cpu = 0.0  # seconds, of the state machine and the lease
         self.rounds: list[tuple[int, float, float]] = []  # cycle, virtual seconds and CPU seconds to close it
         self._began = (0.0, 0.0)
         self._sizes: dict[Any, int] = {}
@@ -51,17 +51,17 @@ class Meter(Watch):
     def protocol(self, plan: RunConfig, now: float, term_start: TermStart) -> RunStateMachine:
         self._began = self._world.now, self.cpu
         start = time.process_time()
-        made = MeteredProtocol(plan, now, term_start)
+        made = MeteredStateMachine(plan, now, term_start)
         self.cpu += time.process_time() - start
         made.meter = self
         return made
 
     def quorum(self, membership: Membership) -> QuorumLease:
-        made = MeteredQuorum(membership)
+        made = MeteredLease(membership)
         made.meter = self
         return made
 
-    def carried(self, source: int, target: int, message: tuple[Any, ...]) -> None:
+    def record_message(self, source: int, target: int, message: tuple[Any, ...]) -> None:
         if source == target or not message:
             return
         kind = message[0]
@@ -71,14 +71,14 @@ class Meter(Watch):
         self.by_node[target] += 1
 
     def _size(self, message: tuple[Any, ...]) -> int:
-        """Of the JSON line; messages of one kind differ by a digit or two, but for the charter in them."""
+        """Return the size of the JSON line. Apart from memberships, messages of one kind differ by few digits."""
         kind = message[0]
-        membership = message[PLACES[kind]] if kind in PLACES else None
+        membership = message[MEMBERSHIP_POSITION[kind]] if kind in MEMBERSHIP_POSITION else None
         key = kind if membership is None else (kind, membership.version)
         if key not in self._sizes:
             fields = dict(zip(FIELDS[kind], message[1:], strict=False))
-            told = {"charter": membership.as_record()} if membership is not None else {}
-            self._sizes[key] = len(json.dumps({"type": kind, **fields, **told})) + 1
+            encoded = {"charter": membership.as_record()} if membership is not None else {}
+            self._sizes[key] = len(json.dumps({"type": kind, **fields, **encoded})) + 1
         return self._sizes[key]
 
     def moved(self, state: RunState, cycle: int) -> None:
@@ -89,8 +89,8 @@ class Meter(Watch):
             self.rounds.append((cycle, self._world.now - since, self.cpu - cpu))
 
 
-class MeteredProtocol(RunStateMachine):
-    """The real one, with a clock beside it."""
+class MeteredStateMachine(RunStateMachine):
+    """Measures the CPU time of the real class."""
 
     meter: Meter
 
@@ -103,8 +103,8 @@ class MeteredProtocol(RunStateMachine):
         return commands
 
 
-class MeteredQuorum(QuorumLease):
-    """The real one, with a clock beside it."""
+class MeteredLease(QuorumLease):
+    """Measures the CPU time of the real class."""
 
     meter: Meter
 

@@ -1,9 +1,8 @@
-"""Connections as agents see them: what is sent arrives in order, late, or the connection is silent, or it has ended.
+"""Simulated connections: messages arrive in order and late, or the connection is silent, or it has ended.
 
-A way between two hosts can be blocked, in one direction or both. Nothing of a connection is lost by that: it waits, as
-in the buffers of TCP, and comes in order when the way is free again. A connection can be broken from outside (both ends
-see that at once, though both processes live), and it ends with the process at either end; not with its host, of which
-nothing is heard any more.
+The path between two hosts can be blocked, in one or both directions. Blocked messages wait, as in the buffers of TCP,
+and arrive in order when the path is free again. A connection can be broken from outside (both live processes see that
+at once). It ends with the process at either end, but not with its host, which is only silent.
 """
 
 from __future__ import annotations
@@ -14,67 +13,67 @@ from typing import Any, Protocol
 
 from tests.sim.world import World
 
-LEAST_S, MOST_S = 0.0002, 0.02  # on the way
+MIN_LATENCY_S, MAX_LATENCY_S = 0.0002, 0.02  # latency
 
 
-class Party(Protocol):
-    """Whoever holds an end of a connection."""
+class Receiver(Protocol):
+    """The object that handles the messages of a connection."""
 
-    def heard(self, end: End, message: tuple[Any, ...]) -> None: ...
+    def on_message(self, end: ConnectionEnd, message: tuple[Any, ...]) -> None: ...
 
-    def ended(self, end: End) -> None: ...
+    def on_closed(self, end: ConnectionEnd) -> None: ...
 
 
 class Process(Protocol):
-    """An agent, as far as the network is concerned; `host` is its number."""
+    """The part of an agent that the network uses."""
 
     rank: int
     alive: bool
 
     def deliver(self, act: Callable[..., None], *args: Any) -> None: ...
 
-    def accept(self, end: End, term: int) -> bool: ...
+    def accept(self, end: ConnectionEnd, term: int) -> bool: ...
 
 
-class End:
+class ConnectionEnd:
     """One side of a connection."""
 
-    __slots__ = ("broken", "closed", "last", "network", "owner", "party", "peer", "rank", "stalled", "wait")
+    __slots__ = ("broken", "closed", "last", "network", "owner", "peer", "rank", "receiver", "stalled", "wait")
 
-    def __init__(self, network: Network, owner: Process, party: Party) -> None:
-        self.network, self.owner, self.party = network, owner, party
-        self.peer: End | None = None  # until the connection is made
-        self.rank = -1  # of the member at the other side, where that is known
+    def __init__(self, network: Network, owner: Process, receiver: Receiver) -> None:
+        self.network, self.owner, self.receiver = network, owner, receiver
+        self.peer: ConnectionEnd | None = None  # None until the connection is made
+        self.rank = -1  # of the member at the other side, if known
         self.closed = self.broken = False
-        self.last = 0.0  # when the latest message on its way will arrive
-        self.stalled: list[tuple[Any, ...]] = []  # messages of ours that wait for a free way
-        self.wait = 0.0  # when the owner last heard something, by its clock
+        self.last = 0.0  # arrival time of the latest message on its way
+        self.stalled: list[tuple[Any, ...]] = []  # messages that wait for a free path
+        self.wait = 0.0  # time of the last message received, by the owner's clock
 
     def send(self, *message: Any) -> None:
         if self.peer is not None and not self.closed and not self.broken:
             self.network.carry(self, self.peer, message)
 
     def close(self) -> None:
-        """The other side sees it, after everything that was sent."""
+        """Close the connection; the other side sees it after all sent messages."""
         self.send()
         self.closed = True
 
 
 class Network:
-    """All ways between hosts, and all connections."""
+    """All paths between hosts, and all connections."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._blocked: Counter[tuple[int, int]] = Counter()
-        self._ends: defaultdict[int, list[End]] = defaultdict(list)  # by host
+        self._ends: defaultdict[int, list[ConnectionEnd]] = defaultdict(list)  # by host
         self.processes: dict[int, Process] = {}
-        self.dead: set[int] = set()  # hosts of which nothing is heard
+        self.dead: set[int] = set()  # hosts that send nothing any more
         self.meter: Callable[[int, int, tuple[Any, ...]], None] | None = None
 
-    # -- ways ---------------------------------------------------------------------------------------------------
+    # -- paths --------------------------------------------------------------------------------------------------
 
     def block(self, pairs: list[tuple[int, int]], seconds: float) -> None:
-        """From the first of each pair to the second; a host always reaches itself."""
+        """Block the path from the first to the second host of each pair; a host always reaches itself."""
         self._blocked.update(pairs)
         self._world.after(seconds, self._free, pairs)
 
@@ -90,19 +89,19 @@ class Network:
 
     # -- connections --------------------------------------------------------------------------------------------
 
-    def connect(self, owner: Process, party: Party, target: int, term: int) -> End:
-        """The end at once; whether anybody is at the other side, what comes or does not come will tell."""
-        end = End(self, owner, party)
+    def connect(self, owner: Process, receiver: Receiver, target: int, term: int) -> ConnectionEnd:
+        """Return an end at once; messages, or their absence, show whether the other side is reachable."""
+        end = ConnectionEnd(self, owner, receiver)
         self._world.after(self._delay(owner.rank, target), self._arrive, end, target, term)
         return end
 
-    def _arrive(self, end: End, target: int, term: int) -> None:
+    def _arrive(self, end: ConnectionEnd, target: int, term: int) -> None:
         source = end.owner.rank
         unheard = self.is_blocked(source, target) or self.is_blocked(target, source) or target in self.dead
         if unheard or end.closed or source in self.dead:
             return
         process = self.processes[target]
-        end.peer = peer = End(self, process, end.party)
+        end.peer = peer = ConnectionEnd(self, process, end.receiver)
         peer.peer = end
         self._ends[source].append(end)
         self._ends[target].append(peer)
@@ -111,11 +110,11 @@ class Network:
         else:
             peer.close()
 
-    def _accept(self, end: End, term: int) -> None:
+    def _accept(self, end: ConnectionEnd, term: int) -> None:
         if not end.owner.accept(end, term):
             end.close()
 
-    def carry(self, end: End, peer: End, message: tuple[Any, ...]) -> None:
+    def carry(self, end: ConnectionEnd, peer: ConnectionEnd, message: tuple[Any, ...]) -> None:
         source, target = end.owner.rank, peer.owner.rank
         if self.meter is not None:
             self.meter(source, target, message)
@@ -123,57 +122,57 @@ class Network:
         end.last = arrival
         self._world.after(arrival - self._world.now, self._come, end, peer, message)
 
-    def _come(self, end: End, peer: End, message: tuple[Any, ...]) -> None:
+    def _come(self, end: ConnectionEnd, peer: ConnectionEnd, message: tuple[Any, ...]) -> None:
         if end.stalled or self.is_blocked(end.owner.rank, peer.owner.rank):
             end.stalled.append(message)
         else:
-            self._hand_over(peer, message)
+            self._deliver(peer, message)
 
-    def _flush(self, end: End) -> None:
+    def _flush(self, end: ConnectionEnd) -> None:
         assert end.peer is not None
         if not self.is_blocked(end.owner.rank, end.peer.owner.rank):
             messages, end.stalled = end.stalled, []
             for message in messages:
-                self._hand_over(end.peer, message)
+                self._deliver(end.peer, message)
 
-    def _hand_over(self, end: End, message: tuple[Any, ...]) -> None:
+    def _deliver(self, end: ConnectionEnd, message: tuple[Any, ...]) -> None:
         if not end.closed and not end.broken and end.owner.alive:
-            end.owner.deliver(_hear, end, message)
+            end.owner.deliver(_receive, end, message)
 
     def break_between(self, one: int, other: int) -> None:
-        """Both ends see it; what was on its way is lost."""
+        """Break the connections between two hosts: both ends see it, messages on their way are lost."""
         for end in [end for end in self._ends[one] if end.peer and end.peer.owner.rank == other and not end.broken]:
             assert end.peer is not None
             for side in (end, end.peer):
                 side.broken = True
                 if side.owner.alive and not side.closed:
-                    side.owner.deliver(_see_end, side)
+                    side.owner.deliver(_close_received, side)
 
     def leave(self, process: Process) -> None:
-        """It has ended: so have its connections."""
+        """Close the connections of a process that ended."""
         for end in self._ends[process.rank]:
             end.close()
 
     def die(self, host: int) -> None:
-        """No end is seen by anybody."""
+        """Silence a host: no peer sees its connections end."""
         self.dead.add(host)
         for end in self._ends[host]:
             end.closed, end.stalled = True, []
 
     def _delay(self, source: int, target: int) -> float:
-        return LEAST_S if source == target else self._world.between(LEAST_S, MOST_S)
+        return MIN_LATENCY_S if source == target else self._world.between(MIN_LATENCY_S, MAX_LATENCY_S)
 
 
-def _hear(end: End, message: tuple[Any, ...]) -> None:
+def _receive(end: ConnectionEnd, message: tuple[Any, ...]) -> None:
     if end.closed or end.broken:
         return
     if message:
-        end.party.heard(end, message)
+        end.receiver.on_message(end, message)
     else:
-        _see_end(end)
+        _close_received(end)
 
 
-def _see_end(end: End) -> None:
+def _close_received(end: ConnectionEnd) -> None:
     if not end.closed:
         end.closed = True
-        end.party.ended(end)
+        end.receiver.on_closed(end)

@@ -1,4 +1,4 @@
-"""One schedule: a small cluster, drawn by its seed, with faults; and what became of it."""
+"""One schedule: a small random cluster with faults, determined by its seed, and its result."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass, field, replace
 
 from muster.lifecycle.config import FAIL, REPLACE, RESTART, RunConfig
 from muster.lifecycle.services import ANY, HEAD, ServicePlan
-from tests.sim.agent import Surroundings
+from tests.sim.agent import Environment
 from tests.sim.faults import Faults
-from tests.sim.follower import Heir
+from tests.sim.follower import Follower
 from tests.sim.host import Host
-from tests.sim.invariants import Broken, Watch, judge_end
+from tests.sim.invariants import InvariantChecker, InvariantViolated, check_end
 from tests.sim.world import World
 
-MOST_NODES = 8
-LIVENESS_S = 900.0  # after the last fault, whatever has to be waited for
+MAX_NODES = 8
+LIVENESS_S = 900.0  # after the last fault, longer than any timeout
 
 
 @dataclass
 class Result:
-    """What became of a schedule."""
+    """The result of a schedule."""
 
     seed: int
     broken: str | None
@@ -32,9 +32,9 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
 
-def drawn_plan(world: World) -> RunConfig:
+def random_config(world: World) -> RunConfig:
     chance = world.chance
-    nodes = chance.choice((2, 3, 3, 4, 5, 5, 6, 7, MOST_NODES))
+    nodes = chance.choice((2, 3, 3, 4, 5, 5, 6, 7, MAX_NODES))
     return RunConfig(
         [f"n{rank}" for rank in range(nodes)],
         ray=chance.random() < 0.7,
@@ -48,46 +48,46 @@ def drawn_plan(world: World) -> RunConfig:
     )
 
 
-def with_services(world: World) -> RunConfig:
-    """The same with two services, one of them on every node."""
+def random_config_with_services(world: World) -> RunConfig:
+    """Return such a configuration with two services, one of them on every node."""
     other = ServicePlan("other", world.chance.choice((HEAD, ANY, 2)), deadline=60.0)
-    return replace(drawn_plan(world), services=(ServicePlan("every", deadline=60.0), other))
+    return replace(random_config(world), services=(ServicePlan("every", deadline=60.0), other))
 
 
 def run(
     seed: int,
     traced: bool = False,
-    draw: Callable[[World], RunConfig] = drawn_plan,
-    faults: Callable[[Surroundings, Sequence[Heir], float], object] = Faults,
+    draw: Callable[[World], RunConfig] = random_config,
+    faults: Callable[[Environment, Sequence[Follower], float], object] = Faults,
 ) -> Result:
-    """The same seed always gives the same schedule."""
+    """Run the schedule of this seed; the same seed always gives the same schedule."""
     world = World(seed, traced)
     plan = draw(world)
-    world.say(f"{plan}")
-    watch = Watch(plan)
-    around = Surroundings(world, plan, watch)
-    around.driver = lambda: (world.between(1.0, 90.0), int(world.chance.random() < 0.1))
-    agents = [Heir(around, host) for host in _hosts(world, watch)]
-    watch.living = len(agents)
+    world.log(f"{plan}")
+    checker = InvariantChecker(plan)
+    env = Environment(world, plan, checker)
+    env.driver = lambda: (world.between(1.0, 90.0), int(world.chance.random() < 0.1))
+    agents = [Follower(env, host) for host in _hosts(world, checker)]
+    checker.living = len(agents)
     for agent in agents:
         late = world.between(0.0, 3.0) if world.chance.random() < 0.9 else world.between(0.0, 30.0)
         world.after(late, agent.deliver, agent.boot)
     until = world.between(5.0, 120.0)
-    faults(around, agents, until)
+    faults(env, agents, until)
     broken = None
     try:
-        world.run(until + LIVENESS_S, lambda: watch.living <= 0)
-        judge_end(watch, agents, world.now)
-    except Broken as error:
+        world.run(until + LIVENESS_S, lambda: checker.living <= 0)
+        check_end(checker, agents, world.now)
+    except InvariantViolated as error:
         broken = str(error)
-        world.say(f"BROKEN: {broken}")
-    outcome = watch.outcomes[max(watch.outcomes)].state if watch.outcomes else "left"
-    return Result(seed, broken, world.now, world.steps, len(watch.terms), watch.cycles, outcome, world.trace or [])
+        world.log(f"BROKEN: {broken}")
+    outcome = checker.outcomes[max(checker.outcomes)].state if checker.outcomes else "left"
+    return Result(seed, broken, world.now, world.steps, len(checker.terms), checker.cycles, outcome, world.trace or [])
 
 
-def _hosts(world: World, watch: Watch) -> list[Host]:
-    for rank in range(watch.plan.nodes):
+def _hosts(world: World, checker: InvariantChecker) -> list[Host]:
+    for rank in range(checker.plan.nodes):
         host = Host(world, rank)
-        host.on_start = watch.started
-        watch.hosts.append(host)
-    return watch.hosts
+        host.on_start = checker.started
+        checker.hosts.append(host)
+    return checker.hosts

@@ -1,4 +1,4 @@
-"""The protocol under a virtual clock and network: one large run, or many small ones with random faults.
+"""Simulate a run with a virtual clock and network: one large run, or many small ones with random faults.
 
 python -m tests.sim.simulate --nodes 10000 --spares 100 --losses 50 --seed 7
 python -m tests.sim.simulate --schedules 100000 --jobs 2
@@ -15,12 +15,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from tests.sim.invariants import Broken
-from tests.sim.large import Large, simulate
+from tests.sim.invariants import InvariantViolated
+from tests.sim.large import LargeRun, simulate
 from tests.sim.schedule import Result, run
 
-CHUNK = 250
-BROKEN = 1  # the exit code
+SEEDS_PER_CHUNK = 250
+VIOLATED_EXIT_CODE = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _one(options: argparse.Namespace) -> int:
-    large = Large(
+    large = LargeRun(
         options.nodes,
         options.spares,
         options.losses,
@@ -40,23 +40,23 @@ def _one(options: argparse.Namespace) -> int:
     )
     try:
         figures = simulate(large)
-    except Broken as error:
+    except InvariantViolated as error:
         print(f"seed {options.seed}: BROKEN: {error}")
-        return BROKEN
+        return VIOLATED_EXIT_CODE
     for name, value in figures.items():
         print(f"{name.replace('_', ' '):26} {json.dumps(value) if isinstance(value, list) else value}")
     return 0
 
 
 def _many(options: argparse.Namespace) -> int:
-    """Seeds from `--seed` on; the first that breaks something is run again, to show how it came to that."""
+    """Run schedules from `--seed` on; the first that violates an invariant is run again with a trace."""
     start, seen = time.perf_counter(), Counter[str]()
     terms, cycles, steps, virtual = Counter[int](), Counter[int](), 0, 0.0
     for result in _results(options):
         if result.broken is not None:
             print("\n".join(run(result.seed, traced=True).trace))
             print(f"seed {result.seed}: {result.broken}")
-            return BROKEN
+            return VIOLATED_EXIT_CODE
         if options.trace:
             print("\n".join(run(result.seed, traced=True).trace))
         seen[result.outcome] += 1
@@ -77,21 +77,25 @@ def _results(options: argparse.Namespace) -> Iterator[Result]:
         yield from map(run, seeds)
         return
     with multiprocessing.Pool(options.jobs) as pool:
-        yield from pool.imap(run, seeds, CHUNK)
+        yield from pool.imap(run, seeds, SEEDS_PER_CHUNK)
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Simulate the protocol of a run, with faults.")
+    parser = argparse.ArgumentParser(description="Simulate runs with faults.")
     parser.add_argument("--nodes", type=int, default=100, metavar="N", help="active nodes of one large run")
-    parser.add_argument("--spares", type=int, default=0, metavar="K", help="and as many spares")
-    parser.add_argument("--losses", type=int, default=0, metavar="L", help="nodes lost while its driver runs")
-    parser.add_argument("--lead-losses", type=int, default=1, metavar="M", help="so many of them leads (default: 1)")
+    parser.add_argument("--spares", type=int, default=0, metavar="K", help="number of spares")
+    parser.add_argument("--losses", type=int, default=0, metavar="L", help="nodes lost while the driver runs")
+    parser.add_argument(
+        "--leader-losses", type=int, default=1, metavar="M", help="losses that hit the leader (default: 1)"
+    )
     parser.add_argument("--on-node-loss", choices=("fail", "replace", "restart"), default="replace")
     parser.add_argument("--max-restarts", type=int, default=3, metavar="R")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="(default: 0)")
-    parser.add_argument("--schedules", type=int, default=0, metavar="N", help="instead: N small runs, random faults")
+    parser.add_argument(
+        "--schedules", type=int, default=0, metavar="N", help="run N small schedules with random faults instead"
+    )
     parser.add_argument("--jobs", type=int, default=1, metavar="J", help="processes for schedules (default: 1)")
-    parser.add_argument("--trace", action="store_true", help="print what happens in each schedule")
+    parser.add_argument("--trace", action="store_true", help="print the events of each schedule")
     return parser.parse_args(argv)
 
 

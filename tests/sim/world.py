@@ -1,4 +1,4 @@
-"""True time, what is due in it, and the one source of chance."""
+"""The virtual time, the scheduled acts, and the only source of randomness."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class World:
-    """Acts happen in the order of their times; of two that are due at once, the one that was planned first."""
+    """Runs acts in the order of their times; acts of the same time in the order of scheduling."""
 
     def __init__(self, seed: int, traced: bool = False) -> None:
         self.now = 0.0
@@ -24,7 +24,7 @@ class World:
         heapq.heappush(self._due, (self.now + seconds, self._planned, act, args))
 
     def run(self, until: float, over: Callable[[], bool]) -> None:
-        """Until nothing is due any more, or it is over, or that time has come."""
+        """Run until nothing is due, `over` returns True, or the time `until` is reached."""
         due, pop = self._due, heapq.heappop
         while due and not over():
             when, _, act, args = pop(due)
@@ -38,6 +38,6 @@ class World:
     def between(self, least: float, most: float) -> float:
         return least + (most - least) * self.chance.random()
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         if self.trace is not None:
             self.trace.append(f"{self.now:9.3f}  {text}")

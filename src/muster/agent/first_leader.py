@@ -40,7 +40,7 @@ class FirstLeaderElection:
             write_startup_heartbeat(attempt, rank, f"agent {self._count}")
         except OSError as error:
             logger.warning("%s could not be written: %s", attempt.startup_heartbeat(rank), error)
-        self._heartbeats.look(read_startup_heartbeats(attempt, range(rank)), time.monotonic() - began)
+        self._heartbeats.observe(read_startup_heartbeats(attempt, range(rank)), time.monotonic() - began)
         ended = {end.rank for end in launcher_log.read(attempt.steps_log, host_names(attempt))}
         silent = self._heartbeats.silent() - ended
         for lost in sorted(silent - self._silent):

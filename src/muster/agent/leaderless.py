@@ -58,7 +58,7 @@ async def _poll(attempt: AttemptPaths, silence: LeaderSilence) -> LeaderVerdict:
     """Read the run directory on a thread: the time that a slow filesystem takes is not silence of the leader."""
     began = time.monotonic()
     view = await asyncio.get_running_loop().run_in_executor(None, read_view, attempt)
-    return silence.look(view, time.monotonic() - began)
+    return silence.observe(view, time.monotonic() - began)
 
 
 def read_view(attempt: AttemptPaths) -> RunDirectoryView | None:

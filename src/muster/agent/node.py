@@ -25,7 +25,7 @@ from muster.agent.services.node import NodeServices
 from muster.agent.topology_probe import SLURM_VARIABLE
 from muster.election.membership import LEASE_S, Membership
 from muster.exit_codes import BY_SIGNAL
-from muster.lifecycle.topology import NOWHERE
+from muster.lifecycle.topology import UNKNOWN_LOCATION
 from muster.process import SpawnError
 from muster.process.lease import ProcessLease
 from muster.rundir.hosts import host_file_name
@@ -62,7 +62,7 @@ class NodeAgent:
         self.last_answer = 0.0  # when this agent last sent a heartbeat to a leader
         self.loss_reason = ""  # how the last leader was lost
         self.code = 0  # the job's exit code, once known
-        self.location = NOWHERE
+        self.location = UNKNOWN_LOCATION
 
     async def follow(self, channel: Channel) -> FollowResult:
         """Handle this leader's messages until it releases this agent or is lost."""

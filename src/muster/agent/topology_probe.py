@@ -8,7 +8,7 @@ from typing import Any
 
 from muster.agent.job import Job
 from muster.agent.ray.labels import probe_nvlink_domain
-from muster.lifecycle.topology import NOWHERE, NodeLocation
+from muster.lifecycle.topology import UNKNOWN_LOCATION, NodeLocation
 from muster.rundir import RunPaths
 
 TOPOLOGY_VARIABLE, DOMAIN_VARIABLE = "MUSTER_TOPOLOGY", "MUSTER_DOMAIN"  # override what is detected
@@ -32,7 +32,7 @@ def node_location(env: Mapping[str, str], nvlink_domain: str | None = None) -> N
 
 def ranks_follow_topology(env: Mapping[str, str], job: Job) -> bool:
     """Return whether ranks follow the nodes' locations; groups keep their order. Slurm locates all nodes or none."""
-    return not job.groups and (job.segment > 1 or node_location(env) != NOWHERE)
+    return not job.groups and (job.segment > 1 or node_location(env) != UNKNOWN_LOCATION)
 
 
 async def probe_location(env: Mapping[str, str], run: RunPaths) -> NodeLocation:

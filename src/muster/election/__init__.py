@@ -1,1 +1,1 @@
-"""Who leads: membership, quorum, leases and elections. No I/O and no clock. Standard library only."""
+"""Leader election: membership, quorum leases and failover. No I/O, no clock; standard library only."""

@@ -1,19 +1,19 @@
-"""Whether a run has a leader, and a node lives, judged by looks at the run directory. No I/O, no clock.
+"""Whether a run has a leader and a node is alive, judged by polls of the run directory. No I/O, no clock.
 
-A member that has lost its leader records the end of the run only if no other node leads it. It sees that by the newest
-status, which a leader publishes regularly. What it could not see is no evidence: a filesystem that hangs on one node
-must not end a run that goes on elsewhere. So silence is counted in looks that were answered promptly, never in time:
+A member that has lost its leader records the end of the run only if no other node leads it. Leaders publish a status
+regularly, so a run without a new status has no leader. A failed poll is no evidence: a filesystem that hangs on one
+node must not end a run that continues elsewhere. Silence is therefore counted in polls that were answered promptly:
 
-    a look that                                     then the run
-    failed, or took long                            is unknown: counting starts again
-    shows an outcome                                is over
-    shows a status that is newer than any before    goes on
-    shows a new claim to a term                     may go on: counting starts again
-    shows nothing new, the last of many in a row    has no leader
+    a poll that                                      means that the run
+    failed, or took long                             is unknown: counting starts again
+    shows an outcome                                 is over
+    shows a status that is newer than any before     is led
+    shows a new claim to a term                      may be led: counting starts again
+    shows nothing new, the last of many in a row     has no leader
 
-Before the first leader the first nodes of a run write heartbeats there, from the start of their prelude until they have
-a leader. A heartbeat that does not change, in as many such looks, is of a node that is gone. A slow `--setup` is none:
-the heartbeat goes on beside it. Of a node without a heartbeat nothing is known.
+Before the run has a leader, its first nodes write heartbeats to the run directory, from the start of their prelude. A
+node whose heartbeat does not change for as many polls is gone. A slow `--setup` does not stop the heartbeat. Nothing is
+known about a node without a heartbeat.
 """
 
 from __future__ import annotations
@@ -24,20 +24,18 @@ from enum import Enum
 
 from muster.election.membership import FENCE_S
 
-LEADERLESS_AFTER_S = 25.0  # a leader that lives publishes every 10 s
-SLOW_POLL_S = 5.0  # what a look that took longer shows may have been read before the leader's last publication
+LEADERLESS_AFTER_S = 25.0  # a live leader publishes every 10 s
+SLOW_POLL_S = 5.0  # the result of a slower poll may have been read before the leader's last publication
 
-FIRST_LEADER_CANDIDATES = (
-    8  # so many nodes after the first may lead the first term in its place; they and the first write heartbeats
-)
+FIRST_LEADER_CANDIDATES = 8  # nodes after the first that may lead the first term; they and the first write heartbeats
 STARTUP_HEARTBEAT_S = 2.0  # between two heartbeats of a node that has no leader yet
-STARTUP_SILENCE_S = FENCE_S  # after which another node leads: harmless where the silent one comes after all
-STARTUP_LOSS_S = 60.0  # after which the leader does not wait for a node any more: that may end the run
+STARTUP_SILENCE_S = FENCE_S  # after which another node leads: harmless if the silent one starts after all
+STARTUP_LOSS_S = 60.0  # after which the leader stops waiting for a node: that may end the run
 
 
 @dataclass(frozen=True)
 class RunDirectoryView:
-    """What one look showed: whether there is an outcome, the newest term with a status, its stamp, and the claims."""
+    """The result of one poll: whether there is an outcome, the newest term with a status, its stamp, and the claims."""
 
     over: bool
     term: int  # -1: no leader has published a status
@@ -46,55 +44,56 @@ class RunDirectoryView:
 
 
 class LeaderVerdict(Enum):
-    """What the looks so far allow to say."""
+    """The conclusion from the polls so far."""
 
-    UNKNOWN = "look again"
+    UNKNOWN = "poll again"
     OVER = "the end is recorded"
     LED = "a leader has published"
-    LEADERLESS = "nothing was published for QUIET_S of looks that were answered"
+    LEADERLESS = "nothing was published during LEADERLESS_AFTER_S of answered polls"
 
 
 class LeaderSilence:
-    """The looks of one member, taken `interval` seconds apart."""
+    """Judges the polls of one member, made `interval` seconds apart."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
-        self._seen: RunDirectoryView | None = None
-        self._quiet = 0  # looks in a row that showed nothing new
+        self._last_view: RunDirectoryView | None = None
+        self._unchanged = 0  # consecutive polls without news
         self._led = False
 
-    def look(self, sight: RunDirectoryView | None, seconds: float) -> LeaderVerdict:
-        """`sight` is None where the filesystem gave no answer; `seconds` is what the look took."""
-        seen = self._seen
-        if sight is not None and sight.over:
+    def observe(self, view: RunDirectoryView | None, seconds: float) -> LeaderVerdict:
+        """Judge one poll. `view` is None if the filesystem did not answer; `seconds` is the duration of the poll."""
+        last = self._last_view
+        if view is not None and view.over:
             return LeaderVerdict.OVER
-        if sight is None or (seen is not None and sight.term < seen.term):  # a listing that lacks what was there
-            self._quiet = 0
+        if view is None or (last is not None and view.term < last.term):  # a stale directory listing
+            self._unchanged = 0
             return LeaderVerdict.UNKNOWN
-        self._seen = sight
-        self._led = self._led or (seen is not None and (sight.term, sight.stamp) != (seen.term, seen.stamp))
+        self._last_view = view
+        self._led = self._led or (last is not None and (view.term, view.stamp) != (last.term, last.stamp))
         if self._led:
             return LeaderVerdict.LED
-        new_claim = seen is None or bool(sight.claims - seen.claims)
-        self._quiet = 0 if new_claim or seconds > SLOW_POLL_S else self._quiet + 1
-        return LeaderVerdict.LEADERLESS if self._quiet * self._interval >= LEADERLESS_AFTER_S else LeaderVerdict.UNKNOWN
+        new_claim = last is None or bool(view.claims - last.claims)
+        self._unchanged = 0 if new_claim or seconds > SLOW_POLL_S else self._unchanged + 1
+        silent = self._unchanged * self._interval >= LEADERLESS_AFTER_S
+        return LeaderVerdict.LEADERLESS if silent else LeaderVerdict.UNKNOWN
 
 
 class StartupHeartbeats:
-    """What one node has seen of the heartbeats of others, in looks at least `interval` seconds apart."""
+    """The heartbeats of other nodes as seen by one node, in polls at least `interval` seconds apart."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
-        self._seen: dict[int, object] = {}
-        self._quiet: dict[int, int] = {}  # looks in a row that showed the same heartbeat
+        self._last: dict[int, object] = {}
+        self._unchanged: dict[int, int] = {}  # consecutive polls that showed the same heartbeat
 
-    def look(self, heartbeats: Mapping[int, object], seconds: float) -> None:
-        """`heartbeats` are those that could be read, by rank; `seconds` is what the look took."""
+    def observe(self, heartbeats: Mapping[int, object], seconds: float) -> None:
+        """Record one poll: the heartbeats that could be read, by node number, and the duration of the poll."""
         answered = seconds <= SLOW_POLL_S
-        same = {rank for rank, beat in heartbeats.items() if answered and self._seen.get(rank) == beat}
-        self._quiet = {rank: self._quiet.get(rank, 0) + 1 if rank in same else 0 for rank in heartbeats}
-        self._seen = dict(heartbeats)
+        same = {node for node, beat in heartbeats.items() if answered and self._last.get(node) == beat}
+        self._unchanged = {node: self._unchanged.get(node, 0) + 1 if node in same else 0 for node in heartbeats}
+        self._last = dict(heartbeats)
 
     def silent(self, seconds: float = STARTUP_SILENCE_S) -> set[int]:
-        """The nodes whose heartbeat has not changed for so long."""
-        return {rank for rank, looks in self._quiet.items() if looks * self._interval >= seconds}
+        """Return the nodes whose heartbeat has not changed for this long."""
+        return {node for node, polls in self._unchanged.items() if polls * self._interval >= seconds}

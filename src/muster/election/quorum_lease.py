@@ -1,18 +1,17 @@
-"""Until when a leader may act: who counts, who has answered, and how that list changes. No I/O, no clock.
+"""The time until which a leader may act: the voters, their answers, and changes of the roster. No I/O, no clock.
 
-A member is taken off the list in one of two ways:
+A member is removed from the roster in one of two ways:
 
-    how                                      counts no more
-    its process has ended, as seen on its    at once: it can follow nobody else. (An ended connection is no proof: a
-    own host (the launcher says so)          firewall can end one between two that live.)
-    anything else: it is silent, it failed   by a new list. While that is not in force both lists count: the leader
-    needs
-    or its connection ended                  half of each, a new leader more than half of each. It is in force once half
-                                             of each know it: from then on nobody has a majority of the old list
-                                             without somebody who knows the new one
+    cause                                    effect
+    the launcher saw its process end         It stops counting at once, since it cannot follow another leader. (An ended
+                                             connection is no proof: a firewall can end one between two live processes.)
+    any other: it is silent, it failed,      A new roster is proposed. Until it is in force both rosters count: the
+    or its connection ended                  leader needs half of each, a new leader more than half of each. It is in
+                                             force once half of each know it: from then on every majority of the old
+                                             roster includes a member that knows the new one.
 
-A leader that has held its lease without a break knows that no majority has left it. One that has not held it yet may
-have been left, and the dead may have followed another leader before they ended: for its first lease they count.
+A leader that has held its lease without interruption knows that no majority has left it. Before its first lease it may
+have been left, and members that died since may have followed another leader: for the first lease the dead count.
 """
 
 from __future__ import annotations
@@ -23,121 +22,120 @@ from dataclasses import replace
 
 from muster.election.membership import LEASE_S, Membership
 
-FOREVER = float("inf")
+NEVER = float("inf")
 
 
 class QuorumLease:
-    """The leader's side; times are the leader's own."""
+    """The leader's lease. All times are those of the leader's clock."""
 
     def __init__(self, membership: Membership) -> None:
-        self.membership = membership  # as it is to be told to the members
-        self._proposed = membership.version  # the last one that said something new
-        self._known = -1  # the highest one that half of every list know
-        self._answered: dict[int, float] = {}  # when the beat was sent that this member has answered last
-        self._knows: dict[int, int] = {}  # the version that it has seen
+        self.membership = membership  # to be sent to the members
+        self._proposed = membership.version  # the last version with new content
+        self._known = -1  # the highest version that half of every roster know
+        self._answered: dict[int, float] = {}  # send time of the last heartbeat that each member answered
+        self._knows: dict[int, int] = {}  # the version that each member knows
         self._dead: set[int] = set()
-        self._held = False  # the lease
-        self._count()
+        self._held = False  # the lease was acquired
+        self._recount()
 
-    def answered(self, rank: int, sent: float | None, version: int) -> bool:
-        """A member has answered a beat, or has joined; without a time it only tells what it knows.
+    def answered(self, node_index: int, sent: float | None, version: int) -> bool:
+        """Record a member's answer to a heartbeat sent at `sent`; None if it only reports the version that it knows.
 
-        True when a roster has come in force by it, which the members are to be told.
+        Return True if a roster is in force because of it: then send `membership` to the members.
         """
-        before, knew = self._answered.get(rank, -FOREVER), self._knows.get(rank, -1)
+        before, knew = self._answered.get(node_index, -NEVER), self._knows.get(node_index, -1)
         if sent is not None and sent > before:
-            self._answered[rank] = sent
-            for half in self._halves:
-                half.answered(rank, before, sent)
+            self._answered[node_index] = sent
+            for quorum in self._quorums:
+                quorum.answered(node_index, before, sent)
         if version <= knew:
             return False
-        self._knows[rank] = version
+        self._knows[node_index] = version
         if knew < self.membership.version <= version:
-            for half in self._halves:
-                half.knows(rank)
+            for quorum in self._quorums:
+                quorum.add_knowing(node_index)
         return self._settle()
 
-    def died(self, rank: int) -> bool:
-        """The launcher saw its process end. True as above."""
-        self._dead.add(rank)
-        self._count()
+    def died(self, node_index: int) -> bool:
+        """Record that the launcher saw the member's process end. The result is that of `answered`."""
+        self._dead.add(node_index)
+        self._recount()
         return self._settle()
 
-    def take(self, now: float) -> bool:
-        """Whether the leader may begin to act. From then on it may while the lease lasts, and never again after."""
-        if not self._held and self.settled and self.lease() > now:
+    def acquire(self, now: float) -> bool:
+        """Return whether the leader holds the lease. An acquired lease that expires is never acquired again."""
+        if not self._held and self.settled and self.expires_at() > now:
             self._held = True
-            self._count()
+            self._recount()
         return self._held
 
     def propose(self, roster: Iterable[int], excluded: Iterable[int], cycle: int) -> bool:
-        """Who is to count from now on; True when the members are to be told. One change at a time: then False."""
+        """Propose a membership; return True if it is to be sent. Only one change of the roster is pending at a time."""
         wanted = replace(self.membership, roster=frozenset(roster), excluded=frozenset(excluded), cycle=cycle)
         if wanted == self.membership or self.membership.before:
             return False
         before = self.membership.roster if self.membership.roster != wanted.roster else frozenset()
         self.membership = replace(wanted, version=self.membership.version + 1, before=before)
         self._proposed = self.membership.version
-        self._count()
+        self._recount()
         self._settle()
         return True
 
     @property
     def settled(self) -> bool:
-        """Whether no new leader can come without knowing what was proposed last, its cycle among it."""
+        """Whether every possible new leader would know the last proposal, including its cycle."""
         return self._known >= self._proposed
 
-    def lease(self) -> float:
-        """Until when the leader may act, as far as is known now."""
-        return min(half.since for half in self._halves) + LEASE_S
+    def expires_at(self) -> float:
+        """Return the time until which the leader may act, given the answers so far."""
+        return min(quorum.answered_since for quorum in self._quorums) + LEASE_S
 
-    def _count(self) -> None:
-        know = {rank for rank, version in self._knows.items() if version >= self.membership.version}
-        apart = {self.membership.leader} | (self._dead if self._held else set())
-        others = (roster - apart for roster in self.membership.rosters)
-        self._halves = [_Half(list_, self._answered, know) for list_ in others]
+    def _recount(self) -> None:
+        know = {node for node, version in self._knows.items() if version >= self.membership.version}
+        left_out = {self.membership.leader} | (self._dead if self._held else set())
+        self._quorums = [_Quorum(roster - left_out, self._answered, know) for roster in self.membership.rosters]
 
     def _settle(self) -> bool:
-        if self._known >= self.membership.version or not all(half.know for half in self._halves):
+        if self._known >= self.membership.version or not all(quorum.know for quorum in self._quorums):
             return False
         self._known = self.membership.version
         if not self.membership.before:
             return False
         self.membership = replace(self.membership, version=self.membership.version + 1, before=frozenset())
-        self._count()
+        self._recount()
         return True
 
 
-class _Half:
-    """Of one list, the leader apart: since when enough have answered to make half with the leader, and whether they
-    know.
+class _Quorum:
+    """The answers of one roster without the leader: enough members make half of the roster together with the leader.
 
-    Kept in order as it comes: ten thousand answer every beat.
+    The times are kept sorted, since ten thousand members answer every heartbeat.
     """
 
     def __init__(self, others: frozenset[int], answered: Mapping[int, float], know: set[int]) -> None:
-        self._others, self._wanted = others, len(others) // 2
-        self._missing = self._wanted - len(others & know)
-        self._times = sorted(answered.get(rank, -FOREVER) for rank in others)
+        self._others, self._needed = others, len(others) // 2
+        self._missing = self._needed - len(others & know)
+        self._times = sorted(answered.get(node, -NEVER) for node in others)
 
     @property
     def know(self) -> bool:
+        """Whether enough members know the current version."""
         return self._missing <= 0
 
     @property
-    def since(self) -> float:
-        """For ever, where the leader alone is half."""
-        return self._times[-self._wanted] if self._wanted else FOREVER
+    def answered_since(self) -> float:
+        """The send time of the oldest heartbeat that counts; NEVER if the leader needs no answer."""
+        return self._times[-self._needed] if self._needed else NEVER
 
-    def knows(self, rank: int) -> None:
-        self._missing -= rank in self._others
+    def add_knowing(self, node_index: int) -> None:
+        self._missing -= node_index in self._others
 
-    def answered(self, rank: int, before: float, sent: float) -> None:
-        if rank in self._others:
+    def answered(self, node_index: int, before: float, sent: float) -> None:
+        if node_index in self._others:
             del self._times[bisect_left(self._times, before)]
             insort(self._times, sent)
 
 
-def majority(share: int, roster: frozenset[int]) -> bool:
-    """Whether so many of a list may choose a new leader: more than half of it."""
-    return 2 * share > len(roster)
+def majority(votes: int, roster: frozenset[int]) -> bool:
+    """Return whether this many members of a roster may elect a leader: more than half of it."""
+    return 2 * votes > len(roster)

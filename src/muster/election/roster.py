@@ -1,30 +1,27 @@
-"""Who is to count, as the protocol goes on."""
+"""The roster that a leader proposes, derived from the state machine of its run."""
 
 from __future__ import annotations
 
-from muster.lifecycle.bring_up import Rounds
-from muster.lifecycle.roles import Role, RunNode
+from muster.lifecycle.bring_up import BringUp
+from muster.lifecycle.roles import Role
 
 
 class Roster:
-    """The nodes of a protocol that have joined and are neither lost, gone nor excluded; and the excluded ones."""
+    """The nodes that have joined, have not left and are not excluded; and the excluded nodes."""
 
-    def __init__(self, protocol: Rounds) -> None:
-        self._protocol = protocol
+    def __init__(self, machine: BringUp) -> None:
+        self._machine = machine
         self._seen: tuple[int, int] | None = None
-        self.there: set[int] = set()
+        self.members: set[int] = set()
         self.excluded: set[int] = set()
 
-    def changed(self) -> bool:
-        """Whether there may be something new to propose since it was asked last."""
-        seen = self._protocol.membership, self._protocol.cycle
+    def update(self) -> bool:
+        """Update both sets; return False if nothing changed since the last call."""
+        seen = self._machine.membership_version, self._machine.cycle
         if seen == self._seen:
             return False
         self._seen = seen
-        self.there = {node.rank for node in self._protocol.nodes if counts(node)}
-        self.excluded = {node.rank for node in self._protocol.nodes if node.role is Role.EXCLUDED}
+        nodes = self._machine.nodes
+        self.members = {node.rank for node in nodes if node.joined and node.role is not Role.EXCLUDED}
+        self.excluded = {node.rank for node in nodes if node.role is Role.EXCLUDED}
         return True
-
-
-def counts(node: RunNode) -> bool:
-    return node.role is not Role.EXCLUDED and node.held

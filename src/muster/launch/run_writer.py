@@ -24,7 +24,7 @@ from muster.launch.containers.render import Container
 from muster.launch.driver_library import build_library
 from muster.launch.secret_check import refuse_exposed
 from muster.launch.target import Target, choose_python
-from muster.lifecycle.config import may_succeed
+from muster.lifecycle.config import failover_allowed
 from muster.rundir import RunPaths, write_atomic
 from muster.rundir.redaction import redact_words
 from muster.rundir.tokens import derive_ray_token
@@ -105,7 +105,7 @@ def plan_run(spec: JobSpec, place: Target, cwd: Path) -> Prepared:
         requeue.restart(spec) if place.kind == "sbatch" else requeue.NEVER,
         task=job_array.TASK if spec.array is not None else "",
         spares=spec.spares,
-        succession=may_succeed(place.nodes + spec.spares, spec.on_node_loss, spec.max_restarts),
+        succession=failover_allowed(place.nodes + spec.spares, spec.on_node_loss, spec.max_restarts),
     )
     return Prepared(run, spec, place, python, workdir, text, inside)
 

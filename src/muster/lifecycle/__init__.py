@@ -1,1 +1,1 @@
-"""The pure protocol of a run: members, phases, the end. No I/O, no clock. Standard library only."""
+"""The lifecycle of a run as a state machine: events go in, commands come out. No I/O, no clock, standard library."""

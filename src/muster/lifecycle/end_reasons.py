@@ -1,4 +1,4 @@
-"""The end of a run in words: which node, in which phase, why, and what kept the run from going on. Pure."""
+"""Texts for the end of a run: the node, the phase, the reason, and why the run could not continue. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,76 +8,80 @@ from dataclasses import replace
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.lifecycle.config import RunConfig
 from muster.lifecycle.events import RunOutcome
-from muster.lifecycle.roles import RunNode, Supply
+from muster.lifecycle.roles import NodePool, RunNode
 from muster.lifecycle.services import PlannedInstance
 
 
 def because(ended: RunOutcome, why: str) -> RunOutcome:
-    """With what kept the run from going on."""
+    """Return the outcome with the reason why the run could not continue."""
     return replace(ended, end_reason=f"{ended.end_reason}; {why}") if why else ended
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """'n1, n2 and 12 more': enough to act on, short enough to read."""
+    """Return a short list such as 'n1, n2 and 12 more'."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def failure(node: RunNode, phase: str, reason: str) -> RunOutcome:
-    """A failure of Muster's or the cluster's own, by the node's name."""
+    """Return the outcome for a failure of Muster or the cluster on this node."""
     return RunOutcome("failed", INFRASTRUCTURE_FAILED, reason, node.host, node.rank, phase)
 
 
-def nobody_came(plan: RunConfig, nodes: Sequence[RunNode], cycle: int, here: Supply) -> RunOutcome:
-    """The round's deadline is over, and too few nodes are there."""
-    missing = [node for node in nodes if node.may_come]
-    what = "did not arrive" if cycle == 0 else "did not get clean for the next cycle"
-    reason = f"{listed([node.host for node in missing])} {what} within {plan.gather_timeout:g} s"
-    why = _seated(plan, nodes, here) if not plan.foreknown or cycle else ""
+def gather_timed_out(config: RunConfig, nodes: Sequence[RunNode], cycle: int, available: NodePool) -> RunOutcome:
+    """Return the outcome of a round whose deadline passed with too few nodes."""
+    missing = [node for node in nodes if node.pending]
+    what = "did not arrive" if cycle == 0 else "did not finish cleanup for the next cycle"
+    reason = f"{listed([node.host for node in missing])} {what} within {config.gather_timeout:g} s"
+    why = _available_count(config, nodes, available) if not config.fixed_ranks or cycle else ""
     return because(failure(missing[0], "gathering", reason), why)
 
 
-def _seated(plan: RunConfig, nodes: Sequence[RunNode], here: Supply) -> str:
-    if plan.segment > 1:
-        return _segments(plan, nodes, here, "there")
-    return f"{len(here.seats)} of the {plan.wanted} nodes that the job needs are there"
+def _available_count(config: RunConfig, nodes: Sequence[RunNode], available: NodePool) -> str:
+    if config.segment > 1:
+        return _segments(config, nodes, available, "available")
+    return f"{len(available.ranks)} of the {config.active_nodes} nodes that the job needs are available"
 
 
-def too_late(plan: RunConfig, late: Sequence[RunNode]) -> str:
-    return f"Ray was not up on {listed([node.host for node in late])} within {plan.start_timeout:g} s"
+def too_late(config: RunConfig, late: Sequence[RunNode]) -> str:
+    return f"Ray was not up on {listed([node.host for node in late])} within {config.start_timeout:g} s"
 
 
-def too_few(plan: RunConfig, nodes: Sequence[RunNode], left: Supply) -> str:
-    """What there is for a cycle, and what it would take; with the nodes that are not counted."""
-    if plan.segment > 1:
-        short = _segments(plan, nodes, left, "left")
+def too_few(config: RunConfig, nodes: Sequence[RunNode], left: NodePool) -> str:
+    """Describe the nodes left for a cycle, the number needed, and the unhealthy nodes."""
+    if config.segment > 1:
+        short = _segments(config, nodes, left, "left")
     elif left.has_leader:
-        count = len(left.seats)
-        short = f"{count} usable {'node is' if count == 1 else 'nodes are'} left, and the job needs {plan.wanted}"
+        count = len(left.ranks)
+        short = (
+            f"{count} usable {'node is' if count == 1 else 'nodes are'} left, and the job needs {config.active_nodes}"
+        )
     else:
         short = f"{nodes[left.leader].host}, which leads the run, cannot be used"
-    sick = [f"{node.host} is unhealthy: {node.unhealthy_reason}" for node in nodes if node.unhealthy_reason is not None]
-    return "; ".join([short, *([listed(sick)] if sick else [])])
+    unhealthy = [
+        f"{node.host} is unhealthy: {node.unhealthy_reason}" for node in nodes if node.unhealthy_reason is not None
+    ]
+    return "; ".join([short, *([listed(unhealthy)] if unhealthy else [])])
 
 
-def _segments(plan: RunConfig, nodes: Sequence[RunNode], left: Supply, where: str) -> str:
-    size, count, needed = plan.segment, len(left.seats) // plan.segment, plan.wanted // plan.segment
+def _segments(config: RunConfig, nodes: Sequence[RunNode], left: NodePool, where: str) -> str:
+    size, count, needed = config.segment, len(left.ranks) // config.segment, config.active_nodes // config.segment
     if not left.has_leader:
-        domain = nodes[left.leader].place.domain
+        domain = nodes[left.leader].location.domain
         home = f"in its domain {domain}" if domain else "since its domain is not known (MUSTER_DOMAIN names it)"
         return f"{nodes[left.leader].host}, which leads the run, is in no whole segment of {size} nodes {home}"
     what = "whole segment" if count == 1 else "whole segments"
     return f"{count} {what} of {size} nodes {'is' if count == 1 else 'are'} {where}, and the job needs {needed}"
 
 
-def no_spare(plan: RunConfig, lost: RunNode) -> str:
-    """For a rank that somebody has to take: with segments a node of another domain cannot."""
-    return f"no spare is left in its domain {lost.place.domain}" if plan.segment > 1 else "no spare is left"
+def no_spare(config: RunConfig, lost: RunNode) -> str:
+    """Describe the lack of a spare; with segments only spares of the lost node's domain count."""
+    return f"no spare is left in its domain {lost.location.domain}" if config.segment > 1 else "no spare is left"
 
 
-def short_from_the_start(plan: RunConfig, nodes: Sequence[RunNode], here: Supply) -> RunOutcome:
-    """Everybody who can come is there, and it is not enough."""
-    return RunOutcome("failed", INFRASTRUCTURE_FAILED, too_few(plan, nodes, here), phase="gathering")
+def too_few_arrived(config: RunConfig, nodes: Sequence[RunNode], available: NodePool) -> RunOutcome:
+    """Return the outcome of a round in which no further node can arrive and the job needs more."""
+    return RunOutcome("failed", INFRASTRUCTURE_FAILED, too_few(config, nodes, available), phase="gathering")
 
 
 def without_progress(limit: int, cycles: int) -> str:
@@ -86,10 +90,10 @@ def without_progress(limit: int, cycles: int) -> str:
 
 
 def service_failed(node: RunNode, instance: PlannedInstance) -> str:
-    return f"service {instance.service} on {node.host} {instance.words}"
+    return f"service {instance.service} on {node.host} {instance.detail}"
 
 
 def service_late(node: RunNode, instance: PlannedInstance, deadline: float) -> str:
-    """With what its probe saw last, which is what is to be mended."""
-    why = f": {instance.words}" if instance.words else ""
+    """Describe a missed deadline, with the last result of the probe."""
+    why = f": {instance.detail}" if instance.detail else ""
     return f"service {instance.service} was not ready on {node.host} within {deadline:g} s (its deadline){why}"

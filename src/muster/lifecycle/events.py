@@ -1,7 +1,6 @@
-"""What flows into the protocol (events) and out of it (commands). Plain data.
+"""Events that go into the state machine and commands that come out of it. Plain data.
 
-`rank` is everywhere the node's number in the allocation. Events about the work of a cycle carry its number: one of
-another cycle changes nothing.
+`rank` is the node's number in the allocation. Events about a cycle carry its number and are ignored in other cycles.
 """
 
 from __future__ import annotations
@@ -10,16 +9,16 @@ from dataclasses import dataclass
 from typing import Union
 
 from muster.lifecycle.services import ServiceState
-from muster.lifecycle.topology import NOWHERE, NodeLocation
+from muster.lifecycle.topology import UNKNOWN_LOCATION, NodeLocation
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """A node's agent joined."""
+    """The agent of a node joined."""
 
     rank: int
     host: str
-    place: NodeLocation = NOWHERE
+    location: NodeLocation = UNKNOWN_LOCATION
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class HeadUp:
 
 @dataclass(frozen=True)
 class NodeReady:
-    """A node's part of Ray is alive in the cluster."""
+    """Ray on this node has joined the cluster."""
 
     rank: int
     cycle: int = 0
@@ -39,7 +38,7 @@ class NodeReady:
 
 @dataclass(frozen=True)
 class NodeFailed:
-    """A node said, or the launcher said of it, what went wrong."""
+    """A node, or the launcher on its behalf, reported a failure."""
 
     rank: int
     phase: str
@@ -49,7 +48,7 @@ class NodeFailed:
 
 @dataclass(frozen=True)
 class NodeLost:
-    """A node's connection ended, or it fell silent."""
+    """The connection to a node ended, or its heartbeat timed out."""
 
     rank: int
     reason: str
@@ -57,7 +56,7 @@ class NodeLost:
 
 @dataclass(frozen=True)
 class DriverEnded:
-    """The driver ended; `code` is what a shell would report, `how` says it in words."""
+    """The driver ended; `code` is the shell's exit code, `how` describes the end in text."""
 
     code: int
     how: str
@@ -66,7 +65,7 @@ class DriverEnded:
 
 @dataclass(frozen=True)
 class DriverStalled:
-    """The driver lives, and has shown no progress for longer than it may."""
+    """The driver is alive but exceeded the time limit without progress."""
 
     reason: str
     cycle: int = 0
@@ -74,16 +73,16 @@ class DriverStalled:
 
 @dataclass(frozen=True)
 class StopRequested:
-    """Somebody outside wants the run to end: a person, or Slurm with a signal."""
+    """A user, or Slurm with a signal, requested the end of the run."""
 
     reason: str
     signal: int
-    grace: float  # what the driver may take to leave
+    grace: float  # seconds that the driver has to exit
 
 
 @dataclass(frozen=True)
 class NodeGone:
-    """A node has verified that nothing of the run is left on it: it is clean for this cycle."""
+    """A node verified that no process of the run is left on it: it is clean for this cycle."""
 
     rank: int
     cycle: int = 0
@@ -91,7 +90,7 @@ class NodeGone:
 
 @dataclass(frozen=True)
 class Health:
-    """A node that waits has checked itself."""
+    """A waiting node ran its health check."""
 
     rank: int
     ok: bool
@@ -100,25 +99,25 @@ class Health:
 
 @dataclass(frozen=True)
 class Progress:
-    """The driver of this cycle has got on with its work."""
+    """The driver of this cycle made progress."""
 
     cycle: int = 0
 
 
 @dataclass(frozen=True)
 class ServiceReport:
-    """What a node says of its instance of a service, and in words why: `starting` that it is not ready yet."""
+    """A node reported the state of its service instance; `detail` gives the reason, e.g. why it is still starting."""
 
     service: str
     rank: int
     state: ServiceState
-    words: str = ""
+    detail: str = ""
     cycle: int = 0
 
 
 @dataclass(frozen=True)
 class Tick:
-    """Time passed; deadlines are looked at."""
+    """Time passed: check deadlines."""
 
 
 Event = Union[
@@ -160,45 +159,45 @@ class StartServices:
 
 @dataclass(frozen=True)
 class StartDriver:
-    """Every node is ready: start the user's command."""
+    """Start the user's command: every node is ready."""
 
 
 @dataclass(frozen=True)
 class EndDriver:
-    """End the driver: TERM, then KILL after the grace."""
+    """End the driver with SIGTERM, and with SIGKILL after the grace period."""
 
     grace: float
 
 
 @dataclass(frozen=True)
 class StopNode:
-    """End everything of the run on this node, collect its logs, and report gone."""
+    """End all processes of the run on this node, collect its logs, and have it report `gone`."""
 
     rank: int
 
 
 @dataclass(frozen=True)
 class BeginCycle:
-    """The old driver is gone: make everything of the leader's ready for the next cycle."""
+    """Prepare the leader for the next cycle: the old driver is gone."""
 
 
 @dataclass(frozen=True)
 class Rejoin:
-    """The node is clean: welcome it to the new cycle."""
+    """Admit a clean node to the new cycle."""
 
     rank: int
 
 
 @dataclass(frozen=True)
 class Yield:
-    """The leader's own node is of no use: let another one leader, which begins the next cycle."""
+    """Step down because the leader's own node failed: another node leads and begins the next cycle."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Conclude:
-    """The run is over; the outcome is in the protocol's `outcome`."""
+    """End the run with the state machine's `outcome`."""
 
 
 Command = Union[
@@ -208,7 +207,7 @@ Command = Union[
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run ended. The first recorded reason stands."""
+    """How a run ended. The first recorded reason is kept."""
 
     state: str  # succeeded | failed | stopped
     exit_code: int
@@ -216,4 +215,4 @@ class RunOutcome:
     node: str | None = None
     rank: int | None = None
     phase: str | None = None
-    lost: bool = False  # the node is gone, rather than that something failed on it
+    lost: bool = False  # the node itself is lost; False: something failed on it

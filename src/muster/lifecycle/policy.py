@@ -1,16 +1,17 @@
-"""What follows a loss, or a driver that failed. Pure.
+"""The decision after a node is lost or the driver fails. Pure functions.
 
-who                        when                   what follows
-an active node             before the driver      a spare takes its rank; none left: the end
-an active node             running, fail          the end
-an active node             running, replace       a spare takes its rank; none left: the end
-an active node             running, restart       a new cycle: budget and nodes are left, and there was progress;
-                                                  else the end
-the leader's Ray             running, restart       the same; under any other policy the end
-the leader's Ray             before the driver      it yields to another node, which begins a new cycle, as above
-the leader's agent           any                    with a majority of the others a new cycle, as above; else the end
-the driver                 running                a new cycle where that is wanted, as above; else the end
-(a spare, or anybody while nodes gather: the protocol's own rules, no choice is to be made)
+lost or failed             when                   decision
+an active node             before the driver      promote a spare; without one, end the run
+an active node             running, fail          end the run
+an active node             running, replace       promote a spare; without one, end the run
+an active node             running, restart       a new cycle, if the restart budget and the nodes suffice and there was
+                                                  progress; else end the run
+Ray on the leader's node   running, restart       the same; under any other policy end the run
+Ray on the leader's node   before the driver      yield to another node, which begins a new cycle, as above
+the leader's agent         any                    with a majority of the others a new cycle, as above; else end the run
+the driver                 running                a new cycle where configured, as above; else end the run
+
+Losses of spares, and losses while nodes gather, need no decision: the state machine handles them.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from enum import Enum
 
 from muster.exit_codes import NO_PROGRESS
 from muster.lifecycle import end_reasons
-from muster.lifecycle.config import FAIL, OUTSIDE, REPLACE, RESTART, RunConfig
-from muster.lifecycle.roles import RunNode, Supply, pick_replacement, possible, usable
+from muster.lifecycle.config import EXTERNAL_LEADER, FAIL, REPLACE, RESTART, RunConfig
+from muster.lifecycle.roles import NodePool, RunNode, pick_replacement, possible_pool, usable_pool
 
-RAY_PHASE = "ray"  # what failed was Ray, not the agent
+RAY_PHASE = "ray"  # the phase of a failure of Ray, as opposed to one of the agent
 
 
 class Action(str, Enum):
-    """What is to be done."""
+    """The reaction to a loss or failure."""
 
     END = "end"
     REPLACE = "replace"
@@ -38,69 +39,69 @@ class Action(str, Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """The step; where it is the end though another was wanted, why, and with which exit code if not the cause's own."""
+    """The action. For END: why no other action is possible, and an exit code that overrides that of the failure."""
 
-    step: Action
-    why: str = ""
-    code: int | None = None
+    action: Action
+    reason: str = ""
+    exit_code: int | None = None
 
 
 @dataclass(frozen=True)
 class FailureContext:
-    """What a verdict depends on, but for its cause."""
+    """The state of the run on which a decision depends, besides the failure itself."""
 
-    plan: RunConfig
-    nodes: Sequence[RunNode]  # one that is lost is excluded already, unless it is the leader
+    config: RunConfig
+    nodes: Sequence[RunNode]  # a lost node is already excluded, unless it is the leader
     leader: int
     running: bool  # the driver
     restarts: int
-    without_progress: int  # cycles in a row without progress, the present one included
+    without_progress: int  # consecutive cycles without progress, including the current one
 
 
-def after_loss(now: FailureContext, lost: RunNode, phase: str | None) -> Decision:
-    """For an active node; `phase` is None when the node itself is gone."""
-    plan = now.plan
-    if lost.rank == now.leader and not now.running and phase is not None and plan.succession:
-        verdict = after_leader_loss(now)
-        return Decision(Action.YIELD) if verdict.step is Action.RESTART else verdict
-    if lost.rank == now.leader:
-        may = now.running and plan.on_node_loss == RESTART and phase == RAY_PHASE
-        return after_restart_cause(now) if may else Decision(Action.END)
-    if now.running and plan.on_node_loss == RESTART:
-        return after_restart_cause(now)
-    if now.running and plan.on_node_loss == FAIL:
+def after_loss(context: FailureContext, lost: RunNode, phase: str | None) -> Decision:
+    """Decide after the loss or failure of an active node; `phase` is None when the node itself is lost."""
+    config = context.config
+    if lost.rank == context.leader and not context.running and phase is not None and config.failover:
+        decision = after_leader_loss(context)
+        return Decision(Action.YIELD) if decision.action is Action.RESTART else decision
+    if lost.rank == context.leader:
+        restartable = context.running and config.on_node_loss == RESTART and phase == RAY_PHASE
+        return after_restart_cause(context) if restartable else Decision(Action.END)
+    if context.running and config.on_node_loss == RESTART:
+        return after_restart_cause(context)
+    if context.running and config.on_node_loss == FAIL:
         return Decision(Action.END)
-    if pick_replacement(now.nodes, lost, plan.segment) is not None:
+    if pick_replacement(context.nodes, lost, config.segment) is not None:
         return Decision(Action.REPLACE)
-    return Decision(Action.END, end_reasons.no_spare(plan, lost) if plan.spares or plan.on_node_loss == REPLACE else "")
+    wanted = config.spares or config.on_node_loss == REPLACE
+    return Decision(Action.END, end_reasons.no_spare(config, lost) if wanted else "")
 
 
-def after_leader_loss(now: FailureContext) -> Decision:
-    """For whoever leads next. With a lost leader the driver and Ray's head went: only a new cycle helps."""
-    if now.plan.on_node_loss == FAIL:
+def after_leader_loss(context: FailureContext) -> Decision:
+    """Decide, as the next leader, after the loss of the previous one. Its driver and Ray head are lost with it."""
+    if context.config.on_node_loss == FAIL:
         return Decision(Action.END)
-    return _restart_with(now, possible(now.nodes, now.plan, OUTSIDE))
+    return _restart_with(context, possible_pool(context.nodes, context.config, EXTERNAL_LEADER))
 
 
-def after_driver_failure(now: FailureContext) -> Decision:
-    """The driver failed by itself: it exited with another code than 0, or stalled."""
-    return after_restart_cause(now) if now.plan.restart_on_driver_failure else Decision(Action.END)
+def after_driver_failure(context: FailureContext) -> Decision:
+    """Decide after the driver exited with a code other than 0, or stalled."""
+    return after_restart_cause(context) if context.config.restart_on_driver_failure else Decision(Action.END)
 
 
-def after_restart_cause(now: FailureContext) -> Decision:
-    """A new cycle, if there are restarts and nodes left for it, and those before were of any use. In that order."""
-    return _restart_with(now, usable(now.nodes, now.plan, now.leader))
+def after_restart_cause(context: FailureContext) -> Decision:
+    """Restart if, in this order, restarts are left, enough nodes are left, and earlier cycles made progress."""
+    return _restart_with(context, usable_pool(context.nodes, context.config, context.leader))
 
 
-def _restart_with(now: FailureContext, left: Supply) -> Decision:
-    plan = now.plan
-    if now.restarts >= plan.max_restarts:
-        spent = f"restart {now.restarts} was the last" if now.restarts else "no restart is allowed"
-        return Decision(Action.END, f"{spent} (--max-restarts {plan.max_restarts})")
-    if not left.enough:
-        return Decision(Action.END, end_reasons.too_few(plan, now.nodes, left))
-    if plan.no_progress_limit and now.without_progress >= plan.no_progress_limit:
-        return Decision(
-            Action.END, end_reasons.without_progress(plan.no_progress_limit, now.without_progress), NO_PROGRESS
-        )
+def _restart_with(context: FailureContext, left: NodePool) -> Decision:
+    config = context.config
+    if context.restarts >= config.max_restarts:
+        spent = f"restart {context.restarts} was the last" if context.restarts else "no restart is allowed"
+        return Decision(Action.END, f"{spent} (--max-restarts {config.max_restarts})")
+    if not left.sufficient:
+        return Decision(Action.END, end_reasons.too_few(config, context.nodes, left))
+    if config.no_progress_limit and context.without_progress >= config.no_progress_limit:
+        reason = end_reasons.without_progress(config.no_progress_limit, context.without_progress)
+        return Decision(Action.END, reason, NO_PROGRESS)
     return Decision(Action.RESTART)

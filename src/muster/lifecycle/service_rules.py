@@ -1,4 +1,4 @@
-"""The protocol's part in services: who gets which instances, and what follows when one fails. No I/O, no clock."""
+"""Services in the state machine: on which nodes they start, and what their failure causes. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from muster.lifecycle.services import PlannedInstance, ServiceState
 from muster.lifecycle.shutdown import Shutdown
 from muster.lifecycle.states import RunState
 
-SERVES = (RunState.GATHERING, RunState.STARTING, RunState.RUNNING)
+SERVING_STATES = (RunState.GATHERING, RunState.STARTING, RunState.RUNNING)
 
 
 class ServiceRules(Shutdown):
-    """Services start wherever a node has a rank, whatever Ray is doing; the gate is part of starting the driver."""
+    """Starts services on every node that has a rank, independent of Ray; the driver waits for the gated ones."""
 
-    def _begin_services(self, now: float) -> list[Command]:
-        begun = self.services.begin(now) if self.state in SERVES else []
-        return [m.StartServices(rank, names) for rank, names in begun]
+    def _start_services(self, now: float) -> list[Command]:
+        started = self.services.start_on_new_nodes(now) if self.state in SERVING_STATES else []
+        return [m.StartServices(rank, names) for rank, names in started]
 
-    def _look_at_services(self, event: m.Event, now: float) -> list[Command]:
-        """What a node says of a service; and, as time passes, the deadline that was over first."""
-        if not self.services.plans or self.state not in SERVES:
-            return []  # in between, what fails may fail because of what the run is being mended for
+    def _check_services(self, event: m.Event, now: float) -> list[Command]:
+        """Handle a node's report of a service; on a tick, fail the instance whose deadline passed first."""
+        if not self.services.plans or self.state not in SERVING_STATES:
+            return []  # in other states a service may fail because of the failure that the run recovers from
         if isinstance(event, m.ServiceReport):
-            moved = self.services.report(event.service, event.rank, event.state, event.words, now)
-            if moved is not None and moved.state is ServiceState.FAILED:
-                return self._service_failed(moved, end_reasons.service_failed(self.nodes[moved.rank], moved), now)
-            return self._maybe_start_driver() if moved is not None else []
+            changed = self.services.report(event.service, event.rank, event.state, event.detail, now)
+            if changed is not None and changed.state is ServiceState.FAILED:
+                return self._service_failed(changed, end_reasons.service_failed(self.nodes[changed.rank], changed), now)
+            return self._maybe_start_driver() if changed is not None else []
         late = self.services.overdue(now) if isinstance(event, m.Tick) else None
         if late is None:
             return []
@@ -38,6 +38,6 @@ class ServiceRules(Shutdown):
         return self._service_failed(late, reason, now)
 
     def _service_failed(self, instance: PlannedInstance, reason: str, now: float) -> list[Command]:
-        """The end, by name: without the service the job is not what was asked for."""
+        """End the run, naming the service: the job cannot run as specified without it."""
         self.services.failure = instance
         return self._finish(end_reasons.failure(self.nodes[instance.rank], "service", reason), now, FAILURE_GRACE_S)

@@ -1,13 +1,13 @@
-"""The services of a cycle: which instances it has, whether the gate is open, whose deadline is over. No I/O, no clock.
+"""The services of a cycle: their instances, the gate that holds the driver, and deadlines. No I/O, no clock.
 
 state       leaves on                                                to
 starting    its probe succeeds                                       ready
 starting    its process ends; its deadline passes                    failed
-ready       its process ends, and it may be started again            restarting
-ready       its process ends with 0, and need not be started again   ended
+ready       its process ends, and it may be restarted                restarting
+ready       its process exits with 0 and is not to be restarted      ended
 restarting  its probe succeeds                                       ready
-restarting  its deadline passes; its restarts are used up            failed
-(any)       its node is lost, replaced, or told to stop              (there is no such instance any more)
+restarting  its deadline passes; it has no restarts left             failed
+(any)       its node is lost, replaced or stopped                    (the instance is removed)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ALL, HEAD, ANY = "all", "head", "any"
 
 
 class ServiceState(str, Enum):
-    """What one instance is doing, as the leader knows it."""
+    """The state of one instance, as known to the leader."""
 
     STARTING = "starting"
     READY = "ready"
@@ -30,7 +30,7 @@ class ServiceState(str, Enum):
     FAILED = "failed"
 
 
-SERVICE_MOVES: dict[ServiceState, frozenset[ServiceState]] = {
+SERVICE_TRANSITIONS: dict[ServiceState, frozenset[ServiceState]] = {
     ServiceState.STARTING: frozenset({ServiceState.READY, ServiceState.FAILED}),
     ServiceState.READY: frozenset({ServiceState.RESTARTING, ServiceState.ENDED, ServiceState.FAILED}),
     ServiceState.RESTARTING: frozenset({ServiceState.READY, ServiceState.FAILED}),
@@ -38,31 +38,31 @@ SERVICE_MOVES: dict[ServiceState, frozenset[ServiceState]] = {
     ServiceState.FAILED: frozenset(),
 }
 UNREADY = (ServiceState.STARTING, ServiceState.RESTARTING)
-DONE = (ServiceState.READY, ServiceState.ENDED)  # nobody waits for one that was ready and ended well
+PASSES_GATE = (ServiceState.READY, ServiceState.ENDED)  # the driver need not wait for a service that ended well
 
 
 @dataclass(frozen=True)
 class ServicePlan:
-    """One service, as far as the protocol is concerned."""
+    """The part of a service definition that the state machine needs."""
 
     name: str
     scope: str | int = ALL
     gate: bool = True  # the driver waits for it
-    deadline: float = 300.0  # from an instance's start until it must be ready
+    deadline: float = 300.0  # seconds from the start of an instance until it must be ready
 
-    def wanted(self, nodes: int) -> int:
-        """How many instances there are on so many active nodes."""
+    def instance_count(self, nodes: int) -> int:
+        """Return the number of instances on this many active nodes."""
         if isinstance(self.scope, int):
             return min(self.scope, nodes)
         return nodes if self.scope == ALL else 1
 
     def runs_on(self, logical: int, nodes: int) -> bool:
-        """Whether this rank has an instance. The last ones come first: the head has the driver to carry.
+        """Return whether this rank has an instance. The last ranks are used first, since the head runs the driver.
 
         >>> [ServicePlan("judge", 2).runs_on(rank, 4) for rank in range(4)]
         [False, False, True, True]
         """
-        return logical == 0 if self.scope == HEAD else logical >= nodes - self.wanted(nodes)
+        return logical == 0 if self.scope == HEAD else logical >= nodes - self.instance_count(nodes)
 
 
 @dataclass(frozen=True)
@@ -73,85 +73,85 @@ class PlannedInstance:
     rank: int  # the node's number in the allocation
     logical: int
     state: ServiceState
-    deadline: float  # when it must be ready
-    words: str = ""  # why it is not ready, or how it ended
+    deadline: float  # time at which it must be ready
+    detail: str = ""  # why it is not ready, or how it ended
 
 
 class Services:
-    """Those of the present cycle, as its nodes come and go."""
+    """The service instances of the current cycle, updated as its nodes join and leave."""
 
     def __init__(self, plans: Sequence[ServicePlan], nodes: int) -> None:
-        """`nodes` is how many are active in a cycle."""
+        """`nodes` is the number of active nodes in a cycle."""
         self.plans = {plan.name: plan for plan in plans}
         self.instances: dict[tuple[str, int], PlannedInstance] = {}
-        self.changes: list[PlannedInstance] = []  # every one made, in order, for whoever publishes them
-        self.version = 0  # grows with everything that changes, a vanished instance included
+        self.changes: list[PlannedInstance] = []  # in order; the publisher takes them
+        self.version = 0  # grows with every change, including removals
         self.failure: PlannedInstance | None = None
-        self.ready: Counter[str] = Counter()  # how many there are of each
+        self.ready: Counter[str] = Counter()  # number of ready instances by service
         self._nodes = nodes
-        self._closed = sum(plan.wanted(nodes) for plan in plans if plan.gate)  # gated instances that hold the driver
-        self._serving: dict[int, int] = {}  # ranks in the cycle of nodes that have their instances, or are about to
-        self._fresh: list[int] = []
-        self._waiting: dict[tuple[str, int], float] = {}  # deadlines of those that are not ready
+        self._gate_blockers = sum(plan.instance_count(nodes) for plan in plans if plan.gate)  # instances not ready
+        self._logical: dict[int, int] = {}  # logical ranks of the nodes that run services or are about to
+        self._new_nodes: list[int] = []
+        self._deadlines: dict[tuple[str, int], float] = {}  # of the instances that are not ready
 
     @property
-    def open(self) -> bool:
-        """Whether every gated service is ready wherever it is wanted, or was and ended well."""
-        return self._closed == 0
+    def gate_open(self) -> bool:
+        """Whether every instance of every gated service is ready, or was ready and ended well."""
+        return self._gate_blockers == 0
 
-    def node_is(self, rank: int, logical: int | None) -> None:
-        """What a node's rank in the cycle is from now on; None when it has none, or is not there."""
-        before = self._serving.get(rank)
+    def set_logical(self, rank: int, logical: int | None) -> None:
+        """Set the logical rank of a node; None when it has none or is not connected."""
+        before = self._logical.get(rank)
         if logical == before:
             return
         if before is not None:
-            del self._serving[rank]
+            del self._logical[rank]
             for name in self.plans:
-                self._forget((name, rank))
+                self._remove((name, rank))
         if logical is not None:
-            self._serving[rank] = logical
-            self._fresh.append(rank)
+            self._logical[rank] = logical
+            self._new_nodes.append(rank)
 
-    def begin(self, now: float) -> list[tuple[int, tuple[str, ...]]]:
-        """Nodes that have a rank since the last time, and what is to be started there."""
-        fresh, self._fresh = self._fresh, []
-        begun = []
-        for rank in dict.fromkeys(rank for rank in fresh if rank in self._serving):
-            logical = self._serving[rank]
+    def start_on_new_nodes(self, now: float) -> list[tuple[int, tuple[str, ...]]]:
+        """Create the instances of nodes that got a rank since the last call; return the services to start on each."""
+        new_nodes, self._new_nodes = self._new_nodes, []
+        started = []
+        for rank in dict.fromkeys(rank for rank in new_nodes if rank in self._logical):
+            logical = self._logical[rank]
             plans = [plan for plan in self.plans.values() if plan.runs_on(logical, self._nodes)]
             for plan in plans:
-                self._put(PlannedInstance(plan.name, rank, logical, ServiceState.STARTING, now + plan.deadline))
+                self._store(PlannedInstance(plan.name, rank, logical, ServiceState.STARTING, now + plan.deadline))
             if plans:
-                begun.append((rank, tuple(plan.name for plan in plans)))
-        return begun
+                started.append((rank, tuple(plan.name for plan in plans)))
+        return started
 
-    def report(self, service: str, rank: int, state: ServiceState, words: str, now: float) -> PlannedInstance | None:
-        """What a node says of its instance; returns it if it moved. Words alone are kept for when they are needed."""
+    def report(self, service: str, rank: int, state: ServiceState, detail: str, now: float) -> PlannedInstance | None:
+        """Apply a node's report and return the instance if its state changed; otherwise only store the detail."""
         instance = self.instances.get((service, rank))
         if instance is None:
             return None
         if state in (instance.state, ServiceState.STARTING) and instance.state in UNREADY:
-            self.instances[service, rank] = replace(instance, words=words)
+            self.instances[service, rank] = replace(instance, detail=detail)
             return None
-        if state not in SERVICE_MOVES[instance.state]:
+        if state not in SERVICE_TRANSITIONS[instance.state]:
             return None
-        moved = replace(instance, state=state, words=words, deadline=now + self.plans[service].deadline)
-        self._put(moved)
-        return moved
+        changed = replace(instance, state=state, detail=detail, deadline=now + self.plans[service].deadline)
+        self._store(changed)
+        return changed
 
     def overdue(self, now: float) -> PlannedInstance | None:
-        """The instance that should have been ready first, if there is one."""
-        if not self._waiting:
+        """Return the instance whose deadline passed first, or None."""
+        if not self._deadlines:
             return None
-        key = min(self._waiting, key=lambda key: (self._waiting[key], key))
-        return self.instances[key] if self._waiting[key] <= now else None
+        key = min(self._deadlines, key=lambda key: (self._deadlines[key], key))
+        return self.instances[key] if self._deadlines[key] <= now else None
 
-    def of(self, service: str) -> list[PlannedInstance]:
-        """By their rank in the cycle."""
+    def instances_of(self, service: str) -> list[PlannedInstance]:
+        """Return the instances of a service in the order of their logical ranks."""
         found = [instance for (name, _), instance in self.instances.items() if name == service]
         return sorted(found, key=lambda instance: instance.logical)
 
-    def _put(self, instance: PlannedInstance) -> None:
+    def _store(self, instance: PlannedInstance) -> None:
         key = instance.service, instance.rank
         before = self.instances.get(key)
         self.instances[key] = instance
@@ -159,14 +159,14 @@ class Services:
         self.version += 1
         self._count(instance.service, before, instance)
         if instance.state in UNREADY:
-            self._waiting[key] = instance.deadline
+            self._deadlines[key] = instance.deadline
         else:
-            self._waiting.pop(key, None)
+            self._deadlines.pop(key, None)
 
-    def _forget(self, key: tuple[str, int]) -> None:
+    def _remove(self, key: tuple[str, int]) -> None:
         instance = self.instances.pop(key, None)
         if instance is not None:
-            self._waiting.pop(key, None)
+            self._deadlines.pop(key, None)
             self.version += 1
             self._count(instance.service, instance, None)
 
@@ -174,5 +174,5 @@ class Services:
         was, is_now = (one is not None and one.state is ServiceState.READY for one in (before, after))
         self.ready[service] += is_now - was
         if self.plans[service].gate:
-            was, is_now = (one is not None and one.state in DONE for one in (before, after))
-            self._closed += was - is_now
+            was, is_now = (one is not None and one.state in PASSES_GATE for one in (before, after))
+            self._gate_blockers += was - is_now

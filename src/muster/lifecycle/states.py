@@ -1,4 +1,4 @@
-"""The states of a run and of its nodes, as tables. This module imports nothing of Muster."""
+"""The states of a run and of its nodes, with their transition tables."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from enum import Enum
 
 
 class RunState(str, Enum):
-    """What the run is doing.
+    """The state of the run.
 
     state       leaves on                                     to
     gathering   the round closes: enough nodes have arrived   starting
     starting    every active node is ready                    running
     running     the driver ended                              finishing
-    running     a loss or a failure that a new cycle mends    restarting
-    restarting  the driver has ended                          gathering, of the next cycle
-    finishing   every node is verified clean, or a deadline   succeeded | failed | stopped
+    running     a loss or failure that a new cycle repairs    restarting
+    restarting  the driver has ended                          gathering (next cycle)
+    finishing   every node verified clean, or deadline passed succeeded | failed | stopped
     (any of the first four)    a failure or a stop request    finishing
-    gathering, starting        the leader's own node failed     yielded, to the next leader
+    gathering, starting        the leader's own node failed   yielded (to the next leader)
     """
 
     GATHERING = "gathering"
@@ -31,15 +31,15 @@ class RunState(str, Enum):
 
 
 class NodeState(str, Enum):
-    """What one node is doing, as the leader knows it.
+    """The state of one node, as known to the leader.
 
     state      leaves on                                            to
     expected   its agent joined                                     arrived
-    arrived    it was told to start its part of Ray; without Ray    starting; ready
-    starting   its part of Ray is alive in the cluster              ready
-    ready      the run, or the cycle, ends                          stopping
-    stopping   it reported every process gone and logs collected    gone; for the next cycle, arrived
-    (any)      it said what went wrong; its connection ended        failed; lost
+    arrived    the leader starts Ray on it; runs without Ray        starting; ready
+    starting   Ray on it has joined the cluster                     ready
+    ready      the run or the cycle ends                            stopping
+    stopping   it reported all processes gone and logs collected    gone; arrived (next cycle)
+    (any)      it reported a failure; its connection ended          failed; lost
     """
 
     EXPECTED = "expected"
@@ -52,7 +52,7 @@ class NodeState(str, Enum):
     LOST = "lost"
 
 
-RUN_MOVES: dict[RunState, frozenset[RunState]] = {
+RUN_TRANSITIONS: dict[RunState, frozenset[RunState]] = {
     RunState.GATHERING: frozenset({RunState.STARTING, RunState.FINISHING, RunState.YIELDED}),
     RunState.STARTING: frozenset({RunState.RUNNING, RunState.FINISHING, RunState.YIELDED}),
     RunState.RUNNING: frozenset({RunState.RESTARTING, RunState.FINISHING}),
@@ -64,7 +64,7 @@ RUN_MOVES: dict[RunState, frozenset[RunState]] = {
     RunState.YIELDED: frozenset(),
 }
 
-NODE_MOVES: dict[NodeState, frozenset[NodeState]] = {
+NODE_TRANSITIONS: dict[NodeState, frozenset[NodeState]] = {
     NodeState.EXPECTED: frozenset({NodeState.ARRIVED, NodeState.FAILED, NodeState.LOST}),
     NodeState.ARRIVED: frozenset(
         {NodeState.STARTING, NodeState.READY, NodeState.STOPPING, NodeState.FAILED, NodeState.LOST}

@@ -1,9 +1,9 @@
-"""Where nodes are in the machine, and the order of ranks that follows from it. Pure.
+"""Locations of nodes in the machine, and the order of ranks that follows from them. Pure functions.
 
-known of the nodes      order of ranks
+known about the nodes   order of ranks
 nothing                 the leader, then the others by number
-domain, topology        the leader, the others of its domain, then domain after domain; inside one by topology, number
-with segments of S      the same, but a domain gives whole segments of S nodes only: what is over has no rank
+domain, topology        the leader, the others in its domain, then domain by domain; within one by topology, number
+with segments of S      the same, but a domain contributes only whole segments of S nodes; its other nodes get no rank
 """
 
 from __future__ import annotations
@@ -16,54 +16,54 @@ from functools import lru_cache
 
 @dataclass(frozen=True)
 class NodeLocation:
-    """Where a node is; empty is what is not known."""
+    """The location of a node; unknown parts are empty."""
 
     domain: str = ""  # nodes of one domain are nearest to each other: an NVLink domain, else a leaf switch or a block
-    topology: str = ""  # its address in the network, from the top: "spine1.leaf3.n17"
+    topology: str = ""  # address in the network, from the top: "spine1.leaf3.n17"
 
 
-NOWHERE = NodeLocation()
+UNKNOWN_LOCATION = NodeLocation()
 
 
 @lru_cache(maxsize=1 << 16)  # of ten thousand nodes most share a domain
 def natural(text: str) -> tuple[object, ...]:
-    """A key that sorts numbers in names as numbers.
+    """Return a sort key that orders numbers in names numerically.
 
     >>> sorted(["leaf10", "leaf9"], key=natural)
     ['leaf9', 'leaf10']
     """
-    return tuple(int(part) if place % 2 else part for place, part in enumerate(re.split(r"([0-9]{1,18})", text)))
+    return tuple(int(part) if index % 2 else part for index, part in enumerate(re.split(r"([0-9]{1,18})", text)))
 
 
-def in_order(places: Mapping[int, NodeLocation], leader: int) -> list[int]:
-    """Numbers of the nodes in the order of their ranks. Who came first does not matter."""
-    home = places[leader].domain if leader in places else None
+def topology_order(locations: Mapping[int, NodeLocation], leader: int) -> list[int]:
+    """Return the node numbers in the order of their ranks, independent of the order of arrival."""
+    home = locations[leader].domain if leader in locations else None
 
     def key(number: int) -> tuple[object, ...]:
-        place = places[number]
-        return number != leader, place.domain != home, natural(place.domain), natural(place.topology), number
+        location = locations[number]
+        return number != leader, location.domain != home, natural(location.domain), natural(location.topology), number
 
-    return sorted(places, key=key)
+    return sorted(locations, key=key)
 
 
-def seats(places: Mapping[int, NodeLocation], leader: int, segment: int) -> list[int]:
-    """Those that can have a rank, in the order of ranks. A node of no known domain is in no segment.
+def rank_order(locations: Mapping[int, NodeLocation], leader: int, segment: int) -> list[int]:
+    """Return the nodes that can have a rank, in the order of ranks. A node of unknown domain belongs to no segment.
 
-    >>> seats({n: Place("ab"[n % 2]) for n in range(5)}, lead=1, segment=2)
+    >>> rank_order({n: NodeLocation("ab"[n % 2]) for n in range(5)}, leader=1, segment=2)
     [1, 3, 0, 2]
     """
-    ordered = in_order(places, leader)
+    ordered = topology_order(locations, leader)
     if segment == 1:
         return ordered
     domains: dict[str, list[int]] = {}
     for number in ordered:
-        domains.setdefault(places[number].domain, []).append(number)
+        domains.setdefault(locations[number].domain, []).append(number)
     domains.pop("", None)
-    return [number for near in domains.values() for number in near[: len(near) // segment * segment]]
+    return [number for members in domains.values() for number in members[: len(members) // segment * segment]]
 
 
 def distance(one: NodeLocation, other: NodeLocation) -> tuple[bool, int]:
-    """How far apart two nodes are, to be compared: another domain; then how little of the address they share."""
+    """Return a sort key for the distance of two nodes: another domain first, then the shared part of the address."""
     shared = 0
     for ours, theirs in zip(one.topology.split("."), other.topology.split(".")):
         if ours != theirs or not ours:

@@ -203,7 +203,7 @@ class ElasticJob:
         """Roles by the order of the nodes, not of their arrival; the last ones are spares."""
         nodes = [RunNode(place, member.host, member.state) for place, member in enumerate(here)]
         plan = RunConfig([node.host for node in nodes], ray=False, spares=max(0, len(here) - self.plan.most))
-        given = roles.assigned(nodes, plan, leader=0)
+        given = roles.assign_roles(nodes, plan, leader=0)
         active = [(here[node.rank], node.logical) for node in given if node.role is Role.ACTIVE]
         self._crew = tuple(member.key for member, _ in active)
         for member, rank in active:

@@ -12,7 +12,7 @@ from typing import Any
 from muster.agent.control.connections import Connections
 from muster.agent.job import Identity, Job
 from muster.agent.leader.leader_address import LeaderAddress
-from muster.election.campaign import ELECT_S, Campaign
+from muster.election.campaign import ELECTION_TIMEOUT_S, Campaign
 from muster.election.membership import Membership
 from muster.lifecycle.config import TermStart
 from muster.rundir import AttemptPaths, create_exclusive, read_record
@@ -66,7 +66,7 @@ class Candidate:
 
     async def win(self, reason: str) -> bool:
         """Wait for a majority and return whether it joined in time; if not, release the members that did."""
-        deadline = time.monotonic() + ELECT_S
+        deadline = time.monotonic() + ELECTION_TIMEOUT_S
         while not self._campaign.won:
             self._changed.clear()
             try:
@@ -87,7 +87,7 @@ class Candidate:
     def _on_join(self, rank: int, greeting: dict[str, Any], sent: float) -> None:
         self.joined[rank] = JoinedMember(greeting, sent)
         known = greeting.get("charter")
-        self._campaign.joins(rank, Membership.from_record(known) if known else self._membership, sent)
+        self._campaign.add(rank, Membership.from_record(known) if known else self._membership, sent)
         self._changed.set()
 
     def _on_answer(self, rank: int, sent: float | None, version: int) -> None:
@@ -96,7 +96,7 @@ class Candidate:
 
     def _on_loss(self, rank: int, reason: str) -> None:
         self.joined.pop(rank, None)
-        self._campaign.leaves(rank)
+        self._campaign.remove(rank)
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

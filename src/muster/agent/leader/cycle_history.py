@@ -48,4 +48,4 @@ class CycleHistory:
         nodes = self._machine.nodes
         members = sorted((node.logical, node.host) for node in nodes if node.logical is not None)
         self.entries[-1]["members"] = [host for _, host in members]
-        self.entries[-1]["spares"] = [node.host for node in nodes if node.role is Role.SPARE and node.here]
+        self.entries[-1]["spares"] = [node.host for node in nodes if node.role is Role.SPARE and node.available]

@@ -28,9 +28,8 @@ from muster.agent.services.model import service_variables
 from muster.agent.topology_probe import location_from_greeting, ranks_follow_topology
 from muster.election.leader_silence import STARTUP_LOSS_S
 from muster.lifecycle import events as m
-from muster.lifecycle.admission import refusal
 from muster.lifecycle.config import FIRST_LEADER
-from muster.lifecycle.roles import RunNode
+from muster.lifecycle.roles import RunNode, join_refusal
 from muster.lifecycle.state_machine import RunStateMachine
 from muster.lifecycle.states import NodeState, RunState
 from muster.process import signal_name
@@ -58,7 +57,7 @@ class Leader:
         self._connections.refusal = self._refusal
         lease.clear()  # nothing runs yet
         self._leader_lease = LeaderLease(
-            self._machine, self._connections, candidate.membership, lease if config.succession else None
+            self._machine, self._connections, candidate.membership, lease if config.failover else None
         )
         self._connections.on_answer = self._leader_lease.on_answer
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -205,7 +204,7 @@ class Leader:
         if self._stepped_down or self._leader_lease.over:
             return
         commands = self._machine.handle(event, time.monotonic())
-        self._spare_health.update(self._machine.moves)
+        self._spare_health.update(self._machine.changes)
         self._services.handle_changes()
         for command in commands:
             self._executor.execute(command)
@@ -221,7 +220,7 @@ class Leader:
             self._publisher.error = None
 
     def _refusal(self, rank: int, host: str) -> str | None:
-        reason = refusal(self._machine.nodes, rank, host)
+        reason = join_refusal(self._machine.nodes, rank, host)
         if reason is not None:
             self._publisher.phase(f"refused: {reason}")
             self._publisher.event("refused", rank=rank, host=host, reason=reason)

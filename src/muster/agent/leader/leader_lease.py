@@ -10,7 +10,7 @@ import time
 
 from muster.agent.control.connections import Connections
 from muster.election.membership import Membership
-from muster.election.quorum_lease import FOREVER, QuorumLease
+from muster.election.quorum_lease import NEVER, QuorumLease
 from muster.election.roster import Roster
 from muster.lifecycle.state_machine import RunStateMachine
 from muster.lifecycle.states import ENDED, RunState
@@ -59,9 +59,9 @@ class LeaderLease:
         machine = self._machine
         if self._lease is None or machine.state in ENDED or machine.outcome is not None or self.membership.before:
             return
-        if (machine.state is RunState.GATHERING and not self._published) or not self._roster.changed():
+        if (machine.state is RunState.GATHERING and not self._published) or not self._roster.update():
             return  # until the nodes are gathered, the previous membership is in force
-        proposed = self._quorum.propose(self._roster.there, self._roster.excluded, machine.cycle)
+        proposed = self._quorum.propose(self._roster.members, self._roster.excluded, machine.cycle)
         first, self._published = not self._published, True
         self._publish(proposed or first)
         self._renew()
@@ -91,11 +91,11 @@ class LeaderLease:
         """Renew the lease once a membership of this leader is in force; before that it runs no driver."""
         assert self._lease is not None
         now = time.monotonic()
-        if self._lease.expired or not (self._entitled or (self._published and self._quorum.take(now))):
+        if self._lease.expired or not (self._entitled or (self._published and self._quorum.acquire(now))):
             return  # an expired lease is never renewed: others may have taken over
         self._entitled = True
-        until = self._quorum.lease()
-        if until == FOREVER:
+        until = self._quorum.expires_at()
+        if until == NEVER:
             self._lease.clear()
         else:
             self._lease.renew(max(until - now, 0.0))

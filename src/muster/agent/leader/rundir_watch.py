@@ -30,5 +30,5 @@ class RunDirectoryWatch:
         """Return the expected nodes that count as lost, because their startup heartbeat has stopped."""
         began = time.monotonic()
         found = read_startup_heartbeats(self._attempt, [rank for rank in expected if rank <= FIRST_LEADER_CANDIDATES])
-        self._heartbeats.look(found, time.monotonic() - began)
+        self._heartbeats.observe(found, time.monotonic() - began)
         return self._heartbeats.silent(STARTUP_LOSS_S)

@@ -115,14 +115,14 @@ class StatusPublisher:
     def note_moves(self) -> None:
         """Add events for the state machine's changes since the last call, with the current time."""
         self._cycles.update(time.time())
-        moves, self._machine.moves = self._machine.moves, []
-        for move in moves:
-            if isinstance(move, RunNode):
-                self.event("node", **node_entry(move))
+        changes, self._machine.changes = self._machine.changes, []
+        for change in changes:
+            if isinstance(change, RunNode):
+                self.event("node", **node_entry(change))
             else:
                 cycle = f", cycle {self._machine.cycle}" if self._machine.cycle else ""
-                self.phase(f"{move.value}: {len(self._machine.nodes)} nodes{cycle}")
-                self.event("run", state=move.value)
+                self.phase(f"{change.value}: {len(self._machine.nodes)} nodes{cycle}")
+                self.event("run", state=change.value)
 
     def batch(self) -> dict[str, str]:
         """Return the text to write by file: new events and phases, and the status if it changed or needs a refresh."""
@@ -203,8 +203,8 @@ def node_entry(node: RunNode) -> dict[str, Any]:
     entry = {**entry, "state": node.state.value, "healthy": node.unhealthy_reason is None}
     if node.unhealthy_reason is not None:
         entry["ailment"] = node.unhealthy_reason
-    if node.place.domain:
-        entry["domain"] = node.place.domain
+    if node.location.domain:
+        entry["domain"] = node.location.domain
     return entry
 
 

@@ -101,7 +101,11 @@ class LeaderServices:
         report = InstanceReport(message.get("url"), message.get("between"), message.get("restarts", 0))
         self._reports[name, rank] = report
         event = m.ServiceReport(name, rank, state, message["words"], message["cycle"])
-        if state is ServiceState.FAILED and self._protocol.driver_running and self._protocol.plan.on_node_loss != FAIL:
+        if (
+            state is ServiceState.FAILED
+            and self._protocol.driver_running
+            and self._protocol.config.on_node_loss != FAIL
+        ):
             self._track(asyncio.ensure_future(self._feed_after_all_answer(event)))
         else:
             self._feed(event)
@@ -141,10 +145,10 @@ class LeaderServices:
             state=change.state.value,
             url=report.url,
             restarts=report.restarts,
-            reason=change.words,
+            reason=change.detail,
         )
         if change.state is ServiceState.RESTARTING:
-            self._publisher.phase(f"service {change.service} on {host} {change.words}; restart {report.restarts}")
+            self._publisher.phase(f"service {change.service} on {host} {change.detail}; restart {report.restarts}")
         count, wanted = self._count(change.service)
         if count == wanted and change.state is ServiceState.READY and change.service not in self._all_ready:
             self._all_ready.add(change.service)
@@ -178,7 +182,7 @@ class LeaderServices:
     def _entry(self, name: str) -> dict[str, Any]:
         ready, wanted = self._count(name)
         instances = []
-        for one in self._protocol.services.of(name):
+        for one in self._protocol.services.instances_of(name):
             report, host = self._report_of(one), self._protocol.nodes[one.rank].host
             facts = {"rank": one.rank, "host": host, "state": one.state.value}
             instances.append({**facts, "url": report.url, "restarts": report.restarts})
@@ -195,7 +199,7 @@ class LeaderServices:
             "cycle": protocol.cycle,
             "version": protocol.services.version,
             **self._entry(name),
-            "local": any(self._report_of(one).peer_url for one in protocol.services.of(name)),
+            "local": any(self._report_of(one).peer_url for one in protocol.services.instances_of(name)),
         }
         return {**record, "urls": reachable_urls(record, protocol.leader)[1]}
 
@@ -252,7 +256,7 @@ class LeaderServices:
         self._sent_versions.update(dict.fromkeys(ready, self._members_version))
         self._not_serving = {key for key in self._not_serving if key[0] != name}.union(ready)
         await self._connections.send_each(
-            [one.rank for one in self._protocol.services.of(name)],
+            [one.rank for one in self._protocol.services.instances_of(name)],
             "service_members",
             service=name,
             version=self._members_version,
@@ -264,12 +268,12 @@ class LeaderServices:
         return self._reports.get((instance.service, instance.rank), InstanceReport())
 
     def _ready(self, name: str) -> list[PlannedInstance]:
-        return [one for one in self._protocol.services.of(name) if one.state is ServiceState.READY]
+        return [one for one in self._protocol.services.instances_of(name) if one.state is ServiceState.READY]
 
     def _count(self, name: str) -> tuple[int, int]:
         """Return the number of ready instances and the number wanted."""
         services = self._protocol.services
-        return services.ready[name], services.plans[name].wanted(self._protocol.plan.wanted)
+        return services.ready[name], services.plans[name].instance_count(self._protocol.config.active_nodes)
 
 
 def _write_records(directory: str, records: dict[str, dict[str, Any]]) -> None:
