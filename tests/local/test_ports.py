@@ -25,7 +25,7 @@ from muster.ports.blocks import take_block
 from muster.ports import socket_leases as services
 from muster.rundir import RunPaths
 from muster.ports import file_leases as placement
-from muster.torch.launch_env import port_of
+from muster.torch.launch_env import step_port
 
 run = RunPaths("/runs/train-20260101T000000-ab12")
 job = Job(**{**dict.fromkeys(Job.__dataclass_fields__), "groups": [], "nodes": 2, "ray": False})
@@ -38,10 +38,10 @@ placed = [placement.lease_port(directory=Path(sys.argv[1])) for _ in range(10)]
 print(json.dumps({
     "ray": list(ray.block.ports()),
     "others": [port for one in others for port in one.block.ports()],
-    "masters": [master.number for master in masters],
-    "services": [lease.number for lease in leases],
+    "masters": [master.node_index for master in masters],
+    "services": [lease.node_index for lease in leases],
     "placement": placed,
-    "torchrun": [port_of("4711", "0")],
+    "torchrun": [step_port("4711", "0")],
 }))
 """
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.running import wait_for
 
-from muster.torch.elastic_types import ElasticPlan
+from muster.torch.elastic_types import ElasticConfig
 from muster.torch.session import NodeSession, Round
 from muster.torch.settings import RendezvousSettings
 
@@ -27,15 +27,21 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 
 
 def free_port() -> int:
-    """A port that the kernel chose and nobody listens on."""
+    """Return a port that the kernel chose and on which no process listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
 
 
+def child_failure(exit_code: int) -> Any:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+    return ChildFailedError("train.py", {5: ProcessFailure(0, 1234, exit_code, "/no/such/file")})
+
+
 class Player:
-    """A node that does what torchrun would, in a thread: joins rounds until told not to."""
+    """A node that joins rounds in a thread, as torchrun does."""
 
     def __init__(self, session: NodeSession) -> None:
         self.session = session
@@ -63,7 +69,7 @@ class Player:
         return self.rounds[-1]
 
     def leave(self, code: int, reason: str = "") -> threading.Thread:
-        """In a thread of its own, as the first to leave waits for the others."""
+        """Leave in a thread, as the first to leave waits for the others."""
         thread = threading.Thread(target=self.session.leave, args=(code, reason), daemon=True)
         thread.start()
         return thread
@@ -89,7 +95,7 @@ class Game:
             "127.0.0.1",
             self.port,
             "run",
-            ElasticPlan(**{"least": 2, "most": 2, **plan}),
+            ElasticConfig(**{"min_nodes": 2, "max_nodes": 2, **plan}),
             token,
             f"n{number}",
             number,
@@ -98,14 +104,14 @@ class Game:
         )
 
     def running(self, numbers: int, **plan: Any) -> list[Player]:
-        """That many players; the round runs on the first ones."""
+        """Start this many players; the round runs on the first ones."""
         players = [self.player(number, **plan).join() for number in range(numbers)]
-        for player in players[: plan.get("most", 2)]:
+        for player in players[: plan.get("max_nodes", 2)]:
             player.joined()
         return players
 
     def drop(self, player: Player) -> None:
-        """Its process dies, as the others see it."""
+        """Close the connection of a player, as if its process died."""
         session = player.session
         assert session._channel is not None
         session._loop.call_soon_threadsafe(session._channel.close)
@@ -124,7 +130,7 @@ def game() -> Iterator[Game]:
 
 
 class Launchers:
-    """Real launchers, each in a session of its own as on a node of its own. Output goes to files named by node."""
+    """Real launchers, each in a separate session as on a separate node. Output goes to files named by node."""
 
     def __init__(self, directory: Path, environment: dict[str, str]) -> None:
         self.directory, self.port = directory, free_port()
@@ -132,10 +138,10 @@ class Launchers:
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, node: int, module: str, *words: str, **environment: str) -> subprocess.Popen[bytes]:
-        meeting = ("--rdzv-endpoint", f"127.0.0.1:{self.port}", "--rdzv-id", "run")
+        rendezvous = ("--rdzv-endpoint", f"127.0.0.1:{self.port}", "--rdzv-id", "run")
         with open(self.directory / f"{node}.log", "wb") as log:
             self.processes[node] = subprocess.Popen(
-                [sys.executable, *module.split(), *meeting, *words],
+                [sys.executable, *module.split(), *rendezvous, *words],
                 cwd=self.directory,
                 env={**self._environment, "MUSTER_TEST_NODE": str(node), **environment},
                 stdin=subprocess.DEVNULL,
@@ -146,24 +152,24 @@ class Launchers:
         return self.processes[node]
 
     def stock(self, node: int, *words: str) -> subprocess.Popen[bytes]:
-        """`torchrun --rdzv-backend muster`."""
+        """Start `torchrun --rdzv-backend muster`."""
         return self.start(node, "-m torch.distributed.run", "--rdzv-backend", "muster", *words)
 
     def muster(self, node: int, *words: str) -> subprocess.Popen[bytes]:
-        """`muster torchrun`."""
+        """Start `muster torchrun`."""
         return self.start(node, "-m muster.cli.main torchrun", "--node-rank", str(node), *words)
 
     def log(self, node: int) -> str:
         return (self.directory / f"{node}.log").read_text(errors="replace")
 
     def wait_for_line(self, node: int, text: str) -> None:
-        wait_for(f"{text!r} of node {node}; it said {self.log(node)}", lambda: text in self.log(node), DEADLINE_S)
+        wait_for(f"{text!r} of node {node}; its log is {self.log(node)}", lambda: text in self.log(node), DEADLINE_S)
 
     def codes(self) -> dict[int, int]:
         return {node: process.wait(DEADLINE_S) for node, process in self.processes.items()}
 
     def kill(self, node: int) -> None:
-        """The launcher and its workers at once, as when the host dies."""
+        """Kill the launcher and its workers at once, as when the host dies."""
         launcher = self.processes[node]
         os.kill(launcher.pid, signal.SIGSTOP)  # so that it starts nothing meanwhile
         for victim in [*_children(launcher.pid), launcher.pid]:
@@ -188,7 +194,7 @@ def launchers(tmp_path: Path, entry_point: Path) -> Iterator[Launchers]:
 
 @pytest.fixture(scope="session")
 def entry_point(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The entry points of pyproject.toml as an installed package has them: .venv may hold an older state of them."""
+    """Install the entry points of pyproject.toml: .venv may contain an older version of them."""
     text = (REPOSITORY / "pyproject.toml").read_text()
     group = text.partition('[project.entry-points."torchrun.handlers"]\n')[2].partition("\n\n")[0]
     directory = tmp_path_factory.mktemp("entry-point")

@@ -1,4 +1,4 @@
-"""Coordinator and nodes over real connections, without torch: who gets in, what is heard, and who leaves when."""
+"""Coordinator and nodes over real connections, without torch: admission, messages, and the order of leaving."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.running import wait_for
 from tests.torch.conftest import DEADLINE_S, Game, Player
 
 from muster.lifecycle.events import RunOutcome
+from muster.torch.coordinator import coordinate
 from muster.torch.session import JobOver, Refused, Unreachable
-from muster.torch.standalone import coordinate
 
 SPARE = {"spares": 1}
 
@@ -34,13 +34,13 @@ def test_nodes_get_ranks_by_their_numbers_and_the_same_store(game: Game) -> None
     assert first.rounds[0].port == second.rounds[0].port
 
 
-def test_a_spare_hears_the_success_before_the_coordinator_goes(game: Game) -> None:
+def test_a_spare_receives_the_success_before_the_coordinator_closes(game: Game) -> None:
     first, second, spare = game.running(3, **SPARE)
     assert all_gone([first.leave(0), second.leave(0)])
     assert ended(spare) == ("succeeded", 0)
 
 
-def test_everybody_hears_the_first_failure(game: Game) -> None:
+def test_all_nodes_receive_the_first_failure(game: Game) -> None:
     first, second, spare = game.running(3, **SPARE)
     assert all_gone([second.leave(3, "the worker of rank 1 exited with 3")])
     assert all_gone([first.leave(1)])
@@ -48,30 +48,30 @@ def test_everybody_hears_the_first_failure(game: Game) -> None:
     assert first.session.outcome == second.session.outcome == spare.session.outcome
 
 
-def test_a_failure_calls_back_who_still_runs(game: Game) -> None:
+def test_a_failure_recalls_the_nodes_that_still_run(game: Game) -> None:
     first, second = game.running(2)
-    assert not first.session.is_called_back
+    assert not first.session.is_recalled
     assert all_gone([second.leave(3)])
-    wait_for("the call", lambda: first.session.is_called_back)
+    wait_for("the recall", lambda: first.session.is_recalled)
     assert ended(first.join()) == ("failed", 3)
 
 
-def test_a_lost_node_calls_the_others_back_and_the_spare_takes_its_place(game: Game) -> None:
+def test_a_lost_node_recalls_the_others_and_the_spare_takes_its_place(game: Game) -> None:
     first, second, spare = game.running(3, **SPARE)
     game.drop(second)
-    wait_for("the call", lambda: first.session.is_called_back)
+    wait_for("the recall", lambda: first.session.is_recalled)
     first.join()
     assert (first.joined().rank, spare.joined().rank) == (0, 1)
-    assert first.joined().number == 2 and first.joined().port == 2  # a store of its own
-    assert not first.session.is_called_back
+    assert first.joined().number == 2 and first.joined().port == 2  # a new store
+    assert not first.session.is_recalled
 
 
-def test_a_lost_spare_calls_nobody_back(game: Game) -> None:
+def test_a_lost_spare_recalls_no_node(game: Game) -> None:
     first, second, spare = game.running(3, **SPARE)
     game.drop(spare)
     with pytest.raises(Unreachable):
         spare.joined()
-    assert not first.session.is_called_back
+    assert not first.session.is_recalled
     assert all_gone([first.leave(0), second.leave(0)])
     assert first.session.outcome is not None and first.session.outcome.exit_code == 0
 
@@ -85,10 +85,10 @@ def test_a_late_node_is_a_spare(game: Game) -> None:
     assert ended(late) == ("succeeded", 0) and late.rounds == []
 
 
-def test_a_second_node_of_the_same_number_is_refused_by_name(game: Game) -> None:
+def test_a_second_node_of_the_same_number_is_refused(game: Game) -> None:
     game.player(1).join()
     wait_for("the coordinator", lambda: game.players[0].session._channel)
-    with pytest.raises(Refused, match="n1 is node 1 already"):
+    with pytest.raises(Refused, match="n1 is that node"):
         game.player(1).join().joined()
 
 
@@ -97,7 +97,7 @@ def test_a_node_with_other_numbers_is_refused_with_both(game: Game) -> None:
     wait_for("the coordinator", lambda: game.players[0].session._channel)
     both = "n1 was started with --nnodes 3:3 and 1 spares, this job with --nnodes 2:2 and 0 spares"
     with pytest.raises(Refused, match=both):
-        game.player(1, least=3, most=3, spares=1).join().joined()
+        game.player(1, min_nodes=3, max_nodes=3, spares=1).join().joined()
 
 
 def test_a_node_with_another_token_does_not_wait_for_the_deadline(game: Game) -> None:
@@ -107,29 +107,29 @@ def test_a_node_with_another_token_does_not_wait_for_the_deadline(game: Game) ->
         game.player(1, token=b"guessed").join().joined()
 
 
-def test_too_few_nodes_by_the_deadline_are_told_with_the_missing_hosts(game: Game) -> None:
+def test_too_few_nodes_by_the_deadline_are_reported_with_the_missing_hosts(game: Game) -> None:
     player = game.player(0, gather_timeout=0.5, hosts=("n0", "n1")).join()
     assert ended(player) == ("failed", 125)
-    assert str(player.error) == "1 of the 2 nodes that the job needs came within 0.5 s; missing: n1"
+    assert str(player.error) == "1 of the 2 nodes that the job needs joined within 0.5 s; missing: n1"
 
 
-def test_where_no_coordinator_comes_up_that_is_the_error(game: Game) -> None:
+def test_a_coordinator_that_does_not_start_is_reported(game: Game) -> None:
     with pytest.raises(Unreachable, match=r"no coordinator within 0\.5 s"):
         game.player(0, is_host=False, gather_timeout=0.5).join().joined()
 
 
-def test_on_the_endpoint_s_host_who_comes_second_finds_the_coordinator_that_is_there(game: Game) -> None:
+def test_on_the_endpoint_s_host_the_second_process_joins_the_coordinator_of_the_first(game: Game) -> None:
     first, second = game.player(0, is_host=True).join(), game.player(1, is_host=True).join()
     assert {first.joined().rank, second.joined().rank} == {0, 1}
     assert [first.session._coordinator, second.session._coordinator].count(None) == 1
 
 
-def test_without_the_coordinator_a_node_is_called_back_and_learns_why(game: Game) -> None:
+def test_without_the_coordinator_a_node_is_recalled_and_learns_why(game: Game) -> None:
     first, second = game.running(2)
     coordinator = first.session._coordinator
     assert coordinator is not None
     first.session._loop.call_soon_threadsafe(lambda: [channel.close() for channel in coordinator._channels.values()])
-    wait_for("the call", lambda: second.session.is_called_back)
+    wait_for("the recall", lambda: second.session.is_recalled)
     with pytest.raises(Unreachable, match="is gone: its connection ended"):
         second.join().joined()
 
@@ -137,11 +137,11 @@ def test_without_the_coordinator_a_node_is_called_back_and_learns_why(game: Game
 def test_a_node_that_leaves_by_a_signal_is_replaced(game: Game) -> None:
     first, second, spare = game.running(3, **SPARE)
     second.session.withdraw("was ended by SIGTERM")
-    wait_for("the call", lambda: first.session.is_called_back)
+    wait_for("the recall", lambda: first.session.is_recalled)
     assert (first.join().joined().rank, spare.joined().rank) == (0, 1)
 
 
-def test_when_the_coordinator_s_own_node_leaves_by_a_signal_the_others_are_told(game: Game) -> None:
+def test_when_the_coordinator_s_node_leaves_by_a_signal_the_others_get_the_reason(game: Game) -> None:
     first, second = game.running(2)
     first.session.withdraw("was ended by SIGTERM")
     assert ended(second.join()) == ("failed", 125)
@@ -151,7 +151,7 @@ def test_when_the_coordinator_s_own_node_leaves_by_a_signal_the_others_are_told(
 def test_a_spare_that_leaves_does_not_wait_for_the_job(game: Game) -> None:
     first, _, spare = game.running(3, **SPARE)
     assert all_gone([spare.leave(1, "KeyboardInterrupt")])
-    assert not first.session.is_called_back
+    assert not first.session.is_recalled
 
 
 def test_a_coordinator_that_is_no_node_closes_rounds_without_taking_part(game: Game) -> None:

@@ -74,4 +74,4 @@ def test_a_spare_takes_the_place_of_a_killed_node_and_the_job_succeeds(launchers
 def test_too_few_nodes_by_the_deadline_end_with_125_and_the_count(launchers: Launchers) -> None:
     launchers.muster(0, "--nnodes", "2", "--rdzv-conf", "timeout=1", "train.py")
     assert launchers.codes() == {0: 125}
-    assert "1 of the 2 nodes that the job needs came within 1 s" in launchers.log(0)
+    assert "1 of the 2 nodes that the job needs joined within 1 s" in launchers.log(0)

@@ -75,18 +75,18 @@ def torchrun_coordinator(
     a Slurm step endpoint and id need not be given. The exit code is the job's.
     """
     _demand_torch()
+    from muster.torch.coordinator import coordinate
     from muster.torch.handler import open_store
     from muster.torch.launch_env import launch_environment
-    from muster.torch.launcher import numbers
-    from muster.torch.settings import settings_of
-    from muster.torch.standalone import coordinate
+    from muster.torch.launcher import parse_nnodes
+    from muster.torch.settings import parse_settings
 
     log_to_stderr(socket.gethostname())
     place = launch_environment()
     try:
         given = {"spares": spares, **{name: value for name, value in conf.items() if value is not None}}
         endpoint = rdzv_endpoint or place.endpoint or ""
-        settings = settings_of(endpoint, rdzv_id or place.run_id or "none", numbers(nnodes), given, place)
+        settings = parse_settings(endpoint, rdzv_id or place.run_id or "none", parse_nnodes(nnodes), given, place)
     except ValueError as error:
         raise click.UsageError(str(error), click.get_current_context()) from error
     try:

@@ -1,1 +1,1 @@
-"""Muster's rendezvous for those who keep torchrun: a plugin for it, and a launcher around it."""
+"""Muster's rendezvous for torchrun: a plugin for torchrun, and the launcher `muster torchrun`."""

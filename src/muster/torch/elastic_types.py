@@ -1,4 +1,4 @@
-"""What a job whose nodes come and go consists of (elastic.py): its plan, its states, its nodes, and the commands."""
+"""The configuration, states, members and commands of an elastic torchrun job (see elastic.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster.lifecycle.states import NodeState
 
 
 class JobState(str, Enum):
-    """What the job is doing; the table is in elastic.py."""
+    """The state of the job; the table is in elastic.py."""
 
     GATHERING = "gathering"
     FORMING = "forming"
@@ -19,77 +19,77 @@ class JobState(str, Enum):
 
 
 @dataclass(frozen=True)
-class ElasticPlan:
-    """How many nodes take part, how many more are expected, and how long is waited for them."""
+class ElasticConfig:
+    """The number of nodes and spares, and the timeouts in seconds."""
 
-    least: int
-    most: int
+    min_nodes: int
+    max_nodes: int
     spares: int = 0
-    last_call: float = 5.0  # how long a round with enough nodes waits for the others
+    last_call: float = 5.0  # time that a round with enough nodes waits for the others
     gather_timeout: float = 900.0
-    rejoin: float = 0.0  # how long a job that lost too many nodes waits for new ones
-    hosts: tuple[str, ...] = ()  # where nodes are expected, if that is known
+    rejoin_timeout: float = 0.0  # time that a job which lost too many nodes waits for new ones
+    hosts: tuple[str, ...] = ()  # expected hosts, if known
 
     @property
     def expected(self) -> int:
-        return self.most + self.spares
+        return self.max_nodes + self.spares
 
 
 @dataclass(frozen=True)
 class Member:
-    """A node that is connected."""
+    """A connected node."""
 
-    key: int  # of its connection; never used twice
+    key: int  # of its connection; never reused
     host: str
-    number: int | None = None  # its place in the order of nodes, where it has been given one
+    node_index: int | None = None  # its position in the order of nodes, if it has one
     state: NodeState = NodeState.ARRIVED
     rank: int | None = None  # in the round that forms or runs
 
     @property
     def order(self) -> tuple[bool, int, list[str | int], int]:
-        """By number, else by host (n2 before n10), else by arrival."""
+        """A sort key: by node index, else by host (n2 before n10), else by arrival."""
         parts: list[str | int] = [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", self.host)]
-        return self.number is None, self.number or 0, parts, self.key
+        return self.node_index is None, self.node_index or 0, parts, self.key
 
 
 @dataclass(frozen=True)
 class Refuse:
-    """This node is not let in, or not kept."""
+    """Reject a node, or remove it from the job."""
 
     key: int
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
-class Form:
-    """The round has closed: give each of its nodes its rank, and the round's store."""
+class FormRound:
+    """Send each node of the closed round its rank and the round's store."""
 
     round: int
     ranks: dict[int, int]  # by key
 
 
 @dataclass(frozen=True)
-class Go:
-    """Every node of the round is ready: it runs."""
+class StartRound:
+    """Start the round: each of its nodes is ready."""
 
     round: int
     keys: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class CallBack:
-    """These nodes are to end their workers and come back to the barrier."""
+class Recall:
+    """Have these nodes end their workers and return to the barrier."""
 
     round: int
     keys: tuple[int, ...]
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
-class End:
-    """Tell these how the job has ended: `outcome` of the protocol."""
+class EndJob:
+    """Send these nodes the outcome of the job."""
 
     keys: tuple[int, ...]
 
 
-Command = Refuse | Form | Go | CallBack | End
+Command = Refuse | FormRound | StartRound | Recall | EndJob

@@ -1,4 +1,4 @@
-"""Whether the coordinator is to be in this process: is the endpoint's host this one, and is its port free?"""
+"""The rendezvous endpoint HOST:PORT: parse it, and find out whether this process can be the coordinator behind it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,23 @@ import errno
 import ipaddress
 import socket
 
-BACKLOG = 4096
+LISTEN_BACKLOG = 4096  # all nodes of a large job may connect at once
 
 
-def is_here(host: str) -> bool:
-    """Whether one of the host's addresses is this machine's: only those can be bound."""
+def parse_endpoint(endpoint: str) -> tuple[str, int]:
+    """Parse HOST:PORT; an IPv6 address is in brackets. Raise ValueError for other texts.
+
+    >>> parse_endpoint("n1:29400"), parse_endpoint("[fd00::1]:29400")
+    (('n1', 29400), ('fd00::1', 29400))
+    """
+    host, _, port = endpoint.strip().rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535 or host.count("[") != host.count("]"):
+        raise ValueError(f"--rdzv-endpoint {endpoint or '(none)'}: must be HOST:PORT, the same on every node")
+    return host.strip("[]"), int(port)
+
+
+def is_local(host: str) -> bool:
+    """Return whether one of the host's addresses belongs to this machine: only those can be bound."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -18,18 +30,19 @@ def is_here(host: str) -> bool:
     return any(_can_bind(family, address) for family, _, _, _, address in found)
 
 
-def take_port(host: str, port: int) -> socket.socket | None:
-    """A listener on the endpoint's port, or None where somebody has it: another launcher on this host was first.
+def bind_endpoint(host: str, port: int) -> socket.socket | None:
+    """Return a listener on the endpoint's port, or None if another process on this host has bound it.
 
-    On all networks, as nodes may know the host by different addresses; for a loopback endpoint on that alone.
+    It listens on all networks, as nodes may know the host by different addresses; for a loopback host only on that.
     """
     try:
         if _is_loopback(host):
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            return socket.create_server((host, port), family=family, backlog=BACKLOG)
+            return socket.create_server((host, port), family=family, backlog=LISTEN_BACKLOG)
         if socket.has_dualstack_ipv6():
-            return socket.create_server(("::", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
-        return socket.create_server(("0.0.0.0", port), backlog=BACKLOG)
+            address = ("::", port)
+            return socket.create_server(address, family=socket.AF_INET6, backlog=LISTEN_BACKLOG, dualstack_ipv6=True)
+        return socket.create_server(("0.0.0.0", port), backlog=LISTEN_BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return None

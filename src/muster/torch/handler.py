@@ -1,4 +1,4 @@
-"""The rendezvous as torchrun wants it. Imported by torch alone, or by what needs torch anyway."""
+"""The rendezvous handler for torchrun. Importing this module imports torch."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from muster.torch.elastic_types import JobState
 from muster.torch.launch_env import launch_environment
 from muster.torch.plugin import BACKEND
 from muster.torch.session import JobOver, NodeSession, Refused, Round, Unreachable
-from muster.torch.settings import ON_HANDLER, RendezvousSettings, settings_of
+from muster.torch.settings import ON_HANDLER, RendezvousSettings, parse_settings
 
 logger = logging.getLogger(__name__)
 
 
 class MusterRendezvous(RendezvousHandler):
-    """One node's rendezvous: a session, in torchrun's words."""
+    """The rendezvous of one node: a NodeSession behind torchrun's interface."""
 
     def __init__(self, settings: RendezvousSettings) -> None:
         self._settings = settings
@@ -49,52 +49,50 @@ class MusterRendezvous(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Workers use the round's store: MASTER_PORT is open before they start, and nobody has to find a free one."""
+        """Let workers use the round's store: MASTER_PORT is open before they start, and no free port is searched."""
         return True
 
     @property
     def outcome(self) -> RunOutcome | None:
-        """How the job ended, once the coordinator has said so."""
+        """The outcome of the job, once the coordinator has sent it."""
         return self._session.outcome
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Blocks until this node has a rank, which a spare may never get.
+        """Block until this node has a rank, which a spare may never get.
 
-        A job that succeeded without it ends the process with 0. torch's own RendezvousGracefulExitError would not: 2.13
-        stumbles over the result that is not there, and exits with 1.
+        If the job succeeds without it, exit the process with 0. RendezvousGracefulExitError would make torch 2.13 fail
+        on the missing result and exit with 1.
         """
         try:
-            round, store = self._session.join(self._reach_store)
+            round, store = self._session.join(self._connect_store)
         except JobOver as over:
             if over.outcome.exit_code == 0:
                 logger.info("the job succeeded without this node")
                 raise SystemExit(0) from over
-            late = over.outcome.phase == JobState.GATHERING.value
-            raise (RendezvousTimeoutError if late else RendezvousClosedError)(str(over)) from over
+            timed_out = over.outcome.phase == JobState.GATHERING.value
+            raise (RendezvousTimeoutError if timed_out else RendezvousClosedError)(str(over)) from over
         except Unreachable as error:
             raise RendezvousConnectionError(str(error)) from error
         except Refused as error:
             raise RendezvousStateError(str(error)) from error
-        where = RendezvousStoreInfo(self._settings.host, round.port)
-        return RendezvousInfo(PrefixStore(f"muster/{round.number}", store), round.rank, round.size, where)
+        store_info = RendezvousStoreInfo(self._settings.host, round.port)
+        return RendezvousInfo(PrefixStore(f"muster/{round.number}", store), round.rank, round.size, store_info)
 
     def num_nodes_waiting(self) -> int:
-        """What makes torchrun begin again: the round is over, or the job is, or the coordinator is gone.
+        """Return 1 if torchrun must restart its workers: the round or the job is over, or the coordinator is lost.
 
-        A spare that waits for its turn does not count.
+        Waiting spares do not count.
         """
-        return int(self._session.is_called_back)
+        return int(self._session.is_recalled)
 
     def is_closed(self) -> bool:
         return self._session.is_over
 
     def set_closed(self) -> None:
-        """The same as `shutdown`."""
         self.shutdown()
 
     def shutdown(self) -> bool:
-        """torchrun calls this last, success or not, and an exception here would hide its own; which one is under way
-        says how it ended."""
+        """Leave the job. torchrun calls this last, with its exception in flight if it failed; raise nothing over it."""
         try:
             code, reason = ending(sys.exc_info()[1])
             self._session.leave(code, reason)
@@ -104,10 +102,10 @@ class MusterRendezvous(RendezvousHandler):
         return True
 
     def withdraw(self, reason: str) -> None:
-        """This node goes by a signal; torchrun does not call `shutdown` then."""
+        """Leave the job because of a signal; torchrun does not call `shutdown` then."""
         self._session.withdraw(reason)
 
-    def _reach_store(self, round: Round) -> Any:
+    def _connect_store(self, round: Round) -> Any:
         try:
             return TCPStore(self._settings.host, round.port, wait_for_workers=False, timeout=_timeout(self._settings))
         except RuntimeError as error:
@@ -115,7 +113,7 @@ class MusterRendezvous(RendezvousHandler):
 
 
 def open_store(settings: RendezvousSettings) -> tuple[int, object]:
-    """A round's store, on the coordinator's host: its port, and what keeps it open."""
+    """Open a round's store on the coordinator's host; return its port and the object that keeps it open."""
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=_timeout(settings))
     return store.port, store
 
@@ -125,23 +123,23 @@ def _timeout(settings: RendezvousSettings) -> timedelta:
 
 
 def create_handler(parameters: RendezvousParameters) -> MusterRendezvous:
-    """What torchrun's registry calls."""
+    """Create a handler, for torchrun's registry."""
     log_to_stderr(socket.gethostname())
-    place = launch_environment()
+    environment = launch_environment()
     conf = dict(parameters.config)
     nodes = parameters.min_nodes, parameters.max_nodes
-    handler = MusterRendezvous(settings_of(parameters.endpoint, parameters.run_id, nodes, conf, place))
+    handler = MusterRendezvous(parse_settings(parameters.endpoint, parameters.run_id, nodes, conf, environment))
     conf.get(ON_HANDLER, lambda handler: None)(handler)
     return handler
 
 
 def ending(error: BaseException | None) -> tuple[int, str]:
-    """A launcher's end as exit code and words, from the exception with which torchrun is being left."""
+    """Return the exit code and the reason of a launcher's end, from the exception raised by torchrun."""
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return 0, "succeeded"
     if isinstance(error, ChildFailedError):
         rank, failure = error.get_first_failure()
         exit = Exit(code=failure.exitcode) if failure.exitcode >= 0 else Exit(signal=-failure.exitcode)
         return exit.shell_code or INFRASTRUCTURE_FAILED, f"the worker of rank {rank} {exit}"
-    said = str(error).strip().splitlines()
-    return INFRASTRUCTURE_FAILED, f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+    lines = str(error).strip().splitlines()
+    return INFRASTRUCTURE_FAILED, f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,6 +1,6 @@
-"""What the environment says of a launcher's place: which node it is, of how many, and where they meet. Pure.
+"""The launch environment of torchrun from environment variables: this node, the number of nodes, and the endpoint.
 
-Known are a step of Slurm's (`srun`, one task on each node) and a gang of Muster's own with one process on each node.
+Supported are Slurm steps (`srun`, one task per node) and gangs of Muster with one process per node.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from muster.ports.ranges import HostPorts, host_ports
 
-PORTS = range(20000, 30000)  # below the usual range from which the kernel takes the ports of outgoing connections
-FEWEST_PORTS = 100  # fewer, and steps that share a host would meet too often: then rather those of PORTS
+ENDPOINT_PORTS = range(20000, 30000)  # below the kernel's usual range for outgoing connections
+MIN_PORTS = 100  # with fewer, steps that share a host would collide too often: then use ENDPOINT_PORTS
 
 
 @dataclass(frozen=True)
 class LaunchEnvironment:
-    """As far as it is known; what is not, the launcher's options must say."""
+    """The known part of the environment; options must give the rest."""
 
     host: str
-    number: int | None = None  # of this node
+    node_index: int | None = None  # of this node
     hosts: tuple[str, ...] = ()
     nodes: int | None = None
     endpoint: str | None = None
@@ -32,7 +32,7 @@ class LaunchEnvironment:
 
 
 def launch_environment(environ: Mapping[str, str] = os.environ) -> LaunchEnvironment:
-    """A gang's variables come first: those of Slurm's job stand beside them."""
+    """Read the environment. The variables of a gang have priority over those of the Slurm job around it."""
     host = environ.get("SLURMD_NODENAME") or socket.gethostname()
     if "MUSTER_RUN_ID" in environ and environ.get("LOCAL_WORLD_SIZE") == "1" and "MASTER_PORT" in environ:
         return _of_gang(host, environ)
@@ -42,14 +42,14 @@ def launch_environment(environ: Mapping[str, str] = os.environ) -> LaunchEnviron
 
 
 def _of_gang(host: str, environ: Mapping[str, str]) -> LaunchEnvironment:
-    life = (environ.get(name, "0") for name in ("MUSTER_ATTEMPT", "MUSTER_CYCLE"))
+    attempt_and_cycle = (environ.get(name, "0") for name in ("MUSTER_ATTEMPT", "MUSTER_CYCLE"))
     address = environ["MASTER_ADDR"]
     return LaunchEnvironment(
         host,
-        number=int(environ["GROUP_RANK"]),
+        node_index=int(environ["GROUP_RANK"]),
         nodes=int(environ["GROUP_WORLD_SIZE"]),
         endpoint=f"{f'[{address}]' if ':' in address else address}:{environ['MASTER_PORT']}",
-        run_id=".".join((environ["MUSTER_RUN_ID"], *life)),
+        run_id=".".join((environ["MUSTER_RUN_ID"], *attempt_and_cycle)),
     )
 
 
@@ -61,28 +61,30 @@ def _of_step(host: str, environ: Mapping[str, str]) -> LaunchEnvironment:
     job, step = environ.get("SLURM_JOB_ID", "0"), environ["SLURM_STEP_ID"]
     return LaunchEnvironment(
         host,
-        number=int(environ["SLURM_PROCID"]),
+        node_index=int(environ["SLURM_PROCID"]),
         hosts=hosts,
         nodes=int(tasks) if tasks else len(hosts) or None,
-        endpoint=f"{hosts[0]}:{port_of(job, step)}" if hosts else None,
+        endpoint=f"{hosts[0]}:{step_port(job, step)}" if hosts else None,
         run_id=f"{job}.{step}",
     )
 
 
-def port_of(job: str, step: str, host: HostPorts | None = None) -> int:
-    """One that all nodes of a step agree on without a word; jobs that follow each other have different ones.
+def step_port(job: str, step: str, host: HostPorts | None = None) -> int:
+    """Return a port that all nodes of a step derive without communication. Consecutive jobs get different ports.
 
-    Nodes agree since their kernels are set up alike: the port is one of PORTS, unless those are in the ephemeral range.
-    Then it is in the longest run of ports that are outside it and outside NeMo-RL's bands.
+    Nodes agree because their kernels are configured alike: the port is in ENDPOINT_PORTS, unless those overlap the
+    ephemeral range. Then it is in the longest run of ports outside that range and outside NeMo-RL's bands.
 
-    >>> port_of("4711", "0", HostPorts()), port_of("4711", "1", HostPorts())
+    >>> step_port("4711", "0", HostPorts()), step_port("4711", "1", HostPorts())
     (24711, 22630)
-    >>> port_of("4711", "0", HostPorts((9000, 65000)))
+    >>> step_port("4711", "0", HostPorts((9000, 65000)))
     65432
     """
     best = (host or host_ports()).zones()[0]
-    ports = PORTS
-    if best.preferred and not any(run.start <= PORTS.start and PORTS.stop <= run.stop for run in best.runs):
+    ports = ENDPOINT_PORTS
+    if best.preferred and not any(
+        run.start <= ENDPOINT_PORTS.start and ENDPOINT_PORTS.stop <= run.stop for run in best.runs
+    ):
         longest = max(best.runs, key=len)
-        ports = longest if len(longest) >= FEWEST_PORTS else PORTS
+        ports = longest if len(longest) >= MIN_PORTS else ENDPOINT_PORTS
     return ports[(int(job) + 7919 * int(step)) % len(ports)]

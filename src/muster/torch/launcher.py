@@ -1,7 +1,7 @@
-"""`muster torchrun`: torchrun's own launcher with Muster's rendezvous, defaults from its place, the job's exit code.
+"""`muster torchrun`: torchrun's launcher with Muster's rendezvous, defaults from Slurm, and the job's exit code.
 
-torchrun exits with 1 whatever happened on whichever node. Here every node, spares included, exits with the code that
-the coordinator recorded first; a node that never heard it does not claim a success.
+torchrun exits with 1 for every failure. Here every node, including spares, exits with the code that the coordinator
+recorded first; a node that did not receive it never exits with 0.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from muster.torch.settings import ON_HANDLER
 
 logger = logging.getLogger(__name__)
 
-_UNSAID = ("nnodes", "rdzv_id", "max_restarts", "node_rank")  # unless somebody says it, we do
+_DERIVED_OPTIONS = ("nnodes", "rdzv_id", "max_restarts", "node_rank")  # derived from the environment if not given
 
 
-def launch(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
-    """This node's part of the job, to its end. ValueError where the options make no sense."""
-    config, command, arguments = configured(parse(words, launch_environment(environ), environ))
+def launch(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
+    """Run this node's part of the job and return the exit code. Raise ValueError for invalid options."""
+    config, command, command_args = torchrun_config(parse_options(arguments, launch_environment(environ), environ))
     handlers: list[MusterRendezvous] = []
     config.rdzv_configs[ON_HANDLER] = handlers.append
     rendezvous_handler_registry.register(BACKEND, create_handler)
     error: BaseException | None = None
     try:
-        record(lambda: launch_agent(config, command, arguments))()
+        record(lambda: launch_agent(config, command, command_args))()
     except (Exception, SystemExit) as caught:
         error = caught
     if not handlers and error is not None:
@@ -52,61 +52,68 @@ def launch(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> int
 
 
 def exit_code(outcome: RunOutcome | None, error: BaseException | None) -> int:
-    """The job's, which is said here too, with what torchrun says of workers that failed on this node."""
+    """Return the job's exit code and print the reason, with torchrun's report of workers that failed on this node."""
     code, reason = ending(error)
     if isinstance(error, ChildFailedError):
         print(error, file=sys.stderr, flush=True)
     if outcome is None:
-        logger.error("%s", reason if code else "the coordinator went before it said how the job ended")
+        logger.error("%s", reason if code else "the coordinator disconnected before it sent the outcome of the job")
         return code or INFRASTRUCTURE_FAILED
     if outcome.exit_code:
         logger.error("the job %s: %s", outcome.state, outcome.end_reason)
     return outcome.exit_code
 
 
-def parse(words: Sequence[str], place: LaunchEnvironment, environ: Mapping[str, str]) -> argparse.Namespace:
-    """torchrun's options and ours. What neither they nor torchrun's PET_* variables say comes from the surroundings."""
+def parse_options(
+    arguments: Sequence[str], environment: LaunchEnvironment, environ: Mapping[str, str]
+) -> argparse.Namespace:
+    """Parse torchrun's options and ours. Options and PET_* variables have priority over the launch environment."""
     parser = get_args_parser()
     parser.prog = "muster torchrun"
     ours = parser.add_argument_group("muster")
-    ours.add_argument("--spares", type=int, help="Nodes that wait, beyond --nnodes.")
+    ours.add_argument("--spares", type=int, help="Number of spare nodes, in addition to --nnodes.")
     ours.add_argument("--last-call", type=float, help="Seconds that a round with enough nodes waits for the others.")
-    ours.add_argument("--token-file", help="A file with the secret that connections must prove to know.")
-    defaults = {"rdzv_backend": BACKEND, **dict.fromkeys(_UNSAID)}
+    ours.add_argument("--token-file", help="File with the secret that authenticates connections.")
+    defaults = {"rdzv_backend": BACKEND, **dict.fromkeys(_DERIVED_OPTIONS)}
     parser.set_defaults(**{name: value for name, value in defaults.items() if f"PET_{name.upper()}" not in environ})
-    args: argparse.Namespace = parser.parse_args(list(words))
+    args: argparse.Namespace = parser.parse_args(list(arguments))
     spares = args.spares or 0
     if args.rdzv_backend != BACKEND:
-        raise ValueError(f"--rdzv-backend {args.rdzv_backend}: `muster torchrun` has its own; use torchrun for another")
+        raise ValueError(
+            f"--rdzv-backend {args.rdzv_backend}: `muster torchrun` supports only {BACKEND}; use torchrun for others"
+        )
     if args.nnodes is None:
-        args.nnodes = str((place.nodes or 1) - spares)
-    least, most = numbers(args.nnodes)
-    if least < 1:
-        raise ValueError(f"--spares {spares}: no node is left of {place.nodes or 1}")
-    args.rdzv_endpoint = args.rdzv_endpoint or place.endpoint or ("localhost:0" if most + spares == 1 else "")
+        args.nnodes = str((environment.nodes or 1) - spares)
+    min_nodes, max_nodes = parse_nnodes(args.nnodes)
+    if min_nodes < 1:
+        raise ValueError(f"--spares {spares}: no node is left of {environment.nodes or 1}")
+    args.rdzv_endpoint = (
+        args.rdzv_endpoint or environment.endpoint or ("localhost:0" if max_nodes + spares == 1 else "")
+    )
     if not args.rdzv_endpoint:
-        raise ValueError("--rdzv-endpoint HOST:PORT is needed outside of a Slurm step: the same on every node")
-    args.rdzv_id = args.rdzv_id or place.run_id or "none"
+        raise ValueError("--rdzv-endpoint HOST:PORT is required outside of a Slurm step, the same on every node")
+    args.rdzv_id = args.rdzv_id or environment.run_id or "none"
     args.max_restarts = spares if args.max_restarts is None else args.max_restarts
     args.standalone = False
     return args
 
 
-def configured(args: argparse.Namespace) -> tuple[Any, Callable[..., Any] | str, list[str]]:
-    """torchrun's configuration, with our options as those of the rendezvous."""
-    number, args.node_rank = args.node_rank, 0
+def torchrun_config(args: argparse.Namespace) -> tuple[Any, Callable[..., Any] | str, list[str]]:
+    """Return torchrun's configuration, command and arguments, with our options as those of the rendezvous."""
+    node_index, args.node_rank = args.node_rank, 0
     try:
         config, command, arguments = config_from_args(args)
     except (AssertionError, RuntimeError) as error:
         raise ValueError(str(error)) from error
-    ours = {"spares": args.spares, "last_call": args.last_call, "token_file": args.token_file, "node": number}
+    ours = {"spares": args.spares, "last_call": args.last_call, "token_file": args.token_file, "node": node_index}
     config.rdzv_configs.update({name: value for name, value in ours.items() if value is not None})
     return config, command, arguments
 
 
-def numbers(nnodes: str) -> tuple[int, int]:
+def parse_nnodes(nnodes: str) -> tuple[int, int]:
+    """Return the minimum and maximum number of nodes. Raise ValueError for other texts than N or MIN:MAX."""
     try:
-        least, most = parse_min_max_nnodes(nnodes)
+        min_nodes, max_nodes = parse_min_max_nnodes(nnodes)
     except (RuntimeError, ValueError):
         raise ValueError(f"--nnodes {nnodes}: must be N or MIN:MAX") from None
-    return least, most
+    return min_nodes, max_nodes

@@ -1,7 +1,4 @@
-"""The name by which torchrun knows Muster's rendezvous, and the way to it: the entry point of `torchrun.handlers`.
-
-Importing this costs nothing; torch has been imported by whoever calls it.
-"""
+"""The entry point `torchrun.handlers`, by which torchrun finds Muster's rendezvous. It does not import torch."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ BACKEND = "muster"
 
 
 def handler_creator() -> Callable[[Any], Any]:
-    """For `--rdzv-backend muster`."""
-    from muster.torch.handler import create_handler
+    """Return the function that creates the handler for `--rdzv-backend muster`."""
+    from muster.torch.handler import create_handler  # deferred: it imports torch
 
     return create_handler

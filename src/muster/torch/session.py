@@ -1,6 +1,6 @@
-"""One node's part in the rendezvous: its connection, in a thread of its own so that it lives whatever torchrun does.
+"""The rendezvous session of one node: its connection, in a separate thread so that heartbeats continue under torchrun.
 
-The coordinator lives in the same thread of the process that bound the endpoint's port first. Nothing here imports
+The process that bound the endpoint's port first also runs the coordinator in this thread. This module does not import
 torch.
 """
 
@@ -17,26 +17,25 @@ from typing import Any, TypeVar
 
 from muster.agent.control.channel import HANDSHAKE_TIMEOUT_S, HEARTBEAT_TIMEOUT_S, Channel, ChannelError, connect
 from muster.lifecycle.events import RunOutcome
-from muster.torch.coordinator import Coordinator, OpenStore
-from muster.torch.endpoint import is_here, take_port
+from muster.torch.coordinator import CLOSE_TIMEOUT_S, Coordinator, OpenStore
+from muster.torch.endpoint import bind_endpoint, is_local
 from muster.torch.settings import RendezvousSettings
 
-RETRY_S = 0.3  # while the coordinator is not there yet
-REFUSALS = 3  # in a row, of somebody who listens there: it is not our coordinator
-LEAVE_S = 10.0  # for everybody to hear the outcome and go, before the coordinator does
+CONNECT_RETRY_S = 0.3  # while the coordinator is not reachable yet
+MAX_REJECTIONS = 3  # consecutive rejections by a listening process: it is not our coordinator
 T = TypeVar("T")
 
 
 class SessionError(Exception):
-    """The node cannot take part; the text says why."""
+    """The node cannot take part, for the reason in the text."""
 
 
 class Unreachable(SessionError):
-    """No coordinator, or no longer."""
+    """The coordinator cannot be reached, or is lost."""
 
 
 class Refused(SessionError):
-    """The coordinator does not want this node."""
+    """The coordinator refused this node."""
 
 
 class JobOver(SessionError):
@@ -49,7 +48,7 @@ class JobOver(SessionError):
 
 @dataclass(frozen=True)
 class Round:
-    """What a node is told of a round that forms."""
+    """A forming round, as sent to a node."""
 
     number: int
     rank: int
@@ -58,7 +57,7 @@ class Round:
 
 
 class NodeSession:
-    """Its methods block, and are for torchrun's own thread."""
+    """The session of one node. Its public methods block; torchrun's thread calls them."""
 
     def __init__(self, settings: RendezvousSettings, open_store: OpenStore) -> None:
         self._settings, self._open_store = settings, open_store
@@ -67,26 +66,26 @@ class NodeSession:
         self._coordinator: Coordinator | None = None
         self._channel: Channel | None = None
         self._tasks: set[asyncio.Future[Any]] = set()
-        # What the coordinator has said; written in the other thread.
-        self._news = threading.Condition()
+        # The messages of the coordinator; written in the session's thread.
+        self._changed = threading.Condition()
         self._forming = Round(0, 0, 0, 0)
-        self._going = 0
+        self._running = 0
         self._recalled = 0
-        self._gone: SessionError | None = None  # why there will be no further word
+        self._closed: SessionError | None = None  # why there will be no further message
         self.outcome: RunOutcome | None = None
 
     @property
     def is_over(self) -> bool:
-        return self._gone is not None
+        return self._closed is not None
 
     @property
-    def is_called_back(self) -> bool:
-        """Whether the round of this node is over, be it that the job is."""
-        return self._recalled >= self._going or self.is_over
+    def is_recalled(self) -> bool:
+        """Whether the round of this node, or the job, is over."""
+        return self._recalled >= self._running or self.is_over
 
-    def join(self, reach_store: Callable[[Round], T]) -> tuple[Round, T]:
-        """Wait for a round in which this node has a rank, and all of it reach the store. A spare waits here."""
-        last = self._going
+    def join(self, connect_store: Callable[[Round], T]) -> tuple[Round, T]:
+        """Wait until a round runs in which this node has a rank; return it and its store. A spare waits here."""
+        last = self._running
         if self._channel is None:
             self._open()
         else:
@@ -94,62 +93,62 @@ class NodeSession:
         while True:
             round = self._next_round(last)
             last = round.number
-            store = reach_store(round)
+            store = connect_store(round)
             self._send("ready", round=last)
-            if self._runs(last):
+            if self._wait_until_running(last):
                 return round, store
 
     def leave(self, code: int, reason: str) -> None:
-        """torchrun is over here: say how, and hear how the job ended; from the coordinator all others hear it first."""
-        if self._channel is not None and self._gone is None:
+        """Report the end of torchrun on this node and wait for the outcome; a coordinator waits for all other nodes."""
+        if self._channel is not None and self._closed is None:
             self._send("ended", code=code, reason=reason)
         self._close(None)
 
     def withdraw(self, reason: str) -> None:
-        """This node goes, the job may go on."""
-        if self._channel is not None and self._gone is None:
+        """Leave; the job may continue."""
+        if self._channel is not None and self._closed is None:
             self._send("leave", reason=reason)
-        self._close(LEAVE_S)
+        self._close(CLOSE_TIMEOUT_S)
 
-    # -- this thread --------------------------------------------------------------------------------------------
+    # -- in torchrun's thread -----------------------------------------------------------------------------------
 
     def _open(self) -> None:
         if not self._thread.is_alive():
             self._thread.start()
-        self._channel = self._do(self._connect())
-        self._loop.call_soon_threadsafe(self._keep, self._channel)
+        self._channel = self._run_in_loop(self._open_channel())
+        self._loop.call_soon_threadsafe(self._start_tasks, self._channel)
 
     def _close(self, seconds: float | None) -> None:
-        """In this order: the outcome, everybody gone, the socket closed."""
+        """Wait for the outcome, then for all nodes to disconnect from a coordinator here, then close the socket."""
         if not self._thread.is_alive():
             self._loop.close()
             return
         try:
             if self._channel is not None:
-                with self._news:
-                    self._news.wait_for(lambda: self.is_over, seconds)
+                with self._changed:
+                    self._changed.wait_for(lambda: self.is_over, seconds)
         finally:
             if self._coordinator is not None:
-                self._do(self._coordinator.close(LEAVE_S))
-            self._do(self._cancel())
+                self._run_in_loop(self._coordinator.close(CLOSE_TIMEOUT_S))
+            self._run_in_loop(self._cancel())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
 
     def _next_round(self, last: int) -> Round:
-        return self._await(lambda: self._forming if self._forming.number > last else None)
+        return self._wait_for(lambda: self._forming if self._forming.number > last else None)
 
-    def _runs(self, number: int) -> bool:
-        """Either it runs, or another one forms since somebody was lost meanwhile."""
-        self._await(lambda: self._going == number or self._forming.number > number or None)
-        return self._going == number
+    def _wait_until_running(self, number: int) -> bool:
+        """Wait for the round to run; return False if another one forms because a node was lost."""
+        self._wait_for(lambda: self._running == number or self._forming.number > number or None)
+        return self._running == number
 
-    def _await(self, look: Callable[[], T | None]) -> T:
-        with self._news:
-            self._news.wait_for(lambda: look() or self.is_over)
-            found = look()
-            if self._gone is not None:
-                raise self._gone
+    def _wait_for(self, find: Callable[[], T | None]) -> T:
+        with self._changed:
+            self._changed.wait_for(lambda: find() or self.is_over)
+            found = find()
+            if self._closed is not None:
+                raise self._closed
             assert found is not None
             return found
 
@@ -158,67 +157,64 @@ class NodeSession:
         channel = self._channel
         self._loop.call_soon_threadsafe(lambda: channel.send(kind, **fields))
 
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run_in_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    # -- the other thread ---------------------------------------------------------------------------------------
+    # -- in the session's thread --------------------------------------------------------------------------------
 
-    async def _connect(self) -> Channel:
+    async def _open_channel(self) -> Channel:
         settings = self._settings
-        host, port, home = settings.host, settings.port, ""
+        host, port, process_id = settings.host, settings.port, ""
         listener = None
-        if settings.is_host if settings.is_host is not None else is_here(host):
-            listener = take_port(host, port)
+        if settings.is_host if settings.is_host is not None else is_local(host):
+            listener = bind_endpoint(host, port)
         if listener is not None:
             bound, port = listener.getsockname()[:2]
-            host, home = "localhost" if bound in ("::", "0.0.0.0") else bound, secrets.token_hex(8)
-            self._coordinator = Coordinator(settings.plan, settings.token, home, self._open_store)
+            host, process_id = "localhost" if bound in ("::", "0.0.0.0") else bound, secrets.token_hex(8)
+            self._coordinator = Coordinator(settings.config, settings.token, process_id, self._open_store)
             await self._coordinator.start(listener)
-        plan = settings.plan
+        config = settings.config
         greeting = {
             "host": settings.node,
-            "number": settings.number,
-            "home": home,
-            "plan": [plan.least, plan.most, plan.spares],
+            "number": settings.node_index,
+            "home": process_id,
+            "plan": [config.min_nodes, config.max_nodes, config.spares],
         }
-        return await _reach(host, port, settings, greeting)
+        return await _connect(host, port, settings, greeting)
 
-    def _keep(self, channel: Channel) -> None:
-        for work in (self._hear(channel), channel.beat()):
+    def _start_tasks(self, channel: Channel) -> None:
+        for work in (self._read_loop(channel), channel.beat()):
             task = asyncio.ensure_future(work)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _hear(self, channel: Channel) -> None:
-        while self._gone is None:
+    async def _read_loop(self, channel: Channel) -> None:
+        while self._closed is None:
             message = await channel.receive()
-            with self._news:
-                self._take(message, channel)
-                self._news.notify_all()
+            with self._changed:
+                self._on_message(message, channel)
+                self._changed.notify_all()
         channel.close()
 
-    def _take(self, message: dict[str, Any] | None, channel: Channel) -> None:
+    def _on_message(self, message: dict[str, Any] | None, channel: Channel) -> None:
         if message is None:
             where = f"{self._settings.host}:{self._settings.port}"
-            how = (
-                f"has been silent for {HEARTBEAT_TIMEOUT_S:g} s"
-                if channel.timed_out
-                else "is gone: its connection ended"
-            )
-            self._gone = Unreachable(f"the coordinator at {where} {how}")
+            timed_out = f"sent no heartbeat for {HEARTBEAT_TIMEOUT_S:g} s"
+            how = timed_out if channel.timed_out else "is gone: its connection ended"
+            self._closed = Unreachable(f"the coordinator at {where} {how}")
             return
         kind = message.pop("type")
         if kind == "form":
             self._forming = Round(message["round"], message["rank"], message["size"], message["port"])
         elif kind == "go":
-            self._going = message["round"]
+            self._running = message["round"]
         elif kind == "again":
             self._recalled = message["round"]
         elif kind == "refused":
-            self._gone = Refused(message["why"])
+            self._closed = Refused(message["why"])
         elif kind == "outcome":
             self.outcome = RunOutcome(**message)
-            self._gone = JobOver(self.outcome)
+            self._closed = JobOver(self.outcome)
 
     async def _cancel(self) -> None:
         for task in self._tasks:
@@ -228,25 +224,25 @@ class NodeSession:
             self._channel.close()
 
 
-async def _reach(host: str, port: int, settings: RendezvousSettings, greeting: dict[str, Any]) -> Channel:
-    """The coordinator may come up later than we do. Somebody else on its port will not become it."""
-    ends, refusals = time.monotonic() + settings.plan.gather_timeout, 0
+async def _connect(host: str, port: int, settings: RendezvousSettings, greeting: dict[str, Any]) -> Channel:
+    """Connect, with retries: the coordinator may start later. Give up if another service listens on its port."""
+    deadline, rejections = time.monotonic() + settings.config.gather_timeout, 0
     while True:
         began = time.monotonic()
         try:
             return await connect([host], port, settings.token, greeting)
         except ChannelError as error:
             quick = time.monotonic() - began < HANDSHAKE_TIMEOUT_S
-            refusals = refusals + 1 if quick and await _somebody_listens(host, port) else 0
-            if refusals >= REFUSALS:
-                what = "something listens there that is not this job's coordinator: another --rdzv-id or token?"
+            rejections = rejections + 1 if quick and await _port_open(host, port) else 0
+            if rejections >= MAX_REJECTIONS:
+                what = "the process that listens there is not this job's coordinator; check --rdzv-id and the token"
                 raise Unreachable(f"{host}:{port}: {what}") from error
-            if time.monotonic() >= ends:
-                raise Unreachable(f"no coordinator within {settings.plan.gather_timeout:g} s: {error}") from error
-        await asyncio.sleep(RETRY_S)
+            if time.monotonic() >= deadline:
+                raise Unreachable(f"no coordinator within {settings.config.gather_timeout:g} s: {error}") from error
+        await asyncio.sleep(CONNECT_RETRY_S)
 
 
-async def _somebody_listens(host: str, port: int) -> bool:
+async def _port_open(host: str, port: int) -> bool:
     with contextlib.suppress(OSError, asyncio.TimeoutError):
         _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), HANDSHAKE_TIMEOUT_S)
         writer.close()

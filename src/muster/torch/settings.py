@@ -1,4 +1,4 @@
-"""What torchrun's options ask of the rendezvous: `--rdzv-endpoint`, `--rdzv-id`, `--nnodes`, `--rdzv-conf`."""
+"""The settings of the rendezvous from torchrun's options --rdzv-endpoint, --rdzv-id, --nnodes and --rdzv-conf."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from muster.torch.elastic_types import ElasticPlan
+from muster.torch.elastic_types import ElasticConfig
+from muster.torch.endpoint import parse_endpoint
 from muster.torch.launch_env import LaunchEnvironment
 
 TOKEN_VARIABLE = "MUSTER_TORCH_TOKEN"
 LAST_CALL_S = 5.0
-ELASTIC_LAST_CALL_S = 30.0  # where fewer nodes than there could be may start: torchrun's own figure
-KNOWN = (
+ELASTIC_LAST_CALL_S = 30.0  # if the job may start with fewer nodes than the maximum: torchrun's value
+KNOWN_OPTIONS = (
     "spares",
     "last_call",
     "rejoin",
@@ -25,69 +26,57 @@ KNOWN = (
     "token",
     "token_file",
 )
-ON_HANDLER = "on_handler"  # of `muster torchrun` alone: who wants to know the handler that torchrun makes
+ON_HANDLER = "on_handler"  # internal to `muster torchrun`: a callback that gets the handler that torchrun creates
 
 
 @dataclass(frozen=True)
 class RendezvousSettings:
-    """Of one node; `plan` and `token` must be the same on all."""
+    """The settings of one node; `config` and `token` must be the same on all."""
 
-    host: str  # the endpoint's
+    host: str  # of the endpoint
     port: int
     run_id: str
-    plan: ElasticPlan
+    config: ElasticConfig
     token: bytes
     node: str  # this node's name
-    number: int | None  # its place in the order of nodes, if it has one
-    is_host: bool | None  # whether the coordinator is here; None: if the endpoint is
-    read_timeout: float  # for the operations of a round's store
+    node_index: int | None  # its position in the order of nodes, if it has one
+    is_host: bool | None  # whether the coordinator runs here; None: decide by the endpoint
+    read_timeout: float  # seconds, for the operations of a round's store
 
 
-def settings_of(
-    endpoint: str, run_id: str, nodes: tuple[int, int], conf: Mapping[str, Any], place: LaunchEnvironment
+def parse_settings(
+    endpoint: str, run_id: str, nodes: tuple[int, int], conf: Mapping[str, Any], environment: LaunchEnvironment
 ) -> RendezvousSettings:
-    """From what torchrun hands to a rendezvous (values of --rdzv-conf as strings); ValueError says what is wrong."""
-    unknown = sorted(set(conf) - {*KNOWN, ON_HANDLER})
+    """Return the settings from the values that torchrun passes to a rendezvous. Raise ValueError for invalid ones."""
+    unknown = sorted(set(conf) - {*KNOWN_OPTIONS, ON_HANDLER})
     if unknown:
-        raise ValueError(f"--rdzv-conf {', '.join(unknown)}: not known to muster, which knows {', '.join(KNOWN)}")
+        raise ValueError(f"--rdzv-conf {', '.join(unknown)}: unknown option; valid are {', '.join(KNOWN_OPTIONS)}")
     host, port = parse_endpoint(endpoint)
-    least, most = nodes
-    plan = ElasticPlan(
-        least,
-        most,
+    min_nodes, max_nodes = nodes
+    config = ElasticConfig(
+        min_nodes,
+        max_nodes,
         spares=int(_number(conf, "spares", 0)),
-        last_call=_number(conf, "last_call", LAST_CALL_S if least == most else ELASTIC_LAST_CALL_S),
-        gather_timeout=_number(conf, "timeout", ElasticPlan.gather_timeout),
-        rejoin=_number(conf, "rejoin", 0.0),
-        hosts=place.hosts,
+        last_call=_number(conf, "last_call", LAST_CALL_S if min_nodes == max_nodes else ELASTIC_LAST_CALL_S),
+        gather_timeout=_number(conf, "timeout", ElasticConfig.gather_timeout),
+        rejoin_timeout=_number(conf, "rejoin", 0.0),
+        hosts=environment.hosts,
     )
     return RendezvousSettings(
         host,
         port,
         run_id,
-        plan,
-        token_of(run_id, conf),
-        place.host,
-        number=int(_number(conf, "node", 0)) if "node" in conf else place.number,
-        is_host=_truth(conf, "is_host"),
+        config,
+        connection_token(run_id, conf),
+        environment.host,
+        node_index=int(_number(conf, "node", 0)) if "node" in conf else environment.node_index,
+        is_host=_boolean(conf, "is_host"),
         read_timeout=_number(conf, "read_timeout", 60.0),
     )
 
 
-def parse_endpoint(endpoint: str) -> tuple[str, int]:
-    """HOST:PORT; an IPv6 address stands in brackets.
-
-    >>> parse_endpoint("n1:29400"), parse_endpoint("[fd00::1]:29400")
-    (('n1', 29400), ('fd00::1', 29400))
-    """
-    host, _, port = endpoint.strip().rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535 or host.count("[") != host.count("]"):
-        raise ValueError(f"--rdzv-endpoint {endpoint or '(none)'}: must be HOST:PORT, the same on every node")
-    return host.strip("[]"), int(port)
-
-
-def token_of(run_id: str, conf: Mapping[str, Any]) -> bytes:
-    """What a connection must prove to know. Without a secret it is the run id, which keeps out mistakes, not people."""
+def connection_token(run_id: str, conf: Mapping[str, Any]) -> bytes:
+    """Return the secret that authenticates connections. The default, from the run id, prevents only mistakes."""
     if conf.get("token"):
         return str(conf["token"]).encode()
     if conf.get("token_file"):
@@ -111,7 +100,7 @@ def _number(conf: Mapping[str, Any], name: str, default: float) -> float:
     return value
 
 
-def _truth(conf: Mapping[str, Any], name: str) -> bool | None:
+def _boolean(conf: Mapping[str, Any], name: str) -> bool | None:
     value = str(conf.get(name, "")).lower()
     if value not in ("", "0", "1", "false", "true", "no", "yes"):
         raise ValueError(f"--rdzv-conf {name}={conf[name]}: must be true or false")
