@@ -66,7 +66,7 @@ def test_json_and_all_tell_defaults_too(site: str, muster: Callable[..., str]) -
 
 
 def test_nothing_set_is_said(muster: Callable[..., str]) -> None:
-    assert muster("config", "show").startswith("everything is at its default")
+    assert muster("config", "show").startswith("every setting has its default")
 
 
 def test_path_names_the_files_that_are_looked_at(

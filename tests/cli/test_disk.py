@@ -63,7 +63,7 @@ def test_a_dry_run_says_what_would_go_and_removes_nothing(runs_dir: Path, capsys
     before = sorted(runs_dir.rglob("*"))
     assert muster("clean", "--dry-run") == 0
     out = capsys.readouterr().out
-    assert "old" in out and "output stays" in out and "young" not in out and "1 run " in out
+    assert "old" in out and "output kept" in out and "young" not in out and "1 run " in out
     assert sorted(runs_dir.rglob("*")) == before
 
 

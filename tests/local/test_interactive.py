@@ -68,7 +68,7 @@ def test_exec_has_the_driver_s_environment_and_passes_output_errors_and_code(sha
     assert shared("exec", run, "--node", "node-1", "--", "bash", "-c", "kill -9 $$").returncode == 137
     assert shared("exec", "--", "no-such-command").returncode == 127
     assert "has ranks 0 to 1: node-0, node-1" in shared("exec", "--node", "2", "--", "true").stderr
-    assert "give COMMAND after --" in shared("exec", run).stderr
+    assert "write it after --" in shared("exec", run).stderr
 
 
 def test_a_signal_to_exec_reaches_the_command(shared: MusterCommand) -> None:
@@ -131,7 +131,7 @@ def test_an_interrupt_ends_the_guest_and_not_the_cluster(shared: MusterCommand) 
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (4, "ready\nsaving\n")
-    assert "ending the guest; the cluster stays" in err
+    assert "ending the guest; the cluster continues" in err
     assert shared.status()["state"] == "running"
 
 
@@ -162,7 +162,10 @@ def test_a_run_with_a_command_takes_guests_and_sessions_too_but_is_not_taken_dow
     ("args", "why"),
     [
         (["up", "--no-ray", "--", "true"], "`muster up` takes no COMMAND"),
-        (["run", "--in", "x", "--nodes", "3", "--dry-run", "--", "true"], "--dry-run, --nodes: --in uses a cluster as"),
+        (
+            ["run", "--in", "x", "--nodes", "3", "--dry-run", "--", "true"],
+            "--dry-run, --nodes: not with --in, which uses a cluster as",
+        ),
         (["run", "--in", "x", "--", "true"], "no run or job x"),
         (["run", "--in", "x"], "no command to run"),
         (["run", "--idle-timeout", "3s", "--", "true"], "--idle-timeout is for `muster up`"),

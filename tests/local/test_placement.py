@@ -117,4 +117,4 @@ def test_a_run_without_ray_has_nothing_placed_on_it(muster: MusterCommand) -> No
     assert "has no Ray cluster: nothing is placed on it" in muster("ps").stderr
     assert muster("stop").returncode == 0
     assert "has ended" in muster("reap", "--yes", muster.run_dir().name).stderr
-    assert "nobody is here to be asked: give --yes" in muster("reap").stderr
+    assert "cannot ask for confirmation here: give --yes" in muster("reap").stderr

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import TAG
 from tests.running import MusterCommand, wait_for
 
-from muster.cli.process_list import masked
+from muster.cli.argv_redaction import redacted_cmdline
 
 BY_ENV, IN_COMMAND, INHERITED = "env-9f31c2", "word-77ab10", "shell-c0ffee"
 SECRETS = (BY_ENV, IN_COMMAND, INHERITED)
@@ -23,7 +23,7 @@ sys.exit("cannot log in with " + os.environ["API_KEY"])
 """
 
 
-def process_list() -> Iterator[list[str]]:
+def argv_redaction() -> Iterator[list[str]]:
     """Arguments of every process that this test started, but the driver's."""
     tag = f"{TAG}={os.environ[TAG]}\0".encode()
     for entry in Path("/proc").iterdir():
@@ -45,7 +45,7 @@ def failed_run(muster: MusterCommand) -> tuple[MusterCommand, str, list[list[str
     command = ["python", "driver.py", "--token", IN_COMMAND]
     process = muster.start(*muster.local_args("--env", f"API_KEY={BY_ENV}", "--json", "--", *command))
     muster.wait_for_driver("ready")
-    listed = list(process_list())
+    listed = list(argv_redaction())
     (muster.cwd / "go").write_text("")
     out, err = process.communicate(timeout=180)
     assert process.returncode == 1 and "ready" in out, err
@@ -102,19 +102,19 @@ def test_a_dry_run_shows_no_secret_and_a_reference_to_one_is_fine(muster: Muster
     assert BY_ENV not in done.stdout + done.stderr and IN_COMMAND not in done.stdout + done.stderr
 
 
-def test_in_the_process_list_only_secrets_are_overwritten_and_the_length_stays() -> None:
+def test_in_the_argv_redaction_only_secrets_are_overwritten_and_the_length_stays() -> None:
     words = "muster\0run\0--env\0API_KEY=köstlich\0--\0x\0--token\0abcdef\0--password=p\0".encode()
     shown = b"muster\0run\0--env\0API_KEY=*********\0--\0x\0--token\0******\0--password=*\0"
-    assert masked(words) == shown
-    assert masked(b"") == b""
+    assert redacted_cmdline(words) == shown
+    assert redacted_cmdline(b"") == b""
 
 
-def test_a_session_s_command_is_not_in_the_process_list_but_its_own(muster: MusterCommand) -> None:
+def test_a_session_s_command_is_not_in_the_argv_redaction_but_its_own(muster: MusterCommand) -> None:
     assert muster("up", "--backend", "local", "--no-ray", "--python", muster.python).returncode == 0
     hold = f"touch $MUSTER_OUTPUT_DIR/on; sleep 1000 # --password {IN_COMMAND}"
     process = muster.start("exec", "--", "bash", "-c", hold)
     wait_for("the command", (muster.run_dir() / "output" / "on").exists)
-    listed = [words for words in process_list() if words[:2] != ["bash", "-c"]]
+    listed = [words for words in argv_redaction() if words[:2] != ["bash", "-c"]]
     assert muster("down").returncode == 0
     process.communicate(timeout=180)
     assert any("attach" in words for words in listed)

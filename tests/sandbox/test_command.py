@@ -39,7 +39,7 @@ def test_exec_asks_a_running_sandbox(muster: MusterCommand, strong: Served) -> N
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["exec"], "either FILE or -c CODE is wanted"),
+        (["exec"], "give either FILE or -c CODE"),
         (["exec", "-c", "1", "--language", "cobol"], "unknown language 'cobol'"),
         (["serve", "--workers-min", "5", "--workers-max", "2"], "workers_min is 5, more than workers_max, 2"),
         (["serve", "--listen", "0.0.0.0:7000"], "listen needs a token"),

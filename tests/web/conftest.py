@@ -64,7 +64,7 @@ def served(runs_dir: Path) -> Iterator[Site]:
     """A server over the runs in this directory."""
     with UiServer(0) as server:
         auth = Auth(f"muster-{server.port}", "scrape-me")
-        server.answers = Handlers(auth, RunCache(runs_dir))
+        server.handlers = Handlers(auth, RunCache(runs_dir))
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         try:

@@ -1,1 +1,1 @@
-"""The command line: commands, progress for people, events for programs."""
+"""The command line: one module per command, plus the modules that several commands share."""

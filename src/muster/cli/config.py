@@ -1,47 +1,44 @@
-"""`muster config`: which settings are in force, and where each of them came from."""
+"""`muster config`: show the settings in force and the source of each."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from muster.cli.options import GroupedOption, JobCommand, job_options
+from muster.cli.output import print_table
 from muster.rundir.redaction import HIDDEN, looks_secret, redact_words, scrubbed, secret_values
 from muster.spec import explain_job
 from muster.spec.layers import KEYED
 from muster.spec.load import Resolved
 from muster.spec.model import FLAGS, JobSpec
 from muster.spec.settings import settings_files
-from muster.views.sanitize import printable
 
 DEFAULT = "default"
+PIPE_WIDTH = 10_000  # each setting stays on one line for programs
 
 EXAMPLES = """\b
 Examples:
-  muster config show                        what the site, you and the environment set
+  muster config show                        settings of the site, of the user and of the environment
   muster config show --profile gpu          the same with a profile
-  muster config show -f job.yaml -N 4       what `muster run` with these words would use
+  muster config show -f job.yaml -N 4       settings that `muster run` with these options would use
 """
 
 
 @click.group()
 def config() -> None:
-    """Show the settings in force: the site's, yours, a profile's, the environment's."""
+    """Show the settings in force: of the site, the user, a profile and the environment."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One value as it is shown: of a field, or of an entry of one (`env.HF_HOME`)."""
+    """One row of the list: the value of a field, or of an entry in a field (`env.HF_HOME`), and its source."""
 
     name: str
     value: Any
@@ -50,36 +47,32 @@ class Setting:
 
 @config.command(cls=JobCommand, epilog=EXAMPLES)
 @job_options
-@click.option("--all", "everything", is_flag=True, cls=GroupedOption, group="Showing", help="Defaults too.")
-@click.option("--json", "as_json", is_flag=True, cls=GroupedOption, group="Showing", help="As one JSON object.")
+@click.option("--all", "everything", is_flag=True, cls=GroupedOption, group="Showing", help="Include defaults.")
+@click.option(
+    "--json", "as_json", is_flag=True, cls=GroupedOption, group="Showing", help="Print the settings as one JSON object."
+)
 def show(file: Path | None, flags: dict[str, Any], everything: bool, as_json: bool) -> None:
-    """Show every value and where it came from.
+    """Show every value that is set, and its source.
 
-    Later wins: defaults, the site's file, your file, the profile, MUSTER_ variables, job file, flags. What looks like
-    a secret is hidden.
+    Precedence, lowest first: defaults, the site's file, the user's file, the profile, MUSTER_ variables, job file,
+    flags. Values that look like secrets are hidden.
     """
     found = list(_settings(explain_job(file, flags), everything))
     if as_json:
         click.echo(json.dumps({setting.name: {"value": setting.value, "from": setting.origin} for setting in found}))
     elif found:
-        # Into a file or a pipe a row stays on its line.
-        Console(width=None if sys.stdout.isatty() else 10_000, highlight=False).print(_table(found))
+        print_table(("setting", "value", "from"), map(_row, found), pipe_width=PIPE_WIDTH)
     else:
-        click.echo("everything is at its default; `muster config path` says where settings may stand")
+        click.echo("every setting has its default; `muster config path` prints the files that settings are read from")
 
 
-def _table(found: list[Setting]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in ("setting", "value", "from"):
-        table.add_column(column, overflow="fold")
-    for setting in found:
-        value = setting.value if isinstance(setting.value, str) else json.dumps(setting.value)
-        table.add_row(*(Text(printable(cell)) for cell in (setting.name, value, setting.origin)))
-    return table
+def _row(setting: Setting) -> tuple[str, str, str]:
+    value = setting.value if isinstance(setting.value, str) else json.dumps(setting.value)
+    return setting.name, value, setting.origin
 
 
 def _settings(resolved: Resolved, everything: bool) -> Iterator[Setting]:
-    """What was said by anybody, in the model's order; with `everything`, the rest at its default."""
+    """Yield the settings with a source, in the model's order; with `everything`, also those at their default."""
     values, origins = resolved.spec.model_dump(mode="json"), resolved.origins
     environments = [resolved.spec.env, *(service.env for service in resolved.spec.services.values())]
     known = secret_values({key: value for env in environments for key, value in env.items()})
@@ -109,6 +102,6 @@ def _default(name: str) -> Any:
 
 @config.command()
 def path() -> None:
-    """Print the files that settings are read from, and whether they are there."""
-    for whose, file in settings_files(os.environ).items():
-        click.echo(f"{whose}\t{file}\t{'found' if file.exists() else 'not there'}")
+    """Print the files that settings are read from, and whether they exist."""
+    for layer, file in settings_files(os.environ).items():
+        click.echo(f"{layer}\t{file}\t{'found' if file.exists() else 'not there'}")

@@ -1,6 +1,6 @@
-"""What `muster run` shows: nodes coming up on a terminal, timestamped lines elsewhere, JSON lines for programs.
+"""The output of `muster run`: a live view on a terminal, timestamped lines elsewhere, JSON lines for programs.
 
-The driver's output goes to stdout untouched, everything of Muster's to stderr.
+The driver's output goes to stdout unchanged, Muster's own lines to stderr.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def make_display(prepared: Prepared, as_json: bool) -> Display:
 
 
 class Display:
-    """Plain timestamped lines: one per phase change, never one per node."""
+    """Print timestamped lines: one per phase change, never one per node."""
 
     def __init__(self, nodes: int, ray: bool) -> None:
         self._total, self._ray = nodes, ray
@@ -44,10 +44,10 @@ class Display:
 
     def submitted(self, run: str, job_id: str | None, run_dir: str) -> None:
         where = f" as Slurm job {job_id}" if job_id else ""
-        self.note(f"run {run}{where}; everything about it is in {run_dir}")
+        self.note(f"run {run}{where}; run directory: {run_dir}")
 
     def detached(self, run: str, job_id: str | None) -> None:
-        """For scripts: both ids on one line of stdout."""
+        """Print both ids on one line of stdout, for scripts."""
         print(f"{run}\t{job_id or '-'}", flush=True)
 
     def note(self, text: str) -> None:
@@ -67,13 +67,13 @@ class Display:
         elif name == "run" and state in PHASES:
             self.note(PHASES[state].format(nodes=self._total))
         elif name == "service" and state == "restarting":
-            self.note(f"service {event.get('service')} on {host} {event.get('reason')}; it is started again")
+            self.note(f"service {event.get('service')} on {host} {event.get('reason')}; restarting it")
         elif name == "unended":
             self.note(f"{host}: {event.get('reason')}")
         elif name == "waiting":
             self.note(str(event.get("text")))
         elif name == "again":
-            self.note(f"attempt {event.get('attempt')} is over: {next_attempt_message(event) or 'another follows'}")
+            self.note(f"attempt {event.get('attempt')} ended: {next_attempt_message(event) or 'another follows'}")
         elif name == "events_lost":
             self.note(EVENTS_LOST.format(file=event.get("file")))
         elif name == "job" and state in JOB_ENDS:
@@ -83,7 +83,7 @@ class Display:
             self.note(f"{ready}driver started")
 
     def ready(self, run: str) -> None:
-        """For people: how an idle cluster is used."""
+        """Print how to use an idle cluster."""
         self.close()
         self.note(f"{'Ray is up on ' if self._ray else 'ready: '}{self._total} nodes")
         for what, command in READY_HINTS:
@@ -93,36 +93,36 @@ class Display:
         self.note(f"{ended.state}: {ended.end_reason} (exit code {ended.exit_code})")
         error = ended.error
         if error and ended.exit_code and error["phase"] != "driver":
-            who = f"node {error['host']} (rank {error['rank']})" if error["host"] else "the step"
-            self.note(f"{who} failed in phase {error['phase']!r}: {error['reason']}")
+            source = f"node {error['host']} (rank {error['rank']})" if error["host"] else "the step"
+            self.note(f"{source} failed in phase {error['phase']!r}: {error['reason']}")
             for line in error["log_tail"]:
                 self.console.print(Text(f"    | {printable(line)}"))
         if os.path.exists(report := RunPaths(ended.run_dir).report):
             self.note(f"report: {report}")
 
     def task_ended(self, ended: RunResult) -> None:
-        """One of many runs at once: a line; `muster status` says more."""
+        """Print one line about a task of an array; `muster status` prints more."""
         self.note(f"{ended.run} {ended.state}: {ended.end_reason} (exit code {ended.exit_code})")
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: this display holds no resources."""
 
 
 EVENTS_LOST = (
     "lines of {file} could not be read (was the disk full for a while?): "
-    "some of what happened may be missing here and in the report; the run itself is not affected"
+    "some events may be missing here and in the report; the run itself is not affected"
 )
 
 PHASES = {
     "gathering": "waiting for {nodes} nodes",
     "starting": "all {nodes} nodes arrived",
-    "restarting": "the driver is ended; the next cycle follows on the nodes that are left",
+    "restarting": "the driver was stopped; the next cycle runs on the remaining nodes",
     "finishing": "stopping everything on {nodes} nodes",
 }
 
 
 JOB_ENDS = {
-    "ending": "the run is over ({reason}); waiting until Slurm job {job} has ended",
+    "ending": "the run has ended ({reason}); waiting until Slurm job {job} has ended",
     "cancelled": "cancelled Slurm job {job}: its job script did not end it",
 }
 
@@ -135,7 +135,7 @@ READY_HINTS = (
 
 
 class LiveDisplay(Display):
-    """The same lines, and below them the nodes and what is waited for, until the driver's output begins."""
+    """Print the same lines and, until the driver's output begins, a live view of nodes and pending work below them."""
 
     def __init__(self, nodes: int, ray: bool, run: RunPaths) -> None:
         super().__init__(nodes, ray)
@@ -152,7 +152,7 @@ class LiveDisplay(Display):
 
     def show(self, item: RunEvent | Output) -> None:
         if isinstance(item, Output) or item.fields["event"] == "driver_start":
-            self._live.stop()  # from here on the terminal is the driver's
+            self._live.stop()  # the driver's output must not be mixed with the live view
         super().show(item)
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class LiveDisplay(Display):
 
 
 class JsonDisplay(Display):
-    """One JSON object a line on stdout: the run's events, the driver's output, the result."""
+    """Print one JSON object per line on stdout: the run's events, the driver's output, the result."""
 
     def __init__(self) -> None:
         super().__init__(0, False)
@@ -169,7 +169,7 @@ class JsonDisplay(Display):
         self._print({"event": "submitted", "run": run, "job_id": job_id, "run_dir": run_dir})
 
     def detached(self, run: str, job_id: str | None) -> None:
-        """The line about the submission says it all."""
+        """Print nothing: the `submitted` event has both ids."""
 
     def ready(self, run: str) -> None:
         self._print({"event": "ready", "run": run})

@@ -1,4 +1,4 @@
-"""`muster doctor`: is this place fit for a run, and if not, what to do."""
+"""`muster doctor`: check whether runs work here, and print remedies."""
 
 from __future__ import annotations
 
@@ -21,69 +21,69 @@ from muster.spec import load_job
 from muster.views.sanitize import printable
 
 COLOURS = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
-PLAIN_WIDTH = 120  # where the output is no terminal
+PIPE_WIDTH = 120  # characters per line where the output is no terminal
 
 EXAMPLES = """\b
 Examples:
-  muster doctor                             (this machine, and what Slurm says; costs nothing)
-  muster doctor --nodes 4 -p gpu            (four nodes, by one short job)
-  muster doctor -f job.yaml                 (on as many nodes as the job has)
+  muster doctor                             (this machine and Slurm's configuration; no job)
+  muster doctor --nodes 4 -p gpu            (four nodes, with one short job)
+  muster doctor -f job.yaml                 (the nodes of the job)
   salloc -N 2 muster doctor                 (the nodes of an allocation)
 """
 
 
 @click.command(cls=JobCommand, epilog=EXAMPLES)
 @job_options
-@click.option("--json", "as_json", is_flag=True, cls=GroupedOption, group="Report", help="The report as JSON.")
+@click.option("--json", "as_json", is_flag=True, cls=GroupedOption, group="Report", help="Print the report as JSON.")
 def doctor(file: Path | None, flags: dict[str, Any], as_json: bool) -> int:
     """Check whether a run would work here: Slurm, filesystem, Python and Ray, ports, limits, clocks.
 
-    Takes the flags and the job file of `muster run`. Without --nodes it looks at this machine and at what Slurm
-    says; with it, or inside an allocation, at every node, by one srun of a minute or less.
+    It accepts the flags and the job file of `muster run`. Without --nodes it checks this machine and Slurm's
+    configuration; with --nodes, or inside an allocation, every node, with one srun of a minute or less.
 
-    The exit code is 0 when nothing failed, 1 when something did, 125 when the checks could not be run.
+    The exit code is 0 when no check failed, 1 when one did, 125 when the checks could not be run.
     """
-    spec = load_job(file, {"command": ["true"], **flags})  # a job file need not be complete yet
+    spec = load_job(file, {"command": ["true"], **flags})  # the job file may lack its command
     try:
         examination = Examination(spec, choose_target(spec, os.environ), Path.cwd())
-        with Console(stderr=True).status(_waiting(examination)):
+        with Console(stderr=True).status(_progress_text(examination)):
             report = examination.report()
     except Mistake as error:
         raise click.UsageError(str(error)) from error
     if as_json:
         click.echo(json.dumps(report.as_json(), indent=2))
     else:
-        _show(report)
+        _print_report(report)
     return report.exit_code
 
 
-def _waiting(examination: Examination) -> str:
+def _progress_text(examination: Examination) -> str:
     if examination.where == "machine":
-        return "looking at this machine ..."
+        return "checking this machine ..."
     nodes = examination.place.nodes
-    return f"looking at {nodes} node{'s' * (nodes != 1)} (Slurm may let us wait; ^C gives up) ..."
+    return f"checking {nodes} node{'s' * (nodes != 1)} (the job may wait in the queue; ^C cancels) ..."
 
 
-def _show(report: Report) -> None:
+def _print_report(report: Report) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = PLAIN_WIDTH
+        console.width = PIPE_WIDTH
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("result", "check", "found, and what to do"):
+    for column in ("result", "check", "finding and remedy"):
         table.add_column(column, overflow="fold")
-    for verdict in report.verdicts:
-        state = Text(verdict.state, style=COLOURS[verdict.state])
-        table.add_row(state, Text(verdict.check), _told(verdict))
+    for result in report.results:
+        state = Text(result.state, style=COLOURS[result.state])
+        table.add_row(state, Text(result.check), _finding(result))
     console.print(table)
     console.print(_summary(report), soft_wrap=True)
 
 
-def _told(verdict: CheckResult) -> Text:
-    text = Text(printable(verdict.what))
-    return text.append("\n-> " + printable(verdict.advice)) if verdict.advice else text
+def _finding(result: CheckResult) -> Text:
+    text = Text(printable(result.what))
+    return text.append("\n-> " + printable(result.advice)) if result.advice else text
 
 
 def _summary(report: Report) -> str:
-    states = [verdict.state for verdict in report.verdicts]
+    states = [result.state for result in report.results]
     counts = ", ".join(f"{states.count(state)} {state}" for state in COLOURS if state in states)
-    return counts if report.complete else f"{counts}; not everything could be checked"
+    return counts if report.complete else f"{counts}; some checks could not be run"

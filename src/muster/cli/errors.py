@@ -1,4 +1,4 @@
-"""How the command line ends: an exit code, and for a mistake of the user's one line that says what to do."""
+"""Run the command line: exit codes, and one line with a remedy for each mistake of the user."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _PASS_THROUGH = "any other sbatch option: --sbatch KEY=VALUE"
 
 
 def run_command_line(command: click.Command, arguments: Sequence[str] | None = None) -> int:
-    """Run `command` for its exit code: what it returned if that is a number, 2 for bad input, 130 for ^C."""
+    """Run `command` and return its exit code: the number it returned, else 0; 2 for bad input, 130 for ^C."""
     try:
-        with _warnings_told():
+        with _short_warnings():
             outcome = command.main(
                 args=None if arguments is None else list(arguments), prog_name="muster", standalone_mode=False
             )
     except SpecError as error:
-        return _say(error.problems)
+        return _print_errors(error.problems)
     except UsageError as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # a command group alone; click >= 8.2
+        if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command; click >= 8.2
             error.show()
             return BAD_INPUT
-        return _say([usage_problem(error)])
+        return _print_errors([usage_problem(error)])
     except click.ClickException as error:
-        return _say([error.format_message()], error.exit_code)
+        return _print_errors([error.format_message()], error.exit_code)
     except Abort:
         return INTERRUPTED
     return outcome if isinstance(outcome, int) else 0
 
 
 def usage_problem(error: UsageError) -> str:
-    """What is wrong with the command line, on one line, with the nearest valid spelling."""
+    """Return the error as one line, with the nearest valid spelling."""
     if isinstance(error, NoSuchOption):
         return _unknown_option(error)
     see = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
@@ -69,24 +69,24 @@ def _spellings(command: click.Command) -> list[str]:
     return [spelling for option in options for spelling in (*option.opts, *option.secondary_opts)]
 
 
-def _say(problems: Sequence[str], code: int = BAD_INPUT) -> int:
+def _print_errors(problems: Sequence[str], code: int = BAD_INPUT) -> int:
     for problem in problems:
         click.echo(f"muster: error: {redacted(on_one_line(problem))}", err=True)
     return code
 
 
 @contextmanager
-def _warnings_told() -> Iterator[None]:
-    """Warnings of ours as one line each; Python's way of telling them shows source code."""
+def _short_warnings() -> Iterator[None]:
+    """Print Muster's warnings as one line each; Python's format includes source code."""
     with warnings.catch_warnings():
-        others = warnings.showwarning
+        show_other = warnings.showwarning
 
-        def tell(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, SettingsWarning):
                 click.echo(f"muster: warning: {on_one_line(str(message))}", err=True)
             else:
-                others(message, category, *where, **more)
+                show_other(message, category, *where, **more)
 
         warnings.simplefilter("always", SettingsWarning)
-        warnings.showwarning = tell
+        warnings.showwarning = show
         yield

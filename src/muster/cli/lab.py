@@ -1,4 +1,4 @@
-"""`muster lab`: a real multi-node Slurm on this machine."""
+"""`muster lab`: run a real multi-node Slurm on this machine."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def _told(command: Callable[_P, _R]) -> Callable[_P, _R]:
-    """A LabError becomes a message and an exit code, not a traceback."""
+def _report_lab_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Convert a LabError into a message and an exit code."""
 
     @wraps(command)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -42,11 +42,11 @@ def _told(command: Callable[_P, _R]) -> Callable[_P, _R]:
 
 @click.group()
 def lab() -> None:
-    """A real multi-node Slurm on this machine, for tests and for trying things out.
+    """Run a real multi-node Slurm on this machine, for tests and experiments.
 
-    Every node has its own slurmd, network, host name, processes, /tmp and /dev/shm; slurmctld and munged are the
-    lab's own. Needs root and the packages slurm-wlm, munge, iproute2 and tini; touches no configuration of the
-    machine, and `down` leaves nothing behind.
+    Every node has its own slurmd, network, host name, processes, /tmp and /dev/shm; the lab has its own slurmctld and
+    munged. It needs root and the packages slurm-wlm, munge, iproute2 and tini, and changes no configuration of the
+    machine; `down` removes everything.
 
     \b
     muster lab up --nodes 4
@@ -58,34 +58,36 @@ def lab() -> None:
 
 
 @lab.command()
-@click.option("--nodes", "-n", type=click.IntRange(1, MAX_NODES), default=4, show_default=True, help="How many nodes.")
+@click.option("--nodes", "-n", type=click.IntRange(1, MAX_NODES), default=4, show_default=True, help="Number of nodes.")
 @click.option(
     "--proctrack",
     type=click.Choice(PROCTRACKS),
     default="cgroup",
     show_default=True,
-    help="How slurmd tracks a step's processes: `cgroup` as production does, `pgid` where there is no cgroup v1.",
+    help="Process tracking of slurmd: `cgroup` as in production, `pgid` where there is no cgroup v1.",
 )
 @click.option(
     "--shared",
     type=click.Path(exists=True, file_okay=False),
     multiple=True,
-    help="A directory in /tmp that all nodes shall see (else each has a /tmp of its own). Repeatable.",
+    help="Directory below /tmp to share among all nodes (each has its own /tmp otherwise). Repeatable.",
 )
-@click.option("--slurmd-timeout", type=int, default=10, show_default=True, help="Seconds until a silent node is DOWN.")
+@click.option(
+    "--slurmd-timeout", type=int, default=10, show_default=True, help="Seconds until an unresponsive node is DOWN."
+)
 @click.option("--kill-wait", type=int, default=10, show_default=True, help="Seconds from SIGTERM to SIGKILL.")
-@click.option("--ipv6", is_flag=True, help="Nodes, and Slurm, have IPv6 addresses only.")
+@click.option("--ipv6", is_flag=True, help="Give nodes, and Slurm, IPv6 addresses only.")
 @click.option(
     "--extra-networks",
     type=click.IntRange(0, MAX_EXTRA_NETWORKS),
     default=0,
     show_default=True,
-    help="Further networks between the nodes: interfaces eth1, eth2 ...",
+    help="Number of further networks between the nodes: interfaces eth1, eth2 ...",
 )
-@click.option("--dead-interface", is_flag=True, help=f"An interface {DEAD_INTERFACE} whose address nobody reaches.")
-@click.option("--debian-hosts", is_flag=True, help="In /etc/hosts each node's own name is 127.0.1.1.")
-@click.option("--conf", multiple=True, metavar="LINE", help="A further line for slurm.conf. Repeatable.")
-@_told
+@click.option("--dead-interface", is_flag=True, help=f"Add an interface {DEAD_INTERFACE} with an unreachable address.")
+@click.option("--debian-hosts", is_flag=True, help="Map each node's own name to 127.0.1.1 in its /etc/hosts.")
+@click.option("--conf", multiple=True, metavar="LINE", help="Add a line to slurm.conf. Repeatable.")
+@_report_lab_errors
 def up(
     nodes: int,
     proctrack: str,
@@ -96,11 +98,10 @@ def up(
     **networks: Any,
 ) -> None:
     """Start a lab and wait until Slurm can use all its nodes."""
-    # A killed `up` cleans up as an interrupted one does.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(BY_SIGNAL + number))
     started = time.monotonic()
-    more = {"slurmd_timeout": slurmd_timeout, "kill_wait": kill_wait, "extra_conf": conf, **networks}
-    running = Lab(nodes, proctrack, shared=shared, **more)
+    options = {"slurmd_timeout": slurmd_timeout, "kill_wait": kill_wait, "extra_conf": conf, **networks}
+    running = Lab(nodes, proctrack, shared=shared, **options)
     with Console(stderr=True).status(f"starting {nodes} nodes ..."):
         running.up()
     _out.print(
@@ -112,10 +113,10 @@ def up(
 
 
 @lab.command()
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-@_told
+@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
+@_report_lab_errors
 def status(as_json: bool) -> None:
-    """Show the lab's nodes, as they are and as Slurm sees them. Exit code 1 if no lab is up."""
+    """Show the lab's nodes and their state in Slurm. The exit code is 1 if no lab is up."""
     found = Lab.attach().status()
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=1))
@@ -139,24 +140,24 @@ def _condition(node: NodeStatus) -> str:
 
 
 @lab.command()
-@_told
+@_report_lab_errors
 def env() -> None:
-    """Print the shell commands that make a shell the lab's login node: eval "$(muster lab env)"."""
+    """Print shell commands that turn a shell into the lab's login node: eval "$(muster lab env)"."""
     for name, value in Lab.attach().env_additions().items():
         click.echo(f"export {name}={shlex.quote(value)}")
 
 
 @lab.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--node", metavar="NODE", help="Run it inside this node (default: on the login side, this machine).")
+@click.option("--node", metavar="NODE", help="Node to run COMMAND in. Default: this machine, as the login node.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@_told
+@_report_lab_errors
 def exec_(node: str | None, command: tuple[str, ...]) -> None:
-    """Run COMMAND in the lab; its exit code is passed on. Write `--` before COMMAND."""
+    """Run COMMAND in the lab and exit with its code. Write `--` before COMMAND."""
     running = Lab.attach()
     argv = running.command(command, node, os.getcwd())
     env = running.env()
     try:
-        # Instead of a child: signals, terminal and exit code are the command's own.
+        # Replace this process: the command gets signals and terminal, and sets the exit code.
         os.execvpe(argv[0], argv, env)
     except FileNotFoundError:
         click.echo(f"muster lab: {argv[0]}: command not found", err=True)
@@ -165,36 +166,36 @@ def exec_(node: str | None, command: tuple[str, ...]) -> None:
 
 @lab.command("kill-node")
 @click.argument("node")
-@_told
+@_report_lab_errors
 def kill_node(node: str) -> None:
-    """NODE dies: all its processes at once. Slurm is not told; it notices after SlurmdTimeout."""
+    """Kill all processes of NODE at once. Slurm notices after SlurmdTimeout."""
     Lab.attach().kill_node(node)
     _out.print(f"{node} is dead")
 
 
 @lab.command()
 @click.argument("node")
-@_told
+@_report_lab_errors
 def partition(node: str) -> None:
-    """Cut NODE's network; its processes live on."""
+    """Disconnect NODE's network; its processes continue."""
     Lab.attach().partition(node)
-    _out.print(f"{node} is cut off")
+    _out.print(f"{node} is disconnected")
 
 
 @lab.command()
 @click.argument("node")
-@_told
+@_report_lab_errors
 def heal(node: str) -> None:
-    """Bring NODE back after kill-node or partition, and wait until Slurm can use it."""
+    """Restore NODE after kill-node or partition, and wait until Slurm can use it."""
     started = time.monotonic()
     Lab.attach().heal(node)
-    _out.print(f"{node} is back, {time.monotonic() - started:.1f} s")
+    _out.print(f"{node} is restored, {time.monotonic() - started:.1f} s")
 
 
 @lab.command()
-@_told
+@_report_lab_errors
 def down() -> None:
-    """End and remove everything of the lab. Fine when nothing is up."""
+    """Stop the lab and remove everything of it; succeeds if none is up."""
     if not Lab.leftovers():
         _out.print("no lab is up")
         return

@@ -9,31 +9,26 @@ import sys
 import click
 
 import muster
+from muster.cli.argv_redaction import redact_own_argv
 from muster.cli.errors import run_command_line
-from muster.cli.process_list import hide_secrets
 
-# Command -> the module and the name that it has there.
+# Command -> module and function; the function has the module's name unless given after a colon.
 COMMANDS = {
-    **dict.fromkeys(("logs", "runs", "status", "stop"), "inspect"),
-    **dict.fromkeys(("config", "doctor", "lab", "render", "run", "sandbox", "top", "tunnel", "ui"), ""),
-    "attach": "attach",
-    "cancel": "inspect:stop",
-    "clean": "clean",
-    "compare": "report:compare_",
-    "down": "up",
-    "du": "clean",
-    "exec": "attach:exec_",
-    "ps": "ps",
-    "reap": "ps",
-    "report": "report",
-    "torchrun": "torchrun",
-    "torchrun-coordinator": "torchrun:torchrun_coordinator",
-    "up": "up",
+    **{
+        name: name
+        for name in (
+            *("attach", "clean", "compare", "config", "doctor", "down", "du", "lab", "logs", "ps", "reap", "render"),
+            *("report", "run", "runs", "sandbox", "status", "stop", "top", "torchrun", "tunnel", "ui", "up"),
+        )
+    },
+    "cancel": "stop",
+    "exec": "exec:exec_",
+    "torchrun-coordinator": "torchrun_coordinator",
 }
 
 
 class Commands(click.Group):
-    """Each command is imported when it is called: `muster status` does not wait for what `muster ui` needs."""
+    """Import each command only when it is called, so that `muster status` does not wait for imports of `muster ui`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -41,8 +36,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = (COMMANDS[cmd_name] or cmd_name).partition(":")
-        command: click.Command = getattr(importlib.import_module(f"muster.cli.{module}"), name or cmd_name)
+        module, _, function = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(f"muster.cli.{module}"), function or module)
         return command
 
 
@@ -53,24 +48,24 @@ def cli() -> None:
 
     \b
     muster run -N 4 -- python train.py     start a 4-node Ray cluster, run train.py on it, clean up
-    muster status | logs -f | stop         look at, follow, end the newest run
-    muster top                             watch it: nodes, what it waits for, the driver's last lines
-    muster ui                              the same and more as a web page on this host's loopback
-    muster report | compare RUN1 RUN2      what a run did, node by node; two bring-ups side by side
-    muster du | clean                      what runs take of the disk; remove old ones
-    muster config show                     the settings in force, and where each came from
-    muster doctor [--nodes 4]              check whether runs would work here, and what to do if not
-    muster up -N 4 | attach | down         a cluster to work on: bring it up, a shell on it, end it
-    muster ps | reap                       what muster.placement runs on the cluster; end what has no owner
-    srun muster torchrun train.py          torchrun on every node of an allocation, with spares
-    muster lab up --nodes 4                a real Slurm of four nodes on this machine, to try things on
-    muster sandbox serve | exec | bench    run foreign code, contained, on this machine
+    muster status | logs -f | stop         show, follow, stop the newest run
+    muster top                             watch a run: nodes, pending work, the driver's last lines
+    muster ui                              serve a web page with runs, timelines and logs on loopback
+    muster report | compare RUN1 RUN2      report on a run, node by node; compare two bring-ups
+    muster du | clean                      show the disk usage of runs; remove old runs
+    muster config show                     show the settings in force and the source of each
+    muster doctor [--nodes 4]              check whether runs work here, with remedies
+    muster up -N 4 | attach | down         start a cluster to work on, open a shell on it, stop it
+    muster ps | reap                       list what muster.placement runs; reap programs without an owner
+    srun muster torchrun train.py          run torchrun on every node of an allocation, with spares
+    muster lab up --nodes 4                start a real Slurm of four nodes on this machine, for tests
+    muster sandbox serve | exec | bench    run untrusted code, isolated, on this machine
     """
 
 
 def main() -> None:
-    hide_secrets()
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a host's name must not end us where the terminal cannot show it
+    redact_own_argv()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a host name that the terminal cannot encode must not end the command
         sys.stdout.reconfigure(errors="replace")
     sys.exit(run_command_line(cli))
 

@@ -1,4 +1,4 @@
-"""The flags of `muster run`, made from the job spec: every field its flag, and only those given are told."""
+"""The flags of `muster run`, generated from the job spec: one per field; only flags that were given are passed on."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Examples:
 """
 
 _BARE = {"--exclusive": "true"}
-"""Flags whose value is optional and only taken after `=`, as in sbatch, each with what it means without."""
+"""Flags whose value is optional and only accepted after `=`, as in sbatch, each with its value when none is given."""
 
 _REPEATED = ("env", "sbatch")
 
 
 class GroupedOption(click.Option):
-    """An option that knows the heading under which `--help` lists it."""
+    """An option with the heading under which `--help` lists it."""
 
     def __init__(self, *args: Any, group: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -44,7 +44,7 @@ class GroupedOption(click.Option):
 
 
 class JobCommand(click.Command):
-    """A command that ends in COMMAND: its options stop at the first word that is none, or at `--`."""
+    """A command that ends in COMMAND: options are parsed up to the first other word, or up to `--`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["context_settings"] = {
@@ -60,7 +60,7 @@ class JobCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
-        # Options of the command's own that have no group, --help among them, come last.
+        # Options without a group, such as --help, come last.
         for option in sorted(options, key=lambda option: not isinstance(option, GroupedOption)):
             record = option.get_help_record(ctx)
             if record is not None:
@@ -71,9 +71,9 @@ class JobCommand(click.Command):
 
 
 def job_options(function: Callable[..., R]) -> Callable[..., R]:
-    """Give a command all flags of the job, as two arguments: `file`, and `flags` with those that were given.
+    """Add all flags of a job to a command, which receives `file` and the `flags` that were given, --profile included.
 
-    For a command made with `cls=JobCommand`; pass both on to `load_job`. A profile that was named is among the flags.
+    For commands with `cls=JobCommand`; pass both on to `load_job`.
     """
 
     @functools.wraps(function)
@@ -89,7 +89,7 @@ def job_options(function: Callable[..., R]) -> Callable[..., R]:
 
 
 def given_flags(context: click.Context, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that the user wrote, by field; a flag left at its default must not overrule the job file."""
+    """Return the flags that the user gave, by field; a flag at its default must not override the job file."""
     given: dict[str, Any] = {}
     for name, value in params.items():
         if context.get_parameter_source(name) in (ParameterSource.DEFAULT, None) or value == ():
@@ -102,7 +102,7 @@ def given_flags(context: click.Context, params: Mapping[str, Any]) -> dict[str, 
 
 
 def _entry(field: str, text: str) -> tuple[str, str | None]:
-    """NAME=VALUE taken apart. An sbatch option without `=` is one that takes no value."""
+    """Split NAME=VALUE; an sbatch option without `=` takes no value."""
     key, equals, value = text.partition("=")
     if equals:
         return key, value
@@ -118,7 +118,7 @@ def _parameters() -> Iterator[Callable[[Callable[..., R]], Callable[..., R]]]:
         "--file",
         type=click.Path(path_type=Path),
         metavar="JOB.YAML",
-        help="Job file: the fields of the job, one for each flag here; flags win.",
+        help="Job file with fields named as these flags; flags win.",
         cls=GroupedOption,
         group="Job",
     )
@@ -126,7 +126,7 @@ def _parameters() -> Iterator[Callable[[Callable[..., R]], Callable[..., R]]]:
         PROFILE,
         "--profile",
         metavar="NAME",
-        help="Profile of the site's or your own settings (see `muster config show`).",
+        help="Profile in the site's or the user's settings (see `muster config show`).",
         cls=GroupedOption,
         group="Job",
     )
@@ -150,7 +150,7 @@ def _option(name: str, flag: Flag) -> Callable[[Callable[..., R]], Callable[...,
         "group": flag.group,
     }
     if info.annotation is not bool:
-        # Text as it was written: the model alone decides what is valid, and says so in one voice.
+        # Pass the text on unchanged: only the model validates, so that error messages are uniform.
         shown |= {"type": str, "metavar": flag.metavar, "multiple": name in _REPEATED}
     return click.option(name, *spelt, **shown)
 
@@ -164,7 +164,7 @@ def _default(value: object) -> str:
 
 
 def _taking_values(params: Sequence[click.Parameter]) -> set[str]:
-    """The spellings that consume the word after them."""
+    """Return the spellings that consume the word after them."""
     options = [param for param in params if isinstance(param, click.Option)]
     return {
         spelling
@@ -176,7 +176,7 @@ def _taking_values(params: Sequence[click.Parameter]) -> set[str]:
 
 
 def spell_out_bare(args: Sequence[str], bare: Mapping[str, str], taking_values: set[str]) -> list[str]:
-    """Write the option `--exclusive` as `--exclusive=true`: click would take the next word for its value."""
+    """Rewrite the option `--exclusive` as `--exclusive=true`: click would use the next word as its value."""
     spelt: list[str] = []
     rest = iter(args)
     for word in rest:
@@ -189,7 +189,7 @@ def spell_out_bare(args: Sequence[str], bare: Mapping[str, str], taking_values: 
 
 
 def _wants_next(word: str, taking_values: set[str]) -> bool:
-    """Whether this option's value is the next word: `--nodes` and `-N`, but neither `--nodes=2` nor `-N2`."""
+    """Return whether the next word is this option's value: for `--nodes` and `-N`, not for `--nodes=2` or `-N2`."""
     if word.startswith("--"):
         return word in taking_values
     first = next((at for at, letter in enumerate(word) if at and f"-{letter}" in taking_values), None)

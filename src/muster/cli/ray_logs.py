@@ -1,4 +1,4 @@
-"""`muster logs --ray`: what the nodes' archives of Ray's logs hold."""
+"""`muster logs --ray`: list or print files in the nodes' archives of Ray's logs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from muster.runs.stop import is_live
 from muster.views.sanitize import printable
 
 
-def show(run: RunPaths, node: str | None, pattern: str | None) -> None:
-    """List the files in the archives or, with a pattern, print those that match it."""
+def print_ray_logs(run: RunPaths, node: str | None, pattern: str | None) -> None:
+    """List the files in the archives or, with a pattern, print the files that match it."""
     attempt, archives = _newest_archives(run)
     if attempt is None:
-        raise click.ClickException(_why_none(run))
+        raise click.ClickException(_missing_reason(run))
     if node is not None:
         job = read_record(run.job)
         name = _node_name(attempt, node, int(job.get("nodes", 0)) + int(job.get("spares", 0)))
@@ -40,12 +40,13 @@ def show(run: RunPaths, node: str | None, pattern: str | None) -> None:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
     if not found:
+        of_node = f" of {node}" if node is not None else ""
         what = f"a file {pattern}" if pattern else "files"
-        raise click.ClickException(f"{run.run_id} has no archive of Ray's logs{_of(node)} with {what} in it")
+        raise click.ClickException(f"{run.run_id} has no archive of Ray's logs{of_node} with {what} in it")
 
 
 def _members(archive: Path, pattern: str | None) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
-    """What is in one archive, the data only of what matches; one that cannot be read is named, and passed over."""
+    """Yield the archive's members, with data only for those that match; report and skip an unreadable archive."""
     try:
         with tarfile.open(archive) as tar:
             for member in tar:
@@ -58,13 +59,13 @@ def _members(archive: Path, pattern: str | None) -> Iterator[tuple[tarfile.TarIn
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """By the file's own name, by its path in the archive, or by the path as it is listed."""
+    """Match the listed path, the path inside the archive, or the file name."""
     inside = name.partition("/")[2]
     return any(fnmatch.fnmatchcase(text, pattern) for text in (name, inside, inside.rpartition("/")[2]))
 
 
 def _newest_archives(run: RunPaths) -> tuple[AttemptPaths | None, list[Path]]:
-    """Of the newest attempt that has any."""
+    """Return the newest attempt that has archives, and these."""
     newest = run.newest_attempt()
     for number in reversed(range(newest.number + 1 if newest else 0)):
         attempt = run.attempt(number)
@@ -75,21 +76,17 @@ def _newest_archives(run: RunPaths) -> tuple[AttemptPaths | None, list[Path]]:
 
 
 def _node_name(attempt: AttemptPaths, node: str, nodes: int) -> str:
-    """A rank is a number; anything else is the host's name."""
+    """Return the file name of a node given by rank or by host name."""
     hosts = hosts_by_rank(attempt, nodes)
     return host_file_name(hosts[int(node)] if node.isdigit() and int(node) < len(hosts) else node)
 
 
-def _why_none(run: RunPaths) -> str:
+def _missing_reason(run: RunPaths) -> str:
     job = read_record(run.job)
     if not job.get("ray", True):
         return f"{run.run_id} has no Ray"
     if is_live(run):
-        return f"{run.run_id} has not ended: Ray's logs are kept when it does"
+        return f"{run.run_id} has not ended: Ray's logs are archived when it ends"
     policy = job.get("ray_logs", "on-failure")
     hint = "; `--ray-logs always` keeps them after a success, too" if policy == "on-failure" else ""
     return f"{run.run_id} has no archives of Ray's logs: it ran with --ray-logs {policy}{hint}"
-
-
-def _of(node: str | None) -> str:
-    return f" of {node}" if node is not None else ""

@@ -1,48 +1,46 @@
-"""`muster run`: submit or start, follow, exit with the driver's code."""
+"""`muster run`: submit or start a job, follow it, exit with the driver's code."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from muster.api import observed, prepare, submit_prepared
+from muster.api import RunHandle, observed, prepare, submit_prepared, submit_tasks
 from muster.cli.display import Display, make_display
+from muster.cli.from_env import from_env_option, with_environment
 from muster.cli.options import GroupedOption, JobCommand, job_options
-from muster.cli.render import from_env_option, with_environment
-from muster.cli.run_array import run_array
 from muster.cli.run_in import run_in
-from muster.doctor import preflight
-from muster.errors import BackendError, Mistake
-from muster.exit_codes import INFRASTRUCTURE_FAILED, INTERRUPTED
+from muster.cli.submission import DETACHED_BY_INTERRUPT, print_warnings, submission_errors
+from muster.exit_codes import INTERRUPTED
 from muster.launch.run_writer import Prepared
 from muster.launch.submit import attached
-from muster.process import SpawnError, become_subreaper, signal_name, sweep
+from muster.process import become_subreaper, signal_name, sweep
 from muster.rundir import RunPaths
+from muster.runs.array import as_completed
 from muster.runs.follow import RunResult
 from muster.runs.stop import request_stop
 from muster.spec import load_job
-
-
-class InfrastructureFailed(click.ClickException):
-    """The job could not be started, for a reason that is not COMMAND's."""
-
-    exit_code = INFRASTRUCTURE_FAILED
+from muster.views.report import leave_report
 
 
 @click.command(cls=JobCommand)
 @job_options
-@click.option("--in", "inside", metavar="RUN", cls=GroupedOption, group="Job", help="Run on this running cluster.")
-@click.option("--detach", is_flag=True, cls=GroupedOption, group="Following", help="Print run and job id, and return.")
-@click.option("--dry-run", is_flag=True, cls=GroupedOption, group="Following", help="Print what would be submitted.")
-@click.option("--json", "as_json", is_flag=True, cls=GroupedOption, group="Following", help="Events as JSON lines.")
+@click.option(
+    "--in", "inside", metavar="RUN", cls=GroupedOption, group="Job", help="Run COMMAND on the running cluster of RUN."
+)
+@click.option(
+    "--detach", is_flag=True, cls=GroupedOption, group="Following", help="Print run id and job id, and return."
+)
+@click.option("--dry-run", is_flag=True, cls=GroupedOption, group="Following", help="Print the script; submit nothing.")
+@click.option(
+    "--json", "as_json", is_flag=True, cls=GroupedOption, group="Following", help="Print events as JSON lines."
+)
 @from_env_option
 def run(
     file: Path | None,
@@ -53,7 +51,7 @@ def run(
     as_json: bool,
     from_env: bool,
 ) -> int:
-    """Run COMMAND on a Ray cluster made for it, and exit with its code.
+    """Run COMMAND on a Ray cluster started for it, and exit with its code.
 
     The exit code is COMMAND's; 128+n when signal n ended it; 125 when Muster or the cluster failed; 119 when restarts
     made no progress.
@@ -64,9 +62,9 @@ def run(
     if "idle_timeout" in flags:
         raise click.UsageError("--idle-timeout is for `muster up`: a run with a COMMAND ends with it")
     spec = load_job(file, with_environment(flags) if from_env else flags)
-    with failures_told():
+    with submission_errors():
         prepared = prepare(spec)
-        warn(prepared)
+        print_warnings(prepared)
         if dry_run:
             click.echo(prepared.script, nl=False)
             return 0
@@ -74,26 +72,9 @@ def run(
             return _start(prepared, display, detach)
 
 
-@contextlib.contextmanager
-def failures_told() -> Iterator[None]:
-    """What the backends refuse or cannot do, as the command line says it: code 2 for a mistake, 125 for the rest."""
-    try:
-        yield
-    except Mistake as error:
-        raise click.UsageError(str(error)) from error
-    except (BackendError, SpawnError) as error:
-        raise InfrastructureFailed(str(error)) from error
-
-
-def warn(prepared: Prepared) -> None:
-    """What is not wrong, but better known before the job waits in the queue."""
-    for warning in [*prepared.warnings, *preflight.warnings(prepared, os.environ)]:
-        click.echo(f"muster: warning: {warning}", err=True)
-
-
 def _start(prepared: Prepared, display: Display, detach: bool) -> int:
     if prepared.spec.array is not None:
-        return run_array(prepared, display, detach)
+        return _run_array(prepared, display, detach)
     if detach:
         handle = submit_prepared(prepared)
         display.submitted(handle.run, handle.job_id, handle.run_dir)
@@ -101,7 +82,7 @@ def _start(prepared: Prepared, display: Display, detach: bool) -> int:
         return 0
     if not prepared.place.attached:
         return _submit_and_follow(prepared, display)
-    become_subreaper()  # should our supervisor be killed, what it owned falls to us
+    become_subreaper()  # if our supervisor is killed, its processes are reparented to this process
     try:
         return asyncio.run(_run_attached(prepared, display))
     finally:
@@ -116,8 +97,8 @@ def _submit_and_follow(prepared: Prepared, display: Display) -> int:
     except KeyboardInterrupt:
         display.close()
         click.echo(
-            f"\nDetached; the job goes on. Follow it again: muster logs -f {handle.run}\n"
-            f"See what it does: muster status --watch {handle.run}\nStop it: muster stop {handle.run}",
+            f"\nDetached; the job continues. Follow it again: muster logs -f {handle.run}\n"
+            f"Show its state: muster status --watch {handle.run}\nStop it: muster stop {handle.run}",
             err=True,
         )
         return INTERRUPTED
@@ -125,7 +106,7 @@ def _submit_and_follow(prepared: Prepared, display: Display) -> int:
 
 
 async def _run_attached(prepared: Prepared, display: Display) -> int:
-    """The run lives in this process: a signal to it is a request to stop the run cleanly."""
+    """Run the job in this process; a signal requests a clean stop of the run."""
     async with attached(prepared) as script:
         display.submitted(prepared.run.run_id, None, prepared.run.root)
         loop = asyncio.get_running_loop()
@@ -148,3 +129,32 @@ def _finish(ended: RunResult, display: Display) -> int:
     display.ended(ended)
     sys.stdout.flush()
     return ended.exit_code
+
+
+def _run_array(prepared: Prepared, display: Display, detach: bool) -> int:
+    """Submit the tasks of --array, wait for them and return their highest exit code.
+
+    Their output stays in their run directories: several drivers at once would be unreadable here.
+    """
+    handles = submit_tasks(prepared)
+    for handle in handles:
+        display.submitted(handle.run, handle.job_id, handle.run_dir)
+    if detach:
+        for handle in handles:
+            display.detached(handle.run, handle.job_id)
+        return 0
+    try:
+        return asyncio.run(_wait_for_tasks(handles, display))
+    except KeyboardInterrupt:
+        display.close()
+        click.echo("\nDetached; the tasks continue. `muster runs` lists them.", err=True)
+        return DETACHED_BY_INTERRUPT
+
+
+async def _wait_for_tasks(handles: list[RunHandle], display: Display) -> int:
+    highest = 0
+    async for ended in as_completed([RunPaths(handle.run_dir) for handle in handles]):
+        await asyncio.get_running_loop().run_in_executor(None, leave_report, RunPaths(ended.run_dir))
+        display.task_ended(ended)
+        highest = max(highest, ended.exit_code)
+    return highest

@@ -1,4 +1,4 @@
-"""Which run a command is about."""
+"""The RUN argument and the --runs-dir option, shared by the commands that read runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import click
 from muster.rundir import RunPaths
 from muster.runs.index import NoSuchRun, find_run
 
+run_argument = click.argument("run", required=False)
+
 runs_dir_option = click.option(
-    "--runs-dir", type=click.Path(path_type=Path), help="Look for runs in this directory only."
+    "--runs-dir", type=click.Path(path_type=Path), help="Search for runs in this directory only."
 )
 
 
-def find(name: str | None, runs_dir: Path | None) -> RunPaths:
-    """The run of this id or job id; without a name the newest. An error that says where was looked."""
+def resolve_run(name: str | None, runs_dir: Path | None) -> RunPaths:
+    """Return the run with this run id or job id, or the newest for None; exit with an error if there is none."""
     try:
         return find_run(name, runs_dir)
     except NoSuchRun as error:

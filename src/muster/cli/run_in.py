@@ -1,4 +1,4 @@
-"""`muster run --in RUN`: a further driver on a running cluster."""
+"""`muster run --in RUN`: run a guest session, a further driver on a running cluster."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from muster.runs.lookup import NotRunning, live_run, running_attempt
 from muster.spec import load_job
 from muster.spec.flags import long_flag
 
-_APPLIES = ("command", "env", "workdir", "runs_dir")
+_ALLOWED_FIELDS = ("command", "env", "workdir", "runs_dir")
 
 
 def run_in(name: str, flags: dict[str, Any], detach: bool, refused: list[str]) -> int:
-    """Ask for a guest on the run `name`; follow it and return its code, unless `detach`."""
-    refused = [*refused, *(long_flag(field) for field in flags if field not in _APPLIES)]
+    """Request a guest session on the run `name`; unless `detach`, follow it and return its exit code."""
+    refused = [*refused, *(long_flag(field) for field in flags if field not in _ALLOWED_FIELDS)]
     if refused:
         raise click.UsageError(
-            f"{', '.join(refused)}: --in uses a cluster as it is; --env, --workdir, --runs-dir and --detach go with it"
+            f"{', '.join(refused)}: not with --in, which uses a cluster as it is; "
+            "--env, --workdir, --runs-dir and --detach are allowed"
         )
     spec = load_job(None, flags)
     workdir = os.path.realpath(os.path.expanduser(spec.workdir or "."))
@@ -46,12 +47,12 @@ def run_in(name: str, flags: dict[str, Any], detach: bool, refused: list[str]) -
 
 
 def _follow(guest: Guest) -> int:
-    """A signal to this process ends the guest, not the cluster; a second interrupt does not wait for that."""
+    """Follow the guest; a signal to this process ends the guest, not the cluster; a second interrupt does not wait."""
 
     def stop(signum: int, frame: object) -> None:
-        guest.stop()  # first: the terminal may be gone
+        guest.stop()  # first, because printing fails when the terminal is gone
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        click.echo(f"received {signal.Signals(signum).name}: ending the guest; the cluster stays", err=True)
+        click.echo(f"received {signal.Signals(signum).name}: ending the guest; the cluster continues", err=True)
 
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, stop)

@@ -1,8 +1,9 @@
-"""`muster sandbox`: run foreign code, contained, on this machine."""
+"""`muster sandbox`: run untrusted code, isolated, on this machine."""
 
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import sys
 import uuid
@@ -10,16 +11,17 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from muster.cli.sandbox_load import load_
 from muster.exit_codes import TIMED_OUT
 from muster.sandbox.client.loadgen import Measured, cell, load, program
 from muster.sandbox.client.retry_rules import SandboxRefused, SandboxUnavailable
-from muster.sandbox.client.sync_client import Client
+from muster.sandbox.client.sync_client import Client, given_or_found
 from muster.sandbox.engine.engine import Engine
 from muster.sandbox.engine.isolation import Level
 from muster.sandbox.engine.zygote import SandboxError
@@ -27,43 +29,53 @@ from muster.sandbox.run_once import run_once
 from muster.sandbox.server import SandboxServer, serve
 from muster.sandbox.settings import GATEWAYS, ISOLATION, SandboxSettings, SettingsError, usable_cores
 
+CLUSTER_LOAD_TIMEOUT_S = 60.0  # the endpoint queries every node; 10,000 nodes take about 20 s
+BUSIEST_SHOWN = 3
 _out = Console(highlight=False)
 
 
 @click.group()
 def sandbox() -> None:
-    """Run foreign code on this machine, contained: a server, one program, a benchmark.
+    """Run untrusted code on this machine, isolated: a server, one program, a benchmark.
 
     \b
-    muster sandbox serve                        http://127.0.0.1:6000, at the strongest isolation there is
-    muster sandbox exec -c 'print(6 * 7)'       one program
-    muster sandbox bench                        how fast is this machine?
-    muster sandbox load                         who does how much? every node, its busiest workers
+    muster sandbox serve                        serve http://127.0.0.1:6000, at the strongest isolation available
+    muster sandbox exec -c 'print(6 * 7)'       run one program
+    muster sandbox bench                        measure the throughput of this machine
+    muster sandbox load                         show the load of every node and its busiest workers
     """
 
 
-sandbox.add_command(load_)
-
-
 def _settings_options(command: Callable[..., int]) -> Callable[..., int]:
-    """What a sandbox is made of, for every command that makes one. Names are those of Settings."""
+    """Add the options of commands that start a sandbox; they are named as the fields of SandboxSettings."""
     options = [
         click.option(
-            "--isolation", type=click.Choice(ISOLATION), help="At least this level; auto takes the strongest."
+            "--isolation",
+            type=click.Choice(ISOLATION),
+            help="Minimum isolation level; auto, the default, uses the strongest.",
         ),
+        click.option("--network/--no-network", default=None, help="Allow programs to use the network. Default: no."),
         click.option(
-            "--network/--no-network", default=None, help="Whether programs may use the network (default: no)."
+            "--memory", "memory_mb", type=int, metavar="MB", help="Memory limit of one program. Default: 4096."
         ),
-        click.option("--memory", "memory_mb", type=int, metavar="MB", help="Memory of one program."),
-        click.option("--processes", type=int, help="Processes and threads of one program."),
-        click.option("--scratch", "scratch_mb", type=int, metavar="MB", help="What one program may write."),
-        click.option("--file-size", "file_mb", type=int, metavar="MB", help="The largest file."),
-        click.option("--open-files", type=int, help="Open files of a process."),
-        click.option("--python", help="The interpreter that runs Python programs (default: this one)."),
-        click.option("--preload", multiple=True, metavar="MODULE[?]", help="Import it ahead; ?: if there. Repeatable."),
-        click.option("--read-only", multiple=True, metavar="PATH", help="Programs may read it. Repeatable."),
-        click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable that programs get. Repeatable."),
-        click.option("--scratch-dir", metavar="DIR", help="Where scratch is made (default: TMPDIR or /tmp)."),
+        click.option("--processes", type=int, help="Maximum processes and threads of one program. Default: 128."),
+        click.option(
+            "--scratch", "scratch_mb", type=int, metavar="MB", help="Scratch space of one program. Default: 512."
+        ),
+        click.option("--file-size", "file_mb", type=int, metavar="MB", help="Maximum size of a file. Default: 512."),
+        click.option("--open-files", type=int, help="Maximum open files of a process. Default: 1024."),
+        click.option("--python", help="Interpreter for Python programs. Default: this one."),
+        click.option(
+            "--preload",
+            multiple=True,
+            metavar="MODULE[?]",
+            help="Import MODULE in advance; with ?, only if it is installed. Repeatable.",
+        ),
+        click.option("--read-only", multiple=True, metavar="PATH", help="Path that programs may read. Repeatable."),
+        click.option(
+            "--env", multiple=True, metavar="NAME=VALUE", help="Environment variable of programs. Repeatable."
+        ),
+        click.option("--scratch-dir", metavar="DIR", help="Directory for scratch space. Default: TMPDIR or /tmp."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -71,13 +83,13 @@ def _settings_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _settings(given: dict[str, Any]) -> SandboxSettings:
-    """Those given, over the defaults; mistakes end the command."""
+    """Return the given settings over the defaults; raise UsageError for mistakes."""
     known = {one.name for one in fields(SandboxSettings)}
     values = {name: value for name, value in given.items() if name in known and value not in (None, ())}
     if "env" in values:
         pairs = [text.partition("=") for text in values["env"]]
         if bad := [name for name, sign, _ in pairs if not sign]:
-            raise click.UsageError(f"--env {bad[0]}: NAME=VALUE is wanted")
+            raise click.UsageError(f"--env {bad[0]}: give NAME=VALUE")
         values["env"] = {name: value for name, _, value in pairs}
     try:
         return SandboxSettings.from_json(values)
@@ -86,27 +98,57 @@ def _settings(given: dict[str, Any]) -> SandboxSettings:
 
 
 @sandbox.command("serve")
-@click.option("--port", type=int, help="Of the endpoint for clients, on loopback (default: 6000; 0: any).")
-@click.option("--listen", metavar="ADDRESS:PORT", help="A second endpoint for other nodes, which wants the token.")
-@click.option("--token-file", type=click.Path(exists=True, dir_okay=False), help="Holds the token of --listen.")
-@click.option("--members-file", metavar="FILE", help="Names all sandboxes; the endpoint for clients serves them all.")
-@click.option("--single-node", is_flag=True, default=None, help="This node alone, whatever the members are.")
-@click.option("--gateway", type=click.Choice(GATEWAYS), help="What balances over them (default: nginx if there).")
-@click.option("--workers-min", type=int, help="Workers kept warm.")
-@click.option("--workers-max", type=int, help="Programs at the same time.")
-@click.option("--idle", "idle_s", type=float, metavar="S", help="After which a worker beyond the minimum is retired.")
-@click.option("--queue", type=int, help="Requests that may wait.")
-@click.option("--queue-wait", "queue_wait_s", type=float, metavar="S", help="How long each of them may.")
-@click.option("--max-timeout", "max_timeout_s", type=float, metavar="S", help="The longest a program may ask for.")
-@click.option("--max-output", type=int, metavar="CHARACTERS", help="The most of a stream that may be asked for.")
-@click.option("--sessions", "sessions_max", type=int, help="ipython sessions at most.")
-@click.option("--session-idle", "session_idle_s", type=float, metavar="S", help="After which a session is ended.")
-@click.option("--session-memory", "session_memory_mb", type=int, metavar="MB", help="Of all sessions together.")
-@click.option("--shared-scratch", is_flag=True, default=None, help="One scratch for all calls that name no workspace.")
-@click.option("--ready-file", type=click.Path(dir_okay=False), help="Written, as JSON, when the sandbox is ready.")
+@click.option("--port", type=int, help="Port of the endpoint for clients, on loopback. Default: 6000; 0: any.")
+@click.option("--listen", metavar="ADDRESS:PORT", help="Second endpoint, for other nodes; it requires the token.")
+@click.option("--token-file", type=click.Path(exists=True, dir_okay=False), help="File with the token of --listen.")
+@click.option("--members-file", metavar="FILE", help="File that lists all sandboxes to serve to clients.")
+@click.option("--single-node", is_flag=True, default=None, help="Serve this node only, whatever --members-file lists.")
+@click.option("--gateway", type=click.Choice(GATEWAYS), help="Load balancer. Default: nginx if installed, else python.")
+@click.option("--workers-min", type=int, help="Number of workers kept warm. Default: the cores, at least 2.")
+@click.option("--workers-max", type=int, help="Maximum concurrent programs. Default: twice the cores, at least 4.")
+@click.option(
+    "--idle",
+    "idle_s",
+    type=float,
+    metavar="S",
+    help="Seconds until an idle worker above the minimum ends. Default: 60.",
+)
+@click.option("--queue", type=int, help="Maximum number of queued requests. Default: 1024.")
+@click.option("--queue-wait", "queue_wait_s", type=float, metavar="S", help="Maximum seconds in the queue. Default: 3.")
+@click.option(
+    "--max-timeout",
+    "max_timeout_s",
+    type=float,
+    metavar="S",
+    help="Maximum timeout that a request may set, in seconds. Default: 3600.",
+)
+@click.option(
+    "--max-output", type=int, metavar="CHARACTERS", help="Maximum output per stream that a request may ask for."
+)
+@click.option("--sessions", "sessions_max", type=int, help="Maximum number of ipython sessions. Default: 256.")
+@click.option(
+    "--session-idle",
+    "session_idle_s",
+    type=float,
+    metavar="S",
+    help="Seconds until an idle session ends. Default: 3600.",
+)
+@click.option(
+    "--session-memory",
+    "session_memory_mb",
+    type=int,
+    metavar="MB",
+    help="Memory limit of all sessions together. Default: half of the machine's.",
+)
+@click.option(
+    "--shared-scratch", is_flag=True, default=None, help="Share one scratch space among calls without a workspace."
+)
+@click.option(
+    "--ready-file", type=click.Path(dir_okay=False), help="File to write, as JSON, when the sandbox is ready."
+)
 @_settings_options
 def serve_(token_file: str | None, **given: Any) -> int:
-    """Serve until SIGTERM: NeMo-Skills' /execute, SandboxFusion's /run_code, /batch, /health, /metrics."""
+    """Serve NeMo-Skills' /execute, SandboxFusion's /run_code, /batch, /health and /metrics until SIGTERM."""
     token = Path(token_file).read_text().strip() if token_file else None
     return asyncio.run(serve(_settings({**given, "token": token}), _announce))
 
@@ -115,31 +157,31 @@ def _announce(server: SandboxServer) -> None:
     facts = server.facts()
     between = f", for other nodes on port {facts['listen_port']}" if facts["listen_port"] else ""
     gateway = f", for all members by {facts['gateway']}" if facts["gateway"] else ""
-    click.echo(f"sandbox on {facts['url']}{gateway}{between}: {_level_words(facts['isolation'])}")
+    click.echo(f"sandbox on {facts['url']}{gateway}{between}: {_isolation_text(facts['isolation'])}")
 
 
-def _level_words(isolation: dict[str, Any]) -> str:
+def _isolation_text(isolation: dict[str, Any]) -> str:
     why = f"; not more: {'; '.join(isolation['why_not_more'])}" if isolation["why_not_more"] else ""
     return f"isolation {isolation['level']} ({', '.join(isolation['mechanisms'])}){why}"
 
 
 @sandbox.command("exec")
 @click.argument("file", type=click.File(), required=False)
-@click.option("-c", "code", help="The program itself.")
-@click.option("--language", default="python", show_default=True)
-@click.option("--timeout", type=float, default=60.0, show_default=True, metavar="S")
-@click.option("--stdin", type=click.File("rb"), help="What the program reads (default: nothing).")
-@click.option("--url", help="A sandbox that runs; else one is made for this program alone.")
+@click.option("-c", "code", help="Text of the program.")
+@click.option("--language", default="python", show_default=True, help="Language of the program.")
+@click.option("--timeout", type=float, default=60.0, show_default=True, metavar="S", help="Seconds until it is killed.")
+@click.option("--stdin", type=click.File("rb"), help="Standard input of the program. Default: empty.")
+@click.option("--url", help="URL of a running sandbox. Default: start one for this program.")
 @_settings_options
 def exec_(file: Any, code: str | None, url: str | None, stdin: Any, **given: Any) -> int:
-    """Run one program of FILE (or -c) in the sandbox; its output and exit code are passed on."""
+    """Run one program from FILE (or -c) in a sandbox; print its output and exit with its code."""
     if (file is None) == (code is None):
-        raise click.UsageError("either FILE or -c CODE is wanted")
+        raise click.UsageError("give either FILE or -c CODE")
     text, data = code if code is not None else file.read(), stdin.read() if stdin else b""
     language, timeout = given.pop("language"), given.pop("timeout")
     try:
         if url is not None:
-            return _there(url, text, language, timeout, data)
+            return _run_remotely(url, text, language, timeout, data)
         settings = replace(_settings({"preload": (), **given}), workers_min=1, workers_max=1)
         out, err, exit_code = asyncio.run(run_once(settings, text, language, timeout, data))
     except (SandboxError, SandboxRefused, SandboxUnavailable, ValueError) as error:
@@ -149,7 +191,7 @@ def exec_(file: Any, code: str | None, url: str | None, stdin: Any, **given: Any
     return exit_code
 
 
-def _there(url: str, code: str, language: str, timeout: float, stdin: bytes) -> int:
+def _run_remotely(url: str, code: str, language: str, timeout: float, stdin: bytes) -> int:
     with Client(url) as client:
         sent: dict[str, Any] = {"std_input": stdin.decode("utf-8", "replace"), "max_output_characters": 1 << 20}
         result = client.execute(code, language, timeout, **sent)
@@ -159,13 +201,13 @@ def _there(url: str, code: str, language: str, timeout: float, stdin: bytes) -> 
 
 
 @sandbox.command("bench")
-@click.option("--url", help="A sandbox that runs; else one is started.")
-@click.option("--clients", type=click.IntRange(1), default=8, show_default=True)
-@click.option("--requests", type=click.IntRange(10), default=500, show_default=True, help="Of each kind.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--url", help="URL of a running sandbox. Default: start one.")
+@click.option("--clients", type=click.IntRange(1), default=8, show_default=True, help="Number of concurrent clients.")
+@click.option("--requests", type=click.IntRange(10), default=500, show_default=True, help="Requests of each kind.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 @_settings_options
 def bench(url: str | None, clients: int, requests: int, as_json: bool, **given: Any) -> int:
-    """Measure programs, fresh sessions and cells of warm sessions."""
+    """Measure rate and latency of programs, fresh sessions and cells of warm sessions."""
     settings = _settings({**given, "port": 0, "workers_min": clients, "workers_max": max(clients, 2 * usable_cores())})
     try:
         level, measured = asyncio.run(_bench(url, clients, requests, settings))
@@ -176,7 +218,7 @@ def bench(url: str | None, clients: int, requests: int, as_json: bool, **given: 
             json.dumps({"isolation": level, **{kind: one.to_json() for kind, one in measured.items()}}, indent=1)
         )
     else:
-        _print(level, measured)
+        _print_figures(level, measured)
     return 1 if any(one.failures for one in measured.values()) else 0
 
 
@@ -206,8 +248,43 @@ def _level_of(box: Engine | None) -> str:
     return level.profile.level if level is not None else ""
 
 
-def _print(level: str, measured: dict[str, Measured]) -> None:
+def _print_figures(level: str, measured: dict[str, Measured]) -> None:
     table = Table(f"isolation {level}" if level else "", "per second", "p50", "p99", "failures")
     for kind, one in measured.items():
         table.add_row(kind, f"{one.rate:.0f}", f"{one.p50_ms:.1f} ms", f"{one.p99_ms:.1f} ms", str(one.failures))
     _out.print(table)
+
+
+@sandbox.command("load")
+@click.option(
+    "--url", help="URL of an endpoint for clients. Default: that of the current run, or http://127.0.0.1:6000."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the load as JSON.")
+def load_(url: str | None, as_json: bool) -> int:
+    """Show the load of every sandbox behind an endpoint: slots, queue, sessions, the busiest workers."""
+    endpoint = given_or_found(url)[0].rstrip("/")
+    try:
+        with urlopen(f"{endpoint}/cluster/load", timeout=CLUSTER_LOAD_TIMEOUT_S) as answer:
+            nodes: dict[str, dict[str, Any]] = json.load(answer)["nodes"]
+    except (URLError, OSError, ValueError, LookupError, http.client.HTTPException) as error:
+        raise click.ClickException(f"no sandbox answers at {endpoint}: {error}") from None
+    if as_json:
+        click.echo(json.dumps(nodes, indent=1))
+    else:
+        _out.print(_load_table(nodes))
+    return 1 if any("error" in one for one in nodes.values()) else 0
+
+
+def _load_table(nodes: dict[str, dict[str, Any]]) -> Table:
+    table = Table("node", "host", "running", "queued", "sessions", "workers", "busiest workers")
+    for where, one in nodes.items():
+        if "error" in one:
+            table.add_row(where, "", "", "", "", "", f"no answer: {one['error']}")
+            continue
+        busiest = ", ".join(
+            f"{worker['worker']}: {worker['busy_s']:.1f} s, {worker['executions']} runs"
+            for worker in one["busiest"][:BUSIEST_SHOWN]
+        )
+        slots, rest = f"{one['running']}/{one['slots']}", (one["queued"], one["sessions"], one["workers"])
+        table.add_row(where, one["host"], slots, *map(str, rest), busiest)
+    return table

@@ -1,4 +1,4 @@
-"""`muster top`: a live view of a run on the terminal."""
+"""`muster top`: show a live view of a run on the terminal."""
 
 from __future__ import annotations
 
@@ -15,91 +15,89 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from muster.cli.run_argument import resolve_run, run_argument, runs_dir_option
 from muster.rundir import RunPaths
-from muster.runs.index import NoSuchRun, all_runs, find_run
+from muster.runs.index import all_runs
 from muster.runs.stop import is_live
 from muster.views.report import leave_report
-from muster.views.terminal import LOOK_S, Top, View, plain_line
+from muster.views.terminal import VIEW_POLL_S, Top, View, plain_line
 
-LEAVE = "q\x1b\x03\x04"
+QUIT_KEYS = "q\x1b\x03\x04"  # q, Escape, ^C, ^D
 
 
 @click.command()
-@click.argument("run", required=False)
-@click.option("--runs-dir", type=click.Path(path_type=Path), help="Look for runs in this directory only.")
+@run_argument
+@runs_dir_option
 def top(run: str | None, runs_dir: Path | None) -> None:
-    """Watch RUN (default: the newest live one, else the newest): its nodes, what it waits for, the driver's last lines.
+    """Watch RUN (default: the newest live one, else the newest): nodes, pending work, the driver's last lines.
 
-    It ends with the run; q leaves it earlier. Without a terminal it prints a line at every change.
+    It exits when the run ends, or at q. Without a terminal it prints a line at every change.
     """
-    paths = _meant(run, runs_dir)
+    paths = _resolve(run, runs_dir)
     console = Console(highlight=False)
     if console.is_terminal and not console.is_dumb_terminal:
         _watch(Top(paths), console)
     else:
-        _lines(View(paths))
+        _print_lines(View(paths))
     leave_report(paths)
 
 
-def _meant(run: str | None, runs_dir: Path | None) -> RunPaths:
-    try:
-        live = [found for found in all_runs(runs_dir) if is_live(found)] if run is None else []
-        return live[-1] if live else find_run(run, runs_dir)
-    except NoSuchRun as error:
-        raise click.ClickException(str(error)) from error
+def _resolve(run: str | None, runs_dir: Path | None) -> RunPaths:
+    live = [found for found in all_runs(runs_dir) if is_live(found)] if run is None else []
+    return live[-1] if live else resolve_run(run, runs_dir)
 
 
 def _watch(view: Top, console: Console) -> None:
-    """On the terminal's other screen, which it has for such things; what was seen last stays on the ordinary one."""
+    """Show the view on the terminal's alternate screen, and its last state on the normal screen at the end."""
     shown = Live(view, console=console, screen=True, auto_refresh=False, redirect_stdout=False)
-    left = False
-    with contextlib.suppress(KeyboardInterrupt), _keys() as keys, shown as live:
-        while view.look().live and not left:
+    quit_pressed = False
+    with contextlib.suppress(KeyboardInterrupt), _open_keyboard() as keyboard, shown as live:
+        while view.poll().live and not quit_pressed:
             live.refresh()
-            left = keys.pressed(LOOK_S)
-    view.look()
+            quit_pressed = keyboard.wait_for_quit(VIEW_POLL_S)
+    view.poll()
     console.print(view)
 
 
-def _lines(view: View) -> None:
+def _print_lines(view: View) -> None:
     shown, start = None, time.monotonic()
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            run = view.look()
+            run = view.poll()
             line = plain_line(run, view.seen)
             if line != shown:
                 click.echo(f"[{time.monotonic() - start:7.1f} s] {line}")
             shown = line
             if not run.live:
                 return
-            time.sleep(LOOK_S)
+            time.sleep(VIEW_POLL_S)
 
 
-class _Keys:
-    """Key presses, where there is a keyboard."""
+class _Keyboard:
+    """Key presses on stdin, or none where stdin is no terminal."""
 
-    def __init__(self, keyboard: int | None) -> None:
-        self._keyboard = keyboard
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
 
-    def pressed(self, seconds: float) -> bool:
-        """Wait for so long; whether somebody wants to leave."""
-        if self._keyboard is None:
+    def wait_for_quit(self, seconds: float) -> bool:
+        """Wait up to `seconds` for a key; return whether it is one that quits."""
+        if self._descriptor is None:
             time.sleep(seconds)
             return False
-        ready, _, _ = select.select([self._keyboard], [], [], seconds)
-        return bool(ready) and sys.stdin.read(1) in LEAVE
+        ready, _, _ = select.select([self._descriptor], [], [], seconds)
+        return bool(ready) and sys.stdin.read(1) in QUIT_KEYS
 
 
 @contextlib.contextmanager
-def _keys() -> Iterator[_Keys]:
-    """Single keys, without an echo; the terminal is as before afterwards."""
+def _open_keyboard() -> Iterator[_Keyboard]:
+    """Read single keys without echo; restore the terminal afterwards."""
     if not sys.stdin.isatty():
-        yield _Keys(None)
+        yield _Keyboard(None)
         return
-    keyboard = sys.stdin.fileno()
-    before = termios.tcgetattr(keyboard)
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
     try:
-        tty.setcbreak(keyboard)
-        yield _Keys(keyboard)
+        tty.setcbreak(descriptor)
+        yield _Keyboard(descriptor)
     finally:
-        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

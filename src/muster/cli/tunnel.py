@@ -1,4 +1,4 @@
-"""`muster tunnel`: from where the user sits, through the login node, to a port of a run's node."""
+"""`muster tunnel`: forward a local port, through the login node, to a port of a run's node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from muster.cli.attach import node_named
+from muster.cli.node_entry import find_node
+from muster.cli.run_argument import runs_dir_option
 from muster.rundir import RunPaths
 from muster.runs.index import NoSuchRun, find_run
 from muster.runs.lookup import NotRunning, live_run, running_attempt
@@ -23,13 +24,13 @@ DASHBOARD = "dashboard"
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[RUN] [dashboard|PORT|SERVICE]")
-@click.option("--node", metavar="N|HOST", help="The node that PORT is on. Default: the head.")
+@click.option("--node", metavar="N|HOST", help="Node of PORT, by rank or host name. Default: the head.")
 @click.option(
-    "--local-port", type=click.IntRange(1, 65535), metavar="PORT", help="Port on your side. Default: the same."
+    "--local-port", type=click.IntRange(1, 65535), metavar="PORT", help="Local port. Default: the remote port."
 )
-@click.option("--login", metavar="[USER@]HOST", help="The login node as you reach it. Default: this host.")
+@click.option("--login", metavar="[USER@]HOST", help="Login node, as your machine reaches it. Default: this host.")
 @click.option("--print", "only_print", is_flag=True, help="Print the ssh command; the default without a terminal.")
-@click.option("--runs-dir", type=click.Path(path_type=Path), help="Look for runs in this directory only.")
+@runs_dir_option
 def tunnel(
     words: tuple[str, ...],
     node: str | None,
@@ -40,15 +41,15 @@ def tunnel(
 ) -> int:
     """Open, or print, an ssh tunnel to Ray's dashboard, a service or a port of RUN (default: the only live one).
 
-    What is printed is for your own machine and goes through the login node. What is opened ends on this host, where
-    every user of it can connect: prefer --print on a shared login node.
+    A printed command is for your own machine and goes through the login node. An opened tunnel listens on this host,
+    where every user can connect: prefer --print on a shared login node.
     """
-    run, what = _meant(words, runs_dir)
+    run, what = _run_and_target(words, runs_dir)
     try:
         attempt, status = running_attempt(run)
     except NotRunning as error:
         raise click.ClickException(str(error)) from error
-    leader = node_named(node, run, attempt, status).host
+    leader = find_node(node, run, attempt, status).host
     target = _target(what, leader, status)
     if status["backend"] == "local":
         click.echo(f"http://127.0.0.1:{target.port}")
@@ -67,10 +68,10 @@ def tunnel(
         ) from error
 
 
-def _meant(words: tuple[str, ...], runs_dir: Path | None) -> tuple[RunPaths, str]:
-    """One word is a run if there is one of that name or job id, else what to reach."""
+def _run_and_target(words: tuple[str, ...], runs_dir: Path | None) -> tuple[RunPaths, str]:
+    """Return the run and the target; a single word is a run if one has that id or job id, else a target."""
     if len(words) > 2:
-        raise click.UsageError("give at most a run and what to reach")
+        raise click.UsageError("give at most two arguments: RUN, and dashboard, a port or a service")
     try:
         if len(words) == 2:
             return find_run(words[0], runs_dir), words[1]
@@ -92,12 +93,14 @@ def _target(what: str, leader: str, status: dict[str, Any]) -> Tunnel:
         return Tunnel(at.get("host") or leader, int(at["port"]))
     if what.isdigit():
         if not 1 <= int(what) <= 65535:
-            raise click.ClickException(f"{what} is no port: they go from 1 to 65535")
+            raise click.ClickException(f"{what} is not a port: ports range from 1 to 65535")
         return Tunnel(leader, int(what))
     services = cast("dict[str, dict[str, Any]]", status.get("services") or {})
     if what not in services:
         known = f"its services are {', '.join(services)}" if services else "it has no services"
-        raise click.ClickException(f"{what!r} is no service of {status['run']} ({known}): give dashboard, or a port")
+        raise click.ClickException(
+            f"{what!r} is not a service of {status['run']} ({known}): give dashboard, a service or a port"
+        )
     ready = [one for one in services[what]["instances"] if one["state"] == "ready" and one["url"]]
     if not ready:
         raise click.ClickException(f"service {what} of {status['run']} has no endpoint now; see muster status")

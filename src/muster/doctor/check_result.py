@@ -28,12 +28,12 @@ class CheckResult:
     """The nodes that are to blame."""
 
 
-def worst(verdicts: Iterable[CheckResult]) -> State:
-    return max((verdict.state for verdict in verdicts), key=_BY_WEIGHT.index, default="skip")
+def worst(results: Iterable[CheckResult]) -> State:
+    return max((result.state for result in results), key=_BY_WEIGHT.index, default="skip")
 
 
-def best(verdicts: Sequence[CheckResult]) -> CheckResult:
-    return min(verdicts, key=lambda verdict: _BY_WEIGHT.index(verdict.state))
+def best(results: Sequence[CheckResult]) -> CheckResult:
+    return min(results, key=lambda result: _BY_WEIGHT.index(result.state))
 
 
 def by_value(values: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The verdict on each fact about nodes. Pure: facts in, a Verdict out; every limit stands here."""
+"""The result on each fact about nodes. Pure: facts in, a Verdict out; every limit stands here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole examination: which checks apply here, their facts gathered, their verdicts in order."""
+"""The whole examination: which checks apply here, their facts gathered, their results in order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Report:
 
     where: str
     """machine: this one alone; job: nodes of a job of its own; allocation: the nodes of the one we are in."""
-    verdicts: Sequence[CheckResult]
+    results: Sequence[CheckResult]
     slurm: SlurmFacts | None
     nodes: Nodes
     complete: bool = True
@@ -50,16 +50,16 @@ class Report:
     def exit_code(self) -> int:
         if not self.complete:
             return INFRASTRUCTURE_FAILED
-        return 1 if worst(self.verdicts) == "fail" else 0
+        return 1 if worst(self.results) == "fail" else 0
 
     def as_json(self) -> dict[str, Any]:
         return {
             "format": REPORT_FORMAT,
             "muster": __version__,
-            "result": worst(self.verdicts),
+            "result": worst(self.results),
             "complete": self.complete,
             "where": self.where,
-            "checks": [asdict(verdict) for verdict in self.verdicts],
+            "checks": [asdict(result) for result in self.results],
             "slurm": self.slurm.as_json() if self.slurm else None,
             "nodes": dict(self.nodes),
         }
@@ -77,7 +77,7 @@ class Gathered:
 
 
 class Examination:
-    """One examination, with its verdicts as they come."""
+    """One examination, with its results as they come."""
 
     def __init__(self, spec: JobSpec, place: Target, cwd: Path) -> None:
         self.spec, self.place = spec, place
@@ -85,36 +85,36 @@ class Examination:
         self._runs_dir = runs_dir(spec, cwd)
         self._workdir = (cwd / Path(spec.workdir or ".").expanduser()).resolve()
         self._python = None if spec.container_image else choose_python(spec, os.environ, cwd)
-        self._verdicts: list[CheckResult] = []
+        self._results: list[CheckResult] = []
         if not self._workdir.is_dir():
             raise Mistake(f"--workdir {spec.workdir}: no such directory")
 
     def report(self) -> Report:
         slurm = self._examine_slurm()
         complete, nodes = True, {}
-        if self.where == "job" and worst(self._verdicts) == "fail":
-            self._verdicts.append(CheckResult("nodes", "skip", "not asked: such a job cannot start"))
+        if self.where == "job" and worst(self._results) == "fail":
+            self._results.append(CheckResult("nodes", "skip", "not asked: such a job cannot start"))
         else:
             gathered = self._examine_nodes()
             nodes, complete = dict(gathered.nodes), bool(gathered.nodes)
             examined = {host: facts for host, facts in nodes.items() if "system" in facts}
             if examined:
                 self._judge(examined, gathered, slurm)
-        return Report(self.where, self._verdicts, slurm, nodes, complete)
+        return Report(self.where, self._results, slurm, nodes, complete)
 
     def _examine_slurm(self) -> SlurmFacts | None:
         if self.place.kind == "local":
             skipped = [CheckResult(check, "skip", "not used: this machine alone") for check in ("slurm", "partition")]
-            self._verdicts += skipped
+            self._results += skipped
             return None
         slurm = ask_slurm()
-        self._verdicts.append(check_slurm(slurm))
+        self._results.append(check_slurm(slurm))
         if self.where == "allocation":
             name = os.environ.get("SLURM_JOB_PARTITION", "?")
-            self._verdicts.append(CheckResult("partition", "pass", f"{name}: inside job {os.environ['SLURM_JOB_ID']}"))
+            self._results.append(CheckResult("partition", "pass", f"{name}: inside job {os.environ['SLURM_JOB_ID']}"))
         else:
             asked = probe_runner.requests(self.spec, os.environ)
-            self._verdicts.append(check_partition(slurm, asked.get("partition"), self.spec.nodes, self.spec.time))
+            self._results.append(check_partition(slurm, asked.get("partition"), self.spec.nodes, self.spec.time))
         return slurm
 
     def _examine_nodes(self) -> Gathered:
@@ -130,7 +130,7 @@ class Examination:
                 returned = probe_runner.Returned(NOT_STARTED, {}, str(error))
             left = os.listdir(directory) if directory and os.path.isdir(directory) else []
         nodes = {report["host"]: report for report in returned.reports.values()}
-        self._verdicts.append(self._judge_answers(nodes, returned, count))
+        self._results.append(self._judge_answers(nodes, returned, count))
         return Gathered(nodes, left, problem)
 
     def _judge_answers(self, nodes: Nodes, returned: probe_runner.Returned, count: int) -> CheckResult:
@@ -138,11 +138,11 @@ class Examination:
             what = f"the probe could not be run: {returned.said or f'the launcher ended with code {returned.code}'}"
             advice = "see to what the launcher says, or run `muster doctor` inside an allocation (salloc)"
             return CheckResult("nodes", "fail", what, advice)
-        verdict = checks.check_answers(_expected(nodes, count), nodes, returned.said)
-        if verdict.state == "pass" and self.where == "machine":
+        result = checks.check_answers(_expected(nodes, count), nodes, returned.said)
+        if result.state == "pass" and self.where == "machine":
             more = "; --nodes N looks at N nodes" if self.place.kind == "sbatch" else ""
-            return replace(verdict, what=f"this machine alone ({folded(nodes)}){more}")
-        return verdict
+            return replace(result, what=f"this machine alone ({folded(nodes)}){more}")
+        return result
 
     def _order(self, count: int, directory: str | None, canary: str) -> dict[str, Any]:
         """What the probe is to do; see node/probe.py."""
@@ -163,10 +163,10 @@ class Examination:
         path = str(self._runs_dir)
         if gathered.problem:
             advice = "name a directory that can be written with --runs-dir or MUSTER_RUNS_DIR"
-            self._verdicts.append(CheckResult("shared-directory", "fail", f"{path} {gathered.problem}", advice))
+            self._results.append(CheckResult("shared-directory", "fail", f"{path} {gathered.problem}", advice))
         else:
-            self._verdicts.append(checks.check_shared(path, nodes, gathered.left))
-        self._verdicts += [
+            self._results.append(checks.check_shared(path, nodes, gathered.left))
+        self._results += [
             checks.check_visibility(nodes),
             checks.check_small_files(nodes),
             checks.check_clocks(nodes),

@@ -34,9 +34,9 @@ def warnings(prepared: Prepared, env: Mapping[str, str]) -> list[str]:
         return []
     paths = {"runs-directory": os.path.dirname(prepared.run.root), "working-directory": prepared.workdir}
     shared = env.get("MUSTER_LAB_SHARED")  # the lab's own, wherever its nodes are told that it is
-    verdicts = [
+    results = [
         check_reach(check, path, probe_filesystem_type(path))
         for check, path in paths.items()
         if not (shared and PurePath(path).is_relative_to(os.path.realpath(shared)))
     ]
-    return [f"{verdict.what}; {verdict.advice}" for verdict in verdicts if verdict.state == "warn"]
+    return [f"{result.what}; {result.advice}" for result in results if result.state == "warn"]

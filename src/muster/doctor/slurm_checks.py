@@ -1,4 +1,4 @@
-"""The verdict on Slurm and on the partition that a job would go to. Pure."""
+"""The result on Slurm and on the partition that a job would go to. Pure."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def check_partition(slurm: SlurmFacts, names: str | None, nodes: int, time: str 
     wanted = names.split(",") if names else default
     if not wanted:
         return CheckResult("partition", "fail", "there is no default partition", f"name one: -p {_some(by_name)}")
-    verdicts = [_check_one(name, by_name, slurm.node_states, nodes, time) for name in wanted]
-    return best(verdicts)
+    results = [_check_one(name, by_name, slurm.node_states, nodes, time) for name in wanted]
+    return best(results)
 
 
 def _check_one(
@@ -47,11 +47,11 @@ def _check_one(
     nodes: int,
     time: str | None,
 ) -> CheckResult:
-    def verdict(state: str, what: str, advice: str = "") -> CheckResult:
+    def result(state: str, what: str, advice: str = "") -> CheckResult:
         return CheckResult("partition", state, f"{name}: {what}", advice)  # type: ignore[arg-type]
 
     if name not in by_name:
-        return verdict("fail", "there is no such partition", f"choose one: -p {_some(by_name)}")
+        return result("fail", "there is no such partition", f"choose one: -p {_some(by_name)}")
     partition = by_name[name]
     counts = states.get(name, {})
     usable = sum(count for state, count in counts.items() if not _UNUSABLE.search(state))
@@ -59,23 +59,23 @@ def _check_one(
     most, limit = partition.get("MaxNodes", "UNLIMITED"), partition.get("MaxTime", "UNLIMITED")
     least = partition.get("MinNodes", "0")
     if partition.get("State", "UP") != "UP":
-        return verdict("fail", f"its state is {partition['State']}", "choose another partition, or ask its admins")
+        return result("fail", f"its state is {partition['State']}", "choose another partition, or ask its admins")
     if nodes > total:
-        return verdict("fail", f"has {total} nodes, {nodes} are asked for", "ask for fewer with --nodes")
+        return result("fail", f"has {total} nodes, {nodes} are asked for", "ask for fewer with --nodes")
     if most.isdigit() and nodes > int(most):
-        return verdict("fail", f"a job may have {most} nodes, {nodes} are asked for", "ask for fewer with --nodes")
+        return result("fail", f"a job may have {most} nodes, {nodes} are asked for", "ask for fewer with --nodes")
     if least.isdigit() and nodes < int(least):
-        return verdict("fail", f"a job must have {least} nodes, {nodes} are asked for", "ask for more with --nodes")
+        return result("fail", f"a job must have {least} nodes, {nodes} are asked for", "ask for more with --nodes")
     if time is not None and minutes(time) > minutes(limit):
-        return verdict("fail", f"a job may take {limit}, --time is {time}", "ask for less with --time")
+        return result("fail", f"a job may take {limit}, --time is {time}", "ask for less with --time")
     default = partition.get("DefaultTime", "NONE")
     what = f"up, {usable} of {total} nodes usable ({_shown(counts)}), time limit {limit}" + (
         f", {default} without --time" if time is None and default not in ("NONE", limit) else ""
     )
     if nodes > usable:
         advice = "the job would wait until nodes come back: sinfo -R says why they are out"
-        return verdict("warn", f"{what}; {nodes} are asked for", advice)
-    return verdict("pass", what)
+        return result("warn", f"{what}; {nodes} are asked for", advice)
+    return result("pass", what)
 
 
 def minutes(text: str) -> float:

@@ -24,7 +24,7 @@ from muster.views.services import services
 from muster.views.summary import duration
 from muster.views.timeline import AttemptTimeline, Timeline, timeline
 
-LOOK_S = 0.5
+VIEW_POLL_S = 0.5
 BLOCK = 10  # cells between two gaps
 LABEL = 6  # columns for the rank that a row of cells begins with
 MOST_ROWS = 12
@@ -51,19 +51,19 @@ class View:
     """What there is to see, as of now."""
 
     def __init__(self, run: RunPaths, clock: Callable[[], float] = time.time) -> None:
-        self._reader, self._looked = RunReader(run, clock), 0.0
+        self._reader, self._polled_at = RunReader(run, clock), 0.0
         self._metrics = MetricsFile(run)
         self.run, self.seen = self._read()
 
-    def look(self) -> RunRecord:
+    def poll(self) -> RunRecord:
         """Read again, if the last time is a while ago."""
-        if time.monotonic() - self._looked >= LOOK_S:
+        if time.monotonic() - self._polled_at >= VIEW_POLL_S:
             self.run, self.seen = self._read()
         return self.run
 
     def _read(self) -> tuple[RunRecord, Timeline]:
         run = self._reader.read()
-        self._looked = time.monotonic()
+        self._polled_at = time.monotonic()
         self._metrics.refresh(run)
         return run, timeline(run)
 
@@ -72,7 +72,7 @@ class BringUpView(View):
     """A few lines: the nodes, and what is waited for."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        self.look()
+        self.poll()
         attempt = self.seen.attempts[-1]
         yield from cells(attempt, options.max_width, 6, options.ascii_only)
         yield counts(attempt, options.ascii_only)
@@ -85,7 +85,7 @@ class Top(View):
     """The whole screen."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        self.look()
+        self.poll()
         width, height = options.max_width, options.height or console.height
         lines = [*self._lines(width, options.ascii_only)]
         lines += _driver_tail(self.run, height - len(lines) - 1)

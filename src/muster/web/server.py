@@ -23,9 +23,9 @@ class UiServer(ThreadingHTTPServer):
     allow_reuse_address = True
     request_queue_size = MOST_CONNECTIONS
 
-    def __init__(self, port: int, answers: Handlers | None = None) -> None:
+    def __init__(self, port: int, handlers: Handlers | None = None) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
-        self.answers = answers
+        self.handlers = handlers
         self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
 
     @property
@@ -62,9 +62,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(Answer(413, b"Too much."))
             return
         self.rfile.read(int(length))  # nothing that we are told is in a body
-        assert self.server.answers is not None
+        assert self.server.handlers is not None
         headers = {name.title(): value for name, value in self.headers.items()}
-        self._send(self.server.answers.to(Request(self.command, self.path, headers)))
+        self._send(self.server.handlers.to(Request(self.command, self.path, headers)))
 
     do_GET = do_POST = do_PUT = do_DELETE = do_OPTIONS = do_HEAD = do_PATCH = _serve
 

@@ -1,0 +1,43 @@
+"""`muster down`: end a cluster started with `muster up`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from muster.cli.run_argument import run_argument, runs_dir_option
+from muster.errors import BackendError
+from muster.runs.idle import bring_down, is_idle_cluster
+from muster.runs.index import NoSuchRun
+from muster.runs.lookup import NoLiveRun, live_run
+from muster.runs.stop import stop_reason
+from muster.views.report import leave_report
+
+
+@click.command()
+@run_argument
+@runs_dir_option
+def down(run: str | None, runs_dir: Path | None) -> int:
+    """End RUN, a cluster started with `muster up` (default: the only live one), and wait until it is gone.
+
+    Guest sessions (`muster run --in`) get SIGTERM and their grace period first. The cluster's exit code is 0.
+    """
+    try:
+        paths = live_run(run, runs_dir, is_idle_cluster)
+    except NoLiveRun:
+        click.echo("no cluster is up")
+        return 0
+    except NoSuchRun as error:
+        raise click.ClickException(str(error)) from error
+    if not is_idle_cluster(paths):
+        raise click.ClickException(
+            f"{paths.run_id} was not started with `muster up`; end it with: muster stop {paths.run_id}"
+        )
+    try:
+        ended = bring_down(paths, stop_reason())
+    except BackendError as error:
+        raise click.ClickException(str(error)) from error
+    leave_report(paths)
+    click.echo(f"{ended.run}: {ended.state}: {ended.end_reason}")
+    return 0

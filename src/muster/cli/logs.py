@@ -1,0 +1,106 @@
+"""`muster logs`: print the log of a run's driver, of a node, of a gang's rank or of Ray."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from muster.cli.output import print_cancelled_job
+from muster.cli.ray_logs import print_ray_logs
+from muster.cli.run_argument import resolve_run, run_argument, runs_dir_option
+from muster.rundir import AttemptPaths, RunPaths
+from muster.runs.follow import Tail
+from muster.runs.monitor import RunMonitor, finalize_dead
+from muster.runs.stop import is_live
+
+FOLLOW_POLL_S = 0.25
+
+
+@click.command()
+@run_argument
+@click.option("-f", "--follow", is_flag=True, help="Print new output until the run has ended.")
+@click.option("--node", "node_name", metavar="N", help="Print the log of this node's rank; with --ray, a host too.")
+@click.option("--driver", is_flag=True, help="Print the driver's output (the default).")
+@click.option(
+    "--rank", type=click.IntRange(min=0), metavar="R", help="Print the output of this rank of a gang (newest cycle)."
+)
+@click.option("--cycle", type=click.IntRange(min=0), metavar="C", help="With --rank: choose the cycle.")
+@click.option("--ray", is_flag=True, help="List the files in the nodes' archives of Ray's logs; see --file.")
+@click.option("--file", "pattern", metavar="NAME", help="With --ray: print the files that match, such as worker-*.")
+@runs_dir_option
+def logs(
+    run: str | None,
+    follow: bool,
+    node_name: str | None,
+    driver: bool,
+    rank: int | None,
+    cycle: int | None,
+    ray: bool,
+    pattern: str | None,
+    runs_dir: Path | None,
+) -> None:
+    """Print the log of RUN's driver, of a node, of a gang's rank or of Ray (default: the newest run's driver)."""
+    if driver and (node_name is not None or ray):
+        raise click.UsageError("--driver excludes --node and --ray")
+    if rank is not None and (driver or ray or node_name is not None):
+        raise click.UsageError("--rank excludes --driver, --node and --ray")
+    if cycle is not None and rank is None:
+        raise click.UsageError("--cycle chooses among the logs of a rank: give --rank, too")
+    if ray and follow:
+        raise click.UsageError("--ray excludes --follow: Ray's logs are archived when the run ends")
+    if pattern is not None and not ray:
+        raise click.UsageError("--file names a file in Ray's logs: give --ray, too")
+    if ray:
+        return print_ray_logs(resolve_run(run, runs_dir), node_name, pattern)
+    if node_name is not None and not node_name.isdigit():
+        raise click.UsageError(f"--node {node_name}: give the node's rank, a whole number, 0 or more")
+    node = None if node_name is None else int(node_name)
+    paths = resolve_run(run, runs_dir)
+    found = _print_log(paths, follow, lambda attempt: _log_path(attempt, node, rank, cycle))
+    if not found and node is not None:
+        raise click.ClickException(f"{paths.run_id} has no log of a node with rank {node}")
+    if not found and rank is not None:
+        which = f" in cycle {cycle}" if cycle is not None else ""
+        raise click.ClickException(
+            f"{paths.run_id} has no log of rank {rank}{which}; only runs with --procs-per-node have logs per rank"
+        )
+
+
+def _log_path(attempt: AttemptPaths, node: int | None, rank: int | None, cycle: int | None) -> str:
+    if rank is not None and cycle is None:
+        return (attempt.rank_logs(rank) or [attempt.rank_log(rank, 0)])[-1]
+    if rank is not None and cycle is not None:
+        return attempt.rank_log(rank, cycle)
+    return attempt.driver_log if node is None else attempt.node_log(node)
+
+
+def _print_log(paths: RunPaths, follow: bool, log_path: Callable[[AttemptPaths], str]) -> bool:
+    """Print the log, with `follow` as it grows and over later cycles and attempts; return whether one exists."""
+    tail: Tail | None = None
+    monitor = RunMonitor(paths)
+    while True:
+        attempt = paths.newest_attempt()
+        ended = not follow or (not is_live(paths) and not (attempt and monitor.will_continue(attempt)))
+        ended = ended or monitor.poll_dead(attempt) is not None
+        if attempt is not None:
+            path = log_path(attempt)
+            if tail is None or tail.path != path:
+                _print_new(tail)
+                tail = Tail(path)
+            _print_new(tail)
+        if ended:
+            if follow:
+                print_cancelled_job(paths, finalize_dead(paths))
+            return tail is not None and os.path.exists(tail.path)
+        time.sleep(FOLLOW_POLL_S)
+
+
+def _print_new(tail: Tail | None) -> None:
+    while tail is not None and (data := tail.read()):
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()

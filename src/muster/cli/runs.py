@@ -1,0 +1,45 @@
+"""`muster runs`: list runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import click
+
+from muster.cli.output import print_cancelled_job, print_table
+from muster.cli.run_argument import runs_dir_option
+from muster.rundir import RunPaths, read_json
+from muster.rundir.redaction import redact_words
+from muster.runs.index import all_runs
+from muster.runs.release import release_all
+from muster.runs.status import read_status
+
+PIPE_WIDTH = 250  # each run stays on one line for programs that search the list
+COMMAND_WIDTH = 60
+
+
+@click.command()
+@runs_dir_option
+def runs(runs_dir: Path | None) -> None:
+    """List runs, oldest first."""
+    listed = all_runs(runs_dir)
+    for released, jobs in release_all(listed):
+        print_cancelled_job(released, jobs)
+    columns = ("run", "state", "nodes", "job", "exit", "began", "command")
+    print_table(columns, map(_row, listed), pipe_width=PIPE_WIDTH)
+
+
+def _row(run: RunPaths) -> list[str]:
+    status, job = read_status(run), read_json(run.job) or {}
+    code = status.get("exit_code")
+    return [
+        run.run_id,
+        status["state"],
+        str(job.get("nodes", "")),
+        status["job_id"] or "-",
+        "-" if code is None else str(code),
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(os.stat(run.job).st_mtime)),
+        " ".join(redact_words(job.get("command", [])))[:COMMAND_WIDTH],
+    ]

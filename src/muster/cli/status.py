@@ -1,0 +1,104 @@
+"""`muster status`: print the state of a run from its run directory."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from muster.cli.output import print_cancelled_job
+from muster.cli.run_argument import resolve_run, run_argument, runs_dir_option
+from muster.runs.monitor import RunMonitor, finalize_dead, record_silent_end
+from muster.runs.next_attempt import next_attempt_message
+from muster.runs.status import ENDED_STATES, read_status
+from muster.runs.stop import is_live
+from muster.views.hosts import folded
+from muster.views.report import leave_report
+from muster.views.sanitize import printable
+
+WATCH_POLL_S = 0.5
+
+
+@click.command()
+@run_argument
+@click.option("--json", "as_json", is_flag=True, help="Print the status as one JSON object.")
+@click.option("--watch", is_flag=True, help="Print the status at every change until the run has ended.")
+@runs_dir_option
+def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -> None:
+    """Show the state of RUN (a run id or job id; default: the newest run), or how it ended."""
+    paths, shown = resolve_run(run, runs_dir), None
+    print_cancelled_job(paths, finalize_dead(paths))
+    monitor = RunMonitor(paths)
+    while True:
+        current = read_status(paths)
+        text = json.dumps(current) if as_json else "\n".join(_status_lines(current))
+        if text != shown:
+            click.echo(text)
+        shown = text
+        attempt = paths.newest_attempt()
+        if current["state"] in ENDED_STATES and not (watch and attempt and monitor.will_continue(attempt)):
+            leave_report(paths)
+            return
+        if not watch:
+            return
+        time.sleep(WATCH_POLL_S)
+        if reason := monitor.poll_dead(paths.newest_attempt()):
+            if not is_live(paths):
+                return
+            record_silent_end(paths, reason)
+
+
+def _status_lines(status: dict[str, Any]) -> list[str]:
+    job = f", Slurm job {status['job_id']}" if status["job_id"] else ""
+    lines = [f"{status['run']}: {status['state']} ({status['backend']}{job})"]
+    lines += [f"  {status['waiting']}"] if status.get("waiting") else []
+    by_state: dict[str, list[str]] = {}
+    for node in status["nodes"]:
+        by_state.setdefault(node["state"], []).append(node["host"])
+    lines += [f"  nodes {state}: {len(hosts)} ({folded(hosts)})" for state, hosts in by_state.items()]
+    for role in ("spare", "excluded"):
+        if hosts := [node["host"] for node in status["nodes"] if node.get("role") == role]:
+            lines.append(f"  {role}: {len(hosts)} ({folded(hosts)})")
+    for node in status["nodes"]:
+        if not node.get("healthy", True):
+            lines.append(f"  unhealthy: {node['host']}: {node['ailment']}")
+    lines += [f"  cycle {cycle['cycle']} ended: {cycle['reason']}" for cycle in (status.get("cycles") or [])[:-1]]
+    driver = status["driver"]
+    lines.append(f"  driver {driver['state']}{_exit_code(driver)}")
+    lines += _ray_lines(status.get("ray"), len(status["nodes"]))
+    lines += [f"  guest {guest['id']} {guest['state']}{_exit_code(guest)}" for guest in status["guests"]]
+    lines.append(f"  {_timing_line(status['timings'])}")
+    if status["end_reason"]:
+        lines.append(f"  ended: {status['end_reason']}")
+    if next_attempt := next_attempt_message(sequel := status["sequel"] or {}):
+        reason = f" ({sequel['end_reason']})" if sequel.get("end_reason") else ""
+        lines.append(f"  attempt {status['attempt']} ended{reason}: {next_attempt}")
+    if error := status["error"]:
+        lines.append(f"  error: {error['host'] or 'the step'} in phase {error['phase']}: {error['reason']}")
+        lines += [f"    | {line}" for line in error["log_tail"]]
+    lines.append(f"  directory {status['run_dir']}" if "run_dir" in status else "")
+    return [printable(line) for line in lines if line]
+
+
+def _exit_code(program: dict[str, Any]) -> str:
+    return f", exit code {program['exit_code']}" if program["exit_code"] is not None else ""
+
+
+def _ray_lines(ray: dict[str, Any] | None, nodes: int) -> list[str]:
+    if ray is None:
+        return []
+    dashboard = ray["dashboard"]
+    where = f", dashboard on {dashboard['host']}:{dashboard['port']}" if dashboard else ""
+    lines = [f"  ray at {ray['address']}{where}"]
+    if nodes > 1:
+        lines += [f"    {name.removeprefix('RAY_')} = {value}" for name, value in sorted(ray["tuning"].items())]
+    return lines
+
+
+def _timing_line(timings: dict[str, float | None]) -> str:
+    start = timings["job_start"]
+    known = [f"{name} {when - start:.1f} s" for name, when in timings.items() if start and when and name != "job_start"]
+    return "since job start: " + ", ".join(known) if known else "not started"
