@@ -22,7 +22,7 @@ from muster.runs.stop import stop_run
 from muster.spec import JobSpec, SpecError
 from muster.spec import load_job as read_job
 from muster.views.metrics_file import MetricsFile
-from muster.views.report import leave_report
+from muster.views.report import ensure_report
 
 __all__ = [
     "BackendError",
@@ -125,7 +125,7 @@ async def observed(run: RunPaths, observe: Observer) -> RunResult:
     try:
         async for item in follow(run):
             if isinstance(item, RunResult):
-                await asyncio.get_running_loop().run_in_executor(None, leave_report, run)
+                await asyncio.get_running_loop().run_in_executor(None, ensure_report, run)
                 return item
             observe(item)
     finally:

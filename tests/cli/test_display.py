@@ -16,7 +16,7 @@ def test_a_service_that_is_started_again_is_told_of_and_nothing_hostile_with_it(
     told = {"event": "service", "service": "judge", "rank": 1, "host": "n1\x1b[2J", "reason": "exited with 3"}
     Display(2, ray=False).show(RunEvent({**told, "state": state}))
     said = capsys.readouterr().err
-    assert ("service judge on n1\ufffd[2J exited with 3; it is started again" in said) == (state == "restarting")
+    assert ("service judge on n1\ufffd[2J exited with 3; restarting it" in said) == (state == "restarting")
     assert (said == "") == (state != "restarting") and "\x1b" not in said
 
 

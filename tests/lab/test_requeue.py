@@ -14,7 +14,7 @@ from tests.views.test_timeline import adds_up, phases
 
 from muster.rundir import RunPaths, read_json
 from muster.views.record import RunReader
-from muster.views.timeline import Timeline, timeline
+from muster.views.timeline import Timeline, build_timeline
 
 LAB = {
     "nodes": 3,
@@ -50,7 +50,7 @@ def next_attempt(slurm: SlurmCommand, attempt: int = 0) -> Any:
 
 def seen(slurm: SlurmCommand) -> Timeline:
     """The timeline of the only run, which adds up over all of its attempts."""
-    found = timeline(RunReader(RunPaths(str(slurm.run_dir()))).read())
+    found = build_timeline(RunReader(RunPaths(str(slurm.run_dir()))).read())
     adds_up(found)
     return found
 

@@ -9,7 +9,7 @@ from tests.views.test_timeline import adds_up, phases
 from muster.rundir import RunPaths
 from muster.views.phases import Phase
 from muster.views.record import RunReader
-from muster.views.timeline import timeline
+from muster.views.timeline import build_timeline
 
 
 def test_the_queue_is_a_phase_and_the_phases_add_up(slurm: SlurmCommand) -> None:
@@ -20,14 +20,14 @@ def test_the_queue_is_a_phase_and_the_phases_add_up(slurm: SlurmCommand) -> None
     waiting = wait_for("the second run", lambda: [run for run in slurm.run_dirs() if run != slow])[0]
     reader = RunReader(RunPaths(str(waiting)))
     wait_for("its submission", (waiting / "submission.json").exists)
-    seen = timeline(reader.read())
+    seen = build_timeline(reader.read())
     adds_up(seen)
     assert {node.phase for node in seen.attempts[0].nodes} == {Phase.PENDING}
     (slurm.cwd / "go").touch()
     for process in (first, second):
         _, err = process.communicate(timeout=100)
         assert process.returncode == 0, err
-    seen = timeline(reader.read())
+    seen = build_timeline(reader.read())
     adds_up(seen)
     (attempt,) = seen.attempts
     assert [node.host for node in attempt.nodes] == ["n1", "n2", "n3", "n4"]

@@ -13,7 +13,7 @@ from tests.views.test_timeline import adds_up, phases
 from muster.rundir import RunPaths
 from muster.views.phases import Phase
 from muster.views.record import RunReader
-from muster.views.timeline import Timeline, timeline
+from muster.views.timeline import Timeline, build_timeline
 
 RESTARTS = "if [ $MUSTER_CYCLE = 0 ]; then echo cycle 0; sleep 1000; fi; echo again"
 
@@ -22,7 +22,7 @@ def seen(muster: MusterCommand) -> Timeline:
     """The timeline of the only run; it adds up, and to what the status says."""
     run = RunPaths(str(muster.run_dir()))
     record = RunReader(run).read()
-    found = timeline(record)
+    found = build_timeline(record)
     adds_up(found)
     timings, submission = record.status["timings"], json.loads((muster.run_dir() / "submission.json").read_text())
     assert found.start == min(submission["asked"], timings["job_start"])
@@ -115,17 +115,17 @@ def test_a_live_run_is_seen_up_to_now(muster: MusterCommand) -> None:
     reader = RunReader(run)
 
     def working() -> Timeline | None:
-        found = timeline(reader.read())
+        found = build_timeline(reader.read())
         adds_up(found)
         return found if all(phases(node)[-1] == "driver" for node in found.attempts[0].nodes) else None
 
     first = wait_for("the driver's phase", working)
     metrics = muster.run_dir() / "metrics.prom"  # by `muster run`, which follows it
     wait_for("its metrics", lambda: metrics.exists() and "muster_run_state" in metrics.read_text())
-    assert timeline(reader.read()).wall > first.wall
+    assert build_timeline(reader.read()).wall > first.wall
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=180)
-    assert phases(timeline(reader.read()).attempts[0].nodes[0])[-1] == "gone"
+    assert phases(build_timeline(reader.read()).attempts[0].nodes[0])[-1] == "gone"
 
 
 def test_a_run_that_is_followed_leaves_its_report_and_its_metrics(muster: MusterCommand) -> None:

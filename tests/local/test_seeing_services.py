@@ -49,7 +49,7 @@ def test_the_phases_of_a_run_with_services_add_up_and_its_path_goes_through_the_
     assert phases(attempt.nodes[0]).count("services") == 1 and "joined" in phases(attempt.nodes[0])
     assert attempt.nodes[1].seconds(Phase.SERVICES) > 3.0
     (step,) = [step for step in attempt.cycles[0].path if step.phase is Phase.SERVICES]
-    assert (step.rank, step.what) == (1, "judge is awaited on node-1") and step.seconds > 3.0
+    assert (step.rank, step.what) == (1, "waiting for judge on node-1") and step.seconds > 3.0
     (service,) = services(RunReader(RunPaths(str(muster.run_dir()))).read())
     assert (service.name, service.ready, service.wanted) == ("judge", 2, 2)
     assert all(instance.url.startswith("http://") for instance in service.instances)
@@ -60,7 +60,7 @@ def test_a_service_that_was_never_ready_is_told_with_the_end_of_its_log(muster: 
     done = muster.local("-f", job(muster, judge=judge(stuck, "3s")), *KNOW_WHERE, "--", "true", nodes=2)
     assert done.returncode == 125
     (attempt,) = seen(muster).attempts
-    assert attempt.cycles[0].path[-1].what == "judge is awaited on node-1"
+    assert attempt.cycles[0].path[-1].what == "waiting for judge on node-1"
     text = muster("report", "--text").stdout
     assert "judge" in text and "failed on node-1" in text and "    | no licence" in text
     assert "no licence" in (muster.run_dir() / "report.html").read_text()
@@ -86,5 +86,5 @@ def test_what_a_sandbox_does_is_seen_while_it_does_it(muster: MusterCommand) -> 
     _, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     assert [step.what for step in seen(muster).attempts[0].cycles[0].path if step.phase is Phase.SERVICES] == [
-        "sandbox is awaited on node-0"
+        "waiting for sandbox on node-0"
     ]

@@ -79,7 +79,7 @@ def test_run_shows_the_nodes_until_the_driver_speaks_and_then_nothing_but_lines(
         args = muster.local_args("--setup", setup, "--", "bash", "-c", "printf 'one\\rtwo\\n'; echo three", nodes=3)
         process = muster.start(*args, stdin=screen.them, stdout=screen.them, stderr=screen.them)
         screen.wait_for("launching 2")
-        screen.wait_for("nodes are awaited: node-[1-2]")
+        screen.wait_for("waiting for nodes: node-[1-2]")
         (muster.cwd / "go").touch()
         assert ended(process, screen) == 0
         _, driver, after = screen.seen.partition(b"one\rtwo\r\nthree\r\n")
@@ -87,7 +87,9 @@ def test_run_shows_the_nodes_until_the_driver_speaks_and_then_nothing_but_lines(
         assert b"\x1b[" not in after.replace(b"\x1b[0m", b""), after  # no cursor moved, nothing erased
         lines = screen.screen.lines()
         assert "two" in lines and "three" in lines and "succeeded" in "".join(lines)
-        assert not [line for line in lines if "launching" in line or "awaited" in line]  # nothing of the view is left
+        assert not [
+            line for line in lines if "launching" in line or "waiting for nodes" in line
+        ]  # nothing of the view is left
 
 
 def test_a_film_of_a_run_is_made_for_the_documentation(muster: MusterCommand, images: Path) -> None:

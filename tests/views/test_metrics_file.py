@@ -14,7 +14,7 @@ from muster.rundir import write_json
 from muster.views import metrics_file
 from muster.views.metrics_file import REFRESH_S, MetricsFile
 from muster.views.record import RunReader, RunRecord
-from muster.views.report import leave_report
+from muster.views.report import ensure_report
 from muster.views.terminal import Top
 
 
@@ -57,7 +57,7 @@ def test_the_live_view_is_a_follower(run: SyntheticRun) -> None:
 def test_of_a_run_that_is_over_the_last_ones_stay(run: SyntheticRun) -> None:
     seen = RunReader(run.paths).read()
     run.ends()
-    assert leave_report(run.paths)
+    assert ensure_report(run.paths)
     aged(run)
     assert not MetricsFile(run.paths).refresh(seen)
     assert state(run) == "succeeded"
@@ -66,7 +66,7 @@ def test_of_a_run_that_is_over_the_last_ones_stay(run: SyntheticRun) -> None:
 def test_an_end_while_they_are_written_is_noticed(run: SyntheticRun, monkeypatch: pytest.MonkeyPatch) -> None:
     def ends_meanwhile(seen: RunRecord) -> str:
         run.ends(3)
-        assert leave_report(run.paths) and state(run) == "failed"
+        assert ensure_report(run.paths) and state(run) == "failed"
         return made(seen)
 
     made = metrics_file.metrics

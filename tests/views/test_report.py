@@ -19,7 +19,7 @@ from muster.views.compare import bring_up, compare
 from muster.views.metrics import metrics
 from muster.views.model import page_model
 from muster.views.record import RunReader
-from muster.views.report import ASSETS, leave_report, report, text_of
+from muster.views.report import ASSETS, ensure_report, report, text_of
 from muster.views.summary import summary
 
 
@@ -119,12 +119,12 @@ def test_a_report_is_left_once_beside_a_run_that_is_over_and_as_old_as_its_end(t
     run = SyntheticRun(tmp_path / "r", nodes=2)
     run.brings_up()
     run.write("running")
-    assert leave_report(run.paths) is None
+    assert ensure_report(run.paths) is None
     run.ends()
-    assert leave_report(run.paths) == run.paths.report
+    assert ensure_report(run.paths) == run.paths.report
     assert os.stat(run.paths.report).st_mtime == os.stat(run.attempt.outcome).st_mtime
     first = os.stat(run.paths.report).st_ino
-    assert leave_report(run.paths) == run.paths.report and os.stat(run.paths.report).st_ino == first
+    assert ensure_report(run.paths) == run.paths.report and os.stat(run.paths.report).st_ino == first
     assert 'muster_run_exit_code{run="r"} 0' in Path(run.paths.metrics).read_text()
 
 
@@ -142,8 +142,8 @@ def test_whatever_is_missing_or_of_another_kind_a_report_is_written(tmp_path: Pa
 def test_a_report_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
     run = large_run(tmp_path / "r", nodes=8)
     os.mkdir(run.paths.report)
-    assert leave_report(run.paths) is None or os.path.isdir(run.paths.report)
-    assert leave_report(RunPaths(str(tmp_path / "nothing"))) is None
+    assert ensure_report(run.paths) is None or os.path.isdir(run.paths.report)
+    assert ensure_report(RunPaths(str(tmp_path / "nothing"))) is None
 
 
 def test_two_bring_ups_are_compared_figure_by_figure(tmp_path: Path) -> None:

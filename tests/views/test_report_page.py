@@ -36,8 +36,8 @@ def test_a_report_shows_its_parts_without_an_error_or_a_request(page: Page, tmp_
         "Timeline",
         "Critical path to the driver",
         "Slowest nodes",
-        "Resources asked for",
-        "sandbox is awaited on gpu0000",
+        "Requested resources",
+        "waiting for sandbox on gpu0000",
         "4 of 4 ready, restarts: 1",
         "http://gpu0001:7001",
     ):
@@ -120,4 +120,4 @@ def test_where_scripts_do_not_run_the_summary_is_read(page: Page, tmp_path: Path
     page.go(written(small_run(tmp_path / "r")))
     snapshot = page.ask("Accessibility.getFullAXTree")["nodes"]
     texts = " ".join(str(node.get("name", {}).get("value", "")) for node in snapshot)
-    assert "sandbox is awaited on gpu0000" in texts
+    assert "waiting for sandbox on gpu0000" in texts

@@ -21,7 +21,7 @@ from muster.views.service_lines import instance_lines
 from muster.views.services import services
 from muster.views.summary import summary
 from muster.views.terminal import BringUpView, Top, plain_line
-from muster.views.timeline import timeline
+from muster.views.timeline import build_timeline
 
 
 def waiting(root: Path, nodes: int = 3) -> SyntheticRun:
@@ -68,9 +68,9 @@ def test_the_critical_path_goes_through_the_service_that_was_ready_last(tmp_path
     run.ends()
     (cycle,) = seen_of(run.paths).attempts[0].cycles
     assert [(step.phase.value, step.rank, step.what) for step in cycle.path[-3:]] == [
-        ("launching", 2, "gpu0002 comes up"),
-        ("services", 2, "sandbox is awaited on gpu0002"),
-        ("joined", None, "the driver is started"),
+        ("launching", 2, "gpu0002 starts"),
+        ("services", 2, "waiting for sandbox on gpu0002"),
+        ("joined", None, "the driver starts"),
     ]
     assert cycle.path[-2].start == START + 34.0  # with its arrival: it did not wait for Ray
     assert bring_up(read(run)).figures["services"] == pytest.approx(cycle.path[-2].seconds)
@@ -79,11 +79,11 @@ def test_the_critical_path_goes_through_the_service_that_was_ready_last(tmp_path
 def test_what_is_waited_for_names_the_service_and_its_nodes(tmp_path: Path) -> None:
     run = waiting(tmp_path / "r", nodes=5)
     record = read(run)
-    waits = waits_for(record, timeline(record))
-    assert waits is not None and waits[0] == "sandbox is awaited on gpu[0001-0004]"
+    waits = waits_for(record, build_timeline(record))
+    assert waits is not None and waits[0] == "waiting for sandbox on gpu[0001-0004]"
     for view in (Top(run.paths, lambda: START + 100.0), BringUpView(run.paths, lambda: START + 100.0)):
         text = "\n".join(drawn(view))
-        assert "sandbox is awaited on gpu[0001-0004], for" in text and "service sandbox: 1 of 5 ready" in text
+        assert "waiting for sandbox on gpu[0001-0004], for" in text and "service sandbox: 1 of 5 ready" in text
 
 
 def test_a_service_beside_the_driver_holds_nobody(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_service_that_was_ready_and_ended_well_holds_nobody(tmp_path: Path) ->
     run.write("starting")
     (attempt,) = seen_of(run.paths, START + 100.0).attempts
     assert [phases(node)[-1] for node in attempt.nodes] == ["joined", "joined", "services"]
-    assert attempt.cycles[0].path[-1].what == "sandbox is awaited on gpu0002"
+    assert attempt.cycles[0].path[-1].what == "waiting for sandbox on gpu0002"
 
 
 def test_a_failed_service_ends_the_path_and_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_failed_service_ends_the_path_and_is_told_with_the_end_of_its_log(tmp_
     run.ends(code=125, after=0.0)
     record = read(run)
     (cycle,) = seen_of(run.paths).attempts[0].cycles
-    assert cycle.path[-1].what == "sandbox is awaited on gpu0002" and cycle.path[-1].seconds > 290.0
+    assert cycle.path[-1].what == "waiting for sandbox on gpu0002" and cycle.path[-1].seconds > 290.0
     lines = summary(record)
     assert any(line.startswith("failure after") and "not ready on gpu0002" in line for line in lines)
     assert "    | bind: in use" in lines
@@ -179,7 +179,7 @@ def test_the_load_of_sandboxes_is_summed_and_the_busiest_node_named(tmp_path: Pa
     ascii_only = drawn(Top(run.paths, lambda: run.now + 1.0), encoding="ascii")
     assert "    .1#1" in ascii_only
     record = read(run, run.now + 1.0)
-    assert plain_line(record, timeline(record)) == "running: 4 driver: sandbox 4/4: the driver runs"
+    assert plain_line(record, build_timeline(record)) == "running: 4 driver: sandbox 4/4: the driver runs"
 
 
 def test_a_sandbox_whose_endpoint_has_a_problem_is_named_with_it_among_many(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_nothing_hostile_in_services_reaches_a_terminal_or_leaves_its_place(tmp_
         run.service("sandbox", rank, "restarting", reason=text)
     run.write("running")
     record = read(run)
-    shown = "\n".join([*drawn(Top(run.paths), 300, 200), *summary(record), plain_line(record, timeline(record))])
+    shown = "\n".join([*drawn(Top(run.paths), 300, 200), *summary(record), plain_line(record, build_timeline(record))])
     assert [char for char in shown + metrics(record) if not char.isprintable() and char not in "\n\t"] == []
     page = report(record)
     page.encode()
@@ -255,5 +255,5 @@ def test_nothing_hostile_in_services_reaches_a_terminal_or_leaves_its_place(tmp_
 )
 def test_the_gate_is_where_the_scope_says(scope: object, ranks: list[int]) -> None:
     gate = gate_of({"nodes": 4, "services": {"web": {"scope": scope}, "tensorboard": {"scope": "all", "gate": False}}})
-    assert [rank for rank in range(4) if gate.on(rank) == ("web",)] == ranks
-    assert gate.on(None) == ()
+    assert [rank for rank in range(4) if gate.services_on(rank) == ("web",)] == ranks
+    assert gate.services_on(None) == ()

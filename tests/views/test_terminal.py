@@ -12,7 +12,7 @@ from tests.views.synthetic import HOSTILE, START, SyntheticRun, hostile_run, lar
 
 from muster.views.record import RunReader
 from muster.views.terminal import BringUpView, Top, View, plain_line
-from muster.views.timeline import timeline
+from muster.views.timeline import build_timeline
 
 
 def drawn(view: View, width: int = 100, height: int = 40, encoding: str = "utf-8") -> list[str]:
@@ -70,15 +70,15 @@ def test_a_run_that_has_fallen_silent_is_told_to_be(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "r", nodes=2)
     run.brings_up()
     run.write("running")
-    assert "no word from it" not in "\n".join(drawn(Top(run.paths, lambda: run.now + 20.0)))
-    assert "no word from it for 5 min" in "\n".join(drawn(Top(run.paths, lambda: run.now + 300.0)))
+    assert "no update" not in "\n".join(drawn(Top(run.paths, lambda: run.now + 20.0)))
+    assert "no update for 5 min" in "\n".join(drawn(Top(run.paths, lambda: run.now + 300.0)))
 
 
 def test_nothing_hostile_moves_the_cursor(tmp_path: Path) -> None:
     run = hostile_run(tmp_path / "r")
     record = RunReader(run.paths).read()
     shown = "\n".join(
-        [*drawn(Top(run.paths), 200, 100), *drawn(BringUpView(run.paths)), plain_line(record, timeline(record))]
+        [*drawn(Top(run.paths), 200, 100), *drawn(BringUpView(run.paths)), plain_line(record, build_timeline(record))]
     )
     assert HOSTILE[0] in shown
     assert [char for char in shown if not char.isprintable() and char != "\n"] == []

@@ -13,8 +13,8 @@ from tests.views.synthetic import START, SyntheticRun, large_run
 
 from muster.rundir import RunPaths, write_json
 from muster.views.phases import Phase
-from muster.views.record import AttemptRecord, Happening, RunReader, RunRecord
-from muster.views.timeline import NodeLine, Timeline, timeline
+from muster.views.record import AttemptRecord, RecordedEvent, RunReader, RunRecord
+from muster.views.timeline import NodeTimeline, Timeline, build_timeline
 
 
 def adds_up(seen: Timeline) -> None:
@@ -35,12 +35,12 @@ def adds_up(seen: Timeline) -> None:
 
 
 def seen_of(run: RunPaths, now: float = START + 1000.0) -> Timeline:
-    seen = timeline(RunReader(run, lambda: now).read())
+    seen = build_timeline(RunReader(run, lambda: now).read())
     adds_up(seen)
     return seen
 
 
-def phases(node: NodeLine) -> list[str]:
+def phases(node: NodeTimeline) -> list[str]:
     return [span.phase.value for span in node.spans]
 
 
@@ -89,7 +89,7 @@ def test_of_three_cycles_each_has_its_path_and_its_end_in_words(tmp_path: Path) 
     (attempt,) = seen_of(run.paths).attempts
     assert [cycle.number for cycle in attempt.cycles] == [0, 1, 2]
     assert "gpu0017 is gone" in attempt.cycles[0].reason
-    assert attempt.cycles[1].path[0].what == "the driver before is ended"
+    assert attempt.cycles[1].path[0].what == "the previous driver is stopped"
     assert attempt.cycles[2].path[-2].what == "Ray starts on gpu0001"
     assert [(mark.kind, mark.rank) for mark in attempt.marks if mark.kind == "lost"] == [("lost", 17), ("lost", 18)]
     assert phases(attempt.nodes[17])[-1] == "lost" and attempt.nodes[17].role == "excluded"
@@ -146,7 +146,7 @@ def test_torn_and_foreign_lines_are_left_out_and_counted(tmp_path: Path) -> None
     with open(run.attempt.events(), "ab") as file:
         file.write(b'\xff\xfe\0\0\n{"time": 1760000099.0, "ev')
     record = RunReader(run.paths).read()
-    adds_up(timeline(record))
+    adds_up(build_timeline(record))
     assert record.attempts[0].torn == 5
 
 
@@ -244,7 +244,7 @@ STATES = ["expected", "arrived", "starting", "ready", "stopping", "gone", "faile
 STATES += ["running", "restarting", "finishing"]
 JOB = {"nodes": 3, "services": {"web": {"scope": "all"}, "judge": {"scope": 1}, "x": {"gate": False}}}
 HAPPENINGS = st.builds(
-    Happening,
+    RecordedEvent,
     time=st.floats(START, START + 100),
     name=st.sampled_from(NAMES),
     cycle=st.integers(0, 3),
@@ -263,10 +263,10 @@ HAPPENINGS = st.builds(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(HAPPENINGS, max_size=40), st.floats(START - 50, START + 150), st.booleans())
-def test_whatever_the_events_say_the_spans_add_up(events: list[Happening], began: float, over: bool) -> None:
+def test_whatever_the_events_say_the_spans_add_up(events: list[RecordedEvent], began: float, over: bool) -> None:
     ordered = tuple(sorted(events, key=lambda event: event.time))
     ended = max([began, *(event.time for event in events)]) if over else None
     attempt = AttemptRecord(0, ordered, {}, {}, (), began, ended)
     state = {"state": "failed" if over else "running"}
     record = RunRecord("r", "/r", state, JOB, {}, (attempt,), began - 2, began - 1, START + 200)
-    adds_up(timeline(record))
+    adds_up(build_timeline(record))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.views.synthetic import SyntheticRun
 
-from muster.web.logs import MOST_BYTES, MOST_FOUND, LogFile, find_lines, find_log, logs, read_on, read_part
+from muster.web.logs import MAX_FOUND, MAX_PART_BYTES, LogFile, find_lines, find_log, logs, read_on, read_part
 
 
 @pytest.fixture
@@ -87,8 +87,8 @@ def test_of_a_log_of_a_gigabyte_parts_are_read(tmp_path: Path) -> None:
         file.seek(0, os.SEEK_END)
         file.write(b"\nthe last line: Needle\n")
     log = LogFile("driver.log", str(path), path.stat().st_size)
-    assert read_part(log, -MOST_BYTES).data.endswith(b"Needle\n")
-    assert len(read_part(log, 500_000_000).data) <= MOST_BYTES
+    assert read_part(log, -MAX_PART_BYTES).data.endswith(b"Needle\n")
+    assert len(read_part(log, 500_000_000).data) <= MAX_PART_BYTES
     at: int | None = 0
     found = []
     while at is not None:
@@ -110,7 +110,7 @@ def test_many_findings_come_in_parts_none_twice(tmp_path: Path) -> None:
     at: int | None = 0
     while at is not None:
         part = find_lines(log, b"line", at)
-        assert len(part.lines) <= MOST_FOUND
+        assert len(part.lines) <= MAX_FOUND
         lines += [line for _, line in part.lines]
         at = part.next
     assert lines == [b"line %d" % n for n in range(1000)]

@@ -46,7 +46,7 @@ def test_a_live_run_is_seen_from_its_start_to_its_end_without_a_reload(
     page.run("document.querySelector('td a').click()")
     page.wait_for(f"{STATE} === 'gathering' && {GRID}.length === 3")
     page.run("window.sameDocument = true")
-    page.wait_for("document.querySelector('.waits').textContent.includes('nodes are awaited: node-1')")
+    page.wait_for("document.querySelector('.waits').textContent.includes('waiting for nodes: node-1')")
     (muster.cwd / "come").touch()
     page.wait_for(f"{STATE} === 'running' && {GRID}.every(title => title.endsWith(': driver'))")
     page.wait_for("document.querySelector('.log').textContent.includes('the driver speaks')")
@@ -86,7 +86,7 @@ def test_stopping_a_run_asks_first_and_then_does_it(
     page.press("Enter", "\r")
     page.wait_for("document.querySelector('dialog').open")
     page.screenshot(images / "ui-stop.png")
-    assert page.run("document.activeElement.textContent") == "Let it run"
+    assert page.run("document.activeElement.textContent") == "Keep it running"
     page.press("Enter", "\r")
     page.wait_for("!document.querySelector('dialog').open")
     assert not (run / "attempt-0" / "stop.json").exists()
@@ -260,7 +260,7 @@ def test_services_and_their_load_are_seen_as_they_change(page: Page, site: Site,
     run.services["sandbox"][4]["state"] = "starting"
     write("starting")
     enter(page, site, f"/run/{run.paths.run_id}")
-    page.wait_for("document.querySelector('.waits')?.textContent.startsWith('sandbox is awaited on gpu0004')")
+    page.wait_for("document.querySelector('.waits')?.textContent.startsWith('waiting for sandbox on gpu0004')")
     page.wait_for("document.querySelector('#services .ready').textContent === '5 of 6 ready'")
     assert "gpu0004: services" in page.run(GRID)
     page.run("[...document.querySelectorAll('#services button')][2].focus()")

@@ -15,7 +15,7 @@ from tests.running import wait_for
 from tests.views.synthetic import SyntheticRun, hostile_run, large_run
 from tests.web.conftest import Site
 
-from muster.web.server import MOST_CONNECTIONS
+from muster.web.server import MAX_CONNECTIONS
 
 PATHS = [
     "/",
@@ -197,7 +197,7 @@ def test_connections_of_others_that_say_nothing_do_not_keep_us_out(
     site: Site, run: SyntheticRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("muster.web.server._Handler.timeout", 1.0)
-    idle = [socket.create_connection(("127.0.0.1", site.server.port)) for _ in range(MOST_CONNECTIONS + 20)]
+    idle = [socket.create_connection(("127.0.0.1", site.server.port)) for _ in range(MAX_CONNECTIONS + 20)]
     try:
         cookie = site.entered()
         assert [site.ask(path, **cookie)[0] for path in ("/", "/assets/ui.js", "/api/runs")] == [200, 200, 200]
@@ -208,6 +208,6 @@ def test_connections_of_others_that_say_nothing_do_not_keep_us_out(
 
 def test_an_answer_leaves_no_connection_and_no_thread_behind(site: Site, run: SyntheticRun) -> None:
     before, cookie = threading.active_count(), site.entered()
-    for _ in range(2 * MOST_CONNECTIONS):
+    for _ in range(2 * MAX_CONNECTIONS):
         assert site.ask("/assets/page.css", **cookie)[1]["Connection"] == "close"
     wait_for("the threads to end", lambda: threading.active_count() <= before)

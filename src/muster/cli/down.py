@@ -12,7 +12,7 @@ from muster.runs.idle import bring_down, is_idle_cluster
 from muster.runs.index import NoSuchRun
 from muster.runs.lookup import NoLiveRun, live_run
 from muster.runs.stop import stop_reason
-from muster.views.report import leave_report
+from muster.views.report import ensure_report
 
 
 @click.command()
@@ -38,6 +38,6 @@ def down(run: str | None, runs_dir: Path | None) -> int:
         ended = bring_down(paths, stop_reason())
     except BackendError as error:
         raise click.ClickException(str(error)) from error
-    leave_report(paths)
+    ensure_report(paths)
     click.echo(f"{ended.run}: {ended.state}: {ended.end_reason}")
     return 0

@@ -26,7 +26,7 @@ from muster.runs.array import as_completed
 from muster.runs.follow import RunResult
 from muster.runs.stop import request_stop
 from muster.spec import load_job
-from muster.views.report import leave_report
+from muster.views.report import ensure_report
 
 
 @click.command(cls=JobCommand)
@@ -154,7 +154,7 @@ def _run_array(prepared: Prepared, display: Display, detach: bool) -> int:
 async def _wait_for_tasks(handles: list[RunHandle], display: Display) -> int:
     highest = 0
     async for ended in as_completed([RunPaths(handle.run_dir) for handle in handles]):
-        await asyncio.get_running_loop().run_in_executor(None, leave_report, RunPaths(ended.run_dir))
+        await asyncio.get_running_loop().run_in_executor(None, ensure_report, RunPaths(ended.run_dir))
         display.task_ended(ended)
         highest = max(highest, ended.exit_code)
     return highest

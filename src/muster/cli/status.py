@@ -16,7 +16,7 @@ from muster.runs.next_attempt import next_attempt_message
 from muster.runs.status import ENDED_STATES, read_status
 from muster.runs.stop import is_live
 from muster.views.hosts import folded
-from muster.views.report import leave_report
+from muster.views.report import ensure_report
 from muster.views.sanitize import printable
 
 WATCH_POLL_S = 0.5
@@ -40,7 +40,7 @@ def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -
         shown = text
         attempt = paths.newest_attempt()
         if current["state"] in ENDED_STATES and not (watch and attempt and monitor.will_continue(attempt)):
-            leave_report(paths)
+            ensure_report(paths)
             return
         if not watch:
             return

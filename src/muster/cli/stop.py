@@ -12,7 +12,7 @@ from muster.rundir import RunPaths
 from muster.runs.index import NoSuchRun
 from muster.runs.lookup import NoLiveRun, live_run
 from muster.runs.stop import stop_reason, stop_run
-from muster.views.report import leave_report
+from muster.views.report import ensure_report
 
 
 @click.command()
@@ -30,5 +30,5 @@ def stop(run: str | None, runs_dir: Path | None) -> None:
         return
     except (NoSuchRun, BackendError) as error:
         raise click.ClickException(str(error)) from error
-    leave_report(RunPaths(ended.run_dir))
+    ensure_report(RunPaths(ended.run_dir))
     click.echo(f"{ended.run}: {ended.state}: {ended.end_reason}")

@@ -19,7 +19,7 @@ from muster.cli.run_argument import resolve_run, run_argument, runs_dir_option
 from muster.rundir import RunPaths
 from muster.runs.index import all_runs
 from muster.runs.stop import is_live
-from muster.views.report import leave_report
+from muster.views.report import ensure_report
 from muster.views.terminal import VIEW_POLL_S, Top, View, plain_line
 
 QUIT_KEYS = "q\x1b\x03\x04"  # q, Escape, ^C, ^D
@@ -39,7 +39,7 @@ def top(run: str | None, runs_dir: Path | None) -> None:
         _watch(Top(paths), console)
     else:
         _print_lines(View(paths))
-    leave_report(paths)
+    ensure_report(paths)
 
 
 def _resolve(run: str | None, runs_dir: Path | None) -> RunPaths:
@@ -64,7 +64,7 @@ def _print_lines(view: View) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             run = view.poll()
-            line = plain_line(run, view.seen)
+            line = plain_line(run, view.timeline)
             if line != shown:
                 click.echo(f"[{time.monotonic() - start:7.1f} s] {line}")
             shown = line

@@ -1,1 +1,1 @@
-"""Seeing a run: its timeline and what follows from it, from the run directory alone. See docs/seeing.md."""
+"""Views of a run, derived from its run directory only: timeline, report, metrics. See docs/seeing.md."""

@@ -1,20 +1,21 @@
-"""Two bring-ups side by side: where one took longer than the other. Pure."""
+"""Compare the durations of two bring-ups. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from muster.views.diagnosis import node_seconds, slowest
-from muster.views.phases import LOOKS, Phase
-from muster.views.record import RunRecord, words
-from muster.views.timeline import AttemptTimeline, Cycle, timeline
+from muster.views.json_values import as_text
+from muster.views.phases import PHASE_STYLES, Phase
+from muster.views.record import RunRecord
+from muster.views.timeline import AttemptTimeline, Cycle, build_timeline
 
-SHORTEST_S = 0.005
+SHORTEST_SHOWN_S = 0.005
 
 
 @dataclass(frozen=True)
 class Row:
-    """One figure of both runs, in seconds; None where a run has none."""
+    """One figure of both runs, in seconds; None where it does not apply to a run."""
 
     what: str
     first: float | None
@@ -27,7 +28,7 @@ class Row:
 
 @dataclass(frozen=True)
 class BringUpTimes:
-    """The first way to a driver of a run, in figures by name."""
+    """The first bring-up of a run; `figures` are seconds by name."""
 
     run: str
     state: str
@@ -36,9 +37,9 @@ class BringUpTimes:
 
 
 def bring_up(run: RunRecord) -> BringUpTimes:
-    """Of the attempt that first had a driver, its first cycle; of a run without one, the last attempt."""
-    seen = timeline(run)
-    attempt = next((one for one in seen.attempts if _driven(one)), seen.attempts[-1])
+    """Return the times of the first cycle with a driver; without one, of the last attempt's first cycle."""
+    timeline = build_timeline(run)
+    attempt = next((one for one in timeline.attempts if _driven(one)), timeline.attempts[-1])
     cycle = _driven(attempt) or attempt.cycles[0]
     figures: dict[str, float] = {}
     for step in cycle.path:
@@ -50,17 +51,17 @@ def bring_up(run: RunRecord) -> BringUpTimes:
         figures["from request to driver"] = started - attempt.start
         figures["the driver"] = (cycle.driver_end or cycle.end) - started
     slow, usual = slowest(attempt, cycle.number, 1)
-    figures["a node's own part, median"] = usual
-    figures["a node's own part, slowest"] = slow[0].own if slow else 0.0
-    figures["finishing, per node"] = node_seconds(seen).get(Phase.FINISHING, 0.0) / max(1, len(attempt.nodes))
-    return BringUpTimes(run.run_id, words(run.status.get("state")), len(attempt.nodes), figures)
+    figures["start-up of a node, median"] = usual
+    figures["start-up of a node, slowest"] = slow[0].own if slow else 0.0
+    figures["finishing, per node"] = node_seconds(timeline).get(Phase.FINISHING, 0.0) / max(1, len(attempt.nodes))
+    return BringUpTimes(run.run_id, as_text(run.status.get("state")), len(attempt.nodes), figures)
 
 
 def compare(first: BringUpTimes, second: BringUpTimes) -> list[Row]:
-    """All figures that either has, but for those next to nothing, in the order in which they come."""
+    """Return the figures that either run has, in chronological order, without negligible ones."""
     names = [*dict.fromkeys([*_ORDER, *first.figures, *second.figures])]
     rows = [Row(name, first.figures.get(name), second.figures.get(name)) for name in names]
-    return [row for row in rows if max(row.first or 0.0, row.second or 0.0) >= SHORTEST_S]
+    return [row for row in rows if max(row.first or 0.0, row.second or 0.0) >= SHORTEST_SHOWN_S]
 
 
 def _driven(attempt: AttemptTimeline) -> Cycle | None:
@@ -70,7 +71,9 @@ def _driven(attempt: AttemptTimeline) -> Cycle | None:
 def _name(phase: Phase, what: str) -> str:
     if phase is Phase.STARTING:
         return "Ray's head" if what.startswith("Ray's head") else "Ray on the last node"
-    return {Phase.ARRIVED: "waiting for others", Phase.JOINED: "start of the driver"}.get(phase, LOOKS[phase].title)
+    return {Phase.ARRIVED: "waiting for others", Phase.JOINED: "start of the driver"}.get(
+        phase, PHASE_STYLES[phase].title
+    )
 
 
 _ORDER = (

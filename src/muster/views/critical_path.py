@@ -1,6 +1,6 @@
-"""The critical path: the chain of steps that led to the driver, each waited for by the next. Pure.
+"""The critical path: the chain of steps that led to the driver's start, each waited for by the next. Pure.
 
-It is walked backwards, from the driver's start or from what the run still waits for; see docs/seeing.md.
+It is computed backwards, from the driver's start or from the current wait; see docs/seeing.md.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from muster.views.cycle_events import CycleEvents
 from muster.views.hosts import folded
 from muster.views.phases import Phase
 
-TOLD_S = 1.0  # workers are told to start in the moment the head is up, which is told after all of them were
+HEAD_EVENT_DELAY_S = 1.0  # workers start as soon as the head is up, but its event is written after all of theirs
 
 
 @dataclass(frozen=True)
 class PathStep:
-    """From `start` to `end` everything waited for this, on this node where it was one node's."""
+    """A step that the bring-up waited for from `start` to `end`; `rank` is None if it is not one node's step."""
 
     phase: Phase
     rank: int | None
@@ -31,9 +31,9 @@ class PathStep:
 
 
 def critical_path(queue: Sequence[PathStep], cycle: CycleEvents, now: float | None) -> tuple[PathStep, ...]:
-    """The steps to the driver of this cycle, in order; `queue` are those before its start.
+    """Return the steps to the driver of this cycle, in order, after the `queue` steps before its start.
 
-    Without a driver they lead to what is waited for at `now`; with neither there is nothing to tell.
+    Without a driver the path leads to what the run waits for at `now`; without both it is only the queue.
     """
     if cycle.driver_start is None and now is None:
         return tuple(queue)
@@ -48,7 +48,7 @@ def critical_path(queue: Sequence[PathStep], cycle: CycleEvents, now: float | No
 
 
 class _Walk:
-    """Collects steps from the end to the start; a step ends where the one after it begins, so there is no gap."""
+    """Collect steps from the end to the start; a step ends where the next one begins, so there are no gaps."""
 
     def __init__(self, cycle: CycleEvents, end: float) -> None:
         self._cycle, self._at = cycle, end
@@ -61,24 +61,24 @@ class _Walk:
         self._at = start
 
     def to_start(self) -> None:
-        """What the events do not tell the cause of is the coming up of nodes."""
-        self._back_to(self._cycle.start, Phase.LAUNCHING, None, "nodes come up")
+        """Attribute the rest, for which events name no cause, to the start of nodes."""
+        self._back_to(self._cycle.start, Phase.LAUNCHING, None, "nodes start")
 
     def from_driver(self) -> None:
-        """It started because the last node was ready, or the last service that it waits for."""
+        """Begin with the last node or service that was ready before the driver started."""
         cycle = self._cycle
         ready = [(when, rank, "") for rank, when in cycle.ready.items()]
         gated = {(name, rank) for rank, names in cycle.awaits.items() for name in names}
         ready += [(when, rank, name) for (name, rank), when in cycle.served.items() if (name, rank) in gated]
         when, last, service = max((one for one in ready if one[0] <= self._at), default=(cycle.start, None, ""))
-        self._back_to(when, Phase.JOINED, None, "the driver is started")
+        self._back_to(when, Phase.JOINED, None, "the driver starts")
         if last is not None and service:
-            self._from_service(last, f"{service} is awaited on {self._host(last)}")
+            self._from_service(last, f"waiting for {service} on {self._host(last)}")
         elif last is not None:
             self._from_ready(last, f"Ray starts on {self._host(last)}")
 
     def from_waiting(self) -> None:
-        """The run waits: for a node to come back clean, for its Ray, to arrive, for its services; the longest first."""
+        """Begin with the current wait: for a node's cleanup, Ray, arrival or services; the longest wait first."""
         cycle = self._cycle
         unclean = [(when, rank) for rank, when in cycle.stopping.items() if rank not in cycle.arrived]
         unready = [(when, rank) for rank, when in cycle.starting.items() if rank not in cycle.ready]
@@ -88,25 +88,25 @@ class _Walk:
             rank = min(unready)[1]
             self._from_ready(rank, f"Ray starts on {self._host(rank)}{_and_others(len(unready) - 1)}")
         elif cycle.closed is None or not cycle.arrived:
-            self._back_to(cycle.start, Phase.LAUNCHING, None, "nodes are awaited")
+            self._back_to(cycle.start, Phase.LAUNCHING, None, "waiting for nodes")
         elif unserved := self._unserved():
-            self._from_service(unserved[0][1], self._awaited(unserved))
+            self._from_service(unserved[0][1], self._unserved_text(unserved))
         else:
             when, last = max((when, rank) for rank, when in cycle.arrived.items())
-            self._back_to(when, Phase.JOINED, None, "the driver is awaited")
+            self._back_to(when, Phase.JOINED, None, "waiting for the driver")
             self._from_arrival(last)
 
     def _from_ready(self, rank: int, what: str) -> None:
-        """A node is ready when its Ray is up, which began with the last of what it waited for."""
+        """Add the start of a node's Ray, which began with the last of the node's arrival, the membership, the head."""
         cycle = self._cycle
-        told = cycle.starting.get(rank, cycle.ready.get(rank, cycle.start))
+        started = cycle.starting.get(rank, cycle.ready.get(rank, cycle.start))
         causes = {"arrival": cycle.arrived.get(rank), "round": cycle.closed, "head": self._head_for(rank)}
-        known = [(when, cause) for cause, when in causes.items() if when is not None and when <= told]
+        known = [(when, cause) for cause, when in causes.items() if when is not None and when <= started]
         when, cause = max(known, default=(cycle.start, ""))
         if rank in cycle.starting:
             self._back_to(when, Phase.STARTING, rank, what)
         else:
-            self._back_to(when, Phase.ARRIVED, rank, f"{self._host(rank)} is made ready")
+            self._back_to(when, Phase.ARRIVED, rank, f"{self._host(rank)} gets ready")
         if cause == "head" and cycle.head is not None:
             self._from_ready(cycle.head, f"Ray's head starts on {self._host(cycle.head)}")
         elif cause == "round":
@@ -115,21 +115,21 @@ class _Walk:
             self._from_arrival(rank)
 
     def _unserved(self) -> list[tuple[float, int, str]]:
-        """Services that are not ready: since when each is awaited, on which node."""
+        """Return services that are not ready, with the time since when and the node."""
         cycle = self._cycle
         wanted = [(cycle.ranked[rank], rank, name) for rank, names in cycle.awaits.items() for name in names]
         return sorted(one for one in wanted if (one[2], one[1]) not in cycle.served)
 
-    def _awaited(self, unserved: list[tuple[float, int, str]]) -> str:
-        """The one that is awaited longest first, each with all of its nodes."""
+    def _unserved_text(self, unserved: list[tuple[float, int, str]]) -> str:
+        """Return the services with their nodes, the longest awaited first."""
         hosts: dict[str, list[str]] = {}
         for _, rank, name in unserved:
             hosts.setdefault(name, []).append(self._host(rank))
         (first, where), *others = hosts.items()
-        return f"{first} is awaited on {folded(where)}" + "".join(f", {name} on {folded(on)}" for name, on in others)
+        return f"waiting for {first} on {folded(where)}" + "".join(f", {name} on {folded(on)}" for name, on in others)
 
     def _from_service(self, rank: int, what: str) -> None:
-        """A service begins when its node has a rank: with its arrival, or with the round's closing."""
+        """Add the start of a service, which began with its node's rank: at its arrival or the membership's closing."""
         cycle = self._cycle
         begun, closed = cycle.ranked.get(rank, cycle.start), cycle.closed
         self._back_to(begun, Phase.SERVICES, rank, what)
@@ -139,33 +139,35 @@ class _Walk:
             self._from_arrival(rank)
 
     def _head_for(self, rank: int) -> float | None:
-        """When the head was up, for a node that had to wait for it."""
+        """Return when the head was up, for a node that had to wait for it."""
         cycle = self._cycle
-        told, up = cycle.starting.get(rank), None if cycle.head in (None, rank) else cycle.ready.get(cycle.head or 0)
-        return min(up, told) if told is not None and up is not None and up <= told + TOLD_S else None
+        started, up = cycle.starting.get(rank), None if cycle.head in (None, rank) else cycle.ready.get(cycle.head or 0)
+        return (
+            min(up, started) if started is not None and up is not None and up <= started + HEAD_EVENT_DELAY_S else None
+        )
 
     def _from_round(self, closed: float) -> None:
-        """A round closes with the last arrival, or when nobody else has come by last call."""
-        here = [(when, rank) for rank, when in self._cycle.arrived.items() if when <= closed]
-        if here:
-            when, last = max(here)
+        """Add the closing of the membership, at the last arrival or at the end of the last call."""
+        present = [(when, rank) for rank, when in self._cycle.arrived.items() if when <= closed]
+        if present:
+            when, last = max(present)
             self._back_to(when, Phase.ARRIVED, None, "last call for others")
             self._from_arrival(last)
 
     def _from_arrival(self, rank: int) -> None:
-        """A first arrival began with the job; a later one with the end of the cycle before."""
+        """Add a node's arrival, which began with the job or, in later cycles, with the end of the cycle before."""
         cycle = self._cycle
         self._back_to(cycle.arrived.get(rank, self._at), Phase.ARRIVED, rank, f"{self._host(rank)} waits")
         if rank in cycle.stopping:
             self._from_clean(rank)
         else:
-            self._back_to(cycle.start, Phase.LAUNCHING, rank, f"{self._host(rank)} comes up")
+            self._back_to(cycle.start, Phase.LAUNCHING, rank, f"{self._host(rank)} starts")
 
     def _from_clean(self, rank: int, others: int = 0) -> None:
         cycle = self._cycle
-        what = f"{self._host(rank)}{_and_others(others)} is cleared"
+        what = f"cleanup of {self._host(rank)}{_and_others(others)}"
         self._back_to(cycle.stopping[rank], Phase.FINISHING, rank, what)
-        self._back_to(cycle.start, Phase.FINISHING, None, "the driver before is ended")
+        self._back_to(cycle.start, Phase.FINISHING, None, "the previous driver is stopped")
 
     def _host(self, rank: int) -> str:
         return self._cycle.hosts.get(rank) or f"rank-{rank}"

@@ -1,4 +1,4 @@
-"""Many host names in few words."""
+"""Fold lists of host names into a short text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def folded(hosts: Iterable[str]) -> str:
-    """n[1-4] for n1 n2 n3 n4. What is no ordinary name is listed as it is: it might stand for millions."""
+    """Return n[1-4] for n1 n2 n3 n4; list names with other characters, which could expand to millions of names."""
     hosts = list(hosts)
     if all(_PLAIN.fullmatch(host) for host in hosts):
         try:

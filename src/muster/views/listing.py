@@ -1,4 +1,4 @@
-"""A run in one row of a list: from its small files alone, since there may be hundreds."""
+"""One row per run for the list of runs, read from small files only because there may be hundreds of runs."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 from muster.rundir import RunPaths, read_record
 from muster.rundir.redaction import redact_words
 from muster.runs.status import ENDED_STATES, read_status
+from muster.views.json_values import as_dict, as_dicts, as_text, as_time
 from muster.views.phases import Phase
-from muster.views.record import moment, record, records, words
 from muster.views.sanitize import plain
 
 
 def entry(run: RunPaths, now: float) -> dict[str, Any]:
-    """State, size, command and a small bar: how long it was pending, coming up, at work, and ending (in ms)."""
+    """Return state, size, command and a bar: milliseconds pending, starting, running the driver, and finishing."""
     status, job, submission = read_status(run), read_record(run.job), read_record(run.submission)
-    asked = moment(submission.get("asked")) or moment(submission.get("time")) or _written(run.job)
-    timings = record(status.get("timings"))
-    live = words(status.get("state")) not in ENDED_STATES
-    end = now if live else moment(timings.get("ended")) or moment(status.get("updated")) or asked
+    asked = as_time(submission.get("asked")) or as_time(submission.get("time")) or _written(run.job)
+    timings = as_dict(status.get("timings"))
+    live = as_text(status.get("state")) not in ENDED_STATES
+    end = now if live else as_time(timings.get("ended")) or as_time(status.get("updated")) or asked
     bar, at = [], asked
-    for phase, until in [*_ends(status, timings), (Phase.FINISHING, end)]:
+    for phase, until in [*_bar_parts(status, timings), (Phase.FINISHING, end)]:
         until = max(at, end if until is None else until)
         bar.append([phase.value, round(1000 * (until - at))])
         at = until
@@ -29,10 +29,10 @@ def entry(run: RunPaths, now: float) -> dict[str, Any]:
     shown: dict[str, Any] = plain(
         {
             "run": run.run_id,
-            "state": words(status.get("state")),
+            "state": as_text(status.get("state")),
             "live": live,
             "nodes": job.get("nodes") if isinstance(job.get("nodes"), int) else None,
-            "job_id": words(status.get("job_id")),
+            "job_id": as_text(status.get("job_id")),
             "exit_code": status.get("exit_code") if isinstance(status.get("exit_code"), int) else None,
             "asked": asked,
             "took": round(1000 * max(0.0, end - asked)),
@@ -43,13 +43,13 @@ def entry(run: RunPaths, now: float) -> dict[str, Any]:
     return shown
 
 
-def _ends(status: dict[str, Any], timings: dict[str, Any]) -> list[tuple[Phase, float | None]]:
-    """What the small bar is made of, and when each part ended: cycles before the newest one count as lost."""
-    cycles = records(status.get("cycles"))
-    lost = [(Phase.LOST, moment(cycles[-1].get("start")))] if len(cycles) > 1 else []
+def _bar_parts(status: dict[str, Any], timings: dict[str, Any]) -> list[tuple[Phase, float | None]]:
+    """Return the parts of the bar and their ends; cycles before the newest one count as lost."""
+    cycles = as_dicts(status.get("cycles"))
+    lost = [(Phase.LOST, as_time(cycles[-1].get("start")))] if len(cycles) > 1 else []
     names = ((Phase.LAUNCHING, "driver_start"), (Phase.DRIVER, "driver_end"))
-    rest = [(phase, moment(timings.get(name))) for phase, name in names]
-    return [(Phase.PENDING, moment(timings.get("job_start"))), *lost, *rest]
+    rest = [(phase, as_time(timings.get(name))) for phase, name in names]
+    return [(Phase.PENDING, as_time(timings.get("job_start"))), *lost, *rest]
 
 
 def _written(path: str) -> float:

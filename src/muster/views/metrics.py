@@ -1,44 +1,45 @@
-"""A run in Prometheus' text format: for a scrape of `muster ui`, and as a file for the node exporter. Pure."""
+"""Metrics of runs in Prometheus' text format, for scrapes of `muster ui` and for the node exporter's file. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from muster.views.diagnosis import last_phases, node_seconds
+from muster.views.json_values import as_text
 from muster.views.phases import Phase
-from muster.views.record import RunRecord, words
+from muster.views.record import RunRecord
 from muster.views.sanitize import printable
 from muster.views.services import ServiceView, services
-from muster.views.timeline import timeline
+from muster.views.timeline import build_timeline
 
 STATES = ("pending", "gathering", "starting", "running", "restarting", "finishing", "succeeded", "failed", "stopped")
 
 Sample = tuple[dict[str, str], float]
 
 FAMILIES = {
-    "muster_run_state": "1 for the state that the run is in.",
-    "muster_run_wall_seconds": "Seconds since the run was asked for, up to its end.",
-    "muster_run_nodes": "Nodes by the phase that they are in.",
+    "muster_run_state": "1 for the current state of the run, 0 for the others.",
+    "muster_run_wall_seconds": "Seconds from the run's request to its end, or to now.",
+    "muster_run_nodes": "Nodes by current phase.",
     "muster_run_bringup_seconds": "Seconds of the critical path to the newest driver, by phase.",
     "muster_run_driver_start_seconds": "Seconds from the job's start to the newest driver's.",
-    "muster_run_node_seconds": "Seconds of all nodes by phase, from the job's start on.",
-    "muster_run_restarts": "Cycles begun after the first, in this attempt.",
-    "muster_run_attempts": "Attempts begun after the first: requeues, or further jobs of a chain.",
+    "muster_run_node_seconds": "Seconds of all nodes by phase, since the job's start.",
+    "muster_run_restarts": "Cycles after the first, in this attempt.",
+    "muster_run_attempts": "Attempts after the first: requeues, or further jobs of a chain.",
     "muster_run_nodes_lost": "Nodes that failed or were lost, in all attempts.",
-    "muster_run_exit_code": "Exit code of a run that is over.",
-    "muster_run_services_ready": "Instances of a service that are ready.",
-    "muster_run_services_wanted": "Instances of a service that are wanted.",
+    "muster_run_exit_code": "Exit code of an ended run.",
+    "muster_run_services_ready": "Ready instances of a service.",
+    "muster_run_services_wanted": "Requested instances of a service.",
     "muster_run_service_restarts": "Restarts of a service's instances, in this cycle.",
-    "muster_run_sandbox_executions": "Programs and cells that a node's sandbox has run.",
-    "muster_run_sandbox_rate": "Those that it runs per second now.",
-    "muster_run_sandbox_busy": "Slots of it that run something now.",
-    "muster_run_sandbox_slots": "Slots that it has.",
-    "muster_run_sandbox_queued": "What waits for a slot of it now.",
+    "muster_run_sandbox_executions": "Programs and cells executed by a node's sandbox.",
+    "muster_run_sandbox_rate": "Executions of a node's sandbox per second.",
+    "muster_run_sandbox_busy": "Busy slots of a node's sandbox.",
+    "muster_run_sandbox_slots": "Slots of a node's sandbox.",
+    "muster_run_sandbox_queued": "Requests that wait for a slot of a node's sandbox.",
 }
 
 
 def metrics(*runs: RunRecord) -> str:
-    """All families of all runs."""
+    """Return all metric families of the given runs."""
     found: dict[str, list[Sample]] = {name: [] for name in FAMILIES}
     for run in runs:
         for name, labels, value in _samples(run):
@@ -52,10 +53,10 @@ def metrics(*runs: RunRecord) -> str:
 
 
 def _samples(run: RunRecord) -> Iterable[tuple[str, dict[str, str], float]]:
-    seen, state = timeline(run), words(run.status.get("state"))
-    attempt = seen.attempts[-1]
+    timeline, state = build_timeline(run), as_text(run.status.get("state"))
+    attempt = timeline.attempts[-1]
     yield from (("muster_run_state", {"state": one}, float(one == state)) for one in STATES)
-    yield "muster_run_wall_seconds", {}, seen.wall
+    yield "muster_run_wall_seconds", {}, timeline.wall
     for phase, nodes in last_phases(attempt).items():
         yield "muster_run_nodes", {"phase": phase.value}, len(nodes)
     cycle = next((c for c in reversed(attempt.cycles) if c.driver_start is not None), attempt.cycles[-1])
@@ -64,19 +65,19 @@ def _samples(run: RunRecord) -> Iterable[tuple[str, dict[str, str], float]]:
             yield "muster_run_bringup_seconds", {"phase": phase.value}, total
     if cycle.driver_start is not None:
         yield "muster_run_driver_start_seconds", {}, cycle.driver_start - attempt.began
-    for phase, total in node_seconds(seen).items():
+    for phase, total in node_seconds(timeline).items():
         yield "muster_run_node_seconds", {"phase": phase.value}, total
     yield "muster_run_restarts", {}, attempt.cycles[-1].number
     yield "muster_run_attempts", {}, attempt.number
-    yield "muster_run_nodes_lost", {}, sum(mark.kind == "lost" for one in seen.attempts for mark in one.marks)
+    yield "muster_run_nodes_lost", {}, sum(mark.kind == "lost" for one in timeline.attempts for mark in one.marks)
     code = run.status.get("exit_code")
     if isinstance(code, int) and not run.live:
         yield "muster_run_exit_code", {}, code
     for service in services(run):
-        yield from _of_service(service)
+        yield from _service_samples(service)
 
 
-def _of_service(service: ServiceView) -> Iterable[tuple[str, dict[str, str], float]]:
+def _service_samples(service: ServiceView) -> Iterable[tuple[str, dict[str, str], float]]:
     name = {"service": printable(service.name)}
     yield "muster_run_services_ready", name, service.ready
     yield "muster_run_services_wanted", name, service.wanted

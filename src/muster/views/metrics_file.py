@@ -1,4 +1,4 @@
-"""The metrics of a live run as a file beside it: refreshed by whoever follows the run, whole at every moment."""
+"""Write the metrics of a live run to a file in its directory; every process that follows the run refreshes it."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ import time
 from muster.rundir import RunPaths, write_atomic
 from muster.views.metrics import metrics
 from muster.views.record import RunReader, RunRecord
-from muster.views.report import ONE_WRITER, leave_report
+from muster.views.report import PUBLISH_LOCK, ensure_report
 
-REFRESH_S = 10.0  # several may follow one run: together they write no more often than this
+REFRESH_S = 10.0  # minimum interval between writes, also where several processes follow one run
 
 
 class MetricsFile:
-    """`metrics.prom` of one run, for as long as the run is live; after that it is the report's companion."""
+    """`metrics.prom` of a live run; after its end, `ensure_report` writes the file."""
 
     def __init__(self, run: RunPaths) -> None:
-        self._run, self._looked = run, -REFRESH_S
+        self._run, self._checked_at = run, -REFRESH_S
         self._reader: RunReader | None = None
 
-    def refresh(self, seen: RunRecord | None = None) -> bool:
-        """Write it anew if it is old, of what was just `seen` or of what there is; returns whether that was done.
+    def refresh(self, record: RunRecord | None = None) -> bool:
+        """Rewrite the file if it is old, from `record` or from the run directory; return whether it was written.
 
-        Never a reason for anything to fail: the run may be another's, its disk full.
+        It raises nothing: another user's run or a full disk must not fail the caller.
         """
-        if time.monotonic() - self._looked < REFRESH_S:
+        if time.monotonic() - self._checked_at < REFRESH_S:
             return False
-        self._looked = time.monotonic()
-        with contextlib.suppress(Exception), ONE_WRITER:
-            return self._write(seen)
+        self._checked_at = time.monotonic()
+        with contextlib.suppress(Exception), PUBLISH_LOCK:
+            return self._write(record)
         return False
 
-    def _write(self, seen: RunRecord | None) -> bool:
-        if self._is_fresh() or self._is_over():
+    def _write(self, record: RunRecord | None) -> bool:
+        if self._is_fresh() or self._has_ended():
             return False
-        if seen is None:
+        if record is None:
             self._reader = self._reader or RunReader(self._run)
-            seen = self._reader.read()
-        if not seen.live:
+            record = self._reader.read()
+        if not record.live:
             return False
-        write_atomic(self._run.metrics, metrics(seen))
-        if self._is_over():  # meanwhile: another may have written the last ones, which ours have replaced
-            leave_report(self._run, anew=True)
+        write_atomic(self._run.metrics, metrics(record))
+        if self._has_ended():  # this write may have replaced the final metrics of another process
+            ensure_report(self._run, rewrite=True)
         return True
 
     def _is_fresh(self) -> bool:
@@ -52,6 +52,6 @@ class MetricsFile:
         except OSError:
             return False
 
-    def _is_over(self) -> bool:
+    def _has_ended(self) -> bool:
         attempt = self._run.newest_attempt()
         return attempt is not None and os.path.exists(attempt.outcome)

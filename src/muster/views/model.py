@@ -1,6 +1,6 @@
-"""Everything a page shows of a run, as one JSON value: the report has it inside, the web page fetches it. Pure.
+"""The data that a page shows of a run, as one JSON value: the report embeds it, the web page fetches it. Pure.
 
-Times are whole milliseconds since the run was asked for. Texts are printable, and hold no secrets.
+Times are whole milliseconds since the run was requested. Texts are printable and contain no secrets.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from muster.rundir.hosts import host_file_name
 from muster.rundir.redaction import redact_words, scrubbed
 from muster.views import diagnosis
 from muster.views.hosts import folded
-from muster.views.phases import LOOKS, Phase
-from muster.views.record import RunRecord, record, records, whole, words
+from muster.views.json_values import as_dict, as_dicts, as_int, as_text
+from muster.views.phases import PHASE_STYLES, Phase
+from muster.views.record import RunRecord
 from muster.views.sanitize import log_line, plain
 from muster.views.services import ServiceView, services, total
-from muster.views.timeline import AttemptTimeline, NodeLine, Timeline, timeline
+from muster.views.timeline import AttemptTimeline, NodeTimeline, Timeline, build_timeline
 
 INDEX = {phase: number for number, phase in enumerate(Phase)}
-LAST_NOTES = 40
-WORTH_SAYING = (
+SHOWN_EVENTS = 40
+SHOWN_EVENT_NAMES = (
     "note",
     "dashboard",
     "stalled",
@@ -37,33 +38,33 @@ WORTH_SAYING = (
 
 
 def page_model(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda attempt, rank: []) -> dict[str, Any]:
-    """The model of one run at one moment; `tail_of` as in findings.failures."""
-    seen = timeline(run)
+    """Return the page's data of a run; `tail_of` as in `diagnosis.failures`."""
+    timeline = build_timeline(run)
     status, job = run.status, run.job
     model = {
         "run": run.run_id,
         "directory": run.root,
-        "state": words(status.get("state")),
+        "state": as_text(status.get("state")),
         "live": run.live,
-        "reason": words(status.get("end_reason")),
-        "exit_code": whole(status.get("exit_code")),
-        "backend": words(status.get("backend")) or words(run.submission.get("backend")),
-        "job_id": words(status.get("job_id")),
+        "reason": as_text(status.get("end_reason")),
+        "exit_code": as_int(status.get("exit_code")),
+        "backend": as_text(status.get("backend")) or as_text(run.submission.get("backend")),
+        "job_id": as_text(status.get("job_id")),
         "command": redact_words([word for word in job.get("command") or [] if isinstance(word, str)]),
-        "waits": _waits(run, seen),
+        "waits": _waits(run, timeline),
         "silent": diagnosis.silence(run),
         "asked": run.asked,
-        "now": _ms(seen, run.now),
-        "wall": _ms(seen, seen.end),
-        "phases": [{"name": phase.value, **_look(phase)} for phase in Phase],
-        "attempts": [_attempt(seen, attempt) for attempt in seen.attempts],
-        "node_seconds": [[INDEX[phase], round(total, 1)] for phase, total in diagnosis.node_seconds(seen).items()],
-        "failures": [_failure(seen, failure) for failure in diagnosis.failures(run, tail_of)],
+        "now": _ms(timeline, run.now),
+        "wall": _ms(timeline, timeline.end),
+        "phases": [{"name": phase.value, **_style(phase)} for phase in Phase],
+        "attempts": [_attempt(timeline, attempt) for attempt in timeline.attempts],
+        "node_seconds": [[INDEX[phase], round(total, 1)] for phase, total in diagnosis.node_seconds(timeline).items()],
+        "failures": [_failure(timeline, failure) for failure in diagnosis.failures(run, tail_of)],
         "resources": [vars(share) for share in diagnosis.resources(job)],
-        "ray": record(status.get("ray")) or None,
-        "guests": records(status.get("guests")),
+        "ray": as_dict(status.get("ray")) or None,
+        "guests": as_dicts(status.get("guests")),
         "services": [_service(run, service) for service in services(run)],
-        "happenings": _happenings(seen, run),
+        "happenings": _shown_events(timeline, run),
         "spec": _spec(job),
         "torn": sum(attempt.torn for attempt in run.attempts),
     }
@@ -71,45 +72,45 @@ def page_model(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda
     return shown
 
 
-def _ms(seen: Timeline, when: float) -> int:
-    return round((when - seen.start) * 1000)
+def _ms(timeline: Timeline, when: float) -> int:
+    return round((when - timeline.start) * 1000)
 
 
-def _waits(run: RunRecord, seen: Timeline) -> list[Any] | None:
-    waits = diagnosis.waits_for(run, seen)
-    return None if waits is None else [waits[0], _ms(seen, waits[1])]
+def _waits(run: RunRecord, timeline: Timeline) -> list[Any] | None:
+    waits = diagnosis.waits_for(run, timeline)
+    return None if waits is None else [waits[0], _ms(timeline, waits[1])]
 
 
-def _look(phase: Phase) -> dict[str, str]:
-    look = LOOKS[phase]
-    return {"title": look.title, "meaning": look.meaning, "letter": look.letter, "glyph": look.glyph}
+def _style(phase: Phase) -> dict[str, str]:
+    style = PHASE_STYLES[phase]
+    return {"title": style.title, "meaning": style.meaning, "letter": style.letter, "glyph": style.glyph}
 
 
-def _attempt(seen: Timeline, attempt: AttemptTimeline) -> dict[str, Any]:
+def _attempt(timeline: Timeline, attempt: AttemptTimeline) -> dict[str, Any]:
     slow_cycle = attempt.cycles[-1].number
     slow, usual = diagnosis.slowest(attempt, slow_cycle)
     return {
         "number": attempt.number,
-        "start": _ms(seen, attempt.start),
-        "began": _ms(seen, attempt.began),
-        "end": _ms(seen, attempt.end),
-        "nodes": [_node(seen, node) for node in attempt.nodes],
-        "marks": [[_ms(seen, mark.time), mark.kind, mark.rank, mark.text] for mark in attempt.marks],
+        "start": _ms(timeline, attempt.start),
+        "began": _ms(timeline, attempt.began),
+        "end": _ms(timeline, attempt.end),
+        "nodes": [_node(timeline, node) for node in attempt.nodes],
+        "marks": [[_ms(timeline, mark.time), mark.kind, mark.rank, mark.text] for mark in attempt.marks],
         "cycles": [
             {
                 "number": cycle.number,
-                "start": _ms(seen, cycle.start),
-                "end": _ms(seen, cycle.end),
-                "driver": [_ms(seen, when) if when else None for when in (cycle.driver_start, cycle.driver_end)],
+                "start": _ms(timeline, cycle.start),
+                "end": _ms(timeline, cycle.end),
+                "driver": [_ms(timeline, when) if when else None for when in (cycle.driver_start, cycle.driver_end)],
                 "reason": cycle.reason,
                 "path": [
-                    [INDEX[step.phase], step.rank, _ms(seen, step.start), _ms(seen, step.end), step.what]
+                    [INDEX[step.phase], step.rank, _ms(timeline, step.start), _ms(timeline, step.end), step.what]
                     for step in cycle.path
                 ],
             }
             for cycle in attempt.cycles
         ],
-        "missing": folded([node.host for node in diagnosis.missing(attempt)][: diagnosis.MOST_NAMED]),
+        "missing": folded([node.host for node in diagnosis.missing(attempt)][: diagnosis.MAX_FOLDED_HOSTS]),
         "slow": {
             "cycle": slow_cycle,
             "usual": round(usual, 3),
@@ -121,15 +122,15 @@ def _attempt(seen: Timeline, attempt: AttemptTimeline) -> dict[str, Any]:
     }
 
 
-def _node(seen: Timeline, node: NodeLine) -> list[Any]:
-    """Its spans as pairs of phase and start; the last of them ends with the attempt."""
-    spans = [number for span in node.spans for number in (INDEX[span.phase], _ms(seen, span.start))]
+def _node(timeline: Timeline, node: NodeTimeline) -> list[Any]:
+    """Return the node with its spans as pairs of phase and start; the last span ends with the attempt."""
+    spans = [number for span in node.spans for number in (INDEX[span.phase], _ms(timeline, span.start))]
     return [node.rank, node.host, node.role, node.state, spans, INDEX[node.phase]]
 
 
 def _service(run: RunRecord, service: ServiceView) -> dict[str, Any]:
-    """Its instances with what a page shows of each, and where their logs lie."""
-    attempt, cycle = RunPaths(run.root).attempt(run.attempts[-1].number), whole(run.attempts[-1].status.get("cycle"))
+    """Return the service with its instances and the paths of their logs."""
+    attempt, cycle = RunPaths(run.root).attempt(run.attempts[-1].number), as_int(run.attempts[-1].status.get("cycle"))
     return {
         "name": service.name,
         "ready": service.ready,
@@ -150,25 +151,25 @@ def _service(run: RunRecord, service: ServiceView) -> dict[str, Any]:
     }
 
 
-def _failure(seen: Timeline, failure: diagnosis.FailureSummary) -> dict[str, Any]:
-    when = _ms(seen, failure.time) if failure.time is not None else None
+def _failure(timeline: Timeline, failure: diagnosis.FailureSummary) -> dict[str, Any]:
+    when = _ms(timeline, failure.time) if failure.time is not None else None
     return {**vars(failure), "time": when, "tail": [log_line(line) for line in failure.tail]}
 
 
-def _happenings(seen: Timeline, run: RunRecord) -> list[list[Any]]:
-    """The last of what is worth a line: not the moves of nodes, which the picture shows."""
+def _shown_events(timeline: Timeline, run: RunRecord) -> list[list[Any]]:
+    """Return the last events for the list, without changes of node states, which the timeline shows."""
     found: list[list[Any]] = []
     for event in run.attempts[-1].events if run.attempts else ():
-        if event.name in WORTH_SAYING and (event.name, event.fields.get("state")) != ("service", "ready"):
-            host = words(event.fields.get("host"))
-            details = [words(event.fields.get(name)) for name in ("service", "state", "text", "reason")]
-            said = " ".join(filter(None, [host, *details])) or event.name.replace("_", " ")
-            found.append([_ms(seen, event.time), event.name, said])
-    return found[-LAST_NOTES:]
+        if event.name in SHOWN_EVENT_NAMES and (event.name, event.fields.get("state")) != ("service", "ready"):
+            host = as_text(event.fields.get("host"))
+            details = [as_text(event.fields.get(name)) for name in ("service", "state", "text", "reason")]
+            text = " ".join(filter(None, [host, *details])) or event.name.replace("_", " ")
+            found.append([_ms(timeline, event.time), event.name, text])
+    return found[-SHOWN_EVENTS:]
 
 
 def _spec(job: dict[str, Any]) -> dict[str, Any]:
-    """The resolved job, without what says nothing; of its command and its variables no secrets."""
+    """Return the resolved job without empty fields and without secrets in its command."""
     shown = {name: value for name, value in job.items() if value not in (None, [], {}, "")}
     if isinstance(shown.get("command"), list):
         shown["command"] = redact_words([str(word) for word in shown["command"]])

@@ -1,6 +1,6 @@
-"""What a run directory says: its events, statuses and outcomes, read again and again as they grow.
+"""Read the contents of a run directory: events, statuses and outcomes, incrementally as they grow.
 
-Nothing in it is trusted to be whole: a file may be missing, a line torn, a value of another kind than expected.
+The files may be incomplete: a file may be missing, a line truncated, a value of another type than expected.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from muster.rundir.hosts import host_names
 from muster.runs.follow import EventFile
 from muster.runs.monitor import STATUS_STALE_S
 from muster.runs.status import ENDED_STATES, newest_published, read_status
+from muster.views.json_values import as_dict, as_int, as_time
 
 
 @dataclass(frozen=True)
-class Happening:
-    """One line of the events. `time` never runs backwards within an attempt, whatever the clocks said."""
+class RecordedEvent:
+    """One line of an event file. `time` never decreases within an attempt, even where clocks differ."""
 
     time: float
     name: str
@@ -34,15 +35,15 @@ class Happening:
 
     @cached_property
     def rank(self) -> int | None:
-        return whole(self.fields.get("rank"))
+        return as_int(self.fields.get("rank"))
 
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """One attempt: `began` is when its job script did, `ended` when it was over; None where that is not known (yet)."""
+    """One attempt; `began` is the start of its job script, `ended` its end, each None while unknown."""
 
     number: int
-    events: tuple[Happening, ...] = ()
+    events: tuple[RecordedEvent, ...] = ()
     status: dict[str, Any] = field(default_factory=dict)
     outcome: dict[str, Any] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
@@ -53,7 +54,7 @@ class AttemptRecord:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A whole run, at one moment. `asked` and `submitted` bound its way into the queue."""
+    """A snapshot of a run. `asked` and `submitted` are the times of the request and of the submission to the queue."""
 
     run_id: str
     root: str
@@ -71,7 +72,7 @@ class RunRecord:
 
 
 class RunReader:
-    """Reads a run directory; a further `read` takes only what is new of the events."""
+    """Read a run directory; further calls of `read` parse only new events."""
 
     def __init__(self, run: RunPaths, clock: Callable[[], float] = time.time) -> None:
         self.run, self._clock = run, clock
@@ -84,9 +85,9 @@ class RunReader:
         attempts = tuple(self._attempts[number].read() for number in sorted(self._attempts))
         job, submission = read_record(run.job), read_record(run.submission)
         first = next((attempt.began for attempt in attempts if attempt.began is not None), None)
-        submitted = moment(submission.get("time")) or _written(run.job) or first or self._clock()
-        asked = moment(submission.get("asked")) or submitted
-        if first is not None:  # clocks differ, and what starts at once may be recorded later than its start
+        submitted = as_time(submission.get("time")) or _written(run.job) or first or self._clock()
+        asked = as_time(submission.get("asked")) or submitted
+        if first is not None:  # clocks differ, and a job that starts at once may start before its record is written
             submitted = min(submitted, first)
         return RunRecord(
             run.run_id, run.root, status, job, submission, attempts, min(asked, submitted), submitted, self._clock()
@@ -106,7 +107,7 @@ class _AttemptReader:
             file.read()
         events = _in_order([self._files[term].events for term in sorted(self._files)])
         status, outcome = newest_published(paths) or {}, read_record(paths.outcome)
-        began = moment(record(status.get("timings")).get("job_start")) or _written(os.path.join(paths.root, "canary"))
+        began = as_time(as_dict(status.get("timings")).get("job_start")) or _written(os.path.join(paths.root, "canary"))
         return AttemptRecord(
             paths.number,
             events,
@@ -120,54 +121,56 @@ class _AttemptReader:
 
 
 class _EventFile:
-    """The events of one term, as far as they have been read."""
+    """The events of one term that have been read so far."""
 
     def __init__(self, path: str, term: int) -> None:
         self._file, self._term = EventFile(path), term
-        self.events: list[Happening] = []
+        self.events: list[RecordedEvent] = []
         self.torn = 0
 
     def read(self) -> None:
         for fields in self._file.read():
-            event = None if fields is None else _happening(fields, self._term)
+            event = None if fields is None else _recorded_event(fields, self._term)
             if event is not None:
                 self.events.append(event)
             else:
                 self.torn += 1
 
 
-def _happening(fields: dict[str, Any], term: int) -> Happening | None:
-    when = moment(fields.get("time"))
-    return None if when is None else Happening(when, fields["event"], whole(fields.get("cycle")) or 0, term, fields)
+def _recorded_event(fields: dict[str, Any], term: int) -> RecordedEvent | None:
+    when = as_time(fields.get("time"))
+    return (
+        None if when is None else RecordedEvent(when, fields["event"], as_int(fields.get("cycle")) or 0, term, fields)
+    )
 
 
-def _in_order(terms: list[list[Happening]]) -> tuple[Happening, ...]:
-    """Those of all terms, one term after the other. What a fenced lead wrote after its successor began is left out."""
-    events: list[Happening] = []
+def _in_order(terms: list[list[RecordedEvent]]) -> tuple[RecordedEvent, ...]:
+    """Return the events of all terms in order, without those that a fenced leader wrote after its successor began."""
+    events: list[RecordedEvent] = []
     latest = 0.0
-    for number, own in enumerate(terms):
-        after = next((later[0].time for later in terms[number + 1 :] if later), math.inf)
-        for event in own:
-            if event.time > after:
+    for number, term in enumerate(terms):
+        successor = next((later[0].time for later in terms[number + 1 :] if later), math.inf)
+        for event in term:
+            if event.time > successor:
                 break
             latest = max(latest, event.time)
             same = event.time == latest
-            events.append(event if same else Happening(latest, event.name, event.cycle, event.term, event.fields))
+            events.append(event if same else RecordedEvent(latest, event.name, event.cycle, event.term, event.fields))
     return tuple(events)
 
 
 def _ended(
-    paths: AttemptPaths, events: tuple[Happening, ...], status: dict[str, Any], outcome: dict[str, Any]
+    paths: AttemptPaths, events: tuple[RecordedEvent, ...], status: dict[str, Any], outcome: dict[str, Any]
 ) -> float | None:
-    """When the attempt was over; see docs/seeing.md for the cases in which its leader did not say it."""
-    said = next((event.time for event in reversed(events) if event.name == "end"), None)
-    if said is not None or not outcome:
-        return said
-    word = max([moment(status.get("updated")) or 0.0, *(event.time for event in events[-1:])])
+    """Return when the attempt ended; docs/seeing.md lists the cases in which its leader did not record the end."""
+    end = next((event.time for event in reversed(events) if event.name == "end"), None)
+    if end is not None or not outcome:
+        return end
+    last_update = max([as_time(status.get("updated")) or 0.0, *(event.time for event in events[-1:])])
     recorded = _written(paths.outcome)
-    if not word or recorded is None:
-        return recorded or word or None
-    return recorded if word <= recorded <= word + STATUS_STALE_S else word
+    if not last_update or recorded is None:
+        return recorded or last_update or None
+    return recorded if last_update <= recorded <= last_update + STATUS_STALE_S else last_update
 
 
 def _attempts(run: RunPaths) -> list[AttemptPaths]:
@@ -189,29 +192,3 @@ def _written(path: str) -> float | None:
         return os.stat(path).st_mtime
     except OSError:
         return None
-
-
-# -- values of the kind that is expected, or none -------------------------------------------------------------------
-
-
-def moment(value: Any) -> float | None:
-    """A time, if it is one."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if number and 0 < value < 1e11 else None
-
-
-def whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1_000_000 else None
-
-
-def record(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def records(value: Any) -> list[dict[str, Any]]:
-    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
-
-
-def words(value: Any) -> str:
-    """A text; of anything else nothing."""
-    return value if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that needs nothing else, with the model, the scripts and the style inside."""
+"""The report of a run: one self-contained HTML file with data, scripts and style."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from muster.views.model import page_model
 from muster.views.record import RunReader, RunRecord
 from muster.views.summary import summary
 
-ONE_WRITER = threading.RLock()  # what is published by rename has one temporary name for all of a process
+PUBLISH_LOCK = threading.RLock()  # threads of a process share the temporary name of an atomic write
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = ("elements.js", "picture.js", "timeline.js", "services.js", "run.js", "report.js")
 
@@ -39,7 +39,7 @@ _PAGE = """<!doctype html>
 
 
 def report(run: RunRecord) -> str:
-    """The whole file. The policy names the hashes of our own scripts: nothing else in the page could ever run."""
+    """Return the HTML file. Its security policy lists the hashes of Muster's scripts, so no other script can run."""
     tails = _tails(run)
     scripts, style = [asset(name) for name in SCRIPTS], asset("page.css")
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
@@ -55,7 +55,7 @@ def report(run: RunRecord) -> str:
 
 
 def embedded(value: Any) -> str:
-    """JSON that may stand inside a page: no character in it can end the element or begin another."""
+    """Return JSON for embedding in HTML: no character can end the element or begin another."""
     text = json.dumps(value, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -75,30 +75,30 @@ def _tails(run: RunRecord) -> Any:
 
 
 def model_of(run: RunRecord) -> dict[str, Any]:
-    """The model with the ends of the failed nodes' logs."""
+    """Return the page's data with the log tails of failed nodes."""
     return page_model(run, _tails(run))
 
 
 def text_of(run: RunRecord) -> list[str]:
-    """The summary with the ends of the failed nodes' logs."""
+    """Return the summary with the log tails of failed nodes."""
     return summary(run, _tails(run))
 
 
-def leave_report(run: RunPaths, anew: bool = False) -> str | None:
-    """Write report and metrics of a run that is over beside it, unless they are there; returns where the report is.
+def ensure_report(run: RunPaths, rewrite: bool = False) -> str | None:
+    """Write report and metrics of an ended run into its directory unless they exist; return the report's path.
 
-    Never a reason for anything to fail: a disk may be full, a directory another's, a run stranger than was thought of.
+    It raises nothing: a full disk, another user's directory or unexpected contents must not fail the caller.
     """
-    with contextlib.suppress(Exception), ONE_WRITER:
+    with contextlib.suppress(Exception), PUBLISH_LOCK:
         attempt = run.newest_attempt()
-        over = os.stat(attempt.outcome).st_mtime if attempt is not None else math.inf
-        if not anew and os.path.exists(run.report) and os.stat(run.report).st_mtime >= over:
+        ended = os.stat(attempt.outcome).st_mtime if attempt is not None else math.inf
+        if not rewrite and os.path.exists(run.report) and os.stat(run.report).st_mtime >= ended:
             return run.report
         record = RunReader(run).read()
         if record.live:
             return None
         for path, text in ((run.metrics, metrics(record)), (run.report, report(record))):
             write_atomic(path, text)
-            os.utime(path, (over, over))  # so that a run looks no younger to `muster clean`
+            os.utime(path, (ended, ended))  # `muster clean` must not take the run for a younger one
         return run.report
     return None

@@ -1,4 +1,4 @@
-"""The gate before the driver: which services it waits for, and on which nodes. Pure."""
+"""The services that the driver waits for, and the nodes they run on. Pure."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from muster.lifecycle.services import ALL, ANY, HEAD, ServicePlan
-from muster.views.record import record, whole
+from muster.views.json_values import as_dict, as_int
 
-HOLDS_NOBODY = ("ready", "ended")  # one that was ready and ended well is done
+PASSED_STATES = ("ready", "ended")  # a service that was ready and ended successfully no longer holds the driver
 
 
 @dataclass(frozen=True)
 class Gate:
-    """The services that the driver waits for, each with its scope; `nodes` are active in a cycle."""
+    """The services that the driver waits for, each with its scope, and the number of active nodes in a cycle."""
 
     scopes: dict[str, str | int]
     nodes: int
-    _known: dict[int, tuple[str, ...]] = field(default_factory=dict, compare=False)  # asked at every event
+    _cache: dict[int, tuple[str, ...]] = field(default_factory=dict, compare=False)  # queried at every event
 
-    def on(self, logical: int | None) -> tuple[str, ...]:
-        """Those that run on the node of this rank in the cycle: docs/services.md says who gets which.
+    def services_on(self, logical_rank: int | None) -> tuple[str, ...]:
+        """Return the services on the node with this rank in the cycle; docs/services.md defines the scopes.
 
-        >>> Gate({"sandbox": "all", "judge": 1, "web": "head"}, nodes=4).on(3)
+        >>> Gate({"sandbox": "all", "judge": 1, "web": "head"}, nodes=4).services_on(3)
         ('sandbox', 'judge')
         """
-        if logical is None or not self.scopes:
+        if logical_rank is None or not self.scopes:
             return ()
-        if logical not in self._known:
+        if logical_rank not in self._cache:
             plans = [ServicePlan(name, scope) for name, scope in self.scopes.items()]
-            self._known[logical] = tuple(plan.name for plan in plans if plan.runs_on(logical, self.nodes))
-        return self._known[logical]
+            self._cache[logical_rank] = tuple(plan.name for plan in plans if plan.runs_on(logical_rank, self.nodes))
+        return self._cache[logical_rank]
 
 
 OPEN = Gate({}, 0)
 
 
 def gate_of(job: dict[str, Any]) -> Gate:
-    """As the job has it; one that is not said to be beside the driver holds it."""
-    services = {name: record(entry) for name, entry in record(job.get("services")).items()}
+    """Return the gate of a job; a service without `gate` in its record holds the driver."""
+    services = {name: as_dict(entry) for name, entry in as_dict(job.get("services")).items()}
     asked = {name: entry.get("scope", ALL) for name, entry in services.items() if entry.get("gate", True)}
-    known = {name: scope for name, scope in asked.items() if scope in (ALL, HEAD, ANY) or whole(scope) is not None}
-    return Gate(known, whole(job.get("nodes")) or 0)
+    known = {name: scope for name, scope in asked.items() if scope in (ALL, HEAD, ANY) or as_int(scope) is not None}
+    return Gate(known, as_int(job.get("nodes")) or 0)

@@ -1,4 +1,4 @@
-"""The services of a run in lines: what `muster top` and the summary say of them. Pure."""
+"""Lines of text about the services of a run, for `muster top` and the summary. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from muster.views.sanitize import printable
 from muster.views.services import Load, ServiceView, total
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-LETTERS = ".123456789#"  # where there is no Unicode
-MOST_NAMED = 8
-MOST_ROWS = 2
+LETTERS = ".123456789#"  # on terminals without Unicode
+MAX_LISTED = 8
+MAX_BAR_ROWS = 2
 
 
 def ready_line(service: ServiceView) -> str:
-    """How many are ready, and what the others do.
+    """Return the number of ready instances, and the states of the others.
 
-    >>> from muster.views.services import Instance
-    >>> ready_line(Service("judge", 2, False, (Instance(1, "n1", "restarting", "", 1, "exited with 3", None),)))
+    >>> from muster.views.services import InstanceView
+    >>> restarting = InstanceView(1, "n1", "restarting", "", 1, "exited with 3", None)
+    >>> ready_line(ServiceView("judge", 2, False, (restarting,)))
     'judge: 0 of 2 ready, restarting on n1, 1 restart; the driver does not wait for it'
     """
     parts = [f"{service.name}: {service.ready} of {service.wanted} ready"]
@@ -34,7 +35,7 @@ def ready_line(service: ServiceView) -> str:
 
 
 def load_line(service: ServiceView) -> str:
-    """All nodes of a sandbox together, and the busiest of them."""
+    """Return the total load of a sandbox, and its busiest node."""
     loads = service.loads
     all_of_it = total(load for _, load in loads)
     host, most = max(loads, key=lambda one: (one[1].share, one[1].queued))
@@ -49,31 +50,31 @@ def _busy(load: Load) -> str:
 
 
 def instance_lines(service: ServiceView) -> Iterator[str]:
-    """Each instance with where it is; of many, those that are not ready, were started again or have a problem."""
-    few = len(service.instances) <= MOST_NAMED
+    """Yield a line per instance; of many, only those that are not ready, were restarted or have a problem."""
+    few = len(service.instances) <= MAX_LISTED
     shown = [one for one in service.instances if few or one.state != "ready" or one.restarts or one.reason]
-    for one in shown[:MOST_NAMED]:
+    for one in shown[:MAX_LISTED]:
         restarts = f", {one.restarts} restart{'s' if one.restarts > 1 else ''}" if one.restarts else ""
         reason = f": {one.reason}" if one.reason else ""
         yield f"{one.host} (rank {one.rank}): {one.state}{restarts}{f' at {one.url}' if one.url else ''}{reason}"
 
 
 def live_lines(services: list[ServiceView], width: int, ascii_only: bool) -> Iterator[Text]:
-    """For the live view: a line for each, and of a sandbox how busy it is, with a bar for every node."""
-    for service in services[:MOST_NAMED]:
+    """Yield the lines of the live view: one per service and, for sandboxes, the load with a bar per node."""
+    for service in services[:MAX_LISTED]:
         style = "" if service.ready >= service.wanted else "yellow"
         yield Text(printable(f"service {ready_line(service)}"), style=style, no_wrap=True)
         if service.loads:
             yield Text(printable(f"  {load_line(service)}"), no_wrap=True)
             yield from bars([load for _, load in service.loads], width, ascii_only)
-    if len(services) > MOST_NAMED:
-        yield Text(f"and {len(services) - MOST_NAMED} services more")
+    if len(services) > MAX_LISTED:
+        yield Text(f"and {len(services) - MAX_LISTED} more services")
 
 
 def bars(loads: list[Load], width: int, ascii_only: bool) -> Iterator[Text]:
-    """A small bar for every node by how much of it is taken; of many nodes, one for the busiest of several."""
+    """Yield rows of bars with the share of busy slots per node; of many nodes, one bar for the busiest of several."""
     in_row = max(1, min(width, 120) - 4)
-    each = max(1, -(-len(loads) // (in_row * MOST_ROWS)))
+    each = max(1, -(-len(loads) // (in_row * MAX_BAR_ROWS)))
     signs = LETTERS if ascii_only else BLOCKS
     shares = [max(load.share for load in loads[at : at + each]) for at in range(0, len(loads), each)]
     cells = "".join(signs[round(share * (len(signs) - 1))] for share in shares)

@@ -1,4 +1,4 @@
-"""The services of a run: how many of each are ready, what every instance does, and how busy the sandboxes are. Pure."""
+"""The services of a run: ready instances, the state of each, and the load of sandboxes. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from muster.views.record import AttemptRecord, RunRecord, record, records, whole, words
+from muster.views.json_values import as_count, as_dict, as_dicts, as_int, as_text
+from muster.views.record import AttemptRecord, RunRecord
 
 COUNTS = ("slots", "running", "queued", "sessions", "executed", "failed")
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a sandbox said of itself last (its GET /load): slots, and how many of them run something."""
+    """The last load that a sandbox reported (its GET /load)."""
 
     slots: int = 0
     running: int = 0
@@ -25,20 +26,20 @@ class Load:
 
     @property
     def share(self) -> float:
-        """How much of it is taken, from 0 to 1."""
+        """Return the share of busy slots, from 0 to 1."""
         return min(1.0, self.running / self.slots) if self.slots else float(self.running > 0)
 
 
 @dataclass(frozen=True)
 class InstanceView:
-    """One service on one node: its state as the leader knew it last."""
+    """One service on one node, in the last state known to the leader."""
 
     rank: int | None
     host: str
     state: str
     url: str
     restarts: int
-    reason: str  # why it is not ready, or a sandbox's endpoint not as it should be, where that was told
+    reason: str  # why it is not ready, or what is wrong with a sandbox's endpoint; empty where unknown
     load: Load | None
 
 
@@ -61,72 +62,66 @@ class ServiceView:
 
     @property
     def loads(self) -> list[tuple[str, Load]]:
-        """Of a sandbox, by node."""
+        """Return the loads of a sandbox by node."""
         return [(instance.host, instance.load) for instance in self.instances if instance.load is not None]
 
 
 def services(run: RunRecord) -> list[ServiceView]:
-    """Those of the newest attempt, as the job and the status name them.
+    """Return the services of the newest attempt, as named by the job and the status.
 
-    A leader forgets the instances of nodes that are told to stop: then the events of the cycle say how each was last.
+    A leader drops the instances of nodes it stops; their last state then comes from the events of the cycle.
     """
     if not run.attempts:
         return []
     attempt = run.attempts[-1]
-    asked, published = record(run.job.get("services")), record(attempt.status.get("services"))
-    told = _told(attempt)
+    asked, published = as_dict(run.job.get("services")), as_dict(attempt.status.get("services"))
+    events = _last_events(attempt)
     return [
-        _service(name, record(asked.get(name)), record(published.get(name)), told.get(name, {}))
-        for name in dict.fromkeys([*published, *asked, *told])
+        _service(name, as_dict(asked.get(name)), as_dict(published.get(name)), events.get(name, {}))
+        for name in dict.fromkeys([*published, *asked, *events])
     ]
 
 
-def _service(name: str, asked: dict[str, Any], entry: dict[str, Any], told: dict[int, dict[str, Any]]) -> ServiceView:
-    listed = records(entry.get("instances")) or list(told.values())
-    reasons = {rank: words(fields.get("reason")) for rank, fields in told.items() if fields.get("state") != "ready"}
-    instances = tuple(_instance(one, reasons.get(whole(one.get("rank")) or 0, "")) for one in listed)
+def _service(name: str, asked: dict[str, Any], entry: dict[str, Any], events: dict[int, dict[str, Any]]) -> ServiceView:
+    listed = as_dicts(entry.get("instances")) or list(events.values())
+    reasons = {rank: as_text(fields.get("reason")) for rank, fields in events.items() if fields.get("state") != "ready"}
+    instances = tuple(_instance(one, reasons.get(as_int(one.get("rank")) or 0, "")) for one in listed)
     gate = entry.get("gate", asked.get("gate", True))
-    wanted = whole(entry.get("wanted"))
+    wanted = as_int(entry.get("wanted"))
     return ServiceView(name, len(instances) if wanted is None else wanted, bool(gate), instances)
 
 
-def _told(attempt: AttemptRecord) -> dict[str, dict[int, dict[str, Any]]]:
-    """The last event of every instance of the newest cycle, by service and rank."""
+def _last_events(attempt: AttemptRecord) -> dict[str, dict[int, dict[str, Any]]]:
+    """Return the last event of every instance in the newest cycle, by service and rank."""
     cycle = max((event.cycle for event in attempt.events), default=0)
     found: dict[str, dict[int, dict[str, Any]]] = {}
     for event in attempt.events:
-        name = words(event.fields.get("service"))
+        name = as_text(event.fields.get("service"))
         if event.name == "service" and event.cycle == cycle and event.rank is not None and name:
             found.setdefault(name, {})[event.rank] = event.fields
     return {name: dict(sorted(ranks.items())) for name, ranks in found.items()}
 
 
 def _instance(entry: dict[str, Any], reason: str) -> InstanceView:
-    load = record(entry.get("load"))
+    load = as_dict(entry.get("load"))
     return InstanceView(
-        whole(entry.get("rank")),
-        words(entry.get("host")),
-        words(entry.get("state")),
-        words(entry.get("url")),
-        whole(entry.get("restarts")) or 0,
-        reason or words(load.get("gateway_problem")),
+        as_int(entry.get("rank")),
+        as_text(entry.get("host")),
+        as_text(entry.get("state")),
+        as_text(entry.get("url")),
+        as_int(entry.get("restarts")) or 0,
+        reason or as_text(load.get("gateway_problem")),
         _load(load) if load else None,
     )
 
 
 def _load(entry: dict[str, Any]) -> Load:
-    slots, running, queued, sessions, executed, failed = (int(_count(entry.get(name))) for name in COUNTS)
-    return Load(slots, running, queued, sessions, executed, failed, _count(entry.get("rate")))
-
-
-def _count(value: Any) -> float:
-    """A number that is not below nothing; anything else counts as none."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return value if number and 0 <= value < 1e15 else 0.0
+    slots, running, queued, sessions, executed, failed = (int(as_count(entry.get(name))) for name in COUNTS)
+    return Load(slots, running, queued, sessions, executed, failed, as_count(entry.get("rate")))
 
 
 def total(loads: Iterable[Load]) -> Load:
-    """All of them as one."""
+    """Return the sum of the loads."""
     loads = list(loads)
     sums = (sum(getattr(load, name) for load in loads) for name in Load.__dataclass_fields__)
     return Load(*sums)

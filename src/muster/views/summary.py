@@ -1,4 +1,4 @@
-"""A run in lines of text: `muster report --text`, and what a report shows where scripts do not run. Pure."""
+"""The summary of a run as lines of text, for `muster report --text` and for reports without scripts. Pure."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from collections.abc import Callable, Iterator
 from muster.rundir.redaction import redacted
 from muster.views import diagnosis
 from muster.views.hosts import folded
-from muster.views.phases import LOOKS
-from muster.views.record import RunRecord, words
+from muster.views.json_values import as_text
+from muster.views.phases import PHASE_STYLES
+from muster.views.record import RunRecord
 from muster.views.sanitize import log_line, printable
 from muster.views.service_lines import instance_lines, load_line, ready_line
 from muster.views.services import services
-from muster.views.timeline import AttemptTimeline, Cycle, Timeline, timeline
+from muster.views.timeline import AttemptTimeline, Cycle, Timeline, build_timeline
 
-SHORTEST_STEP_S = 0.05  # of the path; what is shorter is summed up
+SHORTEST_STEP_S = 0.05  # shorter steps of the critical path are summed up
 
 
 def summary(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda attempt, rank: []) -> list[str]:
-    """The lines, each printable and without secrets."""
-    seen = timeline(run)
-    lines = [*_head(run, seen)]
-    for attempt in seen.attempts:
-        lines += _attempt(attempt, len(seen.attempts) > 1, run.live)
+    """Return the lines, each printable and without secrets."""
+    timeline = build_timeline(run)
+    lines = [*_head(run, timeline)]
+    for attempt in timeline.attempts:
+        lines += _attempt(attempt, len(timeline.attempts) > 1, run.live)
     for service in services(run):
         lines += [f"service {ready_line(service)}", *(f"    {line}" for line in instance_lines(service))]
         lines += [f"    {load_line(service)}"] if service.loads else []
-    lines += _use(seen)
+    lines += _node_seconds(timeline)
     if torn := sum(attempt.torn for attempt in run.attempts):
         lines.append(f"{torn} line{'s' * (torn > 1)} of the events could not be read: was the disk full for a while?")
     for failure in diagnosis.failures(run, tail_of):
         cycle = f" in cycle {failure.cycle}" if failure.cycle else ""
-        when = f" after {duration(failure.time - seen.start)}" if failure.time is not None else ""
+        when = f" after {duration(failure.time - timeline.start)}" if failure.time is not None else ""
         lines.append(f"failure{cycle}{when}: {failure.host or 'the step'} in phase {failure.phase}: {failure.reason}")
         lines += [f"    | {log_line(line)}" for line in failure.tail]
     return [printable(redacted(line)) for line in lines]
@@ -50,14 +51,14 @@ def duration(seconds: float) -> str:
     return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:02.0f} min {seconds % 60:02.0f} s"
 
 
-def _head(run: RunRecord, seen: Timeline) -> Iterator[str]:
+def _head(run: RunRecord, timeline: Timeline) -> Iterator[str]:
     status = run.status
     job = f", Slurm job {status['job_id']}" if status.get("job_id") else ""
-    yield f"{run.run_id}: {words(status.get('state'))} ({status.get('backend')}{job})"
+    yield f"{run.run_id}: {as_text(status.get('state'))} ({status.get('backend')}{job})"
     if status.get("end_reason"):
         yield f"  {status['end_reason']} (exit code {status.get('exit_code')})"
     asked = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.asked))
-    yield f"  asked for at {asked}, {'so far ' if run.live else ''}{duration(seen.wall)}"
+    yield f"  requested at {asked}, {'so far ' if run.live else ''}{duration(timeline.wall)}"
 
 
 def _attempt(attempt: AttemptTimeline, one_of_several: bool, live: bool) -> Iterator[str]:
@@ -66,7 +67,9 @@ def _attempt(attempt: AttemptTimeline, one_of_several: bool, live: bool) -> Iter
     for cycle in attempt.cycles:
         yield from _path(cycle, live and cycle is attempt.cycles[-1])
     if attempt.nodes:
-        phases = [f"{len(nodes)} {LOOKS[phase].title}" for phase, nodes in diagnosis.last_phases(attempt).items()]
+        phases = [
+            f"{len(nodes)} {PHASE_STYLES[phase].title}" for phase, nodes in diagnosis.last_phases(attempt).items()
+        ]
         yield f"nodes: {', '.join(phases)}"
     if away := diagnosis.missing(attempt):
         yield f"not arrived: {folded(node.host for node in away)}"
@@ -88,20 +91,20 @@ def _path(cycle: Cycle, live: bool) -> Iterator[str]:
         yield f"{duration(total)} without a driver{' so far' if live else ''}"
     shown = [step for step in cycle.path if step.seconds >= SHORTEST_STEP_S]
     for step in shown:
-        yield f"    {step.seconds:7.1f} s  {LOOKS[step.phase].title:<13} {step.what}"
+        yield f"    {step.seconds:7.1f} s  {PHASE_STYLES[step.phase].title:<13} {step.what}"
     if (rest := total - sum(step.seconds for step in shown)) > SHORTEST_STEP_S:
         yield f"    {rest:7.1f} s  in shorter steps"
     if cycle.reason:
         yield f"    ended: {cycle.reason}"
 
 
-def _use(seen: Timeline) -> Iterator[str]:
-    sums = diagnosis.node_seconds(seen)
+def _node_seconds(timeline: Timeline) -> Iterator[str]:
+    sums = diagnosis.node_seconds(timeline)
     total = sum(sums.values())
     if total:
         parts = [
-            f"{LOOKS[phase].title} {100 * part / total:.0f} %"
+            f"{PHASE_STYLES[phase].title} {100 * part / total:.0f} %"
             for phase, part in sorted(sums.items(), key=lambda item: -item[1])
             if part >= 0.005 * total
         ]
-        yield f"node-seconds: {total:.0f}, of them {', '.join(parts)}"
+        yield f"node-seconds: {total:.0f}, of which {', '.join(parts)}"

@@ -1,4 +1,4 @@
-"""The logs of a run: which there are, ranges of them, and lines in them. None is ever read whole."""
+"""List the logs of a run, read ranges of them and search lines, without reading a whole log into memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import BinaryIO
 
 from muster.rundir import RunPaths
 
-MOST_BYTES = 256 * 1024
-BLOCK = 4 * 1024 * 1024
-SEARCH_S = 0.5  # of one request; the answer says where to go on
-MOST_FOUND = 200
-LONGEST_LINE = 4000
+MAX_PART_BYTES = 256 * 1024
+SEARCH_BLOCK_BYTES = 4 * 1024 * 1024
+SEARCH_S = 0.5  # per request; the answer contains the position to continue from
+MAX_FOUND = 200
+MAX_LINE_BYTES = 4000
 
 _JOB_OUTPUT = re.compile(r"slurm-.*\.out|job\.out")
 _BESIDE_LOGS = ("phases.log", "steps.log")
@@ -24,7 +24,7 @@ _NO_TEXT = (".tar.gz", ".tar.gz.tmp")
 
 @dataclass(frozen=True)
 class LogFile:
-    """A log by the name it has below the run's directory."""
+    """A log file; `name` is its path relative to the run directory."""
 
     name: str
     path: str
@@ -33,7 +33,7 @@ class LogFile:
 
 @dataclass(frozen=True)
 class LogPart:
-    """Some of a log: whole lines where it can be."""
+    """A range of a log, in whole lines where possible."""
 
     start: int
     data: bytes
@@ -46,7 +46,7 @@ class LogPart:
 
 @dataclass(frozen=True)
 class FoundLines:
-    """Lines with what was searched for, each with where it begins; `next` is where to go on, None at the end."""
+    """Matching lines with their offsets; `next` is the offset to continue from, None at the end."""
 
     lines: list[tuple[int, bytes]]
     next: int | None
@@ -54,13 +54,13 @@ class FoundLines:
 
 
 def logs(run: RunPaths) -> list[LogFile]:
-    """Every text that the run has written for people: the driver's first, of the newest attempt first."""
+    """Return the text logs of a run, newest attempt first, the driver's log first."""
     found = [_log(run, name) for name in _names(run)]
     return sorted((log for log in found if log is not None), key=_order)
 
 
 def find_log(run: RunPaths, name: str) -> LogFile | None:
-    """The log of this name, if it is one: names are looked up, never made into paths."""
+    """Return the log with this name, or None; the name is compared with known logs, never used as a path."""
     return _log(run, name) if name in set(_names(run)) else None
 
 
@@ -92,7 +92,7 @@ def _listed(directory: str) -> list[str]:
 
 
 def _log(run: RunPaths, name: str) -> LogFile | None:
-    """Ordinary files alone: a link may lead anywhere, a pipe nowhere."""
+    """Return the log if it is a regular file: a link may lead anywhere, and reading a pipe blocks."""
     path = os.path.join(run.root, name)
     try:
         found = os.lstat(path)
@@ -103,19 +103,19 @@ def _log(run: RunPaths, name: str) -> LogFile | None:
 
 def _order(log: LogFile) -> tuple[int, int, str]:
     attempt = re.match(r"attempt-(\d+)/", log.name)
-    # Services first: their logs are named after nodes, which may be called anything.
+    # Check for services first: their logs are named after nodes, which may have any name.
     kinds = {"/services/": 3, "/driver.log": 0, "/guest-": 1, "/node-": 2, "/stacks-": 4, "phases.log": 5}
     kind = next((number for word, number in kinds.items() if word in log.name), 6)
     return (-int(attempt[1]) if attempt else 1, kind, log.name)
 
 
-def read_part(log: LogFile, start: int, most: int = MOST_BYTES) -> LogPart:
-    """From about `start` on, counted from the end if it is negative: lines are not cut where that can be avoided."""
+def read_part(log: LogFile, start: int, most: int = MAX_PART_BYTES) -> LogPart:
+    """Read whole lines from about `start`, which counts from the end if it is negative."""
     with _opened(log) as file:
         size = os.fstat(file.fileno()).st_size
         start = min(max(0, start if start >= 0 else size + start), size)
         file.seek(max(0, start - 1))
-        data = file.read(min(max(0, most), MOST_BYTES) + (1 if start else 0))
+        data = file.read(min(max(0, most), MAX_PART_BYTES) + (1 if start else 0))
     if start:
         before, data = data[:1], data[1:]
         first = data.find(b"\n") + 1 if before != b"\n" else 0
@@ -126,17 +126,17 @@ def read_part(log: LogFile, start: int, most: int = MOST_BYTES) -> LogPart:
 
 
 def read_on(log: LogFile, start: int) -> LogPart:
-    """Exactly from `start` on, where the part before ended; a character that is not whole yet is left for the next."""
+    """Read from exactly `start`, the end of the previous part; leave an incomplete character for the next part."""
     with _opened(log) as file:
         size = os.fstat(file.fileno()).st_size
         start = min(max(0, start), size)
         file.seek(start)
-        data = file.read(MOST_BYTES)
+        data = file.read(MAX_PART_BYTES)
     return LogPart(start, data[: len(data) - _incomplete(data)], size)
 
 
 def _incomplete(data: bytes) -> int:
-    """How many bytes at the end are the beginning of a character of more."""
+    """Return the number of bytes at the end that belong to an incomplete UTF-8 character."""
     for back in range(1, min(4, len(data) + 1)):
         byte = data[-back]
         if byte & 0xC0 != 0x80:
@@ -150,22 +150,22 @@ def _opened(log: LogFile) -> BinaryIO:
 
 
 def find_lines(log: LogFile, words: bytes, start: int, clock: float = SEARCH_S) -> FoundLines:
-    """Lines that hold these words, whatever their case, from `start` on, for as long as one request may take."""
+    """Find lines that contain the text, ignoring case, from `start` on, for at most `clock` seconds."""
     wanted, deadline, found = words.lower(), time.monotonic() + clock, list[tuple[int, bytes]]()
     with _opened(log) as file:
         size = os.fstat(file.fileno()).st_size
         at, rest = max(0, start), b""
         file.seek(at)
-        while time.monotonic() < deadline and len(found) < MOST_FOUND:
-            block = file.read(BLOCK)
+        while time.monotonic() < deadline and len(found) < MAX_FOUND:
+            block = file.read(SEARCH_BLOCK_BYTES)
             data = rest + block
             whole = len(data) if not block else data.rfind(b"\n") + 1 or len(data)
             found += [(at + begin, line) for begin, line in _matching(data[:whole], wanted)]
             at, rest = at + whole, data[whole:]
             if not block:
-                return FoundLines(found[:MOST_FOUND], None if len(found) <= MOST_FOUND else found[MOST_FOUND][0], size)
-    further = found[MOST_FOUND][0] if len(found) > MOST_FOUND else at
-    return FoundLines(found[:MOST_FOUND], further, size)
+                return FoundLines(found[:MAX_FOUND], None if len(found) <= MAX_FOUND else found[MAX_FOUND][0], size)
+    further = found[MAX_FOUND][0] if len(found) > MAX_FOUND else at
+    return FoundLines(found[:MAX_FOUND], further, size)
 
 
 def _matching(data: bytes, wanted: bytes) -> list[tuple[int, bytes]]:
@@ -173,6 +173,6 @@ def _matching(data: bytes, wanted: bytes) -> list[tuple[int, bytes]]:
     while (hit := lowered.find(wanted, at)) >= 0:
         begin, end = data.rfind(b"\n", 0, hit) + 1, data.find(b"\n", hit)
         end = len(data) if end < 0 else end
-        found.append((begin, data[begin : min(end, begin + LONGEST_LINE)]))
+        found.append((begin, data[begin : min(end, begin + MAX_LINE_BYTES)]))
         at = end + 1
     return found

@@ -1,4 +1,4 @@
-"""A request and an answer, as values: what a path answers can be said without a socket."""
+"""HTTP requests and answers as values, so that handlers work without a socket."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-# Nothing but our own files runs or is loaded; nobody may frame us, keep our answers or learn our addresses.
+# Pages load and run only files of this server; no site may frame them, cache answers or receive their URLs.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; form-action 'none'; frame-ancestors 'none'; base-uri 'none'",
@@ -22,7 +22,7 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for, the headers by their Capitalised-Names; `path` in its parts, as they were before quoting."""
+    """A request; header names are Capitalised-Like-This."""
 
     method: str
     target: str
@@ -30,13 +30,14 @@ class Request:
 
     @property
     def path(self) -> list[str]:
+        """Return the unquoted parts of the path."""
         return [unquote(part, errors="replace") for part in urlsplit(self.target).path.split("/") if part]
 
     def query(self, name: str, default: str = "") -> str:
         return parse_qs(urlsplit(self.target).query, keep_blank_values=True).get(name, [default])[0]
 
     def number(self, name: str, default: int) -> int:
-        """A whole number of the query; what is none counts as not given."""
+        """Return a whole number from the query, or the default if it is missing or not a number."""
         try:
             return int(self.query(name, str(default))[:20])
         except ValueError:
@@ -45,7 +46,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """A status, and a body that is whole or comes piece by piece; `length` of the latter, where it is known."""
+    """A status and a body, as bytes or as an iterator of pieces with an optional `length`."""
 
     status: int
     body: bytes | Iterator[bytes]
@@ -54,13 +55,13 @@ class Answer:
     length: int | None = None
 
 
-def as_json(value: Any, status: int = 200) -> Answer:
+def json_answer(value: Any, status: int = 200) -> Answer:
     return Answer(status, json.dumps(value, separators=(",", ":")).encode(), "application/json")
 
 
-def as_text(status: int, text: str) -> Answer:
+def text_answer(status: int, text: str) -> Answer:
     return Answer(status, text.encode("utf-8", "replace"))
 
 
-def as_page(text: str, **headers: str) -> Answer:
+def page_answer(text: str, **headers: str) -> Answer:
     return Answer(200, text.encode("utf-8", "replace"), "text/html; charset=utf-8", headers)

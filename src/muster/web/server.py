@@ -1,4 +1,4 @@
-"""The server of `muster ui`: HTTP on loopback around `Answers`, a thread for each connection."""
+"""The HTTP server of `muster ui`, on loopback, with one thread per connection."""
 
 from __future__ import annotations
 
@@ -10,32 +10,31 @@ from typing import Any
 from muster.web.handlers import Handlers
 from muster.web.messages import HEADERS, Answer, Request
 
-# A connection that asks nothing for so long is closed: anybody on this host can open one. A browser on a busy machine
-# connects some time before it asks, and shows an error where it finds the connection closed.
-QUIET_S = 15.0
-MOST_CONNECTIONS = 128  # at once, each with a thread; further ones wait their turn
+# Idle connections are closed after this time, because every user of the host can open them. A browser on a busy machine
+# connects some time before it sends a request, and shows an error if the connection was closed.
+IDLE_TIMEOUT_S = 15.0
+MAX_CONNECTIONS = 128  # concurrent, each with a thread; further connections wait
 
 
 class UiServer(ThreadingHTTPServer):
-    """Listens on 127.0.0.1 alone, on this port or on any that is free."""
+    """Listen on 127.0.0.1 only, on the given port or, for 0, on any free one."""
 
     daemon_threads = True
     allow_reuse_address = True
-    request_queue_size = MOST_CONNECTIONS
+    request_queue_size = MAX_CONNECTIONS
 
     def __init__(self, port: int, handlers: Handlers | None = None) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.handlers = handlers
-        self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
 
     @property
     def port(self) -> int:
         return int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Where there is no room, whoever comes waits: silent connections are soon gone. One dropped would be a page
-        with a part missing."""
-        if self._room.acquire(timeout=2 * QUIET_S):
+        """Wait for a slot, which idle connections soon free; a dropped request would leave a page incomplete."""
+        if self._slots.acquire(timeout=2 * IDLE_TIMEOUT_S):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -44,32 +43,32 @@ class UiServer(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle is nothing to tell of."""
+        """Do not report browsers that disconnect during an answer."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "muster", ""
-    timeout = QUIET_S
+    timeout = IDLE_TIMEOUT_S
     server: UiServer
 
     def _serve(self) -> None:
         length = self.headers.get("Content-Length", "0")
         if not length.isdigit() or int(length) > 4096 or "Transfer-Encoding" in self.headers:
-            self._send(Answer(413, b"Too much."))
+            self._send(Answer(413, b"Request too large."))
             return
-        self.rfile.read(int(length))  # nothing that we are told is in a body
+        self.rfile.read(int(length))  # no handler uses a request's body
         assert self.server.handlers is not None
         headers = {name.title(): value for name, value in self.headers.items()}
-        self._send(self.server.handlers.to(Request(self.command, self.path, headers)))
+        self._send(self.server.handlers.handle(Request(self.command, self.path, headers)))
 
     do_GET = do_POST = do_PUT = do_DELETE = do_OPTIONS = do_HEAD = do_PATCH = _serve
 
     def _send(self, answer: Answer) -> None:
-        """One answer for each connection: kept open, they would take each other's room, and loopback is quick."""
+        """Send the answer and close the connection: idle open connections would use up the slots."""
         self.close_connection = True
         self.send_response(answer.status)
         for name, value in {**HEADERS, "Content-Type": answer.kind, **answer.headers, "Connection": "close"}.items():
@@ -88,4 +87,4 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.flush()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it, and addresses may hold a token."""
+        """Log nothing: URLs may contain a token."""

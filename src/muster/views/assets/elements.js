@@ -1,4 +1,4 @@
-// What both pages are made of: elements with text in them (never HTML), times in words, patterns for phases.
+// Building blocks of both pages: elements with text (never HTML), durations as text, patterns for phases.
 "use strict";
 const Muster = {};
 
@@ -25,7 +25,7 @@ Muster.seconds = function (ms) {
   return Math.floor(s / 3600) + " h " + two(s % 3600 / 60) + " min";
 };
 
-// Text of foreign origin: colours of terminals are left out, other control characters are seen to be none.
+// Make foreign text safe: remove terminal colours, replace other control characters.
 Muster.clean = function (text) {
   return text.replace(/\x1b\[[0-9;:]*m/g, "").replace(/\r\n/g, "\n")
     .replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g, "\ufffd");
@@ -38,7 +38,7 @@ Muster.table = function (heads, rows) {
   return el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows.map(row => el("tr", {}, cells(row)))));
 };
 
-// -- phases: a colour from the style, and a pattern that tells them apart without it -----------------------------
+// -- phases: a colour from the style sheet, and a pattern that distinguishes them without colour ------------------
 
 const HATCHES = {
   launching: g => { g.moveTo(0, 8); g.lineTo(8, 0); g.moveTo(-2, 2); g.lineTo(2, -2); g.moveTo(6, 10); g.lineTo(10, 6); },
@@ -52,7 +52,7 @@ const HATCHES = {
   pending: g => { g.moveTo(0, 4.5); g.lineTo(3, 4.5); },
 };
 
-// What a phase is filled with on this canvas; made anew when the colours change (light, dark).
+// Return the fill pattern of each phase; call it again when the colours change (light, dark).
 Muster.fills = function (phases) {
   const style = getComputedStyle(document.documentElement), dense = window.devicePixelRatio || 1;
   return phases.map(phase => {
@@ -71,7 +71,7 @@ Muster.fills = function (phases) {
   });
 };
 
-// A canvas as wide as its place, sharp on dense screens, in units of CSS pixels.
+// Resize a canvas for the screen's pixel density and return its context, in CSS pixels.
 Muster.sized = function (canvas, width, height) {
   const dense = window.devicePixelRatio || 1, w = Math.round(width * dense), h = Math.round(height * dense);
   if (canvas.width !== w || canvas.height !== h) { canvas.width = w; canvas.height = h; }

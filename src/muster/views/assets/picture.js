@@ -1,14 +1,14 @@
 // The timeline as a picture: a bar per node and phase on a canvas. Many nodes are shown as groups, a group as the share
-// of its nodes in each phase; nodes on the critical path, lost ones and what was searched for have rows of their own.
+// of its nodes in each phase; nodes on the critical path, lost nodes and search results have separate rows.
 "use strict";
 (function () {
-  const ROW = 18, GROUP = 34, AXIS = 42, ALONE = 48, BLOCKS = 16, LABEL = Muster.LABEL = 150;
+  const ROW = 18, GROUP = 34, AXIS = 42, MAX_SINGLE_ROWS = 48, GROUPS = 16, LABEL = Muster.LABEL = 150;
 
-  // Needs from whoever extends it: model, attempt, end; box, axis, rowsBox, canvas, spacer, search, said.
+  // Subclasses provide model, attempt, end; box, axis, rowsBox, canvas, spacer, search, said.
   Muster.Picture = class {
     restyle() {
       this.fills = Muster.fills(this.model.phases);
-      this.legend.replaceChildren(Muster.legend(this.model.phases, this.used));  // patterns are drawn anew, too
+      this.legend.replaceChildren(Muster.legend(this.model.phases, this.used));  // the patterns depend on the colours, too
       this.layout();
     }
 
@@ -20,13 +20,13 @@
         const found = nodes.filter(n => n[1].toLowerCase().includes(wanted) || String(n[0]) === wanted);
         this.rows = found.slice(0, 2000).map(row);
         this.said.textContent = found.length + (found.length === 1 ? " node" : " nodes") + " found";
-      } else if (nodes.length <= ALONE) {
+      } else if (nodes.length <= MAX_SINGLE_ROWS) {
         this.rows = nodes.map(row);
       } else {
         const first = nodes.filter(n => this.onPath.has(n[0])).slice(0, 12);
         const gone = nodes.filter(n => n[5] === lost && !first.includes(n)).slice(0, 12);
         this.rows = [...first, ...gone].map(row);
-        const size = Math.ceil(nodes.length / BLOCKS);
+        const size = Math.ceil(nodes.length / GROUPS);
         for (let at = 0; at < nodes.length; at += size) {
           const members = nodes.slice(at, at + size), key = this.attempt.number + ":" + at;
           this.rows.push({ members, key, height: GROUP });
@@ -85,7 +85,7 @@
       return found;
     }
 
-    // One bar, with the first of these texts that fits into it.
+    // Draw a bar, with the first of these texts that fits into it.
     bar(g, phase, start, end, y, h, ...texts) {
       if (end < this.from || start > this.to) return;
       const left = Math.max(this.x(start), LABEL), right = Math.min(this.x(end), this.width);
@@ -120,7 +120,7 @@
       }
     }
 
-    // How many of the group are in each phase, at every pixel: differences first, then their sums.
+    // Draw the share of the group in each phase at every pixel: count differences first, then sum them.
     shares(g, r) {
       const left = LABEL, width = Math.max(1, Math.floor(this.width - LABEL - 6)), count = this.model.phases.length;
       const steps = Array.from({ length: count }, () => new Int32Array(width + 2));
@@ -163,12 +163,12 @@
       let free = 0;
       for (const [t, kind, , text] of this.attempt.marks) {
         const x = this.x(t);
-        const quiet = kind === "driver_end" || kind === "service" && !text.endsWith(": failed");  // a line will do
+        const quiet = kind === "driver_end" || kind === "service" && !text.endsWith(": failed");  // without a label
         if (x < LABEL || x > this.width || quiet || x < free) continue;
         g.fillStyle = this.colour(kind === "lost" ? "--bad" : "--text");
-        const words = (kind === "lost" ? "\u2715 " : "\u25be ") + text;
-        const wide = g.measureText(words).width, at = Math.min(x - 3, this.width - wide - 2);
-        g.fillText(words, at, 13); free = at + wide + 8;
+        const label = (kind === "lost" ? "\u2715 " : "\u25be ") + text;
+        const wide = g.measureText(label).width, at = Math.min(x - 3, this.width - wide - 2);
+        g.fillText(label, at, 13); free = at + wide + 8;
       }
     }
 

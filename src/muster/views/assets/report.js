@@ -1,3 +1,3 @@
-// The report: the model lies in the page itself.
+// The report: render the data embedded in the page.
 "use strict";
 Muster.report(JSON.parse(document.getElementById("model").textContent), document.getElementById("run"));

@@ -1,13 +1,13 @@
-// A run, from its model: the sections that the report and the web page both have.
+// The sections of a run's page that the report and `muster ui` share.
 "use strict";
 (function () {
   const el = Muster.el, seconds = Muster.seconds;
 
-  // What there is to say first: what a live run waits for, and whether it still speaks.
+  // The current wait of a live run, and a warning if its status is not updated.
   Muster.waitsFor = function (model, now) {
     if (!model.waits) return null;
-    const quiet = model.silent ? " No word from it for " + seconds(model.silent * 1000) + ": its leader may be gone." : "";
-    return model.waits[0] + ", for " + seconds(now - model.waits[1]) + "." + quiet;
+    const warning = model.silent ? " No update for " + seconds(model.silent * 1000) + ": its leader may be gone." : "";
+    return model.waits[0] + ", for " + seconds(now - model.waits[1]) + "." + warning;
   };
 
   Muster.head = function (model, ...more) {
@@ -23,7 +23,7 @@
         fact("nodes", attempt.nodes.length), fact(model.live ? "so far" : "took", seconds(model.wall)),
         fact("job start to driver", first ? seconds(first.driver[0] - attempt.began) : ""),
         fact("cycles", cycles > 1 ? cycles : ""), fact("attempts", model.attempts.length > 1 ? model.attempts.length : ""),
-        fact("asked for", new Date(model.asked * 1000).toLocaleString()),
+        fact("requested", new Date(model.asked * 1000).toLocaleString()),
         fact(model.backend === "slurm" ? "Slurm job" : "on", model.job_id || model.backend)),
       el("p", { class: "mono faint" }, model.command.join(" ")));
   };
@@ -33,8 +33,8 @@
     const rows = cycle.path.filter(step => step[3] - step[2] >= 1).map(([phase, rank, start, end, what]) => [
       seconds(end - start), Math.round(100 * (end - start) / total) + " %", model.phases[phase].title,
       what + (rank === null ? "" : " (rank " + rank + ")")]);
-    rows.push([el("b", {}, seconds(total)), "", "", cycle.driver[0] === null ? "and no driver" : "to the driver"]);
-    return Muster.table([{ title: "seconds", right: true }, { title: "", right: true }, "phase", "what was waited for"], rows);
+    rows.push([el("b", {}, seconds(total)), "", "", cycle.driver[0] === null ? "without a driver" : "to the driver"]);
+    return Muster.table([{ title: "seconds", right: true }, { title: "", right: true }, "phase", "step"], rows);
   };
 
   Muster.paths = function (model) {
@@ -53,7 +53,7 @@
     const parts = slow.nodes.some(node => node[4] > 0) ? 3 : 2;
     if (slow.nodes.length < 2) return null;
     return el("section", {}, el("h2", {}, "Slowest nodes"),
-      el("p", { class: "faint" }, "What each took by its own doing; the median of all: " + seconds(slow.usual * 1000)
+      el("p", { class: "faint" }, "Start-up time per node, without waiting for others; median: " + seconds(slow.usual * 1000)
         + (slow.cycle ? " (cycle " + slow.cycle + ")" : "")),
       Muster.table([{ title: "rank", right: true }, "node", ...["launching", "Ray", "services"].slice(0, parts).map(title => ({ title, right: true }))],
         slow.nodes.map(([rank, host, ...own]) => [rank, host, ...own.slice(0, parts).map(part => seconds(part * 1000))])));
@@ -68,11 +68,11 @@
       failure.tail.length ? el("pre", {}, failure.tail.join("\n")) : null)));
   };
 
-  Muster.uses = function (model) {
+  Muster.nodeSeconds = function (model) {
     const total = model.node_seconds.reduce((sum, [, part]) => sum + part, 0);
     if (!total) return null;
     const fills = Muster.fills(model.phases), sorted = [...model.node_seconds].sort((a, b) => b[1] - a[1]);
-    return el("section", {}, el("h2", {}, "Where the node-seconds went"),
+    return el("section", {}, el("h2", {}, "Node-seconds by phase"),
       Muster.table(["", "phase", { title: "node-seconds", right: true }, { title: "", right: true }],
         sorted.map(([phase, part]) => [Muster.swatch(fills[phase]), model.phases[phase].title, part.toFixed(1),
           (100 * part / total).toFixed(1) + " %"])));
@@ -80,16 +80,16 @@
 
   Muster.resources = function (model) {
     const show = value => value === null || value === undefined ? "\u2013" : value;
-    return el("section", {}, el("h2", {}, "Resources asked for"),
+    return el("section", {}, el("h2", {}, "Requested resources"),
       Muster.table(["group", { title: "nodes", right: true }, { title: "CPUs", right: true }, { title: "GPUs", right: true },
         { title: "memory", right: true }, "partition"],
       model.resources.map(r => [r.group || "all", r.nodes, show(r.cpus), show(r.gpus), show(r.memory), show(r.partition)])),
-      el("p", { class: "faint" }, "Per node, as the job asks for it."));
+      el("p", { class: "faint" }, "Per node, as requested by the job."));
   };
 
   Muster.spec = function (model) {
     const text = value => typeof value === "string" ? value : JSON.stringify(value);
-    return el("section", {}, el("details", {}, el("summary", {}, "The resolved job"),
+    return el("section", {}, el("details", {}, el("summary", {}, "Resolved job"),
       Muster.table(["field", "value"], Object.entries(model.spec).map(([name, value]) => [name, el("code", {}, text(value))])),
       el("p", { class: "faint mono" }, model.directory)));
   };
@@ -101,14 +101,14 @@
     return { timelines, element };
   };
 
-  // Two columns: the way to the driver; and what there is to say about the nodes.
+  // Two columns: the critical path, and figures about the nodes.
   Muster.columns = function (model) {
     return el("div", { class: "two" }, el("div", {}, Muster.paths(model)),
-      el("div", {}, Muster.slow(model), Muster.uses(model), Muster.resources(model)));
+      el("div", {}, Muster.slow(model), Muster.nodeSeconds(model), Muster.resources(model)));
   };
 
   Muster.report = function (model, place) {
-    const torn = model.torn ? el("p", { class: "faint" }, model.torn + " lines of the events could not be read.") : null;
+    const torn = model.torn ? el("p", { class: "faint" }, model.torn + " lines of the event files could not be read.") : null;
     const parts = [Muster.head(model), Muster.failures(model), Muster.timelines(model).element, Muster.services(model), Muster.columns(model),
       Muster.spec(model), torn];
     place.replaceChildren(...parts.filter(Boolean));

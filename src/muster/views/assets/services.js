@@ -1,14 +1,14 @@
-// The services of a run: how many are ready, what each instance does, and how busy sandboxes are.
+// The services of a run: ready instances, the state of each, and the load of sandboxes.
 "use strict";
 (function () {
   const el = Muster.el, FEW = 12;
 
-  // How much of a sandbox is taken: a bar, and the same in figures.
+  // The busy slots of a sandbox, as a bar and as figures.
   Muster.busy = load => el("span", { class: "busy" },
-    el("meter", { min: 0, max: Math.max(1, load.slots), value: load.running, "aria-label": "slots that are busy" }),
+    el("meter", { min: 0, max: Math.max(1, load.slots), value: load.running, "aria-label": "busy slots" }),
     " " + load.running + " of " + load.slots);
 
-  // What deserves to be seen first: what is not ready, was started again, or is busy.
+  // Sort order: instances that are not ready first, then by restarts and load.
   const first = (a, b) => (a.state === "ready") - (b.state === "ready") || b.restarts - a.restarts
     || (b.load?.running ?? 0) - (a.load?.running ?? 0) || a.rank - b.rank;
 
@@ -18,8 +18,8 @@
       : ["", "", "", "", "", ""];
     const log = one => openLog ? el("button", { "data-key": service.name + " " + one.rank,
       "aria-label": "log of " + service.name + " on " + one.host, onclick: () => openLog(one.log) }, "log") : "";
-    return Muster.table([right("rank"), "node", "state", right("restarts"), "where",
-      ...(loads ? ["busy", right("queued"), right("per second"), right("run so far"), right("failed"), right("sessions")] : []), ""],
+    return Muster.table([right("rank"), "node", "state", right("restarts"), "URL",
+      ...(loads ? ["busy", right("queued"), right("per second"), right("executed"), right("failed"), right("sessions")] : []), ""],
     rows.map(one => [one.rank ?? "", one.host, el("span", {}, one.state, one.reason ? el("span", { class: "faint" }, " " + one.reason) : null),
       one.restarts, el("code", {}, one.url), ...(loads ? figures(one.load) : []), log(one)]));
   }
@@ -29,17 +29,17 @@
     const rest = rows.length > FEW ? el("details", { open: open.has(service.name), ontoggle: event => {
       const list = event.target;
       open[list.open ? "add" : "delete"](service.name);
-      if (list.open && list.childElementCount === 1) list.append(instances(service, rows.slice(FEW), openLog));  // there may be thousands
+      if (list.open && list.childElementCount === 1) list.append(instances(service, rows.slice(FEW), openLog));  // only when opened: there may be thousands
     } }, el("summary", {}, (rows.length - FEW) + " more")) : null;
     return [el("h3", {}, service.name, " ", el("span", { class: "ready" }, service.ready + " of " + service.wanted + " ready"),
       el("span", { class: "faint" }, (service.restarts ? ", restarts: " + service.restarts : "")
         + (service.gate ? "" : "; the driver does not wait for it"))),
     load ? el("p", {}, Muster.busy(load), " busy, " + load.queued + " queued, " + load.rate.toFixed(1) + " executions per second, "
-      + load.executed + " so far, " + load.failed + " of them failed, " + load.sessions + " sessions") : null,
+      + load.executed + " executed, " + load.failed + " failed, " + load.sessions + " sessions") : null,
     rows.length ? instances(service, rows.slice(0, FEW), openLog) : null, rest];
   }
 
-  // `openLog` is for pages that can show one; `open` remembers which lists are unfolded.
+  // `openLog` is null on pages without a log viewer; `open` is the set of expanded lists.
   Muster.services = function (model, openLog = null, open = new Set()) {
     if (!model.services.length) return null;
     return el("section", { id: "services" }, el("h2", {}, "Services"), model.services.map(service => one(service, openLog, open)));

@@ -1,4 +1,4 @@
-// The timeline as a thing to use: its picture with a search, zoom and keys.
+// The interactive timeline: its picture with search, zoom and keys.
 "use strict";
 (function () {
   const el = Muster.el, LABEL = Muster.LABEL;
@@ -32,7 +32,7 @@
       matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.restyle());
     }
 
-    // -- what is shown ------------------------------------------------------------------------------------------
+    // -- data ---------------------------------------------------------------------------------------------------
 
     show(model, attempt) {
       this.model = model; this.attempt = attempt;
@@ -40,42 +40,42 @@
       this.onPath = new Set(this.path.map(step => step[1]).filter(rank => rank !== null));
       this.used = new Set();
       for (const node of attempt.nodes) for (let i = 0; i < node[4].length; i += 2) this.used.add(node[4][i]);
-      this.reach(Math.max(attempt.end, attempt.start + 1));
+      this.extendTo(Math.max(attempt.end, attempt.start + 1));
       this.showPresets();
       this.restyle();
     }
 
-    // Time has gone on: what lasts is longer now. A view of the whole stays one.
+    // Extend the current spans to `end`; a view of the whole timeline stays one.
     grow(end) {
       const cycle = this.attempt.cycles[this.attempt.cycles.length - 1], step = cycle.path[cycle.path.length - 1];
       if (step && cycle.driver[0] === null) step[3] = end;
-      this.reach(end);
+      this.extendTo(end);
       this.draw();
     }
 
-    reach(end) {
+    extendTo(end) {
       const whole = this.to === undefined || this.to === this.end;
       if (this.to === undefined) this.from = this.attempt.start;
       this.end = end;
       if (whole || this.to > end) this.to = end;
     }
 
-    // Made anew only when there are others: one of them may have the focus.
+    // Replace the buttons only when they change: one of them may have the focus.
     showPresets() {
       const attempt = this.attempt, known = JSON.stringify(attempt.cycles.map(cycle => [cycle.start, cycle.driver[0]]));
       if (known === this.known) return;
       this.known = known;
-      const preset = (title, look) => el("button", { onclick: look }, title);
-      const ways = attempt.cycles.slice(-6).map(cycle => preset(cycle.number ? "to cycle " + cycle.number : "to the driver", () => {
+      const preset = (title, action) => el("button", { onclick: action }, title);
+      const cycles = attempt.cycles.slice(-6).map(cycle => preset(cycle.number ? "to cycle " + cycle.number : "to the driver", () => {
         const from = cycle.path.length ? cycle.path[0][2] : cycle.start, to = cycle.driver[0] ?? this.end;
-        this.look(from, to + (to - from) * .05);
+        this.showRange(from, to + (to - from) * .05);
       }));
-      this.presets.replaceChildren(preset("all", () => this.look(this.attempt.start, this.end)), ...ways);
+      this.presets.replaceChildren(preset("all", () => this.showRange(this.attempt.start, this.end)), ...cycles);
     }
 
-    // -- moving about -------------------------------------------------------------------------------------------
+    // -- navigation ---------------------------------------------------------------------------------------------
 
-    look(from, to) {
+    showRange(from, to) {
       const least = Math.max(1, (this.end - this.attempt.start) / 1e5);
       this.from = Math.max(this.attempt.start, Math.min(from, this.end - least));
       this.to = Math.min(this.end, Math.max(to, this.from + least));
@@ -84,7 +84,7 @@
 
     zoom(by, around) {
       const middle = around ?? (this.from + this.to) / 2;
-      this.look(middle - (middle - this.from) * by, middle + (this.to - middle) * by);
+      this.showRange(middle - (middle - this.from) * by, middle + (this.to - middle) * by);
     }
 
     listen() {
@@ -105,26 +105,26 @@
       box.addEventListener("pointerup", event => {
         const [x, y] = place(event), drag = this.drag;
         this.drag = null;
-        if (drag && Math.abs(drag[1] - drag[0]) > 5) this.look(this.at(Math.min(...drag)), this.at(Math.max(...drag)));
+        if (drag && Math.abs(drag[1] - drag[0]) > 5) this.showRange(this.at(Math.min(...drag)), this.at(Math.max(...drag)));
         else { this.choose(this.rows.findIndex(r => y >= r.top && y < r.top + r.height)); this.enter(x < LABEL); }
       });
       box.addEventListener("pointerleave", () => { this.tip.hidden = true; });
-      box.addEventListener("dblclick", () => this.look(this.attempt.start, this.end));
+      box.addEventListener("dblclick", () => this.showRange(this.attempt.start, this.end));
       box.addEventListener("wheel", event => {
         const range = this.to - this.from;
         if (event.ctrlKey || event.metaKey) { event.preventDefault(); this.zoom(event.deltaY > 0 ? 1.25 : .8, this.at(place(event)[0])); }
         else if (Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey) {
           event.preventDefault();
           const by = (event.deltaX || event.deltaY) / this.width * range;
-          this.look(Math.min(this.from + by, this.end - range), Math.min(this.from + by, this.end - range) + range);
+          this.showRange(Math.min(this.from + by, this.end - range), Math.min(this.from + by, this.end - range) + range);
         }
       }, { passive: false });
       this.box.addEventListener("keydown", event => {
         const range = this.to - this.from, by = range * .2;
-        const move = way => { const from = Math.max(this.attempt.start, Math.min(this.from + way, this.end - range)); this.look(from, from + range); };
+        const move = way => { const from = Math.max(this.attempt.start, Math.min(this.from + way, this.end - range)); this.showRange(from, from + range); };
         const keys = {
           ArrowLeft: () => move(-by), ArrowRight: () => move(by), "+": () => this.zoom(.5), "=": () => this.zoom(.5),
-          "-": () => this.zoom(2), "0": () => this.look(this.attempt.start, this.end), Enter: () => this.enter(true),
+          "-": () => this.zoom(2), "0": () => this.showRange(this.attempt.start, this.end), Enter: () => this.enter(true),
           ArrowDown: () => this.choose(this.chosen + 1), ArrowUp: () => this.choose(Math.max(0, this.chosen - 1)),
         };
         if (keys[event.key] && !event.ctrlKey && !event.metaKey && !event.altKey) { keys[event.key](); event.preventDefault(); }
@@ -138,12 +138,12 @@
       if (r.top < box.scrollTop) box.scrollTop = r.top;
       else if (r.top + r.height > box.scrollTop + box.clientHeight) box.scrollTop = r.top + r.height - box.clientHeight;
       this.said.textContent = r.path ? this.path.filter(step => step[3] - step[2] >= 10)
-        .map(step => step[4] + " " + Muster.seconds(step[3] - step[2])).join(", ") : r.node ? this.told(r.node) : r.members.length + " nodes, " + r.members[0][1] + " to "
+        .map(step => step[4] + " " + Muster.seconds(step[3] - step[2])).join(", ") : r.node ? this.describe(r.node) : r.members.length + " nodes, " + r.members[0][1] + " to "
         + r.members[r.members.length - 1][1] + ": Enter opens or closes";
       this.draw();
     }
 
-    told(node) {
+    describe(node) {
       const spans = this.spans(node).filter(([, a, b]) => b - a >= 10);
       return node[1] + " (rank " + node[0] + "): " + spans.map(([phase, a, b]) =>
         this.model.phases[phase].title + " " + Muster.seconds(b - a)).join(", ");

@@ -7,27 +7,27 @@
 
   async function ask(path) {
     const answer = await fetch(path);
-    if (answer.status === 403) throw new Error("This page is no longer let in. " + await answer.text());
+    if (answer.status === 403) throw new Error("The session of this page has expired. " + await answer.text());
     if (!answer.ok) throw new Error(await answer.text());
     return answer.json();
   }
 
-  function trouble(error) {
-    const words = error instanceof TypeError ? "`muster ui` does not answer: is it still running?" : error.message;
-    let said = document.getElementById("trouble");
-    if (!said) { said = el("p", { id: "trouble", class: "card", role: "alert" }); place.prepend(said); }
-    said.textContent = words;
+  function showError(error) {
+    const text = error instanceof TypeError ? "`muster ui` does not answer: is it still running?" : error.message;
+    let box = document.getElementById("trouble");
+    if (!box) { box = el("p", { id: "trouble", class: "card", role: "alert" }); place.prepend(box); }
+    box.textContent = text;
   }
-  const fine = () => document.getElementById("trouble")?.remove();
+  const clearError = () => document.getElementById("trouble")?.remove();
 
   // -- the list -------------------------------------------------------------------------------------------------
 
   const PARTS = ["pending", "lost", "launching", "driver", "finishing"].map(name => ({ name }));
-  const SAID = { launching: "coming up", lost: "cycles before" };
+  const BAR_TITLES = { launching: "starting", lost: "earlier cycles" };
 
   function spark(run, longest) {
     const canvas = el("canvas", { role: "img", class: "spark" });
-    canvas.title = run.bar.map(([phase, ms]) => (SAID[phase] ?? phase) + " " + seconds(ms)).join(", ");
+    canvas.title = run.bar.map(([phase, ms]) => (BAR_TITLES[phase] ?? phase) + " " + seconds(ms)).join(", ");
     canvas.setAttribute("aria-label", canvas.title);
     const g = Muster.sized(canvas, 160, 14), fills = Muster.fills(PARTS);
     const own = run.bar.reduce((sum, [, ms]) => sum + ms, 0) || 1;
@@ -52,19 +52,19 @@
       const longest = Math.max(...shown.map(run => run.bar.reduce((sum, [, ms]) => sum + ms, 0)), 1000);
       const focused = document.activeElement?.getAttribute("href");
       rows.replaceChildren(shown.length ? Muster.table(
-        ["run", "state", { title: "nodes", right: true }, "time", { title: "took", right: true }, "asked for", "command"],
+        ["run", "state", { title: "nodes", right: true }, "time", { title: "took", right: true }, "requested", "command"],
         shown.map(run => [el("a", { href: "/run/" + encodeURIComponent(run.run) }, run.run),
           el("span", { class: "state " + run.state }, run.state + (run.exit_code ? " " + run.exit_code : "")), run.nodes ?? "",
           spark(run, longest), seconds(run.took), new Date(run.asked * 1000).toLocaleString(), el("code", {}, run.command)]))
-        : el("p", { class: "faint" }, runs.length ? "No run fits." : "No runs yet. `muster run` starts one."));
+        : el("p", { class: "faint" }, runs.length ? "No run matches." : "No runs yet. `muster run` starts one."));
       if (focused) [...rows.querySelectorAll("a")].find(a => a.getAttribute("href") === focused)?.focus();
     }
     async function load() {
       try {
         const found = await ask("/api/runs");
         if (JSON.stringify(found) !== JSON.stringify(runs) || !rows.firstChild) { runs = found; draw(); }
-        fine();
-      } catch (error) { trouble(error); }
+        clearError();
+      } catch (error) { showError(error); }
     }
     await load();
     setInterval(() => { if (!document.hidden) load(); }, 2000);
@@ -82,42 +82,42 @@
       this.chosen = null;
       this.stop = el("button", { class: "danger", onclick: () => this.askToStop() }, "Stop\u2026");
       this.head = el("div"); this.grid = el("div", { class: "grid" }); this.details = el("div", { class: "details", role: "status" });
-      this.key = el("div"); this.bad = el("div"); this.pictures = el("div"); this.services = el("div"); this.columns = el("div"); this.happened = el("div"); this.spec = el("div");
+      this.key = el("div"); this.failures = el("div"); this.pictures = el("div"); this.services = el("div"); this.columns = el("div"); this.events = el("div"); this.spec = el("div");
       this.dialog = el("dialog", { "aria-labelledby": "ask" });
       this.shown = {}; this.unfolded = new Set();
-      place.replaceChildren(el("p", {}, el("a", { href: "/" }, "\u2190 all runs")), this.head, this.bad,
+      place.replaceChildren(el("p", {}, el("a", { href: "/" }, "\u2190 all runs")), this.head, this.failures,
         el("section", {}, el("h2", {}, "Nodes"), this.grid, this.key, this.details), this.pictures, this.services, this.logs.element,
-        this.columns, this.happened, this.spec, this.dialog);
+        this.columns, this.events, this.spec, this.dialog);
       this.grid.addEventListener("keydown", event => this.walk(event));
     }
 
     async begin() {
       await this.load();
-      this.listen();
-      document.addEventListener("visibilitychange", () => document.hidden ? this.deaf() : this.listen());
+      this.connect();
+      document.addEventListener("visibilitychange", () => document.hidden ? this.disconnect() : this.connect());
       setInterval(() => this.tick(), 1000);
     }
 
-    // A browser has few connections to one server: only a page that is looked at keeps one open.
-    listen() {
+    // A browser has few connections to one server: only a visible page keeps one open.
+    connect() {
       if (this.source || document.hidden) return;
       this.source = new EventSource(this.address + "/changes");
-      this.source.addEventListener("changed", () => this.soon());
-      this.source.onerror = () => { if (this.source.readyState === EventSource.CLOSED) { this.deaf(); setTimeout(() => this.listen(), 3000); } };
+      this.source.addEventListener("changed", () => this.scheduleLoad());
+      this.source.onerror = () => { if (this.source.readyState === EventSource.CLOSED) { this.disconnect(); setTimeout(() => this.connect(), 3000); } };
     }
-    deaf() { this.source?.close(); this.source = null; }
+    disconnect() { this.source?.close(); this.source = null; }
 
-    soon() { this.waiting ??= setTimeout(() => { this.waiting = null; this.load(); }, 200); }
+    scheduleLoad() { this.waiting ??= setTimeout(() => { this.waiting = null; this.load(); }, 200); }
 
     async load() {
       try {
         this.show(await ask(this.address));
         await this.logs.list();
-        fine();
-      } catch (error) { trouble(error); }
+        clearError();
+      } catch (error) { showError(error); }
     }
 
-    // Put a part into its place only when it is another than before: what is read or chosen stays as it is.
+    // Replace a part only when its data changed, so that selection and scroll position are kept.
     part(name, where, value, make) {
       const now = JSON.stringify(value);
       if (this.shown[name] === now) return;
@@ -125,14 +125,14 @@
       where.replaceChildren(...[make()].flat().filter(Boolean));
     }
 
-    // What is made anew while it has the focus gets it back.
+    // Restore the focus to an element that is replaced while it has it.
     keepingFocus(where, make) {
       const key = where.contains(document.activeElement) ? document.activeElement.dataset.key : null;
       make();
       if (key) [...where.querySelectorAll("[data-key]")].find(element => element.dataset.key === key)?.focus();
     }
 
-    openLog(name) { this.logs.open(name).catch(trouble); this.logs.element.scrollIntoView(); }
+    openLog(name) { this.logs.open(name).catch(showError); this.logs.element.scrollIntoView(); }
 
     show(model) {
       this.model = model; this.loaded = performance.now();
@@ -144,7 +144,7 @@
       const { now, wall, ...rest } = model;
       this.part("head", this.head, [rest.state, rest.reason, rest.waits, rest.exit_code, rest.attempts.length, attempt.cycles.length,
         attempt.cycles.map(c => c.driver[0]), rest.stopping, rest.silent === null, rest.dashboard, model.live ? 0 : wall], () => this.makeHead(model));
-      this.part("bad", this.bad, model.failures, () => Muster.failures(model));
+      this.part("bad", this.failures, model.failures, () => Muster.failures(model));
       this.showGrid(model, attempt);
       if (!this.timelines || this.timelines.length !== model.attempts.length) {
         const made = Muster.timelines(model);
@@ -154,7 +154,7 @@
         () => Muster.services(model, log => this.openLog(log), this.unfolded)));
       this.part("columns", this.columns, [model.attempts.map(a => [a.cycles.map(c => [c.reason, c.driver, model.live ? c.path.length : c.path]), a.slow]), model.live ? 0 : model.node_seconds],
         () => Muster.columns(model));
-      this.part("happened", this.happened, model.happenings, () => model.happenings.length ? el("section", {}, el("h2", {}, "What happened"),
+      this.part("happened", this.events, model.happenings, () => model.happenings.length ? el("section", {}, el("h2", {}, "Events"),
         Muster.table([{ title: "after", right: true }, "event", ""], model.happenings.slice(-15).reverse().map(([ms, name, text]) =>
           [seconds(ms), name.replaceAll("_", " "), text]))) : null);
       this.part("spec", this.spec, model.spec, () => Muster.spec(model));
@@ -162,12 +162,12 @@
 
     makeHead(model) {
       const head = Muster.head(model, this.stop);
-      if (model.stopping) head.append(el("p", { role: "alert" }, "It could not be stopped: " + model.stopping));
+      if (model.stopping) head.append(el("p", { role: "alert" }, "The run could not be stopped: " + model.stopping));
       if (model.dashboard) {
         head.append(el("p", {}, "Ray's dashboard: ", model.dashboard.command
           ? ["on your own machine ", el("code", {}, model.dashboard.command), ", then "] : "",
         el("a", { href: model.dashboard.address, rel: "noreferrer", target: "_blank" }, model.dashboard.address),
-        el("span", { class: "faint" }, " (it asks for the token in ray-token, in the run's directory)")));
+        el("span", { class: "faint" }, " (its token is in the file ray-token in the run directory)")));
       }
       return head;
     }
@@ -181,16 +181,16 @@
       }
       const counts = new Map();
       attempt.nodes.forEach((node, at) => {
-        const phase = model.phases[node[5]], cell = this.grid.children[at], told = node[1] + ": " + phase.title;
+        const phase = model.phases[node[5]], cell = this.grid.children[at], title = node[1] + ": " + phase.title;
         counts.set(node[5], (counts.get(node[5]) || 0) + 1);
-        if (cell.title !== told) {
-          cell.title = told; cell.setAttribute("aria-label", told); cell.textContent = phase.glyph;
+        if (cell.title !== title) {
+          cell.title = title; cell.setAttribute("aria-label", title); cell.textContent = phase.glyph;
           cell.style.background = "var(--" + phase.name + ")";
         }
       });
       this.part("key", this.key, [...counts], () => el("ul", { class: "legend" }, [...counts].sort((a, b) => a[0] - b[0]).map(([phase, count]) =>
         el("li", {}, model.phases[phase].glyph + " " + model.phases[phase].title + " ", el("b", {}, count)))));
-      if (this.chosen !== null) this.tell();
+      if (this.chosen !== null) this.showDetails();
     }
 
     choose(at) {
@@ -199,10 +199,10 @@
         cell.tabIndex = index === at ? 0 : -1; cell.setAttribute("aria-pressed", String(index === this.chosen));
       });
       this.shown.details = null;
-      this.tell();
+      this.showDetails();
     }
 
-    tell() {
+    showDetails() {
       const attempt = this.model.attempts[this.model.attempts.length - 1], node = this.chosen === null ? null : attempt.nodes[this.chosen];
       if (!node) { this.details.replaceChildren(); return; }
       const serving = this.model.services.flatMap(service => service.instances.filter(one => one.rank === node[0]).map(one => [service.name, one]));
@@ -211,9 +211,9 @@
         for (let i = 0; i < flat.length; i += 2) spans.push([this.model.phases[flat[i]].title, flat[i + 1], i + 2 < flat.length ? flat[i + 3] : attempt.end]);
         const log = "attempt-" + attempt.number + "/logs/node-" + String(rank).padStart(4, "0") + ".log";
         return [el("p", {}, el("b", {}, host), " (rank " + rank + "): " + role + ", " + state + " ",
-          el("button", { onclick: () => this.openLog(log) }, "its log")),
+          el("button", { onclick: () => this.openLog(log) }, "log")),
         serving.length ? el("ul", {}, serving.map(([name, one]) => el("li", {}, name + ": " + one.state + (one.load ? ", " + one.load.running
-          + " of " + one.load.slots + " busy " : " "), el("button", { onclick: () => this.openLog(one.log) }, "its log")))) : null,
+          + " of " + one.load.slots + " busy " : " "), el("button", { onclick: () => this.openLog(one.log) }, "log")))) : null,
         Muster.table(["phase", { title: "from", right: true }, { title: "took", right: true }],
           spans.filter(([, a, b]) => b - a >= 1).map(([title, a, b]) => [title, seconds(a), seconds(b - a)]))];
       });
@@ -228,7 +228,7 @@
     }
     rowLength(cells) { return Math.max(1, cells.filter(cell => cell.offsetTop === cells[0].offsetTop).length); }
 
-    // -- time goes on, and may be ended ---------------------------------------------------------------------------
+    // -- the clock of a live run, and its stop --------------------------------------------------------------------
 
     tick() {
       const model = this.model;
@@ -242,12 +242,12 @@
 
     askToStop() {
       const close = () => this.dialog.close();
-      const stay = el("button", { onclick: close, autofocus: true }, "Let it run");
+      const cancel = el("button", { onclick: close, autofocus: true }, "Keep it running");
       this.dialog.replaceChildren(el("h2", { id: "ask" }, "Stop this run?"), el("p", {}, el("b", {}, this.name),
-        ": its driver gets SIGTERM and its grace, then everything of it is ended on all nodes. This cannot be undone."),
-      el("div", { class: "tools" }, stay, el("button", { class: "danger", onclick: () => { close(); this.doStop(); } }, "Stop the run")));
+        ": its driver gets SIGTERM and a grace period, then all its processes are stopped on all nodes. This cannot be undone."),
+      el("div", { class: "tools" }, cancel, el("button", { class: "danger", onclick: () => { close(); this.doStop(); } }, "Stop the run")));
       this.dialog.showModal();
-      stay.focus();
+      cancel.focus();
     }
 
     async doStop() {
@@ -255,11 +255,11 @@
       try {
         const answer = await fetch(this.address + "/stop", { method: "POST", headers: { "X-Muster-Key": key } });
         if (!answer.ok) throw new Error(await answer.text());
-      } catch (error) { trouble(error); }
+      } catch (error) { showError(error); }
       this.load();
     }
   }
 
   if (wanted) new RunPage(decodeURIComponent(wanted[1])).begin();
-  else list().catch(trouble);
+  else list().catch(showError);
 })();
