@@ -15,20 +15,19 @@ import pytest
 import muster.doctor.node
 from muster.doctor import probe_runner
 from muster.doctor.node.mounts import filesystem_type
-from muster.doctor.node.shared_fs_probe import CANARY, Patience, SharedFilesystemProbe, poll_interval
+from muster.doctor.node.shared_fs_probe import CANARY, ProbeTimeouts, SharedFilesystemProbe, poll_interval
 from muster.doctor.node.wire import report_lines, reports_in
 from muster.spec import JobSpec
 
 MODULES = sorted(Path(muster.doctor.node.__file__).parent.glob("*.py"))
-SHORT = Patience(canary=0.1, others=0.3)
-LONG = Patience(canary=30, others=30)
+SHORT = ProbeTimeouts(canary=0.1, others=0.3)
+LONG = ProbeTimeouts(canary=30, others=30)
 
 
-def meet(directory: Path, ranks: list[int], nodes: int, patience: Patience) -> dict[int, dict[str, Any]]:
+def meet(directory: Path, ranks: list[int], nodes: int, timeouts: ProbeTimeouts) -> dict[int, dict[str, Any]]:
     with ThreadPoolExecutor(nodes) as pool:
         parts = {
-            rank: pool.submit(SharedFilesystemProbe(str(directory), rank, nodes, patience).attend, "yes")
-            for rank in ranks
+            rank: pool.submit(SharedFilesystemProbe(str(directory), rank, nodes, timeouts).run, "yes") for rank in ranks
         }
         return {rank: part.result() for rank, part in parts.items()}
 
@@ -52,7 +51,7 @@ def test_a_node_without_the_canary_says_so(tmp_path: Path) -> None:
 
 def test_who_does_not_come_is_missed(tmp_path: Path) -> None:
     (tmp_path / CANARY).write_text("yes")
-    found = meet(tmp_path, [0, 1], 3, Patience(canary=30, others=2))
+    found = meet(tmp_path, [0, 1], 3, ProbeTimeouts(canary=30, others=2))
     assert found[0]["missed"] == [2]
     assert set(found[0]["met"]) == {"1"}
 
@@ -60,7 +59,7 @@ def test_who_does_not_come_is_missed(tmp_path: Path) -> None:
 def test_nobody_waits_for_a_node_that_gave_up(tmp_path: Path) -> None:
     (tmp_path / CANARY).write_text("yes")
     (tmp_path / "absent-0").touch()
-    found = meet(tmp_path, [1], 2, Patience(canary=30, others=100_000))
+    found = meet(tmp_path, [1], 2, ProbeTimeouts(canary=30, others=100_000))
     assert found[1]["missed"] == [0]
 
 
@@ -109,7 +108,7 @@ def test_the_probe_needs_no_file_of_ours_and_no_package(tmp_path: Path) -> None:
         "nodes": 1,
         "directory": None,
         "canary": "",
-        "patience": {},
+        "timeouts": {},
         "runs_dir": "/",
         "workdir": "/",
         "python": sys.executable,
@@ -117,7 +116,7 @@ def test_the_probe_needs_no_file_of_ours_and_no_package(tmp_path: Path) -> None:
         "port_base": None,
         "block_size": 100,
     }
-    words = probe_runner.bash_words(order, "echo noise; export FROM_SETUP=1", inside_step=False)
+    words = probe_runner.bash_argv(order, "echo noise; export FROM_SETUP=1", inside_step=False)
     done = subprocess.run(
         words, capture_output=True, text=True, timeout=180, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}
     )
@@ -135,7 +134,7 @@ def test_a_setup_that_fails_is_reported_whether_or_not_it_ends_the_shell(tmp_pat
         "nodes": 1,
         "directory": str(tmp_path),
         "canary": "",
-        "patience": {"canary": 0},
+        "timeouts": {"canary": 0},
         "runs_dir": "/",
         "workdir": "/",
         "python": sys.executable,
@@ -143,7 +142,7 @@ def test_a_setup_that_fails_is_reported_whether_or_not_it_ends_the_shell(tmp_pat
         "port_base": None,
         "block_size": 100,
     }
-    words = probe_runner.bash_words(order, setup, inside_step=False)
+    words = probe_runner.bash_argv(order, setup, inside_step=False)
     done = subprocess.run(words, capture_output=True, text=True, timeout=180)
     (report,) = reports_in(done.stdout).values()
     assert report["setup_code"] == code
@@ -161,7 +160,7 @@ def test_the_jobs_options_reach_srun_but_not_those_of_a_batch_job() -> None:
         array="0-3",
         sbatch={"mail-type": "END", "exclusive": "", "requeue": None},
     )
-    words = probe_runner.srun_words(spec, 4, False, {"SBATCH_ACCOUNT": "phys", "SBATCH_PARTITION": "other"})
+    words = probe_runner.srun_argv(spec, 4, False, {"SBATCH_ACCOUNT": "phys", "SBATCH_PARTITION": "other"})
     assert {"--nodes=4", "--ntasks=4", "--partition=gpu", "--gres=gpu:2", "--account=phys", "--mail-type=END"} <= set(
         words
     )
@@ -170,7 +169,7 @@ def test_the_jobs_options_reach_srun_but_not_those_of_a_batch_job() -> None:
 
 
 def test_inside_an_allocation_the_step_is_beside_what_runs_there() -> None:
-    words = probe_runner.srun_words(JobSpec(command=["true"], partition="gpu"), 2, True, {})
+    words = probe_runner.srun_argv(JobSpec(command=["true"], partition="gpu"), 2, True, {})
     assert "--overlap" in words and "--partition=gpu" not in words
     env = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "1", "SLURM_CPU_BIND_TYPE": "x", "HOME": "/"}
     assert set(probe_runner.outside_step(env)) == {"SLURM_JOB_ID", "HOME"}
@@ -178,5 +177,5 @@ def test_inside_an_allocation_the_step_is_beside_what_runs_there() -> None:
 
 def test_sruns_progress_is_not_its_last_word() -> None:
     text = "srun: error: n2: task 1: Killed\nsrun: job 7 queued and waiting for resources\n"
-    assert probe_runner.last_words(text) == "n2: task 1: Killed"
-    assert probe_runner.last_words("") == ""
+    assert probe_runner.last_error(text) == "n2: task 1: Killed"
+    assert probe_runner.last_error("") == ""

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from muster.doctor.slurm_checks import check_partition, check_slurm, minutes
-from muster.doctor.slurm_facts import NoAnswer, SlurmFacts, ask_slurm
+from muster.doctor.slurm_facts import SlurmCommandError, SlurmFacts, query_slurm
 
 ANSWERS = {
     "sinfo --version": "slurm 23.11.4\n",
@@ -29,7 +29,7 @@ def ask(argv: list[str]) -> str:
 
 @pytest.fixture
 def slurm() -> SlurmFacts:
-    return ask_slurm(ask)
+    return query_slurm(ask)
 
 
 def test_slurms_answers_are_read(slurm: SlurmFacts) -> None:
@@ -44,11 +44,11 @@ def test_slurms_answers_are_read(slurm: SlurmFacts) -> None:
         (None, 4, None, "pass", "gpu: up, 12 of 20 nodes usable (2 allocated, 7 drained, 10 idle, 1 idle*)"),
         (None, 4, None, "pass", "01:00:00 without --time"),
         ("gpu", 4, "24:00:00", "pass", "time limit 1-00:00:00"),
-        ("gpu", 4, "1-00:00:01", "fail", "a job may take 1-00:00:00, --time is 1-00:00:01"),
-        ("gpu", 4, "UNLIMITED", "fail", "a job may take"),
-        ("gpu", 14, None, "warn", "14 are asked for"),
+        ("gpu", 4, "1-00:00:01", "fail", "the time limit is 1-00:00:00, --time is 1-00:00:01"),
+        ("gpu", 4, "UNLIMITED", "fail", "the time limit is"),
+        ("gpu", 14, None, "warn", "14 are requested"),
         ("gpu", 17, None, "fail", "a job may have 16 nodes"),
-        ("gpu", 21, None, "fail", "has 20 nodes, 21 are asked for"),
+        ("gpu", 21, None, "fail", "has 20 nodes, 21 are requested"),
         ("gpu", 1, None, "fail", "a job must have 2 nodes"),
         ("old", 1, None, "fail", "its state is DRAIN"),
         ("nope", 1, None, "fail", "there is no such partition"),
@@ -71,10 +71,10 @@ def test_an_unknown_partition_is_answered_with_those_there_are(slurm: SlurmFacts
 def test_a_slurm_that_does_not_answer_fails_and_the_partition_is_skipped() -> None:
     def broken(argv: list[str]) -> str:
         if argv[0] == "scontrol":
-            raise NoAnswer("scontrol: Unable to contact slurm controller (connect failure)")
+            raise SlurmCommandError("scontrol: Unable to contact slurm controller (connect failure)")
         return ask(argv)
 
-    slurm = ask_slurm(broken)
+    slurm = query_slurm(broken)
     verdict = check_slurm(slurm)
     assert verdict.state == "fail" and "Unable to contact" in verdict.what and "scontrol ping" in verdict.advice
     assert check_partition(slurm, None, 1, None).state == "skip"

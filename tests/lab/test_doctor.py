@@ -97,7 +97,7 @@ def test_unequal_pythons_fail_by_node_and_a_failing_setup_too(slurm: SlurmComman
 def test_what_cannot_start_is_not_submitted_and_what_slurm_refuses_is_125(slurm: SlurmCommand) -> None:
     code, report = examine(slurm, "--nodes", "30", "--no-ray")
     assert (code, not_passed(report)) == (1, {"partition", "nodes"})
-    assert "has 3 nodes, 30 are asked for" in verdict(report, "partition")["what"]
+    assert "has 3 nodes, 30 are requested" in verdict(report, "partition")["what"]
     code, report = examine(slurm, "--nodes", "2", "--no-ray", "--nodelist", "n9")
     assert (code, report["complete"]) == (125, False)
     assert "Invalid node name" in verdict(report, "nodes")["what"]

@@ -1,1 +1,1 @@
-"""Is this machine, or this cluster, fit for a run? Facts are gathered at the edge, results on them are pure."""
+"""Check whether runs work on this machine or cluster: facts are gathered by probes, and evaluated by pure checks."""

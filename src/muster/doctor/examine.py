@@ -1,4 +1,4 @@
-"""The whole examination: which checks apply here, their facts gathered, their results in order."""
+"""Run the checks that apply here: query Slurm, probe the nodes, and evaluate the facts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 from muster import __version__
 from muster.doctor import checks, probe_runner
 from muster.doctor.check_result import CheckResult, Nodes, worst
-from muster.doctor.node.shared_fs_probe import CANARY, Patience
+from muster.doctor.node.shared_fs_probe import CANARY, ProbeTimeouts
 from muster.doctor.slurm_checks import check_partition, check_slurm
-from muster.doctor.slurm_facts import SlurmFacts, ask_slurm
+from muster.doctor.slurm_facts import SlurmFacts, query_slurm
 from muster.errors import Mistake
 from muster.exit_codes import INFRASTRUCTURE_FAILED, NOT_STARTED
 from muster.launch.run_writer import runs_dir
@@ -36,15 +36,15 @@ REPORT_FORMAT = 1
 
 @dataclass(frozen=True)
 class Report:
-    """What `muster doctor` found."""
+    """The result of `muster doctor`."""
 
     where: str
-    """machine: this one alone; job: nodes of a job of its own; allocation: the nodes of the one we are in."""
+    """machine: this one only; job: nodes of a short job; allocation: nodes of the surrounding allocation."""
     results: Sequence[CheckResult]
     slurm: SlurmFacts | None
     nodes: Nodes
     complete: bool = True
-    """False where checks that were asked for could not be run at all."""
+    """False if requested checks could not be run at all."""
 
     @property
     def exit_code(self) -> int:
@@ -66,18 +66,18 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Gathered:
-    """What came from the nodes, and the state of the directory in which they met."""
+class GatheredFacts:
+    """The facts of the nodes, and the contents of the directory that they share."""
 
     nodes: Nodes
-    left: Sequence[str] = ()
-    """Names of the files that we see there."""
+    file_names: Sequence[str] = ()
+    """Files that this host sees in the directory after the probe."""
     problem: str = ""
-    """Why there was no such directory."""
+    """Why the directory could not be created; empty if it was."""
 
 
 class Examination:
-    """One examination, with its results as they come."""
+    """One execution of all checks."""
 
     def __init__(self, spec: JobSpec, place: Target, cwd: Path) -> None:
         self.spec, self.place = spec, place
@@ -93,64 +93,64 @@ class Examination:
         slurm = self._examine_slurm()
         complete, nodes = True, {}
         if self.where == "job" and worst(self._results) == "fail":
-            self._results.append(CheckResult("nodes", "skip", "not asked: such a job cannot start"))
+            self._results.append(CheckResult("nodes", "skip", "not probed: such a job cannot start"))
         else:
             gathered = self._examine_nodes()
             nodes, complete = dict(gathered.nodes), bool(gathered.nodes)
             examined = {host: facts for host, facts in nodes.items() if "system" in facts}
             if examined:
-                self._judge(examined, gathered, slurm)
+                self._check_nodes(examined, gathered, slurm)
         return Report(self.where, self._results, slurm, nodes, complete)
 
     def _examine_slurm(self) -> SlurmFacts | None:
         if self.place.kind == "local":
-            skipped = [CheckResult(check, "skip", "not used: this machine alone") for check in ("slurm", "partition")]
+            skipped = [CheckResult(check, "skip", "not used: this machine only") for check in ("slurm", "partition")]
             self._results += skipped
             return None
-        slurm = ask_slurm()
+        slurm = query_slurm()
         self._results.append(check_slurm(slurm))
         if self.where == "allocation":
             name = os.environ.get("SLURM_JOB_PARTITION", "?")
             self._results.append(CheckResult("partition", "pass", f"{name}: inside job {os.environ['SLURM_JOB_ID']}"))
         else:
-            asked = probe_runner.requests(self.spec, os.environ)
-            self._results.append(check_partition(slurm, asked.get("partition"), self.spec.nodes, self.spec.time))
+            requested = probe_runner.requests(self.spec, os.environ)
+            self._results.append(check_partition(slurm, requested.get("partition"), self.spec.nodes, self.spec.time))
         return slurm
 
-    def _examine_nodes(self) -> Gathered:
+    def _examine_nodes(self) -> GatheredFacts:
         count = 1 if self.where == "machine" else self.place.nodes
-        with _meeting_place(self._runs_dir, self.spec.env) as (directory, canary, problem):
-            order = self._order(count, directory, canary)
-            words = probe_runner.bash_words(order, self.spec.setup or "", self.where != "machine")
+        with _probe_directory(self._runs_dir, self.spec.env) as (directory, canary, problem):
+            config = self._probe_config(count, directory, canary)
+            argv = probe_runner.bash_argv(config, self.spec.setup or "", self.where != "machine")
             if self.where != "machine":
-                words = probe_runner.srun_words(self.spec, count, self.where == "allocation", os.environ) + words
+                argv = probe_runner.srun_argv(self.spec, count, self.where == "allocation", os.environ) + argv
             try:
-                returned = asyncio.run(probe_runner.launch(words, str(self._workdir), directory))
+                output = asyncio.run(probe_runner.launch(argv, str(self._workdir), directory))
             except SpawnError as error:
-                returned = probe_runner.Returned(NOT_STARTED, {}, str(error))
-            left = os.listdir(directory) if directory and os.path.isdir(directory) else []
-        nodes = {report["host"]: report for report in returned.reports.values()}
-        self._results.append(self._judge_answers(nodes, returned, count))
-        return Gathered(nodes, left, problem)
+                output = probe_runner.ProbeOutput(NOT_STARTED, {}, str(error))
+            file_names = os.listdir(directory) if directory and os.path.isdir(directory) else []
+        nodes = {report["host"]: report for report in output.reports.values()}
+        self._results.append(self._check_answers(nodes, output, count))
+        return GatheredFacts(nodes, file_names, problem)
 
-    def _judge_answers(self, nodes: Nodes, returned: probe_runner.Returned, count: int) -> CheckResult:
+    def _check_answers(self, nodes: Nodes, output: probe_runner.ProbeOutput, count: int) -> CheckResult:
         if not nodes:
-            what = f"the probe could not be run: {returned.said or f'the launcher ended with code {returned.code}'}"
-            advice = "see to what the launcher says, or run `muster doctor` inside an allocation (salloc)"
-            return CheckResult("nodes", "fail", what, advice)
-        result = checks.check_answers(_expected(nodes, count), nodes, returned.said)
+            reason = output.launcher_error or f"the launcher ended with code {output.code}"
+            advice = "fix what the launcher reports, or run `muster doctor` inside an allocation (salloc)"
+            return CheckResult("nodes", "fail", f"the probe could not be run: {reason}", advice)
+        result = checks.check_answers(_expected(nodes, count), nodes, output.launcher_error)
         if result.state == "pass" and self.where == "machine":
-            more = "; --nodes N looks at N nodes" if self.place.kind == "sbatch" else ""
-            return replace(result, what=f"this machine alone ({folded(nodes)}){more}")
+            more = "; --nodes N checks N nodes" if self.place.kind == "sbatch" else ""
+            return replace(result, what=f"this machine only ({folded(nodes)}){more}")
         return result
 
-    def _order(self, count: int, directory: str | None, canary: str) -> dict[str, Any]:
-        """What the probe is to do; see node/probe.py."""
+    def _probe_config(self, count: int, directory: str | None, canary: str) -> dict[str, Any]:
+        """Return the configuration of the probe; see node/probe.py."""
         return {
             "nodes": count,
             "directory": directory,
             "canary": canary,
-            "patience": asdict(Patience()),
+            "timeouts": asdict(ProbeTimeouts()),
             "runs_dir": str(self._runs_dir),
             "workdir": str(self._workdir),
             "python": self._python,
@@ -159,27 +159,27 @@ class Examination:
             "block_size": LOCAL_BLOCK_SIZE if self.place.kind == "local" else BLOCK_SIZE,
         }
 
-    def _judge(self, nodes: Nodes, gathered: Gathered, slurm: SlurmFacts | None) -> None:
+    def _check_nodes(self, nodes: Nodes, gathered: GatheredFacts, slurm: SlurmFacts | None) -> None:
         path = str(self._runs_dir)
         if gathered.problem:
-            advice = "name a directory that can be written with --runs-dir or MUSTER_RUNS_DIR"
+            advice = "set a writable directory with --runs-dir or MUSTER_RUNS_DIR"
             self._results.append(CheckResult("shared-directory", "fail", f"{path} {gathered.problem}", advice))
         else:
-            self._results.append(checks.check_shared(path, nodes, gathered.left))
+            self._results.append(checks.check_shared(path, nodes, gathered.file_names))
         self._results += [
             checks.check_visibility(nodes),
             checks.check_small_files(nodes),
             checks.check_clocks(nodes),
             checks.check_workdir(str(self._workdir), nodes),
-            *self._judge_python(nodes),
+            *self._check_python(nodes),
             *(check(nodes) for check in checks.PER_NODE),
             checks.check_containers(slurm is not None and slurm.pyxis, self.spec.container_image, nodes),
         ]
 
-    def _judge_python(self, nodes: Nodes) -> list[CheckResult]:
+    def _check_python(self, nodes: Nodes) -> list[CheckResult]:
         if self._python is None:
-            return [CheckResult(check, "skip", "the image's, not the nodes'") for check in ("python", "ray")]
-        ray = checks.check_ray(nodes) if self.spec.ray else CheckResult("ray", "skip", "not asked for (--no-ray)")
+            return [CheckResult(check, "skip", "the image's is used, not the nodes'") for check in ("python", "ray")]
+        ray = checks.check_ray(nodes) if self.spec.ray else CheckResult("ray", "skip", "not requested (--no-ray)")
         return [checks.check_python(self._python, nodes), ray]
 
 
@@ -190,10 +190,10 @@ def _where(spec: JobSpec, place: Target) -> str:
 
 
 def _expected(nodes: Nodes, count: int) -> list[str]:
-    """The hosts that should have answered; by number where nobody told the job's list of them."""
-    told = next((facts["nodelist"] for facts in nodes.values() if facts.get("nodelist")), "")
+    """Return the hosts that should have answered, as rank-N where the job's node list is unknown."""
+    nodelist = next((facts["nodelist"] for facts in nodes.values() if facts.get("nodelist")), "")
     with contextlib.suppress(NodeSetException):
-        hosts = list(NodeSet(told))
+        hosts = list(NodeSet(nodelist))
         if count > 1 and len(hosts) == count and set(nodes) <= set(hosts):
             return hosts
     ranks = {facts["rank"]: host for host, facts in nodes.items()}
@@ -201,10 +201,13 @@ def _expected(nodes: Nodes, count: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def _meeting_place(parent: Path, env: dict[str, str]) -> Iterator[tuple[str | None, str, str]]:
-    """A private directory in the runs directory, with a canary in it; or why there is none. Leaves nothing behind."""
+def _probe_directory(parent: Path, env: dict[str, str]) -> Iterator[tuple[str | None, str, str]]:
+    """Create a private directory with a canary in the runs directory; yield it, or why it could not be created.
+
+    Afterwards it is removed, together with parent directories created for it.
+    """
     directory, canary = parent / f".doctor-{secrets.token_hex(4)}", secrets.token_hex(8)
-    made = [path for path in (parent, *parent.parents) if not path.exists()]
+    created = [path for path in (parent, *parent.parents) if not path.exists()]
     problem = ""
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -217,6 +220,6 @@ def _meeting_place(parent: Path, env: dict[str, str]) -> Iterator[tuple[str | No
         yield (None if problem else str(directory)), canary, problem
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-        for path in made:
+        for path in created:
             with contextlib.suppress(OSError):
                 path.rmdir()

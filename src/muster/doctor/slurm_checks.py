@@ -1,4 +1,4 @@
-"""The result on Slurm and on the partition that a job would go to. Pure."""
+"""Check Slurm and the partition that a job would be submitted to. Pure."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ OLDEST_SLURM = (20, 11)
 
 def check_slurm(slurm: SlurmFacts) -> CheckResult:
     if slurm.error:
-        advice = "see that you are on a login node, and that slurmctld and munge run: scontrol ping; munge -n | unmunge"
+        advice = "check that this is a login node and that slurmctld and munge run: scontrol ping; munge -n | unmunge"
         return CheckResult("slurm", "fail", f"does not answer: {slurm.error}", advice)
     numbers = tuple(int(number) for number in re.findall(r"\d+", slurm.controller)[:2])
     if numbers < OLDEST_SLURM:
-        what = f"slurmctld {slurm.controller}: its srun knows no --overlap"
-        return CheckResult("slurm", "fail", what, "Slurm 20.11 or newer is needed")
+        what = f"slurmctld {slurm.controller}: its srun has no --overlap"
+        return CheckResult("slurm", "fail", what, "upgrade to Slurm 20.11 or newer")
     if slurm.controller not in slurm.client:
-        what = f"slurmctld {slurm.controller} answers; the commands here are of {slurm.client}"
+        what = f"slurmctld {slurm.controller} answers; the commands here are {slurm.client}"
         return CheckResult("slurm", "pass", what)
     return CheckResult("slurm", "pass", f"slurmctld {slurm.controller} answers")
 
 
 def check_partition(slurm: SlurmFacts, names: str | None, nodes: int, time: str | None) -> CheckResult:
-    """Whether a job of this size and time limit can ever start. Of several partitions the best counts."""
+    """Check whether a job of this size and time limit can start; of several partitions the best counts."""
     if slurm.error:
         return CheckResult("partition", "skip", "Slurm does not answer")
     by_name = {partition["PartitionName"]: partition for partition in slurm.partitions}
     default = [name for name, partition in by_name.items() if partition.get("Default") == "YES"]
     wanted = names.split(",") if names else default
     if not wanted:
-        return CheckResult("partition", "fail", "there is no default partition", f"name one: -p {_some(by_name)}")
+        return CheckResult("partition", "fail", "there is no default partition", f"choose one: -p {_some(by_name)}")
     results = [_check_one(name, by_name, slurm.node_states, nodes, time) for name in wanted]
     return best(results)
 
@@ -61,25 +61,25 @@ def _check_one(
     if partition.get("State", "UP") != "UP":
         return result("fail", f"its state is {partition['State']}", "choose another partition, or ask its admins")
     if nodes > total:
-        return result("fail", f"has {total} nodes, {nodes} are asked for", "ask for fewer with --nodes")
+        return result("fail", f"has {total} nodes, {nodes} are requested", "request fewer with --nodes")
     if most.isdigit() and nodes > int(most):
-        return result("fail", f"a job may have {most} nodes, {nodes} are asked for", "ask for fewer with --nodes")
+        return result("fail", f"a job may have {most} nodes, {nodes} are requested", "request fewer with --nodes")
     if least.isdigit() and nodes < int(least):
-        return result("fail", f"a job must have {least} nodes, {nodes} are asked for", "ask for more with --nodes")
+        return result("fail", f"a job must have {least} nodes, {nodes} are requested", "request more with --nodes")
     if time is not None and minutes(time) > minutes(limit):
-        return result("fail", f"a job may take {limit}, --time is {time}", "ask for less with --time")
+        return result("fail", f"the time limit is {limit}, --time is {time}", "request less with --time")
     default = partition.get("DefaultTime", "NONE")
     what = f"up, {usable} of {total} nodes usable ({_shown(counts)}), time limit {limit}" + (
         f", {default} without --time" if time is None and default not in ("NONE", limit) else ""
     )
     if nodes > usable:
-        advice = "the job would wait until nodes come back: sinfo -R says why they are out"
-        return result("warn", f"{what}; {nodes} are asked for", advice)
+        advice = "the job would wait until nodes return to service: sinfo -R shows why they are out"
+        return result("warn", f"{what}; {nodes} are requested", advice)
     return result("pass", what)
 
 
 def minutes(text: str) -> float:
-    """A time limit as Slurm writes it: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS."""
+    """Return the minutes of a time limit in Slurm's formats: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS."""
     if not re.fullmatch(r"[\d:-]+", text):
         return math.inf  # UNLIMITED, INFINITE
     days, dash, rest = text.rpartition("-")
@@ -93,7 +93,7 @@ def minutes(text: str) -> float:
 
 def _some(names: Mapping[str, object] | Sequence[str]) -> str:
     listed = sorted(names)
-    return ", ".join(listed[:8]) + (", ..." if len(listed) > 8 else "") if listed else "(Slurm names none)"
+    return ", ".join(listed[:8]) + (", ..." if len(listed) > 8 else "") if listed else "(Slurm lists none)"
 
 
 def _shown(counts: Mapping[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""What Slurm says about itself and its partitions: three questions, asked once."""
+"""Query Slurm's versions, partitions and node states."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-DEADLINE_S = 60.0
+COMMAND_TIMEOUT_S = 60.0
 PARTITION_KEYS = ("PartitionName", "Default", "State", "TotalNodes", "MinNodes", "MaxNodes", "DefaultTime", "MaxTime")
 
-Ask = Callable[[list[str]], str]
+RunCommand = Callable[[list[str]], str]
 
 
-class NoAnswer(Exception):
-    """A Slurm command failed; the text is its own last word."""
+class SlurmCommandError(Exception):
+    """A Slurm command failed; the text is the last line it printed."""
 
 
 @dataclass(frozen=True)
 class SlurmFacts:
-    """Empty where Slurm did not answer; then `error` says why."""
+    """Facts about Slurm; where it did not answer they are empty and `error` has the reason."""
 
     client: str = ""
     controller: str = ""
     partitions: list[dict[str, str]] = field(default_factory=list)
-    """As `scontrol show partition` has them: its PARTITION_KEYS."""
+    """The PARTITION_KEYS in the output of `scontrol show partition`."""
     node_states: dict[str, dict[str, int]] = field(default_factory=dict)
     """Partition -> state -> number of nodes."""
     pyxis: bool = False
@@ -34,17 +34,17 @@ class SlurmFacts:
         return asdict(self)
 
 
-def ask_slurm(ask: Ask | None = None) -> SlurmFacts:
-    """Versions, partitions, states of nodes. Never raises: no answer is a finding too."""
-    ask = ask or _command
+def query_slurm(run: RunCommand | None = None) -> SlurmFacts:
+    """Return versions, partitions and node states; an unreachable Slurm is a fact, not an exception."""
+    run = run or _run_command
     client, pyxis = "", False
     try:
-        client = ask(["sinfo", "--version"]).strip()
-        pyxis = "--container-image" in ask(["srun", "--help"])
-        config = ask(["scontrol", "show", "config"])
-        partitions = partitions_in(ask(["scontrol", "--oneliner", "show", "partition"]))
-        states = states_in(ask(["sinfo", "--noheader", "--format=%R|%T|%D"]))
-    except NoAnswer as error:
+        client = run(["sinfo", "--version"]).strip()
+        pyxis = "--container-image" in run(["srun", "--help"])
+        config = run(["scontrol", "show", "config"])
+        partitions = partitions_in(run(["scontrol", "--oneliner", "show", "partition"]))
+        states = states_in(run(["sinfo", "--noheader", "--format=%R|%T|%D"]))
+    except SlurmCommandError as error:
         return SlurmFacts(client=client, pyxis=pyxis, error=str(error))
     return SlurmFacts(client, _value(config, "SLURM_VERSION"), partitions, states, pyxis)
 
@@ -56,7 +56,7 @@ def partitions_in(text: str) -> list[dict[str, str]]:
 
 
 def states_in(text: str) -> dict[str, dict[str, int]]:
-    """One line for each partition and state; a mark after a state (`idle*`: not responding) stays part of it."""
+    """Parse one line per partition and state; a suffix of a state (`idle*`: not responding) is kept."""
     states: dict[str, dict[str, int]] = {}
     for line in text.splitlines():
         partition, state, count = line.strip().split("|")
@@ -73,14 +73,14 @@ def _value(config: str, name: str) -> str:
     return ""
 
 
-def _command(argv: list[str]) -> str:
+def _run_command(argv: list[str]) -> str:
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=DEADLINE_S)
+        done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=COMMAND_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise NoAnswer(f"{argv[0]} did not answer within {DEADLINE_S:g} s") from None
+        raise SlurmCommandError(f"{argv[0]} did not answer within {COMMAND_TIMEOUT_S:g} s") from None
     except OSError as error:
-        raise NoAnswer(f"{argv[0]} could not be run: {error.strerror}") from None
+        raise SlurmCommandError(f"{argv[0]} could not be run: {error.strerror}") from None
     if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise NoAnswer(f"{argv[0]}: {said[-1] if said else f'ended with code {done.returncode}'}")
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise SlurmCommandError(f"{argv[0]}: {lines[-1] if lines else f'ended with code {done.returncode}'}")
     return done.stdout

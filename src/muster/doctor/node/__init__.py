@@ -1,1 +1,1 @@
-"""What runs on the nodes to be examined: the standard library alone, Python 3.9 or newer, sent along as source."""
+"""The probe that runs on the nodes: standard library only, Python 3.9 or newer, passed as source."""

@@ -1,4 +1,4 @@
-"""Which kind of filesystem a path is on, from the kernel's own table."""
+"""Find the filesystem type of a path in the kernel's mount table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MOUNT_TABLE = "/proc/self/mountinfo"
 
 
 def filesystem_type(path: str, table: str) -> str:
-    """The type of the innermost mount that holds `path`; of two on one place the later covers the earlier."""
+    """Return the type of the innermost mount that contains `path`; a later mount hides an earlier one."""
     best, kind = "", "unknown"
     for line in table.splitlines():
         left, dash, right = line.partition(" - ")

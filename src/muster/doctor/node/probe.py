@@ -1,4 +1,4 @@
-"""What one node is like: the facts, as one JSON object. Judges nothing."""
+"""Collect the facts about one node as one JSON object, without evaluating them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import time
 from typing import Any
 
 from muster.doctor.node.mounts import probe_filesystem_type
-from muster.doctor.node.shared_fs_probe import attend
+from muster.doctor.node.shared_fs_probe import probe_shared_filesystem
 from muster.doctor.node.wire import report_lines
 from muster.ports.blocks import LOCAL_BLOCK_SIZE, smallest_size, take_block
 from muster.ports.ranges import ephemeral_range
 
 CONTAINER_PROGRAMS = ("apptainer", "singularity", "ch-run", "enroot")
-PYTHON_DEADLINE_S = 180.0
+PYTHON_TIMEOUT_S = 180.0
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 
-# Run by the job's interpreter as the agent's starter is: with its site packages, in the job's directory.
-_ASK_PYTHON = """\
+# Run by the job's interpreter in the same way as the agent: with its site packages, in the job's directory.
+_PYTHON_PROBE = """\
 import json, platform, sys, time
 facts = {"version": platform.python_version(), "executable": sys.executable}
 if sys.argv[1] == "ray":
@@ -38,41 +38,41 @@ print("\\n" + json.dumps(facts))
 """
 
 
-def probe_python(order: dict[str, Any]) -> dict[str, Any]:
-    """The job's interpreter, and Ray in it: asked by running it, since only that proves that it works."""
-    argv = [order["python"], "-c", _ASK_PYTHON, "ray" if order["ray"] else "-"]
-    env = {**os.environ, **_given_variables(order)}
+def probe_python(config: dict[str, Any]) -> dict[str, Any]:
+    """Run the job's interpreter, and import Ray in it."""
+    argv = [config["python"], "-c", _PYTHON_PROBE, "ray" if config["ray"] else "-"]
+    env = {**os.environ, **_job_environment(config)}
     try:
-        done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=PYTHON_DEADLINE_S)
+        done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=PYTHON_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return {"error": f"it did not answer within {PYTHON_DEADLINE_S:g} s"}
+        return {"error": f"it did not answer within {PYTHON_TIMEOUT_S:g} s"}
     except OSError as error:
         return {"error": error.strerror or str(error)}
     try:
         facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return facts
     except (IndexError, ValueError):
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        return {"error": f"it ended with code {done.returncode}" + (f": {said[-1][:200]}" if said else "")}
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        return {"error": f"it ended with code {done.returncode}" + (f": {lines[-1][:200]}" if lines else "")}
 
 
-def _given_variables(order: dict[str, Any]) -> dict[str, str]:
-    """The values of --env: in a file, since they may be secrets; where it is not seen there are none."""
+def _job_environment(config: dict[str, Any]) -> dict[str, str]:
+    """Return the values of --env from a file, because they may be secrets; empty if it is not visible here."""
     try:
-        with open(os.path.join(order["directory"], "env.json"), encoding="utf-8") as file:
+        with open(os.path.join(config["directory"], "env.json"), encoding="utf-8") as file:
             values: dict[str, str] = json.load(file)
             return values
     except (OSError, ValueError, TypeError):
         return {}
 
 
-def probe_ports(order: dict[str, Any]) -> dict[str, Any]:
-    """Whether a block of ports for Ray is free here now."""
+def probe_ports(config: dict[str, Any]) -> dict[str, Any]:
+    """Look for a free block of ports for Ray."""
     facts: dict[str, Any] = {"ephemeral": list(ephemeral_range())}
-    size: int = order["block_size"]
+    size: int = config["block_size"]
     smallest = min(size, smallest_size(len(os.sched_getaffinity(0)), size == LOCAL_BLOCK_SIZE))
     try:
-        held = take_block("doctor", size, order["port_base"], smallest)
+        held = take_block("doctor", size, config["port_base"], smallest)
         facts["block"] = [held.block.base, held.block.guard]
         facts["warning"] = held.warning()
         held.release()
@@ -82,7 +82,7 @@ def probe_ports(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def probe_limits() -> dict[str, Any]:
-    """Soft and hard limit each; null for none."""
+    """Return soft and hard limits; null for unlimited."""
     kinds = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
     limits = {name: resource.getrlimit(kind) for name, kind in kinds.items()}
     return {name: [None if n == resource.RLIM_INFINITY else n for n in pair] for name, pair in limits.items()}
@@ -97,18 +97,18 @@ def probe_shm() -> dict[str, Any]:
 
 
 def probe_user_namespaces() -> dict[str, Any]:
-    """Tried in a child: a new user namespace, and rights in it (some systems give the one without the other)."""
-    told, tell = os.pipe()
+    """Create a user namespace in a child, and use rights in it, which some systems refuse separately."""
+    reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(told)
-        os.write(tell, _enter_user_namespace().encode())
+        os.close(reader)
+        os.write(writer, _enter_user_namespace().encode())
         os._exit(0)
-    os.close(tell)
-    with os.fdopen(told, encoding="utf-8") as file:
+    os.close(writer)
+    with os.fdopen(reader, encoding="utf-8") as file:
         problem = file.read()
     os.waitpid(pid, 0)
-    return {"works": True} if problem == "ok" else {"works": False, "error": problem or "the trial died"}
+    return {"works": True} if problem == "ok" else {"works": False, "error": problem or "the child process died"}
 
 
 def _enter_user_namespace() -> str:
@@ -126,20 +126,20 @@ def _enter_user_namespace() -> str:
     return "ok"
 
 
-def facts(order: dict[str, Any], rank: int, host: str) -> dict[str, Any]:
-    """Everything about this node. The meeting comes first: others wait for it."""
-    directory = order["directory"]
+def facts(config: dict[str, Any], rank: int, host: str) -> dict[str, Any]:
+    """Return all facts about this node; the shared filesystem comes first because other nodes wait for this one."""
+    directory = config["directory"]
     return {
         "host": host,
         "rank": rank,
         "nodelist": os.environ.get("SLURM_JOB_NODELIST", ""),
         "system": platform.platform(),
         "setup_code": int(os.environ.get("MUSTER_DOCTOR_SETUP", "0")),
-        "directory": attend(order, rank) if directory else None,
-        "filesystem": probe_filesystem_type(order["runs_dir"]),
-        "workdir": os.path.isdir(order["workdir"]),
-        "python": probe_python(order) if order["python"] else None,
-        "ports": probe_ports(order),
+        "directory": probe_shared_filesystem(config, rank) if directory else None,
+        "filesystem": probe_filesystem_type(config["runs_dir"]),
+        "workdir": os.path.isdir(config["workdir"]),
+        "python": probe_python(config) if config["python"] else None,
+        "ports": probe_ports(config),
         "limits": probe_limits(),
         "shm": probe_shm(),
         "user_namespaces": probe_user_namespaces(),
@@ -149,9 +149,9 @@ def facts(order: dict[str, Any], rank: int, host: str) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    order = json.loads(arguments[0])
+    config = json.loads(arguments[0])
     rank = int(os.environ["MUSTER_RANK"])
-    for line in report_lines(rank, facts(order, rank, os.environ["MUSTER_HOST"])):
+    for line in report_lines(rank, facts(config, rank, os.environ["MUSTER_HOST"])):
         sys.stdout.write(line + "\n")
     sys.stdout.flush()
     return 0

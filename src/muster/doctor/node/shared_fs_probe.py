@@ -1,9 +1,9 @@
-"""The nodes meet in a directory: is it shared, how soon is a new file seen elsewhere, how far apart are the clocks?
+"""Measure through files whether nodes share a directory, how soon new files are visible, and how far clocks differ.
 
-Clocks of two nodes cannot be compared directly, so rank 0 measures alone, on its own clock: it writes a ping, every
-other node answers with a pong that holds that node's time, and rank 0 notes when it sees the pong. Half the round trip
-is the delay of one new file (with both sides' polling); the pong's time against the middle of the round trip is the
-clocks' difference, right to half the round trip whatever the filesystem does.
+Clocks of two nodes cannot be compared directly, so only rank 0 measures, on its own clock: it writes a ping, every
+other node answers with a pong that contains that node's time, and rank 0 records when it sees the pong. Half the round
+trip is the delay of one new file (including both sides' polling); the pong's time minus the middle of the round trip is
+the difference of the clocks, with an error of at most half the round trip.
 """
 
 from __future__ import annotations
@@ -17,51 +17,51 @@ from typing import Any
 ROUNDS = 3
 SMALL_FILES = 10
 CANARY = "canary"
-HERE, ABSENT = "here-", "absent-"  # with the rank after it; absent is a node that can do no more than say so
+PRESENT, ABSENT = "here-", "absent-"  # followed by the rank; an absent node cannot run the probe
 
 
 @dataclass(frozen=True)
-class Patience:
+class ProbeTimeouts:
     """How long a node waits, in seconds."""
 
-    canary: float = 5.0  # for a directory that was there before the node was started
+    canary: float = 5.0  # for a directory created before the node was started
     others: float = 30.0  # for nodes that start later, or run a slow --setup
 
 
 def poll_interval(nodes: int) -> float:
-    """All nodes list one directory: the more they are, the more seldom each looks."""
+    """Return seconds between polls; all nodes list one directory, so more nodes poll less often."""
     return min(0.25, 0.01 * max(1.0, nodes / 4))
 
 
 class SharedFilesystemProbe:
-    """One node's part of it."""
+    """The measurements of one node."""
 
-    def __init__(self, directory: str, rank: int, nodes: int, patience: Patience) -> None:
-        self._directory, self._rank, self._nodes, self._patience = directory, rank, nodes, patience
+    def __init__(self, directory: str, rank: int, nodes: int, timeouts: ProbeTimeouts) -> None:
+        self._directory, self._rank, self._nodes, self._timeouts = directory, rank, nodes, timeouts
         self._poll = poll_interval(nodes)
 
-    def attend(self, canary: str) -> dict[str, Any]:
-        """Everything measured here; what could not be measured is left out."""
-        seen = self._await_canary(canary)
-        if seen is None:
+    def run(self, canary: str) -> dict[str, Any]:
+        """Return all measurements, without those that were not possible."""
+        delay = self._wait_for_canary(canary)
+        if delay is None:
             return {"seen": False}
-        self._write(f"{HERE}{self._rank}", "")
-        found: dict[str, Any] = {"seen": True, "canary_s": seen, "small_file_s": self._time_small_files()}
+        self._write(f"{PRESENT}{self._rank}", "")
+        found: dict[str, Any] = {"seen": True, "canary_s": delay, "small_file_s": self._time_small_files()}
         if self._nodes > 1:
-            found.update(self._leader() if self._rank == 0 else self._answer())
+            found.update(self._measure_others() if self._rank == 0 else self._answer_pings())
         return found
 
-    def _await_canary(self, text: str) -> float | None:
+    def _wait_for_canary(self, text: str) -> float | None:
         began = time.monotonic()
         while True:
             if CANARY in self._names() and self._read(CANARY) == text:
                 return time.monotonic() - began
-            if time.monotonic() - began > self._patience.canary:
+            if time.monotonic() - began > self._timeouts.canary:
                 return None
             time.sleep(self._poll)
 
     def _time_small_files(self) -> float:
-        """Median time to write a small file, rename it, read it and remove it: what a run does all the time."""
+        """Return the median time to write, rename, read and remove a small file, as runs do continually."""
         taken = []
         for number in range(SMALL_FILES):
             name = f"small-{self._rank}-{number}"
@@ -74,9 +74,9 @@ class SharedFilesystemProbe:
 
     # -- rank 0 ---------------------------------------------------------------------------------------------------
 
-    def _leader(self) -> dict[str, Any]:
+    def _measure_others(self) -> dict[str, Any]:
         others = set(range(1, self._nodes))
-        present = self._await_arrival(others)
+        present = self._wait_for_nodes(others)
         rounds = [self._ping(number, present) for number in range(ROUNDS)]
         self._write("done", "")
         answered = {rank: [times[rank] for times in rounds if rank in times] for rank in present}
@@ -86,11 +86,11 @@ class SharedFilesystemProbe:
         }
 
     def _ping(self, number: int, ranks: set[int]) -> dict[int, tuple[float, float]]:
-        """One round: for each rank that answers, the round trip and how far its clock is ahead of ours."""
+        """Run one round; return for each answering rank the round trip and how far its clock is ahead of ours."""
         trips: dict[int, tuple[float, float]] = {}
         wall, began = time.time(), time.monotonic()
         self._write(f"ping-{number}", "")
-        while set(trips) != ranks and time.monotonic() - began < self._patience.others:
+        while set(trips) != ranks and time.monotonic() - began < self._timeouts.others:
             names = self._names()
             for rank in ranks - set(trips):
                 name = f"pong-{number}-{rank}"
@@ -101,26 +101,26 @@ class SharedFilesystemProbe:
             time.sleep(self._poll)
         return trips
 
-    def _await_arrival(self, wanted: set[int]) -> set[int]:
-        """Those of the wanted that have come, once nobody else is to be expected."""
-        deadline = time.monotonic() + self._patience.others
+    def _wait_for_nodes(self, wanted: set[int]) -> set[int]:
+        """Wait until each rank is present or absent, or until the timeout; return those present."""
+        deadline = time.monotonic() + self._timeouts.others
         while True:
             names = self._names()
-            here = {rank for rank in wanted if f"{HERE}{rank}" in names}
+            present = {rank for rank in wanted if f"{PRESENT}{rank}" in names}
             absent = {rank for rank in wanted if f"{ABSENT}{rank}" in names}
-            if here | absent == wanted or time.monotonic() > deadline:
-                return here
+            if present | absent == wanted or time.monotonic() > deadline:
+                return present
             time.sleep(self._poll)
 
-    # -- the others -----------------------------------------------------------------------------------------------
+    # -- the other ranks ------------------------------------------------------------------------------------------
 
-    def _answer(self) -> dict[str, Any]:
-        """Answer every ping, until rank 0 is done or has been silent for too long."""
-        if not self._await_arrival({0}):
+    def _answer_pings(self) -> dict[str, Any]:
+        """Answer every ping until rank 0 is done or has timed out."""
+        if not self._wait_for_nodes({0}):
             return {"missed": [0]}
         answered: set[int] = set()
         last = time.monotonic()
-        while time.monotonic() - last < 2 * self._patience.others:
+        while time.monotonic() - last < 2 * self._timeouts.others:
             names = self._names()
             for number in sorted(set(range(ROUNDS)) - answered):
                 if f"ping-{number}" in names:
@@ -135,7 +135,7 @@ class SharedFilesystemProbe:
     # -- files ----------------------------------------------------------------------------------------------------
 
     def _names(self) -> set[str]:
-        """Listing first: a network filesystem may remember for long that a file was not there."""
+        """List the directory; opening files first would make a network filesystem cache that they do not exist."""
         try:
             return set(os.listdir(self._directory))
         except OSError:
@@ -149,7 +149,7 @@ class SharedFilesystemProbe:
             return None
 
     def _write(self, name: str, text: str) -> None:
-        """By rename, so that a file that is seen is whole."""
+        """Write by rename, so that a visible file is complete."""
         path = os.path.join(self._directory, name)
         with open(path + ".new", "w", encoding="utf-8") as file:
             file.write(text)
@@ -157,7 +157,7 @@ class SharedFilesystemProbe:
 
 
 def _summary(trips: list[tuple[float, float]]) -> dict[str, float]:
-    """The slowest file counts for the delay; the quickest round trip knows the clock best."""
+    """Take the delay from the slowest round trip, and the clock from the fastest, which has the smallest error."""
     quickest = min(trips)
     return {
         "delay_s": max(trip for trip, _ in trips) / 2,
@@ -166,10 +166,10 @@ def _summary(trips: list[tuple[float, float]]) -> dict[str, float]:
     }
 
 
-def attend(order: dict[str, Any], rank: int) -> dict[str, Any]:
-    """This node's part of the meeting that the order describes; a filesystem that fails is told, not raised."""
-    patience = Patience(**order["patience"])
+def probe_shared_filesystem(config: dict[str, Any], rank: int) -> dict[str, Any]:
+    """Run the probe; errors of the filesystem are part of the result."""
+    timeouts = ProbeTimeouts(**config["timeouts"])
     try:
-        return SharedFilesystemProbe(order["directory"], rank, order["nodes"], patience).attend(order["canary"])
+        return SharedFilesystemProbe(config["directory"], rank, config["nodes"], timeouts).run(config["canary"])
     except OSError as error:
-        return {"seen": True, "error": f"{error.strerror or error} ({error.filename or order['directory']})"}
+        return {"seen": True, "error": f"{error.strerror or error} ({error.filename or config['directory']})"}

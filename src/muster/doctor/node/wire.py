@@ -1,4 +1,4 @@
-"""How a node's report travels through the launcher's stdout, in which those of all nodes are mixed."""
+"""Encode the reports of nodes as lines of the launcher's stdout, in which those of all nodes are mixed."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import json
 from typing import Any
 
 MARK = "muster-doctor:"
-LINE_CHARS = 800  # srun passes a line on whole up to 1024 bytes; of longer ones it mixes the parts
+LINE_CHARS = 800  # srun keeps lines of up to 1024 bytes intact and mixes parts of longer ones
 
 
 def report_lines(rank: int, report: dict[str, Any]) -> list[str]:
-    """The report as short lines, each of which says whose and which part it is."""
+    """Split a report into short lines, each with rank, number and count of the parts."""
     text = json.dumps(report)
     parts = [text[at : at + LINE_CHARS] for at in range(0, len(text), LINE_CHARS)]
     return [f"{MARK} {rank} {number} {len(parts)} {part}" for number, part in enumerate(parts)]
 
 
 def reports_in(output: str) -> dict[int, dict[str, Any]]:
-    """Every whole report in the output, by rank."""
+    """Return every complete report in the output, by rank."""
     parts: dict[int, dict[int, str]] = {}
-    whole: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for line in output.splitlines():
         words = line.split(" ", 4)
         if len(words) == 5 and words[0] == MARK:
             rank = int(words[1])
             parts.setdefault(rank, {})[int(words[2])] = words[4]
-            whole[rank] = int(words[3])
-    complete = [rank for rank, found in sorted(parts.items()) if len(found) == whole[rank]]
+            counts[rank] = int(words[3])
+    complete = [rank for rank, found in sorted(parts.items()) if len(found) == counts[rank]]
     return {rank: json.loads("".join(part for _, part in sorted(parts[rank].items()))) for rank in complete}
