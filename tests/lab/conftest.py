@@ -47,7 +47,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A lab of four nodes, or as the module's LAB says."""
     options = getattr(request.module, "LAB", {"nodes": 4})
     if LAB_DIR.exists():
-        Lab.remains(LAB_DIR).down()  # a killed test session could not
+        Lab.for_cleanup(LAB_DIR).down()  # a killed test session could not
     with Lab(state_dir=LAB_DIR, shared=[REPOSITORY], **options) as lab:
         yield lab
 

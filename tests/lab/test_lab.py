@@ -258,7 +258,7 @@ def test_down_leaves_nothing_even_of_a_busy_lab_it_has_no_record_of(place: Path)
         state.save(two.plan, {})
         assert any("slurmd" in line for line in Lab.leftovers(place))
     finally:
-        Lab.remains(place).down()
+        Lab.for_cleanup(place).down()
     assert client.wait(timeout=5) == -signal.SIGKILL
     assert not any(init.alive() for init in inits)
     Lab(1, state_dir=place).down()

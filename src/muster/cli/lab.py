@@ -199,7 +199,7 @@ def down() -> None:
     if not Lab.leftovers():
         _out.print("no lab is up")
         return
-    Lab.remains().down()
+    Lab.for_cleanup().down()
     left = Lab.leftovers()
     if left:
         raise LabError("down left behind: " + "; ".join(left))

@@ -1,4 +1,4 @@
-"""A real multi-node Slurm on one machine, for tests and for trying things out (see docs/lab.md)."""
+"""A real multi-node Slurm on one machine, for tests and experiments (see docs/lab.md)."""
 
 from muster.lab.errors import LabError, LabUnavailable
 from muster.lab.lab import Lab

@@ -1,8 +1,8 @@
-"""Renders the two shell scripts with which a machine of the lab comes to life (pure).
+"""Render the two shell scripts that start a machine of the lab (pure).
 
-`launch` enters the machine's cgroup and opens its namespaces; `boot` is the first process inside them. `boot` says
-its pid (as seen from outside), waits on its standard input for the network to be laid, and becomes tini. If whoever
-starts the machine dies before that, the end of its input ends the machine.
+`launch` enters the machine's cgroup and creates its namespaces; `boot` is the first process inside them. `boot` prints
+its pid (as seen from outside), waits on its standard input until the network is connected, and becomes tini. If the
+starting process dies before that, the end of the input ends the machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Lines = Sequence[str]
 
 
 def launch_script(plan: LabPlan, name: str, freezer: Path | None) -> str:
-    """Opens the namespaces; `freezer` is the machine's own cgroup, which its namespace sees as the root."""
+    """Return the script that creates the namespaces; the machine sees its cgroup `freezer` as the root."""
     enter = [f"echo 0 > {_q(freezer / 'cgroup.procs')}"] if freezer else []
     namespaces = "--net --uts --mount --pid" + (" --cgroup" if freezer else "")
     boot = plan.boot_dir / f"{name}.boot"
@@ -26,14 +26,14 @@ def launch_script(plan: LabPlan, name: str, freezer: Path | None) -> str:
 
 
 def boot_script(plan: LabPlan, name: str, visible: Sequence[Path], freezer: Path | None) -> str:
-    """First process of a machine; `visible` directories stay visible below private ones."""
+    """Return the script of a machine's first process; `visible` directories stay visible below private ones."""
     return _script(
         [
-            # /proc is still the outer one, so this is the pid outside.
+            # /proc is still that of the outer namespace, so this is the pid outside.
             "read pid rest < /proc/self/stat",
             f"exec 2>> {_q(plan.boot_log(name))}",
             *_private_mounts(plan, visible),
-            *_own_files(plan, name),
+            *_config_mounts(plan, name),
             *([f"mount --bind {_q(freezer)} /sys/fs/cgroup/freezer"] if freezer else []),
             "mount -t proc proc /proc",
             f"hostname {name}",
@@ -48,7 +48,7 @@ def boot_script(plan: LabPlan, name: str, visible: Sequence[Path], freezer: Path
 
 
 def _private_mounts(plan: LabPlan, visible: Sequence[Path]) -> list[str]:
-    """A tmpfs for each private directory, built aside with the visible ones bound in, then moved over it."""
+    """Build a tmpfs for each private directory, with the visible ones bound into it, and move it into place."""
     lines: list[str] = []
     stage = plan.stage_dir
     for private in PRIVATE_DIRS:
@@ -61,8 +61,8 @@ def _private_mounts(plan: LabPlan, visible: Sequence[Path]) -> list[str]:
     return lines
 
 
-def _own_files(plan: LabPlan, name: str) -> list[str]:
-    """Commands on a node find the lab's slurm.conf even where a job's environment does not name it."""
+def _config_mounts(plan: LabPlan, name: str) -> list[str]:
+    """Mount hosts, resolv.conf and /etc/slurm, so that commands find slurm.conf without SLURM_CONF."""
     etc = plan.etc_dir
     return [
         f"mount --bind {_q(plan.hosts_file(name))} /etc/hosts",
@@ -83,7 +83,7 @@ def _daemon(plan: LabPlan, name: str) -> list[str]:
     options = " ".join(f"--{option}={_q(munge / file)}" for option, file in files.items())
     return [
         *_kernel_settings(plan),
-        # Forced, because it would refuse a state directory that only root can enter.
+        # --force, because munged refuses a state directory that only root can enter.
         f"munged --force --num-threads=10 {options}",
         f"exec tini -- slurmctld -D -f {conf}",
     ]
@@ -92,9 +92,9 @@ def _daemon(plan: LabPlan, name: str) -> list[str]:
 def _kernel_settings(plan: LabPlan) -> list[str]:
     """Make the controller's network namespace the router of the lab.
 
-    It answers packets to the world outside with "unreachable" at once. Quick neighbour discovery makes connections to
-    a dead node fail before Slurm's own TCPTimeout of 2 s, after which slurmctld would try ten times more: with it a
-    dead node is DOWN after SlurmdTimeout, without it 15 to 20 s later.
+    It answers packets to the outside with "unreachable" at once. Fast neighbour discovery makes connections to a dead
+    node fail before Slurm's TCPTimeout of 2 s, after which slurmctld would retry ten times: with it a dead node is
+    DOWN after SlurmdTimeout, without it 15 to 20 s later.
     """
     net = f"/proc/sys/net/ipv{6 if plan.ipv6 else 4}"
     if plan.ipv6:

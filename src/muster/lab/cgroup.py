@@ -1,7 +1,7 @@
-"""The nodes' cgroups: each has a directory of its own in the v1 freezer, which it sees as the whole freezer.
+"""The nodes' cgroups: each node has a directory in the v1 freezer, which it sees as the root of the freezer.
 
-Where slurmds share one hierarchy it depends on how Slurm was built whether a step's cgroup is one for all nodes (then
-the end of a step on one node would kill it on the others), and a node that died would leave its cgroups to the next.
+If slurmds shared one hierarchy, some builds of Slurm would use one cgroup per step for all nodes (the end of a step on
+one node would kill it on the others), and a dead node would leave its cgroups to its successor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from muster.lab.errors import LabError, LabUnavailable
 from muster.lab.plan import LabPlan
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
-_STEP_S = 0.02
+REMOVE_POLL_S = 0.02
 
 
 def check_available() -> None:
@@ -27,12 +27,12 @@ def check_available() -> None:
 
 
 def root(plan: LabPlan) -> Path:
-    """The directory that holds the lab's cgroups."""
+    """Return the directory of the lab's cgroups."""
     return FREEZER / plan.mark
 
 
 def of_machine(plan: LabPlan, name: str) -> Path | None:
-    """A machine's own cgroup, or None where the lab does without."""
+    """Return a machine's cgroup, or None if the lab uses no cgroups."""
     return root(plan) / name if plan.proctrack == "cgroup" else None
 
 
@@ -41,10 +41,10 @@ def make(directory: Path) -> None:
 
 
 def remove(directory: Path, deadline_s: float = 10.0) -> None:
-    """Remove a cgroup and all below; waits until the last of their processes, killed before, are gone."""
+    """Remove a cgroup with its children; wait until their processes, killed before, are gone."""
     deadline = time.monotonic() + deadline_s
     while directory.exists():
-        # A frozen process cannot even die.
+        # A frozen process does not react to SIGKILL.
         for state in directory.rglob("freezer.state"):
             with contextlib.suppress(FileNotFoundError):
                 state.write_text("THAWED")
@@ -52,7 +52,7 @@ def remove(directory: Path, deadline_s: float = 10.0) -> None:
         if left and time.monotonic() > deadline:
             raise LabError(f"cgroup {left[0]} still has processes {(left[0] / 'cgroup.procs').read_text().split()}")
         if left:
-            time.sleep(_STEP_S)
+            time.sleep(REMOVE_POLL_S)
 
 
 def _bottom_up(directory: Path) -> list[Path]:

@@ -1,15 +1,15 @@
-"""Renders the files Slurm and the nodes read: slurm.conf, gres.conf, cgroup.conf, hosts, resolv.conf (pure)."""
+"""Render the files that Slurm and the nodes read: slurm.conf, gres.conf, cgroup.conf, hosts, resolv.conf (pure)."""
 
 from __future__ import annotations
 
 from muster.lab.plan import CONTROLLER, LOGIN, LabPlan
 
-#: Scheduling at once instead of in batches: tests wait for jobs, not for schedulers.
+#: Schedule at once instead of in batches, so that tests do not wait for the scheduler.
 SCHEDULER_PARAMETERS = "bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0"
 
 
 def slurm_conf(plan: LabPlan, login_name: str) -> str:
-    """The whole slurm.conf, ended by the plan's extra lines; `login_name` is this machine's short host name."""
+    """Return slurm.conf, with the plan's extra lines last; `login_name` is this machine's short host name."""
     cluster = (*_nodes(plan), *_login(plan, login_name))
     sections = (_daemons(plan), _tracking(plan), _timing(plan), _scheduling(), cluster, plan.extra_conf)
     return "\n".join(line for section in sections for line in section) + "\n"
@@ -55,7 +55,7 @@ def _timing(plan: LabPlan) -> tuple[str, ...]:
         f"KillWait={plan.kill_wait}",
         "InactiveLimit=0",
         "WaitTime=0",
-        # Ended jobs stay visible to `scontrol show job`.
+        # Keep ended jobs visible to `scontrol show job`.
         "MinJobAge=3600",
         "ReturnToService=2",
         "JobRequeue=1",
@@ -81,7 +81,7 @@ def _nodes(plan: LabPlan) -> tuple[str, ...]:
     )
     gres = f" Gres=gpu:{plan.gpus}" if plan.gpus else ""
     return (
-        # Believe what is declared here, whatever the machine has.
+        # Use the hardware declared here, whatever the machine has.
         "SlurmdParameters=config_overrides",
         "GresTypes=gpu",
         f"NodeName=n{span} NodeAddr={addresses} {hardware}{gres} State=UNKNOWN",
@@ -91,9 +91,9 @@ def _nodes(plan: LabPlan) -> tuple[str, ...]:
 
 
 def _login(plan: LabPlan, login_name: str) -> tuple[str, ...]:
-    """Lets slurmctld find an srun on this machine, to tell it of a node's failure; else such an srun never ends.
+    """Declare this machine, so that slurmctld can notify an srun here of a node's failure; else that srun never ends.
 
-    Slurm 22.05 takes the address of an srun from its node table alone. A FUTURE node is in that and nowhere else.
+    Slurm 22.05 reads the address of an srun only from its node table. A FUTURE node is only in that table.
     """
     if login_name in _names(plan):
         return ()
@@ -105,7 +105,7 @@ def _names(plan: LabPlan) -> tuple[str, ...]:
 
 
 def gres_conf(plan: LabPlan) -> str:
-    """GPUs by device files; the flag makes Slurm set CUDA_VISIBLE_DEVICES and not AMD's and Intel's like."""
+    """Return the GPUs' device files; the flag makes Slurm set CUDA_VISIBLE_DEVICES, not AMD's or Intel's variables."""
     return "".join(f"Name=gpu File={path} Flags=nvidia_gpu_env\n" for path in gres_files(plan))
 
 
@@ -114,12 +114,12 @@ def gres_files(plan: LabPlan) -> tuple[str, ...]:
 
 
 def cgroup_conf() -> str:
-    """Process tracking only, with v1's freezer; nothing is constrained."""
+    """Configure only process tracking, with v1's freezer, and no limits."""
     return "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
 
 
 def hosts(plan: LabPlan, login_name: str, reader: str) -> str:
-    """The /etc/hosts of a machine: every machine of the lab by name, this one among them."""
+    """Return the /etc/hosts of a machine, with every machine of the lab and this host."""
     lines = ["127.0.0.1 localhost"]
     if plan.ipv6:
         lines.append("::1 localhost")
@@ -132,5 +132,5 @@ def hosts(plan: LabPlan, login_name: str, reader: str) -> str:
 
 
 def resolv_conf() -> str:
-    """A nameserver that refuses at once; an unreachable one makes gRPC's lookups of names hang."""
+    """Configure a nameserver that refuses at once; with an unreachable one gRPC's name lookups hang."""
     return "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"

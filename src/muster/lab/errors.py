@@ -1,13 +1,13 @@
-"""What can go wrong with a lab, and the exit code each kind has on the command line."""
+"""Errors of a lab, with their exit codes on the command line."""
 
 
 class LabError(Exception):
-    """The lab could not do what was asked; the message says why and what to do."""
+    """A request to the lab failed; the message contains the reason and the remedy."""
 
     exit_code = 1
 
 
 class LabUnavailable(LabError):
-    """This machine cannot run a lab as asked (not root, a package or a kernel feature missing)."""
+    """This machine cannot run such a lab (not root, a package or a kernel feature missing)."""
 
     exit_code = 2

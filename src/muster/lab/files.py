@@ -1,4 +1,4 @@
-"""Writes the lab's configuration and directories below the state directory."""
+"""Write the lab's configuration and directories into the state directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MUNGE_KEY_BYTES = 1024
 
 
 def write(plan: LabPlan) -> None:
-    """Everything the machines of the lab find in place when they start."""
+    """Write everything that the machines need when they start."""
     spools = [plan.spool_dir / name for name in ("ctl", *plan.node_names)]
     directories = [plan.etc_dir, plan.log_dir, plan.munge_dir, plan.gres_dir, plan.boot_dir, plan.stage_dir]
     for directory in [*directories, plan.shared_dir, *spools]:
@@ -28,7 +28,7 @@ def write(plan: LabPlan) -> None:
 
 
 def _make_device(path: Path) -> None:
-    """Another /dev/null. Slurm counts GPUs that are plain files too, but sets CUDA_VISIBLE_DEVICES only for devices."""
+    """Create a copy of /dev/null: Slurm also counts plain files as GPUs, but then sets no CUDA_VISIBLE_DEVICES."""
     try:
         os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     except PermissionError:

@@ -1,4 +1,4 @@
-"""The lab: brings a Slurm cluster up on this machine, runs commands in it, breaks and heals it, takes it down."""
+"""A Slurm cluster on this machine: start it, run commands in it, inject and repair faults, remove it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEAL_DEADLINE_S = 90.0
 
 
 class Lab:
-    """A Slurm cluster of up to 64 nodes on this machine; a context manager that is up inside the block."""
+    """A Slurm cluster of up to 64 nodes on this machine; as a context manager it is up inside the block."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Lab:
         shared: Iterable[str | os.PathLike[str]] = (),
         **options: Any,
     ) -> None:
-        """`shared` directories stay visible on all nodes although they lie in /tmp.
+        """`shared` directories below /tmp are visible on all nodes.
 
         Further options are the fields of LabPlan: slurmd_timeout, kill_wait, cpus, memory_mb, gpus, extra_conf, ipv6,
         extra_networks, dead_interface, debian_hosts.
@@ -45,7 +45,7 @@ class Lab:
 
     @classmethod
     def attach(cls, state_dir: str | os.PathLike[str] | None = None) -> Lab:
-        """The lab that is up (or half up) in the state directory."""
+        """Return the lab that is up, or partly up, in the state directory; raise LabError if there is none."""
         directory = chosen_state_dir(state_dir)
         found = state.load(directory)
         if found is None:
@@ -55,14 +55,14 @@ class Lab:
         return lab
 
     @classmethod
-    def remains(cls, state_dir: str | os.PathLike[str] | None = None) -> Lab:
-        """The lab in the state directory even if its state file is lost: enough of it to take it down."""
+    def for_cleanup(cls, state_dir: str | os.PathLike[str] | None = None) -> Lab:
+        """Return the lab in the state directory for `down`, even if its state file is lost."""
         found = state.load(chosen_state_dir(state_dir))
         return cls.attach(state_dir) if found else cls(nodes=1, state_dir=state_dir)
 
     @staticmethod
     def leftovers(state_dir: str | os.PathLike[str] | None = None) -> list[str]:
-        """What a lab has left on this machine, a line for each thing; empty when clean."""
+        """Return what a lab left on this machine, a line for each object; empty when clean."""
         return leftovers.find(LabPlan(nodes=1, state_dir=chosen_state_dir(state_dir)))
 
     def __enter__(self) -> Lab:
@@ -77,7 +77,7 @@ class Lab:
     # up and down
 
     def up(self) -> None:
-        """Start everything and return when Slurm can use all nodes; on failure, clean up and raise."""
+        """Start everything and wait until Slurm can use all nodes; on failure, clean up and raise."""
         requirements.check(self.plan)
         for directory in self.plan.shared:
             if not directory.is_dir():
@@ -89,17 +89,17 @@ class Lab:
             files.write(self.plan)
             self._start_controller()
             self._start_nodes(self.plan.node_names)
-            self._await_usable(self.plan.node_names, UP_DEADLINE_S)
+            self._wait_until_usable(self.plan.node_names, UP_DEADLINE_S)
         except BaseException:
             self.down()
             raise
 
     def down(self) -> None:
-        """End and remove everything of the lab; harmless when nothing is up."""
+        """Stop and remove the lab; harmless if none is up."""
         requirements.check_root()
         kill_all(self._machines.values())
-        # An `up` that was itself killed may have started machines it did not record.
-        kill_all(leftovers.inhabitants(self.plan))
+        # A killed `up` may have started machines that it did not record.
+        kill_all(leftovers.machine_processes(self.plan))
         kill_all(leftovers.clients(self.plan))
         network.remove(self.plan)
         cgroup.remove(cgroup.root(self.plan))
@@ -109,10 +109,10 @@ class Lab:
 
     def _start_controller(self) -> None:
         def connect(pids: dict[str, int]) -> None:
-            network.lay_bridge(self.plan, pids[CONTROLLER])
+            network.create_bridges(self.plan, pids[CONTROLLER])
 
         self._start((CONTROLLER,), connect)
-        slurm.await_controller(self.plan, self.env(), self._machines[CONTROLLER], CONTROLLER_DEADLINE_S)
+        slurm.wait_for_controller(self.plan, self.env(), self._machines[CONTROLLER], CONTROLLER_DEADLINE_S)
 
     def _start_nodes(self, names: Sequence[str]) -> None:
         self._start(names, lambda pids: network.connect(self.plan, self._controller_pid, pids))
@@ -121,12 +121,12 @@ class Lab:
         self._machines.update(machine.start(self.plan, names, self._visible(), connect))
         state.save(self.plan, self._machines)
 
-    def _await_usable(self, names: Sequence[str], deadline_s: float) -> None:
+    def _wait_until_usable(self, names: Sequence[str], deadline_s: float) -> None:
         inits = {name: self._machines[name] for name in names}
-        slurm.await_usable(self.plan, self.env(), inits, deadline_s)
+        slurm.wait_until_usable(self.plan, self.env(), inits, deadline_s)
 
     def _visible(self) -> list[Path]:
-        """Directories in private ones that the nodes must see: shared, our own, and this Python with Muster."""
+        """Return the directories below private ones that nodes must see: state, shared, this Python and Muster."""
         package = Path(__file__).resolve().parents[2]
         wanted = (self.plan.state_dir, *self.plan.shared, Path(sys.prefix), Path(sys.base_prefix), package)
         return [path for path in wanted if any(private in path.parents for private in PRIVATE_DIRS)]
@@ -134,12 +134,12 @@ class Lab:
     # use
 
     def env(self) -> dict[str, str]:
-        """The whole environment for commands on the login side, for subprocess."""
+        """Return the complete environment of commands on the login node, for subprocess."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
         return {**inherited, **self.env_additions()}
 
     def env_additions(self) -> dict[str, str]:
-        """Only the variables that make a shell a login node of the lab."""
+        """Return only the variables that make a shell a login node of the lab."""
         path = os.environ.get("PATH", "").split(os.pathsep)
         python = str(Path(sys.executable).parent)
         before = [python] if python not in path else []
@@ -154,14 +154,14 @@ class Lab:
     def exec(
         self, argv: Sequence[str], node: str | None = None, **subprocess_kwargs: Any
     ) -> subprocess.CompletedProcess[Any]:
-        """Run a command on the login side (this machine), or inside a node; like subprocess.run.
+        """Run a command on the login node (this machine), or inside a node; like subprocess.run.
 
-        An `env` given is added to the lab's.
+        `env` is added to the lab's environment.
         """
         return subprocess.run(**self._call(argv, node, subprocess_kwargs))
 
     def popen(self, argv: Sequence[str], node: str | None = None, **popen_kwargs: Any) -> subprocess.Popen[Any]:
-        """Like exec, without waiting for the command's end."""
+        """Start a command as `exec` does, without waiting for its end."""
         return subprocess.Popen(**self._call(argv, node, popen_kwargs))
 
     def _call(self, argv: Sequence[str], node: str | None, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -170,16 +170,16 @@ class Lab:
         return {**kwargs, "args": self.command(argv, node, directory), "env": env}
 
     def command(self, argv: Sequence[str], node: str | None, directory: str | os.PathLike[str]) -> list[str]:
-        """The command line that, run here, runs `argv` where exec would."""
-        return list(argv) if node is None else machine.enter_argv(self._living(node), argv, directory)
+        """Return the command line that runs `argv` on the login node or inside a node."""
+        return list(argv) if node is None else machine.enter_argv(self._alive_machine(node), argv, directory)
 
     def processes(self, node: str) -> list[int]:
-        """The pids, as seen from this machine, of everything that runs on a node."""
-        return machine.processes(self._living(node))
+        """Return the pids, as seen from this machine, of all processes of a node."""
+        return machine.processes(self._alive_machine(node))
 
     def status(self) -> LabStatus:
-        """How the lab's machines are, by this machine's account and by Slurm's."""
-        self._reread()
+        """Return the state of the lab's machines on this host and in Slurm."""
+        self._reload()
         controller = self._machines.get(CONTROLLER)
         alive = controller is not None and controller.alive()
         states = slurm.node_states(self.env()) if alive else None
@@ -205,29 +205,29 @@ class Lab:
             slurm_state=states.get(name, "unknown"),
         )
 
-    # breaking and healing
+    # faults and repair
 
     def kill_node(self, name: str) -> None:
-        """The node dies: all its processes at once, with its namespaces; Slurm is told nothing."""
+        """Kill all processes of a node at once, with its namespaces, without a notice to Slurm."""
         self._check_node(name)
-        kill_all([self._living(name)])
+        kill_all([self._alive_machine(name)])
         network.drop_links(self.plan, self._controller_pid, name)
 
     def partition(self, name: str) -> None:
-        """The node's network goes away; its processes live on."""
+        """Disconnect the node's network; its processes continue."""
         self._check_node(name)
-        self._living(name)
+        self._alive_machine(name)
         network.set_links(self.plan, self._controller_pid, name, "down")
 
     def heal(self, name: str) -> None:
-        """Undo kill_node or partition, and return when Slurm can use the node again."""
+        """Undo kill_node or partition, and wait until Slurm can use the node again."""
         self._check_node(name)
         if self._machine(name).alive():
             network.set_links(self.plan, self._controller_pid, name, "up")
         else:
             self._restart_node(name)
         slurm.resume(self.env(), name)
-        self._await_usable([name], HEAL_DEADLINE_S)
+        self._wait_until_usable([name], HEAL_DEADLINE_S)
 
     def _restart_node(self, name: str) -> None:
         network.drop_links(self.plan, self._controller_pid, name)
@@ -236,7 +236,7 @@ class Lab:
             cgroup.remove(freezer)
         slurm.mark_down(self.env(), name)
         self._start_nodes([name])
-        slurm.await_returned(self.plan, self.env(), name, self._machines[name], HEAL_DEADLINE_S)
+        slurm.wait_for_return(self.plan, self.env(), name, self._machines[name], HEAL_DEADLINE_S)
 
     def _check_node(self, name: str) -> None:
         if name not in self.plan.node_names:
@@ -244,25 +244,25 @@ class Lab:
 
     @property
     def _controller_pid(self) -> int:
-        return self._living(CONTROLLER).pid
+        return self._alive_machine(CONTROLLER).pid
 
-    def _living(self, name: str) -> ProcessId:
+    def _alive_machine(self, name: str) -> ProcessId:
         process = self._machine(name)
         if not process.alive():
-            remedy = f"`muster lab heal {name}` brings it back" if name != CONTROLLER else "`muster lab down`, then up"
+            remedy = f"`muster lab heal {name}` restores it" if name != CONTROLLER else "`muster lab down`, then up"
             raise LabError(f"{name} is dead; {remedy}")
         return process
 
     def _machine(self, name: str) -> ProcessId:
-        self._reread()
+        self._reload()
         process = self._machines.get(name)
         if process is None:
             running = ", ".join(self._machines) or "none (is it up?)"
             raise LabError(f"no machine {name!r} in the lab; its machines are {running}")
         return process
 
-    def _reread(self) -> None:
-        """Another process (the command line) may have healed a node since: its init is a new one."""
+    def _reload(self) -> None:
+        """Reload the init processes: another process (the command line) may have restarted a node."""
         found = state.load(self.plan.state_dir)
         if found is not None:
             self._machines.update(found[1])

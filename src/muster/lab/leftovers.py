@@ -1,4 +1,4 @@
-"""What a lab has left on the machine: processes, links, mounts, cgroups, files."""
+"""Find what a lab left on this host: processes, links, mounts, cgroups, files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _SLURM_CLIENTS = frozenset({"srun", "salloc", "sbatch"})
 
 
 def find(plan: LabPlan) -> list[str]:
-    """A line for everything that is left of the lab of this state directory; empty when clean."""
-    found = [f"process {one.pid} ({_name(one.pid)}) in a machine of the lab" for one in inhabitants(plan)]
-    found += [f"process {one.pid} ({_name(one.pid)}) still talks to the lab" for one in clients(plan)]
+    """Return a line for each remaining object of the lab in this state directory; empty when clean."""
+    found = [f"process {one.pid} ({_name(one.pid)}) in a machine of the lab" for one in machine_processes(plan)]
+    found += [f"process {one.pid} ({_name(one.pid)}) still uses the lab" for one in clients(plan)]
     if network.host_link_exists(plan):
         found.append(f"network link {plan.host_link}")
     found += [f"mount {mount}" for mount in _mounts(plan)]
@@ -26,13 +26,13 @@ def find(plan: LabPlan) -> list[str]:
     return found
 
 
-def inhabitants(plan: LabPlan) -> list[ProcessId]:
-    """The processes in the lab's mount namespaces, told by the mark on the mounts; needs no record of them."""
+def machine_processes(plan: LabPlan) -> list[ProcessId]:
+    """Return the processes in the lab's mount namespaces, recognized by the mark on the mounts."""
     return _living(pid for pid in all_pids() if f" - tmpfs {plan.mark} " in _read(Path(f"/proc/{pid}/mountinfo")))
 
 
 def clients(plan: LabPlan) -> list[ProcessId]:
-    """The Slurm commands on this machine that were started for the lab: without it they can only hang."""
+    """Return Slurm commands on this host that use the lab: without it they would hang."""
     mark = f"\0SLURM_CONF={plan.slurm_conf}\0"
     return _living(
         pid

@@ -1,4 +1,4 @@
-"""Starts the lab's machines (controller and nodes), each in namespaces of its own, and runs commands in them."""
+"""Start the lab's machines (controller and nodes), each in separate namespaces, and run commands in them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def start(
     visible: Sequence[Path],
     connect: Connect,
 ) -> dict[str, ProcessId]:
-    """Start machines side by side; `connect` lays their network when all namespaces are there.
+    """Start machines concurrently, and call `connect` for their network when all namespaces exist.
 
-    Returns the init process of each; killing that is the machine's death.
+    Return the init process of each; killing it kills the machine.
     """
     booting = [_launch(plan, name, visible) for name in names]
     try:
         deadline = time.monotonic() + BOOT_DEADLINE_S
-        machines = {one.name: _init_said(plan, one, deadline) for one in booting}
+        machines = {one.name: _read_init_pid(plan, one, deadline) for one in booting}
         connect({name: process.pid for name, process in machines.items()})
         for one in booting:
             assert one.starter.stdin is not None
@@ -68,7 +68,7 @@ def _launch(plan: LabPlan, name: str, visible: Sequence[Path]) -> _Booting:
     launch.write_text(boot.launch_script(plan, name, freezer))
     (plan.boot_dir / f"{name}.boot").write_text(boot.boot_script(plan, name, visible, freezer))
     with plan.boot_log(name).open("a") as log:
-        # The daemons must not be our children: they outlive us, and nobody here would reap them.
+        # The daemons must not be our children: they outlive this process, which would not reap them.
         starter = subprocess.Popen(
             ["setsid", "--fork", "sh", str(launch)],
             stdin=subprocess.PIPE,
@@ -81,28 +81,28 @@ def _launch(plan: LabPlan, name: str, visible: Sequence[Path]) -> _Booting:
     return _Booting(name, starter)
 
 
-def _init_said(plan: LabPlan, one: _Booting, deadline: float) -> ProcessId:
-    """The machine's init process, which the boot script reports when its mounts are done."""
+def _read_init_pid(plan: LabPlan, one: _Booting, deadline: float) -> ProcessId:
+    """Return the machine's init process, whose pid the boot script prints after its mounts."""
     assert one.starter.stdout is not None
     poll = select.poll()  # not select: a lab of many machines has descriptors above 1,023
     poll.register(one.starter.stdout, select.POLLIN)
     readable = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
-    said = one.starter.stdout.readline().strip() if readable else ""
-    process = ProcessId.find(int(said)) if said.isdecimal() else None
+    line = one.starter.stdout.readline().strip() if readable else ""
+    process = ProcessId.find(int(line)) if line.isdecimal() else None
     if process is None:
-        reason = plan.boot_log(one.name).read_text().strip() or f"nothing heard for {BOOT_DEADLINE_S:.0f} s"
+        reason = plan.boot_log(one.name).read_text().strip() or f"no answer within {BOOT_DEADLINE_S:.0f} s"
         raise LabError(f"machine {one.name} did not start: {reason}")
     return process
 
 
 def enter_argv(init: ProcessId, argv: Sequence[str], directory: str | os.PathLike[str]) -> list[str]:
-    """The command that runs `argv` inside a machine, and that ends it when it is itself killed."""
+    """Return the command that runs `argv` inside a machine, and kills it when it is itself killed."""
     kinds = ["--mount", "--uts", "--net", "--pid", "--cgroup"]
     inside = ["setpriv", "--pdeathsig", "KILL", "sh", "-c", _IN_DIRECTORY, "sh", os.fspath(directory), *argv]
     return ["nsenter", f"--target={init.pid}", *kinds, "--", *inside]
 
 
 def processes(init: ProcessId) -> list[int]:
-    """The pids, as seen from this machine, of everything that runs inside a machine of the lab."""
+    """Return the pids, as seen from this host, of all processes inside a machine of the lab."""
     inside = namespace_id(init.pid, "pid")
     return [pid for pid in all_pids() if inside and namespace_id(pid, "pid") == inside]

@@ -1,4 +1,4 @@
-"""Where everything of a lab is: names, addresses, paths and limits, decided once and here (pure)."""
+"""The names, addresses, paths and limits of a lab (pure)."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from muster.lab.errors import LabError
 DEFAULT_STATE_DIR = Path("/run/muster-lab")
 MAX_NODES = 64
 PROCTRACKS = ("cgroup", "pgid")
-#: Directories of which every node has its own; shared directories below them are bound through.
+#: Directories that are private to each node; shared directories below them are bind-mounted.
 PRIVATE_DIRS = (Path("/tmp"), Path("/dev/shm"))
 CONTROLLER = "labctl"
 LOGIN = "login"
-#: Further networks beside the one that Slurm uses.
+#: Networks in addition to the one that Slurm uses.
 MAX_EXTRA_NETWORKS = 8
 #: An interface whose address no other node can reach; the kernel lists it before all others but loopback.
 DEAD_INTERFACE = "dead0"
 _DEAD_NETWORK = MAX_EXTRA_NETWORKS + 1
-#: slurmstepd's sockets lie in the state directory, and a UNIX socket's path has at most 107 characters.
+#: slurmstepd's sockets are in the state directory, and a UNIX socket's path has at most 107 characters.
 MAX_STATE_DIR_LENGTH = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class LabPlan:
-    """A lab as asked for, and everything that follows from it; holds nothing that runs."""
+    """The configuration of a lab and everything derived from it; it has no running parts."""
 
     nodes: int
     proctrack: str = "cgroup"
@@ -44,7 +44,7 @@ class LabPlan:
     ipv6: bool = False  # instead of IPv4
     extra_networks: int = 0
     dead_interface: bool = False
-    debian_hosts: bool = False  # each node's own name is 127.0.1.1 in its /etc/hosts
+    debian_hosts: bool = False  # each node's name is 127.0.1.1 in its /etc/hosts
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= MAX_NODES:
@@ -67,14 +67,14 @@ class LabPlan:
 
     @property
     def number(self) -> int:
-        """0 for the default state directory, else 1 to 250 from its path: labs apart do not collide."""
+        """Return 0 for the default state directory, else 1 to 250 from its path, so that labs do not collide."""
         if self.state_dir == DEFAULT_STATE_DIR:
             return 0
         return zlib.crc32(str(self.state_dir).encode()) % 250 + 1
 
     @property
     def mark(self) -> str:
-        """The source name of the nodes' tmpfs mounts, and the name of the lab's cgroup directory."""
+        """Return the source name of the nodes' tmpfs mounts, also the name of the lab's cgroup directory."""
         return f"muster-lab{self.number}"
 
     @property
@@ -83,30 +83,30 @@ class LabPlan:
 
     @property
     def networks(self) -> range:
-        """Slurm's network, 0, and the extra ones. Network k is eth<k> on the nodes and a bridge br<k> between them."""
+        """Return the numbers of Slurm's network, 0, and of the extra ones; nodes see k as eth<k>, on bridge br<k>."""
         return range(self.extra_networks + 1)
 
     def subnet(self, network: int = 0) -> str:
         return self._prefix(network) + ("/64" if self.ipv6 else "0/24")
 
     @property
-    def single(self) -> int:
-        """The prefix length of one address alone."""
+    def single_prefix(self) -> int:
+        """Return the prefix length of a single address."""
         return 128 if self.ipv6 else 32
 
     def address(self, name: str, network: int = 0) -> str:
-        """The address of a node, of the controller, or of the login side (this machine)."""
+        """Return the address of a node, of the controller, or of the login node (this machine)."""
         return f"{self._prefix(network)}{self._host_number(name)}"
 
     def dead_address(self, name: str) -> str:
-        """With its prefix length: the address of a node's dead interface."""
+        """Return the address of a node's dead interface, with its prefix length."""
         return f"{self.address(name, _DEAD_NETWORK)}/{64 if self.ipv6 else 24}"
 
     def _prefix(self, network: int) -> str:
         return f"fd77:{network}:{self.number}::" if self.ipv6 else f"10.{77 + network}.{self.number}."
 
     def mac(self, name: str, network: int = 0) -> str:
-        """A fixed hardware address: a node that comes back must not be a stranger in the others' ARP caches."""
+        """Return a fixed hardware address, so that a restarted node matches the others' ARP caches."""
         return f"02:6d:6c:{network:02x}:{self.number:02x}:{self._host_number(name):02x}"
 
     def _host_number(self, name: str) -> int:
@@ -120,7 +120,7 @@ class LabPlan:
 
     @property
     def etc_dir(self) -> Path:
-        """What the nodes see as /etc/slurm, with their hosts and resolv.conf beside."""
+        """Return the directory that nodes see as /etc/slurm, with their resolv.conf."""
         return self.state_dir / "etc"
 
     @property
@@ -153,7 +153,7 @@ class LabPlan:
 
     @property
     def stage_dir(self) -> Path:
-        """An empty directory on which a node builds its private directories before moving them."""
+        """Return an empty directory in which a node builds its private directories before moving them."""
         return self.state_dir / "stage"
 
     @property
@@ -161,11 +161,11 @@ class LabPlan:
         return self.state_dir / "shared"
 
     def log_file(self, name: str) -> Path:
-        """The log of a machine's Slurm daemon."""
+        """Return the log of a machine's Slurm daemon."""
         return self.log_dir / ("slurmctld.log" if name == CONTROLLER else f"slurmd-{name}.log")
 
     def hosts_file(self, name: str) -> Path:
-        """What a machine sees as its /etc/hosts."""
+        """Return the file that a machine sees as its /etc/hosts."""
         return self.boot_dir / f"{name}.hosts"
 
     def boot_log(self, name: str) -> Path:
@@ -190,6 +190,6 @@ class LabPlan:
 
 
 def chosen_state_dir(state_dir: str | os.PathLike[str] | None) -> Path:
-    """The state directory: as given, else $MUSTER_LAB_DIR, else the default."""
+    """Return the given state directory, else $MUSTER_LAB_DIR, else the default."""
     chosen = state_dir or os.environ.get("MUSTER_LAB_DIR") or DEFAULT_STATE_DIR
     return Path(chosen).resolve()

@@ -1,4 +1,4 @@
-"""Which process is meant, is it alive, and ending it for certain."""
+"""Identify processes, check that they are alive, and kill them."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from muster.process.proctree import POLL_S, START_TIME, read_stat, start_time
 
 @dataclasses.dataclass(frozen=True)
 class ProcessId:
-    """A pid with its start time, so that a pid used again is never taken for the process recorded."""
+    """A pid with its start time, so that a reused pid is not mistaken for the recorded process."""
 
     pid: int
     started: int
 
     @classmethod
     def find(cls, pid: int) -> ProcessId | None:
-        """The process that has this pid now."""
+        """Return the process that has this pid now, or None."""
         started = start_time(pid)
         return None if started is None else cls(pid, started)
 
     def alive(self) -> bool:
-        """Whether it runs; a zombie does not."""
+        """Return whether it runs; a zombie does not."""
         fields = read_stat(self.pid)
         return bool(fields) and int(fields[START_TIME]) == self.started and fields[0] not in (b"Z", b"X")
 
 
 def kill_all(processes: Iterable[ProcessId], deadline_s: float = 30.0) -> None:
-    """SIGKILL them all, and return when they are gone (a namespace's init: with everything in there)."""
+    """Send SIGKILL to all and wait until they are gone; a namespace's init takes all its processes with it."""
     waiting: list[ProcessHandle] = []
     try:
         for process in processes:
-            # The handle holds whatever has the pid now; only then look whether that is the one meant.
+            # Open the handle first: it keeps the pid from being reused while `alive` compares the start time.
             handle = ProcessHandle(process.pid)
             waiting.append(handle)
             if not process.alive():
@@ -55,12 +55,12 @@ def kill_all(processes: Iterable[ProcessId], deadline_s: float = 30.0) -> None:
 
 
 def all_pids() -> Iterator[int]:
-    """Every process of this machine, as seen from here."""
+    """Yield the pids of all processes of this machine."""
     return (int(name) for name in os.listdir("/proc") if name.isdecimal())
 
 
 def namespace_id(pid: int, kind: str) -> str | None:
-    """The identity of a process's namespace of a kind (`pid`, `net`, ...), or None if it is gone."""
+    """Return the id of a process's namespace of a kind (`pid`, `net`, ...), or None if the process is gone."""
     try:
         return os.readlink(f"/proc/{pid}/ns/{kind}")
     except OSError:

@@ -1,4 +1,4 @@
-"""Can this machine run a lab at all?"""
+"""Check whether this machine can run a lab."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.lab import cgroup
 from muster.lab.errors import LabUnavailable
 from muster.lab.plan import LabPlan
 
-#: Where the daemons are, also for callers whose PATH lacks the system directories.
+#: Directories of the daemons, for callers whose PATH lacks the system directories.
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _PACKAGE_OF = {
@@ -26,7 +26,7 @@ _PACKAGE_OF = {
 
 
 def check_root() -> None:
-    """Namespaces, mounts and slurmd all want root."""
+    """Raise LabUnavailable without root, which namespaces, mounts and slurmd need."""
     if os.geteuid() != 0:
         raise LabUnavailable(
             "a lab needs root (namespaces, mounts, slurmd): run it with sudo or in a container as root"
@@ -34,7 +34,7 @@ def check_root() -> None:
 
 
 def check(plan: LabPlan) -> None:
-    """Raise LabUnavailable, saying what to install or change, if a lab cannot run here."""
+    """Raise LabUnavailable, with what to install or change, if this lab cannot run here."""
     check_root()
     packages = missing_packages()
     if packages:
@@ -46,5 +46,5 @@ def check(plan: LabPlan) -> None:
 
 
 def missing_packages() -> list[str]:
-    """Debian's names of the packages whose programs are not found."""
+    """Return the Debian packages whose programs are not found."""
     return sorted({package for program, package in _PACKAGE_OF.items() if not shutil.which(program, path=SYSTEM_PATH)})

@@ -1,4 +1,4 @@
-"""The lab's state file: its plan and the init process of each machine."""
+"""The state file of a lab: its plan and the init process of each machine."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from muster.lab.process import ProcessId
 
 
 def check_unclaimed(plan: LabPlan) -> None:
-    """Refuse a directory that holds a lab, or anything else: `down` removes the whole of it."""
+    """Refuse a directory with a lab or any other contents, because `down` removes the directory."""
     found = load(plan.state_dir)
     if found is None:
         if plan.state_dir.exists() and (not plan.state_dir.is_dir() or any(plan.state_dir.iterdir())):
-            raise LabError(f"state directory {plan.state_dir} exists and is not empty; a lab needs one of its own")
+            raise LabError(f"state directory {plan.state_dir} exists and is not empty; set MUSTER_LAB_DIR to another")
     elif any(process.alive() for process in found[1].values()):
         raise LabError(f"a lab is already up in {plan.state_dir}; `muster lab down` ends it")
     else:
-        raise LabError(f"a lab that no longer runs has left {plan.state_dir}; `muster lab down` removes it")
+        raise LabError(f"a lab that no longer runs left {plan.state_dir} behind; `muster lab down` removes it")
 
 
 def claim(plan: LabPlan) -> None:
-    """Create the state directory and file for a lab about to come up; of two at once, one can."""
+    """Create the state directory and file of a new lab; of two concurrent callers, one succeeds."""
     plan.state_dir.mkdir(parents=True, exist_ok=True)
     try:
         os.close(os.open(plan.state_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     except FileExistsError:
-        raise LabError(f"another lab is just coming up in {plan.state_dir}") from None
+        raise LabError(f"another lab is starting in {plan.state_dir}") from None
     save(plan, {})
 
 
 def save(plan: LabPlan, machines: Mapping[str, ProcessId]) -> None:
-    """Write the state, all or nothing."""
+    """Write the state atomically."""
     record = {
         "plan": plan.to_json(),
         "machines": {name: dataclasses.asdict(process) for name, process in machines.items()},
@@ -47,7 +47,7 @@ def save(plan: LabPlan, machines: Mapping[str, ProcessId]) -> None:
 
 
 def load(state_dir: Path) -> tuple[LabPlan, dict[str, ProcessId]] | None:
-    """The plan and machines of the lab in a directory, or None if there is no lab there."""
+    """Return the plan and the machines of the lab in a directory, or None if there is none."""
     path = state_dir / "lab.json"
     try:
         record = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""What a lab is like at the moment, as data."""
+"""The status of a lab as data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class NodeStatus:
-    """A node as the machine sees it (alive, link) and as Slurm sees it (state, e.g. `idle` or `down*`)."""
+    """A node's processes and link on this host, and its state in Slurm (such as `idle` or `down*`)."""
 
     name: str
     address: str
