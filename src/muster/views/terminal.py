@@ -32,7 +32,7 @@ TOP_ROWS, BRING_UP_ROWS = 12, 6  # maximum rows of cells
 MAX_LISTED = 3  # services, or cycles
 MARKS_SHOWN = 5
 
-# A cell that stands for several nodes shows the most critical phase.
+# A cell for several nodes shows the first of these phases that one of them is in.
 WORST_FIRST = (
     Phase.LOST,
     Phase.SUBMITTED,
@@ -188,5 +188,5 @@ def _sign(phase: Phase, ascii_only: bool) -> str:
 def _driver_tail(run: RunRecord, lines: int) -> list[Text]:
     """Return the last lines of the driver's output that fit."""
     attempt = RunPaths(run.root).newest_attempt()
-    said = tail_of(attempt.driver_log, max(0, lines - 2), 1 << 16) if attempt is not None and lines > 2 else []
-    return [Text(), *(Text(f"  | {log_line(line)}", no_wrap=True) for line in said)] if said else []
+    tail = tail_of(attempt.driver_log, max(0, lines - 2), 1 << 16) if attempt is not None and lines > 2 else []
+    return [Text(), *(Text(f"  | {log_line(line)}", no_wrap=True) for line in tail)] if tail else []
