@@ -58,18 +58,18 @@ def test_secrets_are_hidden_everywhere(site: str, muster: Callable[..., str]) ->
         assert "API_KEY" in text and "x.py" in text and "verysecret" not in text
 
 
-def test_json_and_all_tell_defaults_too(site: str, muster: Callable[..., str]) -> None:
+def test_json_with_all_includes_defaults(site: str, muster: Callable[..., str]) -> None:
     shown = json.loads(muster("config", "show", "--json", "--all"))
     assert shown["partition"] == {"value": "cpu", "from": f"{site}: partition"}
     assert shown["nodes"] == {"value": 1, "from": "default"}
     assert "command" not in shown
 
 
-def test_nothing_set_is_said(muster: Callable[..., str]) -> None:
+def test_without_settings_a_line_says_so(muster: Callable[..., str]) -> None:
     assert muster("config", "show").startswith("every setting has its default")
 
 
-def test_path_names_the_files_that_are_looked_at(
+def test_path_prints_the_files_that_are_read(
     site: str, muster: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")

@@ -1,4 +1,4 @@
-"""What `muster run` says of events where there is no terminal."""
+"""The lines that `muster run` prints about events without a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.runs.follow import RunEvent
 
 
 @pytest.mark.parametrize("state", ["ready", "restarting", "failed", "ended"])
-def test_a_service_that_is_started_again_is_told_of_and_nothing_hostile_with_it(
+def test_a_restarted_service_is_reported_without_control_characters(
     state: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """That it is ready is no news, and its failure ends the run, which is told by itself."""
@@ -30,7 +30,7 @@ def test_an_event_without_its_fields_or_with_foreign_ones_ends_nothing(name: str
         display.show(RunEvent({"event": name, **fields}))
 
 
-def test_lost_events_are_told_of_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lost_events_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     Display(2, ray=False).show(RunEvent({"event": "events_lost", "file": "/runs/r/attempt-0/events-0.jsonl"}))
     said = capsys.readouterr().err
     assert "/runs/r/attempt-0/events-0.jsonl" in said and "disk" in said and "the run itself is not affected" in said

@@ -1,4 +1,4 @@
-"""The flags of `muster run`: made from the model, told apart from defaults, and refused in one line."""
+"""The flags of `muster run`: generated from the model, distinguished from defaults, refused in one line."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_no_two_flags_share_a_spelling(cli: click.Group) -> None:
     assert len(spellings) == len(set(spellings))
 
 
-def test_only_flags_that_were_given_are_told(run: Callable[..., Seen]) -> None:
+def test_only_given_flags_are_passed_on(run: Callable[..., Seen]) -> None:
     assert run("true").flags == {"command": ["true"]}
     assert run("-N", "1", "--ray", "true").flags == {"command": ["true"], "nodes": "1", "ray": True}
 
@@ -132,7 +132,7 @@ def test_sbatch_short_forms_and_aliases_are_understood(run: Callable[..., Seen])
         ["python", "x.py", "--nodes", "3", "--", "-N", "4"],
     ],
 )
-def test_options_of_the_command_are_left_alone_with_and_without_dashes(
+def test_options_of_the_command_are_passed_on_with_and_without_dashes(
     run: Callable[..., Seen], words: list[str]
 ) -> None:
     seen = run("-N", "2", "--detach", *words)
@@ -271,7 +271,7 @@ def test_several_problems_are_one_line_each(cli: click.Group, capsys: pytest.Cap
     assert [line.split(":")[2].strip() for line in lines] == ["--nodes", "--time"]
 
 
-def test_muster_alone_shows_its_help(cli: click.Group, capsys: pytest.CaptureFixture[str]) -> None:
+def test_muster_without_arguments_shows_its_help(cli: click.Group, capsys: pytest.CaptureFixture[str]) -> None:
     run_command_line(cli, [])
 
     assert "Commands:" in "".join(capsys.readouterr())

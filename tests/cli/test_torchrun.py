@@ -23,7 +23,7 @@ def test_help_teaches_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "srun muster torchrun --spares 1 --nproc-per-node 8 train.py" in told and "--token-file" in told
 
 
-def test_where_torch_is_missing_that_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_without_torch_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     without_torch(monkeypatch)
     assert run_command_line(cli, ["torchrun", "--nnodes", "2", "train.py"]) == 1
     assert capsys.readouterr().err == (

@@ -1,4 +1,4 @@
-"""What `muster tunnel RUN SERVICE` leads to."""
+"""The target of `muster tunnel RUN SERVICE`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def test_a_service_is_reached_on_the_leader_s_node_if_it_is_there_else_on_the_fi
 
 
 @pytest.mark.parametrize(("name", "words"), [("judge", "has no endpoint now"), ("other", "its services are judge")])
-def test_one_that_cannot_be_reached_is_told(name: str, words: str) -> None:
+def test_a_service_without_an_endpoint_is_refused_with_the_reason(name: str, words: str) -> None:
     with pytest.raises(click.ClickException, match=words):
         _target(name, "n1", status(("n1", "restarting", None)))

@@ -85,7 +85,7 @@ def test_a_pinned_port_that_is_taken_is_a_failure(muster: MusterCommand) -> None
 
 
 @pytest.mark.ray
-def test_a_python_without_ray_is_a_failure_that_says_what_to_do(muster: MusterCommand, tmp_path: Path) -> None:
+def test_a_python_without_ray_fails_with_a_remedy(muster: MusterCommand, tmp_path: Path) -> None:
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {muster.python} -S "$@"\n')
     bare.chmod(0o755)

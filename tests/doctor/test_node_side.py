@@ -1,4 +1,4 @@
-"""What is sent to the nodes: their meeting in a directory, the report's way back, and that it needs nothing else."""
+"""The probe on the nodes: the shared directory, the encoding of reports, and that it needs no other modules."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_nodes_that_share_a_directory_meet_and_rank_0_measures_the_others(tmp_pa
         assert measured["clock_error_s"] <= measured["delay_s"]
 
 
-def test_a_node_without_the_canary_says_so(tmp_path: Path) -> None:
+def test_a_node_without_the_canary_reports_it(tmp_path: Path) -> None:
     assert meet(tmp_path, [0], 2, SHORT) == {0: {"seen": False}}
     (tmp_path / CANARY).write_text("of another directory")
     assert meet(tmp_path, [0], 2, SHORT) == {0: {"seen": False}}
@@ -56,7 +56,7 @@ def test_who_does_not_come_is_missed(tmp_path: Path) -> None:
     assert set(found[0]["met"]) == {"1"}
 
 
-def test_nobody_waits_for_a_node_that_gave_up(tmp_path: Path) -> None:
+def test_nodes_do_not_wait_for_an_absent_node(tmp_path: Path) -> None:
     (tmp_path / CANARY).write_text("yes")
     (tmp_path / "absent-0").touch()
     found = meet(tmp_path, [1], 2, ProbeTimeouts(canary=30, others=100_000))

@@ -1,4 +1,4 @@
-"""What a lab is made of follows from its plan alone: configuration, addresses, start scripts."""
+"""Files rendered from a lab's plan: configuration, addresses, start scripts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_options_reach_slurm_conf() -> None:
     assert "Gres=" not in config.slurm_conf(plan, "myhost") and config.gres_conf(plan) == ""
 
 
-def test_everything_lies_in_the_state_directory() -> None:
+def test_all_paths_are_in_the_state_directory() -> None:
     plan = LabPlan(nodes=2, state_dir=Path("/run/elsewhere"))
     paths = [word.split("=")[-1] for word in config.slurm_conf(plan, "myhost").split() if "=/" in word]
     assert paths and all(path.startswith("/run/elsewhere/") or path == "/bin/true" for path in paths)

@@ -147,7 +147,7 @@ def test_nodes_know_each_others_names_and_give_up_on_others_at_once(lab: Lab) ->
     assert time.monotonic() - started < 2
 
 
-def test_the_end_of_a_step_on_one_node_leaves_the_others_alone(lab: Lab) -> None:
+def test_the_end_of_a_step_on_one_node_does_not_affect_others(lab: Lab) -> None:
     task = "setsid sleep 4321 & exec sleep 1234"
     step = lab.popen(["srun", "-N4", "--kill-on-bad-exit=0", "--wait=0", "sh", "-c", task], stderr=subprocess.PIPE)
     both = {"sleep 1234", "sleep 4321"}
@@ -264,7 +264,7 @@ def test_down_leaves_nothing_even_of_a_busy_lab_it_has_no_record_of(place: Path)
     Lab(1, state_dir=place).down()
 
 
-def test_an_up_that_fails_says_why_and_cleans_up(place: Path) -> None:
+def test_an_up_that_fails_reports_the_reason_and_cleans_up(place: Path) -> None:
     with pytest.raises(LabError, match="slurmctld"):
         Lab(1, "pgid", state_dir=place, extra_conf=["NoSuchSetting=1"]).up()
 
@@ -283,7 +283,7 @@ def test_a_directory_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
 # What the command line says where there is no lab
 
 
-def test_without_root_packages_or_cgroups_one_line_says_what_to_do(
+def test_without_root_packages_or_cgroups_one_line_has_the_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def refusal() -> str:

@@ -1,4 +1,4 @@
-"""The colours of the pages: texts can be read on what they stand on, in the light and in the dark."""
+"""The colours of the pages: texts have enough contrast, in light and dark mode."""
 
 from __future__ import annotations
 

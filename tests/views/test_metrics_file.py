@@ -1,4 +1,4 @@
-"""The metrics of a live run as a file: written by whoever follows, not too often, and never over the last ones."""
+"""The metrics file of a live run: written by its viewers, not too often, and never over the final metrics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def aged(run: SyntheticRun) -> None:
     os.utime(run.paths.metrics, (old, old))
 
 
-def test_a_follower_writes_it_and_leaves_a_fresh_one_alone(run: SyntheticRun) -> None:
+def test_a_viewer_writes_the_file_unless_it_is_fresh(run: SyntheticRun) -> None:
     follower = MetricsFile(run.paths)
     assert follower.refresh() and state(run) == "running"
     written = os.stat(run.paths.metrics).st_ino

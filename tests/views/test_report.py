@@ -98,7 +98,7 @@ def test_secrets_are_in_no_report(tmp_path: Path) -> None:
     assert secret not in shown and "verysecret1" not in shown
 
 
-def test_the_summary_says_what_the_driver_waited_for_and_what_failed(tmp_path: Path) -> None:
+def test_the_summary_lists_the_critical_path_and_failures(tmp_path: Path) -> None:
     lines = summary(RunReader(large_run(tmp_path / "r", nodes=24).paths).read())
     assert "   4.0 s  Ray starting  Ray's head starts on gpu0000" in "\n".join(lines)
     assert any(line.startswith("failure in cycle 1") and "gpu0018" in line for line in lines)

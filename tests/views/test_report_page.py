@@ -1,4 +1,4 @@
-"""The report in a real browser: it works alone, at any size, by keyboard, and shows hostile texts as texts."""
+"""The report in a real browser: self-contained, at any size, by keyboard, and safe with hostile texts."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_hostile_texts_are_shown_and_nothing_of_them_runs(page: Page, tmp_path: 
 
 
 @pytest.mark.parametrize("look", ["dark", "colourless"])
-def test_phases_can_be_told_apart_in_the_dark_and_without_colour(
+def test_phases_differ_in_the_dark_and_without_colour(
     browser: Browser, tmp_path: Path, images: Path, look: str
 ) -> None:
     page = browser.page()

@@ -1,4 +1,4 @@
-"""Services in every view: which one is awaited where, who is ready, how busy sandboxes are."""
+"""Services in every view: what the driver waits for, ready instances, the load of sandboxes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_is_waited_for_names_the_service_and_its_nodes(tmp_path: Path) -> N
         assert "waiting for sandbox on gpu[0001-0004], for" in text and "service sandbox: 1 of 5 ready" in text
 
 
-def test_a_service_beside_the_driver_holds_nobody(tmp_path: Path) -> None:
+def test_a_service_without_a_gate_does_not_hold_the_driver(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "r", 2, services=("tensorboard",))
     run.services["tensorboard"] = {}
     run.brings_up()
@@ -101,7 +101,7 @@ def test_a_service_beside_the_driver_holds_nobody(tmp_path: Path) -> None:
     )
 
 
-def test_a_service_that_was_ready_and_ended_well_holds_nobody(tmp_path: Path) -> None:
+def test_a_service_that_was_ready_and_succeeded_does_not_hold_the_driver(tmp_path: Path) -> None:
     run = waiting(tmp_path / "r")
     run.service("sandbox", 1, after=1.0)
     run.service("sandbox", 1, "ended", after=1.0, reason="exited with 0")
@@ -112,7 +112,7 @@ def test_a_service_that_was_ready_and_ended_well_holds_nobody(tmp_path: Path) ->
     assert attempt.cycles[0].path[-1].what == "waiting for sandbox on gpu0002"
 
 
-def test_a_failed_service_ends_the_path_and_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_a_failed_service_ends_the_path_and_is_shown_with_its_log_tail(tmp_path: Path) -> None:
     run = waiting(tmp_path / "r")
     run.service("sandbox", 1, after=1.0)
     reason = "service sandbox was not ready on gpu0002 within 300 s (its deadline): nothing listens on port 7001"
@@ -226,7 +226,7 @@ ODD = (None, [], 7, "x", {"sandbox": 7}, {"sandbox": {"instances": [7, {}]}}, {"
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_whatever_the_status_says_of_services_something_is_shown(tmp_path: Path, odd: object) -> None:
+def test_malformed_service_status_is_tolerated(tmp_path: Path, odd: object) -> None:
     run = waiting(tmp_path / "r")
     run.tell("service", service=7, rank="x", state=[], reason={})
     run.tell("service", service="sandbox", rank=1, state=[], reason={}, load=7)
@@ -253,7 +253,7 @@ def test_nothing_hostile_in_services_reaches_a_terminal_or_leaves_its_place(tmp_
 @pytest.mark.parametrize(
     ("scope", "ranks"), [("all", [0, 1, 2, 3]), ("head", [0]), ("any", [3]), (2, [2, 3]), (9, [0, 1, 2, 3]), ([], [])]
 )
-def test_the_gate_is_where_the_scope_says(scope: object, ranks: list[int]) -> None:
+def test_the_scope_decides_which_nodes_have_the_gate(scope: object, ranks: list[int]) -> None:
     gate = gate_of({"nodes": 4, "services": {"web": {"scope": scope}, "tensorboard": {"scope": "all", "gate": False}}})
     assert [rank for rank in range(4) if gate.services_on(rank) == ("web",)] == ranks
     assert gate.services_on(None) == ()

@@ -66,7 +66,7 @@ def test_the_driver_s_last_lines_take_the_room_that_is_left(tmp_path: Path) -> N
     assert "step 499" in lines[-1] and len(lines) in (28, 29)  # the last line of a screen stays free
 
 
-def test_a_run_that_has_fallen_silent_is_told_to_be(tmp_path: Path) -> None:
+def test_a_run_without_updates_is_marked(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "r", nodes=2)
     run.brings_up()
     run.write("running")

@@ -174,7 +174,7 @@ def test_a_leader_that_was_killed_leaves_the_end_to_the_outcome(tmp_path: Path) 
     assert seen_of(run.paths).end == pytest.approx(run.now + 7.0)
 
 
-def test_an_end_that_somebody_noticed_days_later_is_the_leader_s_last_word(tmp_path: Path) -> None:
+def test_an_end_recorded_days_later_is_dated_to_the_last_update(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "r", nodes=2)
     run.brings_up()
     run.write("running")

@@ -292,7 +292,7 @@ def test_services_and_their_load_are_seen_as_they_change(page: Page, site: Site,
     assert page.errors() == []
 
 
-def test_everything_is_reached_by_keyboard_alone(page: Page, site: Site, images: Path) -> None:
+def test_everything_is_reachable_by_keyboard(page: Page, site: Site, images: Path) -> None:
     page.dark()
     run = SyntheticRun(site.runs_dir / "live", nodes=3, services=("sandbox",))
     job_start = begun(run, 30.0)

@@ -163,7 +163,7 @@ def test_hostile_names_stay_in_their_place_in_every_answer(site: Site) -> None:
     assert headers["Content-Disposition"] == 'attachment; filename="x--b--attempt-0-logs-driver.log"'
 
 
-def test_metrics_are_for_the_session_and_for_whoever_shows_the_token(site: Site, run: SyntheticRun) -> None:
+def test_metrics_need_a_session_or_the_token(site: Site, run: SyntheticRun) -> None:
     assert site.ask("/metrics", Authorization="Bearer wrong")[0] == 403
     for headers in (site.entered(), {"Authorization": "Bearer scrape-me"}):
         status, answered, body = site.ask("/metrics", **headers)
@@ -172,7 +172,7 @@ def test_metrics_are_for_the_session_and_for_whoever_shows_the_token(site: Site,
     assert site.ask("/api/runs", Authorization="Bearer scrape-me")[0] == 403
 
 
-def test_changes_are_told_as_they_happen(site: Site) -> None:
+def test_changes_are_sent_as_they_happen(site: Site) -> None:
     run = SyntheticRun(site.runs_dir / "live", nodes=2)
     run.write("gathering")
     connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=30)
