@@ -72,9 +72,7 @@ def lab() -> None:
     multiple=True,
     help="Directory below /tmp to share among all nodes (each has its own /tmp otherwise). Repeatable.",
 )
-@click.option(
-    "--slurmd-timeout", type=int, default=10, show_default=True, help="Seconds until an unresponsive node is DOWN."
-)
+@click.option("--slurmd-timeout", type=int, default=10, show_default=True, help="Seconds until a lost node is DOWN.")
 @click.option("--kill-wait", type=int, default=10, show_default=True, help="Seconds from SIGTERM to SIGKILL.")
 @click.option("--ipv6", is_flag=True, help="Give nodes, and Slurm, IPv6 addresses only.")
 @click.option(

@@ -26,9 +26,7 @@ FOLLOW_POLL_S = 0.25
 @click.option("-f", "--follow", is_flag=True, help="Print new output until the run has ended.")
 @click.option("--node", "node_name", metavar="N", help="Print the log of this node's rank; with --ray, a host too.")
 @click.option("--driver", is_flag=True, help="Print the driver's output (the default).")
-@click.option(
-    "--rank", type=click.IntRange(min=0), metavar="R", help="Print the output of this rank of a gang (newest cycle)."
-)
+@click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Print this gang rank's output (newest cycle).")
 @click.option("--cycle", type=click.IntRange(min=0), metavar="C", help="With --rank: choose the cycle.")
 @click.option("--ray", is_flag=True, help="List the files in the nodes' archives of Ray's logs; see --file.")
 @click.option("--file", "pattern", metavar="NAME", help="With --ray: print the files that match, such as worker-*.")

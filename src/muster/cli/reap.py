@@ -27,9 +27,7 @@ from muster.cli.run_argument import run_argument, runs_dir_option
 )
 @click.option("--dry-run", is_flag=True, help="Only list what would be ended.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print what was ended as one JSON object; needs --yes or --dry-run."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; needs --yes or --dry-run.")
 def reap(run: str | None, runs_dir: Path | None, grace: float, dry_run: bool, yes: bool, as_json: bool) -> int:
     """End what has no owner any more on the Ray cluster of RUN (default: the only live one).
 

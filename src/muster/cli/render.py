@@ -18,12 +18,7 @@ from muster.spec import load_job
 @job_options
 @from_env_option
 @click.option(
-    "--to",
-    type=click.Path(path_type=Path),
-    cls=GroupedOption,
-    group="Job",
-    metavar="FILE",
-    help="Write the script to FILE instead of stdout.",
+    "--to", type=click.Path(path_type=Path), cls=GroupedOption, group="Job", metavar="FILE", help="Write it to FILE."
 )
 def render(file: Path | None, flags: dict[str, Any], from_env: bool, to: Path | None) -> None:
     """Print the script that `muster run` with the same options would submit.

@@ -31,16 +31,10 @@ from muster.views.report import ensure_report
 
 @click.command(cls=JobCommand)
 @job_options
-@click.option(
-    "--in", "inside", metavar="RUN", cls=GroupedOption, group="Job", help="Run COMMAND on the running cluster of RUN."
-)
-@click.option(
-    "--detach", is_flag=True, cls=GroupedOption, group="Following", help="Print run id and job id, and return."
-)
+@click.option("--in", "inside", metavar="RUN", cls=GroupedOption, group="Job", help="Run on the cluster of RUN.")
+@click.option("--detach", is_flag=True, cls=GroupedOption, group="Following", help="Print run and job id, and exit.")
 @click.option("--dry-run", is_flag=True, cls=GroupedOption, group="Following", help="Print the script; submit nothing.")
-@click.option(
-    "--json", "as_json", is_flag=True, cls=GroupedOption, group="Following", help="Print events as JSON lines."
-)
+@click.option("--json", "as_json", is_flag=True, cls=GroupedOption, group="Following", help="Print JSON lines.")
 @from_env_option
 def run(
     file: Path | None,

@@ -50,31 +50,22 @@ def _settings_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options of commands that start a sandbox; they are named as the fields of SandboxSettings."""
     options = [
         click.option(
-            "--isolation",
-            type=click.Choice(ISOLATION),
-            help="Minimum isolation level; auto, the default, uses the strongest.",
+            "--isolation", type=click.Choice(ISOLATION), help="Minimum isolation. Default: auto, the strongest."
         ),
         click.option("--network/--no-network", default=None, help="Allow programs to use the network. Default: no."),
-        click.option(
-            "--memory", "memory_mb", type=int, metavar="MB", help="Memory limit of one program. Default: 4096."
-        ),
+        click.option("--memory", "memory_mb", type=int, metavar="MB", help="Memory of a program. Default: 4096."),
         click.option("--processes", type=int, help="Maximum processes and threads of one program. Default: 128."),
         click.option(
-            "--scratch", "scratch_mb", type=int, metavar="MB", help="Scratch space of one program. Default: 512."
+            "--scratch", "scratch_mb", type=int, metavar="MB", help="Scratch space of a program. Default: 512."
         ),
         click.option("--file-size", "file_mb", type=int, metavar="MB", help="Maximum size of a file. Default: 512."),
         click.option("--open-files", type=int, help="Maximum open files of a process. Default: 1024."),
         click.option("--python", help="Interpreter for Python programs. Default: this one."),
         click.option(
-            "--preload",
-            multiple=True,
-            metavar="MODULE[?]",
-            help="Import MODULE in advance; with ?, only if it is installed. Repeatable.",
+            "--preload", multiple=True, metavar="MODULE[?]", help="Preload MODULE (?: if installed). Repeatable."
         ),
         click.option("--read-only", multiple=True, metavar="PATH", help="Path that programs may read. Repeatable."),
-        click.option(
-            "--env", multiple=True, metavar="NAME=VALUE", help="Environment variable of programs. Repeatable."
-        ),
+        click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable of programs. Repeatable."),
         click.option("--scratch-dir", metavar="DIR", help="Directory for scratch space. Default: TMPDIR or /tmp."),
     ]
     for option in reversed(options):
@@ -106,46 +97,26 @@ def _settings(given: dict[str, Any]) -> SandboxSettings:
 @click.option("--gateway", type=click.Choice(GATEWAYS), help="Load balancer. Default: nginx if installed, else python.")
 @click.option("--workers-min", type=int, help="Number of workers kept warm. Default: the cores, at least 2.")
 @click.option("--workers-max", type=int, help="Maximum concurrent programs. Default: twice the cores, at least 4.")
-@click.option(
-    "--idle",
-    "idle_s",
-    type=float,
-    metavar="S",
-    help="Seconds until an idle worker above the minimum ends. Default: 60.",
-)
+@click.option("--idle", "idle_s", type=float, metavar="S", help="Seconds until an extra idle worker ends. Default: 60.")
 @click.option("--queue", type=int, help="Maximum number of queued requests. Default: 1024.")
 @click.option("--queue-wait", "queue_wait_s", type=float, metavar="S", help="Maximum seconds in the queue. Default: 3.")
 @click.option(
-    "--max-timeout",
-    "max_timeout_s",
-    type=float,
-    metavar="S",
-    help="Maximum timeout that a request may set, in seconds. Default: 3600.",
+    "--max-timeout", "max_timeout_s", type=float, metavar="S", help="Maximum timeout of a request. Default: 3600 s."
 )
-@click.option(
-    "--max-output", type=int, metavar="CHARACTERS", help="Maximum output per stream that a request may ask for."
-)
+@click.option("--max-output", type=int, metavar="CHARACTERS", help="Maximum output of a stream. Default: 16777216.")
 @click.option("--sessions", "sessions_max", type=int, help="Maximum number of ipython sessions. Default: 256.")
 @click.option(
-    "--session-idle",
-    "session_idle_s",
-    type=float,
-    metavar="S",
-    help="Seconds until an idle session ends. Default: 3600.",
+    "--session-idle", "session_idle_s", type=float, metavar="S", help="Seconds until idle sessions end. Default: 3600."
 )
 @click.option(
     "--session-memory",
     "session_memory_mb",
     type=int,
     metavar="MB",
-    help="Memory limit of all sessions together. Default: half of the machine's.",
+    help="Memory of all sessions. Default: half of RAM.",
 )
-@click.option(
-    "--shared-scratch", is_flag=True, default=None, help="Share one scratch space among calls without a workspace."
-)
-@click.option(
-    "--ready-file", type=click.Path(dir_okay=False), help="File to write, as JSON, when the sandbox is ready."
-)
+@click.option("--shared-scratch", is_flag=True, default=None, help="Share scratch among calls without a workspace.")
+@click.option("--ready-file", type=click.Path(dir_okay=False), help="JSON file to write when the sandbox is ready.")
 @_settings_options
 def serve_(token_file: str | None, **given: Any) -> int:
     """Serve NeMo-Skills' /execute, SandboxFusion's /run_code, /batch, /health and /metrics until SIGTERM."""

@@ -46,9 +46,7 @@ class UpCommand(JobCommand):
 @click.command(cls=UpCommand)
 @job_options
 @click.option("--detach", is_flag=True, cls=GroupedOption, group="Following", help="Return before the cluster is up.")
-@click.option(
-    "--json", "as_json", is_flag=True, cls=GroupedOption, group="Following", help="Print events as JSON lines."
-)
+@click.option("--json", "as_json", is_flag=True, cls=GroupedOption, group="Following", help="Print JSON lines.")
 def up(file: Path | None, flags: dict[str, Any], detach: bool, as_json: bool) -> int:
     """Start a cluster, wait until it is ready, and leave it running.
 
