@@ -37,6 +37,7 @@ lint: .venv/.ready-for-tests ## Check style, types and commit subjects
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/shellcheck $$(find bench examples src tests -name '*.sh') $$(grep -lE '^#!.*sh$$' .ci/*)
 
 bench: .venv/.ready-for-tests ## Measure agents, gathering, and bring-up side by side on the lab (root); writes bench/results
 	@.ci/system-packages

@@ -12,7 +12,7 @@ from shlex import quote
 
 import pytest
 
-from muster.launch.job_script import Launcher, OnNode, render
+from muster.launch.job_script import Launcher, PreludeArguments, render
 from muster.rundir import RunPaths, read_json
 
 # Starts one prelude, as srun would on one node, and reports its end like srun, which leaves nothing of it behind.
@@ -47,7 +47,7 @@ def execute(
     run: RunPaths, words: Sequence[str], python: str = sys.executable, setup: str = "", prepare: str = ""
 ) -> subprocess.CompletedProcess[str]:
     launcher = Launcher("local", words, "TASK", "NODE", prepare)
-    text = render(run.root, run.run_id, OnNode(python, setup), launcher, [])
+    text = render(run.root, run.run_id, PreludeArguments(python, setup), launcher, [])
     return subprocess.run(["bash"], input=text, capture_output=True, text=True, timeout=60)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from muster.errors import Mistake
-from muster.launch.job_script import Launcher, OnNode, render
-from muster.launch.requeue import NEXT_ATTEMPT, check, restart
+from muster.launch.job_script import Launcher, PreludeArguments, render
+from muster.launch.requeue import NEXT_ATTEMPT, check_requeue_options, requeue_code
 from muster.launch.slurm_directives import options
 from muster.launch.target import Target
 from muster.rundir import RunPaths, read_json
@@ -71,7 +71,8 @@ class Job:
         leave = f"printf '%s\\n' {quote(json.dumps(outcome))} >$run/attempt-$MUSTER_ATTEMPT/outcome"
         words = ["bash", "-c", quote(f"run={quote(self.run.root)}\n{step}\n{leave}")]
         launcher = Launcher("slurm", words, "TASK", "NODE", attempt=NEXT_ATTEMPT)
-        text = render(self.run.root, "r-1", OnNode(sys.executable), launcher, [], restart=restart(self.spec))
+        prelude = PreludeArguments(sys.executable)
+        text = render(self.run.root, "r-1", prelude, launcher, [], requeue=requeue_code(self.spec))
         env = {
             **os.environ,
             "PATH": f"{self._bin}:{os.environ['PATH']}",
@@ -264,8 +265,8 @@ def test_a_job_of_a_chain_is_requeued_before_the_next_one_follows(tmp_path: Path
 
 
 def test_a_job_that_asks_for_nothing_of_it_has_no_line_about_it() -> None:
-    assert restart(JobSpec(command=["true"])) == restart(JobSpec(command=["true"], max_requeues=9))
-    assert restart(JobSpec(command=["true"])).decide == ""
+    assert requeue_code(JobSpec(command=["true"])) == requeue_code(JobSpec(command=["true"], max_requeues=9))
+    assert requeue_code(JobSpec(command=["true"])).functions == ""
 
 
 def test_a_job_that_may_be_requeued_says_so_to_slurm() -> None:
@@ -282,10 +283,12 @@ def test_after_a_node_s_failure_slurm_may_begin_again_where_the_job_script_is_lo
 @pytest.mark.parametrize(("kind", "said"), [("local", "on one machine"), ("allocation", "inside an allocation")])
 def test_a_chain_is_refused_where_nothing_is_submitted(kind: str, said: str) -> None:
     with pytest.raises(Mistake, match=f"--chain 2: {said} no job is submitted"):
-        check(JobSpec(command=["true"], chain=2), Target(kind, 1))
-    check(JobSpec(command=["true"], requeue_on=["timeout"]), Target(kind, 1))
+        check_requeue_options(JobSpec(command=["true"], chain=2), Target(kind, 1))
+    check_requeue_options(JobSpec(command=["true"], requeue_on=["timeout"]), Target(kind, 1))
 
 
 def test_a_job_that_may_not_be_requeued_cannot_ask_for_it() -> None:
     with pytest.raises(Mistake, match="exclude each other"):
-        check(JobSpec(command=["true"], requeue_on=["timeout"], sbatch={"no-requeue": None}), Target("sbatch", 1))
+        check_requeue_options(
+            JobSpec(command=["true"], requeue_on=["timeout"], sbatch={"no-requeue": None}), Target("sbatch", 1)
+        )

@@ -33,7 +33,7 @@ def test_any_other_is_refused_with_the_reason(value: str, why: str) -> None:
 
 
 def test_the_signals_that_are_taken_are_those_that_agents_pass_on() -> None:
-    assert {f"SIG{name}" for name in validators.PASSED_ON} == {signum.name for signum in FORWARDED_SIGNALS}
+    assert {f"SIG{name}" for name in validators.FORWARDED_SIGNALS} == {signum.name for signum in FORWARDED_SIGNALS}
 
 
 def test_ends_are_a_list_or_one_text_with_commas() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from muster.launch import slurm_directives
 from muster.launch.job_script import Launcher
 from muster.launch.requeue import NEXT_ATTEMPT
+from muster.launch.templates import render_template
 from muster.spec import JobSpec
 from muster.spec.fields.groups import Group, resolved
 
@@ -91,7 +92,7 @@ def step(groups: Sequence[Group], attempt: str = NEXT_ATTEMPT) -> Launcher:
         f'scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_{number}" | head -n {group.nodes}'
         for number, group in enumerate(groups)
     )
-    prepare = f'{slurm_directives.UNSET_STEP}\n{{ {hosts}; }} >"$attempt/hosts"'
+    prepare = f'{render_template("unset_step.sh")}\n{{ {hosts}; }} >"$attempt/hosts"'
     return Launcher("slurm", words, "SLURM_PROCID", "SLURMD_NODENAME", prepare, attempt, leader_ended=LEADER_ENDED)
 
 

@@ -24,6 +24,7 @@ from muster.launch.containers.render import Container
 from muster.launch.driver_library import build_library
 from muster.launch.secret_check import refuse_exposed
 from muster.launch.target import Target, choose_python
+from muster.launch.templates import render_template
 from muster.lifecycle.config import failover_allowed
 from muster.rundir import RunPaths, write_atomic
 from muster.rundir.redaction import redact_words
@@ -79,7 +80,7 @@ def new_run_id(name: str) -> str:
 
 def plan_run(spec: JobSpec, place: Target, cwd: Path) -> Prepared:
     """Decide everything, write nothing."""
-    requeue.check(spec, place)
+    requeue.check_requeue_options(spec, place)
     python = choose_python(spec, os.environ, cwd)
     workdir = str((cwd / Path(spec.workdir or ".").expanduser()).resolve())
     for what, path in (("working", workdir), ("runs", str(runs_dir(spec, cwd)))):
@@ -99,10 +100,10 @@ def plan_run(spec: JobSpec, place: Target, cwd: Path) -> Prepared:
     text = job_script.render(
         run.root,
         run.run_id,
-        job_script.OnNode(python, spec.setup or "", spec.health_check or ""),
+        job_script.PreludeArguments(python, spec.setup or "", spec.health_check or ""),
         _contained(_launcher(spec, place), inside, run.run_id, place.nodes + spec.spares),
         _directives(spec, place, run, workdir),
-        requeue.restart(spec) if place.kind == "sbatch" else requeue.NEVER,
+        requeue.requeue_code(spec) if place.kind == "sbatch" else requeue.NO_REQUEUE,
         task=job_array.TASK if spec.array is not None else "",
         spares=spec.spares,
         succession=failover_allowed(place.nodes + spec.spares, spec.on_node_loss, spec.max_restarts),
@@ -120,7 +121,7 @@ def _launcher(spec: JobSpec, place: Target) -> job_script.Launcher:
             if spec.groups
             else slurm_directives.step(nodes, spec.cpus_per_node, attempt)
         )
-        return replace(step, prepare=f"{step.prepare}\n{slurm_directives.OWN_JOB}") if own else step
+        return replace(step, prepare=f"{step.prepare}\n{render_template('record_job.sh')}") if own else step
     words = [quote(sys.executable), quote(local_launcher.__file__), str(nodes)]
     hosts = " ".join(local_launcher.host_name(rank) for rank in range(nodes))
     prepare = f"printf '%s\\n' {hosts} >\"$attempt/hosts\""
@@ -143,7 +144,7 @@ def _contained(launcher: job_script.Launcher, inside: Container | None, run_id: 
         words=[*_for_each_group(launcher.words, added.srun_flags), *added.srun_flags, *added.prefix],
         shell=[quote(word) for word in render.SHELL],
         prepare="\n".join(filter(None, [launcher.prepare, added.prepare])),
-        finish="\n".join(filter(None, [added.finish, launcher.finish])),
+        cleanup=added.cleanup,
     )
 
 

@@ -7,28 +7,11 @@ from collections.abc import Mapping
 
 from muster.launch.job_script import Launcher
 from muster.launch.requeue import NEXT_ATTEMPT
+from muster.launch.templates import render_template
 from muster.spec import JobSpec
 from muster.spec.sbatch_options import as_argument
 
 _PLAIN = re.compile(r"[\w@%+=:,./\[\]-]+")
-
-# Inside a step (`srun --pty bash`) these would shrink or block a further step, or change how srun says what it says.
-# SLURM_CLUSTERS would send this script's and the agents' commands to the clusters that the user submits to; without it
-# they speak to the cluster that runs the job.
-UNSET_STEP = r"""
-unset ${!SLURM_STEP@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_GTIDS \
-  SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK SLURM_DISTRIBUTION \
-  SLURM_LABELIO SLURM_STDOUTMODE SLURM_STDERRMODE SLURM_SRUN_REDUCE_TASK_EXIT_MSG SLURM_CLUSTERS
-""".strip("\n")
-
-# Only in a job that Muster submitted: the record allows the agents to cancel the job. The id of one task may be that of
-# its whole array.
-OWN_JOB = r"""
-own=$SLURM_JOB_ID
-[ -z "${SLURM_ARRAY_TASK_ID:-}" ] || own=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-printf '{"job_id": "%s", "restarts": %d}\n' "$own" "${SLURM_RESTART_COUNT:-0}" >"$attempt/slurm-job.json.tmp" &&
-  mv "$attempt/slurm-job.json.tmp" "$attempt/slurm-job.json"
-""".strip("\n")
 
 
 def fewest_cpus(variable: str) -> str:
@@ -84,8 +67,9 @@ def step(nodes: int, cpus_per_node: int | None, attempt: str = NEXT_ATTEMPT) -> 
     """The one srun, whatever the number of nodes."""
     cpus = str(cpus_per_node) if cpus_per_node is not None else fewest_cpus("SLURM_JOB_CPUS_PER_NODE")
     hosts = f'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n {nodes} >"$attempt/hosts"'
+    prepare = f"{render_template('unset_step.sh')}\n{hosts}"
     words = ["srun", *step_options(nodes, cpus)]
-    return Launcher("slurm", words, "SLURM_PROCID", "SLURMD_NODENAME", f"{UNSET_STEP}\n{hosts}", attempt)
+    return Launcher("slurm", words, "SLURM_PROCID", "SLURMD_NODENAME", prepare, attempt)
 
 
 def step_options(nodes: int, cpus: str) -> list[str]:

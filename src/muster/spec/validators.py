@@ -167,7 +167,7 @@ def size(value: object) -> object:
     return int(float(match[1]) * 1024 ** " KMGTP".index(match[2].upper() or " "))
 
 
-PASSED_ON = ("HUP", "QUIT", "USR1", "USR2", "ALRM", "URG")
+FORWARDED_SIGNALS = ("HUP", "QUIT", "USR1", "USR2", "ALRM", "URG")
 _OTHER_MEANING = {
     "TERM": "ends the run; the time limit itself sends it, and the driver then has its grace",
     "INT": "ends the run",
@@ -187,8 +187,8 @@ def slurm_signal(value: str) -> str:
     name = _signal_name(match[1].upper())
     if name in _OTHER_MEANING:
         raise ValueError(f"cannot be passed on to the driver: SIG{name} {_OTHER_MEANING[name]}")
-    if name not in PASSED_ON:
-        raise ValueError(f"is not passed on to the driver; those that are: {', '.join(PASSED_ON)}")
+    if name not in FORWARDED_SIGNALS:
+        raise ValueError(f"is not passed on to the driver; those that are: {', '.join(FORWARDED_SIGNALS)}")
     return value
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from muster.errors import Mistake
 from muster.exit_codes import CONTAINER_FAILED
+from muster.launch.templates import render_template
 
 MANY_NODES = 8  # from here on a registry feels it when every node pulls an image
 
@@ -21,39 +22,10 @@ MANY_NODES = 8  # from here on a registry feels it when every node pulls an imag
 SHELL = ("sh", "-c", 'if command -v bash >/dev/null 2>&1; then exec bash -c "$@"; fi; exec sh -c "$@"', "sh")
 
 # They describe an interpreter, or libraries, of the machine outside. What an image sets itself stays.
-_OUTSIDE = "PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV BASH_ENV LD_PRELOAD"
+_OUTSIDE_VARIABLES = "PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV BASH_ENV LD_PRELOAD"
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Charliecloud passes everything through, also what names places outside; pyxis and Apptainer know better.
 _CHARLIECLOUD_ENV = (f"--set-env=PATH={_SYSTEM_PATH}", "--unset-env=LD_LIBRARY_PATH")
-
-# On the node, before the runtime: what a runtime says of these is often long, and never has the node's name.
-_ENTRY = r"""
-muster_fail() { echo "muster: ${@HOST@}: $1" >&2; exit @NO_CONTAINER@; }
-muster_attempt=$1 muster_image=$2
-shift 2
-@HEARTBEAT@
-command -v "$1" >/dev/null || muster_fail "there is no $1 on this node, which was to run the container"
-[ -z "$muster_image" ] || [ -e "$muster_image" ] || muster_fail "cannot see the container image $muster_image"
-export USER="${USER:-$(id -un)}"
-unset @OUTSIDE@
-exec "$@"
-"""
-
-_PYXIS_PREPARE = r"""
-srun --help 2>/dev/null | grep -q -e --container-image || {
-  record 125 "Slurm has no pyxis here (srun offers no --container-image): choose another --container-runtime"
-  exit 125
-}
-container=@NAME@
-unset @OUTSIDE@
-"""
-
-# pyxis keeps the files of a named container, unless the site has made names job-scoped; then it is listed otherwise.
-_PYXIS_FINISH = r"""
-if enroot list 2>/dev/null | grep -qxF "pyxis_$container"; then
-  timeout --signal=KILL 20 srun --nodes=@NODES@ --ntasks-per-node=1 --overlap --no-kill --kill-on-bad-exit=0 \
-    --input=none --mpi=none --job-name=muster-clean enroot remove --force "pyxis_$container" >/dev/null 2>&1
-fi"""
 
 
 @dataclass(frozen=True)
@@ -102,7 +74,7 @@ class Wrapping:
     srun_flags: tuple[str, ...] = ()
     prefix: tuple[str, ...] = ()
     prepare: str = ""
-    finish: str = ""
+    cleanup: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,15 +96,18 @@ def wrap(container: Container, run_id: str, host_variable: str, nodes: int, hear
         if not _gives(container.args, "--container-name"):
             flags.append('--container-name="$container"')
         name = f'"{container_name("$SLURM_JOB_ID", run_id, "$MUSTER_ATTEMPT")}"'
-        prepare = _PYXIS_PREPARE.replace("@NAME@", name).replace("@OUTSIDE@", _OUTSIDE)
-        finish = _PYXIS_FINISH.replace("@NODES@", str(nodes))
-        return Wrapping(srun_flags=tuple(flags), prepare=prepare.strip("\n"), finish=finish.strip("\n"))
-    entry = _ENTRY.replace("@HOST@", host_variable).replace("@NO_CONTAINER@", str(CONTAINER_FAILED))
-    entry = entry.replace("@HEARTBEAT@", heartbeat)
+        prepare = render_template("pyxis_prepare.sh", CONTAINER_NAME=name, OUTSIDE_VARIABLES=_OUTSIDE_VARIABLES)
+        return Wrapping(tuple(flags), prepare=prepare, cleanup=render_template("pyxis_cleanup.sh", NODES=str(nodes)))
     # Charliecloud would show what TMPDIR names as /tmp, and hide what is mounted below the real one.
-    outside = _OUTSIDE + (" TMPDIR" if container.runtime == "charliecloud" else "")
+    entry = render_template(
+        "container_entry.sh",
+        HOST_VARIABLE=host_variable,
+        NO_CONTAINER=str(CONTAINER_FAILED),
+        HEARTBEAT=heartbeat,
+        OUTSIDE_VARIABLES=_OUTSIDE_VARIABLES + (" TMPDIR" if container.runtime == "charliecloud" else ""),
+    )
     image = container.image if container.is_path else ""
-    before = ["bash", "-c", entry.replace("@OUTSIDE@", outside), "muster-container"]
+    before = ["bash", "-c", f"\n{entry}\n", "muster-container"]
     return Wrapping(prefix=(*map(quote, before), '"$attempt"', *map(quote, [image, *_runtime_words(container)])))
 
 

@@ -1,0 +1,109 @@
+# shellcheck shell=bash
+# shellcheck disable=SC1003,SC2329 # tr reads '"\\' as intended; ask_to_stop is called by traps
+#
+# The job script after its #SBATCH lines. It makes the attempt's directory and canary, starts ONE launcher step as a
+# child, and exits with the outcome that the run recorded. It never signals the launcher while the run is alive: srun
+# would kill the tasks at once.
+
+set -u
+run=__RUN__
+start=${EPOCHREALTIME:-$(date +%s.%N)}
+__SKIP_ENDED_RUN__
+number=__ATTEMPT__
+export MUSTER_JOB_START=${start/,/.} MUSTER_ATTEMPT=$number MUSTER_BACKEND=__BACKEND__
+attempt=$run/attempt-$MUSTER_ATTEMPT
+canary="__RUN_ID__ $MUSTER_ATTEMPT"
+mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
+
+has() { # file: listing first, since a network filesystem may remember for long that a file was not there
+  ls "$attempt" >/dev/null 2>&1
+  [ -s "$attempt/$1" ]
+}
+record() { # code, reason: the outcome, unless the run has recorded one
+  has outcome && return
+  rm -f "$attempt/reserve"
+  local reason state=failed
+  case $1 in 0) state=succeeded ;; 130 | 143) state=stopped ;; esac
+  reason=$(printf %s "$2" | LC_ALL=C tr -cd '[:print:]' | tr -d '"\\')
+  printf '{"exit_code": %d, "state": "%s", "end_reason": "%s"}\n' "$1" "$state" "$reason" >"$attempt/outcome.tmp"
+  mv "$attempt/outcome.tmp" "$attempt/outcome"
+}
+lead_ended() { __LEADER_ENDED__; }
+signal_asked() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
+last_words() { # what says why, if anything does: a node's own words, a container runtime's; else the last line
+  for words in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do
+    grep -aE "$words" "$attempt/steps.log" | sort | head -n 1 | grep -a . && return
+  done
+  grep -av '^srun: \(job\|Job\|Force\)' "$attempt/steps.log" | tail -n 1
+}
+ask_to_stop() { # signal: the leader looks for this file
+  [ -e "$attempt/stop.json" ] || printf '{"signal": %d, "reason": "the job received %s"}\n' "$1" "$2" \
+    >"$attempt/stop.json.tmp" && mv "$attempt/stop.json.tmp" "$attempt/stop.json" 2>/dev/null
+}
+trap 'ask_to_stop 15 SIGTERM' TERM
+trap 'ask_to_stop 2 SIGINT' INT
+trap : USR1 USR2 # the agents hear it too, and the leader passes it on
+__REQUEUE__
+
+touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log"
+printf '%s\n' "$canary" >"$attempt/canary"
+head -c 65536 /dev/zero >"$attempt/reserve" # so that a full disk cannot prevent the outcome from being written
+__PREPARE__
+# The launcher gets a session of its own: a signal to this script must not reach it.
+setsid __LAUNCHER__ \
+  __SHELL__ __PRELUDE__ \
+  muster "$attempt" "$canary" __PYTHON__ __SETUP__ "$run" __CHECK__ </dev/null >"$attempt/steps.log" 2>&1 &
+launcher=$!
+
+tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
+output=$!
+
+# What only this script can notice: that no leader ever came, or that it went before anybody had joined it; and tasks
+# that hold the step after the end.
+guard() {
+  trap - TERM INT USR1 USR2
+  exec {pause}<> <(:)
+  before=
+  until has outcome; do
+    read -rt 0.5 -u "$pause"
+    why=
+    if has lead-0.json; then
+      __LEADER_GONE__ || continue
+      why="the leader is gone"
+    elif has stop.json; then record $((128 + $(signal_asked))) "stopped before the leader was up"
+    elif __TASK_ENDED__; then why="a task ended before the leader was up"
+    fi
+    # Seen twice: the leader itself knows more, and gets a moment to say it.
+    [ -n "$why" ] && [ "$why" = "$before" ] && record 125 "$why: $(last_words)"
+    before=$why
+  done
+  echo seen >>"$attempt/job-end"
+  read -rt __STEP_END_TIMEOUT_S__ -u "$pause"
+  kill -TERM "$launcher"
+}
+guard 2>/dev/null &
+guard=$!
+
+code=125
+while kill -0 "$launcher" 2>/dev/null; do wait "$launcher"; done # a signal to this script interrupts a wait
+wait "$launcher"
+left=$?
+kill "$guard" 2>/dev/null
+if has lead-0.json; then [ "$left" = 0 ] && code=0
+elif [ ! -d "$attempt" ]; then code=$left # the run directory has vanished: the leader's own code is all there is
+fi
+# The leader leaves with the driver's code. Where its last words could not be written (a full disk), or are not to be
+# seen yet, a success of all tasks, after there was a leader, is a success. A leader that was killed left no words.
+for _ in 1 2 3 4 5; do
+  if has outcome || ! has lead-0.json || ! lead_ended 'Exited with'; then break; fi
+  read -rt 1 <> <(:)
+done
+why="the step ended without an outcome"
+has lead-0.json && lead_ended '' && why="the leader is gone"
+record "$code" "$why: $(last_words)"
+wait "$output"
+__CLEANUP__
+recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
+__AFTER_THE_END__
+{ echo ended >>"$attempt/job-end"; } 2>/dev/null # with this script Slurm ends the job
+exit "${recorded:-$code}"

@@ -1,0 +1,83 @@
+# shellcheck shell=bash
+# shellcheck disable=SC1003,SC2012,SC2154,SC2170 # tr reads '"\\' as intended; status files have plain names; attempt is
+# set by the job script; the length of the chain is a placeholder
+#
+# Requeue this job, at most once, and record in sequel.json what follows the attempt.
+#
+# Slurm shows the batch script why it ends the job (tried with 22.05): `Reason=TimeLimit`, a `PreemptTime`, or a count of
+# restarts that has already grown when Slurm requeues the job itself; a scancel shows none of them. `scontrol requeue`
+# works while the job is being ended, and the tasks keep their grace period: it is called as soon as the cause is known,
+# since Slurm may send SIGKILL before the run has ended.
+
+wanted() { # cause: whether the job is to begin again after it
+  case $1 in __CAUSES__) return 0 ;; *) return 1 ;; esac
+}
+sequel() { # requeue, chain or none; cause; words: what follows this attempt, for whoever reads the run directory
+  local words
+  words=$(printf %s "$3" | LC_ALL=C tr -cd '[:print:]' | tr -d '"\\')
+  printf '{"again": "%s", "cause": "%s", "note": "%s"}\n' "$1" "$2" "$words" >"$attempt/sequel.json.tmp"
+  mv "$attempt/sequel.json.tmp" "$attempt/sequel.json"
+}
+slurm_says() { # why Slurm ends this job: requeued (by itself), timeout, preempt, or nothing
+  local shown began
+  shown=" $(timeout 20 scontrol --oneliner show job "$job" 2>/dev/null) "
+  [[ $shown =~ \ StartTime=([^ ]+) ]] && began=${BASH_REMATCH[1]}
+  if [[ $shown =~ \ Restarts=([0-9]+) ]] && ((BASH_REMATCH[1] > ${SLURM_RESTART_COUNT:-0})); then echo requeued
+  elif [[ $shown == *\ Reason=TimeLimit\ * ]]; then echo timeout
+  elif [[ $shown =~ \ PreemptTime=([0-9][^ ]*) && ! ${BASH_REMATCH[1]} < ${began:-} ]]; then echo preempt
+  fi
+}
+requeue() { # cause: put the job back into the queue; recorded first, since from then on it may be ended at any time
+  local said
+  wanted "$1" || return
+  if ((${SLURM_RESTART_COUNT:-0} >= __MAX_REQUEUES__)); then
+    note="it was started again ${SLURM_RESTART_COUNT:-0} times, and --max-requeues is __MAX_REQUEUES__"
+    return 1
+  fi
+  sequel requeue "$1" ""
+  said=$(timeout 20 scontrol requeue "$job" 2>&1) && return
+  [ "$(slurm_says)" = requeued ] && return
+  rm -f "$attempt/sequel.json"
+  note="scontrol requeue failed: $said"
+  return 1
+}
+on_term() { # Slurm ends the job
+  has outcome && return
+  ask_to_stop 15 SIGTERM
+  grep -qs '"driver": {"state": "ended"' "$(ls -v "$attempt"/status-*.json 2>/dev/null | tail -n 1)" && return
+  begin_again "$(slurm_says)"
+}
+begin_again() { # cause
+  has sequel.json && return
+  case $1 in
+    requeued) sequel requeue slurm "" ;;
+    '') return 1 ;;
+    *) requeue "$1" ;;
+  esac
+}
+cause() { # of the end, from the outcome, and from Slurm where it was Slurm's
+  if grep -qs '"patient": true' "$attempt/stop.json"; then return; fi
+  case $(LC_ALL=C sed -n 's/.*"state": *"\([a-z]*\)".*/\1/p' "$attempt/outcome") in
+    stopped) slurm_says ;;
+    failed)
+      if grep -q '"lost": true\|"end_reason": "the leader is gone' "$attempt/outcome"; then echo node-fail
+      elif grep -q '"end_reason": "the driver stalled' "$attempt/outcome"; then echo stall
+      else echo "exit=${recorded:-$code}"; fi ;;
+  esac
+}
+after_the_end() { # decide what follows, unless that was done when Slurm's signal came
+  local why
+  has sequel.json && return
+  why=$(cause)
+  begin_again "$why" && return
+  if [ "${link:-1}" -lt __CHAIN__ ] && ! grep -qs '"patient": true' "$attempt/stop.json" &&
+    ! grep -q '"state": "succeeded"' "$attempt/outcome"; then
+    sequel chain "$why" "$note"
+  else
+    sequel none "$why" "$note"
+  fi
+}
+note='' link=${1:-1} job=$SLURM_JOB_ID
+# The id of one task may be that of its whole array.
+[ -z "${SLURM_ARRAY_TASK_ID:-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+trap on_term TERM
