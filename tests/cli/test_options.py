@@ -239,7 +239,7 @@ def test_help_lists_flags_by_group_with_defaults_and_examples(
         (["--mail-type=END", "x"], "unknown option --mail-type; it is an sbatch option: --sbatch mail-type="),
         (["--hold", "x"], "unknown option --hold; it is an sbatch option: --sbatch hold"),
         (["--ntasks=4", "x"], "unknown option --ntasks: Muster runs one agent on every node"),
-        (["-c", "4", "x"], "unknown option -c: Muster's one task on a node has all its CPUs; use"),
+        (["-c", "4", "x"], "unknown option -c: Muster runs one task per node, which has all CPUs of the job; use"),
         (["--no\nsuch", "x"], "unknown option --no\\nsuch"),
         (["--nodes"], "Option '--nodes' requires an argument."),
         (["--nodes", "0", "x"], "--nodes: '0' is not valid; allowed: a whole number, 1 or more"),

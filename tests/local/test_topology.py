@@ -58,7 +58,7 @@ def test_segments_that_cannot_be_are_the_end_as_soon_as_that_is_sure(
 def test_nodes_that_are_no_whole_segments_are_refused_before_anything_starts(muster: MusterCommand) -> None:
     done = muster.local("--segment", "4", "--", "true", nodes=6)
     assert done.returncode == 2
-    assert "6 nodes are not whole segments of 4" in done.stderr
+    assert "6 nodes are not a multiple of --segment 4" in done.stderr
     assert muster.run_dirs() == []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from muster.spec import SpecError, load_job
-from muster.spec.arrays import MOST_TASKS, task_ids
+from muster.spec.arrays import MAX_TASKS, task_ids
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_a_list_names_the_tasks_that_sbatch_makes_of_it(text: str, tasks: list[i
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a", "3-1", "1-", "-1", "0-4:0", "1,,2", "0-3%", "%2", f"0-{MOST_TASKS}", "0-9999999999"]
+    "text", ["", "a", "3-1", "1-", "-1", "0-4:0", "1,,2", "0-3%", "%2", f"0-{MAX_TASKS}", "0-9999999999"]
 )
 def test_what_is_no_list_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="--array"):
@@ -37,7 +37,7 @@ def test_what_is_no_list_is_refused(text: str) -> None:
     ("fields", "words"),
     [
         ({"chain": "2"}, "cannot be a chain"),
-        ({"backend": "local"}, "one machine has no job arrays"),
+        ({"backend": "local"}, "the local backend has no job arrays"),
         ({"groups": [{"name": "a", "nodes": 1}]}, "no arrays of jobs with groups"),
     ],
 )

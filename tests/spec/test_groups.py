@@ -23,7 +23,7 @@ def test_the_job_has_as_many_nodes_as_its_groups() -> None:
 
 
 def test_a_number_of_nodes_that_is_not_the_groups_is_refused() -> None:
-    with pytest.raises(SpecError, match="groups: they have 5 nodes in all, but nodes is 4"):
+    with pytest.raises(SpecError, match="groups: they have 5 nodes in total, but nodes is 4"):
         load_job(None, {"command": ["true"], "groups": TWO, "nodes": "4"})
 
 

@@ -184,7 +184,7 @@ def test_an_unknown_field_is_refused_with_the_nearest_and_all_valid_ones(job_fil
 def test_two_spellings_of_one_field_are_refused(job_file: Path) -> None:
     told = problem(job_file, "command: a\njob-name: x\nname: y")
 
-    assert told == "job.yaml: job-name and name are the same field; give it once"
+    assert told == "job.yaml: job-name and name are the same field; give one of them"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_two_spellings_of_one_field_are_refused(job_file: Path) -> None:
         ('partition: "a\\nb"', "partition: 'a\\nb' contains a newline or a control character; allowed: one"),
         ("partition: ''", "partition: '' is empty; allowed: one line of text"),
         ("time: 2h", "time: '2h' is not a time limit; allowed: minutes, MM:SS, HH:MM:SS, D-HH,"),
-        ("stop_grace: 5x", "stop_grace: '5x' is not a length of time; allowed: a length of time: seconds"),
+        ("stop_grace: 5x", "stop_grace: '5x' is not a duration; allowed: a duration: seconds"),
         ("name: a/b", "name: 'a/b' contains a slash; allowed: 1 to 64 characters on one line, no slash"),
         ("env: {1A: x}", "env.1A: '1A' is not the name of an environment variable; allowed: NAME=VALUE"),
         ("env: {A: [x]}", "env.A: ['x'] is not valid; allowed: NAME=VALUE"),
@@ -209,7 +209,7 @@ def test_two_spellings_of_one_field_are_refused(job_file: Path) -> None:
         ('sbatch: {mail_user: "a\\nb"}', "sbatch.mail_user: 'a\\nb' contains a newline or a control"),
         ("sbatch: {ntasks: 4}", "sbatch.ntasks: cannot be set here: Muster runs one agent on every node"),
         ("sbatch: {mail-tpye: END}", "sbatch.mail-tpye: is not an sbatch option; did you mean mail-type?"),
-        ("sbatch: {hold: 3}", "sbatch.hold: takes no value, but has '3'; write hold alone"),
+        ("sbatch: {hold: 3}", "sbatch.hold: takes no value, but has '3'; write only hold"),
         ("sbatch: {mem: lots}", "sbatch.mem: 'lots' is not an amount of memory; allowed: a number of"),
         ("sbatch: {p: a}\npartition: b", "sbatch.p: is 'a', but --partition (field partition) is 'b'"),
     ],
@@ -224,7 +224,7 @@ def test_a_bad_word_of_the_command_is_told_by_its_place(job_file: Path) -> None:
 
 
 def test_a_missing_or_empty_command_is_told(job_file: Path) -> None:
-    assert problem(None).startswith("no command to run: write it after --, as in `muster run")
+    assert problem(None).startswith("no command to run: give it after --, as in `muster run")
     assert problem(job_file, "nodes: 2").startswith("no command to run")
     assert problem(job_file, "command: []").startswith("job.yaml: command: [] is empty; allowed: a list of words")
 

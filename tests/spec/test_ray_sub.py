@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.spec import load_job
-from muster.spec.ray_sub import as_words, job_of
+from muster.spec.ray_sub import as_arguments, ray_sub_job
 
 LAUNCH = {
     "COMMAND": 'uv run examples/run_grpo.py --name "it\'s $USER"',
@@ -20,7 +20,7 @@ SANDBOX = {"SANDBOX_CONTAINER": "registry#sandbox:1", "SANDBOX_COMMAND": "/start
 
 
 def test_every_variable_of_a_launch_becomes_a_field() -> None:
-    found = job_of(LAUNCH)
+    found = ray_sub_job(LAUNCH)
     spec = load_job(None, found.fields)
     assert found.notes == []
     assert spec.command == ["bash", "-c", LAUNCH["COMMAND"]]
@@ -30,34 +30,34 @@ def test_every_variable_of_a_launch_becomes_a_field() -> None:
 
 
 def test_an_empty_variable_counts_as_not_set() -> None:
-    assert "command" not in job_of({"COMMAND": "", "GPUS_PER_NODE": "8"}).fields
+    assert "command" not in ray_sub_job({"COMMAND": "", "GPUS_PER_NODE": "8"}).fields
 
 
 def test_the_container_has_a_uv_cache_of_its_own() -> None:
-    fields = job_of({**LAUNCH, "UV_CACHE_DIR": "/home/me/.uv", "UV_CACHE_DIR_OVERRIDE": "/shared/uv"}).fields
+    fields = ray_sub_job({**LAUNCH, "UV_CACHE_DIR": "/home/me/.uv", "UV_CACHE_DIR_OVERRIDE": "/shared/uv"}).fields
     assert fields["container_mounts"] == "/data:/data,/home/me,/shared/uv:/root/.cache/uv"
     assert fields["setup"] == "unset UV_CACHE_DIR\nsource env.sh && uv sync"
 
 
 def test_a_variable_without_effect_is_named_with_what_replaces_it() -> None:
-    notes = job_of({**LAUNCH, "PORT": "6379", "SANDBOX_COMMAND": "serve", "RAY_LOG_SYNC_FREQUENCY": "60"}).notes
+    notes = ray_sub_job({**LAUNCH, "PORT": "6379", "SANDBOX_COMMAND": "serve", "RAY_LOG_SYNC_FREQUENCY": "60"}).notes
     assert [note.split()[0] for note in notes] == ["PORT", "RAY_LOG_SYNC_FREQUENCY", "SANDBOX_COMMAND"]
     assert "--port-base" in notes[0] and "--ray-logs" in notes[1] and "SANDBOX_CONTAINER" in notes[2]
 
 
 @pytest.mark.parametrize(("given", "port"), [({}, 6000), ({"NEMO_SKILLS_SANDBOX_PORT": "6500"}, 6500)])
 def test_a_sandbox_becomes_a_service_at_the_port_where_its_clients_look(given: dict[str, str], port: int) -> None:
-    found = job_of({**LAUNCH, **SANDBOX, **given})
+    found = ray_sub_job({**LAUNCH, **SANDBOX, **given})
     spec = load_job(None, found.fields)
     assert spec.services["sandbox"].kind == "sandbox" and spec.services["sandbox"].ports == {"http": port}
     assert found.fields["env"]["NEMO_SKILLS_SANDBOX_PORT"] == str(port)
     notes = "\n".join(found.notes)
     assert (
-        "Muster's own sandbox" in notes
+        "become Muster's sandbox" in notes
         and f"services: {{sandbox: {{kind: sandbox, ports: {{http: {port}}}}}}}" in notes
     )
     assert "do not exist" not in notes and "does not start sandboxes" not in notes
-    assert not [word for word in as_words(found.fields) if "services" in word]  # there is no such flag
+    assert not [word for word in as_arguments(found.fields) if "services" in word]  # there is no such flag
 
 
 def test_what_a_sandbox_of_muster_s_has_no_use_for_is_named_with_what_to_do() -> None:
@@ -67,25 +67,25 @@ def test_what_a_sandbox_of_muster_s_has_no_use_for_is_named_with_what_to_do() ->
         "SANDBOX_BASE_PORT": "6001",
         "SANDBOX_NEW": "x",
     }
-    notes = job_of({**LAUNCH, **SANDBOX, **given}).notes
+    notes = ray_sub_job({**LAUNCH, **SANDBOX, **given}).notes
     for name in given:
         assert [note for note in notes if note.startswith(f"{name} has no effect: ")], name
 
 
 def test_half_a_sandbox_starts_none_as_in_the_script_and_says_so() -> None:
     for name in SANDBOX:
-        found = job_of({**LAUNCH, name: "x", "NEMO_SKILLS_SANDBOX_PORT": "6100"})
+        found = ray_sub_job({**LAUNCH, name: "x", "NEMO_SKILLS_SANDBOX_PORT": "6100"})
         assert "services" not in found.fields
         assert [note.split()[0] for note in found.notes] == [name, "NEMO_SKILLS_SANDBOX_PORT"]
 
 
 @pytest.mark.parametrize(
-    ("value", "dedicated", "said"), [("1", True, "no CPUs"), ("0", False, ""), ("yes", False, "1")]
+    ("value", "dedicated", "said"), [("1", True, "neither GPUs nor CPUs"), ("0", False, ""), ("yes", False, "1")]
 )
 def test_a_dedicated_head_is_asked_for_and_its_difference_told(value: str, dedicated: bool, said: str) -> None:
-    found = job_of({**LAUNCH, "DEDICATED_RAY_HEAD": value})
+    found = ray_sub_job({**LAUNCH, "DEDICATED_RAY_HEAD": value})
     assert load_job(None, found.fields).dedicated_head == dedicated
-    assert ("--dedicated-head" in as_words(found.fields)) == dedicated
+    assert ("--dedicated-head" in as_arguments(found.fields)) == dedicated
     assert len(found.notes) == bool(said) and said in "".join(found.notes)
 
 
@@ -93,26 +93,26 @@ def test_a_dedicated_head_is_asked_for_and_its_difference_told(value: str, dedic
     ("name", "value"), [("RAY_DEBUG", "legacy"), ("RAY_SUB_DEBUG_ENV", "1"), ("NRL_GPU_CPU_AFFINITY_FILE", "/tmp/x")]
 )
 def test_what_the_script_does_and_muster_does_not_is_said(name: str, value: str) -> None:
-    assert [note.split()[0] for note in job_of({**LAUNCH, name: value}).notes] == [name]
+    assert [note.split()[0] for note in ray_sub_job({**LAUNCH, name: value}).notes] == [name]
 
 
 def test_the_home_directory_stays_outside_whichever_runtime_is_named() -> None:
-    assert job_of(LAUNCH, flags=["container_runtime"]).fields["container_args"] == "--no-container-mount-home"
-    assert "container_args" not in job_of(LAUNCH, flags=["container_args"]).fields
+    assert ray_sub_job(LAUNCH, flags=["container_runtime"]).fields["container_args"] == "--no-container-mount-home"
+    assert "container_args" not in ray_sub_job(LAUNCH, flags=["container_args"]).fields
 
 
 def test_gpus_that_nobody_asked_for_are_pointed_out() -> None:
     without = {name: value for name, value in LAUNCH.items() if name != "GPUS_PER_NODE"}
-    assert "GPUS_PER_NODE" in job_of(without).notes[0]
-    assert job_of(without, flags=["gres"]).notes == []
+    assert "GPUS_PER_NODE" in ray_sub_job(without).notes[0]
+    assert ray_sub_job(without, flags=["gres"]).notes == []
 
 
 def test_what_a_flag_replaces_is_left_out() -> None:
-    fields = job_of(LAUNCH, flags=["gres", "container_args", "command"]).fields
+    fields = ray_sub_job(LAUNCH, flags=["gres", "container_args", "command"]).fields
     assert not {"gpus_per_node", "container_args", "command"} & set(fields)
 
 
 def test_the_same_job_can_be_written_with_flags() -> None:
-    words = as_words(job_of(LAUNCH).fields)
+    words = as_arguments(ray_sub_job(LAUNCH).fields)
     assert words[-4:] == ["--", "bash", "-c", LAUNCH["COMMAND"]]
     assert {"--gpus-per-node=4", "--exclusive", "--env=RAY_ENABLE_UV_RUN_RUNTIME_ENV=0"} <= set(words)

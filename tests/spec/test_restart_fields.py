@@ -19,11 +19,11 @@ def test_a_signal_that_the_agents_pass_on_is_taken_as_it_was_written(value: str)
     [
         ("TERM@60", "SIGTERM ends the run"),
         ("SIGINT@60", "SIGINT ends the run"),
-        ("9@60", "SIGKILL ends everything at once"),
-        ("CONT@60", "comes before every SIGTERM"),
-        ("TTOU@60", "is not passed on to the driver; those that are: HUP, QUIT, USR1, USR2, ALRM, URG"),
-        ("99@60", "is not passed on"),
-        ("B:USR2@60", "never reach the driver"),
+        ("9@60", "SIGKILL kills all processes at once"),
+        ("CONT@60", "is sent by Slurm before every SIGTERM"),
+        ("TTOU@60", "is not forwarded to the driver; signals that are: HUP, QUIT, USR1, USR2, ALRM, URG"),
+        ("99@60", "is not forwarded"),
+        ("B:USR2@60", "only the batch script, not the driver"),
         ("USR2", "is not a signal with a time"),
     ],
 )
@@ -44,7 +44,7 @@ def test_ends_are_a_list_or_one_text_with_commas() -> None:
 
 @pytest.mark.parametrize(
     ("value", "why"),
-    [("exit=0", "1 to 255"), ("exit=256", "1 to 255"), ("always", "is not an end"), ("exit=", "is not an end")],
+    [("exit=0", "1 to 255"), ("exit=256", "1 to 255"), ("always", "is not a reason"), ("exit=", "is not a reason")],
 )
 def test_what_is_no_failure_s_end_is_refused(value: str, why: str) -> None:
     with pytest.raises(ValidationError, match=why):

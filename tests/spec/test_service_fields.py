@@ -52,25 +52,25 @@ def test_a_job_without_services_has_none() -> None:
 @pytest.mark.parametrize(
     ("service", "words"),
     [
-        ({}, "services.judge: has no command; write one, or `kind: sandbox`"),
-        ({**JUDGE, "comand": "x"}, "services.judge.comand: is no field of a service; did you mean command?"),
+        ({}, "services.judge: has no command; add one, or set `kind: sandbox`"),
+        ({**JUDGE, "comand": "x"}, "services.judge.comand: is not a field of a service; did you mean command?"),
         ({**JUDGE, "scope": "some"}, "services.judge.scope: 'some' is not valid; allowed: all, head, any, or a number"),
         ({**JUDGE, "scope": 0}, "services.judge.scope: 0 is not valid"),
-        ({**JUDGE, "scope": 5}, "services.judge.scope: 5 nodes are wanted, and the job has 4"),
+        ({**JUDGE, "scope": 5}, "services.judge.scope: needs 5 nodes, but the job has 4"),
         ({**JUDGE, "ports": {"http": 70000}}, "services.judge.ports.http: 70000 is not valid; allowed: names with"),
-        ({**JUDGE, "ports": {"H": "auto"}}, "is not a name of up to 40 small letters"),
+        ({**JUDGE, "ports": {"H": "auto"}}, "is not a name of up to 40 lower-case letters"),
         ({**JUDGE, "deadline": 0}, "services.judge.deadline: 0 "),
         ({**JUDGE, "restart": "often"}, "services.judge.restart: 'often' is not valid; allowed: never, on-failure"),
-        ({**JUDGE, "ready": {"http": "health"}}, "services.judge.ready.http: 'health' is not a path"),
-        ({**JUDGE, "ready": {}}, "services.judge.ready: has nothing; give one of http, tcp, command, file, log"),
+        ({**JUDGE, "ready": {"http": "health"}}, "services.judge.ready.http: 'health' is not an absolute path"),
+        ({**JUDGE, "ready": {}}, "services.judge.ready: has no check; give one of http, tcp, command, file, log"),
         ({**JUDGE, "ready": {"log": "("}}, "is not a regular expression"),
         ({**JUDGE, "ready": {"tcp": "x", "log": "y"}}, "services.judge.ready: has tcp and log; give one of"),
-        ({**JUDGE, "ready": {"tcp": "admin"}}, "has ready.tcp: admin, which is none of its ports (http)"),
-        ({"command": "serve", "ready": {"http": "/"}}, "services.judge: has ready.http, but no port to ask"),
+        ({**JUDGE, "ready": {"tcp": "admin"}}, "has ready.tcp: admin, which is not one of its ports (http)"),
+        ({"command": "serve", "ready": {"http": "/"}}, "services.judge: has ready.http, but no port to query"),
         ({**JUDGE, "env": {"1A": "x"}}, "services.judge.env.1A: is not the name of an environment variable"),
-        ({**JUDGE, "env_passthrough": ["A B"]}, "is not the name of a variable, or the beginning of one with a *"),
-        ({**JUDGE, "settings": {"network": True}}, "services.judge: has settings, which are a sandbox's"),
-        ({**JUDGE, "container": "other.sif"}, "services.judge.container: one srun carries everything of a job"),
+        ({**JUDGE, "env_passthrough": ["A B"]}, "is not the name of a variable, or a prefix followed by *"),
+        ({**JUDGE, "settings": {"network": True}}, "services.judge: has settings, which only a sandbox has"),
+        ({**JUDGE, "container": "other.sif"}, "services.judge.container: the job's one srun"),
     ],
 )
 def test_what_cannot_be_is_refused_by_its_field(service: dict[str, Any], words: str) -> None:
@@ -78,8 +78,8 @@ def test_what_cannot_be_is_refused_by_its_field(service: dict[str, Any], words: 
 
 
 def test_a_name_must_do_for_a_directory_and_a_variable() -> None:
-    assert "is not a name of up to 40 small letters" in refusal(JUDGE, name="a/b")
-    with pytest.raises(SpecError, match="two of them would both be MUSTER_SERVICE_A_B"):
+    assert "is not a name of up to 40 lower-case letters" in refusal(JUDGE, name="a/b")
+    with pytest.raises(SpecError, match="two services would set MUSTER_SERVICE_A_B"):
         job(services={"a-b": JUDGE, "a_b": JUDGE})
 
 
@@ -113,14 +113,14 @@ def test_a_sandbox_s_settings_get_their_types() -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"command": "x"}, "is a sandbox and cannot have a command of its own"),
-        ({"ready": {"log": "x"}}, "is a sandbox and cannot have a ready of its own"),
-        ({"scope": "any"}, "whose endpoint is each node's loopback: its scope is all, or head"),
-        ({"ports": {"admin": "auto"}}, "a sandbox has one that can be fixed: http"),
+        ({"command": "x"}, "is a sandbox, for which command cannot be set"),
+        ({"ready": {"log": "x"}}, "is a sandbox, for which ready cannot be set"),
+        ({"scope": "any"}, "whose endpoint is each node's loopback: its scope must be all or head"),
+        ({"ports": {"admin": "auto"}}, "the only port of a sandbox that can be set is http"),
         ({"settings": {"token": "x"}}, "has 'token', which the agents decide"),
-        ({"settings": {"worker_max": 3}}, "which is no setting of a sandbox; did you mean workers_max?"),
+        ({"settings": {"worker_max": 3}}, "which is not a setting of a sandbox; did you mean workers_max?"),
         ({"settings": {"workers_max": "many"}}, "has workers_max: 'many', which is not of the type int"),
-        ({"settings": {"isolation": "none"}}, "has isolation: 'none', which is none of auto, full, floor, process"),
+        ({"settings": {"isolation": "none"}}, "has isolation: 'none', which is not one of auto, full, floor, process"),
     ],
 )
 def test_what_a_sandbox_cannot_have_is_refused(more: dict[str, Any], words: str) -> None:

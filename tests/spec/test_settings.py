@@ -111,8 +111,8 @@ def test_one_file_serves_many_users(site: Write, monkeypatch: pytest.MonkeyPatch
     assert (spec.runs_dir, spec.setup, spec.comment) == ("/scratch/ann/anns-runs", "echo $USER", "costs 5$")
     site("runs_dir: /scratch/$NOWHERE\nworkdir: a$")
     assert problems() == [
-        f"{path}: runs_dir: '/scratch/$NOWHERE' names NOWHERE, which is not set here",
-        f"{path}: workdir: 'a$' has a lone $; write $$ for the character",
+        f"{path}: runs_dir: '/scratch/$NOWHERE' uses the variable NOWHERE, which is not set",
+        f"{path}: workdir: 'a$' has a $ without a name; write $$ for a $ sign",
     ]
 
 
@@ -123,8 +123,8 @@ def test_mistakes_are_told_with_their_layer(site: Write, user: Write, monkeypatc
     monkeypatch.setenv("MUSTER_SBATCH", "'")
     told = problems(profile="p")
     starts = [
-        f"{mine}: command: is no setting; it belongs in a job file or on the command line",
-        f"{mine}: name: is no setting; it belongs in a job file or on the command line",
+        f"{mine}: command: is not a setting; it belongs in a job file or on the command line",
+        f"{mine}: name: is not a setting; it belongs in a job file or on the command line",
         f"{path}: unknown field 'profiles.p.nodez'; did you mean nodes, nodelist? valid fields:",
         f"{path}: profiles.p.sbatch.ntasks: cannot be set here",
         "MUSTER_SBATCH: No closing quotation; write KEY=VALUE",
@@ -140,20 +140,18 @@ def test_mistakes_are_told_with_their_layer(site: Write, user: Write, monkeypatc
 def test_a_profile_that_is_nowhere_is_told_with_those_there_are(
     site: Write, user: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert problems(profile="p")[0].startswith(
-        "--profile: there is no profile 'p'; profiles stand under `profiles:` in"
-    )
+    assert problems(profile="p")[0].startswith("--profile: there is no profile 'p'; define it under `profiles:` in")
     site("profiles: {gpu: {}}")
     user("profiles: {cpu: {}}")
     monkeypatch.setenv("MUSTER_PROFILE", "p")
-    assert problems() == ["MUSTER_PROFILE: there is no profile 'p'; there are cpu, gpu"]
+    assert problems() == ["MUSTER_PROFILE: there is no profile 'p'; known profiles: cpu, gpu"]
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("profiles: [a]", "profiles: holds no profiles"),
-        ("profiles: {a: gpu}", "profiles.a: holds no fields"),
+        ("profiles: [a]", "profiles: has no profiles"),
+        ("profiles: {a: gpu}", "profiles.a: has no fields"),
         ("- a", "holds a list instead of fields"),
         ("nodes: [1", "malformed YAML"),
     ],

@@ -20,11 +20,11 @@ def job(**fields: Any) -> JobSpec:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"spares": 1, "groups": [{"name": "a", "nodes": 2}]}, "groups of unlike nodes cannot have spares"),
-        ({"on_node_loss": "replace"}, "there is no spare to replace a node by"),
+        ({"spares": 1, "groups": [{"name": "a", "nodes": 2}]}, "a job with groups cannot have spares"),
+        ({"on_node_loss": "replace"}, "replace needs a spare node"),
         ({"on_node_loss": "hope"}, "fail"),
         ({"spares": -1}, "spares"),
-        ({"segment": 4, "nodes": 6}, "6 nodes are not whole segments of 4"),
+        ({"segment": 4, "nodes": 6}, "6 nodes are not a multiple of --segment 4"),
         ({"segment": 2, "groups": [{"name": "a", "nodes": 2}]}, "follow its groups"),
     ],
 )

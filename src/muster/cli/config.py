@@ -15,7 +15,7 @@ from muster.cli.options import GroupedOption, JobCommand, job_options
 from muster.cli.output import print_table
 from muster.rundir.redaction import HIDDEN, looks_secret, redact_words, scrubbed, secret_values
 from muster.spec import explain_job
-from muster.spec.layers import KEYED
+from muster.spec.layers import ENTRY_FIELDS
 from muster.spec.load import Resolved
 from muster.spec.model import FLAGS, JobSpec
 from muster.spec.settings import settings_files
@@ -77,7 +77,7 @@ def _settings(resolved: Resolved, everything: bool) -> Iterator[Setting]:
     for service in values["services"].values():
         service["env"] = {key: HIDDEN if looks_secret(key) else value for key, value in service["env"].items()}
     for name in FLAGS:
-        if name in KEYED:
+        if name in ENTRY_FIELDS:
             yield from _entries(name, values[name], origins, known)
         elif name == "command":
             if name in origins:

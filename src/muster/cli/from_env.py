@@ -11,7 +11,7 @@ import click
 
 from muster.cli.options import GroupedOption
 from muster.spec import SpecError
-from muster.spec.ray_sub import NO_COMMAND, as_words, job_of
+from muster.spec.ray_sub import NO_COMMAND, as_arguments, ray_sub_job
 
 R = TypeVar("R")
 
@@ -28,10 +28,10 @@ def from_env_option(function: Callable[..., R]) -> Callable[..., R]:
 
 def with_environment(flags: dict[str, Any]) -> dict[str, Any]:
     """Return the flags over the fields from ray.sub's variables; print a line for each variable without effect here."""
-    found = job_of(os.environ, flags)
+    found = ray_sub_job(os.environ, flags)
     for note in found.notes:
         click.echo(f"muster: --from-env: {note}", err=True)
     if "command" not in found.fields and "command" not in flags:
         raise SpecError([NO_COMMAND])
-    click.echo(f"muster: --from-env adds: {shlex.join(as_words(found.fields))}", err=True)
+    click.echo(f"muster: --from-env adds: {shlex.join(as_arguments(found.fields))}", err=True)
     return {**found.fields, **flags, "env": {**found.fields["env"], **flags.get("env", {})}}

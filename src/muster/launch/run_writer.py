@@ -33,8 +33,8 @@ from muster.runs.index import DEFAULT_RUNS_DIR
 from muster.slurm import client
 from muster.spec import JobSpec
 from muster.spec.fields.groups import resolved
-from muster.spec.fields.services import scope_problem
-from muster.spec.fields.spares import segment_problem
+from muster.spec.fields.services import validate_scopes
+from muster.spec.fields.spares import validate_segment
 
 PUBLIC = {"kind", "scope", "ports", "gate", "deadline", "restart", "max_restarts"}
 """What job.json tells of a service: what people look at, and nothing that may hold a secret."""
@@ -90,9 +90,11 @@ def plan_run(spec: JobSpec, place: Target, cwd: Path) -> Prepared:
         raise Mistake(f"--workdir {spec.workdir}: no such directory")
     if spec.dedicated_head and place.nodes < 2:
         raise Mistake("--dedicated-head: with one node there would be none for the work; use --nodes 2 or more")
-    unfit = segment_problem(place.nodes, spec.segment) or scope_problem(spec.services, place.nodes)
-    if unfit is not None:
-        raise Mistake(unfit)
+    try:
+        validate_segment(place.nodes, spec.segment)
+        validate_scopes(spec.services, place.nodes)
+    except ValueError as error:
+        raise Mistake(str(error)) from None
     run = RunPaths(str(runs_dir(spec, cwd) / new_run_id(spec.name)))
     spec = spec.model_copy(update={"nodes": place.nodes})
     inside = container_of(spec, place, workdir, str(runs_dir(spec, cwd)), cwd)

@@ -1,4 +1,4 @@
-"""The job: what a user asks Muster to run, from a job file, from flags or from Python."""
+"""Define the job spec and load it from settings, a job file, flags or Python."""
 
 from muster.spec.errors import SpecError
 from muster.spec.load import explain_job, load_job

@@ -1,4 +1,4 @@
-"""Job arrays: which tasks `--array` names."""
+"""Parse and check the task list of a job array (`--array`)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from muster.spec.model import JobSpec
 
-MOST_TASKS = 1000  # each is a run with a directory of its own, written before the array is submitted
+MAX_TASKS = 1000  # each task has a run directory, which is written before the array is submitted
 
 _LIST = re.compile(r"(?P<parts>[\d,:-]+)(%\d+)?", re.ASCII)
 _PART = re.compile(r"(?P<first>\d+)(-(?P<last>\d+)(:(?P<step>[1-9]\d*))?)?", re.ASCII)
 
 
 def task_ids(text: str) -> list[int]:
-    """The tasks that sbatch would make of it, in order.
+    """Return the task numbers that sbatch would create, in order; raise ValueError if the list is invalid.
 
     >>> task_ids("0-6:3,9%2")
     [0, 3, 6, 9]
@@ -28,10 +28,10 @@ def task_ids(text: str) -> list[int]:
             return _refuse()
         first, last = int(part["first"]), int(part["last"] or part["first"])
         if last < first:
-            raise ValueError(f"counts backwards from {first} to {last}")
+            raise ValueError(f"has a range that ends before it starts: {first}-{last}")
         tasks = range(first, last + 1, int(part["step"] or 1))
-        if len(tasks) + len(found) > MOST_TASKS:
-            raise ValueError(f"has more than {MOST_TASKS} tasks, each of which is a run with a directory of its own")
+        if len(tasks) + len(found) > MAX_TASKS:
+            raise ValueError(f"has more than {MAX_TASKS} tasks; submit several smaller arrays")
         found.update(tasks)
     return sorted(found) or _refuse()
 
@@ -40,20 +40,19 @@ def _refuse() -> list[int]:
     raise ValueError("is not a list of tasks")
 
 
-def checked(text: str) -> str:
-    """The list as it was written, if it is one."""
+def task_list(text: str) -> str:
+    """Return the list unchanged if it is valid."""
     task_ids(text)
     return text
 
 
-def problem(spec: JobSpec) -> str | None:
-    """Why this job cannot be an array; None when it can, or is none."""
+def validate_array(spec: JobSpec) -> None:
+    """Raise ValueError if --array does not fit the job's other fields."""
     if spec.array is None:
-        return None
+        return
     if spec.groups:
-        return "--array: Slurm has no arrays of jobs with groups of unlike nodes; submit them one by one"
+        raise ValueError("--array: Slurm has no arrays of jobs with groups; submit the tasks one by one")
     if spec.chain > 1:
-        return "--array: an array cannot be a chain too; give --array or --chain"
+        raise ValueError("--array: an array cannot be a chain; give either --array or --chain")
     if spec.backend == "local":
-        return "--array: one machine has no job arrays; run the tasks one after the other, or submit them to Slurm"
-    return None
+        raise ValueError("--array: the local backend has no job arrays; run the tasks in sequence, or use Slurm")

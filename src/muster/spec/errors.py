@@ -1,4 +1,4 @@
-"""How a refused job is explained: where each value came from, what it was, and what is allowed instead."""
+"""Explain an invalid job: the origin of each value, the value, and what is allowed instead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _shown.maxlevel = 2
 
 
 class SpecError(ValueError):
-    """The job as described cannot be run. The message has one line for each problem, fit to show as it is."""
+    """Raised for an invalid job. The message has one line per problem and can be shown to users unchanged."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(on_one_line(problem) for problem in problems)
@@ -27,15 +27,15 @@ class SpecError(ValueError):
 
 
 def on_one_line(text: str) -> str:
-    """The text with control characters escaped: a problem may quote a key or a path that has a newline."""
+    """Return the text with control characters escaped: a problem may quote a key or a path with a newline."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-NO_COMMAND = "no command to run: write it after --, as in `muster run -N 2 -- python train.py`"
+NO_COMMAND = "no command to run: give it after --, as in `muster run -N 2 -- python train.py`"
 
 
 def explain(error: ValidationError, flags: Mapping[str, Flag], origins: Mapping[str, str]) -> list[str]:
-    """One line for each problem the model found; `origins` says where a field or `field.key` came from."""
+    """Return one line per problem of the model; `origins` maps fields and `field.key` to where they were written."""
     lines = [_line(problem["loc"], problem, flags, origins) for problem in error.errors(include_url=False)]
     return list(dict.fromkeys(lines))
 
@@ -61,19 +61,19 @@ def _line(
 
 
 def _service_line(loc: tuple[int | str, ...], problem: Mapping[str, object], origins: Mapping[str, str]) -> str:
-    """By the whole way to the field; a whole service is not quoted, since it may be long and hold secrets."""
+    """Return the line with the field's full path. A whole service is not quoted: it may be long or hold secrets."""
     parts = [str(part) for part in loc[1:] if not str(part).startswith(("function-", "literal[", "constrained-"))]
-    way = ".".join([origins.get(SERVICES, SERVICES), *(part for part in parts if part != "[key]")])
+    path = ".".join([origins.get(SERVICES, SERVICES), *(part for part in parts if part != "[key]")])
     if problem["type"] == "extra_forbidden" and len(loc) == 3:
-        return f"{way}: {services.unknown_field(str(loc[2]))}"
+        return f"{path}: {services.unknown_field(str(loc[2]))}"
     known = len(loc) > 2 and str(loc[2]) in services.ALLOWED
     allowed = f"; allowed: {services.ALLOWED[str(loc[2])]}" if known else ""
     quoted = "" if isinstance(problem["input"], Mapping) or "env" in loc else f"{show(problem['input'])} "
-    return f"{way}: {quoted}{_reason(problem)}{allowed}"
+    return f"{path}: {quoted}{_reason(problem)}{allowed}"
 
 
 def _reason(problem: Mapping[str, object]) -> str:
-    """The validator's own words where it is ours; where it is pydantic's, `allowed` says it better."""
+    """Return the message of our validators; pydantic's are replaced, because `allowed` is clearer."""
     context = problem.get("ctx")
     if problem["type"] == "value_error" and isinstance(context, Mapping):
         return str(context["error"])
@@ -91,5 +91,5 @@ def _origin(loc: tuple[int | str, ...], origins: Mapping[str, str]) -> str:
 
 
 def show(value: object) -> str:
-    """A value as errors quote it: on one line, control characters escaped, long ones cut short, secrets hidden."""
+    """Return the value as quoted in errors: one line, escaped, shortened, without secrets."""
     return "nothing" if value is None else redacted(_shown.repr(value))

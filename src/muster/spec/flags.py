@@ -1,4 +1,4 @@
-"""How a field of the job spec is spelt on the command line: metadata that sits on the field itself."""
+"""Define the command-line flag of a job field, which is attached to the field as metadata."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from pydantic import BaseModel
 
 @dataclass(frozen=True)
 class Flag:
-    """One field's flag: what `--help`, the job file's errors and the command line's parser all read."""
+    """The flag of one field, for `--help`, for errors and for the command line's parser."""
 
     help: str
     group: str
     allowed: str
-    """What a valid value looks like, as errors say it: 'a whole number, 1 or more'."""
+    """Description of valid values for errors: 'a whole number, 1 or more'."""
     short: str = ""
     aliases: tuple[str, ...] = ()
-    """Further names, for the flag and for the job file alike (`job-name` for `name`)."""
+    """Further names of the flag and of the field in job files (`job-name` for `name`)."""
     metavar: str = ""
     sbatch: str = ""
-    """The long sbatch option that this field answers for, if there is one."""
+    """The long sbatch option that this field sets, if any."""
     file_only: bool = False
-    """True for what is too large for a flag: it is written in the job file."""
+    """True for fields that only a job file can set, because they are too large for a flag."""
     argument: bool = False
-    """True for COMMAND alone, which is written after the options instead of behind a flag."""
+    """True only for COMMAND, which follows the options."""
 
 
 def long_flag(field: str) -> str:
-    """The long spelling of a field's flag: `cpus_per_node` is `--cpus-per-node`."""
+    """Return the long flag of a field: `--cpus-per-node` for `cpus_per_node`."""
     return "--" + field.replace("_", "-")
 
 
 def flags_of(model: type[BaseModel]) -> dict[str, Flag]:
-    """Every field of `model` with its flag, in the order in which the model states them."""
+    """Return the flags of `model` by field, in the model's order."""
     found: dict[str, Flag] = {}
     for name, info in model.model_fields.items():
         for extra in info.metadata:
@@ -44,7 +44,7 @@ def flags_of(model: type[BaseModel]) -> dict[str, Flag]:
 
 
 def spellings(flags: Mapping[str, Flag]) -> dict[str, str]:
-    """Every name a job file may use for a field (its own name and the aliases), mapped to the field."""
+    """Map every name of a field in a job file (its name and its aliases) to the field."""
     names = {name: name for name in flags}
     for name, flag in flags.items():
         names.update({alias.replace("-", "_"): name for alias in flag.aliases})

@@ -1,4 +1,4 @@
-"""What one place (a settings file, the environment, the job file, the flags) says about the job, and who wins."""
+"""Merge the layers of a job's fields: settings files, environment, job file, flags. Later layers win."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 
 from muster.spec.flags import spellings
 from muster.spec.model import FLAGS
-from muster.spec.passthrough import settle
+from muster.spec.passthrough import move_options
 from muster.spec.sbatch_options import option_name
 
-KEYED = ("env", "sbatch")
-"""Fields that hold entries: a later source adds to them or replaces one, instead of replacing all."""
+ENTRY_FIELDS = ("env", "sbatch")
+"""Fields that hold entries: a later layer adds or replaces single entries, not the whole field."""
 
 
 @dataclass
-class Source:
-    """Fields and where they were written. Several laid over each other are a source again."""
+class Layer:
+    """Fields of the job and where they were written. Merged layers are a layer again."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
-    """Where each field, and each `field.key`, was written: "--nodes", "job.yaml: nodes"."""
+    """Origin of each field and each `field.key`: "--nodes", "job.yaml: nodes"."""
     problems: list[str] = field(default_factory=list)
 
 
-def from_file(place: str, content: Mapping[str, Any], prefix: str = "") -> Source:
-    """The fields of a file, or of a section of it: `place` is the file's name, `prefix` as in "profiles.gpu."."""
+def file_layer(place: str, content: Mapping[str, Any], prefix: str = "") -> Layer:
+    """Return the layer of the file `place`, or of its section with `prefix`, as in "profiles.gpu."."""
     known = spellings(FLAGS)
     values: dict[str, Any] = {}
     written: dict[str, str] = {}
@@ -38,10 +38,10 @@ def from_file(place: str, content: Mapping[str, Any], prefix: str = "") -> Sourc
         if name is None:
             problems.append(f"{place}: {_unknown_field(prefix + key, list(known))}")
         elif name in written:
-            problems.append(f"{place}: {prefix}{written[name]} and {prefix}{key} are the same field; give it once")
+            problems.append(f"{place}: {prefix}{written[name]} and {prefix}{key} are the same field; give one of them")
         else:
             values[name], written[name] = value, key
-    return settled(values, problems, lambda name, key: f"{place}: {prefix}{name}" + (f".{key}" if key else ""))
+    return make_layer(values, problems, lambda name, key: f"{place}: {prefix}{name}" + (f".{key}" if key else ""))
 
 
 def _unknown_field(key: str, known: list[str]) -> str:
@@ -50,39 +50,39 @@ def _unknown_field(key: str, known: list[str]) -> str:
     return f"unknown field {key!r};{hint} valid fields: {', '.join(FLAGS)}"
 
 
-def settled(values: dict[str, Any], problems: list[str], origin: Callable[[str, str], str]) -> Source:
-    """A source whose pass-through options are in one place each, with the origin of everything it says."""
-    result = settle(values, FLAGS)
+def make_layer(values: dict[str, Any], problems: list[str], origin: Callable[[str, str], str]) -> Layer:
+    """Return the layer of these values, with each pass-through sbatch option moved into its field, if it has one."""
+    result = move_options(values, FLAGS)
     origins = {name: origin(name, "") for name in result.values}
-    for name in KEYED:
+    for name in ENTRY_FIELDS:
         entries = values.get(name)
         if isinstance(entries, Mapping):
             for key in entries:
-                # The model knows an sbatch option by its long name, the user by what was written.
+                # The model uses the long name of an sbatch option, the user may have written another.
                 known = option_name(str(key)) if name == "sbatch" else key
                 origins[f"{name}.{known}"] = origin(name, str(key))
     origins.update({name: origin("sbatch", key) for name, key in result.moved.items()})
     refused = [f"{origin('sbatch', key)}: {problem}" for key, problem in result.problems]
-    return Source(result.values, origins, problems + refused)
+    return Layer(result.values, origins, problems + refused)
 
 
-def merged(sources: Iterable[Source]) -> Source:
-    """All sources in one, later ones winning: field by field, and entry by entry where a field holds entries."""
-    return reduce(_laid_over, sources, Source())
+def merge_layers(layers: Iterable[Layer]) -> Layer:
+    """Merge layers by field, and by entry for fields that hold entries. Later layers win."""
+    return reduce(_merge, layers, Layer())
 
 
-def _laid_over(low: Source, high: Source) -> Source:
+def _merge(low: Layer, high: Layer) -> Layer:
     values = {**low.values, **high.values}
-    for name in KEYED:
+    for name in ENTRY_FIELDS:
         above, below = high.values.get(name), low.values.get(name)
         if (above is None or isinstance(above, Mapping)) and isinstance(below, Mapping):
             values[name] = {**below, **(above or {})}
-    _drop_overruled(values, low.values, high.values)
-    return Source(values, {**low.origins, **high.origins}, low.problems + high.problems)
+    _drop_overridden(values, low.values, high.values)
+    return Layer(values, {**low.origins, **high.origins}, low.problems + high.problems)
 
 
-def _drop_overruled(values: dict[str, Any], low: Mapping[str, Any], high: Mapping[str, Any]) -> None:
-    """`--sbatch partition=` overrules the file's partition, and `--partition x` the file's removal of it."""
+def _drop_overridden(values: dict[str, Any], low: Mapping[str, Any], high: Mapping[str, Any]) -> None:
+    """Apply removals: `--sbatch partition=` removes the file's partition, `--partition x` cancels its removal."""
     removed_below, removed_above = _removals(low), _removals(high)
     for name, flag in FLAGS.items():
         if flag.sbatch in removed_above and name in low:
@@ -92,6 +92,6 @@ def _drop_overruled(values: dict[str, Any], low: Mapping[str, Any], high: Mappin
 
 
 def _removals(values: Mapping[str, Any]) -> set[str]:
-    """The sbatch options that a source wants left out."""
+    """Return the sbatch options that a layer removes."""
     entries = values.get("sbatch")
     return {key for key, value in entries.items() if value == ""} if isinstance(entries, Mapping) else set()

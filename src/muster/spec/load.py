@@ -1,4 +1,4 @@
-"""From settings, a job file and flags to one `JobSpec`; all problems are told at once, each with its origin."""
+"""Load a `JobSpec` from settings, a job file and flags. One error lists all problems, each with its origin."""
 
 from __future__ import annotations
 
@@ -13,55 +13,55 @@ from pydantic import ValidationError
 
 from muster.spec.errors import SpecError, explain
 from muster.spec.flags import long_flag
-from muster.spec.layers import Source, from_file, merged, settled
+from muster.spec.layers import Layer, file_layer, make_layer, merge_layers
 from muster.spec.model import FLAGS, JobSpec
 from muster.spec.settings import SettingsWarning, read_settings
 from muster.spec.yaml_file import read_job_file
 
 PROFILE = "profile"
-"""Among the flags, but no field of the job: the profile whose settings are used."""
+"""The flag that chooses a profile of the settings; it is not a field of the job."""
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A job, and where each of its fields (and each `field.key`) was written; what is not there is a default."""
+    """A job with the origin of each field and each `field.key`; fields without an origin have their default."""
 
     spec: JobSpec
     origins: Mapping[str, str]
 
 
 def load_job(file: Path | None, flags: Mapping[str, Any]) -> JobSpec:
-    """The job that the settings, `file` and `flags` (by field name, only those given) describe; flags win.
+    """Return the job from settings, `file` and `flags`: the given flags by field name, which win. Raises SpecError.
 
     `flags["profile"]` names a profile of the settings.
     """
-    return _resolve(_gathered(file, flags)).spec
+    return _resolve(_merged_layers(file, flags)).spec
 
 
 def explain_job(file: Path | None, flags: Mapping[str, Any]) -> Resolved:
-    """As `load_job`, with the origin of every value; a job without a command will do: it gets none that counts."""
-    source = _gathered(file, flags)
-    source.values.setdefault("command", ["-"])
-    return _resolve(source)
+    """Return the job as `load_job` does, with the origin of every value; a job without a command gets a dummy."""
+    layer = _merged_layers(file, flags)
+    layer.values.setdefault("command", ["-"])
+    return _resolve(layer)
 
 
-def _gathered(file: Path | None, flags: Mapping[str, Any]) -> Source:
+def _merged_layers(file: Path | None, flags: Mapping[str, Any]) -> Layer:
     fields = dict(flags)
     settings = read_settings(os.environ, fields.pop(PROFILE, None))
     for warning in settings.warnings:
         warnings.warn(warning, SettingsWarning, stacklevel=3)
-    from_job = from_file(str(file), read_job_file(file)) if file is not None else Source()
-    return merged([*settings.sources, from_job, settled(fields, [], _flag_origin)])
+    job_file = file_layer(str(file), read_job_file(file)) if file is not None else Layer()
+    return merge_layers([*settings.layers, job_file, make_layer(fields, [], _flag_origin)])
 
 
-def _resolve(source: Source) -> Resolved:
+def _resolve(layer: Layer) -> Resolved:
     try:
-        spec = JobSpec.model_validate(source.values)
+        spec = JobSpec.model_validate(layer.values)
     except ValidationError as error:
-        raise SpecError(source.problems + explain(error, FLAGS, source.origins)) from None
-    if source.problems:
-        raise SpecError(source.problems)
-    return Resolved(spec, source.origins)
+        raise SpecError(layer.problems + explain(error, FLAGS, layer.origins)) from None
+    if layer.problems:
+        raise SpecError(layer.problems)
+    return Resolved(spec, layer.origins)
 
 
 def _flag_origin(name: str, key: str) -> str:

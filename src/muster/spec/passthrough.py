@@ -1,8 +1,7 @@
-"""What `--sbatch KEY=VALUE` means: which keys are refused, and which have a field of their own.
+"""Interpret `--sbatch KEY=VALUE`: refuse invalid keys, and move options that have a field into it.
 
-`--sbatch partition=x` and `--partition x` say the same thing, so the value moves into the field. After that a
-key in `sbatch` has no field, except with the value "", which says: submit without this option, even where
-Muster has a default.
+`--sbatch partition=x` and `--partition x` are the same option, so the value is moved into the field. After that a key
+in `sbatch` has no field, except with the value "": submit without this option, even if Muster has a default.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from muster.spec.sbatch_options import NO_VALUE, option_name, refusal
 
 
 @dataclass
-class Settled:
-    """A source of the job (the file, or the flags) with every sbatch option in one place."""
+class MovedOptions:
+    """The fields of a layer with every sbatch option in exactly one place."""
 
     values: dict[str, Any]
     moved: dict[str, str] = field(default_factory=dict)
-    """Fields that got their value from the pass-through, each with the key as it was written."""
+    """Fields that got their value from `sbatch`, each with the key as written."""
     problems: list[tuple[str, str]] = field(default_factory=list)
-    """Keys that cannot be used, as written, each with the reason; they are left out of `values`."""
+    """Refused keys as written, each with the reason; `values` does not have them."""
 
 
-def settle(source: Mapping[str, Any], flags: Mapping[str, Flag]) -> Settled:
-    """Check the keys of `source["sbatch"]`, give them long names, and move those with a field into it."""
-    settled = Settled(dict(source))
-    given = source.get("sbatch")
-    if not isinstance(given, Mapping):  # absent, or of a wrong type: the model says so
-        return settled
+def move_options(fields: Mapping[str, Any], flags: Mapping[str, Flag]) -> MovedOptions:
+    """Check the keys of `fields["sbatch"]`, replace them by long names, and move options that have a field into it."""
+    result = MovedOptions(dict(fields))
+    given = fields.get("sbatch")
+    if not isinstance(given, Mapping):  # absent, or of a wrong type, which the model reports
+        return result
     owner = {flag.sbatch: name for name, flag in flags.items() if flag.sbatch}
     kept: dict[Any, Any] = {}
     for key, value in given.items():
@@ -41,31 +40,31 @@ def settle(source: Mapping[str, Any], flags: Mapping[str, Flag]) -> Settled:
         if problem is None and name in kept:
             problem = f"is given twice, as {show(kept[name])} and as {show(value)}"
         if problem is None and name in owner:
-            problem = _conflict(owner[name], name, value, settled.values)
+            problem = _conflict(owner[name], name, value, result.values)
         if problem is not None:
-            settled.problems.append((str(key), problem))
+            result.problems.append((str(key), problem))
         elif name in owner and value != "":
-            settled.values[owner[name]] = True if value is None else value
-            settled.moved[owner[name]] = str(key)
+            result.values[owner[name]] = True if value is None else value
+            result.moved[owner[name]] = str(key)
         else:
             kept[name] = value
-    settled.values["sbatch"] = kept
-    return settled
+    result.values["sbatch"] = kept
+    return result
 
 
 def _checked(name: str, value: Any) -> tuple[Any, str | None]:
-    """The value in the form in which it is kept, or why this key cannot be passed through."""
+    """Return the normalized value, and why this key cannot be passed through, or None."""
     problem = refusal(name)
     if problem is None and name in NO_VALUE and value is not None:
         word = str(value).lower()
         if word not in ("", "true", "false"):
-            problem = f"takes no value, but has {show(value)}; write {name} alone"
+            problem = f"takes no value, but has {show(value)}; write only {name}"
         value = None if word == "true" else ""
     return value, problem
 
 
 def _conflict(owner: str, name: str, value: Any, values: Mapping[str, Any]) -> str | None:
-    """The same option by two ways in one source is fine as long as they agree."""
+    """Return the conflict if one layer gives the option in two ways with different values."""
     other = values.get(owner)
     wanted = True if value is None else value
     if other is None or str(other).lower() == str(wanted).lower():

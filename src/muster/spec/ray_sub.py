@@ -1,7 +1,4 @@
-"""From the variables of NeMo-RL's ray.sub to a job: what each becomes, and what to know of those that become nothing.
-
-Pure: a mapping of variables in, the job's fields and notes for people out.
-"""
+"""Translate the variables of NeMo-RL's ray.sub into the job's fields, with notes on those without effect. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +9,13 @@ from typing import Any
 from muster.spec import validators
 from muster.spec.flags import long_flag
 
-# Where ray.sub mounts its cache of uv inside the container.
+# ray.sub mounts its uv cache here inside the container.
 _UV_CACHE = "/root/.cache/uv"
 
-_PORTS = "Muster takes a free block of ports on every node; to pin it, use --port-base"
-_SANDBOX_PAIR = ("SANDBOX_CONTAINER", "SANDBOX_COMMAND")  # ray.sub starts sandboxes where both are set
+_PORTS = "Muster uses a free block of ports on every node; to fix it, use --port-base"
+_SANDBOX_PAIR = ("SANDBOX_CONTAINER", "SANDBOX_COMMAND")  # ray.sub starts sandboxes if both are set
 _SANDBOX_PORT = "NEMO_SKILLS_SANDBOX_PORT"
-_USUAL_SANDBOX_PORT = "6000"  # where NeMo-Skills' clients look if nothing else is said
+_DEFAULT_SANDBOX_PORT = "6000"  # the default of NeMo-Skills' clients
 
 UNNEEDED = {
     **dict.fromkeys(
@@ -37,64 +34,64 @@ UNNEEDED = {
         ],
         _PORTS,
     ),
-    "RAY_LOG_SYNC_FREQUENCY": "Ray's logs are kept at the end, in one archive for each node; see --ray-logs",
-    "RAY_SUB_DEBUG_ENV": "no environment is printed; `muster exec RUN -- env` prints that of a node",
+    "RAY_LOG_SYNC_FREQUENCY": "Ray's logs are collected at the end, in one archive per node; see --ray-logs",
+    "RAY_SUB_DEBUG_ENV": "Muster does not print the environment; `muster exec RUN -- env` prints that of a node",
     "NRL_GPU_CPU_AFFINITY_FILE": "Muster does not write that file, so NeMo-RL does not bind its workers to CPUs; "
     "write it with --setup",
-    "WORKER_NUM_RETRIES": "a Ray node that does not start is tried three times, with fresh state",
+    "WORKER_NUM_RETRIES": "Muster tries to start each Ray node three times, with fresh state",
 }
-"""Variables without a field of their own, each with why, or what to use instead; those of a sandbox besides."""
+"""Variables without a field, each with the reason or the replacement; those of a sandbox are below."""
 
 UNUSED_BY_SANDBOX = {
-    "SANDBOX_EXTRA_MOUNTS": "name places that programs may read in `settings: {read_only: [...]}` of the service",
-    "SANDBOX_ENV_VARS": "name variables that programs get in `settings: {env: {...}}` of the service",
+    "SANDBOX_EXTRA_MOUNTS": "list paths that programs may read in `settings: {read_only: [...]}` of the service",
+    "SANDBOX_ENV_VARS": "set variables for programs in `settings: {env: {...}}` of the service",
     "SANDBOX_BASE_PORT": "the workers of Muster's sandbox have no ports",
 }
-"""Variables of ray.sub's sandbox that Muster's takes otherwise; a service can be given settings in a job file."""
+"""Variables of ray.sub's sandbox that have no effect, each with the replacement in a job file."""
 
-_YIELDS = {"gpus_per_node": "gres"}  # to a flag that does not go with it
+_REPLACED_BY = {"gpus_per_node": "gres"}  # a flag that excludes the field
 
 
 @dataclass
-class FromEnvironment:
-    """What the variables say."""
+class RaySubJob:
+    """The job that the variables describe."""
 
     fields: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    """One line for each variable that changes nothing, fit to show as it is."""
+    """One line per variable without effect, for users."""
 
 
-def job_of(env: Mapping[str, str], flags: Collection[str] = ()) -> FromEnvironment:
-    """The job that ray.sub would have run with these variables; empty ones count as not set, as there.
+def ray_sub_job(env: Mapping[str, str], flags: Collection[str] = ()) -> RaySubJob:
+    """Return the job that ray.sub would run with these variables; empty ones count as unset, as in ray.sub.
 
-    `flags` are the fields that were given besides: they win, so what they replace is left out.
+    `flags` are the fields given as flags; they win, so the result does not have them.
     """
     given = {name: value for name, value in env.items() if value.strip()}
     names = {
-        "COMMAND": "command",  # a text: for bash, as there
+        "COMMAND": "command",  # text for bash, as in ray.sub
         "CONTAINER": "container_image",
         "GPUS_PER_NODE": "gpus_per_node",
         "CPUS_PER_WORKER": "cpus_per_node",
         "BASE_LOG_DIR": "runs_dir",
     }
     fields: dict[str, Any] = {field: given[name] for name, field in names.items() if name in given}
-    # Ray's own handling of `uv run` would make an environment for each task.
+    # Ray's handling of `uv run` would create an environment per task.
     fields["env"] = {} if "RAY_ENABLE_UV_RUN_RUNTIME_ENV" in given else {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
     fields["exclusive"] = "true"
     fields |= _mounts(given) | _setup(given)
     if "CONTAINER" in given:
-        fields["container_args"] = "--no-container-mount-home"  # also where pyxis is not: see container_here
+        fields["container_args"] = "--no-container-mount-home"  # other runtimes, too: see containers.discover
     if given.get("DEDICATED_RAY_HEAD") == "1":
         fields["dedicated_head"] = "true"
     if _has_sandbox(given):
-        port = given.get(_SANDBOX_PORT, _USUAL_SANDBOX_PORT)
+        port = given.get(_SANDBOX_PORT, _DEFAULT_SANDBOX_PORT)
         fields["services"] = {"sandbox": {"kind": "sandbox", "ports": {"http": port}}}
         fields["env"][_SANDBOX_PORT] = port
-    left = {name: value for name, value in fields.items() if name not in flags and _YIELDS.get(name) not in flags}
+    left = {name: value for name, value in fields.items() if name not in flags and _REPLACED_BY.get(name) not in flags}
     notes = _notes(given)
     if not {"gpus_per_node", "gres"} & {*left, *flags}:
-        notes.append("GPUS_PER_NODE is not set (ray.sub: 8), so no GPUs are asked for; --gpus-per-node or --gres does")
-    return FromEnvironment({**left, "env": fields["env"]}, notes)
+        notes.append("GPUS_PER_NODE is not set (ray.sub: 8), so no GPUs are requested; use --gpus-per-node or --gres")
+    return RaySubJob({**left, "env": fields["env"]}, notes)
 
 
 def _mounts(given: Mapping[str, str]) -> dict[str, str]:
@@ -104,7 +101,7 @@ def _mounts(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _setup(given: Mapping[str, str]) -> dict[str, str]:
-    """A cache directory of the submitting host is not the container's."""
+    """Return the setup code; a cache directory of the submitting host does not exist in the container."""
     lines = ["unset UV_CACHE_DIR"] if "UV_CACHE_DIR" in given and "CONTAINER" in given else []
     lines += [given["SETUP_COMMAND"]] if "SETUP_COMMAND" in given else []
     return {"setup": "\n".join(lines)} if lines else {}
@@ -113,12 +110,14 @@ def _setup(given: Mapping[str, str]) -> dict[str, str]:
 def _notes(given: Mapping[str, str]) -> list[str]:
     notes = [f"{name} has no effect: {UNNEEDED[name]}" for name in UNNEEDED if name in given]
     if given.get("RAY_DEBUG") == "legacy":
-        notes.append("RAY_DEBUG has no effect on the cluster: `ray start` gets no --ray-debugger-external for `legacy`")
+        notes.append(
+            "RAY_DEBUG has no effect on the cluster: `legacy` does not add --ray-debugger-external to `ray start`"
+        )
     dedicated = given.get("DEDICATED_RAY_HEAD", "0")
     if dedicated == "1":
-        notes.append("DEDICATED_RAY_HEAD becomes --dedicated-head: Ray gets no GPUs of the head, and no CPUs either")
+        notes.append("DEDICATED_RAY_HEAD becomes --dedicated-head: Ray uses neither GPUs nor CPUs of the head")
     elif dedicated != "0":
-        notes.append(f"DEDICATED_RAY_HEAD={dedicated} has no effect: 1 asks for a head without work")
+        notes.append(f"DEDICATED_RAY_HEAD={dedicated} has no effect; only 1 reserves the head")
     return notes + _sandbox_notes(given)
 
 
@@ -129,24 +128,24 @@ def _has_sandbox(given: Mapping[str, str]) -> bool:
 def _sandbox_notes(given: Mapping[str, str]) -> list[str]:
     if not _has_sandbox(given):
         pair = " and ".join(_SANDBOX_PAIR)
-        of_sandbox = [name for name in sorted(given) if name.startswith("SANDBOX_")]
-        notes = [f"{name} has no effect: a sandbox is started where {pair} are both set" for name in of_sandbox]
+        names = [name for name in sorted(given) if name.startswith("SANDBOX_")]
+        notes = [f"{name} has no effect: a sandbox is started only if {pair} are both set" for name in names]
         if _SANDBOX_PORT in given:
-            notes.append(f"{_SANDBOX_PORT} is passed on, but starts no sandbox: {pair} are not both set")
+            notes.append(f"{_SANDBOX_PORT} is set for the job, but starts no sandbox: {pair} are not both set")
         return notes
-    port = given.get(_SANDBOX_PORT, _USUAL_SANDBOX_PORT)
+    port = given.get(_SANDBOX_PORT, _DEFAULT_SANDBOX_PORT)
     notes = [
-        f"{' and '.join(_SANDBOX_PAIR)} become Muster's own sandbox, for the same clients. It runs in the job's image, "
-        "not in theirs: what programs import must be there. In a job file it is "
+        f"{' and '.join(_SANDBOX_PAIR)} become Muster's sandbox, for the same clients. It runs in the job's image, "
+        "which must contain the modules that programs import. In a job file: "
         f"services: {{sandbox: {{kind: sandbox, ports: {{http: {port}}}}}}}"
     ]
     others = [name for name in sorted(given) if name.startswith("SANDBOX_") and name not in _SANDBOX_PAIR]
-    unknown = "Muster's sandbox does not know it"
+    unknown = "Muster's sandbox has no such setting"
     return notes + [f"{name} has no effect: {UNUSED_BY_SANDBOX.get(name, unknown)}" for name in others]
 
 
-def as_words(fields: Mapping[str, Any]) -> list[str]:
-    """The same as flags of `muster run`, COMMAND last."""
+def as_arguments(fields: Mapping[str, Any]) -> list[str]:
+    """Return the fields as arguments of `muster run`, COMMAND last."""
     words: list[str] = []
     for name, value in fields.items():
         if name == "env":
@@ -160,6 +159,6 @@ def as_words(fields: Mapping[str, Any]) -> list[str]:
 
 
 NO_COMMAND = (
-    "COMMAND is not set, and none is given after --. ray.sub would bring up an idle cluster: that is `muster up`, "
-    "with the same options"
+    "COMMAND is not set, and there is no command after --. ray.sub would start an idle cluster: use `muster up` with "
+    "the same options"
 )

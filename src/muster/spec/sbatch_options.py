@@ -1,7 +1,7 @@
-"""Which options sbatch has (Slurm 22.05 to 24.11), and which of them Muster decides itself.
+"""List the options of sbatch (Slurm 22.05 to 24.11), and those that Muster sets itself.
 
-Used to refuse a misspelt `--sbatch KEY=VALUE` before anything is submitted. Sites add options by SPANK
-plugins, so a key that resembles no known option passes through.
+The lists serve to refuse a misspelt `--sbatch KEY=VALUE` before the job is submitted. SPANK plugins of a site add
+options, so a key that resembles no known option is passed through.
 """
 
 from __future__ import annotations
@@ -64,44 +64,44 @@ SHORT = {
     "x": "exclude",
 }
 
-_ONE_AGENT = "Muster runs one agent on every node; say how many nodes with --nodes"
-_OWN_ANSWER = "Muster reads sbatch's answer itself"
+_ONE_AGENT = "Muster runs one agent on every node; set the number of nodes with --nodes"
+_OUTPUT_PARSED = "Muster parses the output of sbatch"
 
 DECIDED = {
     "chdir": "use --workdir",
     "cpus-per-node": "use --cpus-per-node",
-    "cpus-per-task": "Muster's one task on a node has all its CPUs; use --cpus-per-node",
-    "help": "it is no option of a job",
+    "cpus-per-task": "Muster runs one task per node, which has all CPUs of the job; use --cpus-per-node",
+    "help": "it is not an option of a job",
     "job-name": "use --name",
-    "no-kill": "Muster decides what a lost node means",
+    "no-kill": "Muster decides whether the job survives a lost node; use --on-node-loss",
     "nodes": "use --nodes",
     "ntasks": _ONE_AGENT,
     "ntasks-per-core": _ONE_AGENT,
     "ntasks-per-gpu": _ONE_AGENT,
     "ntasks-per-node": _ONE_AGENT,
     "ntasks-per-socket": _ONE_AGENT,
-    "parsable": _OWN_ANSWER,
-    "quiet": _OWN_ANSWER,
+    "parsable": _OUTPUT_PARSED,
+    "quiet": _OUTPUT_PARSED,
     "test-only": "use --dry-run",
-    "usage": "it is no option of a job",
-    "version": "it is no option of a job",
-    "wait": "`muster run` waits unless told to --detach",
-    "wrap": "Muster writes the batch script; the command goes after --",
+    "usage": "it is not an option of a job",
+    "version": "it is not an option of a job",
+    "wait": "`muster run` waits unless --detach is given",
+    "wrap": "Muster writes the batch script; give the command after --",
 }
-"""Options that a user may not pass through, each with the reason and what to use instead."""
+"""Options that cannot be passed through, each with the reason or the replacement."""
 
-# Near enough to be a slip of the fingers; pyxis's container-* options stay below it.
-_MISSPELT = 0.85
+# Minimum similarity of a misspelling; the container-* options of pyxis stay below it.
+_MISSPELLING_CUTOFF = 0.85
 
 
 def option_name(key: str) -> str:
-    """The long name meant by `key`: leading dashes do not count, `_` is `-`, one letter is the short form."""
+    """Return the long name for `key`: leading dashes are ignored, `_` is `-`, one letter is the short form."""
     bare = key.strip().lstrip("-")
     return SHORT.get(bare, bare.replace("_", "-"))
 
 
 def refusal(name: str) -> str | None:
-    """Why sbatch option `name` (as `option_name` gives it) may not be passed through; None when it may."""
+    """Return why the sbatch option `name` (from `option_name`) cannot be passed through, or None if it can."""
     if name in DECIDED:
         return f"cannot be set here: {DECIDED[name]}"
     if name in KNOWN:
@@ -115,11 +115,11 @@ def refusal(name: str) -> str | None:
 
 
 def nearest(name: str) -> list[str]:
-    """Known options that `name` is most likely a misspelling or an abbreviation of, best first."""
-    near = difflib.get_close_matches(name, sorted(KNOWN), n=3, cutoff=_MISSPELT)
+    """Return the known options that `name` may be a misspelling or an abbreviation of, best first."""
+    near = difflib.get_close_matches(name, sorted(KNOWN), n=3, cutoff=_MISSPELLING_CUTOFF)
     return near or sorted(option for option in KNOWN if option.startswith(name))[:3]
 
 
 def as_argument(name: str, value: str | None) -> str:
-    """The option as one word of sbatch's command line, not quoted: `--mem=4G`; `--requeue` without value."""
+    """Return the option as one unquoted word of sbatch's command line: `--mem=4G`; `--requeue` without value."""
     return f"--{name}" if value is None else f"--{name}={value}"

@@ -1,4 +1,4 @@
-"""The types that the job's fields are made of: each a Python type with the checks of `values` attached."""
+"""Define the types of the job's fields: Python types with functions of `validators` attached."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from muster.spec import validators
 from muster.spec.flags import Flag
 
-TIME = "a length of time: seconds, or 90s, 10m, 1h30m"
+TIME = "a duration: seconds, or 90s, 10m, 1h30m"
 SIZE = "a number of bytes, or with a unit: 512M, 64G, 1T"
 
 Count = Annotated[int, BeforeValidator(validators.whole_number), Field(ge=1)]
@@ -25,10 +25,10 @@ PassedValue = Annotated[str, AfterValidator(validators.no_control)]
 
 
 def empty_for_none(value: Any) -> Any:
-    """`env:` with every entry commented out reads as nothing; it means no entries."""
+    """Return no entries for None: `env:` with every entry commented out is read as None."""
     return {} if value is None else value
 
 
 def slurm_flag(help: str, allowed: str = "one line of text", **more: Any) -> Flag:
-    """The flag of a field that is sbatch's own option of the same name."""
+    """Return the flag of a field that sets the sbatch option of the same name."""
     return Flag(help=help, allowed=allowed, group="Slurm", **more)

@@ -1,7 +1,7 @@
-"""What a single value of the job spec may be: each function takes what was written and returns it checked.
+"""Check single values of the job spec: each function takes the written value and returns the checked one.
 
-The job file keeps scalars as they were written (see `yaml_file`), so numbers arrive here as text too. A
-refusal is a `ValueError` whose message reads on from the value: "'a/b' contains a slash".
+The job file keeps scalars as text (see `yaml_file`), so numbers arrive here as text, too. The message of a ValueError
+continues a sentence that begins with the value: "'a/b' contains a slash".
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ _UNIT_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _SLURM_TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|unlimited|infinite", re.ASCII | re.IGNORECASE)
 _MEMORY = re.compile(r"\d+([KMGTP]B?)?", re.ASCII | re.IGNORECASE)
 
-# Cc: control characters, among them newline and NUL. Zl, Zp: the other ends of line. Cs: half a character,
-# from bytes on the command line that are not UTF-8.
+# Cc: control characters, including newline and NUL. Zl, Zp: line and paragraph separators. Cs: lone surrogates, from
+# bytes on the command line that are not UTF-8.
 _UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 def whole_number(value: object) -> object:
-    """Refuse booleans where a count is wanted (Python takes them for 0 and 1)."""
+    """Refuse booleans, which Python treats as 0 and 1."""
     if isinstance(value, bool):
         raise ValueError("is not a number")
     return value
 
 
 def one_line(value: str) -> str:
-    """Text that may stand in a line of the batch script: not empty, no newline, no control character."""
+    """Check text for one line of the batch script: not empty, no newline, no control character."""
     if not value.strip():
         raise ValueError("is empty")
     return no_control(value)
 
 
 def no_control(value: str) -> str:
-    """Text without newline or control character, so that it cannot start a line of its own in a script."""
+    """Check text without newline and control characters, so that it cannot start a new line in a script."""
     if any(unicodedata.category(char) in _UNPRINTABLE for char in value):
         raise ValueError("contains a newline or a control character")
     return value
 
 
 def no_nul(value: str) -> str:
-    """Text that can be an argument or an environment variable of a process."""
+    """Check text for an argument or an environment variable of a process."""
     if "\0" in value:
         raise ValueError("contains a NUL byte")
     return value
 
 
 def script(value: str) -> str:
-    """Shell text: any number of lines, at least one of them not blank."""
+    """Check shell code: any number of lines, not all of them blank."""
     if not value.strip():
         raise ValueError("is empty")
     return no_nul(value)
 
 
 def job_name(value: str) -> str:
-    """A name that can stand in a path and on one line of a listing."""
+    """Check the name of a job, which is part of a path."""
     if len(value) > 64:
         raise ValueError(f"is {len(value)} characters long")
     if "/" in value:
@@ -71,21 +71,21 @@ def job_name(value: str) -> str:
 
 
 def env_name(value: str) -> str:
-    """The name of an environment variable, as every shell accepts it."""
+    """Check the name of an environment variable that every shell accepts."""
     if not ENV_NAME.fullmatch(value):
         raise ValueError("is not the name of an environment variable")
     return value
 
 
 def command_words(value: object) -> object:
-    """A command written as one text is shell text: it runs as `bash -c TEXT`, whatever it contains."""
+    """Return a command as a list; a command given as text runs as `bash -c TEXT`."""
     if isinstance(value, str):
         return ["bash", "-c", value] if value.strip() else []
     return list(value) if isinstance(value, tuple) else value
 
 
 def runnable(value: list[str]) -> list[str]:
-    """A command has a first word, and that word names something."""
+    """Check that the first word of a command is not blank."""
     if not value:
         raise ValueError("is empty")
     if not value[0].strip():
@@ -94,12 +94,12 @@ def runnable(value: list[str]) -> list[str]:
 
 
 def seconds(value: object) -> float:
-    """A length of time, as a number of seconds or with units: 90, "90s", "10m", "1h30m"."""
+    """Return a duration in seconds, from a number of seconds or text with units: 90, "90s", "10m", "1h30m"."""
     number = _number(value)
     if number is None and isinstance(value, str):
         number = _with_units(value.strip().lower())
     if number is None or not math.isfinite(number) or number < 0:
-        raise ValueError("is not a length of time")
+        raise ValueError("is not a duration")
     return number
 
 
@@ -123,14 +123,14 @@ def _with_units(text: str) -> float | None:
 
 
 def more_than_zero(value: float) -> float:
-    """A deadline of nothing at all would fail every run."""
+    """Refuse 0: a deadline of 0 would fail every run."""
     if value <= 0:
         raise ValueError("is not more than zero")
     return value
 
 
 def slurm_time(value: object) -> object:
-    """A time limit in one of Slurm's own spellings, kept as written; a bare number is minutes."""
+    """Check a time limit in Slurm's notation, kept as written; a number without unit is minutes."""
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(text, str) and not _SLURM_TIME.fullmatch(text):
         raise ValueError("is not a time limit")
@@ -138,7 +138,7 @@ def slurm_time(value: object) -> object:
 
 
 def memory(value: object) -> object:
-    """An amount of memory as Slurm takes it, kept as written; a bare number is megabytes."""
+    """Check an amount of memory in Slurm's notation, kept as written; a number without unit is megabytes."""
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(text, str) and not _MEMORY.fullmatch(text):
         raise ValueError("is not an amount of memory")
@@ -146,21 +146,21 @@ def memory(value: object) -> object:
 
 
 def exclusive(value: object) -> object:
-    """sbatch's --exclusive: on, off, or exclusive to the user, the MCS label or the topology."""
+    """Check sbatch's --exclusive: on, off, or exclusive to the user, the MCS label or the topology."""
     if isinstance(value, str):
         word = value.lower()
         if word in ("true", "false"):
             return word == "true"
         if word in ("user", "mcs", "topo"):
             return word
-        raise ValueError("is not a kind of exclusiveness")
+        raise ValueError("is not a mode of --exclusive")
     if value is None or isinstance(value, bool):
         return value
-    raise ValueError("is not a kind of exclusiveness")
+    raise ValueError("is not a mode of --exclusive")
 
 
 def size(value: object) -> object:
-    """A number of bytes, with or without a unit: 1024, "512M", "64G"."""
+    """Return a size in bytes, from a number or text with a unit: 1024, "512M", "64G"."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)i?B?", str(value), re.ASCII | re.IGNORECASE)
     if isinstance(value, bool) or match is None:
         raise ValueError("is not a number of bytes")
@@ -168,32 +168,32 @@ def size(value: object) -> object:
 
 
 FORWARDED_SIGNALS = ("HUP", "QUIT", "USR1", "USR2", "ALRM", "URG")
-_OTHER_MEANING = {
-    "TERM": "ends the run; the time limit itself sends it, and the driver then has its grace",
+_NOT_FORWARDED = {
+    "TERM": "ends the run; Slurm sends it at the time limit, and the driver has --stop-grace to exit",
     "INT": "ends the run",
-    "KILL": "ends everything at once",
+    "KILL": "kills all processes at once",
     "STOP": "stops the agents, not the driver",
-    "CONT": "comes before every SIGTERM of Slurm's",
+    "CONT": "is sent by Slurm before every SIGTERM",
 }
 
 
 def slurm_signal(value: str) -> str:
-    """sbatch's --signal with the time it wants: the driver gets it, through the agents."""
+    """Check sbatch's --signal with its time: the agents forward the signal to the driver."""
     if value.upper().startswith(("B:", "RB:", "BR:")):
-        raise ValueError("would signal the batch script alone, and never reach the driver; leave B: out")
+        raise ValueError("would signal only the batch script, not the driver; remove B:")
     match = re.fullmatch(r"(?:R:)?(?:SIG)?([A-Z0-9]+)@\d+", value, re.ASCII | re.IGNORECASE)
     if match is None:
         raise ValueError("is not a signal with a time")
     name = _signal_name(match[1].upper())
-    if name in _OTHER_MEANING:
-        raise ValueError(f"cannot be passed on to the driver: SIG{name} {_OTHER_MEANING[name]}")
+    if name in _NOT_FORWARDED:
+        raise ValueError(f"cannot be forwarded to the driver: SIG{name} {_NOT_FORWARDED[name]}")
     if name not in FORWARDED_SIGNALS:
-        raise ValueError(f"is not passed on to the driver; those that are: {', '.join(FORWARDED_SIGNALS)}")
+        raise ValueError(f"is not forwarded to the driver; signals that are: {', '.join(FORWARDED_SIGNALS)}")
     return value
 
 
 def _signal_name(word: str) -> str:
-    """The name of a signal that may be given by its number."""
+    """Return the name of a signal given by name or number."""
     try:
         return signal.Signals(int(word)).name.removeprefix("SIG")
     except ValueError:
@@ -201,24 +201,24 @@ def _signal_name(word: str) -> str:
 
 
 def comma_list(value: object) -> object:
-    """Words written as a list, or as one text with commas."""
+    """Return a list of words, from a list or from text with commas."""
     if isinstance(value, str):
         return [word.strip() for word in value.split(",") if word.strip()]
     return [] if value is None else value
 
 
 def requeue_cause(value: str) -> str:
-    """An end after which a job may begin again."""
+    """Check a reason to requeue a job."""
     code = re.fullmatch(r"exit=(\d{1,3})", value, re.ASCII)
     if code and not 1 <= int(code[1]) <= 255:
         raise ValueError("is not the exit code of a failure, 1 to 255")
     if not code and value not in ("timeout", "preempt", "node-fail", "stall"):
-        raise ValueError("is not an end of a job")
+        raise ValueError("is not a reason to requeue")
     return value
 
 
 def interfaces(value: str) -> str:
-    """Interfaces as each node knows its own: names (`ib*` is a pattern), addresses, networks; several with commas."""
+    """Check a comma-separated list of interface names (`ib*` is a pattern), addresses and networks."""
     for item in value.split(","):
         word = item.strip()
         try:
@@ -227,12 +227,12 @@ def interfaces(value: str) -> str:
         except ValueError:
             raise ValueError(f"has {word!r}, which is not an address or a network") from None
         if not word or len(word.split()) > 1:
-            raise ValueError("has an empty item or a blank in a name")
+            raise ValueError("has an empty item or a blank in an item")
     return value
 
 
 def label(value: str) -> str:
-    """A name that Ray takes as a label's value and a shell as a word."""
+    """Check a name that is valid as the value of a Ray label and as a shell word."""
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", value, re.ASCII):
         raise ValueError("is not a name of letters, digits, _, . and -")
     return value

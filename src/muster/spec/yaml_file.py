@@ -1,7 +1,7 @@
-"""Reading a job file, or a settings file: YAML in which every scalar stays the text that was written.
+"""Read a job file or a settings file: YAML in which every scalar stays text as written.
 
-YAML 1.1 turns `1:30:00` into 5400, `no` into false, `0.10` into 0.1 and `007` into 7. None of that may happen
-to a time limit, an account or a word of the command, so numbers and booleans are left to the model's types.
+YAML 1.1 turns `1:30:00` into 5400, `no` into false, `0.10` into 0.1 and `007` into 7, which would change a time limit,
+an account or a word of the command. The model converts numbers and booleans instead.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import yaml
 
 from muster.spec.errors import SpecError, show
 
-_MOST_BYTES = 1 << 20  # a job file is a page; anything larger is the wrong file
+_MAX_BYTES = 1 << 20  # a job file has about a page; a larger file is the wrong one
 _EXAMPLE = "write fields, as in `nodes: 2`"
 
 
 class _TextLoader(yaml.SafeLoader):
-    """A safe loader that knows null and `<<`, keeps all other scalars as text, and refuses duplicate keys."""
+    """A safe loader that resolves only null and `<<`, keeps all other scalars as text, and refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: dict[str, int] = {}
@@ -44,7 +44,7 @@ _TextLoader.yaml_implicit_resolvers = {
 
 
 def read_job_file(path: Path) -> dict[str, Any]:
-    """The fields that the job file at `path` holds; `SpecError` names file, line and column of a mistake."""
+    """Return the fields of the job file; raise SpecError with file, line and column of a mistake."""
     content = _read(path, "job file")
     if content is None:
         raise SpecError([f"{path}: is empty; {_EXAMPLE}"])
@@ -52,7 +52,7 @@ def read_job_file(path: Path) -> dict[str, Any]:
 
 
 def read_settings_file(path: Path) -> dict[str, Any] | None:
-    """As a job file, but it may have nothing in it, or not be there at all: None."""
+    """Return the fields of the settings file, which may be empty; None if it does not exist."""
     if not os.path.lexists(path):
         return None
     return _mapping(path, _read(path, "settings file") or {})
@@ -61,14 +61,14 @@ def read_settings_file(path: Path) -> dict[str, Any] | None:
 def _read(path: Path, kind: str) -> Any:
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+            content = file.read(_MAX_BYTES + 1)
     except IsADirectoryError:
         raise SpecError([f"{path}: is a directory, not a {kind}"]) from None
     except OSError as error:
         raise SpecError([f"{path}: cannot be read: {error.strerror or error}"]) from None
     except ValueError as error:  # a NUL byte in the name
         raise SpecError([f"{str(path)!r}: cannot be read: {error}"]) from None
-    if len(content) > _MOST_BYTES:
+    if len(content) > _MAX_BYTES:
         raise SpecError([f"{path}: is larger than 1 MiB and cannot be a {kind}"])
     return _parse(path, content, kind)
 

@@ -1,1 +1,1 @@
-"""The fields of a job, by subject."""
+"""Define the fields of a job, one module per subject."""

@@ -1,4 +1,4 @@
-"""The job's field about gangs: several processes on every node in place of one driver."""
+"""Define the job's field for gangs: several processes on every node instead of one driver."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class GangFields(BaseModel):
-    """How many processes a node gets."""
+    """The number of processes per node."""
 
     procs_per_node: Annotated[
         Count | None,
         Flag(
-            "Run COMMAND as a gang: so many processes on every node, with the environment that torchrun gives (RANK, "
-            "LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, ...). One that fails ends them all. Default: one driver.",
+            "Run COMMAND as a gang of P processes on every node, with torchrun's environment (RANK, LOCAL_RANK, "
+            "WORLD_SIZE, MASTER_ADDR, ...); if one fails, all are stopped. Default: one driver.",
             group="Gang",
             allowed="a whole number, 1 or more",
             aliases=("nproc-per-node",),
@@ -29,8 +29,7 @@ class GangFields(BaseModel):
     ] = None
 
 
-def problem(spec: JobSpec) -> str | None:
-    """Why these cannot go together; None when they can."""
+def validate_gang(spec: JobSpec) -> None:
+    """Raise ValueError if the job's fields do not fit a gang."""
     if spec.procs_per_node is not None and spec.on_node_loss == "replace":
-        return "on_node_loss: the processes of --procs-per-node cannot go on without a node's; choose restart"
-    return None
+        raise ValueError("on_node_loss: a gang (--procs-per-node) cannot continue without a lost node; choose restart")

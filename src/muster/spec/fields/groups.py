@@ -1,4 +1,4 @@
-"""Groups of like nodes in a job whose nodes are not all alike."""
+"""Define groups: the sets of identical nodes in a job whose nodes differ."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Group(BaseModel):
-    """So many nodes of one kind; they carry the group's name as a label and a resource.
+    """A number of identical nodes. The group's name is a label and a Ray resource of these nodes.
 
-    A field left out is the job's own.
+    A field that is not set has the job's value.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -36,11 +36,11 @@ class Group(BaseModel):
 
 
 def with_total(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The job's fields as given, with the number of nodes that its groups add up to where none is given."""
+    """Return the job's fields as given; `nodes`, if not given, is the sum of the groups' nodes."""
     groups = data.get("groups")
     counts = [_given(group, "nodes") for group in groups] if isinstance(groups, (list, tuple)) else []
     if not counts or "nodes" in data or not all(str(count).isdecimal() for count in counts):
-        return dict(data)  # what is wrong with a group, the group's own model says
+        return dict(data)  # the model of the group reports an invalid count
     return {**data, "nodes": sum(int(str(count)) for count in counts)}
 
 
@@ -48,21 +48,20 @@ def _given(group: Any, field: str) -> Any:
     return group.get(field) if isinstance(group, Mapping) else getattr(group, field, None)
 
 
-def problem(groups: Sequence[Group], nodes: int) -> str | None:
-    """Why these groups cannot be one job; None when they can."""
-    twice = [name for name, times in Counter(group.name for group in groups).items() if times > 1]
-    if twice:
-        return f"groups: {twice[0]!r} is the name of two groups; give each a name of its own"
+def validate_groups(groups: Sequence[Group], nodes: int) -> None:
+    """Raise ValueError if two groups have the same name or their nodes do not add up to `nodes`."""
+    repeated = [name for name, times in Counter(group.name for group in groups).items() if times > 1]
+    if repeated:
+        raise ValueError(f"groups: {repeated[0]!r} is the name of two groups; give each group a different name")
     total = sum(group.nodes for group in groups)
     if groups and total != nodes:
-        return f"groups: they have {total} nodes in all, but nodes is {nodes}; leave nodes out, or make them agree"
-    return None
+        raise ValueError(f"groups: they have {total} nodes in total, but nodes is {nodes}; remove nodes or correct it")
 
 
 def resolved(spec: JobSpec) -> list[Group]:
-    """The groups with everything that holds for them: their own, else the job's.
+    """Return the groups with unset fields filled in from the job.
 
-    A group's GPUs replace the job's however either is written: --gres and --gpus-per-node would else add up.
+    A group's GPUs replace the job's in either notation: --gres and --gpus-per-node would otherwise add up.
     """
     return [_resolved(group, spec) for group in spec.groups]
 

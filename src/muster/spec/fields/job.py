@@ -1,4 +1,4 @@
-"""The job's fields about the job itself: where it runs and on what, its environment, its container, its deadlines."""
+"""Define the job's fields for its command, size, environment, container and deadlines."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from muster.spec.types import (
 )
 
 
-class PlaceFields(BaseModel):
-    """What runs, where, and on how much."""
+class CommandFields(BaseModel):
+    """The command, the backend and the size of the job."""
 
     command: Annotated[
         list[Word],
         BeforeValidator(validators.command_words),
         AfterValidator(validators.runnable),
         Flag(
-            "The driver, started when every node is ready. In the job file: a list, or a text for `bash -c`.",
+            "The driver, started when every node is ready. In the job file: a list, or text for `bash -c`.",
             group="Job",
-            allowed="a list of words, none with a NUL byte, or a text for bash",
+            allowed="a list of words without NUL bytes, or text for bash",
             metavar="COMMAND",
             argument=True,
         ),
@@ -42,7 +42,7 @@ class PlaceFields(BaseModel):
         str,
         AfterValidator(validators.job_name),
         Flag(
-            "Name of the job; the run's id begins with it.",
+            "Name of the job; the run id starts with it.",
             group="Job",
             allowed="1 to 64 characters on one line, no slash",
             short="-J",
@@ -53,7 +53,7 @@ class PlaceFields(BaseModel):
     backend: Annotated[
         Literal["auto", "local", "slurm"],
         Flag(
-            "Where to run. auto: the allocation you are in, else sbatch where it exists, else this machine.",
+            "Where to run. auto: in the current allocation, else with sbatch if it is installed, else on this machine.",
             group="Job",
             allowed="auto, local or slurm",
             metavar="auto|local|slurm",
@@ -62,7 +62,7 @@ class PlaceFields(BaseModel):
     nodes: Annotated[
         Count,
         Flag(
-            "Number of nodes the job works on; inside an allocation all of it (less --spares) unless given.",
+            "Number of nodes, without --spares. Inside an allocation the default is all nodes but the spares.",
             group="Job",
             allowed="a whole number, 1 or more",
             short="-N",
@@ -71,12 +71,17 @@ class PlaceFields(BaseModel):
     ] = 1
     cpus_per_node: Annotated[
         Count | None,
-        Flag("CPUs of each node.", group="Job", allowed="a whole number, 1 or more", metavar="C"),
+        Flag(
+            "Number of CPUs per node. Default: all; the nodes are then exclusive.",
+            group="Job",
+            allowed="a whole number, 1 or more",
+            metavar="C",
+        ),
     ] = None
     gpus_per_node: Annotated[
         CountOrZero | None,
         Flag(
-            "GPUs of each node. For GPUs of one type use --gres gpu:TYPE:G.",
+            "Number of GPUs per node. For GPUs of one type use --gres gpu:TYPE:G.",
             group="Job",
             allowed="a whole number, 0 or more; GPUs of one type with gres, as in gpu:a100:4",
             metavar="G",
@@ -86,7 +91,7 @@ class PlaceFields(BaseModel):
     groups: Annotated[
         list[Group],
         Flag(
-            "Groups of unlike nodes, each with a name, a number of nodes and what they must be.",
+            "Groups of identical nodes, each with a name, a number of nodes and their resources.",
             group="Job",
             allowed="a list of groups, as in [{name: trainers, nodes: 2, gpus_per_node: 8}]",
             file_only=True,
@@ -95,12 +100,13 @@ class PlaceFields(BaseModel):
 
 
 class EnvironmentFields(BaseModel):
-    """What the job's processes find around them."""
+    """The environment of the job's processes."""
 
     python: Annotated[
         Line | None,
         Flag(
-            "Python of the nodes. Default: active virtualenv or conda, ./.venv, else python3; an image's own python3.",
+            "Python of the nodes. Default: the active virtualenv or conda environment, ./.venv, else python3; in a "
+            "container the image's python3.",
             group="Environment",
             allowed="the path or name of an interpreter",
             metavar="PATH",
@@ -109,9 +115,9 @@ class EnvironmentFields(BaseModel):
     setup: Annotated[
         ShellText | None,
         Flag(
-            "Shell text to run on every node first, as in 'module load cuda; source env.sh'.",
+            "Shell code to run on every node first, as in 'module load cuda; source env.sh'.",
             group="Environment",
-            allowed="shell text",
+            allowed="shell code",
             metavar="CMD",
         ),
     ] = None
@@ -119,7 +125,7 @@ class EnvironmentFields(BaseModel):
         dict[EnvName, Word],
         BeforeValidator(empty_for_none),
         Flag(
-            "A variable for the driver and every process of the job; may be repeated.",
+            "Variable to set for the driver and all processes of the job; may be repeated.",
             group="Environment",
             allowed="NAME=VALUE, NAME of letters, digits and _, not starting with a digit",
             metavar="NAME=VALUE",
@@ -128,7 +134,7 @@ class EnvironmentFields(BaseModel):
     workdir: Annotated[
         Line | None,
         Flag(
-            "Directory to run in. Default: the one you submit from.",
+            "Working directory. Default: the current directory.",
             group="Environment",
             allowed="a path on one line",
             metavar="DIR",
@@ -137,7 +143,8 @@ class EnvironmentFields(BaseModel):
     runs_dir: Annotated[
         Line | None,
         Flag(
-            "Directory for run directories; every node must see it.",
+            "Directory for run directories, on a filesystem that every node shares. Default: $MUSTER_RUNS_DIR, else "
+            "./muster-runs.",
             group="Environment",
             allowed="a path on one line",
             metavar="DIR",
@@ -146,7 +153,7 @@ class EnvironmentFields(BaseModel):
     interface: Annotated[
         Annotated[Line, AfterValidator(validators.interfaces)] | None,
         Flag(
-            "Interface (ib0, ib*), address or network (10.1.0.0/16) that nodes use. Default: whichever connects.",
+            "Interface (ib0, ib*), address or network (10.1.0.0/16) that nodes use. Default: one that connects them.",
             group="Environment",
             allowed="names of interfaces, addresses, or networks such as 10.1.0.0/16, several with commas",
             metavar="NAME|NET",
@@ -155,21 +162,21 @@ class EnvironmentFields(BaseModel):
 
 
 class ContainerFields(BaseModel):
-    """The image everything runs in, if there is one."""
+    """The container of the job."""
 
     container_image: Annotated[
         Line | None,
         Flag(
-            "Image in which everything of the job runs; it needs Python and Ray, nothing of Muster or Slurm.",
+            "Image in which the whole job runs; it needs Python and Ray, but neither Muster nor Slurm. Default: none.",
             group="Container",
-            allowed="an image, as the container runtime names it: a path or a registry's reference",
+            allowed="an image in the container runtime's notation: a path or a registry reference",
             metavar="IMAGE",
         ),
     ] = None
     container_mounts: Annotated[
         Line | None,
         Flag(
-            "Directories to mount, as in /data:/data:ro,/scratch; run and working directory are always there.",
+            "Directories to mount, as in /data:/data:ro,/scratch; the run and working directories are always mounted.",
             group="Container",
             allowed="SRC[:DST[:FLAGS]], several with commas",
             metavar="LIST",
@@ -187,7 +194,7 @@ class ContainerFields(BaseModel):
     container_runtime: Annotated[
         Literal["auto", "pyxis", "apptainer", "charliecloud"],
         Flag(
-            "What runs the image. auto: pyxis where srun has it, else Apptainer, else Charliecloud.",
+            "Container runtime. auto: pyxis if srun has it, else Apptainer, else Charliecloud.",
             group="Container",
             allowed="auto, pyxis, apptainer or charliecloud",
             metavar="NAME",
@@ -196,7 +203,7 @@ class ContainerFields(BaseModel):
     container_args: Annotated[
         ShellText | None,
         Flag(
-            "Further options of the container runtime, as in '--container-remap-root' or '--nv'.",
+            "Further options for the container runtime, as in '--container-remap-root' or '--nv'.",
             group="Container",
             allowed="options, quoted as in a shell",
             metavar="ARGS",
@@ -204,13 +211,13 @@ class ContainerFields(BaseModel):
     ] = None
 
 
-class WatchFields(BaseModel):
-    """How long things may take, and what is looked at meanwhile."""
+class DeadlineFields(BaseModel):
+    """The deadlines of the job, and its health check."""
 
     gather_timeout: Annotated[
         Deadline,
         Flag(
-            "Time for every node to arrive.",
+            "Maximum time until every node has joined, in seconds or as 10m.",
             group="Deadlines",
             allowed=TIME + ", more than 0",
             metavar="TIME",
@@ -219,7 +226,7 @@ class WatchFields(BaseModel):
     start_timeout: Annotated[
         Deadline,
         Flag(
-            "Time for Ray to be up on all nodes.",
+            "Maximum time until Ray runs on all nodes, in seconds or as 5m.",
             group="Deadlines",
             allowed=TIME + ", more than 0",
             metavar="TIME",
@@ -227,12 +234,17 @@ class WatchFields(BaseModel):
     ] = 300.0
     stop_grace: Annotated[
         Seconds,
-        Flag("Time for the driver between TERM and KILL.", group="Deadlines", allowed=TIME, metavar="TIME"),
+        Flag(
+            "Time between SIGTERM and SIGKILL to the driver, in seconds or as 1m.",
+            group="Deadlines",
+            allowed=TIME,
+            metavar="TIME",
+        ),
     ] = 30.0
     idle_timeout: Annotated[
         Deadline | None,
         Flag(
-            "End an idle cluster (`muster up`) when nobody has used it for so long.",
+            "Stop an idle cluster (`muster up`) after this time without use, in seconds or as 2h. Default: never.",
             group="Deadlines",
             allowed=TIME + ", more than 0",
             metavar="TIME",
@@ -241,7 +253,8 @@ class WatchFields(BaseModel):
     stall_timeout: Annotated[
         Deadline | None,
         Flag(
-            "Take the driver for stalled after so long without output or muster.beat(): dump all stacks, then fail.",
+            "Dump all stacks and fail when the driver has had no output and no muster.beat() for this time, in "
+            "seconds or as 30m. Default: never.",
             group="Deadlines",
             allowed=TIME + ", more than 0",
             metavar="TIME",
@@ -250,9 +263,9 @@ class WatchFields(BaseModel):
     health_check: Annotated[
         ShellText | None,
         Flag(
-            "Shell text to run on every node before Ray; a node where it fails is named, and ends the run.",
+            "Shell code to run on every node before Ray; if it fails, the run ends and the error names the node.",
             group="Environment",
-            allowed="shell text",
+            allowed="shell code",
             metavar="CMD",
         ),
     ] = None

@@ -1,4 +1,4 @@
-"""The job's fields about Ray."""
+"""Define the job's fields for Ray."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from muster.spec.types import SIZE, Count, Size
 
 
 class RayFields(BaseModel):
-    """Whether there is a Ray cluster, and how it is set up."""
+    """The Ray cluster of the job."""
 
     ray: Annotated[
         bool,
         Flag(
-            "Start a Ray cluster; --no-ray runs COMMAND on a plain gang of nodes.",
+            "Start a Ray cluster (default); --no-ray runs COMMAND without one.",
             group="Ray",
             allowed="true or false",
         ),
     ] = True
     dashboard: Annotated[
         bool,
-        Flag("Start Ray's dashboard, on the head's loopback.", group="Ray", allowed="true or false"),
+        Flag("Start Ray's dashboard on the head's loopback. Default: no.", group="Ray", allowed="true or false"),
     ] = False
     port_base: Annotated[
         Annotated[int, BeforeValidator(validators.whole_number), Field(ge=1024, le=64536)] | None,
         Flag(
-            "First port of the block that Ray uses on every node. Default: a free one, outside the ephemeral range.",
+            "First port of the block that Ray uses on every node. Default: a free block outside the ephemeral range.",
             group="Ray",
             allowed="a whole number from 1024 to 64536",
             metavar="PORT",
@@ -37,12 +37,17 @@ class RayFields(BaseModel):
     ] = None
     dedicated_head: Annotated[
         bool,
-        Flag("Give the head no CPUs and GPUs: no task runs beside it.", group="Ray", allowed="true or false"),
+        Flag(
+            "Give Ray no CPUs and GPUs of the head, so that no task runs there. Default: no.",
+            group="Ray",
+            allowed="true or false",
+        ),
     ] = False
     object_store_memory: Annotated[
         Size | None,
         Flag(
-            "Ray's object store on each node. Default: from the job's memory limit and the free shared memory.",
+            "Size of Ray's object store per node, in bytes or as 64G. Default: derived from the job's memory limit and "
+            "the free shared memory.",
             group="Ray",
             allowed=SIZE,
             metavar="SIZE",
@@ -50,12 +55,13 @@ class RayFields(BaseModel):
     ] = None
     require_auth: Annotated[
         bool,
-        Flag("Refuse a Ray that knows no tokens (before 2.52).", group="Ray", allowed="true or false"),
+        Flag("Refuse a Ray without tokens (before 2.52). Default: no.", group="Ray", allowed="true or false"),
     ] = False
     large_from: Annotated[
         Count,
         Flag(
-            "Number of nodes from which Ray's control service is tuned for size; any value of it yields to --env.",
+            "Minimum number of nodes for which Ray's control service is tuned for large clusters; --env overrides each "
+            "setting.",
             group="Ray",
             allowed="a whole number, 1 or more",
             metavar="N",
@@ -64,7 +70,7 @@ class RayFields(BaseModel):
     ray_logs: Annotated[
         Literal["always", "on-failure", "never"],
         Flag(
-            "When to keep Ray's session logs, as one archive for each node.",
+            "When to keep Ray's session logs, in one archive per node.",
             group="Ray",
             allowed="always, on-failure or never",
             metavar="always|on-failure|never",
@@ -73,7 +79,7 @@ class RayFields(BaseModel):
     ray_logs_max: Annotated[
         Size,
         Flag(
-            "Most that one node's archive of Ray's logs may hold; of longer logs the ends are kept.",
+            "Maximum size of Ray's logs per node, in bytes or as 64M; longer logs are cut to their ends.",
             group="Ray",
             allowed=SIZE,
             metavar="SIZE",

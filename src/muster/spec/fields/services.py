@@ -1,4 +1,4 @@
-"""The job's services: programs beside the driver, on every node or on some, that it may wait for (docs/services.md)."""
+"""Define the job's services: programs that run beside the driver on all or some nodes (docs/services.md)."""
 
 from __future__ import annotations
 
@@ -22,28 +22,24 @@ COMMAND = Annotated[list[Word], BeforeValidator(validators.command_words), After
 
 
 def service_name(value: str) -> str:
-    """It is a directory and, in capitals, part of the name of a variable."""
+    """Check the name of a service: it names a directory and, in capitals, is part of a variable's name."""
     if not re.fullmatch(r"[a-z][a-z0-9_-]{0,39}", value, re.ASCII):
-        raise ValueError("is not a name of up to 40 small letters, digits, _ and -, a letter first")
+        raise ValueError("is not a name of up to 40 lower-case letters, digits, _ and -, starting with a letter")
     return value
 
 
 def variable(name: str) -> str:
-    """The name in capitals, as variables have it: MUSTER_SERVICE_CODE_JUDGE for code-judge."""
+    """Return the name as in variables: CODE_JUDGE for code-judge (MUSTER_SERVICE_CODE_JUDGE)."""
     return re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
-def _scope(value: Any) -> Any:
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
-
-
-def _port(value: Any) -> Any:
+def _number_from_text(value: Any) -> Any:
     return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
 def _path(value: str) -> str:
     if not value.startswith("/"):
-        raise ValueError("is not a path that begins with /")
+        raise ValueError("is not an absolute path")
     return validators.no_control(value)
 
 
@@ -57,16 +53,16 @@ def _regex(value: str) -> str:
 
 def _pattern(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*", value, re.ASCII):
-        raise ValueError("is not the name of a variable, or the beginning of one with a *")
+        raise ValueError("is not the name of a variable, or a prefix followed by *")
     return value
 
 
 PortName = Annotated[str, AfterValidator(service_name)]
-Port = Annotated[Literal["auto"] | Annotated[int, Field(ge=1, le=65535)], BeforeValidator(_port)]
+Port = Annotated[Literal["auto"] | Annotated[int, Field(ge=1, le=65535)], BeforeValidator(_number_from_text)]
 
 
 class Ready(BaseModel):
-    """How it is seen that a service is ready: in one way."""
+    """The readiness check of a service: exactly one of the fields is set."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -77,10 +73,10 @@ class Ready(BaseModel):
     log: Annotated[Line, AfterValidator(_regex)] | None = None
 
     @model_validator(mode="after")
-    def _one(self) -> Ready:
+    def _exactly_one(self) -> Ready:
         given = [name for name in Ready.model_fields if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"has {' and '.join(given) or 'nothing'}; give one of {', '.join(Ready.model_fields)}")
+            raise ValueError(f"has {' and '.join(given) or 'no check'}; give one of {', '.join(Ready.model_fields)}")
         return self
 
 
@@ -91,7 +87,7 @@ class Service(BaseModel):
 
     command: COMMAND | None = None
     kind: Literal["command", "sandbox"] = "command"
-    scope: Annotated[Literal["all", "head", "any"] | Count, BeforeValidator(_scope)] = "all"
+    scope: Annotated[Literal["all", "head", "any"] | Count, BeforeValidator(_number_from_text)] = "all"
     env: Annotated[dict[EnvName, Word], BeforeValidator(empty_for_none)] = Field(default_factory=dict)
     env_passthrough: list[Annotated[str, AfterValidator(_pattern)]] | None = None
     ports: Annotated[dict[PortName, Port], BeforeValidator(empty_for_none)] = Field(default_factory=dict)
@@ -104,72 +100,72 @@ class Service(BaseModel):
     settings: Annotated[dict[str, Any], BeforeValidator(empty_for_none)] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _agrees(self) -> Service:
-        problem = _sandbox_problem(self) if self.kind == "sandbox" else _command_problem(self)
-        if problem is not None:
-            raise ValueError(problem)
+    def _validate_kind(self) -> Service:
         if self.kind == "sandbox":
+            _validate_sandbox(self)
             object.__setattr__(self, "settings", sandbox.settings(self.settings))
+        else:
+            _validate_command(self)
         return self
 
 
-def _command_problem(service: Service) -> str | None:
+def _validate_command(service: Service) -> None:
     if service.command is None:
-        return "has no command; write one, or `kind: sandbox`"
+        raise ValueError("has no command; add one, or set `kind: sandbox`")
     if service.settings:
-        return "has settings, which are a sandbox's; add `kind: sandbox`, or give its command what it needs"
+        raise ValueError("has settings, which only a sandbox has; add `kind: sandbox`, or use arguments of its command")
     ready = service.ready
     if ready is None:
-        return None
+        return
     if ready.http is not None and not service.ports:
-        return "has ready.http, but no port to ask; add `ports: {http: auto}`"
+        raise ValueError("has ready.http, but no port to query; add `ports: {http: auto}`")
     if ready.tcp is not None and ready.tcp not in service.ports:
-        return f"has ready.tcp: {ready.tcp}, which is none of its ports ({', '.join(service.ports) or 'it has none'})"
-    return None
+        ports = ", ".join(service.ports) or "none"
+        raise ValueError(f"has ready.tcp: {ready.tcp}, which is not one of its ports ({ports})")
 
 
-def _sandbox_problem(service: Service) -> str | None:
+def _validate_sandbox(service: Service) -> None:
     given = [name for name in ("command", "ready") if getattr(service, name) is not None]
     if given:
-        return f"is a sandbox and cannot have a {given[0]} of its own; leave it out"
+        raise ValueError(f"is a sandbox, for which {given[0]} cannot be set; remove it")
     if set(service.ports) - {"http"}:
-        return f"has ports {', '.join(service.ports)}; a sandbox has one that can be fixed: http"
+        raise ValueError(f"has ports {', '.join(service.ports)}; the only port of a sandbox that can be set is http")
     if service.scope not in ("all", "head"):
-        return "is a sandbox, whose endpoint is each node's loopback: its scope is all, or head"
-    return None
+        raise ValueError("is a sandbox, whose endpoint is each node's loopback: its scope must be all or head")
 
 
 ALLOWED = {
-    "command": "a list of words, or a text for bash",
+    "command": "a list of words, or text for bash",
     "kind": "command or sandbox",
     "scope": "all, head, any, or a number of nodes",
     "env": "names and values of variables",
-    "env_passthrough": "a list of names of variables; HF_* is every one that begins so",
+    "env_passthrough": "a list of names of variables; HF_* stands for all that start with HF_",
     "ports": "names with a number or auto, as in {http: auto}",
     "ready": "one of {http: /path}, {tcp: PORT-NAME}, {command: ...}, {file: PATH}, {log: REGEX}",
     "gate": "true or false",
     "deadline": TIME + ", more than 0",
     "restart": "never, on-failure or always",
     "max_restarts": "a whole number, 0 or more",
-    "container": "the job's own image; one srun carries one image",
-    "settings": "those of a sandbox, as in {workers_max: 64}",
+    "container": "the job's image: all services run in it",
+    "settings": "settings of a sandbox, as in {workers_max: 64}",
 }
 
 
 def unknown_field(name: str) -> str:
+    """Return the error text for a field that services do not have."""
     near = difflib.get_close_matches(name, ALLOWED, n=1)
     hint = f" did you mean {near[0]}?" if near else ""
-    return f"is no field of a service;{hint} valid fields: {', '.join(ALLOWED)}"
+    return f"is not a field of a service;{hint} valid fields: {', '.join(ALLOWED)}"
 
 
 class ServiceFields(BaseModel):
-    """What runs beside the driver."""
+    """The services of the job."""
 
     services: Annotated[
         dict[Annotated[str, AfterValidator(service_name)], Service],
         BeforeValidator(empty_for_none),
         Flag(
-            "Programs that run beside the driver, on every node or on some; it may wait until they are ready.",
+            "Programs that run beside the driver on all or some nodes; the driver may wait until they are ready.",
             group="Job",
             allowed="services by name, as in {judge: {command: python judge.py --port {http}, ports: {http: auto}}}",
             file_only=True,
@@ -177,25 +173,25 @@ class ServiceFields(BaseModel):
     ] = Field(default_factory=dict)
 
 
-def problem(spec: JobSpec) -> str | None:
-    """Why these cannot go together; None when they can."""
-    twice = [name for name, times in Counter(map(variable, spec.services)).items() if times > 1]
-    if twice:
-        return f"services: two of them would both be MUSTER_SERVICE_{twice[0]}; give them names that differ in more"
+def validate_services(spec: JobSpec) -> None:
+    """Raise ValueError if two services clash, or one does not fit the job's image or number of nodes."""
+    repeated = [name for name, times in Counter(map(variable, spec.services)).items() if times > 1]
+    if repeated:
+        raise ValueError(f"services: two services would set MUSTER_SERVICE_{repeated[0]}; rename one of them")
     for name, service in spec.services.items():
         if service.container is not None and service.container != spec.container_image:
-            here = f"the job's, {spec.container_image}" if spec.container_image else "none"
-            return (
-                f"services.{name}.container: one srun carries everything of a job, and so one image ({here}); a service"
-                " in another one would take a step of its own on every node. Leave container out, or start the"
-                " container runtime in the service's command"
+            image = f"the job's, {spec.container_image}" if spec.container_image else "none"
+            raise ValueError(
+                f"services.{name}.container: the job's one srun starts everything in one image ({image}); another image"
+                " would need a further step on every node. Remove container, or start the container runtime in the"
+                " service's command"
             )
-    return scope_problem(spec.services, spec.nodes) if spec.nodes_given else None
+    if spec.nodes_given:
+        validate_scopes(spec.services, spec.nodes)
 
 
-def scope_problem(services: Mapping[str, Service], nodes: int) -> str | None:
-    """Why so many nodes are too few; None when they are not."""
+def validate_scopes(services: Mapping[str, Service], nodes: int) -> None:
+    """Raise ValueError if a service is to run on more nodes than the job has."""
     for name, service in services.items():
         if isinstance(service.scope, int) and service.scope > nodes:
-            return f"services.{name}.scope: {service.scope} nodes are wanted, and the job has {nodes}"
-    return None
+            raise ValueError(f"services.{name}.scope: needs {service.scope} nodes, but the job has {nodes}")

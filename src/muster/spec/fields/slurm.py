@@ -1,4 +1,4 @@
-"""The job's fields that are sbatch's own options, and those about beginning again."""
+"""Define the job's fields for sbatch options and for requeues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.spec.types import Count, CountOrZero, Line, PassedValue, empty_for_n
 
 
 class SlurmFields(BaseModel):
-    """sbatch's own options, by their long names; any other passes through `sbatch`."""
+    """sbatch options by their long names; `sbatch` passes any other option through."""
 
     partition: Annotated[
         Line | None, slurm_flag("Partition to submit to.", short="-p", metavar="NAME", sbatch="partition")
@@ -24,7 +24,7 @@ class SlurmFields(BaseModel):
     time: Annotated[
         Annotated[str, BeforeValidator(validators.slurm_time)] | None,
         slurm_flag(
-            "Time limit, as in 30, 1:30:00 or 2-12.",
+            "Time limit: minutes, H:MM:SS or DAYS-HOURS, as in 30, 1:30:00, 2-12. Default: the partition's.",
             allowed="minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS or UNLIMITED",
             short="-t",
             metavar="LIMIT",
@@ -33,22 +33,22 @@ class SlurmFields(BaseModel):
     ] = None
     nodelist: Annotated[
         Line | None,
-        slurm_flag("Hosts that must be among the nodes.", short="-w", metavar="HOSTS", sbatch="nodelist"),
+        slurm_flag("Hosts to include.", short="-w", metavar="HOSTS", sbatch="nodelist"),
     ] = None
-    exclude: Annotated[Line | None, slurm_flag("Hosts not to use.", short="-x", metavar="HOSTS", sbatch="exclude")] = (
+    exclude: Annotated[Line | None, slurm_flag("Hosts to exclude.", short="-x", metavar="HOSTS", sbatch="exclude")] = (
         None
     )
     constraint: Annotated[
-        Line | None, slurm_flag("Features that nodes must have.", short="-C", metavar="LIST", sbatch="constraint")
+        Line | None, slurm_flag("Features that every node must have.", short="-C", metavar="LIST", sbatch="constraint")
     ] = None
     gres: Annotated[
         Line | None,
-        slurm_flag("Generic resources of each node, as in gpu:a100:4.", metavar="LIST", sbatch="gres"),
+        slurm_flag("Generic resources per node, as in gpu:a100:4.", metavar="LIST", sbatch="gres"),
     ] = None
     mem: Annotated[
         Annotated[str, BeforeValidator(validators.memory)] | None,
         slurm_flag(
-            "Memory of each node, as in 64G; 0 is all.",
+            "Memory per node, in megabytes or as 64G; 0 requests all of it.",
             allowed="a number of megabytes, or with a unit: 512M, 64G, 1T",
             metavar="SIZE",
             sbatch="mem",
@@ -58,41 +58,46 @@ class SlurmFields(BaseModel):
         bool | Literal["user", "mcs", "topo"] | None,
         BeforeValidator(validators.exclusive),
         slurm_flag(
-            "Share the nodes with no other job, or only with =user's own.",
+            "Do not share nodes with other jobs; =user shares them with jobs of the same user. Default: share only if "
+            "--cpus-per-node is given.",
             allowed="nothing, true, false, user, mcs or topo",
             metavar="[=user|mcs|topo]",
             sbatch="exclusive",
         ),
     ] = None
-    reservation: Annotated[Line | None, slurm_flag("Reservation to run in.", metavar="NAME", sbatch="reservation")] = (
-        None
-    )
+    reservation: Annotated[Line | None, slurm_flag("Reservation to use.", metavar="NAME", sbatch="reservation")] = None
     dependency: Annotated[
         Line | None,
-        slurm_flag("Wait for other jobs, as in afterok:123.", short="-d", metavar="LIST", sbatch="dependency"),
+        slurm_flag("Jobs to wait for, as in afterok:123.", short="-d", metavar="LIST", sbatch="dependency"),
     ] = None
     output: Annotated[
-        Line | None, slurm_flag("File for the job's own output.", short="-o", metavar="FILE", sbatch="output")
+        Line | None,
+        slurm_flag(
+            "File for the job script's output. Default: slurm-JOBID.out in the run directory.",
+            short="-o",
+            metavar="FILE",
+            sbatch="output",
+        ),
     ] = None
     switches: Annotated[
         Line | None,
-        slurm_flag("Most leaf switches to spread over, as in 1@10:00.", metavar="N[@TIME]", sbatch="switches"),
+        slurm_flag("Maximum number of leaf switches, as in 1@10:00.", metavar="N[@TIME]", sbatch="switches"),
     ] = None
-    comment: Annotated[Line | None, slurm_flag("Comment of the Slurm job.", metavar="TEXT", sbatch="comment")] = None
+    comment: Annotated[Line | None, slurm_flag("Comment for the Slurm job.", metavar="TEXT", sbatch="comment")] = None
     signal: Annotated[
         Annotated[str, AfterValidator(validators.slurm_signal)] | None,
         slurm_flag(
-            "Signal the driver gets before the time limit, as in USR2@120 (seconds).",
+            "Signal to send to the driver SEC seconds before the time limit, as in USR2@120. Default: none.",
             allowed="SIGNAL@SECONDS, as in USR2@120",
             metavar="SIG@SEC",
             sbatch="signal",
         ),
     ] = None
     array: Annotated[
-        Annotated[str, AfterValidator(arrays.checked)] | None,
+        Annotated[str, AfterValidator(arrays.task_list)] | None,
         slurm_flag(
-            "Job array, as in 0-7%2: every task is a run of its own.",
-            allowed="task numbers as sbatch takes them: 0-7, 1,3,5, 0-15:4, with %N for at most N at a time",
+            "Submit a job array, as in 0-7%2; every task is a separate run.",
+            allowed="task numbers as for sbatch: 0-7, 1,3,5, 0-15:4, with %N for at most N at a time",
             short="-a",
             metavar="LIST",
             sbatch="array",
@@ -102,22 +107,22 @@ class SlurmFields(BaseModel):
         dict[str, PassedValue | None],
         BeforeValidator(empty_for_none),
         slurm_flag(
-            "Any other sbatch option; KEY alone if it has no value, KEY= to remove a default.",
+            "Any other sbatch option; KEY for an option without value, KEY= to remove a default. May be repeated.",
             allowed="KEY=VALUE on one line",
             metavar="KEY=VALUE",
         ),
     ] = Field(default_factory=dict)
-    """Long option name to value; None for an option without value; "" to submit without this option."""
+    """Values by long option name: None for an option without value, "" to submit without the option."""
 
 
-class RestartFields(BaseModel):
-    """When the job begins again by itself."""
+class RequeueFields(BaseModel):
+    """The conditions for further jobs of the same run."""
 
     requeue_on: Annotated[
         list[Annotated[str, AfterValidator(validators.requeue_cause)]],
         BeforeValidator(validators.comma_list),
         Flag(
-            "Ends after which the job is put back into the queue: timeout, preempt, node-fail, stall, exit=N.",
+            "Reasons to requeue the job: timeout, preempt, node-fail, stall, exit=N. Default: none.",
             group="Restarts",
             allowed="timeout, preempt, node-fail, stall, exit=N; several with commas",
             metavar="LIST",
@@ -125,12 +130,12 @@ class RestartFields(BaseModel):
     ] = Field(default_factory=list)
     max_requeues: Annotated[
         CountOrZero,
-        Flag("How often at most.", group="Restarts", allowed="a whole number, 0 or more", metavar="N"),
+        Flag("Maximum number of requeues.", group="Restarts", allowed="a whole number, 0 or more", metavar="N"),
     ] = 3
     chain: Annotated[
         Count,
         Flag(
-            "Submit N jobs that run one after the other under one run id, until one succeeds.",
+            "Submit N jobs that run in sequence under one run id until one succeeds.",
             group="Restarts",
             allowed="a whole number, 1 or more",
             metavar="N",

@@ -1,4 +1,4 @@
-"""The job's fields about spare nodes, and about going on inside the allocation when something is lost."""
+"""Define the job's fields for spare nodes and for restarts inside the allocation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class SpareFields(BaseModel):
-    """How many nodes wait, and what happens when one that works is lost."""
+    """The number of spare nodes, and the reaction to the loss of a node."""
 
     spares: Annotated[
         CountOrZero,
         Flag(
-            "Nodes beyond --nodes that wait, to stand in for one that fails; Slurm is asked for both together.",
+            "Number of spare nodes that replace failed ones; Slurm allocates --nodes plus --spares nodes.",
             group="Spares",
             allowed="a whole number, 0 or more",
             metavar="K",
@@ -28,8 +28,9 @@ class SpareFields(BaseModel):
     on_node_loss: Annotated[
         Literal["fail", "replace", "restart"],
         Flag(
-            "When a node is lost under the driver: fail; replace it by a spare in the running Ray cluster; or restart "
-            "Ray and the driver on the nodes that are left (MUSTER_CYCLE counts up, MUSTER_RESUME is 1).",
+            "Reaction to a node that is lost while the driver runs: fail the run; replace the node with a spare in the "
+            "running Ray cluster; or restart Ray and the driver on the remaining nodes (MUSTER_CYCLE is incremented, "
+            "MUSTER_RESUME is 1).",
             group="Spares",
             allowed="fail, replace or restart",
             metavar="fail|replace|restart",
@@ -38,7 +39,7 @@ class SpareFields(BaseModel):
     max_restarts: Annotated[
         CountOrZero,
         Flag(
-            "How often at most Ray and the driver are restarted within one job.",
+            "Maximum number of restarts of Ray and the driver within one job.",
             group="Spares",
             allowed="a whole number, 0 or more",
             metavar="R",
@@ -47,7 +48,7 @@ class SpareFields(BaseModel):
     restart_on_driver_failure: Annotated[
         bool,
         Flag(
-            "Restart also when the driver itself fails or stalls, within --max-restarts.",
+            "Restart also when the driver fails or stalls, at most --max-restarts times. Default: no.",
             group="Spares",
             allowed="true or false",
         ),
@@ -55,8 +56,8 @@ class SpareFields(BaseModel):
     no_progress_limit: Annotated[
         CountOrZero,
         Flag(
-            "End with code 119 when so many cycles in a row failed without progress, whatever restarts are left; 0: "
-            "never. Progress: muster.beat() was called, or a driver that never calls it ran for 10 minutes.",
+            "End with code 119 after K consecutive cycles without progress, even if restarts are left; 0 disables it. "
+            "Progress: muster.beat() was called, or a driver that never calls it ran for 10 minutes.",
             group="Spares",
             allowed="a whole number, 0 or more",
             metavar="K",
@@ -65,7 +66,8 @@ class SpareFields(BaseModel):
     spare_check_interval: Annotated[
         Seconds,
         Flag(
-            "How often a waiting spare runs --health-check again; one that fails it is not used. 0: never.",
+            "Interval at which a spare runs --health-check again, in seconds or as 5m; a spare that fails it is not "
+            "used. 0 disables it.",
             group="Spares",
             allowed=TIME,
             metavar="TIME",
@@ -74,8 +76,8 @@ class SpareFields(BaseModel):
     segment: Annotated[
         Count,
         Flag(
-            "So many ranks in a row lie in one domain of the machine (NVLink domain, leaf switch, block); --nodes is a "
-            "multiple of it.",
+            "Keep each S consecutive ranks in one topology domain (NVLink domain, leaf switch, block); --nodes must be "
+            "a multiple of S.",
             group="Spares",
             allowed="a whole number, 1 or more",
             metavar="S",
@@ -84,7 +86,8 @@ class SpareFields(BaseModel):
     last_call: Annotated[
         Seconds,
         Flag(
-            "How long to wait for the rest once --nodes nodes are there; who comes later is a spare.",
+            "Time to wait for further nodes once --nodes nodes have joined, in seconds or as 1m; nodes that join later "
+            "become spares.",
             group="Spares",
             allowed=TIME,
             metavar="TIME",
@@ -92,19 +95,21 @@ class SpareFields(BaseModel):
     ] = 5.0
 
 
-def problem(spec: JobSpec) -> str | None:
-    """Why these cannot go together; None when they can."""
+def validate_spares(spec: JobSpec) -> None:
+    """Raise ValueError if the job's spares, segments and groups do not fit together."""
     if spec.on_node_loss == "replace" and not spec.spares:
-        return "on_node_loss: there is no spare to replace a node by; give --spares, or choose restart"
+        raise ValueError("on_node_loss: replace needs a spare node; give --spares, or choose restart")
     if spec.spares and spec.groups:
-        return "spares: a job with groups of unlike nodes cannot have spares: a node of one group is none of another"
+        raise ValueError("spares: a job with groups cannot have spares: a node of one group cannot replace another's")
     if spec.segment > 1 and spec.groups:
-        return "segment: the ranks of a job with groups follow its groups, not the machine's domains"
-    return segment_problem(spec.nodes, spec.segment) if spec.nodes_given else None
+        raise ValueError("segment: the ranks of a job with groups follow its groups, not the topology domains")
+    if spec.nodes_given:
+        validate_segment(spec.nodes, spec.segment)
 
 
-def segment_problem(nodes: int, segment: int) -> str | None:
-    """Why this many nodes are not whole segments; None when they are."""
-    if nodes % segment == 0:
-        return None
-    return f"segment: {nodes} nodes are not whole segments of {segment}; --nodes must be a multiple of --segment"
+def validate_segment(nodes: int, segment: int) -> None:
+    """Raise ValueError unless `nodes` is a multiple of `segment`."""
+    if nodes % segment:
+        raise ValueError(
+            f"segment: {nodes} nodes are not a multiple of --segment {segment}; change --nodes or --segment"
+        )
