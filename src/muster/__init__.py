@@ -1,4 +1,4 @@
-"""Muster runs Ray jobs, and plain gangs of processes, on Slurm or on this machine.
+"""Run Ray jobs and gangs of processes on Slurm or on this machine.
 
 >>> import muster
 >>> result = muster.run(muster.JobSpec(nodes=2, backend="local", command=["python", "train.py"]))  # doctest: +SKIP
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded on first use: the agent's rooms below this package must not pull in the command line's libraries."""
-    if name == "beat":  # for drivers, and so without the command line's libraries
+    """Load the API on first use: importing the agent's packages must not import the libraries of the command line."""
+    if name == "beat":  # drivers import it without the libraries of the command line
         from muster.progress import beat
 
         return beat

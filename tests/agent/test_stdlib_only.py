@@ -126,7 +126,9 @@ def test_where_the_bytecode_is_another_version_s_the_sources_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        agent_archive, "compiled", lambda sources, python: (b"\x00\x00\r\n", dict.fromkeys(sources, b"no bytecode"))
+        agent_archive,
+        "compile_sources",
+        lambda sources, python: (b"\x00\x00\r\n", dict.fromkeys(sources, b"no bytecode")),
     )
     loaded = probe(build_archive(sys.executable), tmp_path)
     assert loaded["main"] == f"{tmp_path}/agent.pyz/muster.agent.main"

@@ -15,7 +15,7 @@ from tests.lab.conftest import LAB_DIR, SlurmCommand
 from tests.running import wait_for
 
 from muster.lab import Lab
-from muster.launch.containers.render import Container, way_into
+from muster.launch.containers.render import Container, enter
 
 LAB = {"nodes": 2}
 RAY_INSIDE = "/opt/ray"
@@ -72,7 +72,7 @@ def test_scancel_reaches_the_driver_inside_and_another_step_can_enter(slurm: Slu
     job_id = slurm.status()["job_id"]
     record = json.loads((run / "job.json").read_text())["container"]
     agent = json.loads((run / "attempt-0" / "nodes" / "0001.json").read_text())["pid"]
-    entry = way_into(Container.from_record(record), run.name, job_id, attempt=0, agent_pid=agent)
+    entry = enter(Container.from_record(record), run.name, job_id, attempt=0, agent_pid=agent)
     step = ["srun", f"--jobid={job_id}", "--overlap", "--nodelist=n2", "--nodes=1", "--ntasks=1", *entry.srun_flags]
     entered = slurm.slurm(*step, *entry.prefix, "sh", "-c", f"ls {MARK}; cat /proc/{agent}/comm")
     assert entered.stdout.split() == [MARK, "python3"], entered.stderr
@@ -122,7 +122,7 @@ def test_many_nodes_that_pull_an_image_are_warned_about(slurm: SlurmCommand) -> 
     many = ["run", "--nodes", "8", "--container-runtime", "pyxis", "--container-image", "ubuntu"]
     done = slurm(*many, "--dry-run", "--", "true")
     assert done.returncode == 0
-    assert "muster: warning: --container-image ubuntu: each of the 8 nodes pulls it" in done.stderr
+    assert "muster: warning: --container-image ubuntu: each of the 8 nodes would pull it" in done.stderr
 
 
 def test_a_mistyped_image_is_refused_before_the_queue(slurm: SlurmCommand) -> None:

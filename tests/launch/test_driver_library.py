@@ -72,7 +72,7 @@ def test_with_fitting_bytecode_nothing_is_compiled_and_with_another_version_s_th
     for magic, code in ((b"\x00\x00\r\n", b"no bytecode"), (b"", b"")):
         foreign = (magic, code)
         monkeypatch.setattr(
-            driver_library, "compiled", lambda sources, _, f=foreign: (f[0], dict.fromkeys(sources, f[1]))
+            driver_library, "compile_sources", lambda sources, _, f=foreign: (f[0], dict.fromkeys(sources, f[1]))
         )
         archive.write_bytes(build_library("/no/such/python"))
         assert python(SHOWS, archive).stdout == f"{archive}/muster/process/scope.py\n"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from muster.launch.containers.render import Container
-from muster.launch.exec_step import Entry, TargetNode, session_environment
+from muster.launch.exec_step import ExecStep, TargetNode, session_environment
 from muster.rundir import RunPaths
 from muster.rundir.session_command import SESSION_COMMAND
 from muster.runs.tunnels import Tunnel
 
 RUN = RunPaths("/lustre/muster-runs/up-20260101T000000-ab12")
-ENTRY = Entry(RUN, RUN.attempt(1), TargetNode(2, "n3", "/envs/x/bin/python", 77), "4711", 0, "10.0.0.1:6379")
+ENTRY = ExecStep(RUN, RUN.attempt(1), TargetNode(2, "n3", "/envs/x/bin/python", 77), "4711", 0, "10.0.0.1:6379")
 
 
 def test_under_slurm_it_is_one_overlapping_step_on_that_node() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from muster.errors import Mistake
-from muster.launch import hetjob, run_writer
-from muster.launch.run_writer import plan_run
+from muster.launch import hetjob, plan
+from muster.launch.plan import plan_run
 from muster.launch.target import Target, choose_target
 from muster.spec import JobSpec
 
@@ -36,7 +36,7 @@ SPECS = {
 
 @pytest.fixture
 def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    monkeypatch.setattr(run_writer, "new_run_id", lambda name: f"{name}-20260101T000000-ab12")
+    monkeypatch.setattr(plan, "new_run_id", lambda name: f"{name}-20260101T000000-ab12")
     return {kind: plan_run(job, Target("sbatch", job.nodes), Path("/")).script for kind, job in SPECS.items()}
 
 
@@ -107,14 +107,14 @@ def test_an_allocation_of_the_same_groups_is_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({"SLURM_JOB_NUM_NODES": "6"}, "it has 1 group of nodes, the job 2"),
+        ({"SLURM_JOB_NUM_NODES": "6"}, "it has 1 group of nodes, and the job has 2"),
         (
             {
                 "SLURM_HET_SIZE": "2",
                 "SLURM_JOB_NUM_NODES_HET_GROUP_0": "2",
                 "SLURM_JOB_NUM_NODES_HET_GROUP_1": "3",
             },
-            "group actors needs 4 nodes, and the allocation has 3 there",
+            "group actors needs 4 nodes, but the allocation has 3 in it",
         ),
     ],
 )

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.launch import run_writer
+from muster.launch import plan
 from muster.launch.job_script import Launcher, PreludeArguments, render
+from muster.launch.plan import new_run_id, plan_run
 from muster.launch.requeue import NEXT_ATTEMPT
-from muster.launch.run_writer import new_run_id, plan_run
 from muster.launch.target import Target
 from muster.spec import JobSpec
 
@@ -48,9 +48,9 @@ FILE_NAME = HOSTILE.map(lambda name: "d" + name.replace("/", "_")[:50])
 
 def fix_details(monkeypatch: pytest.MonkeyPatch) -> None:
     """What differs from run to run and from machine to machine stays the same."""
-    monkeypatch.setattr(run_writer, "new_run_id", lambda name: f"{name}-20260101T000000-ab12")
+    monkeypatch.setattr(plan, "new_run_id", lambda name: f"{name}-20260101T000000-ab12")
     monkeypatch.setattr(sys, "executable", "/opt/muster/bin/python")
-    monkeypatch.setattr(run_writer.local_launcher, "__file__", "/opt/muster/lib/local_launcher.py")
+    monkeypatch.setattr(plan.local_launcher, "__file__", "/opt/muster/lib/local_launcher.py")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.errors import BackendError
-from muster.launch.run_writer import plan_run
+from muster.launch.plan import plan_run
 from muster.launch.target import Target, choose_python, choose_target
 from muster.spec import JobSpec
 
@@ -51,7 +51,7 @@ def test_the_place(tmp_path: Path, backend: str, programs: list[str], env: dict[
 
 @pytest.mark.parametrize("env", [{}, IN_ALLOCATION])
 def test_slurm_where_there_is_none_is_an_error_that_says_what_to_do(tmp_path: Path, env: dict[str, str]) -> None:
-    with pytest.raises(BackendError, match=r"no sbatch on PATH.*--backend local"):
+    with pytest.raises(BackendError, match=r"sbatch is not on PATH.*--backend local"):
         choose_target(job(backend="slurm"), {"PATH": str(tmp_path), **env})
 
 

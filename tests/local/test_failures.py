@@ -189,7 +189,7 @@ def test_an_interpreter_without_ray_is_named(muster: MusterCommand) -> None:
         (["--partitoin", "gpu"], "--partition"),
         (["--python", "/no/such/python"], "no such interpreter"),
         (["--workdir", "/no/such/dir"], "no such directory"),
-        (["--runs-dir", "/proc/muster"], "cannot be written"),
+        (["--runs-dir", "/proc/muster"], "cannot write to the runs directory"),
         (["--env", "1BAD=x"], "--env"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from tests.fake_slurm import FakeSlurm, fake_slurm
 
 from muster.api import RunHandle, submit, submit_array
-from muster.launch.exec_step import Entry, TargetNode, session_environment
+from muster.launch.exec_step import ExecStep, TargetNode, session_environment
 from muster.rundir import RunPaths, read_record, write_json
 from muster.runs.array import as_completed
 from muster.runs.monitor import RunMonitor, record_silent_end
@@ -124,7 +124,7 @@ async def _all(runs: list[RunPaths]) -> list[Any]:
 
 def test_a_shell_on_a_node_is_a_step_of_the_job_on_its_cluster(tmp_path: Path) -> None:
     run = RunPaths(str(tmp_path))
-    entry = Entry(run, run.attempt(0), TargetNode(0, "n1", "python3", 1), "17", 0, None, cluster="west")
+    entry = ExecStep(run, run.attempt(0), TargetNode(0, "n1", "python3", 1), "17", 0, None, cluster="west")
     assert entry.command(pty=False)[:3] == ["srun", "--clusters=west", "--jobid=17"]
     assert "SLURM_CLUSTERS" not in session_environment({"SLURM_CLUSTERS": "east"}, [])
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from muster.launch.run_writer import Prepared
+from muster.launch.plan import Prepared
 from muster.rundir import RunPaths
 from muster.runs.follow import Output, RunEvent, RunResult
 from muster.runs.next_attempt import next_attempt_message
@@ -29,8 +29,8 @@ def make_display(prepared: Prepared, as_json: bool) -> Display:
     if as_json:
         return JsonDisplay()
     if sys.stderr.isatty() and prepared.spec.array is None:
-        return LiveDisplay(prepared.place.nodes, prepared.spec.ray, prepared.run)
-    return Display(prepared.place.nodes, prepared.spec.ray)
+        return LiveDisplay(prepared.target.nodes, prepared.spec.ray, prepared.run)
+    return Display(prepared.target.nodes, prepared.spec.ray)
 
 
 class Display:

@@ -12,7 +12,7 @@ import click
 
 from muster.cli.run_argument import run_argument, runs_dir_option
 from muster.launch.containers.render import Container
-from muster.launch.exec_step import Entry, TargetNode, session_environment
+from muster.launch.exec_step import ExecStep, TargetNode, session_environment
 from muster.rundir import AttemptPaths, RunPaths, read_record
 from muster.rundir.node_groups import group_of, groups_of
 from muster.runs.index import NoSuchRun
@@ -46,7 +46,7 @@ def node_options(function: Any) -> Any:
     return function
 
 
-def entry_for(name: str | None, node: str | None, runs_dir: Path | None) -> Entry:
+def entry_for(name: str | None, node: str | None, runs_dir: Path | None) -> ExecStep:
     """Return how to enter a node of a running run; exit with the reason if it cannot be entered now."""
     try:
         run = live_run(name, runs_dir)
@@ -63,7 +63,7 @@ def entry_for(name: str | None, node: str | None, runs_dir: Path | None) -> Entr
     record = read_record(run.job).get("container")
     container = Container.from_record(record) if record else None
     target = find_node(node, run, attempt, status)
-    return Entry(run, attempt, target, job_id, status["cycle"] or 0, address, container, submission.get("cluster"))
+    return ExecStep(run, attempt, target, job_id, status["cycle"] or 0, address, container, submission.get("cluster"))
 
 
 def find_node(name: str | None, run: RunPaths, attempt: AttemptPaths, status: dict[str, Any]) -> TargetNode:
@@ -85,7 +85,7 @@ def _group_index(run: RunPaths, rank: int) -> int | None:
     return groups.index(group) if group is not None and len(groups) > 1 else None
 
 
-def exec_on_node(entry: Entry, command: list[str], pty: bool) -> NoReturn:
+def exec_on_node(entry: ExecStep, command: list[str], pty: bool) -> NoReturn:
     """Replace this process by the command on the node, which so gets signals and terminal and sets the exit code."""
     argv = entry.command(pty)
     sys.stdout.flush()

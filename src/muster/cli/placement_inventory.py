@@ -12,12 +12,12 @@ from typing import Any
 import click
 
 from muster.cli.output import print_table
-from muster.launch.exec_step import Entry, session_environment
+from muster.launch.exec_step import ExecStep, session_environment
 
 _PROGRAM = ("python", "-m", "muster.placement")
 
 
-def query_placement(entry: Entry, *arguments: str) -> dict[str, Any]:
+def query_placement(entry: ExecStep, *arguments: str) -> dict[str, Any]:
     """Run `python -m muster.placement` on the head, in the driver's environment, and return the JSON it prints."""
     if entry.ray_address is None:
         raise click.ClickException(f"{entry.run.run_id} has no Ray cluster: nothing is placed on it")

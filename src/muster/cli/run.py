@@ -11,14 +11,14 @@ from typing import Any
 
 import click
 
-from muster.api import RunHandle, observed, prepare, submit_prepared, submit_tasks
+from muster.api import RunHandle, follow_run, prepare, submit_prepared, submit_tasks
 from muster.cli.display import Display, make_display
 from muster.cli.from_env import from_env_option, with_environment
 from muster.cli.options import GroupedOption, JobCommand, job_options
 from muster.cli.run_in import run_in
 from muster.cli.submission import DETACHED_BY_INTERRUPT, print_warnings, submission_errors
 from muster.exit_codes import INTERRUPTED
-from muster.launch.run_writer import Prepared
+from muster.launch.plan import Prepared
 from muster.launch.submit import attached
 from muster.process import become_subreaper, signal_name, sweep
 from muster.rundir import RunPaths
@@ -74,7 +74,7 @@ def _start(prepared: Prepared, display: Display, detach: bool) -> int:
         display.submitted(handle.run, handle.job_id, handle.run_dir)
         display.detached(handle.run, handle.job_id)
         return 0
-    if not prepared.place.attached:
+    if not prepared.target.attached:
         return _submit_and_follow(prepared, display)
     become_subreaper()  # if our supervisor is killed, its processes are reparented to this process
     try:
@@ -87,7 +87,7 @@ def _submit_and_follow(prepared: Prepared, display: Display) -> int:
     handle = submit_prepared(prepared)
     display.submitted(handle.run, handle.job_id, handle.run_dir)
     try:
-        ended = asyncio.run(observed(RunPaths(handle.run_dir), display.show))
+        ended = asyncio.run(follow_run(RunPaths(handle.run_dir), display.show))
     except KeyboardInterrupt:
         display.close()
         click.echo(
@@ -115,7 +115,7 @@ async def _run_attached(prepared: Prepared, display: Display) -> int:
 
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(signum, on_signal, signum)
-        ended = await observed(prepared.run, display.show)
+        ended = await follow_run(prepared.run, display.show)
     return _finish(ended, display)
 
 

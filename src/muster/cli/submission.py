@@ -11,7 +11,7 @@ import click
 from muster.doctor import preflight
 from muster.errors import BackendError, Mistake
 from muster.exit_codes import INFRASTRUCTURE_FAILED, INTERRUPTED
-from muster.launch.run_writer import Prepared
+from muster.launch.plan import Prepared
 from muster.process import SpawnError
 
 DETACHED_BY_INTERRUPT = INTERRUPTED  # although the job continues

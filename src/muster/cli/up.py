@@ -17,7 +17,7 @@ from muster.cli.display import Display, make_display
 from muster.cli.options import GroupedOption, JobCommand, job_options
 from muster.cli.submission import print_warnings, submission_errors
 from muster.exit_codes import INTERRUPTED
-from muster.launch.run_writer import Prepared
+from muster.launch.plan import Prepared
 from muster.rundir import RunPaths
 from muster.runs.follow import Output, RunResult, follow
 from muster.runs.idle import idle_command

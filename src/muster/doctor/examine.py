@@ -23,7 +23,7 @@ from muster.doctor.slurm_checks import check_partition, check_slurm
 from muster.doctor.slurm_facts import SlurmFacts, query_slurm
 from muster.errors import Mistake
 from muster.exit_codes import INFRASTRUCTURE_FAILED, NOT_STARTED
-from muster.launch.run_writer import runs_dir
+from muster.launch.plan import runs_dir
 from muster.launch.target import Target, choose_python
 from muster.ports.blocks import BLOCK_SIZE, LOCAL_BLOCK_SIZE
 from muster.process import SpawnError

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from muster.doctor.check_result import CheckResult
 from muster.doctor.node.mounts import probe_filesystem_type
-from muster.launch.run_writer import Prepared
+from muster.launch.plan import Prepared
 
 NODE_LOCAL_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm")
 MEMORY_FILESYSTEMS = frozenset(["tmpfs", "ramfs", "devtmpfs"])
@@ -32,7 +32,7 @@ def check_reach(check: str, path: str, filesystem: str) -> CheckResult:
 
 def warnings(prepared: Prepared, env: Mapping[str, str]) -> list[str]:
     """Return a line for each probable problem; empty for a run on one machine."""
-    place = prepared.place
+    place = prepared.target
     if place.kind == "local" or (place.kind == "allocation" and place.nodes == 1):
         return []
     paths = {"runs-directory": os.path.dirname(prepared.run.root), "working-directory": prepared.workdir}

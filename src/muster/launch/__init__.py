@@ -1,1 +1,1 @@
-"""Where a run's nodes come from: this machine, a Slurm job, or the allocation we are in."""
+"""Turn a job spec into a running job: plan the run, write its directory, submit its job script."""

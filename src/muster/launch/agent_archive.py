@@ -1,8 +1,8 @@
-"""The agent as one file: read once per node, imported from memory, with bytecode inside.
+"""Build the agent as one archive, which each node reads once and imports from memory.
 
-A plain zipapp of thirty modules is opened more than sixty times and costs a third of a second on a slow filesystem.
-This one holds two members: a bootstrap, and all modules in one blob that the bootstrap reads at once. Where the node's
-Python is not of the version that made the bytecode, the sources (in the same blob) are compiled instead.
+A plain zipapp of thirty modules is opened more than sixty times, which takes a third of a second on a slow filesystem.
+This one has two members: a bootstrap, and all modules in one blob that the bootstrap reads at once. If the bytecode in
+it is not for the node's version of Python, the sources in the same blob are compiled.
 """
 
 from __future__ import annotations
@@ -17,18 +17,8 @@ from pathlib import Path
 
 from muster.exit_codes import OLD_PYTHON
 
-AGENT_PACKAGES = (
-    "agent",
-    "lifecycle",
-    "election",
-    "rundir",
-    "process",
-    "slurm",
-    "ports",
-    "exit_codes",
-    "errors",
-)
-SANDBOX_PACKAGE = "sandbox"  # half as large again: it travels with a run that has one among its services
+AGENT_PACKAGES = ("agent", "lifecycle", "election", "rundir", "process", "slurm", "ports", "exit_codes", "errors")
+SANDBOX_PACKAGE = "sandbox"  # half as large again: only in runs with a sandbox service
 
 BOOTSTRAP = """\
 import marshal, sys
@@ -64,8 +54,8 @@ from muster.agent.main import main
 sys.exit(main(sys.argv[1:]))
 """
 
-# Run by the node's own interpreter, where the submitting host has it, so that the bytecode fits.
-_COMPILE = """\
+# Run by the node's interpreter, if the submitting host has it, so that the bytecode has the right version.
+_COMPILER = """\
 import marshal, sys
 from _frozen_importlib_external import MAGIC_NUMBER
 names = marshal.load(sys.stdin.buffer)
@@ -75,12 +65,12 @@ sys.stdout.buffer.write(marshal.dumps((MAGIC_NUMBER, codes), 2))
 
 
 def agent_sources(sandbox: bool = False) -> dict[str, tuple[bool, str]]:
-    """Module name -> (is a package, source) of everything the agent may import. `muster` itself stays empty there."""
+    """Return module name -> (is a package, source) of all modules of the agent; `muster` itself is empty."""
     return {"muster": (True, ""), **package_sources([*AGENT_PACKAGES, SANDBOX_PACKAGE] if sandbox else AGENT_PACKAGES)}
 
 
 def package_sources(packages: Sequence[str]) -> dict[str, tuple[bool, str]]:
-    """Module name -> (is a package, source) of all modules of these packages; one may be a single module."""
+    """Return module name -> (is a package, source) of all modules of these packages, or of single modules."""
     root = Path(__file__).parent.parent
     modules = {}
     for name in packages:
@@ -93,9 +83,9 @@ def package_sources(packages: Sequence[str]) -> dict[str, tuple[bool, str]]:
 
 
 def build_archive(python: str, sandbox: bool = False) -> bytes:
-    """The contents of agent.pyz, with bytecode for `python` if that can be run here."""
+    """Return the contents of agent.pyz, with bytecode for `python` if that interpreter runs on this host."""
     sources = agent_sources(sandbox)
-    magic, codes = compiled({f"agent/{name}": source for name, (_, source) in sources.items()}, python)
+    magic, codes = compile_sources({f"agent/{name}": source for name, (_, source) in sources.items()}, python)
     blob = {name: (package, source, magic, codes[f"agent/{name}"]) for name, (package, source) in sources.items()}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
@@ -104,15 +94,15 @@ def build_archive(python: str, sandbox: bool = False) -> bytes:
     return buffer.getvalue()
 
 
-def compiled(sources: dict[str, str], python: str) -> tuple[bytes, dict[str, bytes]]:
-    """A magic number, and bytecode of that version by the sources' file names.
+def compile_sources(sources: dict[str, str], python: str) -> tuple[bytes, dict[str, bytes]]:
+    """Return the magic number and the bytecode by the sources' file names.
 
-    It is that of `python` if that can be run here, else this interpreter's; nothing where not even that can.
+    They are for `python` if that interpreter runs on this host, else for this interpreter; empty if neither works.
     """
     for interpreter in (python, sys.executable):
         try:
             done = subprocess.run(
-                [interpreter, "-I", "-S", "-c", _COMPILE],
+                [interpreter, "-I", "-S", "-c", _COMPILER],
                 input=marshal.dumps(sources, 2),
                 capture_output=True,
                 timeout=30,
@@ -121,5 +111,5 @@ def compiled(sources: dict[str, str], python: str) -> tuple[bytes, dict[str, byt
             magic, codes = marshal.loads(done.stdout)
             return magic, codes
         except (OSError, subprocess.SubprocessError, ValueError, EOFError):
-            continue  # not to be had on this host: the nodes compile from source
+            continue  # if none works, the nodes compile the sources
     return b"", dict.fromkeys(sources, b"")

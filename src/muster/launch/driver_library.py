@@ -1,10 +1,9 @@
-"""The library that travels with a run: `muster.placement`, `muster.process` and `muster.beat`, without an installation.
+"""Build the library of a run, with which drivers import parts of Muster (LIBRARY_PACKAGES) without an installation.
 
-It is a zip archive, not a directory: on PYTHONPATH a directory of a shared filesystem is asked about at every import of
-every worker, while an archive is opened once by each process. Bytecode is inside, since nobody can write it there
-later; where it is another Python's, the sources beside it are used.
-
-Being on PYTHONPATH it comes before whatever is installed, and so gives way by itself: see stand_in.py.
+It is a zip archive: on PYTHONPATH, every import of every worker would search a directory on the shared filesystem, but
+each process opens an archive once. It contains bytecode, since Python cannot write it there later; a Python of another
+version uses the sources. PYTHONPATH precedes installed packages, so the library defers to an installed Muster:
+see library_init.py.
 """
 
 from __future__ import annotations
@@ -13,30 +12,24 @@ import io
 import zipfile
 
 from muster.launch import library_init
-from muster.launch.agent_archive import SANDBOX_PACKAGE, compiled, package_sources
+from muster.launch.agent_archive import SANDBOX_PACKAGE, compile_sources, package_sources
 from muster.process import source_of
 
-LIBRARY_PACKAGES = (
-    "placement",
-    "process",
-    "progress",
-    "ports",
-    "exit_codes",
-)  # and the sandbox, where it is one of the services
-_UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # of a pyc's header: no time and no hash to compare with the source
+LIBRARY_PACKAGES = ("placement", "process", "progress", "ports", "exit_codes")  # and the sandbox, if the job has one
+_UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # pyc header: do not compare with time or hash of the source
 
 
 def library_sources(sandbox: bool = False) -> dict[str, str]:
-    """By their names in the archive."""
+    """Return the sources by their names in the archive."""
     packages = [*LIBRARY_PACKAGES, SANDBOX_PACKAGE] if sandbox else LIBRARY_PACKAGES
     modules = {"muster": (True, source_of(library_init)), **package_sources(packages)}
     return {_file_name(name, package): source for name, (package, source) in modules.items()}
 
 
 def build_library(python: str, sandbox: bool = False) -> bytes:
-    """The archive, with bytecode for `python` if that can be run here."""
+    """Return the archive, with bytecode for `python` if that interpreter runs on this host."""
     sources = library_sources(sandbox)
-    magic, codes = compiled(sources, python)
+    magic, codes = compile_sources(sources, python)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, source in sources.items():

@@ -1,4 +1,4 @@
-"""The command that starts a shell, or a command, on a node of a running job, with the run's environment. Pure."""
+"""Build the command that starts a shell or a command on a node of a running job. Pure."""
 
 from __future__ import annotations
 
@@ -6,47 +6,47 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from muster.launch.containers.render import Container, Way, way_into
+from muster.launch.containers.render import Container, ContainerEntry, enter
 from muster.rundir import AttemptPaths, RunPaths
 from muster.rundir.session_command import NO_RAY_ADDRESS, SESSION_COMMAND
 
-# Of the shell that asks, srun must see nothing that describes another allocation or step, nor the clusters that the
-# user submits to; but how to reach Slurm.
-_KEPT_OF_SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+# srun must not see variables of the calling shell about another allocation, step or cluster, but needs those with
+# which it reaches Slurm.
+_SLURM_CONNECTION_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 
 
 @dataclass(frozen=True)
 class TargetNode:
-    """A node of a running attempt, as its agent recorded it."""
+    """A node of a running attempt, from the record of its agent."""
 
     rank: int
     host: str
     python: str
     pid: int
-    group: int | None = None  # its number among several groups of nodes
+    group: int | None = None  # index of its group in a hetjob
 
 
 @dataclass(frozen=True)
-class Entry:
-    """Where to go: into this attempt of this run, on this node."""
+class ExecStep:
+    """A session on one node of an attempt."""
 
     run: RunPaths
     attempt: AttemptPaths
     node: TargetNode
-    job_id: str | None  # none on this machine
+    job_id: str | None  # None for a local run
     cycle: int
     ray_address: str | None
     container: Container | None = None
-    cluster: str | None = None  # that has the job; None: the one that srun here speaks to
+    cluster: str | None = None  # of the job; None: the local one
 
     def command(self, pty: bool) -> list[str]:
-        """A session as one overlapping step of the job's; on this machine as it is."""
-        way = Way()
+        """Return the command of the session: an overlapping step of the job, or a plain command for a local run."""
+        entry = ContainerEntry()
         if self.container is not None:
             number = self.attempt.number
-            way = way_into(self.container, self.run.run_id, self.job_id, number, self.node.pid)
+            entry = enter(self.container, self.run.run_id, self.job_id, number, self.node.pid)
         inside = [
-            *way.prefix,
+            *entry.prefix,
             self.node.python,
             "-I",
             "-S",
@@ -57,7 +57,7 @@ class Entry:
             str(self.cycle),
             self.ray_address or NO_RAY_ADDRESS,
         ]
-        return inside if self.job_id is None else [*self._step(self.job_id, pty), *way.srun_flags, *inside]
+        return inside if self.job_id is None else [*self._step(self.job_id, pty), *entry.srun_flags, *inside]
 
     def _step(self, job_id: str, pty: bool) -> list[str]:
         step = [
@@ -80,6 +80,10 @@ class Entry:
 
 
 def session_environment(env: Mapping[str, str], words: Sequence[str]) -> dict[str, str]:
-    """srun's, which it passes on: with it goes the command to run, or none for a shell."""
-    kept = {name: value for name, value in env.items() if not name.startswith("SLURM_") or name in _KEPT_OF_SLURM}
+    """Return the environment for srun, which passes it on, with the command to run; an empty command is a shell."""
+    kept = {
+        name: value
+        for name, value in env.items()
+        if not name.startswith("SLURM_") or name in _SLURM_CONNECTION_VARIABLES
+    }
     return {**kept, SESSION_COMMAND: json.dumps(list(words))}

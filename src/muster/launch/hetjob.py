@@ -1,7 +1,6 @@
-"""A job with groups of unlike nodes is a Slurm hetjob: one block of #SBATCH lines for each group, one srun for all.
+"""Render a job with groups as a Slurm hetjob: one block of #SBATCH lines per group, one srun for all. Pure.
 
-Slurm numbers the tasks of such a step through its groups in order, so that rank 0 is the first node of the first group.
-Pure.
+Slurm numbers the tasks of such a step by group, so that rank 0 is the first node of the first group.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from muster.launch.templates import render_template
 from muster.spec import JobSpec
 from muster.spec.fields.groups import Group, resolved
 
-# Options of the job as a whole: Slurm takes them from the first block. All others say what nodes the group has.
-_OF_THE_JOB = frozenset(
+# Options of the whole job, which Slurm takes from the first block. All others describe the nodes of a group.
+_JOB_OPTIONS = frozenset(
     [
         "begin",
         "bb",
@@ -52,21 +51,21 @@ _OF_THE_JOB = frozenset(
 
 
 def options(spec: JobSpec, run_dir: str, workdir: str) -> list[dict[str, str | None]]:
-    """The options of each group's block, the first with those of the whole job."""
-    blocks = [slurm_directives.options(_alone(spec, group), run_dir, workdir) for group in resolved(spec)]
+    """Return the options of each group's block; the first block has those of the whole job."""
+    blocks = [slurm_directives.options(_job_of_group(spec, group), run_dir, workdir) for group in resolved(spec)]
     return [
-        block if number == 0 else {name: value for name, value in block.items() if name not in _OF_THE_JOB}
+        block if number == 0 else {name: value for name, value in block.items() if name not in _JOB_OPTIONS}
         for number, block in enumerate(blocks)
     ]
 
 
-def _alone(spec: JobSpec, group: Group) -> JobSpec:
-    """The job as it would be if it had the nodes of this group alone."""
+def _job_of_group(spec: JobSpec, group: Group) -> JobSpec:
+    """Return the job with only the nodes of this group."""
     return spec.model_copy(update={**group.model_dump(exclude={"name"}), "name": spec.name, "groups": []})
 
 
 def directives(spec: JobSpec, run_dir: str, workdir: str) -> list[str]:
-    """The #SBATCH lines, the groups' blocks apart."""
+    """Return the #SBATCH lines, with the groups' blocks separated."""
     lines: list[str] = []
     for block in options(spec, run_dir, workdir):
         lines += ["#SBATCH hetjob"] if lines else []
@@ -75,8 +74,8 @@ def directives(spec: JobSpec, run_dir: str, workdir: str) -> list[str]:
 
 
 def step(groups: Sequence[Group], attempt: str = NEXT_ATTEMPT) -> Launcher:
-    """The one srun, whatever the number of groups and nodes."""
-    if len(groups) == 1:  # to Slurm an ordinary job
+    """Return the launcher: one srun for all groups."""
+    if len(groups) == 1:  # for Slurm an ordinary job
         return slurm_directives.step(groups[0].nodes, groups[0].cpus_per_node, attempt)
     words: list[str] = []
     for number, group in enumerate(groups):
@@ -96,7 +95,7 @@ def step(groups: Sequence[Group], attempt: str = NEXT_ATTEMPT) -> Launcher:
     return Launcher("slurm", words, "SLURM_PROCID", "SLURMD_NODENAME", prepare, attempt, leader_ended=LEADER_ENDED)
 
 
-# srun numbers the tasks of each group from 0 when it tells of their end: the leader's is the one on the leader's host.
+# srun reports ended tasks with numbers that start at 0 in each group: the leader's is the one on the leader's host.
 LEADER_ENDED = (
     'LC_ALL=C sed -nE "s/.*error: ([^ ]*): tasks? 0[-,:].*$1.*/\\1/p" "$attempt/steps.log" |'
     ' xargs -rn 1 scontrol show hostnames | grep -qxF "$(head -n 1 "$attempt/hosts")"'
@@ -104,13 +103,13 @@ LEADER_ENDED = (
 
 
 def mismatch(groups: Sequence[Group], env: Mapping[str, str]) -> str | None:
-    """Why an allocation (its variables are `env`) cannot hold these groups; None when it can."""
+    """Return why the allocation with the variables `env` cannot hold these groups, or None if it can."""
     size = int(env.get("SLURM_HET_SIZE") or 0)
     variables = [f"SLURM_JOB_NUM_NODES_HET_GROUP_{number}" for number in range(size)] or ["SLURM_JOB_NUM_NODES"]
     have = [int(env.get(variable) or 0) for variable in variables]
     if len(have) != len(groups):
-        return f"it has {len(have)} group{'s' * (len(have) > 1)} of nodes, the job {len(groups)}"
+        return f"it has {len(have)} group{'s' * (len(have) > 1)} of nodes, and the job has {len(groups)}"
     for group, nodes in zip(groups, have, strict=True):
         if nodes < group.nodes:
-            return f"group {group.name} needs {group.nodes} nodes, and the allocation has {nodes} there"
+            return f"group {group.name} needs {group.nodes} nodes, but the allocation has {nodes} in it"
     return None

@@ -1,7 +1,7 @@
-"""`muster` where it is not installed: this module's source is the `muster/__init__.py` of a run's library (library.py).
+"""Replace `muster` where it is not installed: this source is the `muster/__init__.py` of a run's library.
 
-Whatever else is called `muster` there takes its place, and wholly: an installed Muster has more than the library, and
-two versions must not mix; and a package of the user's own must go on to be found under its name.
+If the driver's environment has another package `muster`, that one is imported instead: an installed Muster has more
+modules, two versions must not mix, and a user's package of that name must still be importable.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from importlib.util import module_from_spec
 from typing import Any
 
 
-def other(library: str) -> ModuleSpec | None:
-    """What `import muster` would find without this library, or that of another run."""
+def find_other(library: str) -> ModuleSpec | None:
+    """Return the `muster` that would be imported without this library and those of other runs."""
     path = [entry for entry in sys.path if os.path.basename(entry) != os.path.basename(library)]
-    for finder in sys.meta_path:  # an editable installation may have one of its own
+    for finder in sys.meta_path:  # an editable installation may add a finder
         spec = finder.find_spec("muster", path)
-        if spec is not None and spec.loader is not None:  # None: a directory of that name, and no package
+        if spec is not None and spec.loader is not None:  # None: a directory of that name, not a package
             return spec
     return None
 
 
-def give_way(spec: ModuleSpec) -> None:
-    """The import that is under way results in the other one."""
+def import_instead(spec: ModuleSpec) -> None:
+    """Make the current import of `muster` return this module."""
     module = sys.modules["muster"] = module_from_spec(spec)
     assert spec.loader is not None
     spec.loader.exec_module(module)
@@ -36,10 +36,10 @@ def __getattr__(name: str) -> Any:
 
         return beat
     raise AttributeError(
-        f"module 'muster' has no attribute {name!r} here: Muster is not installed in this environment, and with a run "
-        "travel muster.placement, muster.process and muster.beat alone; muster.sandbox, if one is among its services"
+        f"module 'muster' has no attribute {name!r} here: Muster is not installed in this environment; a run brings "
+        "only muster.placement, muster.process, muster.beat and, if the job has a sandbox, muster.sandbox"
     )
 
 
-if __name__ == "muster" and (found := other(__loader__.archive)) is not None:  # type: ignore[name-defined]
-    give_way(found)
+if __name__ == "muster" and (found := find_other(__loader__.archive)) is not None:  # type: ignore[name-defined]
+    import_instead(found)

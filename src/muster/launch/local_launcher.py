@@ -1,6 +1,6 @@
-"""The local launcher: starts one task per virtual node, as srun does one per node, and reports ended tasks like it.
+"""Start one task per virtual node on this machine, and report ended tasks as srun does.
 
-python -m muster.launch.local_launcher NODES COMMAND...
+Usage: python -m muster.launch.local_launcher NODES COMMAND...
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 from muster.process import CloseResult, Exit, ManagedProcess, Scope
 
 RANK_VARIABLE, HOST_VARIABLE = "MUSTER_TASK", "MUSTER_NODE"
-HOLDING_GRACE_S = 5.0  # before the KILL: one of them may be stopped, and hear nothing
-TASK_GRACE_S = 30.0  # if this launcher is killed: agents that leave on their own need their driver's time
+STEP_STOP_GRACE_S = 5.0  # between SIGTERM and SIGKILL: a stopped process does not react to SIGTERM
+LOST_LAUNCHER_GRACE_S = 30.0  # for the agents to stop their drivers if this launcher is killed
 
 
 def host_name(rank: int) -> str:
@@ -22,13 +22,13 @@ def host_name(rank: int) -> str:
 
 
 async def launch(nodes: int, command: list[str]) -> int:
-    """Run the command once per node; returns the highest exit code."""
-    async with Scope("step", lost_owner_grace=TASK_GRACE_S) as scope:
+    """Run the command once per node and return the highest exit code."""
+    async with Scope("step", lost_owner_grace=LOST_LAUNCHER_GRACE_S) as scope:
         tasks = [await _start(scope, rank, command) for rank in range(nodes)]
-        ends: list[asyncio.Future[CloseResult]] = []  # by the job script, when tasks hold the step after the run's end
+        closing: list[asyncio.Future[CloseResult]] = []  # after SIGTERM from the job script: tasks hold the step
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(
-            signal.SIGTERM, lambda: ends.append(asyncio.ensure_future(scope.close(HOLDING_GRACE_S)))
+            signal.SIGTERM, lambda: closing.append(asyncio.ensure_future(scope.close(STEP_STOP_GRACE_S)))
         )
         exits = await asyncio.gather(*(_report(rank, task) for rank, task in enumerate(tasks)))
     return max(exit.shell_code for exit in exits)

@@ -1,4 +1,4 @@
-"""What must not be submitted: a secret in the job script, or on the command line of a step, which others can read."""
+"""Refuse jobs with a secret in the job script or on a command line, which others can read."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from muster.rundir.redaction import redacted, scrubbed, secret_values
 from muster.spec import JobSpec
 from muster.spec.flags import long_flag
 
-UNEXPOSED = {"command", "env", "services"}  # these travel in files, for the user's eyes alone where they hold a secret
+_PRIVATE_FIELDS = {"command", "env", "services"}  # in files that only the user can read if they hold a secret
 
 
 def refuse_exposed(spec: JobSpec) -> None:
-    """Refuse a job that would write a secret into its script; the environment is the place for it."""
+    """Raise Mistake if a field that the job script contains looks like a secret."""
     known = secret_values(spec.env)
-    values = spec.model_dump(mode="json", exclude=UNEXPOSED | {"sbatch"}, exclude_unset=True)
+    values = spec.model_dump(mode="json", exclude=_PRIVATE_FIELDS | {"sbatch"}, exclude_unset=True)
     exposed = [long_flag(name) for name, value in values.items() if scrubbed(value, known) != value]
     texts = {key: f"{key}={value}" for key, value in spec.sbatch.items() if value is not None}
     exposed += [f"--sbatch {key}" for key, text in texts.items() if redacted(text, known) != text]
     if exposed:
         raise Mistake(
-            f"{', '.join(exposed)}: holds what looks like a secret, and would stand in the job script and in process"
-            " lists; export it before `muster run`, give it with --env, or read it from a file (VAR=$(cat FILE))"
+            f"{', '.join(exposed)}: contains what looks like a secret, which would be visible in the job script and in"
+            " process lists; export it before `muster run`, use --env, or read it from a file (VAR=$(cat FILE))"
         )

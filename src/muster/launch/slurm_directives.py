@@ -1,4 +1,4 @@
-"""What Slurm needs to know: the #SBATCH lines and the one srun. Pure."""
+"""Render the #SBATCH lines and the srun command of a job. Pure."""
 
 from __future__ import annotations
 
@@ -15,34 +15,37 @@ _PLAIN = re.compile(r"[\w@%+=:,./\[\]-]+")
 
 
 def fewest_cpus(variable: str) -> str:
-    """Without a number srun (22.05 and newer) would give a task one CPU. On unequal nodes: what every node has."""
+    """Return shell code for the smallest number of CPUs on any node: srun (22.05 and newer) would default to one."""
     return f"\"$(tr ',' '\\n' <<<\"${variable}\" | sed 's/(.*//' | sort -n | head -n 1)\""
 
 
 def defaults(spec: JobSpec, run_dir: str) -> dict[str, str | None]:
-    """What Muster asks for unless told otherwise; all but no-kill can be removed with `--sbatch KEY=`."""
+    """Return Muster's default options; `--sbatch KEY=` removes any of them but no-kill."""
     chosen: dict[str, str | None] = {
-        **_when_a_node_fails(spec),
+        **_node_failure_options(spec),
         "open-mode": "append",
         "output": run_dir.replace("%", "%%") + ("/slurm-%j.out" if spec.array is None else "-%a/slurm-%A_%a.out"),
     }
     if spec.cpus_per_node is None:
-        chosen["exclusive"] = None  # Ray takes whole nodes; with fewer CPUs asked for, nodes may be shared
+        chosen["exclusive"] = None  # Ray uses whole nodes; jobs with --cpus-per-node may share them
     else:
         chosen["cpus-per-task"] = str(spec.cpus_per_node)
     return chosen
 
 
-def _when_a_node_fails(spec: JobSpec) -> dict[str, str | None]:
-    """A lost node must not end the job: the agents decide that. With the batch host, though, the job script is lost,
-    and Slurm alone can begin again; a job that goes on without a lost node is not for it to end."""
-    again: dict[str, str | None] = {"requeue": None} if spec.requeue_on else {}
-    leave = "node-fail" in spec.requeue_on and not spec.spares and spec.on_node_loss == "fail"
-    return again if leave else {"no-kill": None, **again}
+def _node_failure_options(spec: JobSpec) -> dict[str, str | None]:
+    """Keep the job alive when a node is lost, because the agents decide its fate.
+
+    Exception: if node-fail is only a reason to requeue, Slurm ends the job, since it alone can requeue a job whose
+    batch host is lost.
+    """
+    requeue: dict[str, str | None] = {"requeue": None} if spec.requeue_on else {}
+    slurm_decides = "node-fail" in spec.requeue_on and not spec.spares and spec.on_node_loss == "fail"
+    return requeue if slurm_decides else {"no-kill": None, **requeue}
 
 
 def options(spec: JobSpec, run_dir: str, workdir: str) -> dict[str, str | None]:
-    """Every option of the job by its long name: Muster's own, its defaults, then what the job asks for."""
+    """Return all sbatch options by long name: those that Muster sets, its defaults, then the job's."""
     chosen: dict[str, str | None] = {
         "job-name": spec.name,
         "nodes": str(spec.nodes + spec.spares),
@@ -55,7 +58,7 @@ def options(spec: JobSpec, run_dir: str, workdir: str) -> dict[str, str | None]:
 
 
 def directives(spec: JobSpec, run_dir: str, workdir: str) -> list[str]:
-    """The #SBATCH lines."""
+    """Return the #SBATCH lines."""
     return directive_lines(options(spec, run_dir, workdir))
 
 
@@ -64,7 +67,7 @@ def directive_lines(options: Mapping[str, str | None]) -> list[str]:
 
 
 def step(nodes: int, cpus_per_node: int | None, attempt: str = NEXT_ATTEMPT) -> Launcher:
-    """The one srun, whatever the number of nodes."""
+    """Return the launcher: one srun for all nodes."""
     cpus = str(cpus_per_node) if cpus_per_node is not None else fewest_cpus("SLURM_JOB_CPUS_PER_NODE")
     hosts = f'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n {nodes} >"$attempt/hosts"'
     prepare = f"{render_template('unset_step.sh')}\n{hosts}"
@@ -92,7 +95,7 @@ def step_options(nodes: int, cpus: str) -> list[str]:
 
 
 def _quoted(word: str) -> str:
-    """As sbatch reads its directives: double quotes, in which a backslash protects one character."""
+    """Quote a word for sbatch directives: double quotes, in which a backslash escapes one character."""
     if _PLAIN.fullmatch(word):
         return word
     name, _, value = word.partition("=")

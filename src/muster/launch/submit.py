@@ -1,4 +1,4 @@
-"""Starting a prepared run: by sbatch, or as a child of this process, or detached from it."""
+"""Start a prepared run: with sbatch, as a child of this process, or detached from it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from muster.errors import Mistake, SubmissionRefused
-from muster.launch import job_array
-from muster.launch.run_writer import Prepared, option_names, write_run
+from muster.launch.plan import Prepared, script_options, task_job_id
+from muster.launch.run_writer import write_run
 from muster.process import ManagedProcess, Scope
 from muster.rundir import write_json
 from muster.runs.index import register_run
@@ -22,17 +22,17 @@ from muster.spec import JobSpec
 from muster.spec.fields.groups import Group, resolved
 
 NO_JOBS = SlurmJobs(())
-OWNER_LOST_EXTRA_S = 15.0  # beyond the driver's grace, when `muster run` itself is killed
+LOST_OWNER_EXTRA_S = 15.0  # beyond the driver's grace period, if `muster run` is killed
 
 
 def submit_batch(prepared: Prepared) -> str:
-    """sbatch the run; returns the job id. A refused job leaves no run directory."""
+    """Submit the run with sbatch and return the job id. A refused job leaves no run directory."""
     return submit_batches([prepared])
 
 
 def submit_batches(runs: Sequence[Prepared]) -> str:
-    """sbatch one script for all these runs: one, or those of an array; returns the job id."""
-    asked = time.time()
+    """Submit one job script for one run, or for all runs of an array, and return the job id."""
+    started = time.time()
     _check_size(runs[0])
     try:
         for prepared in runs:
@@ -46,27 +46,27 @@ def submit_batches(runs: Sequence[Prepared]) -> str:
         _remove(runs)
         raise
     for prepared in runs:
-        own = jobs.only([job_array.job_id(prepared, job) for job in jobs.ids])
-        _record(prepared, asked, own.ids[0], pid=None, jobs=own, script=runs[0].run.script)
+        own = jobs.only([task_job_id(prepared, job) for job in jobs.ids])
+        _record(prepared, started, own.ids[0], pid=None, jobs=own, script=runs[0].run.script)
     return jobs.ids[0]
 
 
 def _submit_chain(prepared: Prepared) -> SlurmJobs:
-    """The job, and those that follow it whatever its end: by its id, since other jobs may have the same name.
+    """Submit the job and the other jobs of its chain, each of which starts after the end of the one before.
 
-    Where the first went to one of several clusters, the others follow it there: elsewhere its id means another job.
+    The dependency uses job ids, since other jobs may have the same name, so all go to the cluster of the first job.
     """
-    written = option_names(prepared)
-    jobs = client.submit(prepared.run.script, written)
+    options = script_options(prepared)
+    jobs = client.submit(prepared.run.script, options)
     for link in range(2, prepared.spec.chain + 1):
         after = [f"--dependency=afterany:{jobs.ids[-1]}"]
-        where = [f"--clusters={jobs.cluster}"] if jobs.cluster else []
+        cluster = [f"--clusters={jobs.cluster}"] if jobs.cluster else []
         try:
-            following = client.submit(prepared.run.script, written, [*after, *where], [str(link)])
+            following = client.submit(prepared.run.script, options, [*after, *cluster], [str(link)])
         except SubmissionRefused as error:
             cancel_jobs(jobs)
             raise SubmissionRefused(
-                f"job {link} of the chain: {error}; the {link - 1} before were cancelled"
+                f"job {link} of the chain: {error}; the {link - 1} jobs before it were cancelled"
             ) from error
         jobs = jobs.only([*jobs.ids, *following.ids])
     return jobs
@@ -78,14 +78,14 @@ def _remove(runs: Sequence[Prepared]) -> None:
 
 
 def _check_size(prepared: Prepared) -> None:
-    """Slurm takes a job that no partition can ever hold, and lets it wait for good: refuse it here."""
+    """Raise Mistake for a job larger than its partition, which Slurm would leave pending forever."""
     spec = prepared.spec
     if "clusters" in spec.sbatch or any(name in os.environ for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")):
-        return  # another cluster's partitions
+        return  # the sizes below are those of this cluster's partitions
     sizes = client.partition_sizes()
     wanted: dict[str, int] = {}
     parts: Sequence[Group | JobSpec] = resolved(spec) or [spec]
-    for group in parts:  # two groups never share a node
+    for group in parts:  # groups never share nodes
         wanted[group.partition or ""] = wanted.get(group.partition or "", 0) + group.nodes + spec.spares
     for partition, nodes in wanted.items():
         names = partition.split(",")
@@ -97,8 +97,8 @@ def _check_size(prepared: Prepared) -> None:
 
 
 def start_detached(prepared: Prepared) -> int:
-    """Start the job script in a session of its own; returns its pid."""
-    asked = time.time()
+    """Start the job script in a new session and return its pid."""
+    started = time.time()
     write_run(prepared)
     with open(prepared.run.output_file, "ab") as output:
         process = subprocess.Popen(
@@ -109,17 +109,17 @@ def start_detached(prepared: Prepared) -> int:
             stdout=output,
             stderr=output,
         )
-    process.returncode = 0  # nobody is going to wait for it
-    _record(prepared, asked, job_id_here(prepared), process.pid)
+    process.returncode = 0  # this process never waits for it; Popen would warn
+    _record(prepared, started, job_id_here(prepared), process.pid)
     return process.pid
 
 
 @asynccontextmanager
 async def attached(prepared: Prepared) -> AsyncIterator[ManagedProcess]:
-    """Run the job script until it ends by itself; if this process is killed, its supervisor ends the run."""
-    asked = time.time()
+    """Run the job script until it exits; if this process is killed, its supervisor stops the run."""
+    started = time.time()
     write_run(prepared)
-    grace = prepared.spec.stop_grace + OWNER_LOST_EXTRA_S
+    grace = prepared.spec.stop_grace + LOST_OWNER_EXTRA_S
     async with Scope("run", lost_owner_grace=grace) as scope:
         with open(prepared.run.output_file, "ab") as output:
             process = await scope.spawn(
@@ -128,32 +128,32 @@ async def attached(prepared: Prepared) -> AsyncIterator[ManagedProcess]:
                 stdout=output.fileno(),
                 stderr=output.fileno(),
             )
-        _record(prepared, asked, job_id_here(prepared), process.pid)
+        _record(prepared, started, job_id_here(prepared), process.pid)
         yield process
         await process.wait()
 
 
 def job_id_here(prepared: Prepared) -> str | None:
-    """The allocation that a run without a job of its own is in."""
-    return os.environ.get("SLURM_JOB_ID") if prepared.place.kind == "allocation" else None
+    """Return the id of the allocation that a run inside one uses."""
+    return os.environ.get("SLURM_JOB_ID") if prepared.target.kind == "allocation" else None
 
 
 def _record(
     prepared: Prepared,
-    asked: float,
+    started: float,
     job_id: str | None,
     pid: int | None,
     jobs: SlurmJobs = NO_JOBS,
     script: str | None = None,
 ) -> None:
-    """`asked` is when the run was asked for, `time` when it was handed over: a busy slurmctld shows between them.
+    """Write the submission record. `asked` to `time` is the duration of the submission; a busy slurmctld is slow.
 
-    Together with the ids, `cluster`, `uid` and `script` (what was submitted) tell the run's jobs from all others.
+    `cluster`, `uid` and `script` (the submitted file) distinguish the run's jobs from others with the same ids.
     """
     submission = {
         "run": prepared.run.run_id,
-        "backend": prepared.place.backend,
-        "kind": prepared.place.kind,
+        "backend": prepared.target.backend,
+        "kind": prepared.target.kind,
         "job_id": job_id,
         "job_ids": list(jobs.ids),
         "cluster": jobs.cluster,
@@ -162,7 +162,7 @@ def _record(
         "script": script,
         "host": socket.gethostname(),
         "pid": pid,
-        "asked": asked,
+        "asked": started,
         "time": time.time(),
     }
     write_json(prepared.run.submission, submission)

@@ -1,4 +1,4 @@
-"""Which backend a job gets, how many nodes, and which interpreter its nodes use."""
+"""Choose the target of a job (local, sbatch or the current allocation), its number of nodes and its interpreter."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from muster.spec import JobSpec
 
 @dataclass(frozen=True)
 class Target:
-    """Where a job is going to run."""
+    """The place where a job will run."""
 
     kind: str  # local | sbatch | allocation
-    nodes: int  # that the job works on; spares come on top
+    nodes: int  # of the job, without spares
 
     @property
     def backend(self) -> str:
@@ -26,12 +26,12 @@ class Target:
 
     @property
     def attached(self) -> bool:
-        """Whether the run lives inside `muster run`: then an interrupt stops it instead of detaching."""
+        """Whether the run ends with `muster run`: then an interrupt stops it instead of detaching."""
         return self.kind != "sbatch"
 
 
 def choose_target(spec: JobSpec, env: Mapping[str, str]) -> Target:
-    """auto: the allocation we are in, else sbatch where it exists, else this machine."""
+    """Return the target. auto: the current allocation, else sbatch if it is installed, else this machine."""
     inside = "SLURM_JOB_ID" in env and shutil.which("srun", path=env.get("PATH")) is not None
     if spec.backend == "local":
         return Target("local", spec.nodes)
@@ -41,17 +41,17 @@ def choose_target(spec: JobSpec, env: Mapping[str, str]) -> Target:
     if shutil.which("sbatch", path=env.get("PATH")):
         return Target("sbatch", spec.nodes)
     if spec.backend == "slurm":
-        raise Mistake("--backend slurm: there is no sbatch on PATH here; use --backend local to try it on this machine")
+        raise Mistake("--backend slurm: sbatch is not on PATH; use --backend local to run on this machine")
     if spec.array is not None:
-        raise Mistake("--array: there is no sbatch on PATH here, and one machine has no job arrays")
+        raise Mistake("--array: sbatch is not on PATH, and the local backend has no job arrays")
     return Target("local", spec.nodes)
 
 
 def _check_allocation(spec: JobSpec, env: Mapping[str, str]) -> None:
-    """What an allocation is, it stays: it has no tasks of an array to come, and no other groups of nodes."""
+    """Raise Mistake if the allocation cannot hold the job: it has no array tasks and a fixed set of groups."""
     job = env["SLURM_JOB_ID"]
     if spec.array is not None:
-        raise Mistake(f"--array: this is inside an allocation (job {job}), which is one job; submit from outside it")
+        raise Mistake(f"--array: not possible inside an allocation (job {job}); submit from outside it")
     problem = hetjob.mismatch(spec.groups, env) if spec.groups else None
     if problem is not None:
         raise Mistake(f"the allocation (job {job}) does not have the job's groups: {problem}")
@@ -63,23 +63,23 @@ def _nodes_in_allocation(spec: JobSpec, env: Mapping[str, str]) -> int:
     have = int(env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or 1)
     nodes = spec.nodes if spec.nodes_given else max(1, have - spec.spares)
     if nodes + spec.spares > have:
-        asked = [f"--nodes {spec.nodes}"] if spec.nodes_given else []
-        asked += [f"--spares {spec.spares}"] if spec.spares else []
-        job, few = env["SLURM_JOB_ID"], f"{have} node{'s' * (have != 1)}, too few for {' and '.join(asked)}"
+        requested = [f"--nodes {spec.nodes}"] if spec.nodes_given else []
+        requested += [f"--spares {spec.spares}"] if spec.spares else []
+        job, few = env["SLURM_JOB_ID"], f"{have} node{'s' * (have != 1)}, too few for {' and '.join(requested)}"
         raise Mistake(f"the allocation (job {job}) has {few}")
     return nodes
 
 
 def choose_python(spec: JobSpec, env: Mapping[str, str], cwd: Path) -> str:
-    """The nodes' interpreter: --python, the active environment, ./.venv, else python3 as --setup leaves it.
+    """Return the nodes' interpreter: --python, the active environment, ./.venv, else python3 after --setup.
 
-    In a container it is the image's own: nothing of this machine says what there is in it.
+    In a container it is --python, else python3: interpreters of this machine do not exist there.
     """
     if spec.container_image is not None:
         return spec.python or "python3"
     if spec.python is not None:
         if os.sep not in spec.python:
-            return spec.python  # a name: looked up on the node, after --setup
+            return spec.python  # a name, which the node looks up after --setup
         path = cwd / Path(spec.python).expanduser()
         if not os.access(path, os.X_OK):
             raise Mistake(f"--python {spec.python}: no such interpreter")
@@ -87,5 +87,5 @@ def choose_python(spec: JobSpec, env: Mapping[str, str], cwd: Path) -> str:
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if (prefix := env.get(variable)) and (path := Path(prefix) / "bin" / "python").exists():
             return str(path)
-    beside = cwd / ".venv" / "bin" / "python"
-    return str(beside) if beside.exists() else "python3"
+    local = cwd / ".venv" / "bin" / "python"
+    return str(local) if local.exists() else "python3"

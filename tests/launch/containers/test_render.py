@@ -19,13 +19,13 @@ from muster.launch.containers.render import (
     Container,
     Mount,
     all_mounts,
+    enter,
     image_is_path,
     parse_mounts,
     registry_warning,
-    way_into,
-    wrap,
+    wrap_step,
 )
-from muster.launch.run_writer import plan_run
+from muster.launch.plan import plan_run
 from muster.launch.target import Target, choose_python
 from muster.spec import JobSpec
 
@@ -166,7 +166,7 @@ def test_a_runtime_named_by_the_user_may_be_on_the_nodes_alone() -> None:
 
 
 def test_pyxis_on_one_machine_is_refused() -> None:
-    with pytest.raises(Mistake, match="use apptainer or charliecloud here"):
+    with pytest.raises(Mistake, match="use apptainer or charliecloud"):
         discover.choose_runtime("pyxis", "local", {"PATH": ""})
 
 
@@ -194,7 +194,7 @@ def container(runtime: str = "pyxis", program: str = "srun", image: str = "ubunt
 
 
 def test_many_nodes_that_would_each_pull_an_image_are_warned_about() -> None:
-    assert "each of the 8 nodes pulls it" in (registry_warning(container(), 8) or "")
+    assert "each of the 8 nodes would pull it" in (registry_warning(container(), 8) or "")
     assert "enroot import -o image.sqsh docker://ubuntu" in (registry_warning(container(), 64) or "")
     remote = container("apptainer", "singularity", "docker://ubuntu")
     assert "singularity pull image.sif docker://ubuntu" in (registry_warning(remote, 8) or "")
@@ -203,14 +203,14 @@ def test_many_nodes_that_would_each_pull_an_image_are_warned_about() -> None:
 
 
 def test_the_name_given_to_pyxis_is_the_one_by_which_it_is_entered() -> None:
-    wrapping = wrap(container(), "train-ab12", "SLURMD_NODENAME", 4, "")
+    wrapping = wrap_step(container(), "train-ab12", "SLURMD_NODENAME", 4, "")
     line = next(line for line in wrapping.prepare.splitlines() if line.startswith("container="))
     env = {"SLURM_JOB_ID": "77", "MUSTER_ATTEMPT": "2"}
     said = subprocess.run(["bash", "-c", f'{line}; printf %s "$container"'], env=env, capture_output=True, text=True)
-    assert f"--container-name={said.stdout}" in way_into(container(), "train-ab12", "77", 2, 1).srun_flags
+    assert f"--container-name={said.stdout}" in enter(container(), "train-ab12", "77", 2, 1).srun_flags
     own = container(args=("--container-name=mine",))
-    assert not any("$container" in flag for flag in wrap(own, "train-ab12", "X", 4, "").srun_flags)
-    assert "--container-name=mine" in way_into(own, "train-ab12", "77", 2, 1).srun_flags
+    assert not any("$container" in flag for flag in wrap_step(own, "train-ab12", "X", 4, "").srun_flags)
+    assert "--container-name=mine" in enter(own, "train-ab12", "77", 2, 1).srun_flags
 
 
 HOME_OUT = "--no-container-mount-home"  # in pyxis's words; --from-env says it before the runtime is known
@@ -238,7 +238,7 @@ def test_a_home_directory_that_is_to_stay_outside_does_so_in_the_words_of_the_ru
 
 
 def test_a_named_container_of_pyxis_is_removed_where_the_site_would_keep_it(tmp_path: Path) -> None:
-    cleanup = wrap(container(), "train-ab12", "SLURMD_NODENAME", 4, "").cleanup
+    cleanup = wrap_step(container(), "train-ab12", "SLURMD_NODENAME", 4, "").cleanup
     for listed, removed in (("pyxis_c", True), ("pyxis_77_c", False)):
         with_programs(tmp_path, enroot=listed)
         (tmp_path / "srun").write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\n')
@@ -253,7 +253,7 @@ def test_a_named_container_of_pyxis_is_removed_where_the_site_would_keep_it(tmp_
 def test_a_container_in_the_job_s_record_is_the_same_when_read_again() -> None:
     one = container("apptainer", "apptainer", "/x.sif", is_path=True, mounts=(Mount("/a", "/b", "ro"),), args=("--nv",))
     assert Container.from_record(one.record()) == one
-    assert way_into(one, "r", None, 0, 1).prefix == (
+    assert enter(one, "r", None, 0, 1).prefix == (
         "apptainer",
         "exec",
         "--bind",
@@ -268,6 +268,6 @@ def test_a_container_in_the_job_s_record_is_the_same_when_read_again() -> None:
 @given(image=st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1))
 def test_an_image_s_name_reaches_the_runtime_as_it_was_written(image: str) -> None:
     for runtime in CONTAINED:
-        wrapping = wrap(container(runtime, "program", image), "r", "HOST", 2, "")
+        wrapping = wrap_step(container(runtime, "program", image), "r", "HOST", 2, "")
         words = split(" ".join([*wrapping.srun_flags, *wrapping.prefix]))
         assert image in words or f"--container-image={image}" in words

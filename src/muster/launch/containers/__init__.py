@@ -1,1 +1,1 @@
-"""The container around the job step."""
+"""Run the job's step in a container."""

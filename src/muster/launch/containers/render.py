@@ -1,6 +1,6 @@
-"""The container around the one step of the job: flags of srun's (pyxis), or a prefix (Apptainer, Charliecloud). Pure.
+"""Render the container of the job's step as srun flags (pyxis) or a command prefix (Apptainer, Charliecloud). Pure.
 
-What looks at this machine (which runtime is there, is the image) stands in `container_here`.
+`discover` inspects this machine: which runtime it has, and whether the image exists.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from muster.errors import Mistake
 from muster.exit_codes import CONTAINER_FAILED
 from muster.launch.templates import render_template
 
-MANY_NODES = 8  # from here on a registry feels it when every node pulls an image
+REGISTRY_WARNING_NODES = 8  # with this many nodes, pulling an image on every node loads a registry
 
-# Bash where the image has it, since --setup may be written for it; the prelude itself is content with sh.
+# bash if the image has it, since --setup may need it; the prelude itself runs in any sh.
 SHELL = ("sh", "-c", 'if command -v bash >/dev/null 2>&1; then exec bash -c "$@"; fi; exec sh -c "$@"', "sh")
 
-# They describe an interpreter, or libraries, of the machine outside. What an image sets itself stays.
+# Variables about interpreters and libraries of the host; the values that an image sets are kept.
 _OUTSIDE_VARIABLES = "PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV BASH_ENV LD_PRELOAD"
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# Charliecloud passes everything through, also what names places outside; pyxis and Apptainer know better.
+# Charliecloud passes all variables of the host through, unlike pyxis and Apptainer.
 _CHARLIECLOUD_ENV = (f"--set-env=PATH={_SYSTEM_PATH}", "--unset-env=LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A directory of the host's inside the container. Flags as pyxis spells them: ro, ro+rprivate."""
+    """A directory of the host that is mounted in the container. Flags in pyxis' notation: ro, ro+rprivate."""
 
     source: str
     target: str
     flags: str = ""
 
     def holds(self, path: str) -> bool:
-        """Whether the path is in it, at the same place as outside and writable."""
-        at = PurePath(path)
-        here = PurePath(self.target) in (at, *at.parents)
-        return self.source == self.target and here and "ro" not in self.flags.split("+")
+        """Return whether the mount makes the path writable in the container under the same name."""
+        pure = PurePath(path)
+        below = PurePath(self.target) in (pure, *pure.parents)
+        return self.source == self.target and below and "ro" not in self.flags.split("+")
 
     def __str__(self) -> str:
         return ":".join([self.source, self.target, *([self.flags] if self.flags else [])])
@@ -48,15 +48,15 @@ class Mount:
 
 @dataclass(frozen=True)
 class Container:
-    """An image and how it is run, with everything decided. It stands in job.json, for whoever enters it later."""
+    """An image and all options for running it. job.json has it for sessions in the container."""
 
     runtime: str  # pyxis | apptainer | charliecloud
     program: str
     image: str
-    is_path: bool  # a file or directory that nodes must see, not a name that the runtime looks up
+    is_path: bool  # a file or directory that the nodes must see, not a reference
     mounts: tuple[Mount, ...]
     workdir: str  # inside
-    args: tuple[str, ...]  # further options, the user's and those that the machine calls for
+    args: tuple[str, ...]  # further options
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
@@ -68,8 +68,8 @@ class Container:
 
 
 @dataclass(frozen=True)
-class Wrapping:
-    """What a container adds to the job script: words for the shell, already quoted, and lines before and after."""
+class WrappedStep:
+    """The parts that a container adds to the job script: shell words, already quoted, and lines before and after."""
 
     srun_flags: tuple[str, ...] = ()
     prefix: tuple[str, ...] = ()
@@ -78,27 +78,27 @@ class Wrapping:
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a further step gets into the container of a running job: arguments, not yet quoted for a shell."""
+class ContainerEntry:
+    """The arguments, not quoted, with which a further step enters the container of a running job."""
 
     srun_flags: tuple[str, ...] = ()
     prefix: tuple[str, ...] = ()
 
 
-def wrap(container: Container, run_id: str, host_variable: str, nodes: int, heartbeat: str) -> Wrapping:
-    """The container around the job's step.
+def wrap_step(container: Container, run_id: str, host_variable: str, nodes: int, heartbeat: str) -> WrappedStep:
+    """Return the parts of the job script that run its step in the container.
 
-    `heartbeat`: shell lines that show that the node lives while the runtime fetches and starts the image. With pyxis
-    nothing of ours runs on the node before the container does.
+    `heartbeat` is shell code that writes the node's heartbeat while the runtime fetches and starts the image. It is not
+    used with pyxis, which runs no command on the node before the container starts.
     """
     if container.runtime == "pyxis":
         flags = [quote(flag) for flag in _pyxis_flags(container)]
-        if not _gives(container.args, "--container-name"):
+        if not _has_option(container.args, "--container-name"):
             flags.append('--container-name="$container"')
         name = f'"{container_name("$SLURM_JOB_ID", run_id, "$MUSTER_ATTEMPT")}"'
         prepare = render_template("pyxis_prepare.sh", CONTAINER_NAME=name, OUTSIDE_VARIABLES=_OUTSIDE_VARIABLES)
-        return Wrapping(tuple(flags), prepare=prepare, cleanup=render_template("pyxis_cleanup.sh", NODES=str(nodes)))
-    # Charliecloud would show what TMPDIR names as /tmp, and hide what is mounted below the real one.
+        return WrappedStep(tuple(flags), prepare=prepare, cleanup=render_template("pyxis_cleanup.sh", NODES=str(nodes)))
+    # Charliecloud would mount TMPDIR as /tmp and hide mounts below the real /tmp.
     entry = render_template(
         "container_entry.sh",
         HOST_VARIABLE=host_variable,
@@ -107,29 +107,31 @@ def wrap(container: Container, run_id: str, host_variable: str, nodes: int, hear
         OUTSIDE_VARIABLES=_OUTSIDE_VARIABLES + (" TMPDIR" if container.runtime == "charliecloud" else ""),
     )
     image = container.image if container.is_path else ""
-    before = ["bash", "-c", f"\n{entry}\n", "muster-container"]
-    return Wrapping(prefix=(*map(quote, before), '"$attempt"', *map(quote, [image, *_runtime_words(container)])))
+    command = ["bash", "-c", f"\n{entry}\n", "muster-container"]
+    return WrappedStep(prefix=(*map(quote, command), '"$attempt"', *map(quote, [image, *_runtime_words(container)])))
 
 
-def way_into(container: Container, run_id: str, job_id: str | None, attempt: int, agent_pid: int) -> Way:
-    """Into the container of a running job, from a further step on one of its nodes; the command follows the prefix.
+def enter(container: Container, run_id: str, job_id: str | None, attempt: int, agent_pid: int) -> ContainerEntry:
+    """Return how a further step on a node enters the container of a running job; the command follows the prefix.
 
-    `agent_pid` is that of the node's agent (its record in nodes/). Apptainer's images do not change while they run:
-    another container of the same image, with the same mounts, is as good as the first.
+    `agent_pid` is the pid of the node's agent, from its record in nodes/. With Apptainer the step starts another
+    container of the same image with the same mounts, since images do not change while they run.
     """
     if container.runtime == "pyxis":
         name = container_name(str(job_id), run_id, str(attempt))
         given = [arg.partition("=")[2] for arg in container.args if arg.startswith("--container-name=")]
-        return Way(srun_flags=(f"--container-name={(given or [name])[0]}", f"--container-workdir={container.workdir}"))
+        return ContainerEntry(
+            srun_flags=(f"--container-name={(given or [name])[0]}", f"--container-workdir={container.workdir}")
+        )
     if container.runtime == "charliecloud":
-        user = ("sh", "-c", 'export USER="${USER:-$(id -un)}"; exec "$@"', "sh")  # it insists on one
+        user = ("sh", "-c", 'export USER="${USER:-$(id -un)}"; exec "$@"', "sh")  # ch-run requires USER
         joined = (container.program, f"--join-pid={agent_pid}", f"--cd={container.workdir}", *_CHARLIECLOUD_ENV)
-        return Way(prefix=(*user, *joined, container.image, "--"))
-    return Way(prefix=tuple(_runtime_words(container)))
+        return ContainerEntry(prefix=(*user, *joined, container.image, "--"))
+    return ContainerEntry(prefix=tuple(_runtime_words(container)))
 
 
 def container_name(job_id: str, run_id: str, attempt: str) -> str:
-    """pyxis takes a container that has this name already: no other run or attempt of the same job may have it."""
+    """Return a name that is unique per run and attempt, because pyxis reuses a container of the same name."""
     return f"muster-{job_id}-{run_id[-4:]}-{attempt}"
 
 
@@ -141,7 +143,7 @@ def _pyxis_flags(container: Container) -> list[str]:
 
 
 def _runtime_words(container: Container) -> list[str]:
-    """The runtime's command line up to the image; the command inside follows."""
+    """Return the runtime's command line up to the image; the command to run follows."""
     if container.runtime == "apptainer":
         binds = [word for mount in container.mounts for word in ("--bind", str(mount))]
         return [container.program, "exec", *binds, "--pwd", container.workdir, *container.args, container.image]
@@ -150,15 +152,15 @@ def _runtime_words(container: Container) -> list[str]:
     return [*words, *container.args, container.image, "--"]
 
 
-def _gives(args: Sequence[str], option: str) -> bool:
+def _has_option(args: Sequence[str], option: str) -> bool:
     return any(arg == option or arg.startswith(option + "=") for arg in args)
 
 
-# -- reading what the user wrote ------------------------------------------------------------------------------------
+# -- the user's options ---------------------------------------------------------------------------------------------
 
 
 def parse_mounts(text: str, cwd: str, home: str) -> list[Mount]:
-    """SRC[:DST[:FLAGS]], several with commas.
+    """Parse a comma-separated list of SRC[:DST[:FLAGS]]; raise Mistake if it is invalid.
 
     >>> parse_mounts("/data:/mnt:ro, scratch", "/data", "/home/ann")
     [Mount(source='/data', target='/mnt', flags='ro'), Mount(source='/data/scratch', target='/data/scratch', flags='')]
@@ -169,56 +171,56 @@ def parse_mounts(text: str, cwd: str, home: str) -> list[Mount]:
         target, _, flags = rest.partition(":")
         source = absolute(source, cwd, home)
         if not source or (target and not target.startswith("/")) or ":" in flags:
-            raise Mistake(f"--container-mounts: {entry!r} is not SRC[:DST[:FLAGS]] with DST a path from /")
+            raise Mistake(f"--container-mounts: {entry!r} is not SRC[:DST[:FLAGS]] with an absolute path DST")
         mounts.append(Mount(source, target or source, flags))
     return mounts
 
 
 def absolute(path: str, cwd: str, home: str) -> str:
-    """The path from /, without asking the filesystem; "" stays what it is."""
+    """Return the absolute path without using the filesystem; "" is unchanged."""
     if path == "~" or path.startswith("~/"):
         path = home + path[1:]
     return path and str(PurePath(cwd, path))
 
 
-def all_mounts(asked: Sequence[Mount], own: Sequence[str]) -> tuple[Mount, ...]:
-    """What was asked for and our own directories, unless they are in it already; outer ones first."""
-    mounts = list(asked)
-    for path in sorted(own, key=len):
+def all_mounts(requested: Sequence[Mount], needed: Sequence[str]) -> tuple[Mount, ...]:
+    """Return the requested mounts and those that Muster needs in addition, parent directories first."""
+    mounts = list(requested)
+    for path in sorted(needed, key=len):
         if path != "/" and not any(mount.holds(path) for mount in mounts):
             mounts.append(Mount(path, path))
     return tuple(sorted(mounts, key=lambda mount: len(PurePath(mount.target).parts)))
 
 
 def check_mounts(runtime: str, mounts: Sequence[Mount]) -> None:
-    """Refuse what the runtime's own notation cannot say."""
+    """Raise Mistake for mounts that the runtime's notation cannot express."""
     for mount in mounts:
         for path in (mount.source, mount.target):
             if re.search(r"[:,\s]" if runtime == "pyxis" else "[:,]", path):
-                raise Mistake(f"{runtime} cannot mount {path!r}: the name has a comma, a colon or a blank in it")
+                raise Mistake(f"{runtime} cannot mount {path!r}: the name contains a comma, a colon or a blank")
         if runtime == "charliecloud" and mount.flags not in ("", "rw"):
-            raise Mistake(f"--container-mounts {mount}: charliecloud has no mount flags, it cannot mount read-only")
+            raise Mistake(f"--container-mounts {mount}: charliecloud has no mount flags and cannot mount read-only")
         if runtime == "apptainer" and mount.flags not in ("", "ro", "rw"):
-            raise Mistake(f"--container-mounts {mount}: apptainer knows the flags ro and rw alone")
+            raise Mistake(f"--container-mounts {mount}: apptainer has only the flags ro and rw")
 
 
 def image_is_path(image: str, runtime: str) -> bool:
-    """A file or directory, as the runtime would take it, and not a name that it looks up elsewhere."""
+    """Return whether the runtime treats the image as a file or directory, not as a reference."""
     if "://" in image:
         return False
     return runtime == "apptainer" or image.startswith(("/", "./", "../", "~/")) or image.endswith((".sqsh", ".sqfs"))
 
 
 def registry_warning(container: Container, nodes: int) -> str | None:
-    """For an image that every node would pull by itself, when there are many."""
-    if container.is_path or container.runtime == "charliecloud" or nodes < MANY_NODES:
+    """Return a warning if many nodes would each pull the image from a registry."""
+    if container.is_path or container.runtime == "charliecloud" or nodes < REGISTRY_WARNING_NODES:
         return None
     bare = container.image.partition("://")[2] or container.image
-    how = {
+    command = {
         "pyxis": f"enroot import -o image.sqsh docker://{bare}",
         "apptainer": f"{container.program} pull image.sif {container.image}",
     }[container.runtime]
     return (
-        f"--container-image {container.image}: each of the {nodes} nodes pulls it from the registry; "
-        f"import it to a file first: `{how}`"
+        f"--container-image {container.image}: each of the {nodes} nodes would pull it from the registry; "
+        f"import it to a file first: `{command}`"
     )
