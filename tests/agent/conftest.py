@@ -1,22 +1,45 @@
-"""A listener that does the leader's half of the handshake, and a wire in between that hears everything."""
+"""A listener that does the leader's half of the handshake, a proxy that records all messages, and leaders."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from muster.agent.control.channel import Channel, accept
+from muster.agent.control.connections import Connections
+from muster.agent.job import Identity, Job
+from muster.rundir import RunPaths, create_exclusive, write_json
 
 DEADLINE_S = 120.0
 TOKEN = b"the-run's-own-secret"
 
 
+def identity(directory: Path, rank: int) -> Identity:
+    """Return the identity of an agent of a new run in the directory."""
+    run = RunPaths(str(directory))
+    attempt = run.attempt(0)
+    os.makedirs(os.path.dirname(attempt.node_record(rank)), exist_ok=True)
+    write_json(run.job, {**dict.fromkeys(Job.__dataclass_fields__), "groups": [], "gather_timeout": 60.0, "segment": 1})
+    return Identity(rank, f"n{rank}", run, attempt, local=True)
+
+
+async def serve_as_leader(agent: Identity, term: int, tasks: list[asyncio.Future[None]]) -> Connections:
+    """Listen as the leader of a term whose address is published; connections are served by `tasks`."""
+    connections = Connections(agent, TOKEN)
+    connections.on_task = lambda work: tasks.append(asyncio.ensure_future(work))
+    record = {"term": term, "rank": agent.rank, "addresses": ["127.0.0.1"], "port": await connections.listen()}
+    assert create_exclusive(agent.attempt.leader(term), record)
+    return connections
+
+
 class Listener:
-    """Serves like the leader; what `accept` returned (or raised) for each connection is kept in order."""
+    """Serves like the leader; keeps what `accept` returned or raised for each connection, in order."""
 
     def __init__(self, token: bytes = TOKEN) -> None:
         self.token = token
@@ -37,7 +60,7 @@ class Listener:
             self._answers.put_nowait(error)
 
     async def answer(self) -> tuple[Channel, dict[str, Any]] | None:
-        """What became of the next connection; a defect of the acceptor is raised here."""
+        """Return the result of the next connection; raise what `accept` raised."""
         answer = await asyncio.wait_for(self._answers.get(), DEADLINE_S)
         if isinstance(answer, BaseException):
             raise answer
@@ -55,7 +78,7 @@ class Listener:
 
 
 class Wire:
-    """Forwards each line to the leader and back, and keeps it. `hold` may delay a line on its way."""
+    """Forwards each line to the leader and back, and records it. `hold` may delay a line."""
 
     def __init__(self, host: str, port: int, leader_port: int, hold: Callable[[str, bytes], Awaitable[None]]) -> None:
         self.host, self.port, self._leader_port, self._hold = host, port, leader_port, hold
@@ -93,7 +116,7 @@ async def leader() -> AsyncIterator[Listener]:
 
 @pytest.fixture
 async def wire(leader: Listener) -> AsyncIterator[Callable[..., Awaitable[Wire]]]:
-    """Makes a wire to the leader, on an address of its own."""
+    """Return a function that makes a wire to the leader on a given address."""
     wires: list[Wire] = []
 
     async def make(host: str = "127.0.0.1", port: int = 0, hold: Any = lambda side, line: asyncio.sleep(0)) -> Wire:

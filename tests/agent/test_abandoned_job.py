@@ -24,7 +24,7 @@ __all__ = ["fake_slurm"]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
-    """A run of Slurm job 17 that is over; its job script shows no sign of life and has no time left."""
+    """A run of Slurm job 17 that is over; its job script does nothing and has no time left."""
     monkeypatch.setattr(abandoned_job, "SCRIPT_TIMEOUT_S", 0.0)
     monkeypatch.setattr(abandoned_job, "CLAIM_POLL_S", 0.01)
     monkeypatch.setattr(abandoned_job, "CLAIM_TIMEOUT_S", 5.0)
@@ -55,7 +55,7 @@ def leave_alone(run: RunPaths, rank: int) -> None:
     asyncio.run(leave(run, rank))
 
 
-async def test_where_one_node_cannot_reach_slurm_another_tries(run: RunPaths, fake_slurm: FakeSlurm) -> None:
+async def test_if_one_node_cannot_reach_slurm_another_tries(run: RunPaths, fake_slurm: FakeSlurm) -> None:
     fake_slurm.refuses("squeue: error: Unable to contact slurm controller")
     await leave(run, 1)
     assert not os.path.exists(run.attempt(0).job_claim) and fake_slurm.called("scancel") == []
@@ -86,7 +86,7 @@ async def test_the_user_s_own_allocation_is_left_alone(run: RunPaths, fake_slurm
     assert fake_slurm.calls == []
 
 
-async def test_where_no_file_can_be_written_a_few_nodes_cancel_the_job(
+async def test_if_no_file_can_be_written_a_few_nodes_cancel_the_job(
     run: RunPaths, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: str, value: object) -> bool:

@@ -1,4 +1,4 @@
-"""The environment of the driver and of Ray's processes: the job's, not the step's, and with where they are."""
+"""The environment of the driver and of Ray's processes: the job's variables, not the step's, and Muster's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def environment(
     return job_environment(base, given or {}, replace(IDENTITY, attempt=RUN.attempt(attempt)), cycle)
 
 
-def test_the_driver_is_told_which_run_and_attempt_it_belongs_to() -> None:
+def test_the_driver_s_environment_names_its_run_and_attempt() -> None:
     env = environment({}, attempt=2, cycle=1)
     assert env["MUSTER_RUN_ID"] == "train-20260101T000000-ab12"
     assert (env["MUSTER_ATTEMPT"], env["MUSTER_CYCLE"]) == ("2", "1")
@@ -32,7 +32,7 @@ def test_the_driver_is_told_which_run_and_attempt_it_belongs_to() -> None:
 
 
 @pytest.mark.parametrize(("attempt", "cycle", "resume"), [(0, 0, "0"), (1, 0, "1"), (0, 1, "1"), (3, 2, "1")])
-def test_only_the_very_first_start_is_no_resumption(attempt: int, cycle: int, resume: str) -> None:
+def test_every_start_but_the_first_is_a_resumption(attempt: int, cycle: int, resume: str) -> None:
     assert environment({}, attempt=attempt, cycle=cycle)["MUSTER_RESUME"] == resume
 
 
@@ -64,7 +64,7 @@ def test_only_the_very_first_start_is_no_resumption(attempt: int, cycle: int, re
         "PMI2_SIZE",
     ],
 )
-def test_what_describes_the_agent_s_step_is_taken_out(name: str) -> None:
+def test_variables_of_the_agent_s_step_are_removed(name: str) -> None:
     assert name not in environment({name: "1"})
 
 
@@ -80,17 +80,17 @@ def test_what_describes_the_agent_s_step_is_taken_out(name: str) -> None:
         "LANG",
     ],
 )
-def test_what_describes_the_job_stays(name: str) -> None:
+def test_variables_of_the_job_are_kept(name: str) -> None:
     assert environment({name: "kept"})[name] == "kept"
 
 
 @pytest.mark.parametrize("name", ["MUSTER_RANK", "MUSTER_HOST", "MUSTER_BACKEND", "MUSTER_JOB_START", "RAY_ADDRESS"])
-def test_what_is_the_agent_s_own_affair_is_taken_out(name: str) -> None:
-    """RAY_ADDRESS among it: a cluster that the submitting shell spoke to is not this run's."""
+def test_variables_of_the_agent_are_removed(name: str) -> None:
+    """RAY_ADDRESS too: it names the cluster of the submitting shell, not this run's."""
     assert name not in environment({name: "1"})
 
 
-def test_what_the_user_gave_wins_over_what_was_there_but_not_over_where_the_run_is() -> None:
+def test_the_user_s_variables_override_the_base_but_not_those_of_the_run() -> None:
     env = environment({"LANG": "C"}, {"LANG": "de_DE", "SEED": "7", "MUSTER_RUN_ID": "forged"})
     assert (env["LANG"], env["SEED"]) == ("de_DE", "7")
     assert env["MUSTER_RUN_ID"] == RUN.run_id
@@ -100,7 +100,7 @@ def test_a_variable_of_the_step_s_kind_that_the_user_gave_is_kept() -> None:
     assert environment({"SLURM_NTASKS": "4"}, {"SLURM_NTASKS": "8"})["SLURM_NTASKS"] == "8"
 
 
-def test_python_s_output_is_not_buffered_unless_somebody_wants_it_so() -> None:
+def test_python_s_output_is_not_buffered_unless_the_user_wants_it() -> None:
     assert environment({})["PYTHONUNBUFFERED"] == "1"
     assert environment({"PYTHONUNBUFFERED": ""})["PYTHONUNBUFFERED"] == ""
     assert environment({}, {"PYTHONUNBUFFERED": "0"})["PYTHONUNBUFFERED"] == "0"
@@ -118,7 +118,7 @@ LIBRARY = f"{RUN.root}/muster-library.zip"
         ({"PYTHONPATH": "/mine:/runs/outer/muster-library.zip"}, f"/mine:{LIBRARY}"),
     ],
 )
-def test_the_run_s_library_is_behind_what_the_user_has_on_the_path(there: dict[str, str], path: str) -> None:
+def test_the_run_s_library_comes_after_the_user_s_path(there: dict[str, str], path: str) -> None:
     assert environment(there)["PYTHONPATH"] == path
     assert environment({"PYTHONPATH": "/before"}, {"PYTHONPATH": "", **there})["PYTHONPATH"] == path
 
@@ -128,7 +128,7 @@ def test_a_run_directory_that_no_path_can_name_is_left_out() -> None:
     assert job_environment({"PYTHONPATH": "/mine"}, {}, replace(IDENTITY, run=run), 0)["PYTHONPATH"] == "/mine"
 
 
-def test_the_base_is_left_as_it_was() -> None:
+def test_the_base_is_not_modified() -> None:
     base = {"SLURM_PROCID": "0", "PATH": "/usr/bin"}
     environment(base, {"SEED": "7"})
     assert base == {"SLURM_PROCID": "0", "PATH": "/usr/bin"}
@@ -149,7 +149,7 @@ def test_a_path_on_which_it_already_is_stays_as_it_is(tmp_path: Path, monkeypatc
     assert path_with_interpreter(f"{tmp_path}:/usr/bin") == f"{tmp_path}:/usr/bin"
 
 
-def test_what_the_user_gave_is_read_from_the_run(tmp_path: Path) -> None:
+def test_the_user_s_variables_are_read_from_the_run(tmp_path: Path) -> None:
     run = RunPaths(str(tmp_path))
     write_atomic(run.env, '{"KEY": "sécret\\n"}', mode=0o600)
     assert given_variables(replace(IDENTITY, run=run)) == {"KEY": "sécret\n"}

@@ -1,4 +1,4 @@
-"""A run without a leader is recorded as failed; one whose leader only this node could not see is not."""
+"""A run without a leader is recorded as failed, unless only this node cannot see the leader."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.agent.test_follower import identity
+from tests.agent.conftest import identity
 
 from muster.agent import leaderless
 from muster.election import leader_silence
@@ -28,7 +28,7 @@ def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def hang(attempt: AttemptPaths, published: float) -> threading.Thread:
-    """A status that cannot be opened for a while, as on a filesystem that does not answer; then it can."""
+    """Make the status hang on open for a while, as on a filesystem that does not answer."""
     os.mkfifo(attempt.status())
 
     def answer() -> None:
@@ -67,7 +67,7 @@ async def test_an_agent_continues_while_a_call_hangs_and_records_the_end_after_a
     hanging.join()
 
 
-async def test_a_run_directory_that_cannot_be_read_tells_nothing(
+async def test_a_run_directory_that_cannot_be_read_is_no_evidence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = identity(tmp_path, 2)

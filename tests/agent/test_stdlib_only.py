@@ -1,4 +1,4 @@
-"""What runs on a node imports the standard library alone, is valid on Python 3.9, and works from one file."""
+"""Node-side code imports only the standard library, is valid on Python 3.9, and runs from one file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ print(json.dumps({"modules": sorted(sys.modules), "main": main.main.__code__.co_
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Every module imported anywhere in it, inside functions too."""
+    """Yield every imported module, including imports inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
@@ -59,7 +59,7 @@ def is_allowed(name: str, path: Path) -> bool:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_of_the_node_imports_the_standard_library_and_its_own_rooms_alone(path: Path) -> None:
+def test_a_node_side_module_imports_only_the_standard_library_and_node_side_packages(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))  # and is valid on Python 3.9
     assert [name for name in imports(tree) if not is_allowed(name, path)] == []
 
@@ -90,7 +90,7 @@ def test_the_archive_holds_every_module_of_the_node_and_no_other() -> None:
 
 
 def probe(contents: bytes, directory: Path, python: str = sys.executable) -> dict[str, list[str] | str]:
-    """Load the agent from the archive alone: no site-packages, no source tree, another directory."""
+    """Load the agent only from the archive: no site-packages, no source tree, another directory."""
     (directory / "agent.pyz").write_bytes(contents)
     done = subprocess.run(
         [python, "-I", "-S", "-c", PROBE, str(directory / "agent.pyz")],
@@ -118,11 +118,11 @@ def test_the_agent_loaded_from_its_archive_pulls_in_nothing_but_the_standard_lib
     assert "muster.agent.leader.leader" in loaded["modules"] and "muster.spec" not in loaded["modules"]
 
 
-def test_with_fitting_bytecode_nothing_is_compiled_on_the_node(contents: bytes, tmp_path: Path) -> None:
+def test_with_matching_bytecode_nothing_is_compiled_on_the_node(contents: bytes, tmp_path: Path) -> None:
     assert probe(contents, tmp_path)["main"] == "agent/muster.agent.main"  # the name given when it was compiled
 
 
-def test_where_the_bytecode_is_another_version_s_the_sources_are_used(
+def test_with_the_bytecode_of_another_version_the_sources_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -134,11 +134,11 @@ def test_where_the_bytecode_is_another_version_s_the_sources_are_used(
     assert loaded["main"] == f"{tmp_path}/agent.pyz/muster.agent.main"
 
 
-def test_where_the_node_s_interpreter_cannot_be_run_here_the_archive_still_works(tmp_path: Path) -> None:
+def test_if_the_node_s_interpreter_cannot_run_here_the_archive_still_works(tmp_path: Path) -> None:
     probe(build_archive("/no/such/python"), tmp_path)
 
 
-def test_where_no_interpreter_can_be_run_here_the_archive_holds_sources_alone(
+def test_if_no_interpreter_can_run_here_the_archive_contains_only_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -154,8 +154,8 @@ def test_the_archive_is_two_members_that_need_no_unpacking(contents: bytes, tmp_
     assert all(member.compress_type == zipfile.ZIP_STORED for member in members)
 
 
-def test_a_loaded_module_can_tell_its_source(contents: bytes, tmp_path: Path) -> None:
-    """The supervisor and Ray's starter are run by `python -c` from it."""
+def test_the_source_of_a_loaded_module_is_available(contents: bytes, tmp_path: Path) -> None:
+    """The supervisor and Ray's starter are run from it by `python -c`."""
     (tmp_path / "agent.pyz").write_bytes(contents)
     program = PROBE + "from muster.process import source_of, supervisor\nprint(len(source_of(supervisor)))"
     done = subprocess.run(

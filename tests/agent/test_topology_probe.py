@@ -23,12 +23,12 @@ TREE = "spine1.leaf3.n17"
         ({"MUSTER_DOMAIN": "rack7"}, None, NodeLocation("rack7", "")),
     ],
 )
-def test_ours_wins_over_nvlink_and_nvlink_over_slurm(
+def test_muster_s_variables_override_nvlink_and_nvlink_overrides_slurm(
     env: dict[str, str], nvlink: str | None, place: NodeLocation
 ) -> None:
     assert node_location(env, nvlink) == place
 
 
-def test_a_greeting_without_a_place_is_from_nowhere() -> None:
+def test_a_greeting_without_a_location_is_from_nowhere() -> None:
     assert location_from_greeting({"rank": 3}) == UNKNOWN_LOCATION
     assert location_from_greeting({"domain": "a", "topology": "a.b"}) == NodeLocation("a", "a.b")

@@ -37,7 +37,7 @@ def parsed(*lines: str) -> list[tuple[str, int | None, str]]:
         ),
     ],
 )
-def test_a_task_that_ended_is_understood(line: str, ends: list[tuple[str, int | None, str]]) -> None:
+def test_an_ended_task_is_parsed(line: str, ends: list[tuple[str, int | None, str]]) -> None:
     assert parsed(line) == ends
 
 

@@ -21,7 +21,7 @@ def test_a_job_without_groups_has_none() -> None:
     assert group_of(0, []) is None
 
 
-def test_groups_are_read_from_the_job_s_record_whatever_else_it_says() -> None:
+def test_groups_are_read_from_the_job_s_record_and_other_keys_ignored() -> None:
     record = {"name": "big", "nodes": 2, "cpus_per_node": 64, "gpus_per_node": 8, "gres": None, "constraint": "a100"}
     assert groups_of([record]) == GROUPS[:1]
 

@@ -32,10 +32,9 @@ NODES_WITHOUT_CLAIM = 8  # at most this many nodes call Slurm if no claim can be
 
 
 async def mark_abandoned_job(identity: Identity) -> None:
-    """Before the outcome is recorded: tell readers if the batch host, whose script ends the job, does not answer."""
+    """Before the outcome is recorded: publish that the batch host, whose script would end the job, does not answer."""
     job = _own_job(identity)
-    loop = asyncio.get_running_loop()
-    if job and not await loop.run_in_executor(None, batch_host_answers, identity.attempt):
+    if job and not await asyncio.to_thread(batch_host_answers, identity.attempt):
         logger.warning("the batch host does not answer: Slurm job %s must be cancelled", job["job_id"])
         try:
             write_json(identity.attempt.job_left, job)
@@ -49,12 +48,12 @@ async def cancel_abandoned_job(identity: Identity) -> None:
     The script's note that it has seen the outcome counts only if its host answers: the host may be cut off from Slurm
     as well. A working script ends this process before the timeout.
     """
-    job, attempt, loop = _own_job(identity), identity.attempt, asyncio.get_running_loop()
+    job, attempt = _own_job(identity), identity.attempt
     if not job:
         return
     deadline = time.monotonic() + SCRIPT_TIMEOUT_S
     while not os.path.exists(attempt.job_left) and time.monotonic() < deadline:
-        if bool(_job_end(attempt)) and await loop.run_in_executor(None, batch_host_answers, attempt):
+        if len(_job_end(attempt)) > 0 and await asyncio.to_thread(batch_host_answers, attempt):
             return
         await asyncio.sleep(JOB_END_POLL_S)
     await _claim_and_cancel(identity, job)
@@ -94,17 +93,17 @@ def _job_end(attempt: AttemptPaths) -> list[str]:
 
 async def _claim_and_cancel(identity: Identity, job: dict[str, Any]) -> None:
     """Call Slurm from one node only, of thousands that may come here at once; the next one tries if that node fails."""
-    attempt, deadline, loop = identity.attempt, time.monotonic() + CLAIM_TIMEOUT_S, asyncio.get_running_loop()
+    attempt, deadline = identity.attempt, time.monotonic() + CLAIM_TIMEOUT_S
     record = {"rank": identity.rank, "host": identity.host}
     while time.monotonic() < deadline and "gone" not in _job_end(attempt):
         try:
-            claimed = await loop.run_in_executor(None, create_exclusive, attempt.job_claim, record)
+            claimed = await asyncio.to_thread(create_exclusive, attempt.job_claim, record)
         except OSError:  # the filesystem is full or unreachable
             claimed = identity.rank <= NODES_WITHOUT_CLAIM
             if not claimed:
                 return
         if claimed:
-            await loop.run_in_executor(None, _cancel_or_release_claim, identity, job)
+            await asyncio.to_thread(_cancel_or_release_claim, identity, job)
             return
         await asyncio.sleep(CLAIM_POLL_S)
 

@@ -12,8 +12,8 @@ import time
 
 from muster.agent.job import Identity
 from muster.election.leader_silence import FIRST_LEADER_CANDIDATES, STARTUP_SILENCE_S, StartupHeartbeats
-from muster.rundir import AttemptPaths, launcher_log
-from muster.rundir.hosts import host_names
+from muster.rundir import launcher_log
+from muster.rundir.hosts import host_name, host_names
 from muster.rundir.startup_heartbeat import read_startup_heartbeats, write_startup_heartbeat
 
 logger = logging.getLogger(__name__)
@@ -44,13 +44,7 @@ class FirstLeaderElection:
         ended = {end.rank for end in launcher_log.read(attempt.steps_log, host_names(attempt))}
         silent = self._heartbeats.silent() - ended
         for lost in sorted(silent - self._silent):
-            logger.warning(
-                "%s has sent no heartbeat for %g s and has not become leader", _name(attempt, lost), STARTUP_SILENCE_S
-            )
+            host = host_name(attempt, lost)
+            logger.warning("%s has sent no heartbeat for %g s and has not become leader", host, STARTUP_SILENCE_S)
         self._silent = silent
         return (ended | silent).issuperset(range(rank))
-
-
-def _name(attempt: AttemptPaths, rank: int) -> str:
-    hosts = host_names(attempt)
-    return hosts[rank] if rank < len(hosts) else f"rank-{rank}"

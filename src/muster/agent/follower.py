@@ -10,9 +10,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 from muster.agent.abandoned_job import cancel_abandoned_job
 from muster.agent.control.channel import Channel, ChannelError, connect
@@ -30,7 +29,7 @@ from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.lifecycle.config import FIRST_LEADER
 from muster.process.lease import ProcessLease
 from muster.rundir import read_json, read_record, write_json
-from muster.rundir.hosts import host_names
+from muster.rundir.hosts import host_name
 
 logger = logging.getLogger(__name__)
 
@@ -38,16 +37,13 @@ FIRST_LEADER_MIN_POLL_S, FIRST_LEADER_MAX_POLL_S = 0.05, 1.0
 ELECTION_POLL_S = 0.3
 FIRST_LEADER_TIMEOUT_S = 300.0  # beyond the gather timeout: then no leader will come
 CONNECT_TRIES = 3  # to reach a candidate
-Result = TypeVar("Result")
-
-
-async def _off_loop(work: Callable[..., Result], *args: Any) -> Result:
-    """Run on a thread: the filesystem may hang, and a leader in this process must answer meanwhile."""
-    return await asyncio.get_running_loop().run_in_executor(None, work, *args)
 
 
 class Follower:
-    """`run` returns this agent's exit code; `leader` is set while this node leads."""
+    """Follows the leaders of the run, or leads it. `leader` is set while this node leads.
+
+    Files are read on threads: the filesystem may hang, and a leader in this process must answer meanwhile.
+    """
 
     def __init__(self, identity: Identity, token: bytes, lease: ProcessLease) -> None:
         self._identity, self._token, self._lease = identity, token, lease
@@ -67,7 +63,7 @@ class Follower:
             self._node.report_signal(signum)
 
     async def run(self) -> int:
-        """Follow one leader after another until the run ends; return the exit code."""
+        """Follow one leader after another until the run ends; return this agent's exit code."""
         self._work = asyncio.create_task(self._follow_leaders())
         await asyncio.wait([self._work])
         if self._leading is None:
@@ -114,16 +110,16 @@ class Follower:
         process = {"pid": os.getpid(), "python": sys.executable, "time": time.time()}
         write_json(identity.attempt.node_record(identity.rank), {**self._greeting(), **process})
         while True:
-            claims = await _off_loop(identity.attempt.claims)
+            claims = await asyncio.to_thread(identity.attempt.claims)
             for term in reversed(claims):  # the newest may belong to a candidate that was not elected
                 try:
                     return await self._connect(term)
                 except ChannelError as error:
                     logger.info("%s; trying again", error)
             late = time.monotonic() - began > gather_timeout and identity.rank <= FIRST_LEADER_CANDIDATES
-            if wait >= FIRST_LEADER_MAX_POLL_S and (await _off_loop(election.poll) or late) and not claims:
+            if wait >= FIRST_LEADER_MAX_POLL_S and (await asyncio.to_thread(election.poll) or late) and not claims:
                 await self._campaign(0, first_membership(self._job().step_nodes, identity.rank))
-            if await _off_loop(has_outcome, identity.attempt):
+            if await asyncio.to_thread(has_outcome, identity.attempt):
                 return None
             if time.monotonic() - began > (timeout := gather_timeout + FIRST_LEADER_TIMEOUT_S):
                 await end_leaderless_run(identity, f"{identity.host} found no leader for {timeout:g} s")
@@ -159,17 +155,16 @@ class Follower:
             if not self._node.stopped:
                 await end_leaderless_run(self._identity, f"the leader is gone: {self._node.loss_reason}")
             return None
-        while not await _off_loop(has_outcome, self._identity.attempt):
-            claims = await _off_loop(self._claims)
+        while not await asyncio.to_thread(has_outcome, self._identity.attempt):
+            claims = await asyncio.to_thread(self._claims)
             decision = self._election.decide(time.monotonic(), True, claims)
             if isinstance(decision, Join) and (joined := await self._join(decision.term)) is not None:
                 return joined
             if isinstance(decision, Claim):
                 await self._campaign(decision.term, membership)
             elif isinstance(decision, Leave):
-                await end_leaderless_run(
-                    self._identity, f"the leader {self._node.loss_reason}; no majority of the nodes is left"
-                )
+                reason = f"the leader {self._node.loss_reason}; no majority of the nodes is left"
+                await end_leaderless_run(self._identity, reason)
                 return None
             await asyncio.sleep(ELECTION_POLL_S)
         return None
@@ -218,8 +213,7 @@ class Follower:
 
     async def _elect(self, candidate: Candidate, membership: Membership) -> None:
         """Lead if a majority joins. Runs as a task, since this node's own agent has to join as well."""
-        hosts = host_names(self._identity.attempt)
-        lost = hosts[membership.leader] if membership.leader < len(hosts) else f"rank-{membership.leader}"
+        lost = host_name(self._identity.attempt, membership.leader)
         try:
             if await candidate.win(f"the agent of the leader {lost} {self._node.loss_reason}"):
                 self._lead(candidate)

@@ -32,7 +32,7 @@ async def end_leaderless_run(identity: Identity, reason: str) -> None:
         await mark_abandoned_job(identity)
         again = await _poll(attempt, silence)  # connecting to the batch host may have taken seconds
         if again is LeaderVerdict.LEADERLESS:
-            if await asyncio.get_running_loop().run_in_executor(None, _record_failure, attempt, reason):
+            if await asyncio.to_thread(_record_failure, attempt, reason):
                 await cancel_abandoned_job(identity)
             return
         if again is not LeaderVerdict.OVER:
@@ -41,11 +41,7 @@ async def end_leaderless_run(identity: Identity, reason: str) -> None:
     if verdict is LeaderVerdict.LED:
         logger.warning("the run continues without this node")
     elif verdict is LeaderVerdict.UNKNOWN:
-        logger.error(
-            "%s could not be read for %g s: it is unknown whether the run continues",
-            attempt.root,
-            RUN_DIRECTORY_TIMEOUT_S,
-        )
+        logger.error("%s cannot be read: it is unknown whether the run continues", attempt.root)
 
 
 async def _wait_for_verdict(attempt: AttemptPaths, silence: LeaderSilence, until: float) -> LeaderVerdict:
@@ -57,7 +53,7 @@ async def _wait_for_verdict(attempt: AttemptPaths, silence: LeaderSilence, until
 async def _poll(attempt: AttemptPaths, silence: LeaderSilence) -> LeaderVerdict:
     """Read the run directory on a thread: the time that a slow filesystem takes is not silence of the leader."""
     began = time.monotonic()
-    view = await asyncio.get_running_loop().run_in_executor(None, read_view, attempt)
+    view = await asyncio.to_thread(read_view, attempt)
     return silence.observe(view, time.monotonic() - began)
 
 

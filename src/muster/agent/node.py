@@ -175,15 +175,10 @@ class NodeAgent:
                 env[GROUP_VARIABLE] = options.group
             logs = identity.attempt.ray_logs_dir(cycle)
             paths = RayPaths(temp, os.path.join(logs, host_file_name(identity.host)))
-            location = self.location
             rank = 0 if leads else max(identity.rank, 1)  # provisional: start_ray has the rank of the cycle
+            topology, domain = self.location.topology or os.environ.get(SLURM_VARIABLE, ""), self.location.domain
             facts = NodeFacts(
-                rank,
-                identity.host,
-                location.topology or os.environ.get(SLURM_VARIABLE, ""),
-                group=options.group,
-                node_index=identity.rank,
-                domain=location.domain,
+                rank, identity.host, topology, group=options.group, node_index=identity.rank, domain=domain
             )
             self._ray = RayNode(options, facts, paths, env, self._token)
             self._ray.on_head = lambda address, port: channel.send(
@@ -200,16 +195,16 @@ class NodeAgent:
             self._report_failure("ray", str(error))
 
     async def _dump_stacks(self) -> None:
-        """Runs as a task: a stop message may arrive meanwhile."""
-        identity, loop = self._identity, asyncio.get_running_loop()
+        """Write the stacks of all processes. Runs as a task: a stop message may arrive meanwhile."""
+        identity = self._identity
         env = job_environment(os.environ, given_variables(identity), identity, self._cycle)
         try:
-            seen = await loop.run_in_executor(None, stacks.dump_stacks, identity.attempt.stacks(identity.rank), env)
+            dumped = await asyncio.to_thread(stacks.dump_stacks, identity.attempt.stacks(identity.rank), env)
         except OSError as error:
             logger.warning("stacks could not be written: %s", error)
-            seen = False
+            dumped = False
         if self._channel is not None:
-            self._channel.send("stacks", python=seen)
+            self._channel.send("stacks", python=dumped)
 
     def _report_health(self, ok: bool, reason: str) -> None:
         if self._channel is not None:

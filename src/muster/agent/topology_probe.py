@@ -39,8 +39,7 @@ async def probe_location(env: Mapping[str, str], run: RunPaths) -> NodeLocation:
     """Return the location for the greeting. Querying the GPUs takes seconds: done only for jobs with segments."""
     if env.get(DOMAIN_VARIABLE):
         return node_location(env)
-    loop = asyncio.get_running_loop()
-    return node_location(env, await loop.run_in_executor(None, _nvlink_domain, dict(env), run))
+    return node_location(env, await asyncio.to_thread(_nvlink_domain, dict(env), run))
 
 
 def _nvlink_domain(env: dict[str, str], run: RunPaths) -> str | None:

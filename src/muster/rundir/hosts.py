@@ -16,6 +16,10 @@ def host_names(attempt: AttemptPaths) -> list[str]:
         return []
 
 
+def host_name(attempt: AttemptPaths, rank: int) -> str:
+    return dict(enumerate(host_names(attempt))).get(rank, f"rank-{rank}")
+
+
 def hosts_by_rank(attempt: AttemptPaths, nodes: int) -> list[str]:
     """Return a name for each of `nodes` nodes: `rank-N` where the job script could not record the names."""
     names = host_names(attempt)

@@ -1,4 +1,4 @@
-"""The control channel: who gets in, who does not, and when the other side counts as gone."""
+"""The control channel: admission, rejection, and detection of a lost peer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def pair(leader: Listener) -> tuple[Channel, Channel]:
 # -- getting in -------------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_with_the_run_s_token_gets_in_and_its_greeting_is_heard(leader: Listener) -> None:
+async def test_an_agent_with_the_run_s_token_is_admitted_and_its_greeting_received(leader: Listener) -> None:
     agent = await join(["127.0.0.1"], leader.port)
     answer = await leader.answer()
     assert answer is not None
@@ -48,7 +48,7 @@ async def test_an_agent_with_another_token_is_refused(leader: Listener) -> None:
 
 
 async def test_an_agent_refuses_a_leader_that_does_not_know_the_token() -> None:
-    """A listener that lets everybody in, and answers with a proof made with another token."""
+    """A listener that admits every peer and answers with a proof made with another token."""
 
     async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'{"nonce": "0123"}\n')
@@ -70,7 +70,7 @@ async def test_an_agent_s_proof_cannot_be_sent_back_to_it_as_the_leader_s() -> N
             await join(["127.0.0.1"], server.sockets[0].getsockname()[1])
 
 
-async def test_a_recorded_handshake_is_of_no_use_a_second_time(leader: Listener, wire: MakeWire) -> None:
+async def test_a_recorded_handshake_cannot_be_replayed(leader: Listener, wire: MakeWire) -> None:
     tapped = await wire()
     await join(["127.0.0.1"], tapped.port)
     await leader.channel()
@@ -81,7 +81,7 @@ async def test_a_recorded_handshake_is_of_no_use_a_second_time(leader: Listener,
     writer.close()
 
 
-async def test_the_token_never_travels(leader: Listener, wire: MakeWire) -> None:
+async def test_the_token_is_never_sent(leader: Listener, wire: MakeWire) -> None:
     tapped = await wire()
     agent = await join(["127.0.0.1"], tapped.port)
     channel = await leader.channel()
@@ -116,7 +116,7 @@ async def test_the_token_never_travels(leader: Listener, wire: MakeWire) -> None
     ],
     ids=lambda words: repr(words[:20]),
 )
-async def test_a_stranger_is_turned_away_and_the_next_agent_gets_in(leader: Listener, words: bytes) -> None:
+async def test_an_unknown_peer_is_rejected_and_the_next_agent_is_admitted(leader: Listener, words: bytes) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", leader.port)
     writer.write(words)
     writer.write_eof()
@@ -125,7 +125,7 @@ async def test_a_stranger_is_turned_away_and_the_next_agent_gets_in(leader: List
     writer.close()
 
 
-async def test_a_silent_stranger_is_turned_away_after_a_while(
+async def test_a_silent_unknown_peer_is_rejected_after_the_timeout(
     leader: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channels, "HANDSHAKE_TIMEOUT_S", 0.2)
@@ -135,7 +135,7 @@ async def test_a_silent_stranger_is_turned_away_after_a_while(
     writer.close()
 
 
-async def test_a_silent_stranger_does_not_keep_agents_waiting(leader: Listener) -> None:
+async def test_a_silent_unknown_peer_does_not_delay_agents(leader: Listener) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", leader.port)
     await pair(leader)
     writer.close()
@@ -176,8 +176,7 @@ async def test_when_no_address_answers_all_are_named_with_their_reasons() -> Non
 async def test_a_leader_reached_by_two_addresses_has_one_channel_and_it_is_the_agent_s(
     leader: Listener, wire: MakeWire
 ) -> None:
-    """The way on which the leader hears the agent first is not always the one on which the agent hears the leader
-    first."""
+    """The two sides may see the handshakes complete in different orders."""
     heard, joined = asyncio.Event(), asyncio.Event()
 
     async def slow_there(side: str, line: bytes) -> None:
@@ -213,14 +212,16 @@ async def test_the_end_of_the_connection_is_noticed_at_once_by_both_sides(leader
     assert await asyncio.wait_for(agent.receive(), channels.HEARTBEAT_TIMEOUT_S / 3) is None
 
 
-async def test_a_message_cut_short_counts_as_the_end(leader: Listener) -> None:
+async def test_a_truncated_message_counts_as_the_end(leader: Listener) -> None:
     agent, channel = await pair(leader)
     agent._writer.write(b'{"type": "go')
     agent.close()
     assert await asyncio.wait_for(channel.receive(), DEADLINE_S) is None
 
 
-async def test_silence_counts_as_the_end_and_words_break_it(leader: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silence_counts_as_the_end_and_messages_reset_the_timeout(
+    leader: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(channels, "HEARTBEAT_TIMEOUT_S", 0.5)
     agent, channel = await pair(leader)
     for _ in range(20):  # twice as long as silence would be tolerated
@@ -251,6 +252,6 @@ async def test_behind_a_dual_stack_listener_an_ipv6_address_is_itself() -> None:
         await leader.close()
 
 
-def test_a_loopback_listener_is_reachable_from_this_host_alone() -> None:
+def test_a_loopback_listener_is_reachable_only_from_this_host() -> None:
     with listen(loopback_only=True) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"

@@ -22,9 +22,7 @@ def write(attempt: AttemptPaths, text: str) -> None:
         file.write(text)
 
 
-def test_a_part_is_what_its_cycle_wrote_though_later_ones_write_on(
-    attempt: AttemptPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_contains_only_the_output_of_its_cycle(attempt: AttemptPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cycle_log, "COPY_BYTES", 7)
     logs = CycleLogs(attempt)
     logs.begin(0, "")
@@ -40,7 +38,7 @@ def test_a_part_is_what_its_cycle_wrote_though_later_ones_write_on(
     assert Path(attempt.cycle_driver_log(1)).read_text() == "the second's\n"
 
 
-def test_a_cycle_whose_driver_never_began_has_none(attempt: AttemptPaths) -> None:
+def test_a_cycle_whose_driver_never_started_has_no_part(attempt: AttemptPaths) -> None:
     assert CycleLogs(attempt).end(2) is None
 
 

@@ -34,7 +34,7 @@ class Life:
 
 
 @pytest.mark.parametrize("how", ["its cycle is over", "it has left"])
-async def test_a_stall_whose_driver_is_gone_when_the_stacks_are_kept_concerns_nobody(tmp_path: Path, how: str) -> None:
+async def test_a_stall_is_ignored_if_the_driver_ended_while_the_stacks_were_written(tmp_path: Path, how: str) -> None:
     life = Life(tmp_path)
     stalled = asyncio.ensure_future(life.supervisor._on_stall(60.0))
     await asyncio.sleep(0)
@@ -47,7 +47,7 @@ async def test_a_stall_whose_driver_is_gone_when_the_stacks_are_kept_concerns_no
     assert (life.fed, life.signals, life.supervisor._stall_reason) == ([], [], None)
 
 
-async def test_a_stall_is_told_when_the_stacks_are_kept(tmp_path: Path) -> None:
+async def test_a_stall_is_reported_when_the_stacks_are_written(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.heard.stacks.set_result([True])
     await asyncio.wait_for(life.supervisor._on_stall(60.0), 120)

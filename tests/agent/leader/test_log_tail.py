@@ -15,7 +15,7 @@ def test_the_last_lines_of_a_log_and_none_of_a_missing_one(tmp_path: Path) -> No
     assert LogTails().read(str(tmp_path / "none")) == []
 
 
-def test_a_read_that_hangs_is_given_up_and_no_other_is_tried(tmp_path: Path) -> None:
+def test_after_a_read_that_hangs_no_other_is_tried(tmp_path: Path) -> None:
     stuck, log = tmp_path / "stuck", tmp_path / "log"
     os.mkfifo(stuck)  # without a writer, opening it blocks
     log.write_text("one\n")

@@ -1,4 +1,4 @@
-"""What counts as progress of a cycle."""
+"""The definition of progress in a cycle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_driver_that_never_beats_has_made_progress_once_it_ran_for_long(beat: 
     assert tracker.poll(1001.0) is None
 
 
-def test_a_beat_is_progress_of_its_own_cycle_alone(beat: Path) -> None:
+def test_a_beat_is_progress_only_of_its_own_cycle(beat: Path) -> None:
     tracker = ProgressTracker(str(beat))
     tracker.begin(0, 0.0)
     progress.beat()
@@ -68,7 +68,7 @@ def test_a_beat_without_a_step_keeps_the_last_one_and_is_seen(beat: Path) -> Non
     assert beat.stat().st_mtime_ns > 1
 
 
-def test_what_the_nodes_of_a_gang_tell_counts_as_beats(beat: Path) -> None:
+def test_reports_of_a_gang_s_nodes_count_as_beats(beat: Path) -> None:
     tracker = ProgressTracker(str(beat))
     tracker.begin(0, 0.0)
     assert tracker.poll(1.0) is None

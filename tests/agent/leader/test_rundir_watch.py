@@ -1,17 +1,17 @@
-"""What the leader learns from files."""
+"""The leader's input from files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.agent.test_follower import identity
+from tests.agent.conftest import identity
 
 from muster.agent.leader.rundir_watch import RunDirectoryWatch
 from muster.election.leader_silence import FIRST_LEADER_CANDIDATES, STARTUP_LOSS_S
 from muster.rundir.startup_heartbeat import write_startup_heartbeat
 
 
-def test_a_node_that_has_not_arrived_is_given_up_when_its_heartbeat_has_stood_still_for_long(tmp_path: Path) -> None:
+def test_a_node_that_has_not_arrived_counts_as_lost_when_its_heartbeat_has_stopped(tmp_path: Path) -> None:
     attempt = identity(tmp_path, 0).attempt
     watch = RunDirectoryWatch(attempt, STARTUP_LOSS_S / 2)
     for rank in (1, 2, FIRST_LEADER_CANDIDATES + 1):

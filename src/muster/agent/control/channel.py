@@ -106,13 +106,13 @@ async def accept(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: bytes
 ) -> tuple[Channel, dict[str, Any]] | None:
     """Do the leader's half of the handshake. Return the channel and the agent's greeting; None for an unknown peer."""
-    ours = secrets.token_hex(16)
+    nonce = secrets.token_hex(16)
     try:
-        await _write_message(writer, {"nonce": ours})
+        await _write_message(writer, {"nonce": nonce})
         greeting = await _read_message(reader)
-        if not hmac.compare_digest(str(greeting["proof"]), _proof(token, "agent", ours, greeting["nonce"])):
+        if not hmac.compare_digest(str(greeting["proof"]), _proof(token, "agent", nonce, greeting["nonce"])):
             raise ChannelError("wrong token")
-        await _write_message(writer, {"proof": _proof(token, "lead", ours, greeting["nonce"])})
+        await _write_message(writer, {"proof": _proof(token, "lead", nonce, greeting["nonce"])})
         await _read_message(reader)
     except (ChannelError, *_HANDSHAKE_ERRORS):
         writer.close()
@@ -152,10 +152,10 @@ async def _connect_one(address: str, port: int, token: bytes, greeting: dict[str
         asyncio.open_connection(address, port, limit=MESSAGE_MAX_BYTES), HANDSHAKE_TIMEOUT_S
     )
     try:
-        theirs, ours = (await _read_message(reader))["nonce"], secrets.token_hex(16)
-        await _write_message(writer, {**greeting, "nonce": ours, "proof": _proof(token, "agent", theirs, ours)})
+        leader_nonce, nonce = (await _read_message(reader))["nonce"], secrets.token_hex(16)
+        await _write_message(writer, {**greeting, "nonce": nonce, "proof": _proof(token, "agent", leader_nonce, nonce)})
         answer = await _read_message(reader)
-        if not hmac.compare_digest(str(answer["proof"]), _proof(token, "lead", theirs, ours)):
+        if not hmac.compare_digest(str(answer["proof"]), _proof(token, "lead", leader_nonce, nonce)):
             raise ChannelError(f"{address} is not the leader of this run")
     except BaseException:  # including cancellation, when another address was faster
         writer.close()

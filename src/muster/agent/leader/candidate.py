@@ -49,16 +49,10 @@ class Candidate:
     async def claim(self) -> bool:
         """Claim the term and return whether it succeeded; False if another node has claimed it."""
         port = await self.connections.listen()
-        record = {
-            "term": self.term,
-            "rank": self._identity.rank,
-            "host": self._identity.host,
-            "cycle": self._membership.cycle,
-            "addresses": self.leader_address.addresses,
-            "port": port,
-        }
-        loop = asyncio.get_running_loop()
-        if await loop.run_in_executor(None, create_exclusive, self._identity.attempt.leader(self.term), record):
+        identity, cycle = self._identity, self._membership.cycle
+        record = {"term": self.term, "rank": identity.rank, "host": identity.host, "cycle": cycle}
+        record.update(addresses=self.leader_address.addresses, port=port)
+        if await asyncio.to_thread(create_exclusive, identity.attempt.leader(self.term), record):
             self._background(self.connections.beat())
             return True
         self.connections.close_all()

@@ -23,15 +23,8 @@ class CycleHistory:
         machine = self._machine
         if not self.entries or self.entries[-1]["cycle"] < machine.cycle:
             self._end(now, machine.restart_reason)
-            entry: dict[str, Any] = {
-                "cycle": machine.cycle,
-                "start": now,
-                "end": None,
-                "reason": None,
-                "members": [],
-                "spares": [],
-            }
-            self.entries.append({**entry, "log_start": None, "progress": False})
+            later: dict[str, Any] = {"end": None, "reason": None, "members": [], "spares": [], "log_start": None}
+            self.entries.append({"cycle": machine.cycle, "start": now, **later, "progress": False})
         self.entries[-1]["progress"] = machine.progressed
         if machine.role_changes != self._seen_role_changes and machine.state in (RunState.STARTING, RunState.RUNNING):
             self._seen_role_changes = machine.role_changes

@@ -43,8 +43,7 @@ class Driver:
 
     async def run(self, command: list[str], env: dict[str, str], cwd: str) -> Exit:
         """Run the command; return when it and all its processes have ended, except those that SIGKILL cannot end."""
-        opened = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        log = await asyncio.get_running_loop().run_in_executor(None, os.open, self._log, opened, 0o644)
+        log = await asyncio.to_thread(os.open, self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             await self._opening
             self._held = []

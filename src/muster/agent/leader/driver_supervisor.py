@@ -72,19 +72,12 @@ class DriverSupervisor:
 
     def _new_driver(self) -> Driver | Gang:
         """Return a driver on this node, or a gang on all nodes."""
-        context = self._context
-        if context.job.procs_per_node is None:
-            driver = Driver(context.identity.attempt.driver_log)
-            driver.on_unended = lambda text: self.note_unended(context.identity.rank, text)
+        context, identity, job = self._context, self._context.identity, self._context.job
+        if job.procs_per_node is None:
+            driver = Driver(identity.attempt.driver_log)
+            driver.on_unended = lambda text: self.note_unended(identity.rank, text)
             return driver
-        gang = Gang(
-            context.identity,
-            context.job,
-            context.connections,
-            context.machine,
-            context.own_address,
-            lambda: self._fenced,
-        )
+        gang = Gang(identity, job, context.connections, context.machine, context.own_address, lambda: self._fenced)
         gang.on_note, gang.services = context.publisher.phase, context.services
         return gang
 
@@ -203,7 +196,7 @@ class DriverSupervisor:
     async def _copy_log(self, cycle: int) -> None:
         part = await self._context.off_loop(self._logs.end, cycle)
         if part is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self._logs.copy, part)
+            await asyncio.to_thread(self._logs.copy, part)
 
     def _report_end(self, exit: Exit, cycle: int) -> None:
         context = self._context

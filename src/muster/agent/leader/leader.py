@@ -38,7 +38,7 @@ from muster.rundir.redaction import secret_values
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 0.5  # of deadlines, the stop request, the launcher's stderr and the driver
+RUN_POLL_S = 0.5  # of deadlines, the stop request, the launcher's stderr and the driver
 PUBLISH_INTERVAL_S = 0.2
 
 
@@ -65,26 +65,17 @@ class Leader:
         self._stepped_down = False
         self.step_down_reason = f"{identity.host} has lost the majority of the nodes"
         self._signalled = False
-        self._rundir_watch = RunDirectoryWatch(identity.attempt, POLL_S, config.hosts)
+        self._rundir_watch = RunDirectoryWatch(identity.attempt, RUN_POLL_S, config.hosts)
         self._tails = LogTails()
+        parts = (self._machine, self._publisher, self._connections)
         self._services = LeaderServices(
-            identity,
-            self._machine,
-            self._publisher,
-            self._connections,
-            self._off_loop,
-            self.watch,
-            self._feed,
-            self._tails,
-            lambda: not self._stepped_down and not self._leader_lease.over,
+            identity, *parts, self._off_loop, self.watch, self._feed, self._tails, lambda: not self._is_fenced()
         )
         self._driver_supervisor = DriverSupervisor(
             LeaderContext(
                 identity,
                 job,
-                self._machine,
-                self._publisher,
-                self._connections,
+                *parts,
                 self._tails,
                 self._off_loop,
                 self.watch,
@@ -97,9 +88,7 @@ class Leader:
         self._executor = CommandExecutor(
             identity,
             job,
-            self._machine,
-            self._publisher,
-            self._connections,
+            *parts,
             self._driver_supervisor,
             self._services,
             self._leader_lease,
@@ -176,6 +165,9 @@ class Leader:
         await self._off_loop(lambda: None)  # wait for the last status: none may be written after this
         return None
 
+    def _is_fenced(self) -> bool:
+        return self._stepped_down or self._leader_lease.over
+
     async def _off_loop(self, work: Callable[..., Any], *args: Any) -> Any:
         """Run a file operation on the thread: the filesystem may hang for longer than the heartbeat timeout."""
         return await asyncio.get_running_loop().run_in_executor(self._file_thread, work, *args)
@@ -201,7 +193,7 @@ class Leader:
     # -- events in ------------------------------------------------------------------------------------------------
 
     def _feed(self, event: m.Event) -> None:
-        if self._stepped_down or self._leader_lease.over:
+        if self._is_fenced():
             return
         commands = self._machine.handle(event, time.monotonic())
         self._spare_health.update(self._machine.changes)
@@ -288,13 +280,13 @@ class Leader:
     async def _tick(self) -> None:
         """Check deadlines. Separate from `_poll`, which waits for files that may hang."""
         while True:
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(RUN_POLL_S)
             self._feed(m.Tick())
 
     async def _poll(self) -> None:
         """Poll the stop request, the launcher's stderr, startup heartbeats, and the driver."""
         while True:
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(RUN_POLL_S)
             request, ends = await self._off_loop(self._rundir_watch.poll)
             if request is not None and self._machine.outcome is None:
                 self.stop(request["reason"], request["signal"], request.get("patient", False))
