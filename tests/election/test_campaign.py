@@ -135,7 +135,7 @@ def test_a_candidate_that_the_newest_membership_does_not_list_cannot_win() -> No
     assert not joined(Campaign(1, 1, MEMBERSHIP), 1, 2, 3, membership=without).won
 
 
-def test_the_new_leader_goes_on_with_the_next_cycle_without_the_lost_one() -> None:
+def test_the_new_leader_continues_with_the_next_cycle_without_the_lost_one() -> None:
     term_start = joined(Campaign(3, 1, MEMBERSHIP), 1, 2, 3).term_start("n0 is gone")
     assert (term_start.term, term_start.leader, term_start.cycle, term_start.lost) == (3, 1, 3, 0)
     assert term_start.excluded == {0, 9} and term_start.reason == "n0 is gone"
@@ -147,7 +147,7 @@ def test_the_first_membership_of_a_term_is_newer_than_any_of_the_terms_before() 
     assert membership.newer(Membership(2, 4, 9, 3 * VERSIONS_PER_TERM - 1, ROSTER)).term == 3
 
 
-def test_a_roster_that_was_changing_goes_on_changing_under_the_new_leader() -> None:
+def test_a_pending_change_of_the_roster_stays_pending_under_the_new_leader() -> None:
     changing = Membership(0, 0, 2, 8, frozenset({0, 1, 2, 3}), before=ROSTER)
     membership = joined(Campaign(1, 1, changing), 1, 2, 3).new_membership()
     assert membership.rosters == changing.rosters

@@ -11,7 +11,7 @@ def membership(term: int = 0, version: int = 0, cycle: int = 0, roster: tuple[in
     return Membership(term, 0, cycle, version, frozenset(roster))
 
 
-def test_to_begin_with_every_node_of_the_allocation_counts() -> None:
+def test_at_the_start_every_node_of_the_allocation_votes() -> None:
     assert first_membership(3, leader=1) == Membership(0, 1, 0, 0, frozenset({0, 1, 2}))
 
 
@@ -25,12 +25,12 @@ def test_the_newer_of_two_keeps_the_higher_cycle_of_both() -> None:
     assert membership(term=1, cycle=1).newer(membership(cycle=2)).cycle == 2
 
 
-def test_a_membership_comes_out_of_a_message_as_it_went_in() -> None:
-    told = Membership(3, 4, 2, 17, frozenset({0, 1, 2, 4, 7, 8}), frozenset({3, 5}), frozenset(range(9)))
-    assert Membership.from_record(json.loads(json.dumps(told.as_record()))) == told
+def test_a_membership_survives_encoding_and_decoding() -> None:
+    sent = Membership(3, 4, 2, 17, frozenset({0, 1, 2, 4, 7, 8}), frozenset({3, 5}), frozenset(range(9)))
+    assert Membership.from_record(json.loads(json.dumps(sent.as_record()))) == sent
 
 
-def test_ten_thousand_neighbours_take_no_more_room_in_a_message_than_three() -> None:
+def test_ten_thousand_consecutive_nodes_take_no_more_space_than_three() -> None:
     assert len(json.dumps(first_membership(10_000).as_record())) < 150
 
 

@@ -57,7 +57,7 @@ def test_an_answer_to_an_older_beat_takes_nothing_back() -> None:
     assert quorum.expires_at() == 5.0 + LEASE_S
 
 
-def test_what_a_member_knows_is_no_sign_of_when_it_lived() -> None:
+def test_a_report_of_a_known_version_does_not_renew_the_lease() -> None:
     quorum = quorum_of(3)
     know(quorum, 1, 2)
     assert quorum.expires_at() == LEASE_S
@@ -99,7 +99,7 @@ def test_the_dead_count_for_the_first_lease_since_they_may_have_followed_another
     assert not quorum.acquire(1.0)
 
 
-def test_under_a_lease_that_has_held_the_dead_count_no_more_at_once() -> None:
+def test_under_a_held_lease_the_dead_stop_counting_at_once() -> None:
     quorum = quorum_of(5)
     for rank in (1, 2, 3):
         quorum.died(rank)
@@ -154,7 +154,7 @@ def test_one_change_is_made_at_a_time() -> None:
     assert change(quorum, 0, 1, 2)
 
 
-def test_a_roster_that_says_nothing_new_is_not_proposed() -> None:
+def test_an_unchanged_roster_is_not_proposed() -> None:
     quorum = quorum_of(3)
     assert not change(quorum, 0, 1, 2)
     assert quorum.membership.version == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
-from tests.lifecycle.promises import LONGEST_GRACE_S, Promises
+from tests.lifecycle.invariants import LONGEST_GRACE_S, Invariants
 
 from muster.lifecycle.events import (
     Arrived,
@@ -26,10 +26,10 @@ from muster.lifecycle.state_machine import FINISH_TIMEOUT_S, RunConfig
 from muster.lifecycle.states import ENDED, RunState
 from muster.lifecycle.topology import NodeLocation
 
-MOST_NODES = 5
-RANKS = st.integers(0, MOST_NODES - 1)
+MAX_NODES = 5
+RANKS = st.integers(0, MAX_NODES - 1)
 AGO = st.sampled_from([0, 0, 0, 1])  # age of an event in cycles
-MENDING = st.fixed_dictionaries(
+RECOVERY = st.fixed_dictionaries(
     {
         "on_node_loss": st.sampled_from(["fail", "replace", "restart"]),
         "max_restarts": st.integers(0, 2),
@@ -42,19 +42,19 @@ MENDING = st.fixed_dictionaries(
 ANSWERS = st.lists(st.booleans(), min_size=4)
 
 
-class AnyOrder(Promises):
+class AnyOrder(Invariants):
     """Feeds every kind of event at any time, for ranks in any state."""
 
     @initialize(
-        nodes=st.integers(1, MOST_NODES),
+        nodes=st.integers(1, MAX_NODES),
         spares=st.integers(0, 2),
         ray=st.booleans(),
-        mending=MENDING,
+        recovery=RECOVERY,
         answers=ANSWERS,
     )
-    def begin(self, nodes: int, spares: int, ray: bool, mending: dict[str, Any], answers: list[bool]) -> None:
+    def begin(self, nodes: int, spares: int, ray: bool, recovery: dict[str, Any], answers: list[bool]) -> None:
         hosts = [f"n{rank}" for rank in range(nodes)]
-        self.start(RunConfig(hosts, ray, 100.0, 50.0, spares=min(spares, nodes - 1), **mending), answers)
+        self.start(RunConfig(hosts, ray, 100.0, 50.0, spares=min(spares, nodes - 1), **recovery), answers)
 
     # -- events -------------------------------------------------------------------------------------------------
 

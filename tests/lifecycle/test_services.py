@@ -58,7 +58,7 @@ def test_a_node_starts_its_services_as_it_arrives_and_does_not_wait_for_the_head
 @pytest.mark.parametrize(
     ("scope", "ranks"), [("all", [0, 1, 2]), ("head", [0]), ("any", [2]), (1, [2]), (2, [1, 2]), (9, [0, 1, 2])]
 )
-def test_the_scope_says_which_ranks_have_an_instance(scope: str | int, ranks: list[int]) -> None:
+def test_the_scope_determines_which_ranks_have_an_instance(scope: str | int, ranks: list[int]) -> None:
     run = run_with(ServicePlan("judge", scope))
     assert sorted(started(run.feed(*arrived(0, 1, 2)))) == ranks
     assert run.state is RunState.STARTING

@@ -1,140 +1,138 @@
-"""The bring-up of a run: the commands and the outcome of each event in each state."""
+"""The state machine under any order of events: its invariants hold, and it always ends."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
+from typing import Any, ClassVar
 
-import pytest
-from tests.lifecycle.conftest import PLAN, Run, arrived
+from hypothesis import event, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
+from tests.lifecycle.any_order import ANSWERS, MAX_NODES, RANKS, RECOVERY, AnyOrder
 
 from muster.lifecycle.events import (
-    Arrived,
-    Conclude,
     DriverEnded,
+    DriverStalled,
     Event,
-    HeadUp,
-    NodeGone,
-    NodeReady,
-    RunOutcome,
-    StartDriver,
-    StartHead,
-    StartWorker,
-    StopNode,
+    NodeFailed,
+    NodeLost,
+    Progress,
     Tick,
 )
+from muster.lifecycle.roles import Role
 from muster.lifecycle.state_machine import RunConfig
-from muster.lifecycle.states import NodeState, RunState
+from muster.lifecycle.states import RunState
 
-# -- bringing up ------------------------------------------------------------------------------------------------
-
-
-def test_the_head_starts_when_the_leader_arrives_though_others_are_missing(run: Run) -> None:
-    assert run.feed(*arrived(0)) == [StartHead()]
-    assert run.state is RunState.GATHERING
-    assert run.nodes() == [NodeState.STARTING, NodeState.EXPECTED, NodeState.EXPECTED]
+TestAnyOrderOfEvents = AnyOrder.TestCase
+TestAnyOrderOfEvents.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
 
 
-def test_workers_that_wait_start_the_moment_the_head_is_up(run: Run) -> None:
-    assert run.feed(*arrived(1, 0)) == [StartHead()]
-    assert run.feed(HeadUp()) == [StartWorker(1)]
+TROUBLE = st.sampled_from(["crashed", "stalled", "lost", "lost", "failed"])
 
 
-def test_a_worker_that_arrives_after_the_head_is_up_starts_at_once(run: Run) -> None:
-    run.feed(*arrived(0), HeadUp())
-    assert run.feed(*arrived(2)) == [StartWorker(2)]
-    assert run.feed(*arrived(1)) == [StartWorker(1)]
+class Recovering(AnyOrder):
+    """Brings up runs with spares and restarts, then feeds mostly failures that can be repaired."""
+
+    reached: ClassVar[Counter[str]] = Counter()
+    # Rules that only end a run, or are part of a larger rule, are left to the machine above.
+    a_stop_is_requested = the_driver_ends = the_driver_stalls = a_node_fails = a_node_is_lost = None
+    a_node_arrives = the_head_is_up = None
+    a_node_or_the_driver_fails_and_the_driver_ends = None
+
+    @initialize(
+        wanted=st.integers(1, 4),
+        spares=st.integers(1, 3),
+        segmented=st.booleans(),
+        ray=st.booleans(),
+        policy=st.sampled_from(["restart", "replace"]),
+        budget=st.integers(1, 3),
+        recovery=RECOVERY,
+        answers=ANSWERS,
+        what=TROUBLE,
+        rank=RANKS,
+    )
+    def begin(  # type: ignore[override]
+        self,
+        wanted: int,
+        spares: int,
+        segmented: bool,
+        ray: bool,
+        policy: str,
+        budget: int,
+        recovery: dict[str, Any],
+        answers: list[bool],
+        what: str,
+        rank: int,
+    ) -> None:
+        if segmented:
+            wanted, recovery = 2 + wanted % 2 * 2, {**recovery, "topology": True}
+        more = {"on_node_loss": policy, "max_restarts": budget, "restart_on_driver_failure": True}
+        hosts = [f"n{rank}" for rank in range(wanted + spares)]
+        plan = RunConfig(hosts, ray, 100.0, 50.0, spares=spares, segment=2 if segmented else 1, **{**recovery, **more})
+        self.mended: set[str] = set()
+        self.start(plan, answers)
+        self.all_goes_well_until_the_driver_runs()
+        if self.protocol.state is RunState.RUNNING:  # segments may be too few
+            self.trouble(what, rank, progress=True, ends=True, back=True)
+
+    def feed(self, event: Event) -> None:
+        before, cycle = {node.rank for node in self.active()}, self.cycle
+        super().feed(event)
+        if self.cycle > cycle:
+            self.mended.add("restarted")
+        elif self.protocol.state is RunState.RUNNING and before and before - {node.rank for node in self.active()}:
+            self.mended.add("replaced")
+
+    def follower(self, rank: int) -> int:
+        """Return an active node other than the leader if there is one, else any node but the leader."""
+        others = [node.rank for node in self.active() if node.rank != self.protocol.leader]
+        others = others or list(range(1, self.protocol.config.nodes))
+        return others[rank % len(others)]
+
+    @precondition(lambda self: self.protocol.state is RunState.RUNNING)
+    @rule(what=TROUBLE, rank=RANKS, progress=st.booleans(), ends=st.booleans(), back=st.booleans())
+    def trouble(self, what: str, rank: int, progress: bool, ends: bool, back: bool) -> None:
+        """Fail the driver or a node under it; nodes may then be cleaned and the next cycle brought up."""
+        if progress:
+            self.feed(Progress(self.cycle))
+        if what == "stalled":
+            self.feed(DriverStalled("no output for 60 s", self.cycle))
+        elif what == "lost":
+            self.feed(NodeLost(self.follower(rank), "its connection ended"))
+        elif what == "failed":
+            self.feed(NodeFailed(self.follower(rank), "ray", "it broke", self.cycle))
+        if what == "crashed" or (self.protocol.state is RunState.RESTARTING and ends):
+            self.feed(DriverEnded(1, "exited with 1", self.cycle))
+        if back:
+            self.all_goes_well_until_the_driver_runs()
+
+    @precondition(lambda self: self.protocol.state in (RunState.RUNNING, RunState.STARTING, RunState.GATHERING))
+    @rule(rank=st.integers(1, MAX_NODES))
+    def a_spare_is_lost(self, rank: int) -> None:
+        waiting = [node.rank for node in self.protocol.nodes if node.role is Role.SPARE]
+        if waiting:
+            self.feed(NodeLost(waiting[rank % len(waiting)], "its connection ended"))
+
+    @precondition(lambda self: self.protocol.driver_running)
+    @rule(code=st.sampled_from([0, 1]))
+    def the_driver_leaves(self, code: int) -> None:
+        self.feed(DriverEnded(code, f"exited with {code}", self.cycle))
+
+    @rule(seconds=st.floats(0, 20))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.feed(Tick())
+
+    def teardown(self) -> None:
+        super().teardown()
+        for what in ("run", *getattr(self, "mended", ())):
+            event(what)
+            self.reached[what] += 1
 
 
-def test_gathering_is_over_when_the_last_node_has_arrived(run: Run) -> None:
-    run.feed(*arrived(0, 2))
-    assert run.state is RunState.GATHERING
-    run.feed(*arrived(1))
-    assert run.state is RunState.STARTING
-
-
-def test_the_driver_starts_once_and_only_when_every_node_is_ready(starting: Run) -> None:
-    assert starting.feed(HeadUp(), NodeReady(0), NodeReady(2)) == [StartWorker(1), StartWorker(2)]
-    assert starting.feed(NodeReady(1)) == [StartDriver()]
-    assert starting.state is RunState.RUNNING
-    assert starting.feed(NodeReady(1), NodeReady(0), HeadUp(), *arrived(1)) == []
-
-
-def test_no_driver_while_a_node_is_missing_though_all_others_are_ready(run: Run) -> None:
-    assert run.feed(*arrived(0, 1), HeadUp(), NodeReady(0), NodeReady(1)) == [StartHead(), StartWorker(1)]
-    assert run.feed(*arrived(2)) == [StartWorker(2)]
-    assert run.feed(NodeReady(2)) == [StartDriver()]
-
-
-def test_without_ray_a_node_that_has_arrived_is_ready() -> None:
-    run = Run(replace(PLAN, ray=False))
-    assert run.feed(*arrived(1, 0)) == []
-    assert run.feed(*arrived(2)) == [StartDriver()]
-    assert run.nodes() == [NodeState.READY] * 3
-
-
-def test_one_node_is_a_whole_run() -> None:
-    run = Run(RunConfig(["n0"]))
-    assert run.feed(*arrived(0), HeadUp(), NodeReady(0)) == [StartHead(), StartDriver()]
-    assert run.feed(DriverEnded(0, "exited with 0")) == [StopNode(0)]
-    assert run.feed(NodeGone(0)) == [Conclude()]
-
-
-def test_a_node_is_known_by_the_name_it_came_with(run: Run) -> None:
-    run.feed(Arrived(1, "gpu-17"))
-    assert run.protocol.nodes[1].host == "gpu-17"
-
-
-def test_a_second_arrival_of_the_same_rank_changes_nothing(run: Run) -> None:
-    run.feed(*arrived(0))
-    assert run.feed(Arrived(0, "impostor")) == []
-    assert run.protocol.nodes[0].host == "n0"
-
-
-@pytest.mark.parametrize(
-    "event", [HeadUp(), NodeReady(0), NodeReady(1), NodeGone(1), DriverEnded(0, "exited with 0")], ids=str
-)
-def test_an_event_that_does_not_fit_the_state_changes_nothing(run: Run, event: Event) -> None:
-    assert run.feed(event) == []
-    assert run.feed(*arrived(1)) == []  # no head yet, whatever the event said
-    assert (run.state, run.protocol.outcome) == (RunState.GATHERING, None)
-    assert run.nodes() == [NodeState.EXPECTED, NodeState.ARRIVED, NodeState.EXPECTED]
-
-
-def test_a_worker_that_was_not_started_cannot_be_ready(run: Run) -> None:
-    run.feed(*arrived(0, 1), NodeReady(1))
-    assert run.nodes()[1] is NodeState.ARRIVED
-    assert run.feed(HeadUp()) == [StartWorker(1)]
-
-
-# -- deadlines --------------------------------------------------------------------------------------------------
-
-
-def test_nodes_that_do_not_arrive_are_named_when_the_deadline_passes(run: Run) -> None:
-    run.feed(*arrived(0))
-    assert run.feed(Tick(), at=99.9) == []
-    assert run.feed(Tick(), at=100.0) == [StopNode(0)]
-    assert run.outcome == RunOutcome("failed", 125, "n1, n2 did not arrive within 100 s", "n1", 1, "gathering")
-
-
-def test_when_no_node_arrives_the_deadline_ends_the_run_at_once(run: Run) -> None:
-    assert run.feed(Tick(), at=100.0) == [Conclude()]
-    assert run.state is RunState.FAILED
-
-
-def test_the_names_of_many_missing_nodes_are_cut_short() -> None:
-    run = Run(RunConfig([f"n{rank}" for rank in range(64)], gather_timeout=5.0))
-    run.feed(Tick(), at=5.0)
-    assert run.outcome.end_reason == "n0, n1, n2, n3, n4, n5, n6, n7 and 56 more did not arrive within 5 s"
-
-
-def test_nodes_on_which_ray_is_late_are_named_when_the_deadline_passes(run: Run) -> None:
-    run.feed(*arrived(0, 1, 2), at=60.0)
-    run.feed(HeadUp(), NodeReady(0), NodeReady(2))
-    assert run.feed(Tick(), at=109.9) == []  # counted from the end of gathering
-    assert run.feed(Tick(), at=110.0) == [StopNode(0), StopNode(1), StopNode(2)]
-    assert run.outcome == RunOutcome("failed", 125, "Ray was not up on n1 within 50 s", "n1", 1, "starting")
-
-
-def test_a_running_driver_has_no_deadline(running: Run) -> None:
-    assert running.feed(Tick(), at=1e9) == []
-    assert running.state is RunState.RUNNING
+def test_runs_that_recover_keep_the_invariants_and_many_do_recover() -> None:
+    Recovering.reached.clear()
+    many = settings(max_examples=300, stateful_step_count=30, deadline=None)
+    run_state_machine_as_test(Recovering, settings=many)  # type: ignore[no-untyped-call]
+    reached = Recovering.reached
+    assert reached["restarted"] > 0.3 * reached["run"] and reached["replaced"] > 0.05 * reached["run"], reached

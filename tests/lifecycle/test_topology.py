@@ -96,7 +96,7 @@ def test_every_segment_is_in_one_domain_and_the_remaining_nodes_are_spares() -> 
     assert [node.rank for node in run.protocol.nodes if node.role.value == "spare"] == [1, 3, 5, 7]
 
 
-def test_a_round_waits_until_there_are_whole_segments_though_there_are_nodes_enough() -> None:
+def test_a_round_with_enough_nodes_waits_for_whole_segments() -> None:
     run = Run(plan(8, spares=4, segment=2, last_call=0.0))
     run.feed(*come(0, 1, 3, 4))
     assert run.state is RunState.GATHERING
@@ -130,7 +130,7 @@ def test_a_leader_in_no_whole_segment_ends_the_run_with_its_name(domain: str, wh
     assert run.outcome.end_reason == f"n0, which leads the run, is in no whole segment of 2 nodes {why}"
 
 
-def test_a_loss_that_leaves_too_few_whole_segments_is_the_end_though_there_are_nodes_enough() -> None:
+def test_a_loss_that_leaves_enough_nodes_but_too_few_whole_segments_ends_the_run() -> None:
     run = Run(plan(8, spares=4, segment=2, on_node_loss=RESTART, max_restarts=3))
     run.feed(*come(*range(8), leaves=["b", "b", "a", "a", "c", "d", "e", "f"]))
     run.feed(NodeLost(2, LOST))
@@ -147,7 +147,7 @@ def test_a_new_cycle_moves_to_another_whole_segment() -> None:
 # -- replacement ------------------------------------------------------------------------------------------------
 
 
-def test_a_stand_in_comes_from_the_lost_node_s_domain_where_there_are_segments_or_not_at_all() -> None:
+def test_with_segments_only_a_spare_of_the_lost_node_s_domain_replaces_it() -> None:
     run = Run(plan(8, spares=4, segment=2, on_node_loss=REPLACE))
     run.feed(*come(*range(8)))
     run.feed(NodeLost(2, LOST))

@@ -42,7 +42,7 @@ def first_violation(seeds: int) -> str | None:
 def test_a_thousand_schedules_with_random_faults_break_no_invariant() -> None:
     results = [run(seed) for seed in range(SCHEDULES)]
     assert [f"seed {result.seed}: {result.broken}" for result in results if result.broken] == []
-    assert Counter(result.terms > 1 for result in results)[True] > SCHEDULES / 20  # leads were lost, and followed
+    assert Counter(result.terms > 1 for result in results)[True] > SCHEDULES / 20  # leaders were lost and replaced
     assert Counter(result.cycles > 0 for result in results)[True] > SCHEDULES / 20
 
 
@@ -272,7 +272,9 @@ def test_supervisors_that_kill_too_late_would_be_found(monkeypatch: pytest.Monke
     assert first_violation(500) is not None
 
 
-def test_a_member_whose_lease_runs_from_the_receipt_of_a_beat_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_whose_lease_runs_from_the_receipt_of_a_heartbeat_would_be_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def late(self: Member, echo: float) -> None:
         if self.membership is not None and not self.leads:
             self.host.renew(self.now + LEASE_S)

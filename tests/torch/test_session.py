@@ -167,7 +167,7 @@ def test_a_coordinator_that_is_no_node_closes_rounds_without_taking_part(game: G
     assert listening.wait(60)
     first, second, spare = (game.player(number, is_host=False, **SPARE).join() for number in range(3))
     assert [player.joined().rank for player in (first, second)] == [0, 1]
-    game.drop(first)  # whoever it is: the coordinator stays
+    game.drop(first)  # the coordinator is not one of them
     assert [player.join().joined().rank for player in (second,)] == [0] and spare.joined().rank == 1
     assert all_gone([second.leave(0), spare.leave(0), apart])
     assert outcome[0].exit_code == 0 and second.session.outcome == outcome[0]

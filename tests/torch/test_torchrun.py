@@ -24,7 +24,7 @@ import os, sys, time
 rank, code = os.environ["RANK"], int(sys.argv[1])
 print("rank", rank, flush=True)
 if code and rank == "0":
-    time.sleep(1000)  # works on, until told of the other's failure
+    time.sleep(1000)  # runs until the other's failure ends it
 sys.exit(code)
 """
 TWO_AND_A_SPARE = ("--nnodes", "2", "--spares", "1", "--rdzv-conf", "last_call=60")

@@ -1,7 +1,4 @@
-"""The numbered acceptance list for jobs with spares and cycles: numbers 1 to 11.
-
-Numbers 12 to 16, about ends, are in test_behaviours_ending. The other test modules cover the details.
-"""
+"""The acceptance list for jobs with spares and cycles, by its numbers 1 to 16. The other modules cover the details."""
 
 from __future__ import annotations
 
@@ -9,12 +6,34 @@ from dataclasses import replace
 
 import pytest
 from tests.lifecycle.conftest import Run
-from tests.lifecycle.test_cycles import clean, restarted, up
-from tests.lifecycle.test_spares import OUT, PLAN, SPARE, active, come, driving, roles
+from tests.lifecycle.four_nodes import (
+    CONFIG,
+    EXCLUDED,
+    HOSTS,
+    SPARE,
+    active,
+    arrived,
+    clean,
+    driving,
+    restarted,
+    roles,
+    up,
+)
 
-from muster.lifecycle.config import EXTERNAL_LEADER, REPLACE, RESTART, RunConfig, TermStart
+from muster.lifecycle.config import (
+    EXTERNAL_LEADER,
+    FAIL,
+    FINISH_TIMEOUT_S,
+    NO_PROGRESS,
+    REPLACE,
+    RESTART,
+    RunConfig,
+    TermStart,
+)
 from muster.lifecycle.events import (
     Arrived,
+    BeginCycle,
+    Conclude,
     DriverEnded,
     DriverStalled,
     EndDriver,
@@ -38,9 +57,15 @@ from muster.lifecycle.state_machine import RunStateMachine
 from muster.lifecycle.states import RunState
 from muster.lifecycle.topology import NodeLocation
 
-RETRY = replace(PLAN, on_node_loss=RESTART, max_restarts=2, restart_on_driver_failure=True)
+RETRY = replace(CONFIG, on_node_loss=RESTART, max_restarts=2, restart_on_driver_failure=True)
 CRASHED, HUNG, WELL = (1, "exited with 1"), "no output for 60 s", (0, "exited with 0")
 LOST = "connection ended"
+
+
+def rejoin_all(run: Run) -> None:
+    """Report all four nodes clean for the current cycle, and three of them ready."""
+    run.feed(*clean(run.protocol.cycle, 0, 1, 2, 3), *up(run.protocol.cycle, 0, 1, 2))
+    assert run.state is RunState.RUNNING
 
 
 # -- 1 ----------------------------------------------------------------------------------------------------------
@@ -59,8 +84,8 @@ def test_01_a_record_of_an_older_cycle_changes_nothing_in_the_present_one(record
 
 
 def test_01_a_conflict_within_a_cycle_is_refused_with_the_node_s_name() -> None:
-    run = Run(PLAN)
-    run.feed(*come(0, 1))
+    run = Run(CONFIG)
+    run.feed(*arrived(0, 1))
     assert join_refusal(run.protocol.nodes, 1, "n9") == "n9 joined as node 1, but n1 has joined as that node before"
     assert run.feed(Arrived(1, "n9")) == [] and run.protocol.nodes[1].host == "n1"
 
@@ -70,24 +95,24 @@ def test_01_a_conflict_within_a_cycle_is_refused_with_the_node_s_name() -> None:
 
 def test_02_a_node_that_arrives_after_the_round_closed_is_a_spare_now_and_a_member_of_the_next_cycle() -> None:
     run = Run(RETRY)
-    run.feed(*come(0, 1, 3), at=0.0)
+    run.feed(*arrived(0, 1, 3), at=0.0)
     run.feed(Tick(), *up(0, 0, 1, 3), at=5.0)
-    assert (run.state, run.feed(*come(2))) == (RunState.RUNNING, [])
+    assert (run.state, run.feed(*arrived(2))) == (RunState.RUNNING, [])
     assert roles(run)[2] == SPARE
     run.feed(DriverEnded(*CRASHED), *clean(1, 0, 1, 2, 3))
     assert roles(run) == [*active(0, 1, 2), SPARE]
 
 
 def test_03_the_round_closes_although_a_node_died_between_its_arrival_and_its_report() -> None:
-    run = Run(PLAN)
-    run.feed(*come(0, 1, 2), NodeLost(2, LOST), *come(3))
-    assert roles(run) == [*active(0, 1), OUT, *active(2)]
+    run = Run(CONFIG)
+    run.feed(*arrived(0, 1, 2), NodeLost(2, LOST), *arrived(3))
+    assert roles(run) == [*active(0, 1), EXCLUDED, *active(2)]
     run.feed(HeadUp(), NodeLost(1, LOST))
     assert run.outcome.end_reason == f"{LOST}; no spare is left"  # and no driver on a lost node
 
 
 def test_04_nodes_beyond_the_wanted_number_are_spares_and_no_error() -> None:
-    run = Run(replace(PLAN, hosts=[f"n{rank}" for rank in range(9)], spares=6))
+    run = Run(replace(CONFIG, hosts=[f"n{rank}" for rank in range(9)], spares=6))
     run.feed(*(Arrived(rank, f"n{rank}") for rank in range(9)))
     assert roles(run) == [*active(0, 1, 2), *[SPARE] * 6]
     assert run.protocol.outcome is None
@@ -98,18 +123,18 @@ def test_04_nodes_beyond_the_wanted_number_are_spares_and_no_error() -> None:
 
 def test_05_a_node_that_failed_its_check_at_the_start_is_given_no_rank_in_any_cycle() -> None:
     run = Run(RETRY)
-    run.feed(NodeFailed(1, "start", "--health-check failed"), *come(0, 2, 3), *up(0, 0, 2, 3))
+    run.feed(NodeFailed(1, "start", "--health-check failed"), *arrived(0, 2, 3), *up(0, 0, 2, 3))
     run.feed(DriverEnded(*CRASHED), *clean(1, 0, 2, 3))
-    assert roles(run) == [*active(0), OUT, *active(1, 2)]
+    assert roles(run) == [*active(0), EXCLUDED, *active(1, 2)]
 
 
 def test_05_an_unhealthy_spare_is_not_promoted_and_one_that_has_recovered_is() -> None:
-    run = driving(replace(PLAN, on_node_loss=REPLACE))
+    run = driving(replace(CONFIG, on_node_loss=REPLACE))
     run.feed(Health(3, False, "a GPU fell off the bus"))
     assert run.protocol.nodes[3].unhealthy_reason == "a GPU fell off the bus"
     run.feed(Health(3, True))
     assert run.feed(NodeLost(1, LOST)) == [StartWorker(3)]
-    sick = driving(replace(PLAN, on_node_loss=REPLACE))
+    sick = driving(replace(CONFIG, on_node_loss=REPLACE))
     sick.feed(Health(3, False, "a GPU fell off the bus"), NodeLost(1, LOST))
     assert sick.outcome.end_reason == f"{LOST}; no spare is left"
 
@@ -156,22 +181,22 @@ def test_06_inside_the_last_call_a_spare_does_not_take_the_place_of_a_slow_membe
 def test_07_when_the_job_has_ended_spares_are_released_with_all_nodes_and_the_first_reason_is_kept(
     code: int, state: str
 ) -> None:
-    run = driving(PLAN)
+    run = driving(CONFIG)
     assert StopNode(3) in run.feed(DriverEnded(code, f"exited with {code}"))
     run.feed(NodeLost(2, LOST), StopRequested("stopped by alice", 15, 30.0), *(NodeGone(rank) for rank in range(4)))
     assert run.outcome == RunOutcome(state, code, f"the driver exited with {code}")
 
 
-def test_07_a_spare_that_comes_when_the_end_has_begun_is_let_go_at_once() -> None:
-    run = Run(PLAN)
-    run.feed(*come(0, 1, 2), at=0.0)
+def test_07_a_spare_that_arrives_after_the_end_began_is_released_at_once() -> None:
+    run = Run(CONFIG)
+    run.feed(*arrived(0, 1, 2), at=0.0)
     run.feed(Tick(), *up(0, 0, 1, 2), DriverEnded(*WELL), at=5.0)
-    assert run.feed(*come(3)) == [StopNode(3)]
+    assert run.feed(*arrived(3)) == [StopNode(3)]
 
 
 def test_08_too_few_nodes_by_the_deadline_are_a_timeout_that_names_the_missing() -> None:
-    run = Run(PLAN)
-    run.feed(*come(0, 2))
+    run = Run(CONFIG)
+    run.feed(*arrived(0, 2))
     run.feed(Tick(), at=100.0)
     assert run.outcome.end_reason.startswith("n1, n3 did not arrive within 100 s; 2 of the 3 nodes")
 
@@ -206,12 +231,12 @@ def test_09_whole_segments_of_a_domain_stay_together() -> None:
 
 def test_10_a_coordinator_that_is_no_node_closes_rounds_without_taking_part() -> None:
     protocol = RunStateMachine(
-        replace(PLAN, ray=False, on_node_loss=RESTART, max_restarts=1), 0.0, TermStart(leader=EXTERNAL_LEADER)
+        replace(CONFIG, ray=False, on_node_loss=RESTART, max_restarts=1), 0.0, TermStart(leader=EXTERNAL_LEADER)
     )
-    commands = [command for event in come(3, 2, 1, 0) for command in protocol.handle(event, 0.0)]
+    commands = [command for event in arrived(3, 2, 1, 0) for command in protocol.handle(event, 0.0)]
     assert commands == [StartDriver()]
     assert [node.logical for node in protocol.nodes] == [0, 1, 2, None]
-    assert protocol.handle(NodeLost(0, LOST), 1.0) == [EndDriver(PLAN.restart_grace)]  # like any other node
+    assert protocol.handle(NodeLost(0, LOST), 1.0) == [EndDriver(CONFIG.restart_grace)]  # like any other node
     protocol.handle(DriverEnded(143, "was ended by SIGTERM"), 1.0)
     assert [command for event in clean(1, 1, 2, 3) for command in protocol.handle(event, 1.0)][-1] == StartDriver()
     assert [node.logical for node in protocol.nodes] == [None, 0, 1, 2]
@@ -228,13 +253,134 @@ def test_10_a_coordinator_that_is_no_node_closes_rounds_without_taking_part() ->
     ],
 )
 def test_11_a_duplicate_host_or_a_duplicate_rank_is_refused(rank: int, host: str, why: str | None) -> None:
-    run = Run(PLAN)
-    run.feed(*come(0, 1))
+    run = Run(CONFIG)
+    run.feed(*arrived(0, 1))
     assert join_refusal(run.protocol.nodes, rank, host) == why
 
 
-def test_11_a_node_that_the_run_has_given_up_is_not_called_a_duplicate() -> None:
-    run = Run(PLAN)
-    run.feed(*come(0), NodeFailed(1, "start", "its agent ended early"))
+def test_11_an_excluded_node_is_not_refused_as_a_duplicate() -> None:
+    run = Run(CONFIG)
+    run.feed(*arrived(0), NodeFailed(1, "start", "its agent ended early"))
     assert join_refusal(run.protocol.nodes, 1, "n1") is None
-    assert run.feed(Arrived(1, "n1")) == [] and roles(run)[1] == OUT
+    assert run.feed(Arrived(1, "n1")) == [] and roles(run)[1] == EXCLUDED
+
+
+# -- 12, 13 -----------------------------------------------------------------------------------------------------
+
+
+def test_12_a_hang_a_crash_and_a_clean_exit_under_a_budget_of_two_end_with_0() -> None:
+    run = driving(replace(RETRY, no_progress_limit=3))
+    run.feed(DriverStalled(HUNG), DriverEnded(134, "was killed by SIGABRT"))
+    rejoin_all(run)
+    run.feed(DriverEnded(*CRASHED, cycle=1))
+    rejoin_all(run)
+    run.feed(DriverEnded(*WELL, cycle=2))
+    assert run.feed(*clean(2, 0, 1, 2, 3)) == [Conclude()]
+    assert run.outcome.exit_code == 0
+
+
+@pytest.mark.parametrize(("cause", "code"), [(DriverEnded(*CRASHED), 1), (DriverStalled(HUNG), 125)])
+def test_12_a_hang_or_a_crash_without_a_budget_is_the_end(cause: Event, code: int) -> None:
+    run = driving(replace(RETRY, max_restarts=0))
+    run.feed(cause)
+    assert run.outcome.exit_code == code
+
+
+@pytest.mark.parametrize("code", [0, 143, 137], ids=["well", "by-the-signal", "killed-after-the-grace"])
+def test_13_a_stopped_run_ends_with_the_code_with_which_its_driver_left(code: int) -> None:
+    run = driving(CONFIG)
+    assert run.feed(StopRequested("stopped by alice", 15, 30.0)) == [EndDriver(30.0)]
+    run.feed(DriverEnded(code, "left"), *(NodeGone(rank) for rank in range(4)))
+    assert (run.outcome.state, run.outcome.exit_code) == ("stopped", code)
+
+
+def test_13_a_driver_that_outlives_its_grace_cannot_hold_the_run() -> None:
+    run = driving(CONFIG)
+    run.feed(StopRequested("stopped by alice", 15, 30.0), at=0.0)
+    assert run.feed(Tick(), at=30.0 + FINISH_TIMEOUT_S) == [Conclude()]
+    assert run.outcome.exit_code == 143
+
+
+# -- 14 ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", [FAIL, REPLACE, RESTART])
+def test_14_the_death_of_a_spare_restarts_nothing(policy: str) -> None:
+    run = driving(replace(RETRY, on_node_loss=policy))
+    assert run.feed(NodeLost(3, LOST)) == []
+    assert (run.state, run.protocol.cycle) == (RunState.RUNNING, 0)
+
+
+def test_14_the_death_of_an_active_node_promotes_a_spare_and_the_end_is_clean() -> None:
+    run = driving(replace(CONFIG, on_node_loss=REPLACE))
+    assert run.feed(NodeLost(1, LOST)) == [StartWorker(3)]
+    run.feed(NodeReady(3), DriverEnded(*WELL))
+    assert run.feed(*clean(0, 0, 2, 3)) == [Conclude()]
+    assert run.outcome == RunOutcome("succeeded", 0, "the driver exited with 0")
+
+
+# -- 15 ---------------------------------------------------------------------------------------------------------
+
+
+def crash_on(run: Run, progress: list[bool]) -> None:
+    """Fail the driver in consecutive cycles, with or without progress, until the run ends."""
+    for cycle, forward in enumerate(progress):
+        run.feed(*([Progress(cycle)] if forward else []), DriverEnded(*CRASHED, cycle=cycle))
+        if run.protocol.outcome is not None:
+            return
+        rejoin_all(run)
+
+
+def test_15_no_restart_once_the_budget_is_spent_and_the_driver_s_exit_code_is_kept() -> None:
+    run = driving(replace(RETRY, max_restarts=2, no_progress_limit=3))
+    crash_on(run, [False] * 9)
+    assert (run.protocol.cycle, run.outcome.exit_code) == (2, 1)
+    assert run.outcome.end_reason.endswith("restart 2 was the last (--max-restarts 2)")
+
+
+def test_15_no_restart_after_several_consecutive_cycles_without_progress_with_a_specific_exit_code() -> None:
+    run = driving(replace(RETRY, max_restarts=9, no_progress_limit=3))
+    crash_on(run, [False] * 9)
+    assert (run.protocol.cycle, run.outcome.exit_code) == (2, NO_PROGRESS)
+    assert run.outcome.end_reason.endswith("3 cycles in a row without progress (--no-progress-limit 3)")
+
+
+@pytest.mark.parametrize(("limit", "cycles"), [(2, 5), (0, 9)], ids=["limited", "off"])
+def test_15_progress_begins_the_count_anew(limit: int, cycles: int) -> None:
+    run = driving(replace(RETRY, max_restarts=9, no_progress_limit=limit))
+    crash_on(run, [False, True, False, True, False, False, False, False, False, False])
+    assert run.protocol.cycle == cycles
+
+
+def test_15_cycles_that_lost_nodes_without_progress_count_too() -> None:
+    run = driving(replace(RETRY, max_restarts=9, no_progress_limit=2))
+    run.feed(DriverEnded(*CRASHED))
+    rejoin_all(run)
+    run.feed(NodeLost(1, LOST))
+    assert (run.outcome.exit_code, run.outcome.node) == (NO_PROGRESS, "n1")
+
+
+def test_15_a_later_leader_counts_on() -> None:
+    term_start = TermStart(term=1, leader=1, cycle=2, excluded=frozenset({0}), without_progress=2)
+    protocol = RunStateMachine(replace(RETRY, ray=False, max_restarts=9, no_progress_limit=3), 0.0, term_start)
+    for event in (*arrived(1, 2, 3), DriverEnded(*CRASHED, cycle=2)):
+        protocol.handle(event, 0.0)
+    assert protocol.outcome is not None and protocol.outcome.exit_code == NO_PROGRESS
+
+
+# -- 16 ---------------------------------------------------------------------------------------------------------
+
+
+def test_16_on_success_the_driver_ends_then_every_node_confirms_the_end_then_the_leader_leaves() -> None:
+    run = driving(CONFIG)
+    assert run.feed(DriverEnded(*WELL)) == [StopNode(rank) for rank in range(4)]
+    assert run.feed(*clean(0, 0, 1, 2)) == []  # the spare has not confirmed the end
+    assert run.state is RunState.FINISHING
+    assert run.feed(*clean(0, 3)) == [Conclude()]
+
+
+def test_16_between_cycles_no_end_is_announced() -> None:
+    run = driving(RETRY)
+    commands = run.feed(DriverEnded(*CRASHED))
+    assert commands == [BeginCycle(), *(StopNode(rank) for rank in range(len(HOSTS)))]
+    assert run.protocol.outcome is None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition
-from tests.lifecycle.watched import WatchedNodes, WatchedProtocol, same_but_for_refinements
 
 from muster.exit_codes import NO_PROGRESS
 from muster.lifecycle import roles
@@ -20,14 +20,15 @@ from muster.lifecycle.events import (
     NodeLost,
     Progress,
     Rejoin,
+    RunOutcome,
     StartDriver,
     StartHead,
     StartWorker,
     StopNode,
 )
 from muster.lifecycle.roles import Role
-from muster.lifecycle.state_machine import FINISH_TIMEOUT_S, RunConfig, RunNode
-from muster.lifecycle.states import ENDED, NodeState, RunState
+from muster.lifecycle.state_machine import FINISH_TIMEOUT_S, RunConfig, RunNode, RunStateMachine
+from muster.lifecycle.states import ENDED, NODE_TRANSITIONS, RUN_TRANSITIONS, NodeState, RunState
 
 LONGEST_GRACE_S = 60.0
 
@@ -36,13 +37,46 @@ def _sooner(new: float | None, old: float | None) -> bool:
     return new is not None and old is not None and new < old
 
 
-class Promises(RuleBasedStateMachine):
+class CheckedNodes(list[RunNode]):
+    """The nodes; every change of a state must be in the table."""
+
+    def __setitem__(self, rank: Any, node: Any) -> None:
+        before = self[rank].state
+        assert node.state is before or node.state in NODE_TRANSITIONS[before], f"node: {before} -> {node.state}"
+        super().__setitem__(rank, node)
+
+
+class CheckedStateMachine(RunStateMachine):
+    """Every change of the run's state must be in the table."""
+
+    _state: RunState | None = None
+
+    @property
+    def state(self) -> RunState:
+        assert self._state is not None
+        return self._state
+
+    @state.setter
+    def state(self, state: RunState) -> None:
+        assert self._state is None or state in RUN_TRANSITIONS[self._state], f"run: {self._state} -> {state}"
+        self._state = state
+
+
+def same_but_for_refinements(before: RunOutcome, after: RunOutcome) -> bool:
+    """Return whether only the exit code of a stopped driver, or a reason appended to the first, differs."""
+    code_refined = before.exit_code == after.exit_code or before.state == "stopped"
+    reason_kept = after.end_reason == before.end_reason or after.end_reason.startswith(f"{before.end_reason}; ")
+    rest = replace(after, exit_code=before.exit_code, end_reason=before.end_reason)
+    return code_refined and reason_kept and rest == before
+
+
+class Invariants(RuleBasedStateMachine):
     """A checked state machine with its invariants; subclasses add the rules."""
 
     def start(self, plan: RunConfig, answers: list[bool]) -> None:
         self.now, self.answers = 0.0, answers
-        self.protocol = WatchedProtocol(plan, self.now)
-        self.protocol.nodes = WatchedNodes(self.protocol.nodes)
+        self.protocol = CheckedStateMachine(plan, self.now)
+        self.protocol.nodes = CheckedNodes(self.protocol.nodes)
         self.commands: Counter[Any] = Counter()  # by cycle; commands to a node also by its number of joins
         self.joined: Counter[int] = Counter()  # number of joins of each node
         self.joined_in: dict[int, int] = {}  # the cycle of its last join

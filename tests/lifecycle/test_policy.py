@@ -6,10 +6,21 @@ from dataclasses import replace
 
 import pytest
 from tests.lifecycle.conftest import Run
-from tests.lifecycle.test_spares import OUT, SPARE, active, come, driving, roles
-from tests.lifecycle.test_spares import PLAN as SPARES
+from tests.lifecycle.four_nodes import (
+    DRIVER_TERMINATED,
+    EXCLUDED,
+    RESTART_CONFIG,
+    SPARE,
+    active,
+    arrived,
+    clean,
+    driving,
+    restarted,
+    roles,
+    up,
+)
 
-from muster.lifecycle.config import FINISH_TIMEOUT_S, RESTART, RunConfig
+from muster.lifecycle.config import FINISH_TIMEOUT_S, RunConfig
 from muster.lifecycle.events import (
     Arrived,
     BeginCycle,
@@ -35,38 +46,21 @@ from muster.lifecycle.events import (
 )
 from muster.lifecycle.states import RunState
 
-PLAN = replace(SPARES, on_node_loss=RESTART, max_restarts=2, restart_grace=30.0)
-ENDED = DriverEnded(143, "was ended by SIGTERM")
 STOP = StopRequested("stopped by alice", signal=15, grace=30.0)
-
-
-def restarted() -> Run:
-    """Return a run that lost n1 under the driver, which has ended; all nodes are being cleaned for cycle 1."""
-    run = driving(PLAN)
-    run.feed(NodeLost(1, "the agent of n1 is gone"), ENDED)
-    return run
-
-
-def clean(cycle: int, *ranks: int) -> list[Event]:
-    return [NodeGone(rank, cycle) for rank in ranks]
-
-
-def up(cycle: int, *ranks: int) -> list[Event]:
-    return [HeadUp(cycle), *(NodeReady(rank, cycle) for rank in ranks)]
 
 
 # -- a new cycle ------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_node_ends_the_driver_then_every_node_is_cleaned_and_comes_back() -> None:
-    run = driving(PLAN)
+def test_a_lost_node_ends_the_driver_then_every_node_is_cleaned_and_rejoins() -> None:
+    run = driving(RESTART_CONFIG)
     assert run.feed(NodeLost(1, "the agent of n1 is gone")) == [EndDriver(30.0)]
     assert run.state is RunState.RESTARTING
-    assert run.feed(ENDED) == [BeginCycle(), StopNode(0), StopNode(2), StopNode(3)]
+    assert run.feed(DRIVER_TERMINATED) == [BeginCycle(), StopNode(0), StopNode(2), StopNode(3)]
     assert (run.state, run.protocol.cycle) == (RunState.GATHERING, 1)
     assert run.feed(*clean(1, 2, 3)) == [Rejoin(2), Rejoin(3)]
     assert run.feed(*clean(1, 0)) == [Rejoin(0), StartHead()]
-    assert roles(run) == [*active(0), OUT, *active(1, 2)]
+    assert roles(run) == [*active(0), EXCLUDED, *active(1, 2)]
     assert run.feed(*up(1, 0, 2, 3)) == [StartWorker(2), StartWorker(3), StartDriver()]
     assert run.protocol.restart_reason == "the agent of n1 is gone"
     run.feed(DriverEnded(0, "exited with 0", cycle=1))
@@ -82,7 +76,7 @@ def test_a_new_head_waits_for_the_round_since_older_raylets_may_still_search_for
 
 def five_nodes() -> Run:
     """Three of n0..n4 are active (no Ray), n3 and n4 are spares."""
-    run = Run(replace(PLAN, hosts=[f"n{rank}" for rank in range(5)], spares=2, ray=False))
+    run = Run(replace(RESTART_CONFIG, hosts=[f"n{rank}" for rank in range(5)], spares=2, ray=False))
     run.feed(*(Arrived(rank, f"n{rank}") for rank in range(5)))
     assert run.state is RunState.RUNNING
     return run
@@ -90,11 +84,11 @@ def five_nodes() -> Run:
 
 def test_a_node_slow_to_get_clean_is_not_waited_for_beyond_the_last_call_and_is_a_spare_then() -> None:
     run = five_nodes()
-    run.feed(NodeLost(1, "gone"), ENDED, *clean(1, 0, 3, 4), at=10.0)
+    run.feed(NodeLost(1, "gone"), DRIVER_TERMINATED, *clean(1, 0, 3, 4), at=10.0)
     assert run.state is RunState.GATHERING
     assert run.feed(Tick(), at=15.0) == [StartDriver()]
     assert run.feed(*clean(1, 2)) == [Rejoin(2)]
-    assert roles(run) == [*active(0), OUT, SPARE, *active(1, 2)]
+    assert roles(run) == [*active(0), EXCLUDED, SPARE, *active(1, 2)]
 
 
 def test_nodes_that_do_not_get_clean_are_named_at_the_deadline() -> None:
@@ -105,9 +99,11 @@ def test_nodes_that_do_not_get_clean_are_named_at_the_deadline() -> None:
 
 
 @pytest.mark.parametrize(
-    "event", [NodeReady(2), NodeFailed(2, "ray", "old"), NodeGone(2), HeadUp(), ENDED, DriverStalled("old")], ids=str
+    "event",
+    [NodeReady(2), NodeFailed(2, "ray", "old"), NodeGone(2), HeadUp(), DRIVER_TERMINATED, DriverStalled("old")],
+    ids=str,
 )
-def test_what_an_older_cycle_says_changes_nothing(event: Event) -> None:
+def test_events_of_an_older_cycle_change_nothing(event: Event) -> None:
     run = restarted()
     before = (run.nodes(), roles(run), run.state)
     assert run.feed(event) == []
@@ -125,24 +121,24 @@ def test_a_node_still_being_cleaned_when_the_next_cycle_begins_is_stopped_again(
 
 
 def test_a_node_lost_while_the_driver_is_being_ended_is_left_out_or_is_the_end() -> None:
-    run = driving(PLAN)
+    run = driving(RESTART_CONFIG)
     run.feed(NodeLost(1, "first"))
     run.feed(NodeLost(2, "second"))
     assert run.outcome.end_reason == "second; 2 usable nodes are left, and the job needs 3"
-    assert run.feed(ENDED) == [StopNode(0), StopNode(3)]
+    assert run.feed(DRIVER_TERMINATED) == [StopNode(0), StopNode(3)]
 
 
-def test_a_ray_that_fails_while_its_cluster_is_being_ended_says_nothing_of_its_node() -> None:
-    run = driving(PLAN)
+def test_a_failure_of_ray_while_its_cluster_is_being_ended_does_not_exclude_the_node() -> None:
+    run = driving(RESTART_CONFIG)
     run.feed(NodeLost(1, "first"))
     assert run.feed(NodeFailed(2, "ray", "Ray's raylet exited with 1"), NodeFailed(0, "ray", "so did the head's")) == []
-    assert run.feed(ENDED) == [BeginCycle(), StopNode(0), StopNode(2), StopNode(3)]
+    assert run.feed(DRIVER_TERMINATED) == [BeginCycle(), StopNode(0), StopNode(2), StopNode(3)]
 
 
 def test_a_failed_head_on_a_living_leader_begins_a_new_cycle_with_the_same_nodes() -> None:
-    run = driving(PLAN)
+    run = driving(RESTART_CONFIG)
     assert run.feed(NodeFailed(0, "ray", "Ray's gcs_server exited with 1")) == [EndDriver(30.0)]
-    run.feed(ENDED, *clean(1, 0, 1, 2, 3))
+    run.feed(DRIVER_TERMINATED, *clean(1, 0, 1, 2, 3))
     assert roles(run) == [*active(0, 1, 2), SPARE]
 
 
@@ -150,16 +146,16 @@ def test_a_failed_head_on_a_living_leader_begins_a_new_cycle_with_the_same_nodes
     "event", [NodeLost(0, "the leader is gone"), NodeFailed(0, "running", "the leader failed")], ids=["lost", "defect"]
 )
 def test_a_lost_leader_or_a_defect_in_it_is_the_end(event: Event) -> None:
-    run = driving(PLAN)
+    run = driving(RESTART_CONFIG)
     run.feed(event)
     assert run.outcome.rank == 0 and run.outcome.exit_code == 125
 
 
 def test_a_stop_while_the_driver_is_being_ended_ends_the_run_and_leaves_it_no_more_time() -> None:
-    run = driving(PLAN)
+    run = driving(RESTART_CONFIG)
     run.feed(NodeLost(1, "gone"))
     assert run.feed(STOP) == []
-    assert run.feed(ENDED) == [StopNode(0), StopNode(2), StopNode(3)]
+    assert run.feed(DRIVER_TERMINATED) == [StopNode(0), StopNode(2), StopNode(3)]
     assert run.feed(*clean(0, 0, 2, 3)) == [Conclude()]
     assert run.outcome == RunOutcome("stopped", 143, "stopped by alice")
 
@@ -173,7 +169,7 @@ def test_a_stop_while_nodes_are_being_cleaned_waits_for_them() -> None:
 
 
 def test_a_driver_that_does_not_end_has_no_successor() -> None:
-    run = driving(PLAN)
+    run = driving(RESTART_CONFIG)
     run.feed(NodeLost(1, "gone"), at=0.0)
     assert run.feed(Tick(), at=30.0 + FINISH_TIMEOUT_S) == [Conclude()]
     assert run.outcome.end_reason == "gone; the driver did not end"
@@ -184,7 +180,7 @@ def test_a_driver_that_does_not_end_has_no_successor() -> None:
 
 
 def test_without_a_budget_a_lost_node_ends_the_run_with_its_name() -> None:
-    run = driving(replace(PLAN, max_restarts=0))
+    run = driving(replace(RESTART_CONFIG, max_restarts=0))
     run.feed(NodeLost(1, "gone"))
     why = "gone; no restart is allowed (--max-restarts 0)"
     assert run.outcome == RunOutcome("failed", 125, why, "n1", 1, "running", lost=True)
@@ -199,13 +195,13 @@ def test_too_few_nodes_for_another_cycle_end_the_run() -> None:
 
 
 def test_a_failed_driver_is_the_end_unless_restarts_are_wanted_for_it() -> None:
-    run = driving(PLAN)
+    run = driving(RESTART_CONFIG)
     run.feed(DriverEnded(7, "exited with 7"))
     assert run.outcome == RunOutcome("failed", 7, "the driver exited with 7")
 
 
 def test_a_stall_a_crash_and_a_clean_exit_under_a_budget_of_two_end_with_0() -> None:
-    run = driving(replace(PLAN, restart_on_driver_failure=True))
+    run = driving(replace(RESTART_CONFIG, restart_on_driver_failure=True))
     run.feed(DriverStalled("no output for 60 s"))
     run.feed(DriverEnded(134, "was killed by SIGABRT"), *clean(1, 0, 1, 2, 3), *up(1, 0, 1, 2))
     run.feed(DriverEnded(1, "exited with 1", cycle=1), *clean(2, 0, 1, 2, 3), *up(2, 0, 1, 2))
@@ -215,21 +211,21 @@ def test_a_stall_a_crash_and_a_clean_exit_under_a_budget_of_two_end_with_0() -> 
 
 
 def test_the_driver_s_exit_code_is_kept_when_the_budget_is_spent() -> None:
-    run = driving(replace(PLAN, restart_on_driver_failure=True, max_restarts=1))
+    run = driving(replace(RESTART_CONFIG, restart_on_driver_failure=True, max_restarts=1))
     run.feed(DriverEnded(1, "exited with 1"), *clean(1, 0, 1, 2, 3), *up(1, 0, 1, 2))
     run.feed(DriverEnded(1, "exited with 1", cycle=1))
     assert run.outcome == RunOutcome("failed", 1, "the driver exited with 1; restart 1 was the last (--max-restarts 1)")
 
 
 def test_a_driver_that_is_ended_for_a_restart_is_no_success_whatever_its_code() -> None:
-    run = driving(PLAN)
+    run = driving(RESTART_CONFIG)
     run.feed(NodeLost(1, "gone"), DriverEnded(0, "exited with 0"))
     assert (run.state, run.protocol.cycle) == (RunState.GATHERING, 1)
 
 
 def test_a_run_without_spares_restarts_its_driver_on_the_same_nodes() -> None:
-    run = Run(replace(PLAN, spares=0, restart_on_driver_failure=True, ray=False))
-    run.feed(*come(0, 1, 2, 3), DriverEnded(1, "exited with 1"))
+    run = Run(replace(RESTART_CONFIG, spares=0, restart_on_driver_failure=True, ray=False))
+    run.feed(*arrived(0, 1, 2, 3), DriverEnded(1, "exited with 1"))
     assert run.feed(*clean(1, 0, 1, 2, 3))[-1] == StartDriver()
 
 
@@ -245,7 +241,7 @@ def test_a_leader_that_is_late_with_others_yields_once() -> None:
 FIVE = RunConfig([f"n{rank}" for rank in range(5)], spares=1, on_node_loss="restart", max_restarts=1)
 
 
-def test_a_leader_that_cannot_leader_steps_down_once_the_others_can_elect_another() -> None:
+def test_a_leader_that_cannot_lead_steps_down_once_the_others_can_elect_another() -> None:
     run = Run(FIVE)
     run.feed(Arrived(0, "n0"), NodeFailed(0, "ray", "Ray cannot be imported"), Arrived(1, "n1"))
     assert run.feed(Arrived(2, "n2")) == [] and run.state is RunState.GATHERING

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
-from tests.lifecycle.any_order import AGO, ANSWERS, MENDING, MOST_NODES, RANKS, AnyOrder
+from tests.lifecycle.any_order import AGO, ANSWERS, MAX_NODES, RANKS, RECOVERY, AnyOrder
 
 from muster.lifecycle.events import ServiceReport, StartDriver, StartServices
 from muster.lifecycle.service_rules import SERVING_STATES
@@ -22,21 +22,21 @@ class Served(AnyOrder):
     """Feeds the same events, and reports of services that may not exist."""
 
     @initialize(
-        nodes=st.integers(1, MOST_NODES),
+        nodes=st.integers(1, MAX_NODES),
         spares=st.integers(0, 2),
         ray=st.booleans(),
-        mending=MENDING,
+        recovery=RECOVERY,
         answers=ANSWERS,
         services=SERVICES,
     )
     def begin(  # type: ignore[override]
-        self, nodes: int, spares: int, ray: bool, mending: dict[str, Any], answers: list[bool], services: Any
+        self, nodes: int, spares: int, ray: bool, recovery: dict[str, Any], answers: list[bool], services: Any
     ) -> None:
         hosts = [f"n{rank}" for rank in range(nodes)]
         plans = [ServicePlan(f"s{number}", *fields) for number, fields in enumerate(services)]
         self.started: set[tuple[int, int, int]] = set()  # nodes that got a start command: cycle, joins, rank
         self.start(
-            RunConfig(hosts, ray, 100.0, 50.0, spares=min(spares, nodes - 1), services=plans, **mending), answers
+            RunConfig(hosts, ray, 100.0, 50.0, spares=min(spares, nodes - 1), services=plans, **recovery), answers
         )
 
     def note(self, command: Any) -> None:
