@@ -1,4 +1,4 @@
-"""The library that travels with a run: complete, importable from one file, and out of the way of anything installed."""
+"""The library of a run: complete, importable from one file, and replaced by any other package of its name."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_with_fitting_bytecode_nothing_is_compiled_and_with_another_version_s_th
         assert python(SHOWS, archive).stdout == f"{archive}/muster/process/scope.py\n"
 
 
-def test_what_does_not_travel_is_refused_in_words(archive: Path) -> None:
+def test_a_missing_attribute_has_a_clear_error(archive: Path) -> None:
     done = python("import muster; muster.run", archive, check=False)
     assert "Muster is not installed in this environment" in done.stderr and "muster.placement" in done.stderr
 
@@ -94,7 +94,7 @@ ASKS = "import muster.theirs; print(muster.theirs.WHO, muster.__file__, hasattr(
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["behind the library", "before it"])
-def test_whatever_else_is_called_muster_is_what_is_imported_wholly(archive: Path, tmp_path: Path, order: int) -> None:
+def test_another_package_muster_is_imported_instead(archive: Path, tmp_path: Path, order: int) -> None:
     theirs = package(tmp_path / "site", "WHO = 'somebody else'")
     done = python(ASKS, *(archive, theirs)[::order])
     assert done.stdout == f"somebody else {theirs}/muster/__init__.py False\n"
@@ -102,7 +102,7 @@ def test_whatever_else_is_called_muster_is_what_is_imported_wholly(archive: Path
     assert "No module named 'muster.process'" in nothing.stderr
 
 
-def test_one_that_is_found_in_a_way_of_its_own_counts_too(archive: Path, tmp_path: Path) -> None:
+def test_a_package_muster_with_a_custom_finder_is_imported_instead(archive: Path, tmp_path: Path) -> None:
     """Some editable installations are not on the path."""
     theirs = package(tmp_path / "site", "WHO = 'an editable one'")
     finder = f"""
@@ -117,12 +117,12 @@ sys.meta_path.append(Finder)
     assert python(finder + ASKS, archive).stdout.startswith("an editable one ")
 
 
-def test_an_error_of_the_other_one_is_told_as_it_is(archive: Path, tmp_path: Path) -> None:
+def test_an_import_error_of_the_other_package_is_raised_unchanged(archive: Path, tmp_path: Path) -> None:
     done = python("import muster", archive, package(tmp_path / "site", "import no_such_thing"), check=False)
     assert "No module named 'no_such_thing'" in done.stderr
 
 
-def test_a_mere_directory_of_that_name_or_the_library_of_another_run_is_no_other(
+def test_a_directory_muster_or_another_run_s_library_is_not_imported_instead(
     archive: Path, contents: bytes, tmp_path: Path
 ) -> None:
     (tmp_path / "site" / "muster").mkdir(parents=True)
@@ -134,7 +134,7 @@ def test_a_mere_directory_of_that_name_or_the_library_of_another_run_is_no_other
     assert str(archive) in done.stdout
 
 
-def test_every_module_has_its_source_in_the_archive_and_nothing_else_travels(contents: bytes, tmp_path: Path) -> None:
+def test_the_archive_has_the_source_of_every_module_and_nothing_else(contents: bytes, tmp_path: Path) -> None:
     (tmp_path / LIBRARY).write_bytes(contents)
     members = zipfile.ZipFile(tmp_path / LIBRARY).namelist()
     assert {name for name in members if name.endswith(".py")} == set(library_sources())
@@ -142,7 +142,7 @@ def test_every_module_has_its_source_in_the_archive_and_nothing_else_travels(con
     assert rooms == {"__init__", "placement", "process", "progress", "ports", "exit_codes"}
 
 
-def test_the_sandbox_travels_with_a_run_that_has_one_among_its_services() -> None:
+def test_the_library_has_the_sandbox_only_for_jobs_with_a_sandbox() -> None:
     name = "muster/sandbox/client/sync_client.py"
     assert name in library_sources(sandbox=True) and name not in library_sources()
     assert "muster.sandbox.server" in agent_sources(sandbox=True) and "muster.sandbox.server" not in agent_sources()

@@ -1,4 +1,4 @@
-"""The step that a shell on a node of a running job is, and the tunnel to it."""
+"""The step of a session on a node of a running job, and the tunnel to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RUN = RunPaths("/lustre/muster-runs/up-20260101T000000-ab12")
 ENTRY = ExecStep(RUN, RUN.attempt(1), TargetNode(2, "n3", "/envs/x/bin/python", 77), "4711", 0, "10.0.0.1:6379")
 
 
-def test_under_slurm_it_is_one_overlapping_step_on_that_node() -> None:
+def test_under_slurm_a_session_is_one_overlapping_step_on_the_node() -> None:
     argv = ENTRY.command(pty=False)
     assert argv[0] == "srun" and "--pty" not in argv
     assert {"--jobid=4711", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=n3"} <= set(argv)
@@ -23,11 +23,11 @@ def test_under_slurm_it_is_one_overlapping_step_on_that_node() -> None:
     assert inside[5:] == [f"{RUN.root}/attempt-1", "2", "0", "10.0.0.1:6379"]
 
 
-def test_only_at_a_terminal_does_it_get_one() -> None:
+def test_a_session_has_a_pty_only_at_a_terminal() -> None:
     assert "--pty" in ENTRY.command(pty=True)
 
 
-def test_on_this_machine_there_is_no_step() -> None:
+def test_a_local_session_is_not_a_step() -> None:
     argv = replace(ENTRY, job_id=None, ray_address=None).command(pty=True)
     assert argv[0] == "/envs/x/bin/python" and argv[-1] == "-"
 

@@ -1,4 +1,4 @@
-"""A job with groups of unlike nodes, as Slurm gets it: a block for each group, one srun for all."""
+"""A job with groups as a hetjob: one block per group, one srun for all."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_script_is_the_one_that_was_reviewed(scripts: dict[str, str], kind: 
 
 
 @pytest.mark.parametrize("kind", SPECS)
-def test_bash_finds_no_fault_in_the_script(scripts: dict[str, str], kind: str) -> None:
+def test_the_script_is_valid_bash(scripts: dict[str, str], kind: str) -> None:
     checked = subprocess.run(["bash", "-n"], input=scripts[kind], capture_output=True, text=True)
     assert (checked.returncode, checked.stderr) == (0, "")
 
@@ -58,20 +58,20 @@ def blocks(**fields: Any) -> list[dict[str, str | None]]:
     return hetjob.options(spec(groups=GROUPS, **fields), "/runs/r", "/")
 
 
-def test_each_group_asks_for_its_own_nodes() -> None:
+def test_each_group_requests_its_nodes() -> None:
     first, second = blocks(partition="gpu")
     assert (first["nodes"], first["gpus-per-node"], first["partition"]) == ("2", "8", "gpu")
     assert (second["nodes"], second["gpus-per-node"], second["partition"]) == ("4", "0", "cpu")
     assert "exclusive" in first and "exclusive" not in second  # its CPUs were counted
 
 
-def test_what_concerns_the_whole_job_stands_in_the_first_block_alone() -> None:
+def test_options_of_the_whole_job_are_only_in_the_first_block() -> None:
     first, second = blocks(time="30", dependency="afterok:1", signal="USR2@60", sbatch={"mail-type": "END"})
     whole = {"time", "dependency", "signal", "mail-type", "job-name", "output", "chdir"}
     assert whole <= set(first) and not whole & set(second)
 
 
-def test_what_concerns_nodes_and_who_may_use_them_stands_in_every_block() -> None:
+def test_options_of_nodes_and_accounts_are_in_every_block() -> None:
     for block in blocks(account="lab", qos="high", exclude="n7", reservation="r"):
         assert {"account", "qos", "exclude", "reservation", "no-kill", "ntasks-per-node"} <= set(block)
 
@@ -118,7 +118,7 @@ def test_an_allocation_of_the_same_groups_is_used(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_an_allocation_of_another_shape_is_refused(tmp_path: Path, variables: dict[str, str], words: str) -> None:
+def test_an_allocation_with_other_groups_is_refused(tmp_path: Path, variables: dict[str, str], words: str) -> None:
     with pytest.raises(Mistake, match=words):
         choose_target(spec(groups=GROUPS), allocation(tmp_path, **variables))
 

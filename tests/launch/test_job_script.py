@@ -1,4 +1,4 @@
-"""The job script as text: unchanged unless meant, valid for bash, and safe whatever the values from outside contain."""
+"""The job script as text: equal to the golden file, valid bash, and safe for any external values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PLACES = {"sbatch": Target("sbatch", 4), "allocation": Target("allocation", 2), 
 AGAIN = SPEC.model_copy(update={"requeue_on": ["timeout", "node-fail", "exit=75"], "chain": 3})
 SCRIPTS = (*PLACES, "restarts")
 
-# Bash reads the script as bytes, and file names have no NUL; half characters (Cs) are no text at all.
+# Bash reads the script as bytes, and file names have no NUL; lone surrogates (Cs) are not text.
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=40)
 MARKS = st.sampled_from(
     ["__RUN__", "__SETUP__", "__PRELUDE__", "$(touch pwned)", "`touch pwned`", "';touch pwned;'", '"', "\\"]
@@ -70,7 +70,7 @@ def test_the_script_is_the_one_that_was_reviewed(scripts: dict[str, str], kind: 
 
 
 @pytest.mark.parametrize("kind", SCRIPTS)
-def test_bash_finds_no_fault_in_the_script(scripts: dict[str, str], kind: str) -> None:
+def test_the_script_is_valid_bash(scripts: dict[str, str], kind: str) -> None:
     checked = subprocess.run(["bash", "-n"], input=scripts[kind], capture_output=True, text=True)
     assert (checked.returncode, checked.stderr) == (0, "")
 
@@ -94,7 +94,7 @@ def test_one_launcher_starts_all_nodes(scripts: dict[str, str]) -> None:
 
 
 def launched(script: str, directory: str) -> list[str]:
-    """The words that follow the launcher's own: the script is run up to there, with a launcher that lists them."""
+    """Run the script up to the launcher, which lists its arguments, and return them."""
     start, mark, _ = script.partition("launcher=$!")
     assert mark
     done = subprocess.run(["bash"], input=f"{start}\nwait\n".encode(), cwd=directory, capture_output=True, timeout=60)
@@ -122,14 +122,14 @@ def test_every_value_arrives_at_the_launcher_as_it_was_given(
 
 
 @given(name=HOSTILE)
-def test_a_run_s_id_is_plain_text_whatever_the_job_is_called(name: str) -> None:
+def test_a_run_id_is_plain_text_for_any_job_name(name: str) -> None:
     run_id = new_run_id(name)
     assert quote(run_id) == run_id
     assert run_id[0] not in "-." and "/" not in run_id
     assert run_id.isascii()
 
 
-def test_every_start_of_a_job_gets_an_attempt_of_its_own(tmp_path: Path) -> None:
+def test_every_start_of_a_job_gets_a_new_attempt(tmp_path: Path) -> None:
     launcher = Launcher("slurm", ["true"], "SLURM_PROCID", "SLURMD_NODENAME", attempt=NEXT_ATTEMPT)
     script = render(f"{tmp_path}/r", "r", PreludeArguments("python3"), launcher, [])
     (tmp_path / "r").mkdir()
@@ -139,7 +139,7 @@ def test_every_start_of_a_job_gets_an_attempt_of_its_own(tmp_path: Path) -> None
         assert (tmp_path / "r" / f"attempt-{number}" / "outcome").exists()
 
 
-def test_a_run_directory_that_is_gone_ends_the_job_at_once(tmp_path: Path) -> None:
+def test_a_missing_run_directory_ends_the_job_at_once(tmp_path: Path) -> None:
     (tmp_path / "r").write_text("in the way")
     launcher = Launcher("slurm", ["true"], "SLURM_PROCID", "SLURMD_NODENAME", attempt=NEXT_ATTEMPT)
     script = render(f"{tmp_path}/r", "r", PreludeArguments("python3"), launcher, [])

@@ -1,4 +1,4 @@
-"""The job script and its prelude, run: what they do on a node, and what they record when nobody else can."""
+"""The job script and its prelude, executed: their effects on a node, and the outcomes that they record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with contextlib.suppress(ProcessLookupError): os.killpg(task.pid, signal.SIGKILL
 if code: print(f"srun: error: n0: task 0: Exited with exit code {code}", file=sys.stderr)
 """
 
-# An agent that says what it was given, then records an outcome and leaves.
+# An agent that prints its arguments, records an outcome and exits.
 AGENT = """
 import json, os, sys
 run = sys.argv[1]
@@ -52,7 +52,7 @@ def execute(
 
 
 def saying(words: str) -> list[str]:
-    """A launcher that says this and starts nothing."""
+    """Return a launcher that prints this text and starts nothing."""
     return ["sh", "-c", quote("""printf '%s\\n' "$0" """), quote(words)]
 
 
@@ -79,7 +79,7 @@ def test_the_driver_s_output_is_the_script_s_output(run: RunPaths) -> None:
 
 
 def test_the_agent_is_the_task_process_itself(run: RunPaths) -> None:
-    """Slurm signals the task process alone: a shell in between would keep it to itself."""
+    """Slurm signals only the task process: a shell in between would not forward the signal."""
     starter = "import os, sys; open(sys.argv[1] + '/said', 'w').write(f'{os.getpid()} {os.getppid()}')"
     launcher = """
 import os, subprocess, sys
@@ -105,7 +105,7 @@ def test_setup_neither_sees_nor_disturbs_the_prelude_s_arguments(run: RunPaths, 
     assert on_one_node(run, setup=setup).returncode == 7
 
 
-def test_a_node_that_may_leader_shows_that_it_lives_while_its_setup_runs(run: RunPaths) -> None:
+def test_a_leader_candidate_writes_heartbeats_while_its_setup_runs(run: RunPaths) -> None:
     heartbeat = run.attempt(0).startup_heartbeat(0)
     assert on_one_node(run, setup=f'until [ "$(cat {quote(heartbeat)})" = 3 ]; do sleep 0.05; done').returncode == 7
 
@@ -125,7 +125,7 @@ task.wait()
 """
 
 
-def test_the_heartbeat_of_the_prelude_ends_when_the_agent_goes_on_with_it(
+def test_the_heartbeat_of_the_prelude_ends_when_the_agent_takes_over(
     run: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAID", run.attempt(0).node_record(0))
@@ -135,7 +135,7 @@ def test_the_heartbeat_of_the_prelude_ends_when_the_agent_goes_on_with_it(
 
 
 def test_the_heartbeat_of_the_prelude_ends_with_its_process(run: RunPaths) -> None:
-    """Nothing else ends it here; what is left of a test is an error."""
+    """Nothing else ends it here; a process left by a test is an error."""
     launcher = 'import os, subprocess, sys; subprocess.run(sys.argv[1:], env={**os.environ, "TASK": "0", "NODE": "n0"})'
     written = f"[ -s {quote(run.attempt(0).startup_heartbeat(0))} ]"
     execute(
@@ -143,23 +143,23 @@ def test_the_heartbeat_of_the_prelude_ends_with_its_process(run: RunPaths) -> No
     )
 
 
-# -- who could not even start -----------------------------------------------------------------------------------
+# -- failures before the start -----------------------------------------------------------------------------------
 
 
-def test_a_setup_that_fails_is_named_with_its_code(run: RunPaths) -> None:
+def test_a_failed_setup_is_reported_with_its_code(run: RunPaths) -> None:
     done = on_one_node(run, setup="false || (exit 3)")
     assert done.returncode == 125
     assert "muster: n0: --setup failed with code 3\n" in Path(run.attempt(0).steps_log).read_text()
     assert "code 122" in Path(run.attempt(0).steps_log).read_text()
 
 
-def test_an_interpreter_that_is_not_there_is_named(run: RunPaths) -> None:
+def test_a_missing_interpreter_is_reported(run: RunPaths) -> None:
     done = on_one_node(run, python="/no/such/python")
     assert done.returncode == 125
     assert "muster: n0: no Python interpreter at /no/such/python\n" in Path(run.attempt(0).steps_log).read_text()
 
 
-def test_a_node_that_cannot_see_the_run_directory_says_so(run: RunPaths) -> None:
+def test_a_node_that_cannot_see_the_run_directory_reports_it(run: RunPaths) -> None:
     done = on_one_node(run, prepare='rm "$attempt/canary"')
     assert done.returncode == 125
     said = Path(run.attempt(0).steps_log).read_text()
@@ -167,7 +167,7 @@ def test_a_node_that_cannot_see_the_run_directory_says_so(run: RunPaths) -> None
     assert not Path(run.root, "said").exists()
 
 
-def test_an_old_canary_is_not_taken_for_this_attempt_s(run: RunPaths) -> None:
+def test_an_old_canary_is_not_accepted(run: RunPaths) -> None:
     assert on_one_node(run, prepare='echo "r-0 0" >"$attempt/canary"').returncode == 125
     assert "cannot see" in Path(run.attempt(0).steps_log).read_text()
 
@@ -175,7 +175,7 @@ def test_an_old_canary_is_not_taken_for_this_attempt_s(run: RunPaths) -> None:
 # -- an outcome in any case -------------------------------------------------------------------------------------
 
 
-def test_a_launcher_that_is_not_there_is_recorded_as_the_reason(run: RunPaths) -> None:
+def test_a_missing_launcher_is_recorded_as_the_reason(run: RunPaths) -> None:
     assert execute(run, ["no-such-launcher"]).returncode == 125
     outcome = read_json(run.attempt(0).outcome)
     assert outcome["exit_code"] == 125
@@ -186,7 +186,7 @@ def test_a_launcher_that_is_not_there_is_recorded_as_the_reason(run: RunPaths) -
     "words",
     ['say "hi" \\n', "tab\there", "back\\slash", "percent %d %s", "grün", "$(touch pwned) `touch pwned`", "-n", "'"],
 )
-def test_the_recorded_outcome_is_valid_whatever_the_launcher_said_last(run: RunPaths, words: str) -> None:
+def test_the_recorded_outcome_is_valid_for_any_launcher_output(run: RunPaths, words: str) -> None:
     assert execute(run, saying(words)).returncode == 125
     outcome = json.loads(Path(run.attempt(0).outcome).read_text())
     assert outcome["exit_code"] == 125
@@ -195,7 +195,7 @@ def test_the_recorded_outcome_is_valid_whatever_the_launcher_said_last(run: RunP
 
 
 @pytest.mark.parametrize("locale", ["C", "C.utf8"])
-def test_bytes_that_are_no_text_do_not_hide_the_outcome(
+def test_output_that_is_not_text_does_not_hide_the_outcome(
     run: RunPaths, locale: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LC_ALL", locale)
@@ -210,6 +210,6 @@ def test_an_outcome_that_the_run_recorded_is_not_replaced(run: RunPaths) -> None
     assert read_json(run.attempt(0).outcome) == recorded
 
 
-def test_where_the_run_directory_has_vanished_the_launcher_s_code_is_the_job_s(run: RunPaths) -> None:
+def test_without_a_run_directory_the_job_exits_with_the_launcher_s_code(run: RunPaths) -> None:
     vanish = ["sh", "-c", quote(f"mv {run.root} {run.root}.gone; exit 6")]
     assert execute(run, vanish).returncode == 6

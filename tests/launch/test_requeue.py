@@ -1,4 +1,4 @@
-"""Beginning again: what the job script decides after each end, and tells Slurm and the run directory, once."""
+"""Requeues: the job script decides once after each end, and informs Slurm and the run directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from muster.launch.target import Target
 from muster.rundir import RunPaths, read_json
 from muster.spec import JobSpec
 
-# Slurm's side: `show job` prints what the test says, `requeue` is noted and answered.
+# A fake scontrol: `show job` prints the test's text, `requeue` is recorded and answered.
 SCONTROL = """#!/bin/bash
 case "$*" in
   "--oneliner show job $EXPECTED_ID") cat "$SLURM_SHOWS" ;;
@@ -44,7 +44,7 @@ ALL = ["timeout", "preempt", "node-fail", "exit=7"]
 
 
 class Job:
-    """A submitted job whose step ends as the test says."""
+    """A submitted job whose step ends with an outcome that the test chooses."""
 
     def __init__(self, directory: Path, requeue_on: Sequence[str] = ALL, **fields: Any) -> None:
         self.run = RunPaths(str(directory / "r-1"))
@@ -119,7 +119,7 @@ SUCCEEDED = {"exit_code": 0, "state": "succeeded", "end_reason": "the driver exi
         (failed(7), "scancel", "exit=7"),
     ],
 )
-def test_a_job_is_requeued_once_after_an_end_for_which_that_was_asked(
+def test_a_job_is_requeued_once_for_a_requested_reason(
     tmp_path: Path, outcome: dict[str, Any], shows: str, cause: str
 ) -> None:
     job = Job(tmp_path)
@@ -139,7 +139,7 @@ def test_a_job_is_requeued_once_after_an_end_for_which_that_was_asked(
         (failed(125), "scancel"),  # something failed on a node that is there
     ],
 )
-def test_no_other_end_is(tmp_path: Path, outcome: dict[str, Any], shows: str) -> None:
+def test_a_job_is_not_requeued_for_other_reasons(tmp_path: Path, outcome: dict[str, Any], shows: str) -> None:
     job = Job(tmp_path)
     job.ends(outcome, shows)
     assert job.requeues() == 0
@@ -148,7 +148,7 @@ def test_no_other_end_is(tmp_path: Path, outcome: dict[str, Any], shows: str) ->
 
 
 @pytest.mark.parametrize(("outcome", "shows"), [(STOPPED, "timeout"), (STOPPED, "preempt"), (failed(7), "scancel")])
-def test_an_end_that_was_not_named_is_the_end(tmp_path: Path, outcome: dict[str, Any], shows: str) -> None:
+def test_a_reason_that_was_not_requested_does_not_requeue(tmp_path: Path, outcome: dict[str, Any], shows: str) -> None:
     job = Job(tmp_path, requeue_on=["node-fail"])
     job.ends(outcome, shows)
     assert job.requeues() == 0
@@ -160,21 +160,21 @@ def test_a_job_that_a_person_stopped_is_not_requeued(tmp_path: Path) -> None:
     assert job.requeues() == 0
 
 
-def test_of_an_array_the_task_alone_is_requeued(tmp_path: Path) -> None:
+def test_only_the_task_of_an_array_is_requeued(tmp_path: Path) -> None:
     """The last task's own id is the array's too, by which Slurm would requeue all of them."""
     job = Job(tmp_path)
     job.ends(failed(7), task="3")
     assert job.requeues() == 1
 
 
-def test_what_slurm_requeues_itself_is_left_to_it(tmp_path: Path) -> None:
+def test_a_job_that_slurm_requeues_is_not_requeued_again(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.ends(STOPPED, "requeued")
     assert job.requeues() == 0
     assert job.next_attempt() == {"again": "requeue", "cause": "slurm", "note": ""}
 
 
-def test_a_job_is_requeued_no_more_often_than_asked(tmp_path: Path) -> None:
+def test_a_job_is_requeued_at_most_max_requeues_times(tmp_path: Path) -> None:
     job = Job(tmp_path, max_requeues=2)
     for restarts in range(4):
         job.ends(failed(7), restarts=restarts)
@@ -185,7 +185,7 @@ def test_a_job_is_requeued_no_more_often_than_asked(tmp_path: Path) -> None:
     )
 
 
-def test_a_requeue_that_slurm_refuses_is_told(tmp_path: Path) -> None:
+def test_a_requeue_that_slurm_refuses_is_recorded(tmp_path: Path) -> None:
     job = Job(tmp_path)
     assert job.ends(failed(7), refuses=1).returncode == 7
     next_attempt = job.next_attempt()
@@ -202,14 +202,14 @@ TERM = "kill -TERM $PPID; until [ -s $run/attempt-0/stop.json ]; do sleep 0.1; d
 REQUEUED = "until [ -s $SLURM_ASKED ]; do sleep 0.1; done"
 
 
-def test_when_slurm_ends_the_job_it_is_requeued_before_its_kill_may_come(tmp_path: Path) -> None:
-    """The step here goes on until the requeue was asked for: nobody waits for its end."""
+def test_a_job_that_slurm_ends_is_requeued_before_sigkill(tmp_path: Path) -> None:
+    """The step runs until the requeue was requested, which therefore did not wait for its end."""
     job = Job(tmp_path)
     job.ends(STOPPED, "timeout", step=f"{TERM}; {REQUEUED}")
     assert job.requeues() == 1
 
 
-def test_a_limit_that_comes_after_the_driver_s_end_does_not_requeue_a_success(tmp_path: Path) -> None:
+def test_a_time_limit_after_the_driver_s_end_does_not_requeue_a_success(tmp_path: Path) -> None:
     job = Job(tmp_path)
     status = """echo '{"driver": {"state": "ended", "exit_code": 0}}' >$run/attempt-0/status-0.json"""
     job.ends(SUCCEEDED, "timeout", step=f"{status}; {TERM}")
@@ -219,7 +219,7 @@ def test_a_limit_that_comes_after_the_driver_s_end_does_not_requeue_a_success(tm
 # -- chains --------------------------------------------------------------------------------------------------------
 
 
-def test_a_chain_goes_on_after_a_failure_and_ends_with_a_success(tmp_path: Path) -> None:
+def test_a_chain_continues_after_a_failure_and_ends_with_a_success(tmp_path: Path) -> None:
     job = Job(tmp_path, requeue_on=[], chain=3)
     assert job.ends(failed(1)).returncode == 1
     assert job.ends(SUCCEEDED, arguments=["2"]).returncode == 0
@@ -230,21 +230,21 @@ def test_a_chain_goes_on_after_a_failure_and_ends_with_a_success(tmp_path: Path)
     assert job.next_attempt(1) == {"again": "none", "cause": "", "note": ""}
 
 
-def test_the_last_job_of_a_chain_is_the_end_of_it(tmp_path: Path) -> None:
+def test_a_chain_ends_with_its_last_job(tmp_path: Path) -> None:
     job = Job(tmp_path, requeue_on=[], chain=2)
     job.ends(failed(1))
     job.ends(failed(2), arguments=["2"])
     assert job.next_attempt(1) == {"again": "none", "cause": "exit=2", "note": ""}
 
 
-def test_a_chain_goes_on_after_a_time_limit_whatever_code_the_driver_left_with(tmp_path: Path) -> None:
+def test_a_chain_continues_after_a_time_limit_with_any_exit_code(tmp_path: Path) -> None:
     job = Job(tmp_path, requeue_on=[], chain=2)
     job.ends({**STOPPED, "exit_code": 0}, "timeout")
     assert job.next_attempt() == {"again": "chain", "cause": "timeout", "note": ""}
     assert job.ends(SUCCEEDED, arguments=["2"]).returncode == 0
 
 
-def test_what_is_left_of_a_chain_that_a_person_stopped_ends_at_once(tmp_path: Path) -> None:
+def test_the_remaining_jobs_of_a_stopped_chain_end_at_once(tmp_path: Path) -> None:
     job = Job(tmp_path, requeue_on=[], chain=2)
     job.ends(STOPPED, step="""echo '{"signal": 15, "patient": true}' >$run/attempt-0/stop.json""")
     assert job.next_attempt() == {"again": "none", "cause": "", "note": ""}
@@ -261,33 +261,33 @@ def test_a_job_of_a_chain_is_requeued_before_the_next_one_follows(tmp_path: Path
     assert next_attempt is not None and next_attempt["again"] == "chain" and "--max-requeues" in next_attempt["note"]
 
 
-# -- what is asked of sbatch ---------------------------------------------------------------------------------------
+# -- the sbatch options -------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_asks_for_nothing_of_it_has_no_line_about_it() -> None:
+def test_a_job_without_requeues_and_chain_has_no_requeue_code() -> None:
     assert requeue_code(JobSpec(command=["true"])) == requeue_code(JobSpec(command=["true"], max_requeues=9))
     assert requeue_code(JobSpec(command=["true"])).functions == ""
 
 
-def test_a_job_that_may_be_requeued_says_so_to_slurm() -> None:
+def test_a_job_with_requeues_has_the_requeue_directive() -> None:
     asked = options(JobSpec(command=["true"], requeue_on=["timeout"]), "/r", "/w")
     assert "requeue" in asked and "no-kill" in asked
     assert "requeue" not in options(JobSpec(command=["true"]), "/r", "/w")
 
 
-def test_after_a_node_s_failure_slurm_may_begin_again_where_the_job_script_is_lost() -> None:
+def test_slurm_may_requeue_after_a_node_failure_that_loses_the_job_script() -> None:
     asked = options(JobSpec(command=["true"], requeue_on=["node-fail"]), "/r", "/w")
     assert "requeue" in asked and "no-kill" not in asked
 
 
 @pytest.mark.parametrize(("kind", "said"), [("local", "on one machine"), ("allocation", "inside an allocation")])
-def test_a_chain_is_refused_where_nothing_is_submitted(kind: str, said: str) -> None:
+def test_a_chain_is_refused_without_sbatch(kind: str, said: str) -> None:
     with pytest.raises(Mistake, match=f"--chain 2: {said} no job is submitted"):
         check_requeue_options(JobSpec(command=["true"], chain=2), Target(kind, 1))
     check_requeue_options(JobSpec(command=["true"], requeue_on=["timeout"]), Target(kind, 1))
 
 
-def test_a_job_that_may_not_be_requeued_cannot_ask_for_it() -> None:
+def test_requeue_on_and_no_requeue_exclude_each_other() -> None:
     with pytest.raises(Mistake, match="exclude each other"):
         check_requeue_options(
             JobSpec(command=["true"], requeue_on=["timeout"], sbatch={"no-requeue": None}), Target("sbatch", 1)

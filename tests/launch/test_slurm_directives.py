@@ -1,4 +1,4 @@
-"""What Slurm is asked for: the #SBATCH lines as sbatch reads them, and the one srun."""
+"""The #SBATCH lines as sbatch reads them, and the one srun."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def asked(run_dir: str = "/runs/r", workdir: str = "/home/alice", **fields: Any)
     return {name: value if equals else None for name, equals, value in pairs}
 
 
-# -- what is asked for ------------------------------------------------------------------------------------------
+# -- the options -----------------------------------------------------------------------------------------------
 
 
 def test_a_job_is_one_agent_on_each_of_its_nodes() -> None:
@@ -75,7 +75,7 @@ def test_nodes_are_exclusive_unless_their_cpus_were_counted() -> None:
     assert counted["cpus-per-task"] == "8" and "exclusive" not in counted
 
 
-def test_exclusiveness_is_as_asked_for() -> None:
+def test_exclusive_is_passed_on() -> None:
     assert "exclusive" not in asked(exclusive=False)
     assert asked(exclusive="user")["exclusive"] == "user"
     assert asked(exclusive=True, cpus_per_node=8)["exclusive"] is None
@@ -87,12 +87,12 @@ def test_a_default_is_removed_by_an_empty_value(name: str) -> None:
     assert name not in asked(sbatch={name: ""})
 
 
-def test_the_output_lies_in_the_run_directory_unless_the_user_wants_it_elsewhere() -> None:
+def test_the_output_is_in_the_run_directory_unless_the_user_sets_it() -> None:
     assert asked(run_dir="/runs/r")["output"] == "/runs/r/slurm-%j.out"
     assert asked(output="/logs/%x-%j.out")["output"] == "/logs/%x-%j.out"
 
 
-def test_percent_signs_in_the_run_directory_are_no_patterns() -> None:
+def test_percent_signs_in_the_run_directory_are_escaped() -> None:
     assert asked(run_dir="/runs/100%j")["output"] == "/runs/100%%j/slurm-%j.out"
 
 
@@ -110,7 +110,7 @@ def test_percent_signs_in_the_run_directory_are_no_patterns() -> None:
         ({"sbatch": {"container-image": "nvcr.io#nvidia/pytorch"}}, "container-image", "nvcr.io#nvidia/pytorch"),
     ],
 )
-def test_what_the_job_asks_for_is_passed_on(fields: dict[str, Any], name: str, value: str | None) -> None:
+def test_the_job_s_options_are_passed_on(fields: dict[str, Any], name: str, value: str | None) -> None:
     options = asked(**fields)
     assert name in options and options[name] == value
 
@@ -162,7 +162,7 @@ def test_any_directory_is_one_word_on_one_line(run_dir: str, workdir: str) -> No
 
 
 def evaluated(words: list[str] | tuple[str, ...], **env: str) -> list[str]:
-    """The launcher's words as bash would pass them on."""
+    """Return the launcher's arguments as bash would pass them."""
     script = f"printf '%s\\0' {' '.join(words)}"
     done = subprocess.run(
         ["bash", "-uc", script], env={"PATH": os.environ["PATH"], **env}, capture_output=True, check=True

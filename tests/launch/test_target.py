@@ -1,4 +1,4 @@
-"""Where a job runs, on how many nodes, and with which interpreter: the choices as tables."""
+"""The target of a job, its number of nodes and its interpreter, as tables."""
 
 from __future__ import annotations
 
@@ -43,14 +43,16 @@ def make_program(path: Path) -> Path:
         ("local", ["sbatch", "srun"], IN_ALLOCATION, Target("local", 2)),
     ],
 )
-def test_the_place(tmp_path: Path, backend: str, programs: list[str], env: dict[str, str], place: Target) -> None:
+def test_the_target_is_chosen_as_in_the_table(
+    tmp_path: Path, backend: str, programs: list[str], env: dict[str, str], place: Target
+) -> None:
     for program in programs:
         make_program(tmp_path / program)
     assert choose_target(job(backend=backend, nodes=2), {"PATH": str(tmp_path), **env}) == place
 
 
 @pytest.mark.parametrize("env", [{}, IN_ALLOCATION])
-def test_slurm_where_there_is_none_is_an_error_that_says_what_to_do(tmp_path: Path, env: dict[str, str]) -> None:
+def test_slurm_without_sbatch_is_an_error_with_a_remedy(tmp_path: Path, env: dict[str, str]) -> None:
     with pytest.raises(BackendError, match=r"sbatch is not on PATH.*--backend local"):
         choose_target(job(backend="slurm"), {"PATH": str(tmp_path), **env})
 
@@ -73,7 +75,7 @@ def test_only_a_submitted_job_outlives_the_command(place: str, backend: str, att
         ({}, {"SLURM_JOB_NUM_NODES": "", "SLURM_NNODES": "3"}, 3),
     ],
 )
-def test_an_allocation_is_used_whole_unless_fewer_nodes_are_asked_for(
+def test_all_nodes_of_an_allocation_are_used_unless_nodes_is_given(
     tmp_path: Path, fields: dict[str, int], env: dict[str, str], nodes: int
 ) -> None:
     make_program(tmp_path / "srun")
@@ -81,7 +83,7 @@ def test_an_allocation_is_used_whole_unless_fewer_nodes_are_asked_for(
 
 
 @pytest.mark.parametrize(("have", "said"), [("4", "job 42) has 4 nodes"), ("1", "job 42) has 1 node,")])
-def test_an_allocation_that_is_too_small_says_so(tmp_path: Path, have: str, said: str) -> None:
+def test_an_allocation_that_is_too_small_is_reported(tmp_path: Path, have: str, said: str) -> None:
     make_program(tmp_path / "srun")
     with pytest.raises(BackendError, match="too few for --nodes 5") as error:
         choose_target(job(nodes=5), {"PATH": str(tmp_path), **IN_ALLOCATION, "SLURM_JOB_NUM_NODES": have})
@@ -101,7 +103,7 @@ def test_an_allocation_that_is_too_small_says_so(tmp_path: Path, have: str, said
         (set(), None),
     ],
 )
-def test_the_interpreter(tmp_path: Path, there: set[str], chosen: str | None) -> None:
+def test_the_interpreter_is_chosen_as_in_the_table(tmp_path: Path, there: set[str], chosen: str | None) -> None:
     places = {name: tmp_path / name / "bin" / "python" for name in ("asked", "virtualenv", "conda")}
     places["beside"] = tmp_path / ".venv" / "bin" / "python"
     for name in there:
@@ -111,7 +113,7 @@ def test_the_interpreter(tmp_path: Path, there: set[str], chosen: str | None) ->
     assert choose_python(spec, env, tmp_path) == (str(places[chosen]) if chosen else "python3")
 
 
-def test_muster_s_own_interpreter_is_never_taken_silently(tmp_path: Path) -> None:
+def test_muster_s_interpreter_is_never_the_default(tmp_path: Path) -> None:
     assert choose_python(job(), {}, tmp_path) == "python3"
 
 
@@ -119,7 +121,7 @@ def test_a_name_without_a_slash_is_looked_up_on_the_node(tmp_path: Path) -> None
     assert choose_python(job(python="python3.12"), {}, tmp_path) == "python3.12"
 
 
-def test_a_path_is_taken_from_the_directory_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_starts_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_program(tmp_path / "env" / "python")
     monkeypatch.setenv("HOME", str(tmp_path))
     for written in ("env/python", "./env/python", "~/env/python", str(tmp_path / "env" / "python")):
@@ -127,12 +129,12 @@ def test_a_path_is_taken_from_the_directory_of_the_command(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("written", ["env/python", "/no/such/python"])
-def test_a_path_with_no_interpreter_is_refused_as_it_was_written(tmp_path: Path, written: str) -> None:
+def test_a_path_without_interpreter_is_refused_as_written(tmp_path: Path, written: str) -> None:
     with pytest.raises(BackendError, match=f"--python {written}: no such interpreter"):
         choose_python(job(python=written), {}, tmp_path)
 
 
-def test_an_empty_variable_is_no_active_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_variable_is_not_an_active_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_program(tmp_path / "bin" / "python")
     monkeypatch.chdir(tmp_path)
     assert choose_python(job(), {"VIRTUAL_ENV": "", "CONDA_PREFIX": ""}, tmp_path) == "python3"

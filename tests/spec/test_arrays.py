@@ -1,4 +1,4 @@
-"""Job arrays: which tasks a list names, and where there can be none."""
+"""Job arrays: the tasks of a list, and jobs that cannot be arrays."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from muster.spec.arrays import MAX_TASKS, task_ids
         ("5,1-2,2", [1, 2, 5]),
     ],
 )
-def test_a_list_names_the_tasks_that_sbatch_makes_of_it(text: str, tasks: list[int]) -> None:
+def test_a_list_has_the_tasks_that_sbatch_would_create(text: str, tasks: list[int]) -> None:
     assert task_ids(text) == tasks
 
 
 @pytest.mark.parametrize(
     "text", ["", "a", "3-1", "1-", "-1", "0-4:0", "1,,2", "0-3%", "%2", f"0-{MAX_TASKS}", "0-9999999999"]
 )
-def test_what_is_no_list_is_refused(text: str) -> None:
+def test_an_invalid_task_list_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="--array"):
         load_job(None, {"command": ["true"], "array": text})
 
@@ -41,6 +41,6 @@ def test_what_is_no_list_is_refused(text: str) -> None:
         ({"groups": [{"name": "a", "nodes": 1}]}, "no arrays of jobs with groups"),
     ],
 )
-def test_an_array_of_what_cannot_be_one_is_refused(fields: dict[str, Any], words: str) -> None:
+def test_a_job_that_cannot_be_an_array_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         load_job(None, {"command": ["true"], "array": "0-3", **fields})

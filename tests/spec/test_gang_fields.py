@@ -1,4 +1,4 @@
-"""Gangs: what a job may ask for, and what is refused."""
+"""Gangs: accepted and refused fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_by_default_a_job_has_one_driver() -> None:
 
 
 @pytest.mark.parametrize("name", ["procs_per_node", "nproc_per_node"])
-def test_the_job_file_may_call_it_as_torchrun_does(tmp_path: Any, name: str) -> None:
+def test_the_job_file_accepts_torchrun_s_name(tmp_path: Any, name: str) -> None:
     (tmp_path / "job.yaml").write_text(f"command: [python, train.py]\n{name}: 8\n")
     assert load_job(tmp_path / "job.yaml", {}).procs_per_node == 8
 
@@ -29,7 +29,7 @@ def test_a_gang_may_fail_or_restart_as_a_whole(loss: str) -> None:
     assert job(procs_per_node=2, spares=1, on_node_loss=loss).on_node_loss == loss
 
 
-def test_a_gang_cannot_go_on_with_a_node_replaced() -> None:
+def test_a_gang_cannot_replace_a_node() -> None:
     with pytest.raises(SpecError, match=r"on_node_loss: .*--procs-per-node.*choose restart"):
         load_job(None, {"command": ["true"], "procs_per_node": "2", "spares": "1", "on_node_loss": "replace"})
 
@@ -40,5 +40,5 @@ def test_a_node_has_at_least_one_process(value: object) -> None:
         job(procs_per_node=value)
 
 
-def test_unlike_nodes_have_the_same_number_of_processes() -> None:
+def test_nodes_of_all_groups_have_the_same_number_of_processes() -> None:
     assert job(procs_per_node=2, groups=[{"name": "a", "nodes": 1}, {"name": "b", "nodes": 2}]).nodes == 3

@@ -1,4 +1,4 @@
-"""Groups of unlike nodes, as they may be written, and what holds for each."""
+"""Groups of nodes: accepted and refused ones, and the values that each group resolves to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_job_has_as_many_nodes_as_its_groups() -> None:
     assert job(nodes=5).nodes == 5
 
 
-def test_a_number_of_nodes_that_is_not_the_groups_is_refused() -> None:
+def test_a_number_of_nodes_that_differs_from_the_groups_is_refused() -> None:
     with pytest.raises(SpecError, match="groups: they have 5 nodes in total, but nodes is 4"):
         load_job(None, {"command": ["true"], "groups": TWO, "nodes": "4"})
 
@@ -57,6 +57,6 @@ def test_a_group_s_own_field_wins_over_the_job_s() -> None:
     assert (first.partition, second.mem) == ("gpu", "64G")
 
 
-def test_a_group_s_gpus_replace_the_job_s_however_they_are_written() -> None:
+def test_a_group_s_gpus_replace_the_job_s_in_either_notation() -> None:
     (group,) = resolved(job(groups=[{"name": "a", "nodes": 1, "gres": "gpu:a100:2"}], gpus_per_node=4))
     assert (group.gres, group.gpus_per_node) == ("gpu:a100:2", None)

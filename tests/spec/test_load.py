@@ -1,4 +1,4 @@
-"""Loading a job from a file and flags: who wins, and how each mistake is told, with its place."""
+"""Loading a job from a file and flags: precedence, and errors with their origin."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def problem(path: Path | None, text: str = "", **flags: Any) -> str:
     return lines[0]
 
 
-def test_flags_alone_make_a_job() -> None:
+def test_flags_without_a_file_make_a_job() -> None:
     spec = load_job(None, {"command": ["python", "x.py"], "nodes": "4", "stop_grace": "1m"})
 
     assert (spec.command, spec.nodes, spec.stop_grace) == (["python", "x.py"], 4, 60)
@@ -75,7 +75,7 @@ def test_either_spelling_of_an_sbatch_option_on_the_command_line_wins_over_eithe
     assert load(job_file, "command: a\nsbatch: {partition: cpu}", partition="gpu").partition == "gpu"
 
 
-def test_a_removal_on_the_command_line_overrules_the_file_and_the_other_way_round(job_file: Path) -> None:
+def test_a_removal_on_the_command_line_overrides_the_file_and_vice_versa(job_file: Path) -> None:
     removed = load(job_file, "command: a\npartition: cpu", sbatch={"partition": ""})
     restored = load(job_file, "command: a\nsbatch: {output: ''}", output="x.log")
 
@@ -83,12 +83,12 @@ def test_a_removal_on_the_command_line_overrules_the_file_and_the_other_way_roun
     assert (restored.output, restored.sbatch) == ("x.log", {})
 
 
-def test_only_what_was_given_counts_as_given(job_file: Path) -> None:
+def test_only_given_fields_count_as_given(job_file: Path) -> None:
     assert not load(job_file, "command: a").nodes_given
     assert load(job_file, "command: a\nnodes: 1").nodes_given
 
 
-def test_scalars_stay_as_they_were_written(job_file: Path) -> None:
+def test_scalars_are_kept_as_written(job_file: Path) -> None:
     spec = load(
         job_file,
         """
@@ -105,13 +105,13 @@ def test_scalars_stay_as_they_were_written(job_file: Path) -> None:
     assert spec.env == {"VERSION": "1.10", "SWITCH": "on", "EMPTY": ""}
 
 
-def test_numbers_and_booleans_are_read_where_the_field_is_one(job_file: Path) -> None:
+def test_numbers_and_booleans_are_converted_by_the_field_s_type(job_file: Path) -> None:
     spec = load(job_file, "command: a\nnodes: '3'\nray: false\nexclusive: true\ngather_timeout: 2.5m\nmem: 0")
 
     assert (spec.nodes, spec.ray, spec.exclusive, spec.gather_timeout, spec.mem) == (3, False, True, 150, "0")
 
 
-def test_the_file_takes_flag_spellings_aliases_anchors_and_empty_sections(job_file: Path) -> None:
+def test_the_file_accepts_flag_spellings_aliases_anchors_and_empty_sections(job_file: Path) -> None:
     spec = load(
         job_file,
         "job-name: x\ncpus-per-node: 2\npartition:\nenv:\nsbatch:\n  requeue:\ncommand: |\n  cd a\n  python b.py\n",
@@ -149,18 +149,18 @@ def test_the_file_takes_flag_spellings_aliases_anchors_and_empty_sections(job_fi
         ("# " + "x" * (1 << 20), r"job.yaml: is larger than 1 MiB"),
     ],
 )
-def test_a_file_that_is_no_job_file_is_told_with_its_place(job_file: Path, text: str, told: str) -> None:
+def test_an_invalid_job_file_is_reported_with_line_and_column(job_file: Path, text: str, told: str) -> None:
     assert problem(job_file, text).startswith(told)
 
 
-def test_a_file_that_is_no_text_is_told(job_file: Path) -> None:
+def test_a_binary_file_is_reported(job_file: Path) -> None:
     job_file.write_bytes(b"name: \xff\xfe\x00")
 
     with pytest.raises(SpecError, match=r"^job.yaml: is not text"):
         load_job(job_file, {})
 
 
-def test_a_file_that_cannot_be_read_is_told(job_file: Path) -> None:
+def test_an_unreadable_file_is_reported(job_file: Path) -> None:
     with pytest.raises(SpecError, match=r"^job.yaml: cannot be read: No such file or directory$"):
         load_job(job_file, {})
     with pytest.raises(SpecError, match=r"cannot be read"):
@@ -214,22 +214,22 @@ def test_two_spellings_of_one_field_are_refused(job_file: Path) -> None:
         ("sbatch: {p: a}\npartition: b", "sbatch.p: is 'a', but --partition (field partition) is 'b'"),
     ],
 )
-def test_a_bad_value_is_told_with_field_value_and_what_is_allowed(job_file: Path, field: str, told: str) -> None:
+def test_a_bad_value_is_reported_with_field_value_and_allowed_values(job_file: Path, field: str, told: str) -> None:
     assert problem(job_file, f"command: a\n{field}").startswith(f"job.yaml: {told}")
 
 
-def test_a_bad_word_of_the_command_is_told_by_its_place(job_file: Path) -> None:
+def test_a_bad_word_of_the_command_is_reported_with_its_position(job_file: Path) -> None:
     assert problem(job_file, "command: [a, [b]]").startswith("job.yaml: command, word 2: ['b'] is not valid; allowed:")
     assert problem(None, command=["a", "b\0"]).startswith("COMMAND, word 2: 'b\\x00' contains a NUL byte; allowed:")
 
 
-def test_a_missing_or_empty_command_is_told(job_file: Path) -> None:
+def test_a_missing_or_empty_command_is_reported(job_file: Path) -> None:
     assert problem(None).startswith("no command to run: give it after --, as in `muster run")
     assert problem(job_file, "nodes: 2").startswith("no command to run")
     assert problem(job_file, "command: []").startswith("job.yaml: command: [] is empty; allowed: a list of words")
 
 
-def test_a_bad_flag_is_told_by_its_flag_even_where_the_file_has_the_field(job_file: Path) -> None:
+def test_a_bad_flag_is_reported_as_flag_even_if_the_file_has_the_field(job_file: Path) -> None:
     told = problem(job_file, "command: a\ncpus_per_node: 2", cpus_per_node="0", sbatch={})
 
     assert told == "--cpus-per-node: '0' is not valid; allowed: a whole number, 1 or more"
@@ -237,11 +237,11 @@ def test_a_bad_flag_is_told_by_its_flag_even_where_the_file_has_the_field(job_fi
     assert problem(None, command=["a"], env={"1A": "x"}).startswith("--env 1A: '1A' is not the name")
 
 
-def test_a_good_flag_takes_the_place_of_a_bad_value_in_the_file(job_file: Path) -> None:
+def test_a_good_flag_replaces_a_bad_value_in_the_file(job_file: Path) -> None:
     assert load(job_file, "command: a\nnodes: 0", nodes="2").nodes == 2
 
 
-def test_all_problems_are_told_at_once_one_line_each(job_file: Path) -> None:
+def test_all_problems_are_reported_at_once_in_one_line_each(job_file: Path) -> None:
     lines = problems(job_file, "nodez: 1\nbackend: pbs\nsbatch: {wrap: x}", nodes="0")
 
     assert [line.split(" ")[0] for line in lines] == ["job.yaml:", "job.yaml:", "no", "job.yaml:", "--nodes:"]
@@ -278,7 +278,7 @@ def test_a_job_written_as_yaml_is_loaded_as_it_was(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(text=st.text(alphabet=st.sampled_from("nodes:[]{}-'\"\n\t &*!|>%@#,1a?"), max_size=40))
-def test_any_text_is_either_a_job_or_told_in_words(tmp_path: Path, text: str) -> None:
+def test_any_text_is_either_a_job_or_a_clear_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(text)
 

@@ -1,4 +1,4 @@
-"""The job spec as a model: defaults, what each field accepts, and what it refuses with which words."""
+"""The model of the job spec: defaults, accepted values, and refused values with their messages."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def test_a_command_is_enough_for_a_job() -> None:
     assert spec.sbatch_requests() == {}
 
 
-def test_every_field_has_a_flag_with_what_help_and_errors_need() -> None:
+def test_every_field_has_a_flag_with_help_group_and_allowed_values() -> None:
     assert list(flags_of(JobSpec)) == list(JobSpec.model_fields)
     for name, flag in FLAGS.items():
         assert flag.help and flag.group and flag.allowed, name
 
 
-def test_every_sbatch_field_answers_for_the_sbatch_option_of_its_name() -> None:
+def test_every_sbatch_field_sets_the_sbatch_option_of_its_name() -> None:
     for name, flag in FLAGS.items():
         if flag.group == "Slurm" and name != "sbatch":
             assert flag.sbatch == name.replace("_", "-")
@@ -50,7 +50,7 @@ def test_a_job_cannot_be_changed_or_given_unknown_fields() -> None:
         job(nodez=3)
 
 
-def test_nodes_given_tells_a_request_for_one_node_from_no_request() -> None:
+def test_nodes_given_distinguishes_one_node_from_the_default() -> None:
     assert job(nodes=1).nodes_given
     assert not job().nodes_given
 
@@ -73,12 +73,12 @@ def test_durations_are_seconds_or_have_units(text: Any, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "ten", "10x", "1m1h", "-1", "-5s", "1.2.3s", "nan", "inf", True, None, [1]])
-def test_what_is_no_duration_is_refused(text: Any) -> None:
+def test_an_invalid_duration_is_refused(text: Any) -> None:
     with pytest.raises(ValidationError):
         job(stop_grace=text)
 
 
-def test_a_grace_may_be_nothing_but_a_deadline_may_not() -> None:
+def test_a_grace_period_may_be_zero_but_a_deadline_may_not() -> None:
     assert job(stop_grace=0).stop_grace == 0
     for field in ("gather_timeout", "start_timeout"):
         with pytest.raises(ValidationError):
@@ -96,7 +96,7 @@ def test_a_bare_number_is_minutes_of_time_and_megabytes_of_memory() -> None:
 
 
 @pytest.mark.parametrize("limit", ["1h", "1:2:3:4", "2-", "-5", "", "1:30:00\n", "soon", True, 1.5])
-def test_what_slurm_would_not_take_for_a_time_limit_is_refused(limit: Any) -> None:
+def test_a_time_limit_that_slurm_would_refuse_is_refused(limit: Any) -> None:
     with pytest.raises(ValidationError):
         job(time=limit)
 
@@ -105,7 +105,7 @@ def test_what_slurm_would_not_take_for_a_time_limit_is_refused(limit: Any) -> No
     ("given", "kept"),
     [(True, True), ("true", True), ("False", False), ("user", "user"), ("MCS", "mcs"), (None, None)],
 )
-def test_exclusive_is_on_off_or_a_kind(given: Any, kept: Any) -> None:
+def test_exclusive_is_on_off_or_a_mode(given: Any, kept: Any) -> None:
     assert job(exclusive=given).exclusive == kept
 
 
@@ -153,7 +153,7 @@ def test_exclusive_is_on_off_or_a_kind(given: Any, kept: Any) -> None:
         ("interface", "eth0 ib0"),
     ],
 )
-def test_odd_values_are_refused(field: str, value: Any) -> None:
+def test_invalid_values_are_refused(field: str, value: Any) -> None:
     with pytest.raises(ValidationError):
         job(**{field: value})
 
@@ -197,7 +197,7 @@ def test_an_sbatch_option_with_a_field_moves_into_it() -> None:
     assert spec.sbatch == {}
 
 
-def test_the_same_option_by_two_ways_must_agree() -> None:
+def test_an_option_given_in_two_ways_must_have_one_value() -> None:
     assert job(partition="gpu", sbatch={"partition": "gpu"}).partition == "gpu"
     with pytest.raises(ValidationError, match="give it once"):
         job(partition="gpu", sbatch={"partition": "cpu"})
@@ -206,7 +206,7 @@ def test_the_same_option_by_two_ways_must_agree() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(DECIDED))
-def test_what_muster_decides_is_refused_with_the_reason(key: str) -> None:
+def test_an_option_that_muster_decides_is_refused_with_the_reason(key: str) -> None:
     with pytest.raises(ValidationError, match="cannot be set here"):
         job(sbatch={key: "1"})
 
@@ -225,12 +225,12 @@ def test_options_of_site_plugins_pass_through(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "--", "mail type", "a=b", "a\nb", "a;b", "a#b"])
-def test_what_cannot_be_an_option_name_is_refused(key: str) -> None:
+def test_an_invalid_option_name_is_refused(key: str) -> None:
     with pytest.raises(ValidationError):
         job(sbatch={key: "x"})
 
 
-def test_options_without_a_value_are_told_from_removed_ones() -> None:
+def test_options_without_a_value_differ_from_removed_ones() -> None:
     spec = job(
         sbatch={
             "requeue": None,
@@ -252,7 +252,7 @@ def test_options_without_a_value_are_told_from_removed_ones() -> None:
         job(sbatch={"requeue": "often"})
 
 
-def test_all_sbatch_options_of_a_job_come_in_one_place() -> None:
+def test_sbatch_requests_has_all_sbatch_options_of_a_job() -> None:
     spec = job(partition="gpu", gpus_per_node=0, exclusive=True, time=30, sbatch={"mail-type": "END"})
 
     requests = spec.sbatch_requests()
@@ -262,7 +262,7 @@ def test_all_sbatch_options_of_a_job_come_in_one_place() -> None:
     assert job(exclusive=False).sbatch_requests() == {"exclusive": ""}
 
 
-def test_the_table_of_sbatch_options_agrees_with_itself() -> None:
+def test_the_tables_of_sbatch_options_are_consistent() -> None:
     assert set(SHORT.values()) <= KNOWN and NO_VALUE <= KNOWN
     assert set(DECIDED) - KNOWN == {"cpus-per-node"}
     assert all(refusal(option_name(name)) is None for name in KNOWN - set(DECIDED))

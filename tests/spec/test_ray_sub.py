@@ -1,4 +1,4 @@
-"""ray.sub's variables as a job."""
+"""The variables of ray.sub become a job."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def test_an_empty_variable_counts_as_not_set() -> None:
     assert "command" not in ray_sub_job({"COMMAND": "", "GPUS_PER_NODE": "8"}).fields
 
 
-def test_the_container_has_a_uv_cache_of_its_own() -> None:
+def test_the_container_has_a_separate_uv_cache() -> None:
     fields = ray_sub_job({**LAUNCH, "UV_CACHE_DIR": "/home/me/.uv", "UV_CACHE_DIR_OVERRIDE": "/shared/uv"}).fields
     assert fields["container_mounts"] == "/data:/data,/home/me,/shared/uv:/root/.cache/uv"
     assert fields["setup"] == "unset UV_CACHE_DIR\nsource env.sh && uv sync"
 
 
-def test_a_variable_without_effect_is_named_with_what_replaces_it() -> None:
+def test_a_variable_without_effect_is_reported_with_its_replacement() -> None:
     notes = ray_sub_job({**LAUNCH, "PORT": "6379", "SANDBOX_COMMAND": "serve", "RAY_LOG_SYNC_FREQUENCY": "60"}).notes
     assert [note.split()[0] for note in notes] == ["PORT", "RAY_LOG_SYNC_FREQUENCY", "SANDBOX_COMMAND"]
     assert "--port-base" in notes[0] and "--ray-logs" in notes[1] and "SANDBOX_CONTAINER" in notes[2]
 
 
 @pytest.mark.parametrize(("given", "port"), [({}, 6000), ({"NEMO_SKILLS_SANDBOX_PORT": "6500"}, 6500)])
-def test_a_sandbox_becomes_a_service_at_the_port_where_its_clients_look(given: dict[str, str], port: int) -> None:
+def test_a_sandbox_becomes_a_service_at_its_clients_port(given: dict[str, str], port: int) -> None:
     found = ray_sub_job({**LAUNCH, **SANDBOX, **given})
     spec = load_job(None, found.fields)
     assert spec.services["sandbox"].kind == "sandbox" and spec.services["sandbox"].ports == {"http": port}
@@ -60,7 +60,7 @@ def test_a_sandbox_becomes_a_service_at_the_port_where_its_clients_look(given: d
     assert not [word for word in as_arguments(found.fields) if "services" in word]  # there is no such flag
 
 
-def test_what_a_sandbox_of_muster_s_has_no_use_for_is_named_with_what_to_do() -> None:
+def test_unused_variables_of_a_sandbox_are_reported_with_a_remedy() -> None:
     given = {
         "SANDBOX_EXTRA_MOUNTS": "/a:/a",
         "SANDBOX_ENV_VARS": "A=1",
@@ -72,7 +72,7 @@ def test_what_a_sandbox_of_muster_s_has_no_use_for_is_named_with_what_to_do() ->
         assert [note for note in notes if note.startswith(f"{name} has no effect: ")], name
 
 
-def test_half_a_sandbox_starts_none_as_in_the_script_and_says_so() -> None:
+def test_an_incomplete_sandbox_is_not_started_and_reported() -> None:
     for name in SANDBOX:
         found = ray_sub_job({**LAUNCH, name: "x", "NEMO_SKILLS_SANDBOX_PORT": "6100"})
         assert "services" not in found.fields
@@ -82,7 +82,7 @@ def test_half_a_sandbox_starts_none_as_in_the_script_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("value", "dedicated", "said"), [("1", True, "neither GPUs nor CPUs"), ("0", False, ""), ("yes", False, "1")]
 )
-def test_a_dedicated_head_is_asked_for_and_its_difference_told(value: str, dedicated: bool, said: str) -> None:
+def test_a_dedicated_head_is_requested_and_its_difference_reported(value: str, dedicated: bool, said: str) -> None:
     found = ray_sub_job({**LAUNCH, "DEDICATED_RAY_HEAD": value})
     assert load_job(None, found.fields).dedicated_head == dedicated
     assert ("--dedicated-head" in as_arguments(found.fields)) == dedicated
@@ -92,22 +92,22 @@ def test_a_dedicated_head_is_asked_for_and_its_difference_told(value: str, dedic
 @pytest.mark.parametrize(
     ("name", "value"), [("RAY_DEBUG", "legacy"), ("RAY_SUB_DEBUG_ENV", "1"), ("NRL_GPU_CPU_AFFINITY_FILE", "/tmp/x")]
 )
-def test_what_the_script_does_and_muster_does_not_is_said(name: str, value: str) -> None:
+def test_features_of_the_script_that_muster_lacks_are_reported(name: str, value: str) -> None:
     assert [note.split()[0] for note in ray_sub_job({**LAUNCH, name: value}).notes] == [name]
 
 
-def test_the_home_directory_stays_outside_whichever_runtime_is_named() -> None:
+def test_the_home_directory_is_not_mounted_with_any_runtime() -> None:
     assert ray_sub_job(LAUNCH, flags=["container_runtime"]).fields["container_args"] == "--no-container-mount-home"
     assert "container_args" not in ray_sub_job(LAUNCH, flags=["container_args"]).fields
 
 
-def test_gpus_that_nobody_asked_for_are_pointed_out() -> None:
+def test_missing_gpus_are_reported() -> None:
     without = {name: value for name, value in LAUNCH.items() if name != "GPUS_PER_NODE"}
     assert "GPUS_PER_NODE" in ray_sub_job(without).notes[0]
     assert ray_sub_job(without, flags=["gres"]).notes == []
 
 
-def test_what_a_flag_replaces_is_left_out() -> None:
+def test_a_field_that_a_flag_replaces_is_omitted() -> None:
     fields = ray_sub_job(LAUNCH, flags=["gres", "container_args", "command"]).fields
     assert not {"gpus_per_node", "container_args", "command"} & set(fields)
 

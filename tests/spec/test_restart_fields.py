@@ -1,4 +1,4 @@
-"""Signals before the time limit, and the ends after which a job begins again: what is taken, and what is refused."""
+"""Signals before the time limit, and reasons to requeue: accepted and refused values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster.spec import JobSpec, validators
 
 
 @pytest.mark.parametrize("value", ["USR2@120", "sigusr1@60", "HUP@5", "10@90", "R:USR1@120"])
-def test_a_signal_that_the_agents_pass_on_is_taken_as_it_was_written(value: str) -> None:
+def test_a_signal_that_the_agents_forward_is_kept_as_written(value: str) -> None:
     assert JobSpec(command=["x"], signal=value).sbatch_requests()["signal"] == value
 
 
@@ -27,16 +27,16 @@ def test_a_signal_that_the_agents_pass_on_is_taken_as_it_was_written(value: str)
         ("USR2", "is not a signal with a time"),
     ],
 )
-def test_any_other_is_refused_with_the_reason(value: str, why: str) -> None:
+def test_other_signals_are_refused_with_the_reason(value: str, why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         JobSpec(command=["x"], signal=value)
 
 
-def test_the_signals_that_are_taken_are_those_that_agents_pass_on() -> None:
+def test_the_accepted_signals_are_those_that_agents_forward() -> None:
     assert {f"SIG{name}" for name in validators.FORWARDED_SIGNALS} == {signum.name for signum in FORWARDED_SIGNALS}
 
 
-def test_ends_are_a_list_or_one_text_with_commas() -> None:
+def test_reasons_to_requeue_are_a_list_or_text_with_commas() -> None:
     causes = ["timeout", "preempt", "node-fail", "exit=75"]
     assert JobSpec(command=["x"], requeue_on=",".join(causes)).requeue_on == causes
     assert JobSpec(command=["x"], requeue_on=causes).requeue_on == causes
@@ -46,6 +46,6 @@ def test_ends_are_a_list_or_one_text_with_commas() -> None:
     ("value", "why"),
     [("exit=0", "1 to 255"), ("exit=256", "1 to 255"), ("always", "is not a reason"), ("exit=", "is not a reason")],
 )
-def test_what_is_no_failure_s_end_is_refused(value: str, why: str) -> None:
+def test_other_reasons_to_requeue_are_refused(value: str, why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         JobSpec(command=["x"], requeue_on=value)

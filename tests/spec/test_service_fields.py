@@ -1,4 +1,4 @@
-"""Services in the job file: what may be written, and how what may not be is refused."""
+"""Services in the job file: accepted and refused fields."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_service_is_read_from_a_job_file(tmp_path: Path) -> None:
     assert service.ready is not None and service.ready.tcp == "admin"
 
 
-def test_what_is_left_out_has_a_default() -> None:
+def test_omitted_fields_have_defaults() -> None:
     service = job(services={"judge": {"command": ["serve"]}}).services["judge"]
     assert (service.kind, service.scope, service.gate, service.deadline) == ("command", "all", True, 300.0)
     assert (service.restart, service.max_restarts, service.ready, service.ports) == ("on-failure", 3, None, {})
@@ -73,11 +73,11 @@ def test_a_job_without_services_has_none() -> None:
         ({**JUDGE, "container": "other.sif"}, "services.judge.container: the job's one srun"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_field(service: dict[str, Any], words: str) -> None:
+def test_an_invalid_service_is_refused_with_its_field(service: dict[str, Any], words: str) -> None:
     assert words in refusal(service)
 
 
-def test_a_name_must_do_for_a_directory_and_a_variable() -> None:
+def test_a_name_must_be_valid_for_a_directory_and_a_variable() -> None:
     assert "is not a name of up to 40 lower-case letters" in refusal(JUDGE, name="a/b")
     with pytest.raises(SpecError, match="two services would set MUSTER_SERVICE_A_B"):
         job(services={"a-b": JUDGE, "a_b": JUDGE})
@@ -88,7 +88,7 @@ def test_the_jobs_own_image_may_be_named() -> None:
     assert spec.services["judge"].container == "job.sif"
 
 
-def test_a_secret_of_a_service_is_in_no_error() -> None:
+def test_errors_do_not_quote_a_secret_of_a_service() -> None:
     secret = "sesame-open-now"
     assert secret not in refusal({**JUDGE, "env": {"API_TOKEN": secret}, "restart": "often"})
     assert secret not in refusal({"env": {"API_TOKEN": secret}})
@@ -123,5 +123,5 @@ def test_a_sandbox_s_settings_get_their_types() -> None:
         ({"settings": {"isolation": "none"}}, "has isolation: 'none', which is not one of auto, full, floor, process"),
     ],
 )
-def test_what_a_sandbox_cannot_have_is_refused(more: dict[str, Any], words: str) -> None:
+def test_an_invalid_sandbox_is_refused(more: dict[str, Any], words: str) -> None:
     assert words in refusal({"kind": "sandbox", **more}, name="sandbox")

@@ -1,4 +1,4 @@
-"""Layers of settings: site, user, profile, environment, job file, flags; who wins, and how a mistake is told."""
+"""Layers of settings (site, user, profile, environment, job file, flags): precedence, and errors with their origin."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_each_layer_wins_over_those_before_it(
     assert seen == ["site", "user", "site-profile", "user-profile", "variable", "file", "flag"]
 
 
-def test_fields_of_different_layers_come_together(site: Write, user: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fields_of_different_layers_are_merged(site: Write, user: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     site("partition: cpu\ninterface: ib0\nprofiles: {gpu: {partition: gpu, gpus_per_node: 8}}")
     user("account: ann\nprofiles: {gpu: {gres: 'gpu:a100:4'}}")
     monkeypatch.setenv("MUSTER_PROFILE", "gpu")
@@ -86,7 +86,7 @@ def test_entries_merge_through_all_layers(site: Write, user: Write, monkeypatch:
     assert spec.sbatch == {"wckey": "w", "mail-type": "FAIL", "requeue": None}
 
 
-def test_a_removal_overrules_every_layer_below_and_yields_to_every_layer_above(site: Write, user: Write) -> None:
+def test_a_removal_overrides_lower_layers_and_is_overridden_by_higher_ones(site: Write, user: Write) -> None:
     site("partition: cpu\nqos: high")
     user("sbatch: {partition: '', qos: ''}")
     assert load_job(None, COMMAND).partition is None
@@ -95,7 +95,7 @@ def test_a_removal_overrules_every_layer_below_and_yields_to_every_layer_above(s
     assert (above.partition, above.sbatch) == ("gpu", {"qos": ""})
 
 
-def test_an_empty_section_of_a_later_layer_takes_nothing_away(site: Write, user: Write) -> None:
+def test_an_empty_section_of_a_later_layer_removes_nothing(site: Write, user: Write) -> None:
     site("env: {A: x}\nprofiles:\n  idle:\n")
     user("env:\n# all commented out\n")
     assert load_job(None, {**COMMAND, "profile": "idle"}).env == {"A": "x"}
@@ -116,7 +116,7 @@ def test_one_file_serves_many_users(site: Write, monkeypatch: pytest.MonkeyPatch
     ]
 
 
-def test_mistakes_are_told_with_their_layer(site: Write, user: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_reported_with_their_layer(site: Write, user: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     path = site("nodes: 0\nprofiles: {p: {backend: pbs, nodez: 3, sbatch: {ntasks: 2}}}")
     mine = user("command: [a]\nname: x\nenv: {1A: x}")
     monkeypatch.setenv("MUSTER_TIME", "soon")
@@ -137,7 +137,7 @@ def test_mistakes_are_told_with_their_layer(site: Write, user: Write, monkeypatc
     assert all(any(line.startswith(start) for line in told) for start in starts), told
 
 
-def test_a_profile_that_is_nowhere_is_told_with_those_there_are(
+def test_an_unknown_profile_is_reported_with_the_known_ones(
     site: Write, user: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert problems(profile="p")[0].startswith("--profile: there is no profile 'p'; define it under `profiles:` in")
@@ -156,13 +156,13 @@ def test_a_profile_that_is_nowhere_is_told_with_those_there_are(
         ("nodes: [1", "malformed YAML"),
     ],
 )
-def test_a_file_that_is_no_settings_file_is_told(site: Write, text: str, told: str) -> None:
+def test_an_invalid_settings_file_is_reported(site: Write, text: str, told: str) -> None:
     path = site(text)
     (line,) = problems()
     assert line.startswith(str(path)) and told in line
 
 
-def test_a_settings_file_that_cannot_be_read_is_told_and_one_that_is_not_there_is_not(site: Write) -> None:
+def test_an_unreadable_settings_file_is_reported_and_a_missing_one_is_not(site: Write) -> None:
     path = site("")
     path.unlink()
     assert load_job(None, COMMAND) == JobSpec(command=["a"])
@@ -170,7 +170,7 @@ def test_a_settings_file_that_cannot_be_read_is_told_and_one_that_is_not_there_i
     assert problems() == [f"{path}: is a directory, not a settings file"]
 
 
-def test_a_misspelt_variable_is_warned_about_and_others_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_misspelt_variable_causes_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MUSTER_SOMETHING_ELSE", "MUSTER_ATTEMPT", "MUSTER_OUTPUT_DIR", "MUSTER_NODE"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("MUSTER_ACCOUNT", "")
@@ -199,7 +199,7 @@ def test_the_origin_of_every_value_is_known(site: Write, monkeypatch: pytest.Mon
     }
 
 
-def test_the_python_api_loads_with_the_layers_and_a_spec_alone_without(
+def test_the_python_api_reads_settings_and_a_spec_does_not(
     site: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     site("partition: cpu\nprofiles: {gpu: {partition: gpu}}")

@@ -1,4 +1,4 @@
-"""Spares: what a job may ask for, what Slurm is asked for because of it, and what is refused."""
+"""Spares: accepted and refused fields, and the Slurm options that follow from them."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def job(**fields: Any) -> JobSpec:
         ({"segment": 2, "groups": [{"name": "a", "nodes": 2}]}, "follow its groups"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(fields: dict[str, Any], why: str) -> None:
+def test_invalid_combinations_are_refused_with_the_reason(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         job(**fields)
 
 
-def test_segments_are_counted_when_it_is_known_how_many_nodes_there_are(allocation: dict[str, str]) -> None:
+def test_segments_are_checked_once_the_number_of_nodes_is_known(allocation: dict[str, str]) -> None:
     assert job(segment=4).segment == 4
     assert choose_target(job(segment=4), allocation).nodes == 4
 
 
-def test_slurm_is_asked_for_the_nodes_and_the_spares() -> None:
+def test_slurm_allocates_the_nodes_and_the_spares() -> None:
     assert slurm_directives.options(job(nodes=3, spares=2), "/run", "/work")["nodes"] == "5"
 
 
@@ -47,7 +47,7 @@ def test_slurm_is_asked_for_the_nodes_and_the_spares() -> None:
     [({}, False), ({"spares": 1}, True), ({"on_node_loss": "restart"}, True)],
     ids=["no-spares", "spares", "restart"],
 )
-def test_a_job_that_goes_on_without_a_lost_node_is_not_ended_by_slurm(fields: dict[str, Any], stays: bool) -> None:
+def test_slurm_does_not_end_a_job_that_survives_a_lost_node(fields: dict[str, Any], stays: bool) -> None:
     assert ("no-kill" in slurm_directives.options(job(requeue_on=["node-fail"], **fields), "/run", "/work")) is stays
 
 
@@ -59,7 +59,7 @@ def allocation(tmp_path: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("fields", "nodes"), [({"spares": 1}, 3), ({"spares": 1, "nodes": 2}, 2)])
-def test_inside_an_allocation_the_job_works_on_what_the_spares_leave(
+def test_inside_an_allocation_the_job_uses_all_nodes_but_the_spares(
     allocation: dict[str, str], fields: dict[str, Any], nodes: int
 ) -> None:
     assert choose_target(job(**fields), allocation) == Target("allocation", nodes)

@@ -58,7 +58,7 @@ def write_run(prepared: Prepared) -> None:
 
 
 def _signal_times(spec: JobSpec, target: Target) -> dict[str, float | None]:
-    """Return the driver's grace period when Slurm ends the job: 60 % of KillWait, since the nodes need the rest."""
+    """Return the driver's grace period when Slurm ends the job, at most 60 % of KillWait: the nodes need the rest."""
     if target.backend != "slurm":
         return {"signal_grace": spec.stop_grace, "kill_wait": None}
     kill_wait = client.kill_wait()

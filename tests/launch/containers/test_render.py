@@ -1,4 +1,4 @@
-"""The container around the job's step: what is mounted, what is rendered, what is refused."""
+"""The container of the job's step: mounts, rendering and refused options."""
 
 from __future__ import annotations
 
@@ -77,17 +77,17 @@ def test_the_container_is_around_the_one_step(scripts: dict[str, str], runtime: 
         ("", []),
     ],
 )
-def test_mounts_are_read(text: str, mounts: list[Mount]) -> None:
+def test_mounts_are_parsed(text: str, mounts: list[Mount]) -> None:
     assert parse_mounts(text, "/home/ann", "/home/ann") == mounts
 
 
 @pytest.mark.parametrize("text", [":/mnt", "/data:mnt", "/data:/mnt:ro:rw", "/a,:"])
-def test_a_malformed_mount_is_refused_by_name(text: str) -> None:
+def test_a_malformed_mount_is_refused(text: str) -> None:
     with pytest.raises(Mistake, match="is not SRC"):
         parse_mounts(text, "/home/ann", "/home/ann")
 
 
-def test_our_own_directories_are_mounted_at_their_own_paths_once_and_outer_ones_first() -> None:
+def test_muster_s_directories_are_mounted_once_under_the_same_path_parents_first() -> None:
     assert all_mounts([], ["/home/ann", "/home/ann/muster-runs"]) == (Mount("/home/ann", "/home/ann"),)
     assert all_mounts([], ["/a/b/c", "/runs"]) == (
         Mount("/runs", "/runs"),
@@ -97,7 +97,7 @@ def test_our_own_directories_are_mounted_at_their_own_paths_once_and_outer_ones_
     assert all_mounts([], ["/"]) == ()
 
 
-def test_a_mount_that_is_read_only_or_elsewhere_does_not_stand_for_ours() -> None:
+def test_a_mount_that_is_read_only_or_elsewhere_does_not_replace_muster_s() -> None:
     for asked in (Mount("/home/ann", "/home/ann", "ro"), Mount("/other", "/home/ann")):
         assert Mount("/home/ann/runs", "/home/ann/runs") in all_mounts([asked], ["/home/ann/runs"])
 
@@ -114,7 +114,7 @@ def test_a_mount_that_is_read_only_or_elsewhere_does_not_stand_for_ours() -> Non
         ("apptainer", {"container_image": "/usr/no-such.sif"}),
     ],
 )
-def test_what_the_runtime_cannot_do_is_refused(runtime: str, fields: dict[str, str]) -> None:
+def test_options_that_the_runtime_lacks_are_refused(runtime: str, fields: dict[str, str]) -> None:
     chosen = {"container_image": "/shared/images/x.sqsh", "container_mounts": None, **fields}
     spec = job(container_runtime=runtime, **chosen)
     with pytest.raises(Mistake):
@@ -145,7 +145,7 @@ PYXIS = "--container-image=IMAGE  [pyxis] the image"
         ({"srun": "", "ch_run": ""}, "allocation", ("charliecloud", "ch-run")),
     ],
 )
-def test_auto_takes_pyxis_then_apptainer_then_charliecloud(
+def test_auto_chooses_pyxis_then_apptainer_then_charliecloud(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: dict[str, str], kind: str, chosen: tuple[str, str]
 ) -> None:
     env = with_programs(tmp_path, **programs)
@@ -159,7 +159,7 @@ def test_no_runtime_at_all_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.
         discover.choose_runtime("auto", "sbatch", {"PATH": str(tmp_path)})
 
 
-def test_a_runtime_named_by_the_user_may_be_on_the_nodes_alone() -> None:
+def test_a_chosen_runtime_may_exist_only_on_the_nodes() -> None:
     assert discover.choose_runtime("apptainer", "sbatch", {"PATH": ""}) == ("apptainer", "apptainer")
     with pytest.raises(Mistake, match="none of ch-run is on PATH"):
         discover.choose_runtime("charliecloud", "local", {"PATH": ""})
@@ -179,7 +179,7 @@ def test_in_a_container_the_interpreter_is_the_image_s(tmp_path: Path) -> None:
     assert choose_python(named, {}, tmp_path) == "/opt/only-inside/bin/python"
 
 
-def test_a_name_is_told_from_a_path_as_the_runtime_does() -> None:
+def test_references_and_paths_are_distinguished_as_the_runtime_does() -> None:
     names = {"ubuntu:24.04": "pyxis", "nvcr.io#nvidia/x:1": "pyxis", "docker://ubuntu": "apptainer"}
     paths = {"/x.sqsh": "pyxis", "./x": "charliecloud", "x.sif": "apptainer", "images/x.sqsh": "pyxis"}
     assert not any(image_is_path(image, runtime) for image, runtime in names.items())
@@ -193,7 +193,7 @@ def container(runtime: str = "pyxis", program: str = "srun", image: str = "ubunt
     return Container(runtime, program, image, **{"is_path": False, "mounts": (), "workdir": "/w", "args": (), **fields})
 
 
-def test_many_nodes_that_would_each_pull_an_image_are_warned_about() -> None:
+def test_a_pull_on_many_nodes_causes_a_warning() -> None:
     assert "each of the 8 nodes would pull it" in (registry_warning(container(), 8) or "")
     assert "enroot import -o image.sqsh docker://ubuntu" in (registry_warning(container(), 64) or "")
     remote = container("apptainer", "singularity", "docker://ubuntu")
@@ -202,7 +202,7 @@ def test_many_nodes_that_would_each_pull_an_image_are_warned_about() -> None:
     assert registry_warning(container(image="/x.sqsh", is_path=True), 64) is None
 
 
-def test_the_name_given_to_pyxis_is_the_one_by_which_it_is_entered() -> None:
+def test_a_container_of_pyxis_is_entered_by_the_name_it_was_given() -> None:
     wrapping = wrap_step(container(), "train-ab12", "SLURMD_NODENAME", 4, "")
     line = next(line for line in wrapping.prepare.splitlines() if line.startswith("container="))
     env = {"SLURM_JOB_ID": "77", "MUSTER_ATTEMPT": "2"}
@@ -213,7 +213,7 @@ def test_the_name_given_to_pyxis_is_the_one_by_which_it_is_entered() -> None:
     assert "--container-name=mine" in enter(own, "train-ab12", "77", 2, 1).srun_flags
 
 
-HOME_OUT = "--no-container-mount-home"  # in pyxis's words; --from-env says it before the runtime is known
+HOME_OUT = "--no-container-mount-home"  # pyxis' option; --from-env sets it before the runtime is known
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ HOME_OUT = "--no-container-mount-home"  # in pyxis's words; --from-env says it b
         ("charliecloud", "  --no-home  do not mount the home directory", ["--no-home"]),
     ],
 )
-def test_a_home_directory_that_is_to_stay_outside_does_so_in_the_words_of_the_runtime(
+def test_the_option_against_mounting_home_is_translated_for_the_runtime(
     runtime: str, help: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(discover, "_help", lambda program: help)
@@ -237,7 +237,7 @@ def test_a_home_directory_that_is_to_stay_outside_does_so_in_the_words_of_the_ru
     assert found is not None and list(found.args) == [*expected, "--mine"]
 
 
-def test_a_named_container_of_pyxis_is_removed_where_the_site_would_keep_it(tmp_path: Path) -> None:
+def test_a_named_container_of_pyxis_is_removed_if_the_site_would_keep_it(tmp_path: Path) -> None:
     cleanup = wrap_step(container(), "train-ab12", "SLURMD_NODENAME", 4, "").cleanup
     for listed, removed in (("pyxis_c", True), ("pyxis_77_c", False)):
         with_programs(tmp_path, enroot=listed)
@@ -250,7 +250,7 @@ def test_a_named_container_of_pyxis_is_removed_where_the_site_would_keep_it(tmp_
     assert "enroot remove --force" in cleanup
 
 
-def test_a_container_in_the_job_s_record_is_the_same_when_read_again() -> None:
+def test_a_container_survives_its_record_unchanged() -> None:
     one = container("apptainer", "apptainer", "/x.sif", is_path=True, mounts=(Mount("/a", "/b", "ro"),), args=("--nv",))
     assert Container.from_record(one.record()) == one
     assert enter(one, "r", None, 0, 1).prefix == (
