@@ -40,7 +40,8 @@ from report import Goal, goals_table, machine, save, table
 
 from muster.process.proctree import descendants
 from muster.sandbox.client.loadgen import Measured, cell, load, program
-from muster.sandbox.http.server import Head, HttpRequest, HttpResponse, OpenConnections
+from muster.sandbox.http.codec import HttpRequest, HttpResponse, RequestHead
+from muster.sandbox.http.server import OpenConnections
 from muster.sandbox.http.server import serve as serve_http
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
@@ -190,7 +191,7 @@ async def one_process_a_request(python: str) -> AsyncIterator[str]:
     """Run the baseline: the same HTTP server, and a new interpreter for each program, without isolation."""
 
     class Spawner:
-        def refusal(self, head: Head) -> None:
+        def refusal(self, head: RequestHead) -> None:
             return None
 
         async def __call__(self, request: HttpRequest) -> HttpResponse:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.running import wait_for
+from tests.sandbox.test_http import AMBIGUOUS
 
 from muster.sandbox import AsyncClient, Client, Result, SandboxLost, SandboxRefused, SandboxUnavailable
 from muster.sandbox.client import retry_rules
@@ -164,6 +165,25 @@ def test_a_request_whose_connection_broke_is_not_sent_again(client: Callable[...
         with pytest.raises(SandboxLost):
             client([dying, dying]).execute("print(1)")
         assert len(taken) == 1
+
+
+@pytest.mark.parametrize("lengths", AMBIGUOUS)
+def test_a_response_whose_length_is_ambiguous_is_lost(client: Callable[..., Both], lengths: bytes) -> None:
+    body = b'{"process_status": "completed", "stdout": "", "stderr": ""}'
+    head = b"HTTP/1.1 200 OK\r\n" + lengths.replace(b": 1\r", b": %d\r" % len(body)) + b"\r\n"
+    with endpoint_that_dies(head + body) as (endpoint, _), pytest.raises(SandboxLost, match=r"Content-Length|repeated"):
+        client(endpoint).execute("print(1)")
+    line = json.dumps({"index": 0, "process_status": "completed", "stdout": "", "stderr": ""}).encode() + b"\n"
+    with endpoint_that_dies(head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(line), line)) as (endpoint, _):
+        assert client(endpoint).batch(["print(1)"])[0][1].reason == "lost"
+
+
+def test_a_session_whose_name_cannot_be_sent_is_refused_before_anything_is_sent(client: Callable[..., Both]) -> None:
+    with endpoint_that_dies() as (endpoint, taken):
+        for name in ("a\r\nAuthorization: x", "\u65e5\u672c"):
+            with pytest.raises(ValueError, match=r"line break|latin-1"):
+                client(endpoint).execute("1", session=name)
+        assert not taken
 
 
 def test_programs_in_flight_at_a_lost_endpoint_say_so_and_the_rest_of_a_batch_goes_on(

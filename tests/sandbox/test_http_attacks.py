@@ -21,6 +21,7 @@ from tests.running import wait_for
 from tests.sandbox.cluster import TOKEN, Cluster, kinds_here
 from tests.sandbox.conftest import serve_at
 from tests.sandbox.serving import Served
+from tests.sandbox.test_http import AMBIGUOUS
 from tests.web.test_page import another_origin
 
 from muster.sandbox import AsyncClient, Client
@@ -261,6 +262,16 @@ def test_a_chunk_whose_line_does_not_end_or_is_none_is_refused(fronts: Fronts, t
         port = fronts.nodes[front].port
         head = head_of(Host=f"127.0.0.1:{port}", Transfer_Encoding="chunked", Content_Type=JSON)
         assert answer_to(port, head, tail)[0] == 400, front
+
+
+@pytest.mark.parametrize("lengths", AMBIGUOUS)
+def test_a_request_whose_length_is_ambiguous_runs_nothing(front: Served, fronts: Fronts, lengths: bytes) -> None:
+    before = fronts.executed()
+    head = head_of(Host=f"127.0.0.1:{front.port}", Content_Type=JSON)[:-2]
+    own = lengths.replace(b": 1\r", b": %d\r" % len(BODY)) + b"\r\n"
+    for body in (BODY, b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)):
+        assert answer_to(front.port, head + own, body)[0] == 400, own
+    assert fronts.executed() == before
 
 
 def test_a_body_in_chunks_however_they_are_cut_is_taken(front: Served) -> None:

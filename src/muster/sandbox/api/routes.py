@@ -20,7 +20,7 @@ from muster.sandbox.engine.languages import IPYTHON, PYTHON
 from muster.sandbox.engine.sessions import SessionLost
 from muster.sandbox.engine.workspaces import BadName
 from muster.sandbox.http import origin
-from muster.sandbox.http.server import Head, HttpRequest, HttpResponse
+from muster.sandbox.http.codec import HttpRequest, HttpResponse, RequestHead
 from muster.sandbox.models import Program, ProgramResult, ProgramStep, ResourceUsage
 
 FETCH_S = 10.0
@@ -62,7 +62,7 @@ class Routes:
             response = HttpResponse(500, nemo_skills.refusal("the sandbox failed; its log says how"))
         return self._counted(path, response)
 
-    def refusal(self, head: Head) -> HttpResponse | None:
+    def refusal(self, head: RequestHead) -> HttpResponse | None:
         """By the head, before anything else is read: no token, a web page, or a body that a page could have sent."""
         if self._token is not None and not self._is_authorised(head):
             status, words = 401, "this endpoint wants the token"
@@ -95,7 +95,7 @@ class Routes:
             return HttpResponse(405, nemo_skills.refusal(f"{request.method} is not for {path}"))
         return HttpResponse(404, nemo_skills.refusal(f"there is nothing at {path}"))
 
-    def _is_authorised(self, head: Head) -> bool:
+    def _is_authorised(self, head: RequestHead) -> bool:
         assert self._token is not None
         given = head.headers.get("authorization", "")
         return hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode())

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from muster.sandbox.client import retry_rules
 from muster.sandbox.client.retry_rules import (
@@ -23,7 +23,7 @@ from muster.sandbox.client.retry_rules import (
     refuse,
 )
 from muster.sandbox.client.sync_client import given_or_found
-from muster.sandbox.http import client
+from muster.sandbox.http import client, codec
 from muster.sandbox.http.client import IdleConnections, Streams
 
 
@@ -191,11 +191,11 @@ class AsyncClient:
         reader, writer = await self._connect(endpoint)
         try:
             writer.write(self._request("POST", endpoint, call))
-            status, headers = await asyncio.wait_for(client.head(reader), call.timeout)
-            if status != 200:
-                refuse(HttpAnswer(status, await reader.readexactly(int(headers["content-length"]))))
-            lines = client.lines(reader)
-            while (line := await asyncio.wait_for(client.next_line(lines), call.timeout)) is not None:
+            head = await asyncio.wait_for(client.read_head(reader), call.timeout)
+            if head.status != 200:
+                refuse(HttpAnswer(head.status, await reader.readexactly(head.length)))
+            lines = client.read_lines(reader)
+            while (line := await asyncio.wait_for(_next_line(lines), call.timeout)) is not None:
                 if not line.strip():
                     continue  # a sign of life
                 answer = json.loads(line)
@@ -216,30 +216,35 @@ class AsyncClient:
 
     async def _exchange(self, method: str, endpoint: str, call: Call) -> HttpAnswer:
         """ConnectionRefused when it was not sent; SandboxLost when that is not known."""
-        reader, writer = self._idle.take(endpoint) or await self._connect(endpoint)
+        request = self._request(method, endpoint, call)  # a ValueError here means that nothing was sent
+        reader, writer = self._idle.acquire(endpoint) or await self._connect(endpoint)
         try:
-            writer.write(self._request(method, endpoint, call))
-            status, headers, body = await asyncio.wait_for(client.answer(reader), call.timeout)
+            writer.write(request)
+            head, body = await asyncio.wait_for(client.read_response(reader), call.timeout)
         except (OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError) as error:
             writer.close()
             raise SandboxLost(f"{endpoint}: {error or type(error).__name__}") from error
         except BaseException:
             writer.close()
             raise
-        if headers.get("connection", "").lower() == "close":
+        if head.is_last:
             writer.close()
         else:
-            self._idle.give(endpoint, (reader, writer))
-        return HttpAnswer(status, body, headers.get("x-muster-usage"), headers.get("x-muster-node"))
+            self._idle.release(endpoint, (reader, writer))
+        return HttpAnswer(head.status, body, head.headers.get("x-muster-usage"), head.headers.get("x-muster-node"))
 
     def _request(self, method: str, endpoint: str, call: Call) -> bytes:
-        headers = {**call.headers, "Host": urlsplit(endpoint).netloc}
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
-        return client.request_bytes(method, call.path, headers, call.body)
+        return codec.request_bytes(method, call.path, retry_rules.headers(call, endpoint, self._token), call.body)
 
     async def _connect(self, endpoint: str) -> Streams:
         try:
             return await client.connect(endpoint, retry_rules.CONNECT_S)
         except OSError as error:
             raise ConnectionRefused(f"{endpoint}: {error or 'no answer'}") from error
+
+
+async def _next_line(lines: AsyncIterator[bytes]) -> bytes | None:
+    """Return None at the end."""
+    async for line in lines:
+        return line
+    return None

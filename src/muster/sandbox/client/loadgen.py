@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 from urllib.parse import urlsplit
 
-from muster.sandbox.http import client
+from muster.sandbox.http import client, codec
 from muster.sandbox.http.client import Streams
 
 CONNECT_S = 10.0
@@ -64,14 +64,14 @@ async def load(url: str, clients: int, requests: int, body: Body) -> Measured:
         for number in numbers:
             sent, headers = body(number)
             asked = {"Host": urlsplit(url).netloc, "Content-Type": "application/json", **headers}
-            data = client.request_bytes("POST", "/execute", asked, json.dumps(sent).encode())
+            data = codec.request_bytes("POST", "/execute", asked, json.dumps(sent).encode())
             started = time.perf_counter()
             reader, writer = found or await client.connect(url, CONNECT_S)
             writer.write(data)
-            _, answered, answer = await client.answer(reader)
+            head, answer = await client.read_response(reader)
             times.append(time.perf_counter() - started)
             found = reader, writer
-            if answered.get("connection") == "close":  # as a gateway does
+            if head.is_last:  # as a gateway does
                 writer.close()
                 found = None
             if b'"process_status": "completed"' not in answer:

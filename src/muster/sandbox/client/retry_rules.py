@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from muster.sandbox.hash_ring import Ring
 
@@ -103,6 +104,12 @@ def execute_call(
         headers[MUST_EXIST] = "1"
     key = session if session is not None else workspace
     return Call("/execute", json.dumps(fields).encode(), headers, timeout + PATIENCE_S, key)
+
+
+def headers(call: Call, endpoint: str, token: str | None) -> dict[str, str]:
+    """Return all headers of a call to this endpoint."""
+    authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return {**call.headers, "Host": urlsplit(endpoint).netloc, **authorization}
 
 
 def streams_at(gateway: HttpAnswer | None) -> int:

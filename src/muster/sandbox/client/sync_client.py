@@ -6,19 +6,15 @@ with Client(["http://n1:7000", "http://n2:7000"], token=token) as box:
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
 import os
 import queue
-import select
-import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from muster.sandbox.client import retry_rules
 from muster.sandbox.client.retry_rules import (
@@ -32,7 +28,8 @@ from muster.sandbox.client.retry_rules import (
     SandboxUnavailable,
     refuse,
 )
-from muster.sandbox.http.client import IDLE_S
+from muster.sandbox.http import codec
+from muster.sandbox.http.client import IDLE_S, BlockingConnection
 
 URL_VARIABLES = ("MUSTER_SERVICE_SANDBOX", "MUSTER_SERVICE_SANDBOX_URLS")  # this node's endpoint serves all
 DEFAULT_URL = "http://127.0.0.1:6000"
@@ -49,7 +46,7 @@ class Client:
         self._token, self._wait_s = token, wait_s
         self._histories = Histories()
         self._turns: dict[str, threading.Lock] = {}  # of sessions: one call after the other
-        self._idle: dict[str, list[tuple[http.client.HTTPConnection, float]]] = {}  # and since when
+        self._idle: dict[str, list[tuple[BlockingConnection, float]]] = {}  # and since when
         self._lock = threading.Lock()
 
     def __enter__(self) -> Client:
@@ -216,13 +213,12 @@ class Client:
     def _stream_one(self, endpoint: str, first: int, call: Call, results: Any, stopped: threading.Event) -> bool:
         """One part; False when it was lost before its end. ConnectionRefused when nothing of it was run."""
         wanted = set(range(len(json.loads(call.body)["requests"])))
-        connection = self._connect(endpoint, call.timeout)
+        connection = self._connect(endpoint)
         try:
-            connection.request("POST", call.path, call.body, self._headers(call))
-            response = connection.getresponse()
-            if response.status != 200:
-                refuse(HttpAnswer(response.status, response.read()))
-            for line in response:
+            head = connection.send(self._request("POST", endpoint, call), call.timeout)
+            if head.status != 200:
+                refuse(HttpAnswer(head.status, connection.read_body(head)))
+            for line in connection.read_lines():
                 if not line.strip():
                     continue  # a sign of life
                 answer = json.loads(line)
@@ -231,7 +227,7 @@ class Client:
                 if stopped.is_set():
                     return False
             why = "the answer has no end"
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, EOFError, ValueError) as error:
             why = str(error) or type(error).__name__
         finally:
             connection.close()
@@ -243,28 +239,28 @@ class Client:
 
     def _exchange(self, method: str, endpoint: str, call: Call) -> HttpAnswer:
         """ConnectionRefused when it was not sent; SandboxLost when that is not known."""
-        connection = self._take(endpoint) or self._connect(endpoint, call.timeout)
+        request = self._request(method, endpoint, call)  # a ValueError here means that nothing was sent
+        connection = self._take(endpoint) or self._connect(endpoint)
         try:
-            assert connection.sock is not None
-            connection.sock.settimeout(call.timeout)
-            connection.request(method, call.path, call.body or None, self._headers(call))
-            response = connection.getresponse()
-            body = response.read()
-        except (OSError, http.client.HTTPException) as error:
+            head = connection.send(request, call.timeout)
+            body = connection.read_body(head)
+        except (OSError, EOFError, ValueError) as error:
             connection.close()
             raise SandboxLost(f"{endpoint}: {error or type(error).__name__}") from error
         except BaseException:
             connection.close()
             raise
-        with self._lock:
-            self._idle.setdefault(endpoint, []).append((connection, time.monotonic()))
-        found = response.headers
-        return HttpAnswer(response.status, body, found.get("X-Muster-Usage"), found.get("X-Muster-Node"))
+        if head.is_last:
+            connection.close()
+        else:
+            with self._lock:
+                self._idle.setdefault(endpoint, []).append((connection, time.monotonic()))
+        return HttpAnswer(head.status, body, head.headers.get("x-muster-usage"), head.headers.get("x-muster-node"))
 
-    def _headers(self, call: Call) -> dict[str, str]:
-        return dict(call.headers) if self._token is None else {**call.headers, "Authorization": f"Bearer {self._token}"}
+    def _request(self, method: str, endpoint: str, call: Call) -> bytes:
+        return codec.request_bytes(method, call.path, retry_rules.headers(call, endpoint, self._token), call.body)
 
-    def _take(self, endpoint: str) -> http.client.HTTPConnection | None:
+    def _take(self, endpoint: str) -> BlockingConnection | None:
         """One that is open still: a closed one must be noticed before a request is sent into it."""
         while True:
             with self._lock:
@@ -273,29 +269,15 @@ class Client:
                     return None
                 connection, since = connections.pop()
             fresh = time.monotonic() - since < IDLE_S
-            if fresh and connection.sock is not None and not _has_something_to_say(connection.sock):
+            if fresh and connection.is_idle:
                 return connection
             connection.close()
 
-    def _connect(self, endpoint: str, timeout: float) -> http.client.HTTPConnection:
-        parts = urlsplit(endpoint)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=retry_rules.CONNECT_S)
+    def _connect(self, endpoint: str) -> BlockingConnection:
         try:
-            connection.connect()
+            return BlockingConnection(endpoint, retry_rules.CONNECT_S)
         except OSError as error:
             raise ConnectionRefused(f"{endpoint}: {error}") from error
-        assert connection.sock is not None
-        with contextlib.suppress(OSError):
-            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.sock.settimeout(timeout)
-        return connection
-
-
-def _has_something_to_say(idle: socket.socket) -> bool:
-    """Of a connection on which nothing was asked: that is its end."""
-    poll = select.poll()
-    poll.register(idle, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _gathered(results: Any, streams: int, wanted: int) -> Iterator[tuple[int, Result]]:

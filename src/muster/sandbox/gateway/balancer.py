@@ -19,9 +19,9 @@ from muster.sandbox.api import nemo_skills
 from muster.sandbox.gateway import nginx_config
 from muster.sandbox.gateway.peers import PeerList, address_of
 from muster.sandbox.hash_ring import Ring
-from muster.sandbox.http import client, origin
+from muster.sandbox.http import client, codec, origin
 from muster.sandbox.http.client import IdleConnections, Streams
-from muster.sandbox.http.server import Head, HttpRequest, HttpResponse
+from muster.sandbox.http.codec import HttpRequest, HttpResponse, RequestHead
 
 OWN = ("/health", "/metrics", "/load")
 PASSED_ON = ("content-type", "retry-after", "x-muster-node", "x-muster-usage")
@@ -55,7 +55,7 @@ class Balancer:
     def close(self) -> None:
         self._idle.close()
 
-    def refusal(self, head: Head) -> HttpResponse | None:
+    def refusal(self, head: RequestHead) -> HttpResponse | None:
         """Our clients need no token: web pages are kept out here. The type of a body is looked at where it goes to."""
         words = origin.foreign(head.headers)
         return None if words is None else HttpResponse(403, nemo_skills.refusal(words))
@@ -97,12 +97,12 @@ class Balancer:
     async def _forward(self, request: HttpRequest, order: Iterable[str], path: str) -> HttpResponse:
         headers = {name: value for name, value in request.headers.items() if name not in NOT_PASSED_ON}
         headers.update({"host": "sandbox", "authorization": f"Bearer {self._token}"})
-        data = client.request_bytes(request.method, path, headers, request.body)
+        data = codec.request_bytes(request.method, path, headers, request.body)
         endpoint = self._own
         for endpoint in order:
             self._begin(endpoint)
             try:
-                found = self._idle.take(endpoint) or await self._connect(endpoint)
+                found = self._idle.acquire(endpoint) or await self._connect(endpoint)
                 if found is None:
                     continue
                 return await self._exchange(endpoint, found, data)
@@ -135,12 +135,12 @@ class Balancer:
         member = {"X-Muster-Member": address_of(endpoint)}
         try:
             writer.write(data)
-            status, headers = await client.head(reader)
-            passed = {name: headers[name] for name in PASSED_ON if name in headers} | member
-            if "content-length" not in headers:
+            head = await client.read_head(reader)
+            passed = {name: head.headers[name] for name in PASSED_ON if name in head.headers} | member
+            if head.is_chunked:
                 self._begin(endpoint)  # until the stream is over
-                return HttpResponse(status, self._chunks(endpoint, found), passed)
-            body = await reader.readexactly(int(headers["content-length"]))
+                return HttpResponse(head.status, self._chunks(endpoint, found), passed)
+            body = await reader.readexactly(head.length)
         except (OSError, EOFError, ValueError, LookupError):
             writer.close()
             words = {**nemo_skills.refusal(nemo_skills.broke_off(address_of(endpoint))), "reason": "lost"}
@@ -148,16 +148,16 @@ class Balancer:
         except BaseException:
             writer.close()
             raise
-        if headers.get("connection", "").lower() == "close":
+        if head.is_last:
             writer.close()
         else:
-            self._idle.give(endpoint, found)
-        return HttpResponse(status, body, passed)
+            self._idle.release(endpoint, found)
+        return HttpResponse(head.status, body, passed)
 
     async def _chunks(self, endpoint: str, found: Streams) -> AsyncIterator[bytes]:
         """A stream that breaks off here breaks off for our client too."""
         try:
-            async for data in client.chunks(found[0]):
+            async for data in client.read_chunks(found[0]):
                 yield data
         finally:
             self._end(endpoint)
@@ -180,8 +180,8 @@ class Balancer:
         try:
             reader, writer = await client.connect(endpoint, nginx_config.CONNECT_S)
             try:
-                writer.write(client.request_bytes("GET", path, headers, b""))
-                return json.loads((await asyncio.wait_for(client.answer(reader), OVERVIEW_S))[2])
+                writer.write(codec.request_bytes("GET", path, headers, b""))
+                return json.loads((await asyncio.wait_for(client.read_response(reader), OVERVIEW_S))[1])
             finally:
                 writer.close()
         except (OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError) as error:

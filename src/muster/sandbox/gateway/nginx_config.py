@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from muster.sandbox.api.nemo_skills import broke_off, unreached
 from muster.sandbox.gateway.peers import PeerList
+from muster.sandbox.http.codec import BODY_LIMIT
 from muster.sandbox.http.origin import LOOPBACK_HOST, WRONG_HOST, WRONG_ORIGIN
-from muster.sandbox.http.server import BODY_LIMIT, HEAD_S, STALL_S
+from muster.sandbox.http.server import HEAD_TIMEOUT_S, STALL_TIMEOUT_S
 
 CONNECT_S = 2
 FAIL_S = 5  # for which a node that could not be reached gets no stateless work
@@ -76,8 +77,8 @@ http {{
     scgi_temp_path {place}/scgi;
     # A connection is one request's: one that is kept could be closed by a reload just when the next request is sent.
     keepalive_timeout 0;
-    client_header_timeout {HEAD_S:g}s;
-    client_body_timeout {STALL_S:g}s;
+    client_header_timeout {HEAD_TIMEOUT_S:g}s;
+    client_body_timeout {STALL_TIMEOUT_S:g}s;
     client_max_body_size {BODY_LIMIT >> 20}m;
     client_body_buffer_size 1m;
     merge_slashes off;

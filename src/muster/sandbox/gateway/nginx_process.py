@@ -19,7 +19,7 @@ from muster.process import Exit, Log, ManagedProcess, Scope, SpawnError
 from muster.sandbox.engine.zygote import SandboxError
 from muster.sandbox.gateway.nginx_config import GENERATION_HEADER, GatewayPlan, gateway_answer, gateway_file, render
 from muster.sandbox.gateway.peers import PeerList
-from muster.sandbox.http import client
+from muster.sandbox.http import client, codec
 
 LOG_BYTES = 1 << 20
 TAIL = 2000
@@ -137,9 +137,9 @@ class NginxProcess:
             with contextlib.suppress(OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError):
                 reader, writer = await client.connect(f"http://{self._plan.listen}", ASK_S)
                 try:
-                    writer.write(client.request_bytes("HEAD", "/gateway", {"Host": self._plan.listen}, b""))
-                    _, headers = await asyncio.wait_for(client.head(reader), ASK_S)
-                    if headers.get(GENERATION_HEADER.lower()) == wanted:
+                    writer.write(codec.request_bytes("HEAD", "/gateway", {"Host": self._plan.listen}, b""))
+                    head = await asyncio.wait_for(client.read_head(reader), ASK_S)
+                    if head.headers.get(GENERATION_HEADER.lower()) == wanted:
                         self._served, self._takes = self._plan.generation, True
                         return
                 finally:

@@ -1,81 +1,90 @@
-"""HTTP/1.1 from the asking side, on asyncio's streams: for the asynchronous client and for the gateway."""
+"""The client side of HTTP/1.1: on asyncio's streams (for the asynchronous client and the gateway), and blocking."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import select
+import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from urllib.parse import urlsplit
 
+from muster.sandbox.http.codec import (
+    HEAD_END,
+    HEAD_LIMIT,
+    ChunkDecoder,
+    ProtocolError,
+    ResponseHead,
+    parse_response_head,
+)
+
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-LINE_LIMIT = 256 << 20
-IDLE_S = 60.0  # for which an unused connection is kept: servers keep it for longer (http.KEEP_S)
+STREAM_BUFFER_LIMIT = 256 << 20
+READ_SIZE = 256 << 10  # bytes of one read
+IDLE_S = 60.0  # for which an unused connection is kept: servers keep it for longer (server.KEEP_ALIVE_S)
 
 
-async def connect(endpoint: str, within: float) -> Streams:
-    """OSError when there is no connection in time."""
+async def connect(endpoint: str, timeout_s: float) -> Streams:
+    """Connect to a URL's host and port; raise OSError if that fails or takes too long."""
     parts = urlsplit(endpoint)
-    opening = asyncio.open_connection(parts.hostname, parts.port or 80, limit=LINE_LIMIT)
+    opening = asyncio.open_connection(parts.hostname, parts.port or 80, limit=STREAM_BUFFER_LIMIT)
     try:
-        return await asyncio.wait_for(opening, within)
+        return await asyncio.wait_for(opening, timeout_s)
     except asyncio.TimeoutError:
-        raise OSError(f"no connection within {within:g} s") from None
+        raise OSError(f"no connection within {timeout_s:g} s") from None
 
 
-def request_bytes(method: str, path: str, headers: dict[str, str], body: bytes) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode("latin-1", "replace") + body
+async def read_head(reader: asyncio.StreamReader) -> ResponseHead:
+    """Read the head of a response; raise ProtocolError, or EOFError if the connection ends before it."""
+    return parse_response_head(await reader.readuntil(HEAD_END))
 
 
-async def head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
-    """Status and headers, their names in lower case."""
-    first, *rest = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in rest if line)}
-    return int(first.split(" ")[1]), headers
+async def read_response(reader: asyncio.StreamReader) -> tuple[ResponseHead, bytes]:
+    """Read a response whose head has a Content-Length."""
+    head = await read_head(reader)
+    return head, await reader.readexactly(head.length)
 
 
-async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
-    """A whole answer of known length."""
-    status, headers = await head(reader)
-    return status, headers, await reader.readexactly(int(headers["content-length"]))
+async def read_chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the body of a chunked response as it arrives; raise EOFError if it is cut off."""
+    decoder, buffer = ChunkDecoder(bounded=False), bytearray()
+    while not decoder.is_complete:
+        data = await reader.read(READ_SIZE)
+        if not data:
+            raise EOFError("the connection was closed within a response")
+        buffer += data
+        if payload := decoder.decode(buffer):
+            yield payload
 
 
-async def chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The body of an answer that comes in chunks."""
-    while True:
-        size = int(await reader.readline(), 16)
-        data = await reader.readexactly(size + 2)
-        if size == 0:
-            return
-        yield data[:-2]
-
-
-async def lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Its lines: whoever is in between may have cut it elsewhere."""
+async def read_lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the lines of a chunked response; a proxy may have changed the chunks."""
     rest = bytearray()
-    async for data in chunks(reader):
-        rest += data
-        while (end := rest.find(b"\n")) != -1:
-            yield bytes(rest[:end])
-            del rest[: end + 1]
+    async for data in read_chunks(reader):
+        for line in _split_lines(rest, data):
+            yield line
 
 
-async def next_line(lines: AsyncIterator[bytes]) -> bytes | None:
-    """None at the end."""
-    async for line in lines:
-        return line
-    return None
+def _split_lines(rest: bytearray, data: bytes) -> Iterator[bytes]:
+    """Yield the lines that `data` completes; `rest` holds the beginning of the next line, and is searched once."""
+    searched = len(rest)
+    rest += data
+    while (end := rest.find(b"\n", searched)) != -1:
+        yield bytes(rest[:end])
+        del rest[: end + 1]
+        searched = 0
 
 
 class IdleConnections:
-    """Connections that are open and unused, by endpoint: at most `most` of them, the newest."""
+    """Open, unused connections by endpoint: at most `limit`, of which the oldest are closed first."""
 
-    def __init__(self, most: int | None = None) -> None:
-        self._idle: dict[str, list[tuple[Streams, float]]] = {}  # and since when
-        self._most, self._count = most, 0
+    def __init__(self, limit: int | None = None) -> None:
+        self._idle: dict[str, list[tuple[Streams, float]]] = {}  # with the time since which each is idle
+        self._limit, self._count = limit, 0
 
-    def take(self, endpoint: str) -> Streams | None:
-        """One that is open still: a closed one must be noticed before a request is sent into it."""
+    def acquire(self, endpoint: str) -> Streams | None:
+        """Return a connection that is still open: a closed one must be noticed before a request is sent."""
         idle = self._idle.get(endpoint, [])
         while idle:
             (reader, writer), since = idle.pop()
@@ -85,9 +94,9 @@ class IdleConnections:
             writer.close()
         return None
 
-    def give(self, endpoint: str, streams: Streams) -> None:
-        if self._count == self._most:
-            oldest = next(iter(self._idle))  # by when an endpoint was used last
+    def release(self, endpoint: str, streams: Streams) -> None:
+        if self._count == self._limit:
+            oldest = next(iter(self._idle))  # endpoints are in the order of their last use
             self._idle[oldest].pop(0)[0][1].close()
             self._count -= 1
             if not self._idle[oldest]:
@@ -100,3 +109,66 @@ class IdleConnections:
         for (_, writer), _ in [one for idle in self._idle.values() for one in idle]:
             writer.close()
         self._idle.clear()
+
+
+class BlockingConnection:
+    """A connection for one thread at a time. Methods raise OSError, EOFError or ProtocolError."""
+
+    def __init__(self, endpoint: str, timeout_s: float) -> None:
+        parts = urlsplit(endpoint)
+        self._socket = socket.create_connection((parts.hostname or "", parts.port or 80), timeout_s)
+        with contextlib.suppress(OSError):
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = bytearray()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it can take a request: any input between two requests is the end of the connection, or an error."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not self._buffer and not poll.poll(0)
+
+    def send(self, data: bytes, timeout_s: float) -> ResponseHead:
+        """Send a request and read the head of its response; `timeout_s` is for each read from now on."""
+        self._socket.settimeout(timeout_s)
+        self._socket.sendall(data)
+        while (end := self._buffer.find(HEAD_END)) == -1:
+            if len(self._buffer) > HEAD_LIMIT:
+                raise ProtocolError(502, "the head of the response is too long")
+            self._receive()
+        head = parse_response_head(bytes(self._buffer[:end]))
+        del self._buffer[: end + len(HEAD_END)]
+        return head
+
+    def read_body(self, head: ResponseHead) -> bytes:
+        if head.is_chunked:
+            return b"".join(self._read_chunks())
+        while len(self._buffer) < head.length:
+            self._receive()
+        body = bytes(self._buffer[: head.length])
+        del self._buffer[: head.length]
+        return body
+
+    def read_lines(self) -> Iterator[bytes]:
+        """Yield the lines of a chunked response as they arrive."""
+        rest = bytearray()
+        for data in self._read_chunks():
+            yield from _split_lines(rest, data)
+
+    def _read_chunks(self) -> Iterator[bytes]:
+        decoder = ChunkDecoder(bounded=False)
+        while True:
+            if payload := decoder.decode(self._buffer):
+                yield payload
+            if decoder.is_complete:
+                return
+            self._receive()
+
+    def _receive(self) -> None:
+        data = self._socket.recv(READ_SIZE)
+        if not data:
+            raise EOFError("the connection was closed within a response")
+        self._buffer += data
+
+    def close(self) -> None:
+        self._socket.close()
