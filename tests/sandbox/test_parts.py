@@ -240,6 +240,6 @@ def test_the_rate_is_of_the_last_whole_seconds_and_counts_are_of_all(monkeypatch
         for status in ("ok", "completed", "timeout"):
             counted.ended("python", status, 0.0, 0.1)
     assert counted.summary() == {"executed": 180, "failed": 60, "rate": 3.0}
-    assert len(counted._lately) <= 2 * metrics.RATE_S
-    now += metrics.RATE_S + 1.0
+    assert len(counted._recent) <= 2 * metrics.RATE_WINDOW_S
+    now += metrics.RATE_WINDOW_S + 1.0
     assert counted.summary()["rate"] == 0.0

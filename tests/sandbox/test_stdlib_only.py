@@ -13,9 +13,9 @@ import muster
 from muster.sandbox.engine.jail_program import JAIL_MODULES, PROCESS_MODULES
 
 ROOT = Path(muster.__file__).parent
-MODULES = sorted((ROOT / "sandbox").rglob("*.py"))
-ALLOWED = ("process", "sandbox")
-OPTIONAL = {"jail/session.py": "IPython"}
+MODULES = [*sorted((ROOT / "sandbox").rglob("*.py")), ROOT / "prometheus.py"]
+ALLOWED = ("process", "prometheus", "sandbox")
+OPTIONAL = {"sandbox/jail/session.py": "IPython"}
 
 
 def imports(tree: ast.AST) -> list[str]:
@@ -33,7 +33,7 @@ def is_allowed(name: str, path: Path) -> bool:
     first, _, rest = name.partition(".")
     if first == "muster":
         return rest.partition(".")[0] in ALLOWED
-    return first in sys.stdlib_module_names or OPTIONAL.get(str(path.relative_to(ROOT / "sandbox"))) == first
+    return first in sys.stdlib_module_names or OPTIONAL.get(str(path.relative_to(ROOT))) == first
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))

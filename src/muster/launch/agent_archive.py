@@ -18,7 +18,7 @@ from pathlib import Path
 from muster.exit_codes import OLD_PYTHON
 
 AGENT_PACKAGES = ("agent", "lifecycle", "election", "rundir", "process", "slurm", "ports", "exit_codes", "errors")
-SANDBOX_PACKAGE = "sandbox"  # half as large again: only in runs with a sandbox service
+SANDBOX_PACKAGES = ("sandbox", "prometheus")  # half as large again: only for runs with a sandbox service
 
 BOOTSTRAP = """\
 import marshal, sys
@@ -66,7 +66,8 @@ sys.stdout.buffer.write(marshal.dumps((MAGIC_NUMBER, codes), 2))
 
 def agent_sources(sandbox: bool = False) -> dict[str, tuple[bool, str]]:
     """Return module name -> (is a package, source) of all modules of the agent; `muster` itself is empty."""
-    return {"muster": (True, ""), **package_sources([*AGENT_PACKAGES, SANDBOX_PACKAGE] if sandbox else AGENT_PACKAGES)}
+    packages = (*AGENT_PACKAGES, *SANDBOX_PACKAGES) if sandbox else AGENT_PACKAGES
+    return {"muster": (True, ""), **package_sources(packages)}
 
 
 def package_sources(packages: Sequence[str]) -> dict[str, tuple[bool, str]]:

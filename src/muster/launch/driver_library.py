@@ -12,7 +12,7 @@ import io
 import zipfile
 
 from muster.launch import library_init
-from muster.launch.agent_archive import SANDBOX_PACKAGE, compile_sources, package_sources
+from muster.launch.agent_archive import SANDBOX_PACKAGES, compile_sources, package_sources
 from muster.process import source_of
 
 LIBRARY_PACKAGES = ("placement", "process", "progress", "ports", "exit_codes")  # and the sandbox, if the job has one
@@ -21,7 +21,7 @@ _UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # pyc header: do not compare 
 
 def library_sources(sandbox: bool = False) -> dict[str, str]:
     """Return the sources by their names in the archive."""
-    packages = [*LIBRARY_PACKAGES, SANDBOX_PACKAGE] if sandbox else LIBRARY_PACKAGES
+    packages = [*LIBRARY_PACKAGES, *SANDBOX_PACKAGES] if sandbox else LIBRARY_PACKAGES
     modules = {"muster": (True, source_of(library_init)), **package_sources(packages)}
     return {_file_name(name, package): source for name, (package, source) in modules.items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from muster import prometheus
 from muster.views.diagnosis import last_phases, node_seconds
 from muster.views.json_values import as_text
 from muster.views.phases import Phase
@@ -13,8 +14,6 @@ from muster.views.services import ServiceView, services
 from muster.views.timeline import build_timeline
 
 STATES = ("pending", "gathering", "starting", "running", "restarting", "finishing", "succeeded", "failed", "stopped")
-
-Sample = tuple[dict[str, str], float]
 
 FAMILIES = {
     "muster_run_state": "1 for the current state of the run, 0 for the others.",
@@ -40,16 +39,16 @@ FAMILIES = {
 
 def metrics(*runs: RunRecord) -> str:
     """Return all metric families of the given runs."""
-    found: dict[str, list[Sample]] = {name: [] for name in FAMILIES}
+    found: dict[str, list[prometheus.Sample]] = {name: [] for name in FAMILIES}
     for run in runs:
         for name, labels, value in _samples(run):
-            found[name].append(({"run": run.run_id, **labels}, value))
-    lines: list[str] = []
-    for name, samples in found.items():
-        if samples:
-            lines += [f"# HELP {name} {FAMILIES[name]}", f"# TYPE {name} gauge"]
-            lines += [f"{name}{{{_labels(labels)}}} {_number(value)}" for labels, value in samples]
-    return "".join(f"{line}\n" for line in lines)
+            found[name].append(({"run": run.run_id, **labels}, round(value, 3)))
+    return prometheus.text(
+        line
+        for name, samples in found.items()
+        if samples
+        for line in prometheus.family(name, "gauge", samples, FAMILIES[name])
+    )
 
 
 def _samples(run: RunRecord) -> Iterable[tuple[str, dict[str, str], float]]:
@@ -89,15 +88,3 @@ def _service_samples(service: ServiceView) -> Iterable[tuple[str, dict[str, str]
         yield "muster_run_sandbox_busy", where, load.running
         yield "muster_run_sandbox_slots", where, load.slots
         yield "muster_run_sandbox_queued", where, load.queued
-
-
-def _labels(labels: dict[str, str]) -> str:
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _number(value: float) -> str:
-    return f"{value:.3f}".rstrip("0").rstrip(".")
