@@ -47,6 +47,7 @@ bench: .venv/.ready-for-tests ## Measure agents, gathering, and bring-up side by
 	$(BIN)/python bench/placement.py
 	$(BIN)/python bench/spares.py
 	$(BIN)/python bench/sandbox.py
+	$(BIN)/python bench/gateway.py
 	PYTHONPATH=. $(BIN)/python bench/seeing.py
 	$(BIN)/python bench/bringup.py $(BENCH_ARGS)
 

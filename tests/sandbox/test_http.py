@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from muster.sandbox.gateway.balancer import Balancer
+from muster.sandbox.http.client import IdleConnections, connect
 from muster.sandbox.http.codec import ChunkDecoder, HttpRequest, HttpResponse, RequestHead, request_bytes
 from muster.sandbox.http.server import OpenConnections
 from muster.sandbox.http.server import serve as serve_http
@@ -98,6 +99,21 @@ async def test_a_gateway_does_not_pass_on_a_response_whose_length_is_ambiguous(l
     assert (response.status, response.content["reason"]) == (502, "lost")
     balancer.close()
     member.close()
+
+
+async def test_idle_connections_stay_below_their_limit_when_endpoints_take_turns() -> None:
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    idle, opened = IdleConnections(limit=2), [await connect(url, 10) for _ in range(4)]
+    idle.release("a", opened[0])
+    idle.release("b", opened[1])
+    assert idle.acquire("a") == opened[0]  # the endpoint that was used first has no idle connection any more
+    for endpoint, streams in (("c", opened[2]), ("d", opened[3]), ("a", opened[0])):
+        idle.release(endpoint, streams)
+    assert [idle.acquire(endpoint) for endpoint in "abcd"] == [opened[0], None, None, opened[3]]
+    for _, writer in opened:
+        writer.close()
+    server.close()
 
 
 def test_a_chunked_body_is_decoded_wherever_it_is_cut() -> None:

@@ -80,15 +80,16 @@ class IdleConnections:
     """Open, unused connections by endpoint: at most `limit`, of which the oldest are closed first."""
 
     def __init__(self, limit: int | None = None) -> None:
-        self._idle: dict[str, list[tuple[Streams, float]]] = {}  # with the time since which each is idle
+        self._idle: dict[str, list[tuple[Streams, float]]] = {}  # with the time since which each is idle; none empty
         self._limit, self._count = limit, 0
 
     def acquire(self, endpoint: str) -> Streams | None:
         """Return a connection that is still open: a closed one must be noticed before a request is sent."""
-        idle = self._idle.get(endpoint, [])
-        while idle:
+        while idle := self._idle.get(endpoint):
             (reader, writer), since = idle.pop()
             self._count -= 1
+            if not idle:
+                del self._idle[endpoint]
             if time.monotonic() - since < IDLE_S and not reader.at_eof() and not writer.is_closing():
                 return reader, writer
             writer.close()
