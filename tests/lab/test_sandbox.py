@@ -1,4 +1,4 @@
-"""The sandbox of a cluster on a real Slurm, behind nginx on every node: gated, even, and it outlives a node."""
+"""The sandbox of a cluster on a real Slurm, behind a gateway on every node: gated, even, and it outlives a node."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -14,27 +13,23 @@ from typing import Any
 from tests.running import wait_for
 from tests.sandbox.serving import Served
 
-from muster.process.proctree import read_processes
-from muster.sandbox.gateway.nginx_config import find_nginx
-
 TOKEN = "a-token.of~the/run=="
-KINDS = ("nginx", "python")
 
 
 class Cluster:
-    """`kinds`: what each node's endpoint is balanced by."""
+    """This many servers, each of which serves all."""
 
-    def __init__(self, place: Path, kinds: Sequence[str], **settings: Any) -> None:
+    def __init__(self, place: Path, count: int, **settings: Any) -> None:
         self.place = place
         self.members_file = place / "members.json"
         self._version = 0
 
         def start(number: int) -> Served:
             listen = {"listen": f"127.0.0.{number + 1}:0", "token": TOKEN, "members_file": str(self.members_file)}
-            return Served({"workers_min": 1, "workers_max": 4, **listen, "gateway": kinds[number], **settings})
+            return Served({"workers_min": 1, "workers_max": 4, **listen, **settings})
 
-        self._starters = ThreadPoolExecutor(len(kinds))  # a server ends with the thread that started it
-        self.nodes = list(self._starters.map(start, range(len(kinds))))
+        self._starters = ThreadPoolExecutor(count)  # a server ends with the thread that started it
+        self.nodes = list(self._starters.map(start, range(count)))
         self.endpoints = [
             f"http://127.0.0.{number + 1}:{node.facts['listen_port']}" for number, node in enumerate(self.nodes)
         ]
@@ -60,7 +55,6 @@ class Cluster:
         for number, node in enumerate(self.nodes):
             if number not in self.lost:
                 wait_for(f"the members at node {number}", lambda node=node: self.version_at(node) == self._version)
-                wait_for("its old workers to take nothing more", lambda node=node: len(accepting(node)) < 2)
 
     def version_at(self, node: Served) -> int:
         return int(node.ask("GET", "/gateway")["version"])
@@ -84,24 +78,3 @@ class Cluster:
         for node in self.nodes:
             node.clean()
         self._starters.shutdown()
-
-
-def kinds_here() -> list[str]:
-    return [kind for kind in KINDS if kind == "python" or find_nginx()]
-
-
-def nginx_of(served: Served) -> dict[int, str]:
-    """The titles of its master and workers, by pid: found by the place that they were started in."""
-    titles, parents = {}, {pid: parent for pid, (parent, *_) in read_processes().items()}
-    for pid in parents:
-        with contextlib.suppress(OSError):
-            title = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-            if title.startswith("nginx: "):
-                titles[pid] = title
-    masters = {pid for pid, title in titles.items() if "nginx: master" in title and f"{served.place}/" in title}
-    return {pid: title for pid, title in titles.items() if pid in masters or parents[pid] in masters}
-
-
-def accepting(served: Served) -> list[int]:
-    """Workers that take connections."""
-    return [pid for pid, title in nginx_of(served).items() if title == "nginx: worker process"]

@@ -1,11 +1,10 @@
-"""The gateway: every node's endpoint serves the whole cluster, by nginx or by the server itself, by the same rules."""
+"""The gateway: every node's endpoint serves the whole cluster."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
 import json
-import os
 import re
 import signal
 import socket
@@ -18,39 +17,33 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.running import wait_for
-from tests.sandbox.cluster import KINDS, TOKEN, Cluster, kinds_here, nginx_of
+from tests.sandbox.cluster import TOKEN, Cluster
 from tests.sandbox.conftest import LEVELS
 
 from muster.process.proctree import read_processes
-from muster.sandbox.gateway.nginx_config import find_nginx
 from muster.sandbox.hash_ring import Ring
 
 if TYPE_CHECKING:
     from tests.sandbox.serving import Answer, Served
 
 KEYS = {"process_status", "stdout", "stderr"}
-needs_nginx = pytest.mark.skipif(find_nginx() is None, reason="no nginx here")
-gateways = pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=needs_nginx if kind == "nginx" else ()) for kind in KINDS]
-)
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Four nodes that stay; those with nginx and those without agree on everything."""
-    kinds = kinds_here()
-    cluster = Cluster(tmp_path_factory.mktemp("four"), [kinds[number % len(kinds)] for number in range(4)])
+    """Four nodes that stay."""
+    cluster = Cluster(tmp_path_factory.mktemp("four"), 4)
     yield cluster
     cluster.close()
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    """A cluster of the test's own: start(kinds, **settings)."""
+    """Start a cluster for this test: start(nodes, **settings)."""
     mine: list[Cluster] = []
 
-    def make(*kinds: str, **settings: Any) -> Cluster:
-        mine.append(Cluster(tmp_path, kinds, **settings))
+    def make(count: int = 1, **settings: Any) -> Cluster:
+        mine.append(Cluster(tmp_path, count, **settings))
         return mine[-1]
 
     yield make
@@ -63,10 +56,6 @@ def at_once(do: Callable[[int], Any], count: int, threads: int = 8) -> list[Any]
         return list(pool.map(do, range(count)))
 
 
-def node_with(cluster: Cluster, kind: str) -> Served:
-    return next(node for node in cluster.nodes if node.facts["gateway"] == kind)
-
-
 def member_of(answer: Answer) -> str:
     return answer.headers["X-Muster-Member"]
 
@@ -74,10 +63,9 @@ def member_of(answer: Answer) -> str:
 # -- spreading ------------------------------------------------------------------------------------------------------
 
 
-@gateways
-def test_executions_at_one_endpoint_are_spread_evenly_over_all_nodes(four: Cluster, kind: str) -> None:
+def test_executions_at_one_endpoint_are_spread_evenly_over_all_nodes(four: Cluster) -> None:
     before = [four.executed(number) for number in range(4)]
-    node = node_with(four, kind)
+    node = four.nodes[0]
     answers = at_once(lambda number: node.execute(f"print({number})"), 400)
     assert [answer["stdout"] for answer in answers] == [f"{number}\n" for number in range(400)]
     spread = [four.executed(number) - before[number] for number in range(4)]
@@ -119,17 +107,15 @@ def test_calls_that_share_a_workspace_meet_at_one_node(four: Cluster) -> None:
 # -- what passes, and what does not ---------------------------------------------------------------------------------
 
 
-@gateways
-def test_large_bodies_and_large_answers_pass(four: Cluster, kind: str) -> None:
-    node = node_with(four, kind)
+def test_large_bodies_and_large_answers_pass(four: Cluster) -> None:
+    node = four.nodes[0]
     answer = node.execute(f"print(len({'a' * 3_000_000!r}))\nprint('x' * (8 << 20))", max_output_characters=9 << 20)
     assert answer["stdout"] == "3000000\n" + "x" * (8 << 20) + "\n"
 
 
-@gateways
-def test_a_batch_is_streamed(four: Cluster, kind: str) -> None:
+def test_a_batch_is_streamed(four: Cluster) -> None:
     """The first line is there while the second program runs, which is ended when we leave."""
-    node = node_with(four, kind)
+    node = four.nodes[0]
     programs = [
         {"generated_code": "print(1)", "timeout": 60},
         {"generated_code": "import time; time.sleep(600)", "timeout": 900},
@@ -149,9 +135,8 @@ def loads(cluster: Cluster) -> dict[str, Any]:
     return found
 
 
-@gateways
-def test_an_endpoint_tells_of_its_own_node_and_of_the_cluster(four: Cluster, kind: str) -> None:
-    node = node_with(four, kind)
+def test_an_endpoint_tells_of_its_own_node_and_of_the_cluster(four: Cluster) -> None:
+    node = four.nodes[0]
     assert node.ask("GET", "/health")["status"] == "healthy"
     assert node.ask("GET", "/load")["host"] == socket.gethostname()
     assert "muster_sandbox_info" in node.ask("GET", "/metrics")["text"]
@@ -160,9 +145,8 @@ def test_an_endpoint_tells_of_its_own_node_and_of_the_cluster(four: Cluster, kin
     assert node.ask("GET", "/nothing").status == 404
 
 
-@gateways
-def test_refusals_of_nodes_pass_as_they_are(four: Cluster, kind: str) -> None:
-    node = node_with(four, kind)
+def test_refusals_of_nodes_pass_as_they_are(four: Cluster) -> None:
+    node = four.nodes[0]
     refused = node.execute("1", "cobol")
     assert refused.status == 400 and set(refused) >= KEYS and "unknown language 'cobol'" in refused["error"]
     must = node.cell("1", node.new_session(), headers={"X-Session-Must-Exist": "1"})
@@ -178,11 +162,8 @@ def test_between_nodes_the_token_is_wanted(four: Cluster, given: str | None) -> 
         assert answer.status == 401 and set(answer) >= KEYS
 
 
-@gateways
-def test_the_gateway_sends_the_token_and_nothing_that_a_client_sent_in_its_place(
-    start: Callable[..., Cluster], kind: str
-) -> None:
-    cluster = start(kind)
+def test_the_gateway_sends_the_token_and_nothing_that_a_client_sent_in_its_place(start: Callable[..., Cluster]) -> None:
+    cluster = start()
     with listening() as (endpoint, heads):
         cluster.tell([endpoint])
         headers = {"Authorization": "Bearer of-the-client", "X-Session-ID": "s", "X-Mine": "1"}
@@ -232,10 +213,9 @@ def command_lines() -> str:
 # -- losses ---------------------------------------------------------------------------------------------------------
 
 
-@gateways
-def test_a_request_that_was_sent_is_sent_to_nobody_else(start: Callable[..., Cluster], kind: str) -> None:
+def test_a_request_that_was_sent_is_sent_to_nobody_else(start: Callable[..., Cluster]) -> None:
     """502: it may have run. 503: nobody had it. Both say where."""
-    cluster = start(kind)
+    cluster = start()
     with listening(None) as (first, heads), listening(None) as (second, more):
         cluster.tell([first, second])
         answer = cluster.nodes[0].execute("print(1)", patient=False)
@@ -247,9 +227,8 @@ def test_a_request_that_was_sent_is_sent_to_nobody_else(start: Callable[..., Clu
         assert "nothing was run" in answer["error"] and re.search(r"127\.0\.0\.1:\d|any node", answer["error"])
 
 
-@gateways
-def test_a_node_killed_in_the_middle_costs_what_was_in_flight_there(start: Callable[..., Cluster], kind: str) -> None:
-    cluster = start(kind, kind, kind)
+def test_a_node_killed_in_the_middle_costs_what_was_in_flight_there(start: Callable[..., Cluster]) -> None:
+    cluster = start(3)
     killed = threading.Event()
     sent = threading.Semaphore(0)
 
@@ -278,10 +257,9 @@ def test_a_node_killed_in_the_middle_costs_what_was_in_flight_there(start: Calla
 # -- members --------------------------------------------------------------------------------------------------------
 
 
-@needs_nginx
-def test_a_reload_drops_nothing(start: Callable[..., Cluster]) -> None:
+def test_a_change_of_members_drops_nothing(start: Callable[..., Cluster]) -> None:
     """While 8 MB answers are on their way, and small programs come and go."""
-    cluster = start("nginx", "nginx")
+    cluster = start(2)
     over = threading.Event()
     node = cluster.nodes[0]
 
@@ -306,11 +284,8 @@ def test_a_reload_drops_nothing(start: Callable[..., Cluster]) -> None:
         assert {status for one in smalls for status in one.result()} == {200}
 
 
-@gateways
-def test_members_that_are_none_are_refused_by_name_and_those_before_stay(
-    start: Callable[..., Cluster], kind: str
-) -> None:
-    cluster = start(kind)
+def test_members_that_are_none_are_refused_by_name_and_those_before_stay(start: Callable[..., Cluster]) -> None:
+    cluster = start()
     words = f"members refused: {cluster.members_file}: "
     for number, bad in enumerate(('["http://127.0.0.1:1; } evil"]', '"http://127.0.0.1:1"', '["http://n1:80"]', ",")):
         cluster.write(f'{{"version": 9, "endpoints": {bad}}}')
@@ -322,9 +297,8 @@ def test_members_that_are_none_are_refused_by_name_and_those_before_stay(
 
 @pytest.mark.parametrize("level", LEVELS[:2])
 def test_a_node_serves_alone_until_there_are_members(own: Callable[..., Served], tmp_path: Path, level: str) -> None:
-    """As root, and as a user, whose nginx has no privileges either."""
     served = own(level, listen="127.0.0.1:0", token="t", members_file=str(tmp_path / "not-yet"))
-    assert served.facts["gateway"] == kinds_here()[0]
+    assert served.facts["gateway"] == "python"
     assert served.out("print(1)") == "1\n" and served.cell("1", "s")["stdout"] == "1\n"
     assert served.ask("GET", "/gateway")["endpoints"] == []
 
@@ -335,35 +309,9 @@ def test_single_node_is_alone_whatever_the_members(own: Callable[..., Served], t
     assert served.facts["gateway"] is None and served.out("print(1)") == "1\n"
 
 
-# -- its end, and nginx's -------------------------------------------------------------------------------------------
-
-
-@needs_nginx
-def test_while_nginx_is_away_the_server_balances_and_then_it_is_back(start: Callable[..., Cluster]) -> None:
-    cluster = start("nginx", "python")
-    node = cluster.nodes[0]
-    before = nginx_of(node)
-    os.kill(next(pid for pid in before if "master" in before[pid]), signal.SIGKILL)
-    statuses = Counter(node.execute("print(1)", patient=False).status for _ in range(20))
-    assert set(statuses) <= {200} and sum(statuses.values()) == 20
-    wait_for("a new one", lambda: set(nginx_of(node)) - set(before))
-    wait_for("it to serve", lambda: node.ask("GET", "/gateway")["gateway"] == "nginx")
-    assert not set(before) & set(read_processes())  # nor is its worker left
-    assert "nginx was ended by SIGKILL; this server balances until it is started again" in node.said()
-    assert {member_of(node.execute("print(1)")) for _ in range(8)} == set(cluster.addresses)
-
-
-@needs_nginx
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
-def test_at_the_end_no_process_no_port_and_no_file_is_left(start: Callable[..., Cluster], signum: int) -> None:
-    cluster = start("nginx")
-    node = cluster.nodes[0]
-    places = list(node.place.glob("muster-gateway-*/nginx"))
-    assert [path.stat().st_mode & 0o777 for path in places] == [0o700]
-    assert (places[0] / "nginx.conf").stat().st_mode & 0o777 == 0o600
-    pids = set(nginx_of(node))
-    assert len(pids) > 1
+def test_at_the_end_no_port_and_no_file_is_left(start: Callable[..., Cluster], signum: int) -> None:
+    node = start().nodes[0]
     node.stop(signum)
-    wait_for("nginx to be gone", lambda: not pids & set(read_processes()))
     wait_for("the files", lambda: not list(node.place.glob("muster-*")))
     socket.create_server(("127.0.0.1", node.port)).close()

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sandbox.cluster import Cluster, kinds_here
+from tests.sandbox.cluster import Cluster
 
 from muster.sandbox import AsyncClient, Client, Result, SandboxLost
 from muster.sandbox.client.retry_rules import Choice, HttpAnswer, execute_call, result_of, streams_at
 from muster.sandbox.hash_ring import Ring, ranked
 
 
-@pytest.fixture(params=kinds_here())
-def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, [request.param] * 3)
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, 3)
     yield made
     made.close()
 

@@ -1,23 +1,20 @@
-"""A cluster of 10,000 members: real nginx and the Python gateway take the list; a refusal is shown and tried again."""
+"""A cluster of 10,000 members, and a list of members that is refused."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.running import wait_for
-from tests.sandbox.cluster import Cluster, kinds_here
+from tests.sandbox.cluster import Cluster
 from tests.sandbox.serving import Served
 
-from muster.sandbox.gateway.nginx_config import find_nginx
 from muster.sandbox.gateway.peers import PeerList, PeerListError, parse
 from muster.sandbox.hash_ring import Ring
 
 MANY = 10_000
-needs_nginx = pytest.mark.skipif(find_nginx() is None, reason="no nginx here")
 
 
 def declared(count: int) -> list[str]:
@@ -27,11 +24,11 @@ def declared(count: int) -> list[str]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    """Start a cluster for this test: start(kinds, **settings)."""
+    """Start a cluster for this test: start(nodes, **settings)."""
     mine: list[Cluster] = []
 
-    def make(*kinds: str, **settings: Any) -> Cluster:
-        mine.append(Cluster(tmp_path, kinds, **settings))
+    def make(count: int = 1, **settings: Any) -> Cluster:
+        mine.append(Cluster(tmp_path, count, **settings))
         return mine[-1]
 
     yield make
@@ -56,7 +53,7 @@ def resident_mb(pid: int) -> int:
 
 
 def test_a_few_live_nodes_among_10_000_members_serve_each_other(start: Callable[..., Cluster]) -> None:
-    cluster = start(*kinds_here())
+    cluster = start(2)
     live = cluster.endpoints
     cluster.tell([*declared(MANY - len(live)), *live])
     names = sessions_of(sorted([*declared(MANY - len(live)), *live]), live)
@@ -88,77 +85,20 @@ def test_the_ring_of_10_000_members_gives_every_key_an_owner() -> None:
     assert len(owners) > MANY * 0.7 and PeerList(1, tuple(declared(MANY))).endpoints
 
 
-# -- a list that nginx does not take --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def moody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put an nginx in front of the real one that refuses configurations as long as the returned file exists."""
-    directory, flag = tmp_path / "bin", tmp_path / "refuse"
-    directory.mkdir()
-    script = directory / "nginx"
-    script.write_text(
-        f"#!/bin/sh\n[ -e {flag} ] && {{ echo 'too long parameter, probably missing' >&2; exit 1; }}\n"
-        f'exec {find_nginx()} "$@"\n'
-    )
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
-    return flag
-
-
 def gateway_of(node: Served) -> dict[str, Any]:
     found: dict[str, Any] = node.ask("GET", "/health")["gateway"]
     return found
 
 
-@needs_nginx
-def test_members_that_nginx_refuses_are_served_without_it_the_reason_is_shown_and_it_is_tried_again(
-    start: Callable[..., Cluster], moody: Path
-) -> None:
-    cluster = start("nginx", "nginx")
-    node = cluster.nodes[0]
-    moody.touch()
-    cluster.tell([*cluster.endpoints, "http://127.0.0.9:9"])
-    found = gateway_of(node)
-    assert (found["kind"], found["version"], found["members"]) == ("python", 2, 3)
-    assert "nginx refuses its configuration" in found["problem"] and "too long parameter" in found["problem"]
-    assert "muster_sandbox_gateway_degraded 1" in node.ask("GET", "/metrics")["text"]
-    assert node.ask("GET", "/gateway")["problem"] == node.ask("GET", "/load")["gateway_problem"] == found["problem"]
-    names = sessions_of([*cluster.endpoints, "http://127.0.0.9:9"], cluster.endpoints)
-    for owner, name in names.items():  # both nodes serve all members, without nginx
-        assert {one.cell("1", name).headers["X-Muster-Member"] for one in cluster.nodes} == {owner[len("http://") :]}
-    said = node.said().count("too long parameter")
-    cluster.tell(cluster.endpoints)  # still refused; the newest list is served all the same
-    assert gateway_of(node)["version"] == 3 and node.said().count("too long parameter") == said == 1
-    moody.unlink()
-    wait_for("nginx to serve again", lambda: gateway_of(node)["problem"] is None, 90)
-    assert gateway_of(node) == {"kind": "nginx", "version": 3, "members": 2, "problem": None}
-    assert "muster_sandbox_gateway_degraded 0" in node.ask("GET", "/metrics")["text"]
-    assert node.out("print(1)") == "1\n"
-
-
-@needs_nginx
-def test_what_is_being_answered_when_nginx_refuses_members_is_answered_to_its_end(
-    start: Callable[..., Cluster], moody: Path
-) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    cluster = start("nginx")
-    node = cluster.nodes[0]
-    with ThreadPoolExecutor(1) as pool:
-        sleeper = pool.submit(node.execute, "import time; time.sleep(6); print('done')", timeout=60)
-        wait_for("it to run", lambda: node.ask("GET", "/load")["running"] == 1)
-        moody.touch()
-        cluster.tell([*cluster.endpoints, "http://127.0.0.9:9"])
-        assert gateway_of(node)["kind"] == "python"
-        assert sleeper.result()["stdout"] == "done\n"
-
-
 def test_a_members_file_that_is_refused_is_shown_until_it_is_replaced(start: Callable[..., Cluster]) -> None:
-    cluster = start("python")
+    cluster = start()
     cluster.write('{"version": 9, "endpoints": ["http://n1:80"]}')
     wait_for("the refusal", lambda: gateway_of(cluster.nodes[0])["problem"])
     found = gateway_of(cluster.nodes[0])
     assert found["version"] == 1 and "endpoint 'http://n1:80' is not http://ADDRESS:PORT" in found["problem"]
+    assert "muster_sandbox_gateway_degraded 1" in cluster.nodes[0].ask("GET", "/metrics")["text"]
+    for path, name in (("/gateway", "problem"), ("/load", "gateway_problem")):
+        assert cluster.nodes[0].ask("GET", path)[name] == found["problem"]
     cluster.tell(cluster.endpoints)
     assert gateway_of(cluster.nodes[0])["problem"] is None
+    assert "muster_sandbox_gateway_degraded 0" in cluster.nodes[0].ask("GET", "/metrics")["text"]

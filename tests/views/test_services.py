@@ -184,11 +184,11 @@ def test_the_load_of_sandboxes_is_summed_and_the_busiest_node_named(tmp_path: Pa
 
 def test_a_sandbox_whose_endpoint_has_a_problem_is_named_with_it_among_many(tmp_path: Path) -> None:
     run = busy(tmp_path / "r", 40)
-    run.service("sandbox", 17, load=load(0, gateway_problem="nginx refuses its configuration"))
+    run.service("sandbox", 17, load=load(0, gateway_problem="members.json: version is -1"))
     run.write("running")
     (sandbox,) = services(read(run))
     assert list(instance_lines(sandbox)) == [
-        f"gpu0017 (rank 17): ready at {sandbox.instances[17].url}: nginx refuses its configuration"
+        f"gpu0017 (rank 17): ready at {sandbox.instances[17].url}: members.json: version is -1"
     ]
 
 

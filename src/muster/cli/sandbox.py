@@ -94,7 +94,7 @@ def _settings(given: dict[str, Any]) -> SandboxSettings:
 @click.option("--token-file", type=click.Path(exists=True, dir_okay=False), help="File with the token of --listen.")
 @click.option("--members-file", metavar="FILE", help="File that lists all sandboxes to serve to clients.")
 @click.option("--single-node", is_flag=True, default=None, help="Serve this node only, whatever --members-file lists.")
-@click.option("--gateway", type=click.Choice(GATEWAYS), help="Load balancer. Default: nginx if installed, else python.")
+@click.option("--gateway", type=click.Choice(GATEWAYS), hidden=True)  # without effect: see settings.GATEWAYS
 @click.option("--workers-min", type=int, help="Number of workers kept warm. Default: the cores, at least 2.")
 @click.option("--workers-max", type=int, help="Maximum concurrent programs. Default: twice the cores, at least 4.")
 @click.option("--idle", "idle_s", type=float, metavar="S", help="Seconds until an extra idle worker ends. Default: 60.")

@@ -1,8 +1,8 @@
-"""Which of several endpoints a session belongs to: the same one for everybody who has the same list, in any order.
+"""Consistent hashing of sessions and workspaces to endpoints: gateways and clients with the same list agree.
 
-This is nginx's `hash ... consistent` (ketama), so that the gateways of nodes with and without nginx, and clients that
-have all endpoints, agree: 160 points on a ring of 32 bits for each endpoint; a key belongs to the first point at or
-after its own. When an endpoint is lost, only its own sessions move.
+This is ketama as nginx has it: 160 points on a ring of 32 bits for each endpoint; a key belongs to the first point at
+or after its hash. When an endpoint is lost, only its own sessions move. The points must never change: gateways and
+clients of different versions have to agree.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 from zlib import crc32
 
-POINTS = 160
+POINTS_PER_ENDPOINT = 160
 
 
 class Ring:
-    """Made once for a list of endpoints.
+    """The ring of a list of endpoints, in any order.
 
-    10,000 endpoints are 1.6 million points. Each is one number, its place on the ring above the number of its endpoint,
-    and they are sorted in 256 parts: one sort of all would hold the interpreter for a second, in any thread.
+    10,000 endpoints have 1.6 million points. Each point is one integer: its position in the upper 32 bits, the index of
+    its endpoint in the lower. They are sorted in 256 parts: a single sort would hold the interpreter lock for a second.
     """
 
     def __init__(self, endpoints: Sequence[str]) -> None:
@@ -37,7 +37,7 @@ class Ring:
             part.clear()
 
     def walk(self, key: bytes) -> Iterator[str]:
-        """Yield the endpoints in the order in which this key prefers them; the first costs little."""
+        """Yield the endpoints in the order in which this key prefers them; only the first is cheap."""
         first, seen = bisect_left(self._points, crc32(key) << 32), set[int]()
         for step in range(len(self._points)):
             number = self._points[(first + step) % len(self._points)] & 0xFFFFFFFF
@@ -48,7 +48,7 @@ class Ring:
                     return
 
     def order(self, key: bytes) -> list[str]:
-        """The endpoints in the order in which this key prefers them."""
+        """Return the endpoints in the order in which this key prefers them."""
         return list(self.walk(key))
 
     def owner(self, key: bytes) -> str:
@@ -56,11 +56,11 @@ class Ring:
 
 
 def points_of(address: str) -> list[int]:
-    """Of HOST:PORT: a chain of checksums, each of the host, the port and the one before."""
+    """Return the points of HOST:PORT: a chain of checksums of host, port and the previous checksum."""
     host, _, port = address.rpartition(":") if address.rpartition(":")[2].isdigit() else (address, "", "")
     base = crc32(host.encode() + b"\0" + port.encode())
     points, last = [], 0
-    for _ in range(POINTS):
+    for _ in range(POINTS_PER_ENDPOINT):
         last = crc32(last.to_bytes(4, "little"), base)
         points.append(last)
     return points
@@ -72,7 +72,7 @@ def _ring(endpoints: tuple[str, ...]) -> Ring:
 
 
 def ranked(key: str, endpoints: Sequence[str]) -> list[str]:
-    """The endpoints in the order in which this key prefers them.
+    """Return the endpoints in the order in which this key prefers them.
 
     >>> ranked("alice", ["http://b", "http://a"]) == ranked("alice", ["http://a", "http://b"])
     True

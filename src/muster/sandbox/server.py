@@ -15,8 +15,9 @@ from typing import Any
 from muster.sandbox.api.routes import Routes
 from muster.sandbox.engine.engine import Engine
 from muster.sandbox.engine.zygote import SandboxError
+from muster.sandbox.gateway.balancer import KIND
 from muster.sandbox.gateway.gateway import Gateway
-from muster.sandbox.gateway.nginx_config import own_address
+from muster.sandbox.gateway.peers import reachable_address
 from muster.sandbox.http.server import OpenConnections
 from muster.sandbox.http.server import serve as serve_http
 from muster.sandbox.open_files import allow_open_files
@@ -63,7 +64,7 @@ class SandboxServer:
         if listening is not None:
             self.listen_port = listening.getsockname()[1]
             if self.settings.is_clustered:
-                own = own_address(*listening.getsockname()[:2])
+                own = reachable_address(*listening.getsockname()[:2])
                 self.gateway = Gateway(self.settings, bound, own, self._connections_most)
             await self._serve(listening, self.settings.token)
         await (self._serve(bound, None) if self.gateway is None else self.gateway.open())
@@ -84,7 +85,7 @@ class SandboxServer:
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "isolation": self.box.pool.level.to_json(),
-            "gateway": self.gateway.kind if self.gateway else None,
+            "gateway": KIND if self.gateway else None,
         }
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from muster.sandbox.jail.rootfs import SCRATCH
 
-GATEWAYS = ("auto", "nginx", "python")
+GATEWAYS = ("auto", "python")  # both are the same: accepted since earlier configurations have them
 ISOLATION = ("auto", "full", "floor", "process")
 CLIENT_PATIENCE_S = 5.0  # a client waits its own timeout and this much: queueing and killing must fit
 KILL_S = 1.0  # what ending a tree may take before its whole worker is ended
@@ -46,7 +46,7 @@ class SandboxSettings:
     listen: str | None = None  # ADDRESS:PORT of the endpoint between nodes, which wants the token
     token: str | None = None
     members_file: str | None = None  # names the sandboxes of the cluster, all of which the endpoint for clients serves
-    gateway: str = "auto"  # what balances over them: nginx, python (this server itself), auto: nginx where it is
+    gateway: str = "auto"  # without effect
     single_node: bool = False  # this node alone, whatever members_file says
     ready_file: str | None = None  # written, as JSON, when the sandbox is ready
 

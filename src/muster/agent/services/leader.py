@@ -24,7 +24,7 @@ from muster.rundir.hosts import host_file_name
 
 logger = logging.getLogger(__name__)
 
-SERVE_TIMEOUT_S = 30.0  # for every endpoint to serve all sandboxes: nginx takes seconds for thousands
+SERVE_TIMEOUT_S = 30.0  # for every endpoint to serve all sandboxes: the hash ring of thousands takes seconds
 MAX_HOSTS_NAMED = 8
 RECORD_INTERVAL_S = 0.2  # minimum time between two writes of the records: thousands of instances change at once
 

@@ -1,8 +1,8 @@
-"""The gateway without nginx: hands requests to the sandboxes of the cluster by the same rules.
+"""The gateway's request handler: forwards each request to one sandbox of the cluster.
 
-What names a session or a workspace goes to the node that the ring gives it, and to no other; everything else to the one
-with the fewest requests of ours, passing by those that could not be reached lately. A request goes to another
-node only while nothing of it was sent.
+A request with a session or workspace goes only to the node that owns the key on the hash ring. Other requests go to the
+node with the fewest outstanding requests of this gateway; nodes that recently refused a connection are skipped. A
+request is tried at another node only as long as nothing of it was sent.
 """
 
 from __future__ import annotations
@@ -16,101 +16,113 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from muster.sandbox.api import nemo_skills
-from muster.sandbox.gateway import nginx_config
 from muster.sandbox.gateway.peers import PeerList, address_of
 from muster.sandbox.hash_ring import Ring
 from muster.sandbox.http import client, codec, origin
 from muster.sandbox.http.client import IdleConnections, Streams
 from muster.sandbox.http.codec import HttpRequest, HttpResponse, RequestHead
 
-OWN = ("/health", "/metrics", "/load")
-PASSED_ON = ("content-type", "retry-after", "x-muster-node", "x-muster-usage")
-NOT_PASSED_ON = ("authorization", "connection", "content-length", "expect", "host", "keep-alive", "transfer-encoding")
-OVERVIEW_S = 2.0  # for one node's answer
-ASKED_AT_ONCE = 128  # of all nodes: each takes an open file
+KIND = "python"  # in /gateway and /health
+OWN_PATHS = ("/health", "/metrics", "/load")
+RESPONSE_HEADERS = ("content-type", "retry-after", "x-muster-node", "x-muster-usage")  # passed on to the client
+# Not passed on to the node: headers of one connection, and the token, which only the gateway sends.
+DROPPED_HEADERS = ("authorization", "connection", "content-length", "expect", "host", "keep-alive", "transfer-encoding")
+CONNECT_TIMEOUT_S = 2.0
+UNREACHABLE_S = 5.0  # for which a node that could not be reached gets no requests without a key
+IDLE_CONNECTIONS_MAX = 64  # to all nodes together
+OVERVIEW_TIMEOUT_S = 2.0  # for the response of one node
+OVERVIEW_CONCURRENCY = 128  # nodes asked at the same time: each takes an open file
 
 
 class Balancer:
-    """A handler for http.py. `own` is this node's own endpoint between nodes."""
+    """A handler of http/server.py. `own` is this node's endpoint between nodes."""
 
     def __init__(self, own: str, token: str, own_first: bool) -> None:
+        """`own_first`: requests without a key stay on this node, since its programs share one scratch directory."""
         self._own, self._token, self._own_first = own, token, own_first
         self._outstanding: Counter[str] = Counter()
-        self._down: dict[str, float] = {}
-        self._turn = 0
-        self._idle = IdleConnections(nginx_config.KEPT)
+        self._unreachable: dict[str, float] = {}  # until when
+        self._next = 0  # index of the endpoint that gets the next request if all are free
+        self._idle = IdleConnections(IDLE_CONNECTIONS_MAX)
         self._endpoints: tuple[str, ...] = (own,)
         self.members, self._ring = PeerList(), Ring((own,))
-        self.problem: Callable[[], str | None] = lambda: None  # why the gateway is not as it should be
+        self.problem: Callable[[], str | None] = lambda: None  # why the newest list of members is not used
 
-    async def take(self, members: PeerList) -> None:
-        """Serve these members from now on. Thousands of them take seconds to compute, beside the event loop."""
+    async def set_members(self, members: PeerList) -> None:
+        """Route to these members from now on; an empty list is this node only.
+
+        The ring of thousands of members takes seconds to compute: in a thread, so that requests go on.
+        """
         endpoints = members.endpoints or (self._own,)
         ring = await asyncio.get_running_loop().run_in_executor(None, Ring, endpoints)
         self.members, self._endpoints, self._ring = members, endpoints, ring
-        self._turn = endpoints.index(self._own) if self._own in endpoints else 0
-        there = set(endpoints)
-        self._down = {endpoint: until for endpoint, until in self._down.items() if endpoint in there}
+        # Each node begins with itself: the first requests of all nodes must not meet at one.
+        self._next = endpoints.index(self._own) if self._own in endpoints else 0
+        current = set(endpoints)
+        self._unreachable = {endpoint: until for endpoint, until in self._unreachable.items() if endpoint in current}
 
     def close(self) -> None:
         self._idle.close()
 
     def refusal(self, head: RequestHead) -> HttpResponse | None:
-        """Our clients need no token: web pages are kept out here. The type of a body is looked at where it goes to."""
-        words = origin.foreign(head.headers)
-        return None if words is None else HttpResponse(403, nemo_skills.refusal(words))
+        """Reject requests of web pages: clients of this endpoint send no token. Nodes check the body's type."""
+        reason = origin.foreign(head.headers)
+        return None if reason is None else HttpResponse(403, nemo_skills.refusal(reason))
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
         path = request.path.partition("?")[0]
         if path == "/gateway":
             problem = self.problem()
-            found = {"gateway": "python", **self.members.to_json()}
-            return HttpResponse(200, {**found, "problem": problem} if problem else found)
+            facts = {"gateway": KIND, **self.members.to_json()}
+            return HttpResponse(200, {**facts, "problem": problem} if problem else facts)
         if path == "/sessions":
             return await self._forward(request, [self._own], "/cluster/sessions")
-        return await self._forward(request, self._order(request, path), request.path)
+        return await self._forward(request, self._candidates(request, path), request.path)
 
-    def _order(self, request: HttpRequest, path: str) -> Iterable[str]:
-        """Whom to ask, one after the other."""
-        if path in OWN or path.startswith("/cluster/"):
+    def _candidates(self, request: HttpRequest, path: str) -> Iterable[str]:
+        """Return the endpoints to try, in this order, until one can be connected to."""
+        if path in OWN_PATHS or path.startswith("/cluster/"):
             return [self._own]
-        if key := key_of(path, request.headers):
+        if key := routing_key(path, request.headers):
             return [self._ring.owner(key)]
         return [self._own] if self._own_first else self._least_busy()
 
     def _least_busy(self) -> Iterator[str]:
-        """Those with the fewest requests of ours first, in turn; of thousands mostly the first is free, and enough."""
-        endpoints, turn, now = self._endpoints, self._turn, time.monotonic()
-        self._turn = (turn + 1) % len(endpoints)
-        turns = (endpoints[(turn + step) % len(endpoints)] for step in range(len(endpoints)))
-        busy, down, tried = [], [], False
-        for endpoint in turns:
-            if self._down.get(endpoint, 0.0) > now:
-                down.append(endpoint)
+        """Yield free endpoints in turn, then busy ones by their requests; unreachable ones if there are no others.
+
+        It is a generator since with thousands of endpoints the first one is mostly free, and sufficient.
+        """
+        endpoints, first, now = self._endpoints, self._next, time.monotonic()
+        self._next = (first + 1) % len(endpoints)
+        rotated = (endpoints[(first + step) % len(endpoints)] for step in range(len(endpoints)))
+        busy, unreachable, any_free = [], [], False
+        for endpoint in rotated:
+            if self._unreachable.get(endpoint, 0.0) > now:
+                unreachable.append(endpoint)
             elif endpoint in self._outstanding:
                 busy.append(endpoint)
             else:
-                tried = True
+                any_free = True
                 yield endpoint
-        yield from sorted(busy or (() if tried else down), key=lambda endpoint: self._outstanding[endpoint])
+        yield from sorted(busy or (() if any_free else unreachable), key=lambda endpoint: self._outstanding[endpoint])
 
-    async def _forward(self, request: HttpRequest, order: Iterable[str], path: str) -> HttpResponse:
-        headers = {name: value for name, value in request.headers.items() if name not in NOT_PASSED_ON}
+    async def _forward(self, request: HttpRequest, candidates: Iterable[str], path: str) -> HttpResponse:
+        headers = {name: value for name, value in request.headers.items() if name not in DROPPED_HEADERS}
         headers.update({"host": "sandbox", "authorization": f"Bearer {self._token}"})
         data = codec.request_bytes(request.method, path, headers, request.body)
         endpoint = self._own
-        for endpoint in order:
+        for endpoint in candidates:
             self._begin(endpoint)
             try:
-                found = self._idle.acquire(endpoint) or await self._connect(endpoint)
-                if found is None:
+                streams = self._idle.acquire(endpoint) or await self._connect(endpoint)
+                if streams is None:
                     continue
-                return await self._exchange(endpoint, found, data)
+                return await self._exchange(endpoint, streams, data)
             finally:
                 self._end(endpoint)
-        where = address_of(endpoint)
-        body = {**nemo_skills.refusal(nemo_skills.unreached(where)), "reason": "unreachable"}
-        return HttpResponse(503, body, {"X-Muster-Member": where})
+        node = address_of(endpoint)
+        body = {**nemo_skills.refusal(nemo_skills.unreached(node)), "reason": "unreachable"}
+        return HttpResponse(503, body, {"X-Muster-Member": node})
 
     def _begin(self, endpoint: str) -> None:
         self._outstanding[endpoint] += 1
@@ -122,52 +134,52 @@ class Balancer:
 
     async def _connect(self, endpoint: str) -> Streams | None:
         try:
-            found = await client.connect(endpoint, nginx_config.CONNECT_S)
+            streams = await client.connect(endpoint, CONNECT_TIMEOUT_S)
         except OSError:
-            self._down[endpoint] = time.monotonic() + nginx_config.FAIL_S
+            self._unreachable[endpoint] = time.monotonic() + UNREACHABLE_S
             return None
-        self._down.pop(endpoint, None)
-        return found
+        self._unreachable.pop(endpoint, None)
+        return streams
 
-    async def _exchange(self, endpoint: str, found: Streams, data: bytes) -> HttpResponse:
-        """From here on the program may have been run."""
-        reader, writer = found
+    async def _exchange(self, endpoint: str, streams: Streams, data: bytes) -> HttpResponse:
+        """Send the request and return the response; from here on the program may have been run."""
+        reader, writer = streams
         member = {"X-Muster-Member": address_of(endpoint)}
         try:
             writer.write(data)
             head = await client.read_head(reader)
-            passed = {name: head.headers[name] for name in PASSED_ON if name in head.headers} | member
+            passed = {name: head.headers[name] for name in RESPONSE_HEADERS if name in head.headers} | member
             if head.is_chunked:
-                self._begin(endpoint)  # until the stream is over
-                return HttpResponse(head.status, self._chunks(endpoint, found), passed)
+                self._begin(endpoint)  # until the stream ends
+                return HttpResponse(head.status, self._stream(endpoint, streams), passed)
             body = await reader.readexactly(head.length)
         except (OSError, EOFError, ValueError, LookupError):
             writer.close()
-            words = {**nemo_skills.refusal(nemo_skills.broke_off(address_of(endpoint))), "reason": "lost"}
-            return HttpResponse(502, words, member)
+            lost = {**nemo_skills.refusal(nemo_skills.broke_off(address_of(endpoint))), "reason": "lost"}
+            return HttpResponse(502, lost, member)
         except BaseException:
             writer.close()
             raise
         if head.is_last:
             writer.close()
         else:
-            self._idle.release(endpoint, found)
+            self._idle.release(endpoint, streams)
         return HttpResponse(head.status, body, passed)
 
-    async def _chunks(self, endpoint: str, found: Streams) -> AsyncIterator[bytes]:
-        """A stream that breaks off here breaks off for our client too."""
+    async def _stream(self, endpoint: str, streams: Streams) -> AsyncIterator[bytes]:
+        """Yield the body of a chunked response; an error here cuts off the client's response too."""
         try:
-            async for data in client.read_chunks(found[0]):
+            async for data in client.read_chunks(streams[0]):
                 yield data
         finally:
             self._end(endpoint)
-            found[1].close()
+            streams[1].close()
 
-    # -- all nodes --------------------------------------------------------------------------------------------------
+    # -- all nodes ----------------------------------------------------------------------------------------------------
 
     async def overview(self, path: str) -> dict[str, Any]:
-        """What every node answers to a GET; of one that does not, why."""
-        endpoints, free = self._endpoints, asyncio.Semaphore(ASKED_AT_ONCE)
+        """Return the JSON that each node answers to a GET, by endpoint; {"error": reason} for nodes that do not."""
+        endpoints, free = self._endpoints, asyncio.Semaphore(OVERVIEW_CONCURRENCY)
 
         async def ask(endpoint: str) -> Any:
             async with free:
@@ -178,19 +190,19 @@ class Balancer:
     async def _ask(self, endpoint: str, path: str) -> Any:
         headers = {"host": "sandbox", "authorization": f"Bearer {self._token}"}
         try:
-            reader, writer = await client.connect(endpoint, nginx_config.CONNECT_S)
+            reader, writer = await client.connect(endpoint, CONNECT_TIMEOUT_S)
             try:
                 writer.write(codec.request_bytes("GET", path, headers, b""))
-                return json.loads((await asyncio.wait_for(client.read_response(reader), OVERVIEW_S))[1])
+                return json.loads((await asyncio.wait_for(client.read_response(reader), OVERVIEW_TIMEOUT_S))[1])
             finally:
                 writer.close()
         except (OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError) as error:
             return {"error": str(error) or type(error).__name__}
 
 
-def key_of(path: str, headers: dict[str, str]) -> bytes:
-    """What a request is kept together by; empty when by nothing."""
-    for place in ("/sessions/", "/workspaces/"):
-        if path.startswith(place) and len(path) > len(place):
-            return unquote_to_bytes(path[len(place) :])
+def routing_key(path: str, headers: dict[str, str]) -> bytes:
+    """Return the session or workspace that binds a request to one node; empty if it can run anywhere."""
+    for prefix in ("/sessions/", "/workspaces/"):
+        if path.startswith(prefix) and len(path) > len(prefix):
+            return unquote_to_bytes(path[len(prefix) :])
     return (headers.get("x-session-id") or headers.get("x-workspace-id") or "").encode("latin-1")

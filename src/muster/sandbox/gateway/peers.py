@@ -1,4 +1,4 @@
-"""The sandboxes of a cluster: a small file on each node, rewritten by rename whenever one comes or goes.
+"""The members of a sandbox cluster: a small file on each node, replaced by rename when a sandbox joins or leaves.
 
 {"version": 3, "endpoints": ["http://10.0.0.1:7001", "http://10.0.0.2:7001"]}
 """
@@ -13,10 +13,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, Callable
 
-LOOK_S = 0.3
-# Of members. Each takes at most 58 bytes of JSON, so that the longest list fits into 1 MB: a line of the agents'
-# control channel, and an answer to one of their probes.
-MOST = 16_384
+MEMBERS_POLL_S = 0.3
+# Each member takes at most 58 bytes of JSON, so that the longest list fits into 1 MB: the limit of a line of the
+# agents' control channel, and of a response to one of their probes.
+MEMBERS_MAX = 16_384
 _ENDPOINT = re.compile(r"http://(?:\[([0-9A-Fa-f:]+)\]|([0-9.]+)):([0-9]{1,5})/?")
 
 
@@ -26,33 +26,35 @@ class PeerListError(ValueError):
 
 @dataclass(frozen=True)
 class PeerList:
-    """`endpoints` are sorted, so that everybody makes the same of them."""
+    """`endpoints` are sorted, so that all nodes compute the same hash ring."""
 
     version: int = 0
     endpoints: tuple[str, ...] = ()
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """ADDRESS:PORT of each."""
-        return tuple(address_of(endpoint) for endpoint in self.endpoints)
 
     def to_json(self) -> dict[str, Any]:
         return {"version": self.version, "endpoints": list(self.endpoints)}
 
 
 def address_of(endpoint: str) -> str:
+    """Return ADDRESS:PORT of http://ADDRESS:PORT."""
     return endpoint[len("http://") :]
 
 
+def reachable_address(host: str, port: int) -> str:
+    """Return ADDRESS:PORT at which a server that listens on `host` is reached from its own node."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def parse(data: Any) -> PeerList:
-    """The members, or MembersError. Endpoints go into nginx's configuration: nothing but http://ADDRESS:PORT does."""
+    """Return the members; raise PeerListError unless every endpoint is http://ADDRESS:PORT."""
     if not isinstance(data, dict) or not isinstance(data.get("endpoints"), list):
         raise PeerListError('it must be {"version": NUMBER, "endpoints": ["http://ADDRESS:PORT", ...]}')
     version = data.get("version", 0)
     if isinstance(version, bool) or not isinstance(version, int) or version < 0:
         raise PeerListError(f"version is {version!r}: it must be a number from 0 on")
-    if len(data["endpoints"]) > MOST:
-        raise PeerListError(f"{len(data['endpoints'])} endpoints are more than {MOST}")
+    if len(data["endpoints"]) > MEMBERS_MAX:
+        raise PeerListError(f"{len(data['endpoints'])} endpoints are more than {MEMBERS_MAX}")
     return PeerList(version, tuple(sorted({_endpoint(one) for one in data["endpoints"]})))
 
 
@@ -64,69 +66,68 @@ def _endpoint(text: Any) -> str:
     try:
         address = ipaddress.ip_address(six or four)
     except ValueError:
-        raise PeerListError(f"endpoint {text!r} has no address") from None
+        raise PeerListError(f"endpoint {text!r} has no valid address") from None
     if not 0 < int(port) < 65536 or address.is_unspecified:
         raise PeerListError(f"endpoint {text!r} cannot be connected to")
     return f"http://[{address}]:{int(port)}" if six else f"http://{address}:{int(port)}"
 
 
 def read(path: str) -> PeerList:
-    """Raises MembersError, with the path, when it is no list of members, and OSError when it cannot be read."""
+    """Read a file of members; raise PeerListError, with the path, or OSError."""
     try:
         with open(path, encoding="utf-8") as file:
             return parse(json.load(file))
-    except (ValueError, RecursionError) as error:  # MembersError is a ValueError, and so is what json raises
+    except (ValueError, RecursionError) as error:  # PeerListError is a ValueError, as are errors of json
         raise PeerListError(f"{path}: {error}") from None
 
 
 class PeerWatch:
-    """Looks at the file; tells `changed` of new members, and `refused` why a file cannot be used, once for each reason.
+    """Polls the file, and calls `changed` with new members, or `rejected` with each new reason not to use it.
 
-    `problem` is that reason as long as the file is there and cannot be used.
+    `problem` is that reason as long as the file exists and cannot be used.
     """
 
-    def __init__(self, path: str, changed: Callable[[PeerList], Any], refused: Callable[[str], None]) -> None:
-        self._path, self._changed, self._refused = path, changed, refused
+    def __init__(self, path: str, changed: Callable[[PeerList], Any], rejected: Callable[[str], None]) -> None:
+        self._path, self._changed, self._rejected = path, changed, rejected
         self._seen: tuple[int, ...] | None = None
         self.members = PeerList()
         self.problem: str | None = None
 
-    async def look(self) -> None:
-        """One look."""
-        mark = self._mark()
-        if mark == self._seen or mark is None:  # a file that is taken away changes nothing
+    async def poll(self) -> None:
+        identity = self._identity()
+        if identity == self._seen or identity is None:  # removing the file changes nothing
             return
         try:
             found = read(self._path)
         except FileNotFoundError:
             return
         except PeerListError as error:
-            self._seen = mark
-            self._refuse(str(error))
+            self._seen = identity
+            self._reject(str(error))
             return
-        except OSError as error:  # it may pass: looked at again the next time
-            self._refuse(f"{self._path}: {error.strerror}")
+        except OSError as error:  # it may be temporary: the next poll reads again
+            self._reject(f"{self._path}: {error.strerror}")
             return
         if found != self.members:
             await self._changed(found)
-        self._seen, self.members, self.problem = mark, found, None
+        self._seen, self.members, self.problem = identity, found, None
 
-    def _refuse(self, words: str) -> None:
-        if words != self.problem:
-            self.problem = words
-            self._refused(words)
+    def _reject(self, reason: str) -> None:
+        if reason != self.problem:
+            self.problem = reason
+            self._rejected(reason)
 
-    def _mark(self) -> tuple[int, ...] | None:
+    def _identity(self) -> tuple[int, ...] | None:
         try:
             found = os.stat(self._path)
         except OSError:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
 
-    async def forever(self) -> None:
+    async def poll_forever(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(MEMBERS_POLL_S)
             try:
-                await self.look()
-            except Exception as error:  # a defect must not leave this node with old members for good
-                self._refuse(f"{self._path}: {error!r}")
+                await self.poll()
+            except Exception as error:  # a defect must not stop the polling for good
+                self._reject(f"{self._path}: {error!r}")

@@ -1,8 +1,8 @@
-"""Who sent a request: a client of this machine, or a web page in a browser that runs on it.
+"""Detection of requests that a web page sends through a browser on this machine.
 
-The endpoint on loopback asks for no token, and a browser lets any page send requests there. Three things tell such a
-request from a client's: a page can send JSON only after the server has allowed that (which ours never does), its
-requests name the page's origin, and a page whose own name was rebound to loopback names itself as the host.
+The endpoint on loopback needs no token, and browsers let any page send requests there. Three properties distinguish
+them from requests of clients: a page can send JSON only after the server has allowed it (this one never does), its
+requests have an Origin header, and a page whose name was rebound to loopback has that name in the Host header.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-LOOPBACK_HOST = r"(localhost|127\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}|\[::1\])(:[0-9]{1,5})?"  # nginx reads it too
+LOOPBACK_HOST = r"(localhost|127\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}|\[::1\])(:[0-9]{1,5})?"
 WRONG_HOST = "this endpoint is for clients of this machine: its URL is http://127.0.0.1:PORT (or localhost, or [::1])"
 WRONG_ORIGIN = "this endpoint is not for web pages"
-WRONG_TYPE = "the body must be JSON, and say so: Content-Type: application/json"
+WRONG_TYPE = "the body must be JSON, sent with Content-Type: application/json"
 JSON = "application/json"
 _HOST = re.compile(LOOPBACK_HOST, re.IGNORECASE)
 
 
 def foreign(headers: Mapping[str, str]) -> str | None:
-    """Why a request without a token may be a web page's; None when it cannot be. No page can leave the host out.
+    """Return why a request without a token may come from a web page, else None. No page can omit the Host header.
 
     >>> foreign({"host": "localhost:6000"}), foreign({}), foreign({"host": "127.0.0.1.example.com"}) == WRONG_HOST
     (None, None, True)
@@ -35,5 +35,5 @@ def foreign(headers: Mapping[str, str]) -> str | None:
 
 
 def is_json(headers: Mapping[str, str]) -> bool:
-    """Whether the body is said to be JSON."""
+    """Return whether the Content-Type is JSON."""
     return headers.get("content-type", "").partition(";")[0].strip().lower() == JSON

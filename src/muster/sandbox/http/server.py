@@ -96,21 +96,19 @@ class OpenConnections:
         self.mark_busy(connection)
 
 
-async def serve(
-    handler: Handler, connections: OpenConnections, sock: socket.socket, keep: bool = True
-) -> asyncio.AbstractServer:
-    """Serve on a bound socket. `keep`: a connection may be used for more than one request."""
+async def serve(handler: Handler, connections: OpenConnections, sock: socket.socket) -> asyncio.AbstractServer:
+    """Serve on a bound socket."""
     server = await asyncio.get_running_loop().create_server(
-        lambda: Connection(handler, connections, keep), sock=sock, backlog=ACCEPT_BATCH
+        lambda: Connection(handler, connections), sock=sock, backlog=ACCEPT_BATCH
     )
     sock.listen(BACKLOG)  # asyncio uses `backlog` for both: how many may wait, and how many it accepts at once
     return server
 
 
 class Connection(asyncio.Protocol):
-    """One connection. `keep`: it may be used for more than one request."""
+    """One connection of a client, for any number of requests."""
 
-    def __init__(self, handler: Handler, connections: OpenConnections, keep: bool = True) -> None:
+    def __init__(self, handler: Handler, connections: OpenConnections) -> None:
         self._handler, self._connections = handler, connections
         self._buffer = bytearray()
         self._searched = 0  # how far the buffer was searched for the end of a head
@@ -122,8 +120,7 @@ class Connection(asyncio.Protocol):
         self._unsent = 0
         self._can_write = asyncio.Event()
         self._can_write.set()
-        self._closing = not keep
-        self._is_idle = self._lingers = self._paused = False
+        self._closing = self._is_idle = self._lingers = self._paused = False
 
     # -- callbacks of asyncio -----------------------------------------------------------------------------------------
 
