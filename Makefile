@@ -34,9 +34,11 @@ test-ray-oldest: $(OLDEST)/.ready-for-tests ## Run the bring-up tests with the o
 
 lint: .venv/.ready-for-tests ## Check style, types and commit subjects
 	@$(BIN)/python .ci/commit-subjects
+	@$(BIN)/python .ci/class-names
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/shellcheck $$(find bench examples src tests -name '*.sh') $$(grep -lE '^#!.*sh$$' .ci/*)
 
 bench: .venv/.ready-for-tests ## Measure agents, gathering, and bring-up side by side on the lab (root); writes bench/results
