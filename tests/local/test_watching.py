@@ -9,7 +9,7 @@ import pytest
 from tests.running import RAY_EXTRAS, MusterCommand
 
 import muster as library
-from muster.agent.leader.stall import StallDetector
+from muster.agent.health.stall import StallDetector
 
 SILENT = "import time\nprint('begun')\n\ndef deep_in_thought():\n    time.sleep(3600)\n\ndeep_in_thought()\n"
 

@@ -15,12 +15,9 @@ ray = pytest.importorskip("ray")
 from muster.placement.errors import PlacementError
 from muster.placement.planning.cluster import mismatch
 from muster.placement.planning.planner import FREE
-from muster.placement.planning.shape import plan_replica_bundle_shape
-from muster.placement.runtime import (
-    bundles,
-    groups,
-)
+from muster.placement.runtime import bundles, groups
 from muster.placement.runtime.nodes import check_total_gpu_capacity, discover_nodes
+from muster.placement.runtime.shape import plan_replica_bundle_shape
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 

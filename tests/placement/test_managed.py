@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 ray = pytest.importorskip("ray")
 
 from muster.placement.errors import SubprocessError
-from muster.placement.runtime import (
-    orphans,
-    shutdown,
-)
+from muster.placement.runtime import orphans, shutdown
 from muster.placement.runtime.managed import NOSET_CUDA_RUNTIME_ENV, ManagedSubprocess, merged_runtime_env
 
 pytestmark = pytest.mark.ray

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 ray = pytest.importorskip("ray")
 
 from muster.placement import Event, Model, OwnedElsewhere, PlacementError, Policy, Probe, Replicas, SubprocessError
-from muster.placement.runtime import (
-    groups,
-    orphans,
-)
+from muster.placement.runtime import groups, orphans
 from muster.placement.runtime.lease import NameLease, is_alive, owner_of
 from muster.placement.runtime.names import NAMESPACE, parse_name
 

@@ -8,7 +8,7 @@ import pytest
 
 from muster.placement.planning.cluster import Cluster, Node
 from muster.placement.planning.flags import engine_kwargs_to_cli_flags
-from muster.placement.planning.shape import (
+from muster.placement.runtime.shape import (
     IGNORE_HEAD_VARIABLE,
     ReplicaBundleSpec,
     plan_replica_bundle_shape,

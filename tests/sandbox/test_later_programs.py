@@ -11,9 +11,9 @@ from tests.sandbox.conftest import EVERY_LEVEL, serve_at
 
 from muster.sandbox import settings
 from muster.sandbox.engine.engine import Engine
-from muster.sandbox.engine.output import Captured
 from muster.sandbox.engine.worker import Unclean
 from muster.sandbox.models import Program, ProgramResult, ProgramStep, ResourceUsage
+from muster.sandbox.output import Captured
 
 if TYPE_CHECKING:
     from tests.sandbox.serving import Served

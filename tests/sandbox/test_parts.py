@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from muster.sandbox.api import metrics, nemo_skills, sandbox_fusion
+from muster.sandbox.api import nemo_skills, sandbox_fusion
 from muster.sandbox.api.nemo_skills import BadRequest, Bounds
+from muster.sandbox.engine import metrics
 from muster.sandbox.engine.isolation import FLOOR, ROOT, USER, candidates, first_user
 from muster.sandbox.engine.jail_program import bundle
 from muster.sandbox.engine.languages import Languages
-from muster.sandbox.engine.output import Captured, Stream, strip_ipython_formatting
 from muster.sandbox.jail import repl, seccomp
 from muster.sandbox.models import ProgramResult, ResourceUsage
+from muster.sandbox.output import Captured, Stream, strip_ipython_formatting
 from muster.sandbox.settings import SandboxSettings, SettingsError, split_address
 
 BOUNDS = Bounds(3600, 1 << 20, 4096)

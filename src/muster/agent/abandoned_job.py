@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from muster.agent.job import Identity
-from muster.agent.leader.leader_address import LOOPBACK
+from muster.agent.net.addresses import LOOPBACK
 from muster.lifecycle.config import FIRST_LEADER
 from muster.rundir import AttemptPaths, create_exclusive, read_record, write_json
 from muster.rundir.hosts import host_names

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muster.agent.services.model import service_plans
+from muster.agent.service_model import service_plans
 from muster.lifecycle.config import RunConfig
 from muster.lifecycle.services import ServicePlan
 from muster.rundir import AttemptPaths, RunPaths

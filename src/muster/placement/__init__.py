@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from muster.placement.planning.flags import engine_kwargs_to_cli_flags
     from muster.placement.planning.planner import FREE, TOTAL, Outcome, PlacedReplica, Plan, plan
     from muster.placement.planning.request import PACK, STRICT_PACK, STRICT_SPREAD, Model, Shape
-    from muster.placement.planning.shape import ReplicaBundleSpec, plan_replica_bundle_shape
     from muster.placement.runtime.bundles import get_bundle_node_ip, get_free_port_in_bundle
     from muster.placement.runtime.groups import (
         GroupRequest,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from muster.placement.runtime.replica import Event
     from muster.placement.runtime.replicas import Endpoint, Replicas, ReplicaStatus
     from muster.placement.runtime.restart_policy import Policy
+    from muster.placement.runtime.shape import ReplicaBundleSpec, plan_replica_bundle_shape
     from muster.placement.runtime.shutdown import graceful_stop_actors
 
 __all__ = [
@@ -79,7 +79,7 @@ _MODULES = {
     "planning.flags": ("engine_kwargs_to_cli_flags",),
     "planning.planner": ("FREE", "TOTAL", "Outcome", "PlacedReplica", "Plan", "plan"),
     "planning.request": ("PACK", "STRICT_PACK", "STRICT_SPREAD", "Model", "Shape"),
-    "planning.shape": ("ReplicaBundleSpec", "plan_replica_bundle_shape"),
+    "runtime.shape": ("ReplicaBundleSpec", "plan_replica_bundle_shape"),
     "runtime.bundles": ("get_bundle_node_ip", "get_free_port_in_bundle"),
     "runtime.groups": ("GroupRequest", "build_groups", "build_pg", "build_replica_pg", "remove_named_pgs_with_prefix"),
     "runtime.managed": ("ManagedSubprocess",),

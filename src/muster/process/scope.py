@@ -41,6 +41,7 @@ from muster.process.reaper import reap_later
 from muster.process.supervisor import COPY_TIMEOUT_S, LENGTH
 from muster.process.unkillable import LeftoverProcess, describe_leftover
 
+LEFTOVER_GRACE_S = 0.5  # for processes that a program left when it ended
 LOST_OWNER_GRACE_S = 2.0  # between TERM and KILL when the owner dies
 
 

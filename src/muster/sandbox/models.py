@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster.sandbox.engine.output import Captured
+from muster.sandbox.output import Captured
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,8 @@ from muster.lifecycle.events import RunOutcome
 from muster.process import Exit
 from muster.torch.elastic_types import JobState
 from muster.torch.launch_env import launch_environment
-from muster.torch.plugin import BACKEND
 from muster.torch.session import JobOver, NodeSession, Refused, Round, Unreachable
-from muster.torch.settings import ON_HANDLER, RendezvousSettings, parse_settings
+from muster.torch.settings import BACKEND, ON_HANDLER, RendezvousSettings, parse_settings
 
 logger = logging.getLogger(__name__)
 

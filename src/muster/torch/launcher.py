@@ -24,8 +24,7 @@ from muster.lifecycle.events import RunOutcome
 from muster.process import signal_name
 from muster.torch.handler import MusterRendezvous, create_handler, ending
 from muster.torch.launch_env import LaunchEnvironment, launch_environment
-from muster.torch.plugin import BACKEND
-from muster.torch.settings import ON_HANDLER
+from muster.torch.settings import BACKEND, ON_HANDLER
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-BACKEND = "muster"
-
 
 def handler_creator() -> Callable[[Any], Any]:
     """Return the function that creates the handler for `--rdzv-backend muster`."""

@@ -12,6 +12,7 @@ from muster.torch.elastic_types import ElasticConfig
 from muster.torch.endpoint import parse_endpoint
 from muster.torch.launch_env import LaunchEnvironment
 
+BACKEND = "muster"  # of torchrun's --rdzv-backend
 TOKEN_VARIABLE = "MUSTER_TORCH_TOKEN"
 LAST_CALL_S = 5.0
 ELASTIC_LAST_CALL_S = 30.0  # if the job may start with fewer nodes than the maximum: torchrun's value

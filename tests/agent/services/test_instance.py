@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from muster.agent.service_model import ServiceDefinition
 from muster.agent.services import sandbox
 from muster.agent.services.instance import ServiceInstance
 from muster.agent.services.launch import InstanceContext
-from muster.agent.services.model import ServiceDefinition
 
 
 class Reports:

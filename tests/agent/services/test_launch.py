@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
+from muster.agent.service_model import ServiceDefinition
 from muster.agent.services import sandbox
 from muster.agent.services.launch import InstanceContext, build_launch, endpoints
-from muster.agent.services.model import ServiceDefinition
 
 
 def test_a_service_gets_all_of_the_environment_or_what_is_named(context: InstanceContext) -> None:

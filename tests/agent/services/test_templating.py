@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from muster.agent.service_model import ServiceDefinition
 from muster.agent.services import templating
-from muster.agent.services.model import ServiceDefinition
 
 
 def test_placeholders_are_put_in_and_the_shell_s_own_braces_stay() -> None:

@@ -24,15 +24,15 @@ from typing import Any
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.gang.gang_environment import GangPart, rank_environment
 from muster.agent.gang.hang_detector import HangDetector, SilentRank, beat_file
+from muster.agent.health.progress import read_beat
 from muster.agent.job import Identity, Job
-from muster.agent.leader.driver import LEFTOVER_GRACE_S
-from muster.agent.leader.progress import read_beat
 from muster.agent.private_dir import make_private
 from muster.agent.ray.cluster import RayCluster
 from muster.agent.ray.settings import temp_dir
 from muster.exit_codes import INFRASTRUCTURE_FAILED, NOT_STARTED
 from muster.lifecycle.config import FAILURE_GRACE_S
 from muster.process import Exit, LeftoverProcess, ManagedProcess, Scope, SpawnError, sweep
+from muster.process.scope import LEFTOVER_GRACE_S
 
 logger = logging.getLogger(__name__)
 

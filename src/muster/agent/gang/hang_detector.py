@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from muster.agent.leader.stall import StallDetector
+from muster.agent.health.stall import StallDetector
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from muster.agent.control.connections import Connections
 from muster.agent.job import Identity, Job
 from muster.agent.leader.driver_supervisor import DriverSupervisor
 from muster.agent.leader.leader_lease import LeaderLease
+from muster.agent.leader.services import LeaderServices
 from muster.agent.leader.status_publisher import StatusPublisher
 from muster.agent.log_collection import cycle_ending, run_ending
-from muster.agent.services.leader import LeaderServices
 from muster.lifecycle import events as m
 from muster.lifecycle.state_machine import RunStateMachine
 

@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 
 from muster.exit_codes import NOT_STARTED
 from muster.process import Exit, LeftoverProcess, ManagedProcess, Scope, SpawnError
+from muster.process.scope import LEFTOVER_GRACE_S
 
 logger = logging.getLogger(__name__)
-
-LEFTOVER_GRACE_S = 0.5  # for processes that the driver left when it ended
 
 
 def mark_cycle(log: str, cycle: int, reason: str) -> int:

@@ -13,14 +13,14 @@ from typing import Any
 
 from muster.agent.control.connections import Connections
 from muster.agent.environment import given_variables, job_environment
-from muster.agent.gang.gang import Gang
+from muster.agent.health.progress import ProgressTracker
+from muster.agent.health.stall import StallDetector
 from muster.agent.job import Identity, Job
 from muster.agent.leader.cycle_log import CycleLogs
 from muster.agent.leader.driver import Driver
+from muster.agent.leader.gang import Gang
 from muster.agent.leader.guests import Guests
 from muster.agent.leader.log_tail import LogTails
-from muster.agent.leader.progress import ProgressTracker
-from muster.agent.leader.stall import StallDetector
 from muster.agent.leader.status_publisher import StatusPublisher
 from muster.agent.ray.cluster import RayCluster
 from muster.election.membership import FENCE_S

@@ -12,19 +12,19 @@ from typing import Any
 
 from muster.agent.abandoned_job import mark_abandoned_job
 from muster.agent.environment import given_variables
-from muster.agent.gang.gang import GANG_REPORTS, Gang
 from muster.agent.job import Identity, Job, run_config
 from muster.agent.leader.candidate import Candidate
 from muster.agent.leader.command_executor import CommandExecutor
 from muster.agent.leader.driver_supervisor import DriverSupervisor, LeaderContext
+from muster.agent.leader.gang import GANG_REPORTS, Gang
 from muster.agent.leader.leader_address import PEER_WAIT_S
 from muster.agent.leader.leader_lease import LeaderLease
 from muster.agent.leader.log_tail import LogTails
 from muster.agent.leader.rundir_watch import RunDirectoryWatch
+from muster.agent.leader.services import LeaderServices
 from muster.agent.leader.spare_health import SpareHealth
 from muster.agent.leader.status_publisher import StatusPublisher
-from muster.agent.services.leader import LeaderServices
-from muster.agent.services.model import service_variables
+from muster.agent.service_model import service_variables
 from muster.agent.topology_probe import location_from_greeting, ranks_follow_topology
 from muster.election.leader_silence import STARTUP_LOSS_S
 from muster.lifecycle import events as m

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from muster.agent.job import Identity
-from muster.agent.net.addresses import NoAddress, address_towards, host_addresses
+from muster.agent.net.addresses import LOOPBACK, NoAddress, address_towards, host_addresses
 
-LOOPBACK = "127.0.0.1"
 PEER_WAIT_S = 1.0  # importing Ray takes about as long, so waiting for another node costs nothing
 
 

@@ -14,6 +14,8 @@ from muster.agent.net.netlink import Interface, interfaces
 # Bridges of containers and virtual machines: other hosts cannot reach them, and they often share one address.
 PRIVATE_BRIDGES = re.compile(r"docker\d|br-[0-9a-f]{12}|virbr|cni|podman|lxcbr|lxdbr|veth|cali|flannel")
 
+LOOPBACK = "127.0.0.1"
+
 Address = Union[ipaddress.IPv4Interface, ipaddress.IPv6Interface]
 
 

@@ -16,20 +16,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from muster.agent.private_dir import make_private
+from muster.agent.service_model import ALWAYS, NEVER, SANDBOX, ServiceDefinition
 from muster.agent.services import sandbox
 from muster.agent.services.launch import InstanceContext, InstanceLaunch, build_launch, build_probe, endpoints
-from muster.agent.services.model import ALWAYS, NEVER, SANDBOX, ServiceDefinition
 from muster.agent.services.probes import PROBE_TIMEOUT_S, Probe, get_record
 from muster.exit_codes import NOT_STARTED
 from muster.lifecycle.services import ServiceState
 from muster.ports.socket_leases import PortLease, take
 from muster.process import Exit, Log, ManagedProcess, Scope, SpawnError
 from muster.process.memory_file import memory_file
+from muster.process.scope import LEFTOVER_GRACE_S
 
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_S = 5.0  # between TERM and KILL, at the end of a cycle or run
-LEFTOVER_GRACE_S = 0.5  # for processes that a service left behind when it exited
 MAX_LOG_BYTES = 64 << 20
 MIN_PROBE_INTERVAL_S, MAX_PROBE_INTERVAL_S = 0.05, 1.0  # between two probes
 MEMBERS_POLL_S = 0.1  # interval of polls whether a sandbox serves all its members

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from muster.agent.service_model import SANDBOX, ServiceDefinition
 from muster.agent.services import probes, sandbox, templating
-from muster.agent.services.model import SANDBOX, ServiceDefinition
 from muster.agent.services.probes import Probe
 from muster.rundir.redaction import redact_words
 

@@ -11,10 +11,10 @@ from typing import Any
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.job import Identity, Job
 from muster.agent.ray.settings import RayOptions, block_size, temp_dir
+from muster.agent.service_model import AUTO, SANDBOX, ServiceDefinition, load_services
 from muster.agent.services import sandbox, templating
 from muster.agent.services.instance import ServiceInstance
 from muster.agent.services.launch import InstanceContext, endpoints
-from muster.agent.services.model import AUTO, SANDBOX, ServiceDefinition, load_services
 from muster.lifecycle.services import ALL, HEAD, ServiceState
 from muster.ports.socket_leases import PortLease, take
 from muster.rundir.hosts import host_file_name

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from muster.agent.ray.settings import join_address
-from muster.agent.services.model import ServiceDefinition
+from muster.agent.service_model import ServiceDefinition
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z][a-z0-9_-]*)\}")  # ${name} is the shell's
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "MUSTER_*")

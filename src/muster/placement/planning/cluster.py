@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 
 CPU, GPU, MEMORY = "CPU", "GPU", "memory"  # Ray's names
 
+IGNORE_HEAD_VARIABLE = "CURATOR_IGNORE_RAY_HEAD_NODE"
 NODE_ID_LABEL = "ray.io/node-id"  # the one label that Ray itself sets
 NODE_TYPE_LABEL = "ray.io/node-type"
 WORKER_NODE_LABEL = {NODE_TYPE_LABEL: "worker"}
@@ -96,3 +98,8 @@ def parse_selector(wanted: str) -> re.Match[str]:
     if match is None:
         raise ValueError(f"a label selector is `a`, `!a`, `in(a,b)` or `!in(a,b)`, not {wanted!r}")
     return match
+
+
+def ignore_ray_head_node() -> bool:
+    """Return whether the environment excludes the head."""
+    return os.environ.get(IGNORE_HEAD_VARIABLE, "").strip().lower() in ("1", "true", "yes", "on")

@@ -16,8 +16,8 @@ from muster.placement.errors import PlacementError
 from muster.placement.planning.cluster import Cluster
 from muster.placement.planning.planner import TOTAL, Outcome, plan
 from muster.placement.planning.request import PACK, STRATEGIES, Model
-from muster.placement.planning.shape import ReplicaBundleSpec
 from muster.placement.runtime.nodes import discover_nodes
+from muster.placement.runtime.shape import ReplicaBundleSpec
 
 PLACEMENT_GROUP_READY_TIMEOUT_S = 180.0
 DETACHED = "detached"

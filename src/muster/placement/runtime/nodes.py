@@ -5,9 +5,8 @@ from __future__ import annotations
 import ray
 from ray._private.state import available_resources_per_node  # the public one sums over all nodes
 
-from muster.placement.planning.cluster import GPU, Cluster, Node
+from muster.placement.planning.cluster import GPU, Cluster, Node, ignore_ray_head_node
 from muster.placement.planning.planner import FREE, TOTAL
-from muster.placement.planning.shape import ignore_ray_head_node
 
 HEAD_RESOURCE = "node:__internal_head__"
 HOST_LABEL = "muster.io/host"

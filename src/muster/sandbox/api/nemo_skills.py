@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.sandbox.engine.languages import IPYTHON, Languages, UnknownLanguage
-from muster.sandbox.engine.output import strip_ipython_formatting
 from muster.sandbox.models import CellResult, ProgramResult
+from muster.sandbox.output import strip_ipython_formatting
 
 VERBOSITIES = ("Plain", "Minimal", "Context", "Verbose")
 TIDIED = ("Plain", "Minimal")

@@ -12,11 +12,11 @@ from typing import Any, Callable
 from urllib.parse import unquote
 
 from muster.sandbox.api import nemo_skills, sandbox_fusion
-from muster.sandbox.api.metrics import HOST
 from muster.sandbox.api.nemo_skills import BadRequest, Bounds
 from muster.sandbox.engine.admission_queue import BATCH, PROGRAM, Overloaded
 from muster.sandbox.engine.engine import Engine
 from muster.sandbox.engine.languages import IPYTHON, PYTHON
+from muster.sandbox.engine.metrics import HOST
 from muster.sandbox.engine.sessions import SessionLost
 from muster.sandbox.engine.workspaces import BadName
 from muster.sandbox.http import origin

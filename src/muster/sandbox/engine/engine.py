@@ -12,11 +12,9 @@ from typing import Any
 
 from muster.process import Scope
 from muster.process.file_trees import remove_tree
-from muster.sandbox.api import metrics
-from muster.sandbox.engine import cgroups
+from muster.sandbox.engine import cgroups, metrics
 from muster.sandbox.engine.admission_queue import BATCH, SESSION, Admission, Overloaded
 from muster.sandbox.engine.languages import Languages
-from muster.sandbox.engine.output import Captured
 from muster.sandbox.engine.pool import Pool
 from muster.sandbox.engine.self_test import verify
 from muster.sandbox.engine.sessions import Session, Sessions
@@ -24,6 +22,7 @@ from muster.sandbox.engine.worker import Unclean, Worker
 from muster.sandbox.engine.workspaces import SHARED, Workspaces
 from muster.sandbox.engine.zygote import SandboxError, environment
 from muster.sandbox.models import CellResult, Program, ProgramResult, ProgramStep, ResourceUsage
+from muster.sandbox.output import Captured
 from muster.sandbox.settings import CLIENT_PATIENCE_S, KILL_S, SandboxSettings
 
 MAX_WORKER_ATTEMPTS = 3  # workers that are tried for a program when one proves unfit before the program ran

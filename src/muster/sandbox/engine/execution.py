@@ -7,8 +7,8 @@ import errno
 import socket
 from typing import Any, Callable
 
-from muster.sandbox.engine.output import Stream
 from muster.sandbox.jail import wire
+from muster.sandbox.output import Stream
 
 
 class Execution:

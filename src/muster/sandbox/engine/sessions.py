@@ -10,10 +10,10 @@ import time
 from typing import Any
 
 from muster.sandbox.engine.admission_queue import Overloaded
-from muster.sandbox.engine.output import Captured
 from muster.sandbox.engine.pool import Pool
 from muster.sandbox.engine.worker import Unclean, Worker, result_of
 from muster.sandbox.models import CellResult
+from muster.sandbox.output import Captured
 from muster.sandbox.settings import KILL_S, SandboxSettings
 
 INTERRUPT_GRACE_S = 0.5  # for a cell to end after its interrupt; then its session is killed

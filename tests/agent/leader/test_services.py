@@ -13,11 +13,11 @@ import pytest
 from muster.agent.control.channel import connect
 from muster.agent.control.connections import Connections
 from muster.agent.job import Identity
+from muster.agent.leader import services
 from muster.agent.leader.log_tail import LogTails
+from muster.agent.leader.services import LeaderServices
 from muster.agent.leader.status_publisher import StatusPublisher
-from muster.agent.services import leader
 from muster.agent.services.discovery import published_variables
-from muster.agent.services.leader import LeaderServices
 from muster.lifecycle import events as m
 from muster.lifecycle.services import ServicePlan
 from muster.lifecycle.state_machine import RunConfig, RunStateMachine
@@ -159,7 +159,7 @@ async def test_the_driver_waits_for_endpoints_that_do_not_serve_all_sandboxes_an
     await asyncio.wait_for(waiting, 30)
     led.report(1, "restarting", "box", between="http://n1:7000", restarts=1)
     await led.services.publish()
-    monkeypatch.setattr(leader, "SERVE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(services, "SERVE_TIMEOUT_S", 0.01)
     await led.services.wait_until_served()
     assert "the sandboxes on n0, n2 do not serve all the others yet" in caplog.text
 

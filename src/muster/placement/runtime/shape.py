@@ -6,15 +6,20 @@ leave the rest to Ray. `planner.plan` does more.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muster.placement.planning.cluster import CPU, GPU, WORKER_NODE_LABEL, Cluster, Node
+from muster.placement.planning.cluster import (
+    CPU,
+    GPU,
+    IGNORE_HEAD_VARIABLE,
+    WORKER_NODE_LABEL,
+    Cluster,
+    Node,
+    ignore_ray_head_node,
+)
 from muster.placement.planning.request import STRICT_PACK, STRICT_SPREAD
-
-IGNORE_HEAD_VARIABLE = "CURATOR_IGNORE_RAY_HEAD_NODE"
 
 
 @dataclass
@@ -34,11 +39,6 @@ class ReplicaBundleSpec:
     @property
     def total_gpus(self) -> int:
         return self.nnodes * self.per_node_gpus
-
-
-def ignore_ray_head_node() -> bool:
-    """Return whether the environment excludes the head."""
-    return os.environ.get(IGNORE_HEAD_VARIABLE, "").strip().lower() in ("1", "true", "yes", "on")
 
 
 def plan_replica_bundle_shape(

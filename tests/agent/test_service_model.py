@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.agent.services.model import service_plans
+from muster.agent.service_model import service_plans
 
 
 def test_the_state_machine_gets_a_plan_of_each_service() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster import progress
-from muster.agent.leader.progress import SILENT_PROGRESS_S, ProgressTracker
+from muster.agent.health.progress import SILENT_PROGRESS_S, ProgressTracker
 
 
 @pytest.fixture

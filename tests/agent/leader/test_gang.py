@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from muster.agent.gang import gang as module
-from muster.agent.gang.gang import Gang
 from muster.agent.job import Identity, Job
+from muster.agent.leader import gang as module
+from muster.agent.leader.gang import Gang
 from muster.lifecycle import events as m
 from muster.lifecycle.state_machine import RunConfig, RunStateMachine
 from muster.process import Exit
