@@ -15,8 +15,9 @@ from muster.election.campaign import (
     Leave,
     Wait,
 )
-from muster.election.membership import FENCE_S, VERSIONS_PER_TERM, Membership
+from muster.election.membership import VERSIONS_PER_TERM, Membership
 from muster.election.quorum_lease import QuorumLease
+from muster.election.timing import FENCE_S
 
 ROSTER = frozenset(range(5))
 MEMBERSHIP = Membership(0, 0, 2, 7, ROSTER, frozenset({9}))

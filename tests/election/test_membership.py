@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from muster.election.membership import FENCE_S, LEASE_KILL_S, LEASE_S, Membership, first_membership
+from muster.election.membership import Membership, first_membership
+from muster.election.timing import FENCE_S, LEASE_KILL_S, LEASE_S
 
 
 def membership(term: int = 0, version: int = 0, cycle: int = 0, roster: tuple[int, ...] = (0, 1, 2)) -> Membership:

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from muster.election.membership import LEASE_S, Membership, first_membership
+from muster.election.membership import Membership, first_membership
 from muster.election.quorum_lease import NEVER, QuorumLease, majority
+from muster.election.timing import LEASE_S
 
 
 def answer(quorum: QuorumLease, at: float, *ranks: int, version: int = -1) -> bool:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from muster.election.campaign import Campaign
-from muster.election.membership import FENCE_S, LEASE_S, Membership, first_membership
+from muster.election.membership import Membership, first_membership
 from muster.election.quorum_lease import QuorumLease
+from muster.election.timing import FENCE_S, LEASE_S
 
 MOST_NODES = 7
 RANKS = st.integers(0, MOST_NODES - 1)

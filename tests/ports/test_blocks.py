@@ -136,7 +136,7 @@ def test_only_a_block_from_a_worse_zone_has_a_warning() -> None:
     assert best.warning() is None
     worse = HostPorts((1024, 65535)).zones()[-1]
     said = ports.HeldBlock(PortBlock(40000, 1000), [], worse).warning()
-    assert said == "its ports 40000-40999 lie in the kernel's ephemeral range: no better ones are free"
+    assert said == "its ports 40000-40999 are in the kernel's ephemeral range: no better ones are free"
 
 
 def test_on_this_host_blocks_lie_outside_the_ephemeral_range() -> None:

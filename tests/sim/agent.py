@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from muster.election.leader_silence import STARTUP_HEARTBEAT_S
-from muster.election.membership import FENCE_S
+from muster.election.timing import FENCE_S
 from muster.lifecycle.config import RunConfig
 from tests.sim.files import RunDirectory
 from tests.sim.host import Host

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from muster.election.membership import LEASE_KILL_S
+from muster.election.timing import LEASE_KILL_S
 from tests.sim.world import World
 
 NEVER = float("inf")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.election.membership import LEASE_S, Membership
+from muster.election.membership import Membership
+from muster.election.timing import LEASE_S
 from tests.sim.agent import Agent, Environment
 from tests.sim.host import DRIVER, RAY, SERVICE, Host, SimProcess
 from tests.sim.network import ConnectionEnd

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from muster.election import campaign
-from muster.election.membership import LEASE_S, Membership
+from muster.election.membership import Membership
 from muster.election.quorum_lease import QuorumLease
+from muster.election.timing import LEASE_S
 from muster.lifecycle.config import RESTART, RunConfig
 from muster.lifecycle.events import Arrived, DriverEnded, Event, HeadUp, NodeGone, NodeReady
 from muster.lifecycle.services import Services

@@ -23,7 +23,8 @@ from muster.agent.ray.resources import ResourceMismatch
 from muster.agent.ray.settings import RayOptions
 from muster.agent.services.node import NodeServices
 from muster.agent.topology_probe import SLURM_VARIABLE
-from muster.election.membership import LEASE_S, Membership
+from muster.election.membership import Membership
+from muster.election.timing import LEASE_S
 from muster.exit_codes import BY_SIGNAL
 from muster.lifecycle.topology import UNKNOWN_LOCATION
 from muster.process import SpawnError

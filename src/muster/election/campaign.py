@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Union
 
-from muster.election.membership import FENCE_S, VERSIONS_PER_TERM, Membership
+from muster.election.membership import VERSIONS_PER_TERM, Membership
 from muster.election.quorum_lease import majority
+from muster.election.timing import FENCE_S
 from muster.lifecycle.config import TermStart
 
 CLAIM_STAGGER_S = 2.0  # between the turns of two members, so that usually one candidate gets all members

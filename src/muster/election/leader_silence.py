@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from muster.election.membership import FENCE_S
+from muster.election.timing import FENCE_S
 
 LEADERLESS_AFTER_S = 25.0  # a live leader publishes every 10 s
 SLOW_POLL_S = 5.0  # the result of a slower poll may have been read before the leader's last publication

@@ -1,21 +1,10 @@
-"""The membership that every member knows, so that any of them can continue the run; and the times that fence leaders.
-
-A leader may act only while it holds a lease: half of the members (including itself) have answered a heartbeat that it
-sent less than LEASE_S ago. Supervisors kill its processes within LEASE_KILL_S of the lease's end, without help from the
-agent. A member that has lost its leader waits until both have passed since its own last answer. So when a majority has
-left a leader, no process of that leader is alive.
-"""
+"""The membership that every member knows, so that any of them can continue the run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-LEASE_S = 9.5  # of a leader
-LEASE_KILL_S = 2.0  # in which supervisors kill the processes of an expired lease
-CLOCK_DRIFT_S = 0.5  # disagreement of two hosts' clocks about such a time: 1 % each, in either direction
-FENCE_S = LEASE_S + LEASE_KILL_S + CLOCK_DRIFT_S  # after its last answer to a leader a member may join another one
 
 VERSIONS_PER_TERM = 1_000_000  # so a version of a later term is always the higher one
 

@@ -20,7 +20,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from muster.election.membership import LEASE_S, Membership
+from muster.election.membership import Membership
+from muster.election.timing import LEASE_S
 
 NEVER = float("inf")
 

@@ -77,7 +77,7 @@ def render(
         AFTER_THE_END=requeue.after_the_end,
         PREPARE=launcher.prepare,
         LEADER_ENDED=launcher.leader_ended,
-        LEADER_GONE="false" if succession else "lead_ended ''",
+        LEADER_GONE="false" if succession else "leader_ended ''",
         TASK_ENDED="false" if spares else _ANY_TASK_ENDED,
         LAUNCHER=" ".join(launcher.words),
         SHELL=" ".join(launcher.shell),

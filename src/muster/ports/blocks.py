@@ -1,10 +1,9 @@
-"""A block of ports for this node's part of Ray: outside the kernel's ephemeral range, and held while the run lasts.
+"""A block of ports for Ray on one node, outside the kernel's ephemeral range and held during the whole run.
 
-Ray's defaults (6379, 8265, 10001, 10002-19999) clash on shared nodes, and a free port from the ephemeral range may be
-an outgoing connection's a moment later. So each agent takes a block for itself, from the best zone of ranges.py
-that has one: of the full size, or else in the best zone a smaller one that is large enough; then from the next zone. It
-holds the block's cells, and its last port, bound and never used: another agent on the same host, of whatever job or
-user, that tries any of these ports finds them taken.
+Ray's default ports (6379, 8265, 10001, 10002-19999) clash on shared nodes, and the kernel may give a free port of the
+ephemeral range to an outgoing connection at any time. Each agent therefore acquires a block: of full size in the best
+zone of ranges.py, else a smaller but sufficient one there, else one in the next zone. It holds the block's cells and
+binds its last port, which is never used, so that agents of other jobs and users on the host find the block taken.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from dataclasses import dataclass
 from muster.ports.guards import CELL_SIZE, bind, hold_cells, hold_name, lease_name
 from muster.ports.ranges import BLOCKS_FROM, HostPorts, Zone, host_ports, split_runs
 
-BLOCK_SIZE = 1000  # a port for each of Ray's worker processes is in it
+BLOCK_SIZE = 1000  # includes a port for each of Ray's worker processes
 LOCAL_BLOCK_SIZE = 100  # many virtual nodes share one machine, with few workers each
-SMALLEST_SIZE, SMALLEST_LOCAL_SIZE = 150, 50  # where ports are scarce: drivers and actors without a CPU need some, too
-FIXED = 10  # ports below this offset have a name; workers take the rest
+SMALLEST_SIZE, SMALLEST_LOCAL_SIZE = 150, 50  # if ports are scarce; drivers and actors without a CPU need some, too
+FIXED = 10  # ports below this offset have a fixed use; workers get the rest
 
 
 @dataclass(frozen=True)
 class PortBlock:
-    """Which port is for what."""
+    """The use of each port of a block."""
 
     base: int
     size: int
@@ -45,7 +44,7 @@ class PortBlock:
 
     @property
     def unused(self) -> int:
-        """The one port with a name that nothing of Ray has."""
+        """The port with a fixed use that Ray does not need."""
         return self.base + FIXED - 1
 
     @property
@@ -53,7 +52,7 @@ class PortBlock:
         return self.base + self.size - 1
 
     def arguments(self) -> list[str]:
-        """Options of `ray start` that put everything else of a node into the block."""
+        """Return options of `ray start` that put all other ports of a node into the block."""
         names = (
             "node-manager-port",
             "object-manager-port",
@@ -70,18 +69,18 @@ class PortBlock:
 
 
 class HeldBlock:
-    """A block that is ours until released."""
+    """A block that is held until it is released."""
 
     def __init__(self, block: PortBlock, guards: Sequence[socket.socket], zone: Zone | None = None) -> None:
-        """`zone` is where it was found; None of a pinned one."""
+        """`zone`: where it was found; None for a pinned block."""
         self.block, self.zone = block, zone
         self._guards = guards
 
     def warning(self) -> str | None:
-        """What to say of a block that is not where it should be."""
+        """Return a warning if the block is not in a preferred zone."""
         if self.zone is None or self.zone.preferred:
             return None
-        return f"its ports {self.block.base}-{self.block.guard} lie {self.zone.where}: no better ones are free"
+        return f"its ports {self.block.base}-{self.block.guard} are {self.zone.where}: no better ones are free"
 
     def release(self) -> None:
         for guard in self._guards:
@@ -89,9 +88,10 @@ class HeldBlock:
 
 
 def take_block(seed: str, size: int, pinned: int | None = None, smallest: int | None = None) -> HeldBlock:
-    """The first free block, beginning at one that depends on the seed so that jobs start apart; or the pinned one.
+    """Acquire the pinned block, else the first free one in an order that depends on the seed, so that jobs differ.
 
-    Where the best zone has none of this size, one of at least `smallest` ports there is better than any elsewhere.
+    A block of at least `smallest` ports in the best zone is preferred to one of full size in another zone. Raise
+    OSError if there is none.
     """
     if pinned is not None:
         guards = _free(PortBlock(pinned, size))
@@ -108,7 +108,7 @@ def take_block(seed: str, size: int, pinned: int | None = None, smallest: int | 
 
 
 def smallest_size(cpus: int, local: bool) -> int:
-    """Ports of the smallest block that will do for this many CPUs: two worker processes for each of them.
+    """Return the size of the smallest sufficient block: two worker processes per CPU.
 
     >>> smallest_size(4, local=False), smallest_size(224, local=False), smallest_size(4, local=True)
     (150, 459, 50)
@@ -117,7 +117,7 @@ def smallest_size(cpus: int, local: bool) -> int:
 
 
 def sizes(size: int, smallest: int) -> list[int]:
-    """The sizes to try, the largest first, in whole cells.
+    """Return the sizes to try, the largest first, in whole cells.
 
     >>> sizes(1000, 300), sizes(100, 50), sizes(100, 100)
     ([1000, 500, 300], [100, 50], [100])
@@ -133,7 +133,7 @@ def _in_cells(ports: int) -> int:
 
 
 def candidates(seed: str, wanted: Sequence[int], host: HostPorts) -> Iterator[tuple[Zone, PortBlock]]:
-    """Every block there may be: in the best zone of all sizes, in the others of the largest."""
+    """Yield every possible block: in the best zone of all sizes, in the others of the largest size."""
     for zone in host.zones():
         low, high = split_runs(zone.runs, BLOCKS_FROM)
         for size in wanted if zone.preferred else wanted[:1]:
@@ -144,7 +144,7 @@ def candidates(seed: str, wanted: Sequence[int], host: HostPorts) -> Iterator[tu
 
 
 def _bases(run: range, size: int) -> range:
-    """Where blocks of this size fit into a run, in whole cells; at multiples of the size, if as many fit there."""
+    """Return the bases of blocks in a run, in whole cells; at multiples of the size if as many fit there."""
     round_ones, in_cells = (
         range(-(-run.start // unit) * unit, run.stop - size + 1, size) for unit in (size, CELL_SIZE)
     )
@@ -152,7 +152,7 @@ def _bases(run: range, size: int) -> range:
 
 
 def _free(block: PortBlock) -> list[socket.socket] | None:
-    """What holds the block, if every port of it could be bound and none is leased to a service; else None."""
+    """Return the sockets that hold the block; None if a port of it is bound or leased to a service."""
     held = hold_cells(range(block.base, block.base + block.size))
     if held is None:
         return None

@@ -1,10 +1,10 @@
-"""A port for a service: free when it was taken, and chosen by no other agent on the host while it is leased.
+"""Leases of single ports for services: a leased port was free, and no other agent on the host uses it.
 
-Ports come from the best zone of ranges.py that has one, in it first from those below Ray's blocks.
+Ports come from the best zone of ranges.py that has a free one, and within it first from those below Ray's blocks.
 
-Two things hold it. Until the service starts, a bound socket. And for the whole time a name in the abstract namespace of
-Unix sockets, which is as wide as the ports are: agents of other runs, or of this one on the same machine, go by. A
-program that is none of ours may still be quicker; then the service does not come up, and gets another port.
+A bound socket holds the port until the service starts. A name in the abstract namespace of Unix sockets, which has the
+same scope as ports, holds it against other agents until it is released. A program that is not Muster's may still bind
+the port first; then the service does not start and gets another port.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ logger = logging.getLogger(__name__)
 
 
 class PortLease:
-    """One port, until it is released."""
+    """A leased port."""
 
     def __init__(self, number: int, pinned: bool, guard: socket.socket, held: socket.socket) -> None:
         self.number, self.pinned = number, pinned
         self._guard, self._held = guard, held
 
     def give(self) -> None:
-        """To the service, which binds it next."""
+        """Unbind the port, so that the service can bind it."""
         self._held.close()
 
     def taken(self) -> bool:
-        """Whether somebody listens there; asked when the service itself does not run."""
+        """Return whether another program listens on the port; only meaningful while the service does not run."""
         probe = bind(self.number, reuse=True)
         if probe is not None:
             probe.close()
@@ -44,7 +44,10 @@ class PortLease:
 
 
 def take(seed: str, pinned: int | None = None, avoid: Container[int] = ()) -> PortLease:
-    """The pinned port; else the first free one that is not to be avoided, from a place that depends on the seed."""
+    """Lease the pinned port, else the first free one outside `avoid`, in an order that depends on the seed.
+
+    Raise OSError if there is none.
+    """
     if pinned is not None:
         lease = _lease(pinned, pinned=True)
         if lease is None:
@@ -56,13 +59,13 @@ def take(seed: str, pinned: int | None = None, avoid: Container[int] = ()) -> Po
         lease = _lease(number, pinned=False)
         if lease is not None:
             if not zone.preferred:
-                logger.warning("port %d for a service lies %s: no better one is free", number, zone.where)
+                logger.warning("port %d for a service is %s: no better one is free", number, zone.where)
             return lease
     raise OSError("no port of this host is free for a service")
 
 
 def candidates(seed: str, host: HostPorts) -> Iterator[tuple[Zone, int]]:
-    """Every port there is, once; the best first."""
+    """Yield every port once, the best first."""
     for zone in host.zones():
         for runs in split_runs(zone.runs, BLOCKS_FROM):
             ports = [port for run in runs for port in run]
@@ -71,7 +74,7 @@ def candidates(seed: str, host: HostPorts) -> Iterator[tuple[Zone, int]]:
 
 
 def _lease(number: int, pinned: bool) -> PortLease | None:
-    """None where the port is taken, or, unless it is pinned, in a block that an agent holds for Ray."""
+    """Return None if the port is taken or, unless it is pinned, in a block that an agent holds for Ray."""
     guard = hold_name(lease_name(number))
     if guard is None:
         return None

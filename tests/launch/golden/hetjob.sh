@@ -33,7 +33,7 @@ attempt=$run/attempt-$MUSTER_ATTEMPT
 canary="mixed-20260101T000000-ab12 $MUSTER_ATTEMPT"
 mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
 
-has() { # file: listing first, since a network filesystem may remember for long that a file was not there
+has() { # file: list the directory first, since a network filesystem may cache that a file was missing
   ls "$attempt" >/dev/null 2>&1
   [ -s "$attempt/$1" ]
 }
@@ -46,21 +46,21 @@ record() { # code, reason: the outcome, unless the run has recorded one
   printf '{"exit_code": %d, "state": "%s", "end_reason": "%s"}\n' "$1" "$state" "$reason" >"$attempt/outcome.tmp"
   mv "$attempt/outcome.tmp" "$attempt/outcome"
 }
-lead_ended() { LC_ALL=C sed -nE "s/.*error: ([^ ]*): tasks? 0[-,:].*$1.*/\1/p" "$attempt/steps.log" | xargs -rn 1 scontrol show hostnames | grep -qxF "$(head -n 1 "$attempt/hosts")"; }
-signal_asked() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
-last_words() { # what says why, if anything does: a node's own words, a container runtime's; else the last line
-  for words in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do
-    grep -aE "$words" "$attempt/steps.log" | sort | head -n 1 | grep -a . && return
+leader_ended() { LC_ALL=C sed -nE "s/.*error: ([^ ]*): tasks? 0[-,:].*$1.*/\1/p" "$attempt/steps.log" | xargs -rn 1 scontrol show hostnames | grep -qxF "$(head -n 1 "$attempt/hosts")"; }
+requested_signal() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
+failure_message() { # the message of a node or of the container runtime if there is one, else the last line
+  for pattern in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do
+    grep -aE "$pattern" "$attempt/steps.log" | sort | head -n 1 | grep -a . && return
   done
   grep -av '^srun: \(job\|Job\|Force\)' "$attempt/steps.log" | tail -n 1
 }
-ask_to_stop() { # signal: the leader looks for this file
+request_stop() { # signal, its name: the leader polls for this file
   [ -e "$attempt/stop.json" ] || printf '{"signal": %d, "reason": "the job received %s"}\n' "$1" "$2" \
     >"$attempt/stop.json.tmp" && mv "$attempt/stop.json.tmp" "$attempt/stop.json" 2>/dev/null
 }
-trap 'ask_to_stop 15 SIGTERM' TERM
-trap 'ask_to_stop 2 SIGINT' INT
-trap : USR1 USR2 # the agents hear it too, and the leader passes it on
+trap 'request_stop 15 SIGTERM' TERM
+trap 'request_stop 2 SIGINT' INT
+trap : USR1 USR2 # the agents receive them too, and the leader forwards them to the driver
 
 touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log"
 printf '%s\n' "$canary" >"$attempt/canary"
@@ -73,18 +73,18 @@ own=$SLURM_JOB_ID
 [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || own=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 printf '{"job_id": "%s", "restarts": %d}\n' "$own" "${SLURM_RESTART_COUNT:-0}" >"$attempt/slurm-job.json.tmp" &&
   mv "$attempt/slurm-job.json.tmp" "$attempt/slurm-job.json"
-# The launcher gets a session of its own: a signal to this script must not reach it.
+# The launcher gets a separate session: a signal to this script must not reach it.
 setsid srun --het-group=0 --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task="$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE_HET_GROUP_0" | sed 's/(.*//' | sort -n | head -n 1)" --cpu-bind=none --distribution=block --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster : --het-group=1 --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task=16 --cpu-bind=none --distribution=block --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster \
   bash -c '
 muster_attempt=$1 muster_canary=$2 muster_python=$3 muster_setup=$4 muster_run=$5 muster_check=$6
 set --
 export MUSTER_RANK=${SLURM_PROCID} MUSTER_HOST=${SLURMD_NODENAME}
-muster_say() { echo "muster: $MUSTER_HOST: $1" >&3; }
+muster_report() { echo "muster: $MUSTER_HOST: $1" >&3; }
 exec 3>&2
-trap : HUP QUIT USR1 USR2 ALRM URG # for the driver, which does not run yet: they must not end this shell
+trap : HUP QUIT USR1 USR2 ALRM URG # they are for the driver, which does not run yet, and must not end this shell
 ls "$muster_attempt" >/dev/null 2>&1
 if [ "$(cat "$muster_attempt/canary" 2>/dev/null)" != "$muster_canary" ]; then
-  muster_say "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
+  muster_report "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
   exit 121
 fi
 muster_node=$muster_attempt/nodes/$(printf %04d "${SLURM_PROCID}")
@@ -101,11 +101,11 @@ if [ "${SLURM_PROCID}" -le 8 ]; then
 fi
 exec >>"$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
 if [ -n "$muster_setup" ]; then
-  trap '"'"'muster_say "--setup ended the shell"; exit 122'"'"' EXIT
+  trap '"'"'muster_report "--setup ended the shell"; exit 122'"'"' EXIT
   eval "$muster_setup" || {
     muster_code=$?
     trap - EXIT
-    muster_say "--setup failed with code $muster_code"
+    muster_report "--setup failed with code $muster_code"
     exit 122
   }
   trap - EXIT
@@ -114,11 +114,11 @@ if [ -n "$muster_check" ]; then
   (eval "$muster_check") || {
     muster_code=$?
     muster_last=$(tail -n 1 "$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log")
-    muster_say "--health-check failed${muster_last:+: $muster_last} (code $muster_code)"
+    muster_report "--health-check failed${muster_last:+: $muster_last} (code $muster_code)"
     exit 124
   }
 fi
-command -v "$muster_python" >/dev/null || { muster_say "no Python interpreter at $muster_python"; exit 127; }
+command -v "$muster_python" >/dev/null || { muster_report "no Python interpreter at $muster_python"; exit 127; }
 trap '"'"''"'"' HUP QUIT USR1 USR2 ALRM URG # until the agent handles them
 exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
 ' \
@@ -128,7 +128,7 @@ launcher=$!
 tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
 output=$!
 
-# What only this script can notice: that no leader ever came, or that it went before anybody had joined it; and tasks
+# Detect what no other process can: that no leader started, that the leader ended before any agent joined it, and tasks
 # that hold the step after the end.
 guard() {
   trap - TERM INT USR1 USR2
@@ -138,13 +138,13 @@ guard() {
     read -rt 0.5 -u "$pause"
     why=
     if has lead-0.json; then
-      lead_ended '' || continue
+      leader_ended '' || continue
       why="the leader is gone"
-    elif has stop.json; then record $((128 + $(signal_asked))) "stopped before the leader was up"
+    elif has stop.json; then record $((128 + $(requested_signal))) "stopped before the leader was up"
     elif grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"; then why="a task ended before the leader was up"
     fi
-    # Seen twice: the leader itself knows more, and gets a moment to say it.
-    [ -n "$why" ] && [ "$why" = "$before" ] && record 125 "$why: $(last_words)"
+    # Only if seen twice: the leader knows more, and gets the time to record it.
+    [ -n "$why" ] && [ "$why" = "$before" ] && record 125 "$why: $(failure_message)"
     before=$why
   done
   echo seen >>"$attempt/job-end"
@@ -160,18 +160,18 @@ wait "$launcher"
 left=$?
 kill "$guard" 2>/dev/null
 if has lead-0.json; then [ "$left" = 0 ] && code=0
-elif [ ! -d "$attempt" ]; then code=$left # the run directory has vanished: the leader's own code is all there is
+elif [ ! -d "$attempt" ]; then code=$left # the run directory has vanished: only the leader's exit code is left
 fi
-# The leader leaves with the driver's code. Where its last words could not be written (a full disk), or are not to be
-# seen yet, a success of all tasks, after there was a leader, is a success. A leader that was killed left no words.
+# The leader exits with the driver's code. If its outcome could not be written (a full disk) or is not visible yet, the
+# success of all tasks counts as success if there was a leader. A leader that was killed has written no outcome.
 for _ in 1 2 3 4 5; do
-  if has outcome || ! has lead-0.json || ! lead_ended 'Exited with'; then break; fi
+  if has outcome || ! has lead-0.json || ! leader_ended 'Exited with'; then break; fi
   read -rt 1 <> <(:)
 done
 why="the step ended without an outcome"
-has lead-0.json && lead_ended '' && why="the leader is gone"
-record "$code" "$why: $(last_words)"
+has lead-0.json && leader_ended '' && why="the leader is gone"
+record "$code" "$why: $(failure_message)"
 wait "$output"
 recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
-{ echo ended >>"$attempt/job-end"; } 2>/dev/null # with this script Slurm ends the job
+{ echo ended >>"$attempt/job-end"; } 2>/dev/null # Slurm ends the job when this script exits
 exit "${recorded:-$code}"

@@ -22,7 +22,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster.election.membership import FENCE_S
+from muster.election.timing import FENCE_S
 
 HANDSHAKE_TIMEOUT_S = 5.0
 HEARTBEAT_INTERVAL_S = 2.5  # the leader sends at least this often; agents answer at once

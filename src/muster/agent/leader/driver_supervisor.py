@@ -23,7 +23,7 @@ from muster.agent.leader.guests import Guests
 from muster.agent.leader.log_tail import LogTails
 from muster.agent.leader.status_publisher import StatusPublisher
 from muster.agent.ray.cluster import RayCluster
-from muster.election.membership import FENCE_S
+from muster.election.timing import FENCE_S
 from muster.lifecycle import events as m
 from muster.lifecycle.config import RESTART
 from muster.lifecycle.state_machine import RunStateMachine

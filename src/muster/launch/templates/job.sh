@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# shellcheck disable=SC1003,SC2329 # tr reads '"\\' as intended; ask_to_stop is called by traps
+# shellcheck disable=SC1003,SC2329 # tr reads '"\\' as intended; request_stop is called by traps
 #
 # The job script after its #SBATCH lines. It makes the attempt's directory and canary, starts ONE launcher step as a
 # child, and exits with the outcome that the run recorded. It never signals the launcher while the run is alive: srun
@@ -15,7 +15,7 @@ attempt=$run/attempt-$MUSTER_ATTEMPT
 canary="__RUN_ID__ $MUSTER_ATTEMPT"
 mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
 
-has() { # file: listing first, since a network filesystem may remember for long that a file was not there
+has() { # file: list the directory first, since a network filesystem may cache that a file was missing
   ls "$attempt" >/dev/null 2>&1
   [ -s "$attempt/$1" ]
 }
@@ -28,28 +28,28 @@ record() { # code, reason: the outcome, unless the run has recorded one
   printf '{"exit_code": %d, "state": "%s", "end_reason": "%s"}\n' "$1" "$state" "$reason" >"$attempt/outcome.tmp"
   mv "$attempt/outcome.tmp" "$attempt/outcome"
 }
-lead_ended() { __LEADER_ENDED__; }
-signal_asked() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
-last_words() { # what says why, if anything does: a node's own words, a container runtime's; else the last line
-  for words in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do
-    grep -aE "$words" "$attempt/steps.log" | sort | head -n 1 | grep -a . && return
+leader_ended() { __LEADER_ENDED__; }
+requested_signal() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
+failure_message() { # the message of a node or of the container runtime if there is one, else the last line
+  for pattern in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do
+    grep -aE "$pattern" "$attempt/steps.log" | sort | head -n 1 | grep -a . && return
   done
   grep -av '^srun: \(job\|Job\|Force\)' "$attempt/steps.log" | tail -n 1
 }
-ask_to_stop() { # signal: the leader looks for this file
+request_stop() { # signal, its name: the leader polls for this file
   [ -e "$attempt/stop.json" ] || printf '{"signal": %d, "reason": "the job received %s"}\n' "$1" "$2" \
     >"$attempt/stop.json.tmp" && mv "$attempt/stop.json.tmp" "$attempt/stop.json" 2>/dev/null
 }
-trap 'ask_to_stop 15 SIGTERM' TERM
-trap 'ask_to_stop 2 SIGINT' INT
-trap : USR1 USR2 # the agents hear it too, and the leader passes it on
+trap 'request_stop 15 SIGTERM' TERM
+trap 'request_stop 2 SIGINT' INT
+trap : USR1 USR2 # the agents receive them too, and the leader forwards them to the driver
 __REQUEUE__
 
 touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log"
 printf '%s\n' "$canary" >"$attempt/canary"
 head -c 65536 /dev/zero >"$attempt/reserve" # so that a full disk cannot prevent the outcome from being written
 __PREPARE__
-# The launcher gets a session of its own: a signal to this script must not reach it.
+# The launcher gets a separate session: a signal to this script must not reach it.
 setsid __LAUNCHER__ \
   __SHELL__ __PRELUDE__ \
   muster "$attempt" "$canary" __PYTHON__ __SETUP__ "$run" __CHECK__ </dev/null >"$attempt/steps.log" 2>&1 &
@@ -58,7 +58,7 @@ launcher=$!
 tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
 output=$!
 
-# What only this script can notice: that no leader ever came, or that it went before anybody had joined it; and tasks
+# Detect what no other process can: that no leader started, that the leader ended before any agent joined it, and tasks
 # that hold the step after the end.
 guard() {
   trap - TERM INT USR1 USR2
@@ -70,11 +70,11 @@ guard() {
     if has lead-0.json; then
       __LEADER_GONE__ || continue
       why="the leader is gone"
-    elif has stop.json; then record $((128 + $(signal_asked))) "stopped before the leader was up"
+    elif has stop.json; then record $((128 + $(requested_signal))) "stopped before the leader was up"
     elif __TASK_ENDED__; then why="a task ended before the leader was up"
     fi
-    # Seen twice: the leader itself knows more, and gets a moment to say it.
-    [ -n "$why" ] && [ "$why" = "$before" ] && record 125 "$why: $(last_words)"
+    # Only if seen twice: the leader knows more, and gets the time to record it.
+    [ -n "$why" ] && [ "$why" = "$before" ] && record 125 "$why: $(failure_message)"
     before=$why
   done
   echo seen >>"$attempt/job-end"
@@ -90,20 +90,20 @@ wait "$launcher"
 left=$?
 kill "$guard" 2>/dev/null
 if has lead-0.json; then [ "$left" = 0 ] && code=0
-elif [ ! -d "$attempt" ]; then code=$left # the run directory has vanished: the leader's own code is all there is
+elif [ ! -d "$attempt" ]; then code=$left # the run directory has vanished: only the leader's exit code is left
 fi
-# The leader leaves with the driver's code. Where its last words could not be written (a full disk), or are not to be
-# seen yet, a success of all tasks, after there was a leader, is a success. A leader that was killed left no words.
+# The leader exits with the driver's code. If its outcome could not be written (a full disk) or is not visible yet, the
+# success of all tasks counts as success if there was a leader. A leader that was killed has written no outcome.
 for _ in 1 2 3 4 5; do
-  if has outcome || ! has lead-0.json || ! lead_ended 'Exited with'; then break; fi
+  if has outcome || ! has lead-0.json || ! leader_ended 'Exited with'; then break; fi
   read -rt 1 <> <(:)
 done
 why="the step ended without an outcome"
-has lead-0.json && lead_ended '' && why="the leader is gone"
-record "$code" "$why: $(last_words)"
+has lead-0.json && leader_ended '' && why="the leader is gone"
+record "$code" "$why: $(failure_message)"
 wait "$output"
 __CLEANUP__
 recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
 __AFTER_THE_END__
-{ echo ended >>"$attempt/job-end"; } 2>/dev/null # with this script Slurm ends the job
+{ echo ended >>"$attempt/job-end"; } 2>/dev/null # Slurm ends the job when this script exits
 exit "${recorded:-$code}"

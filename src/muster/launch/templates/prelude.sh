@@ -9,22 +9,22 @@
 muster_attempt=$1 muster_canary=$2 muster_python=$3 muster_setup=$4 muster_run=$5 muster_check=$6
 set --
 export MUSTER_RANK=${__RANK_VARIABLE__} MUSTER_HOST=${__HOST_VARIABLE__}
-muster_say() { echo "muster: $MUSTER_HOST: $1" >&3; }
+muster_report() { echo "muster: $MUSTER_HOST: $1" >&3; }
 exec 3>&2
-trap : __FORWARDED_SIGNALS__ # for the driver, which does not run yet: they must not end this shell
+trap : __FORWARDED_SIGNALS__ # they are for the driver, which does not run yet, and must not end this shell
 ls "$muster_attempt" >/dev/null 2>&1
 if [ "$(cat "$muster_attempt/canary" 2>/dev/null)" != "$muster_canary" ]; then
-  muster_say "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
+  muster_report "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
   exit __UNSEEN__
 fi
 __HEARTBEAT__
 exec >>"$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
 if [ -n "$muster_setup" ]; then
-  trap 'muster_say "--setup ended the shell"; exit __SETUP_FAILED__' EXIT
+  trap 'muster_report "--setup ended the shell"; exit __SETUP_FAILED__' EXIT
   eval "$muster_setup" || {
     muster_code=$?
     trap - EXIT
-    muster_say "--setup failed with code $muster_code"
+    muster_report "--setup failed with code $muster_code"
     exit __SETUP_FAILED__
   }
   trap - EXIT
@@ -33,10 +33,10 @@ if [ -n "$muster_check" ]; then
   (eval "$muster_check") || {
     muster_code=$?
     muster_last=$(tail -n 1 "$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log")
-    muster_say "--health-check failed${muster_last:+: $muster_last} (code $muster_code)"
+    muster_report "--health-check failed${muster_last:+: $muster_last} (code $muster_code)"
     exit __UNHEALTHY__
   }
 fi
-command -v "$muster_python" >/dev/null || { muster_say "no Python interpreter at $muster_python"; exit __NO_PYTHON__; }
+command -v "$muster_python" >/dev/null || { muster_report "no Python interpreter at $muster_python"; exit __NO_PYTHON__; }
 trap '' __FORWARDED_SIGNALS__ # until the agent handles them
 exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-

@@ -9,16 +9,16 @@
 # works while the job is being ended, and the tasks keep their grace period: it is called as soon as the cause is known,
 # since Slurm may send SIGKILL before the run has ended.
 
-wanted() { # cause: whether the job is to begin again after it
+wanted() { # cause: whether the job is to be requeued after it
   case $1 in __CAUSES__) return 0 ;; *) return 1 ;; esac
 }
-sequel() { # requeue, chain or none; cause; words: what follows this attempt, for whoever reads the run directory
-  local words
-  words=$(printf %s "$3" | LC_ALL=C tr -cd '[:print:]' | tr -d '"\\')
-  printf '{"again": "%s", "cause": "%s", "note": "%s"}\n' "$1" "$2" "$words" >"$attempt/sequel.json.tmp"
+record_next() { # requeue, chain or none; cause; note: record in sequel.json what follows this attempt
+  local text
+  text=$(printf %s "$3" | LC_ALL=C tr -cd '[:print:]' | tr -d '"\\')
+  printf '{"again": "%s", "cause": "%s", "note": "%s"}\n' "$1" "$2" "$text" >"$attempt/sequel.json.tmp"
   mv "$attempt/sequel.json.tmp" "$attempt/sequel.json"
 }
-slurm_says() { # why Slurm ends this job: requeued (by itself), timeout, preempt, or nothing
+slurm_reason() { # print why Slurm ends this job: requeued (by Slurm itself), timeout, preempt, or nothing
   local shown began
   shown=" $(timeout 20 scontrol --oneliner show job "$job" 2>/dev/null) "
   [[ $shown =~ \ StartTime=([^ ]+) ]] && began=${BASH_REMATCH[1]}
@@ -27,54 +27,54 @@ slurm_says() { # why Slurm ends this job: requeued (by itself), timeout, preempt
   elif [[ $shown =~ \ PreemptTime=([0-9][^ ]*) && ! ${BASH_REMATCH[1]} < ${began:-} ]]; then echo preempt
   fi
 }
-requeue() { # cause: put the job back into the queue; recorded first, since from then on it may be ended at any time
-  local said
+requeue() { # cause: requeue the job; recorded first, since the job may be killed at any time afterwards
+  local output
   wanted "$1" || return
   if ((${SLURM_RESTART_COUNT:-0} >= __MAX_REQUEUES__)); then
     note="it was started again ${SLURM_RESTART_COUNT:-0} times, and --max-requeues is __MAX_REQUEUES__"
     return 1
   fi
-  sequel requeue "$1" ""
-  said=$(timeout 20 scontrol requeue "$job" 2>&1) && return
-  [ "$(slurm_says)" = requeued ] && return
+  record_next requeue "$1" ""
+  output=$(timeout 20 scontrol requeue "$job" 2>&1) && return
+  [ "$(slurm_reason)" = requeued ] && return
   rm -f "$attempt/sequel.json"
-  note="scontrol requeue failed: $said"
+  note="scontrol requeue failed: $output"
   return 1
 }
 on_term() { # Slurm ends the job
   has outcome && return
-  ask_to_stop 15 SIGTERM
+  request_stop 15 SIGTERM
   grep -qs '"driver": {"state": "ended"' "$(ls -v "$attempt"/status-*.json 2>/dev/null | tail -n 1)" && return
-  begin_again "$(slurm_says)"
+  start_again "$(slurm_reason)"
 }
-begin_again() { # cause
+start_again() { # cause
   has sequel.json && return
   case $1 in
-    requeued) sequel requeue slurm "" ;;
+    requeued) record_next requeue slurm "" ;;
     '') return 1 ;;
     *) requeue "$1" ;;
   esac
 }
-cause() { # of the end, from the outcome, and from Slurm where it was Slurm's
+cause() { # print the cause of the end, from the outcome or, if Slurm ended the job, from Slurm
   if grep -qs '"patient": true' "$attempt/stop.json"; then return; fi
   case $(LC_ALL=C sed -n 's/.*"state": *"\([a-z]*\)".*/\1/p' "$attempt/outcome") in
-    stopped) slurm_says ;;
+    stopped) slurm_reason ;;
     failed)
       if grep -q '"lost": true\|"end_reason": "the leader is gone' "$attempt/outcome"; then echo node-fail
       elif grep -q '"end_reason": "the driver stalled' "$attempt/outcome"; then echo stall
       else echo "exit=${recorded:-$code}"; fi ;;
   esac
 }
-after_the_end() { # decide what follows, unless that was done when Slurm's signal came
+after_the_end() { # decide what follows, unless that was decided when Slurm's signal arrived
   local why
   has sequel.json && return
   why=$(cause)
-  begin_again "$why" && return
+  start_again "$why" && return
   if [ "${link:-1}" -lt __CHAIN__ ] && ! grep -qs '"patient": true' "$attempt/stop.json" &&
     ! grep -q '"state": "succeeded"' "$attempt/outcome"; then
-    sequel chain "$why" "$note"
+    record_next chain "$why" "$note"
   else
-    sequel none "$why" "$note"
+    record_next none "$why" "$note"
   fi
 }
 note='' link=${1:-1} job=$SLURM_JOB_ID

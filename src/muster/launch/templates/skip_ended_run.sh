@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2012,SC2154 # names of attempts have no special characters; run is set by the job script
 
-# A run that has succeeded, or that a person has stopped, does not begin again: the rest ends at once.
+# A run that has succeeded or was stopped by a user does not start again: this job ends at once.
 last=$(ls "$run" | sed -n 's/^attempt-\([0-9]*\)$/\1/p' | sort -n | tail -n 1)
 if [ -n "$last" ]; then
   ls "$run/attempt-$last" >/dev/null 2>&1
