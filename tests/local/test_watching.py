@@ -9,7 +9,6 @@ import pytest
 from tests.running import RAY_EXTRAS, MusterCommand
 
 import muster as library
-from muster.agent.health.stall import StallDetector
 
 SILENT = "import time\nprint('begun')\n\ndef deep_in_thought():\n    time.sleep(3600)\n\ndeep_in_thought()\n"
 
@@ -48,19 +47,6 @@ def test_a_beat_outside_a_run_does_nothing(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("MUSTER_BEAT_FILE", str(tmp_path / "gone" / "beat"))
     library.beat()
     assert not (tmp_path / "gone").exists()
-
-
-def test_silence_is_counted_from_the_last_sign_of_life(tmp_path: Path) -> None:
-    log, beat = tmp_path / "log", tmp_path / "beat"
-    stall = StallDetector(10, str(log), str(beat))
-    assert not stall.poll(100)
-    log.write_text("word")
-    assert not stall.poll(109)
-    assert not stall.poll(118)
-    beat.touch()
-    assert not stall.poll(120)
-    assert not stall.poll(129)
-    assert stall.poll(130)
 
 
 def test_a_node_that_fails_its_health_check_is_named_with_what_the_check_said(muster: MusterCommand) -> None:
