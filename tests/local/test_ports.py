@@ -24,6 +24,7 @@ from muster.agent.gang.master_port import take_master_port
 from muster.ports.blocks import take_block
 from muster.ports import socket_leases as services
 from muster.rundir import RunPaths
+from muster.placement.runtime import ports as placement
 from muster.ports import file_leases as placement
 from muster.torch.launch_env import step_port
 
@@ -38,8 +39,8 @@ placed = [placement.lease_port(directory=Path(sys.argv[1])) for _ in range(10)]
 print(json.dumps({
     "ray": list(ray.block.ports()),
     "others": [port for one in others for port in one.block.ports()],
-    "masters": [master.node_index for master in masters],
-    "services": [lease.node_index for lease in leases],
+    "masters": [master.number for master in masters],
+    "services": [lease.number for lease in leases],
     "placement": placed,
     "torchrun": [step_port("4711", "0")],
 }))
