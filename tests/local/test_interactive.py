@@ -233,7 +233,7 @@ def test_on_one_machine_a_tunnel_is_the_address_itself(
     for words, why in (
         ([], f"{run} was started without --dashboard"),
         (["model"], "it has no services"),
-        ([run, "70000"], "70000 is no port"),
+        ([run, "70000"], "70000 is not a port"),
     ):
         assert run_command_line(cli, ["tunnel", *words]) != 0
         assert why in capsys.readouterr().err
@@ -243,5 +243,5 @@ def test_a_run_of_another_machine_s_is_not_entered_from_here(shared: MusterComma
     path = shared.run_dir() / "submission.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "host": "elsewhere"}))
-    assert "runs on elsewhere, not here" in shared("exec", "--", "true").stderr
+    assert "runs on elsewhere, not on this machine" in shared("exec", "--", "true").stderr
     path.write_text(json.dumps({**record, "host": socket.gethostname()}))
