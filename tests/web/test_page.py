@@ -69,7 +69,7 @@ def test_a_failed_run_shows_the_end_of_the_failed_node_s_log(page: Page, site: S
     assert "module cuda is not there" in page.run("document.querySelector('pre').textContent")
     page.run("document.querySelectorAll('.grid button')[1].click()")
     page.wait_for("document.body.innerText.includes('node-1 (rank 1)')")
-    page.run("[...document.querySelectorAll('button')].find(b => b.textContent === 'its log').click()")
+    page.run("document.querySelector('.details button').click()")
     page.wait_for("document.querySelector('.log').textContent.includes('module cuda is not there')")
     assert page.errors() == []
 
@@ -186,7 +186,7 @@ def test_a_log_of_a_gigabyte_is_opened_searched_and_walked_through(page: Page, s
     find = "document.querySelector('#logs input[type=search]')"
     page.run(f"{find}.value = 'runtimeerror'; {find}.dispatchEvent(new Event('change'))")
     page.wait_for("document.querySelector('.log').textContent.includes('RuntimeError: out of memory')")
-    page.wait_for("document.querySelector('#logs [role=status]').textContent === '1 lines found in 100 % of it'")
+    page.wait_for("document.querySelector('#logs [role=status]').textContent === '1 lines found in 100 % of the log'")
     page.run("document.querySelector('.log .found').focus()")
     page.press("Enter", "\r")  # a found line leads to its place, also by keyboard
     page.wait_for("document.querySelector('.log').textContent.startsWith('  RuntimeError: out of memory')")
@@ -304,9 +304,9 @@ def test_everything_is_reachable_by_keyboard(page: Page, site: Site, images: Pat
     page.press("Enter", "\r")
     page.wait_for(f"location.pathname === '/run/live' && {STATE} === 'running'")
     page.wait_for("document.querySelector('#logs option') !== null")
-    reached = tabbed(page, until="The resolved job")
+    reached = tabbed(page, until="Resolved job")
     for name in (
-        "to the contents",
+        "Skip to the contents",
         "Stop\u2026",
         "gpu0000: driver",
         "all",
@@ -319,7 +319,7 @@ def test_everything_is_reachable_by_keyboard(page: Page, site: Site, images: Pat
         "Find lines in the log",
         "download",
         "Contents of the log",
-        "The resolved job",
+        "Resolved job",
     ):
         assert name in reached, (name, reached)
     assert any(name.startswith("Timeline of the nodes") for name in reached)
