@@ -3,13 +3,13 @@
 python            the balancer of a sandbox server, as shipped: keeps connections of clients
 nginx             one worker, least_conn, kept connections to the members, one client connection per request (nginx
                   closes kept connections when it is reloaded with new members, perhaps as a request is sent)
-nginx keep-alive  the same with kept client connections: nginx at its best, for a fixed list of members
+nginx keep-alive  the same with kept client connections: the best case, for a list of members that never changes
 
-Members are cheap HTTP servers on loopback, all in one process, so that the gateway is measured and not they. For each
-gateway and number of members: requests per second, latency, CPU time of the gateway's processes per request, and their
-memory (PSS). The load generator is Python too, and limits requests per second
-where the gateway does not; CPU per request does not depend on it. `direct` asks one member without a gateway.
-Last: real programs at a real sandbox, through its gateway.
+Members are cheap HTTP servers on loopback, all in one process, so that the gateway is the bottleneck. For each gateway
+and number of members: requests per second, latency, CPU time of the gateway's processes per request, and their memory
+(PSS). The load generator is Python too, and limits requests per second where the gateway does not; CPU time per request
+does not depend on it. `direct` sends to one member without a gateway. The last case runs real programs in a real
+sandbox through its gateway. Rows of nginx are omitted where it is not installed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TOKEN = "bench"
 MEMBERS = (4, 64)
 CLIENTS = (16, 256)
 LARGE = 8 << 20
-NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")  # its rows are left out where there is none
+NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 START_S = 60.0
 TINY, LARGE_OUTPUT = program("print(1)"), program("large")
 
@@ -135,7 +135,6 @@ async def python_gateway(endpoints: list[str] | None) -> AsyncIterator[Gateway]:
             "listen": "127.0.0.1:0",
             "token": TOKEN,
             "members_file": str(members_file),
-            **({"gateway": "python"} if _has_gateway_setting() else {}),
         }
         if endpoints is not None:
             members_file.write_text(json.dumps({"version": 1, "endpoints": endpoints}))
@@ -200,12 +199,6 @@ http {{
     }}
 }}
 """
-
-
-def _has_gateway_setting() -> bool:
-    from muster.sandbox.settings import SandboxSettings
-
-    return hasattr(SandboxSettings, "gateway")
 
 
 def is_listening(port: int) -> bool:

@@ -18,7 +18,7 @@ from tests.sandbox.test_http import AMBIGUOUS
 
 from muster.sandbox import AsyncClient, Client, Result, SandboxLost, SandboxRefused, SandboxUnavailable
 from muster.sandbox.client import retry_rules
-from muster.sandbox.client.retry_rules import CHUNK, STREAMS, Choice
+from muster.sandbox.client.retry_rules import BATCH_CHUNK, STREAMS_PER_NODE, EndpointSelector
 from muster.sandbox.hash_ring import ranked
 
 if TYPE_CHECKING:
@@ -117,16 +117,16 @@ def test_losing_an_endpoint_moves_its_own_sessions_alone() -> None:
 def test_programs_take_turns_and_pass_by_an_endpoint_that_is_down(client: Callable[..., Both], strong: Served) -> None:
     box = client([NOWHERE, url(strong)])
     assert [box.execute("print(1)").stdout for _ in range(4)] == ["1\n"] * 4
-    choice = Choice(["a", "b", "c"])
-    assert [next(choice.order(None, 0.0)) for _ in range(4)] == ["b", "c", "a", "b"]
-    choice.failed("c", 10.0)
-    assert list(choice.order(None, 10.0))[-1] == "c"
+    selector = EndpointSelector(["a", "b", "c"])
+    assert [next(selector.candidates(None, 0.0)) for _ in range(4)] == ["b", "c", "a", "b"]
+    selector.mark_unreachable("c", 10.0)
+    assert list(selector.candidates(None, 10.0))[-1] == "c"
 
 
 def test_where_nobody_answers_the_caller_is_told_that_nothing_was_run(client: Callable[..., Both]) -> None:
-    with pytest.raises(SandboxUnavailable, match="nobody took the request"):
+    with pytest.raises(SandboxUnavailable, match="no endpoint accepted the request"):
         client(NOWHERE, wait_s=0.5).execute("print(1)")
-    with pytest.raises(SandboxUnavailable, match="3 programs of the batch were taken by nobody"):
+    with pytest.raises(SandboxUnavailable, match="no endpoint accepted 3 programs of the batch"):
         client(NOWHERE).batch(["1", "2", "3"])
 
 
@@ -196,8 +196,8 @@ def test_programs_in_flight_at_a_lost_endpoint_say_so_and_the_rest_of_a_batch_go
     assert sorted(results) == list(range(600))
     lost = [number for number, result in results.items() if result.reason == "lost"]
     answered = [number for number, result in results.items() if result.stdout == "first\n"]
-    assert 0 < len(lost) + len(answered) <= 2 * CHUNK
-    assert len([one for one in taken if one.startswith(b"POST")]) <= STREAMS  # no more than was in flight there
+    assert 0 < len(lost) + len(answered) <= 2 * BATCH_CHUNK
+    assert sum(one.startswith(b"POST") for one in taken) <= STREAMS_PER_NODE  # no more than was in flight there
     assert all(results[n].stdout == f"{n}\n" for n in results if n not in lost and n not in answered)
 
 
@@ -244,7 +244,7 @@ def test_a_replay_that_breaks_off_leaves_no_half_session_to_be_used(
 def test_a_batch_that_only_waits_is_not_taken_for_lost(
     client: Callable[..., Both], own: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry_rules, "PATIENCE_S", 0.5)  # what a client waits for a sign of life, beyond the timeout
+    monkeypatch.setattr(retry_rules, "RESPONSE_MARGIN_S", 0.5)  # so that the client depends on keep-alive lines
     served = own(workers_min=1, workers_max=1)
     busy = threading.Thread(target=lambda: served.execute("import time; time.sleep(6)"))
     busy.start()
@@ -256,9 +256,9 @@ def test_a_batch_that_only_waits_is_not_taken_for_lost(
 
 def test_endpoints_come_from_the_environment_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_SERVICE_SANDBOX_URLS", "http://a:1,http://b:2")
-    from muster.sandbox.client.sync_client import given_or_found
+    from muster.sandbox.client.sync_client import resolve_endpoints
 
-    assert given_or_found(None) == ["http://a:1", "http://b:2"]
+    assert resolve_endpoints(None) == ["http://a:1", "http://b:2"]
     monkeypatch.delenv("MUSTER_SERVICE_SANDBOX_URLS")
-    assert given_or_found(None) == ["http://127.0.0.1:6000"]
+    assert resolve_endpoints(None) == ["http://127.0.0.1:6000"]
     assert os.environ.get("MUSTER_SERVICE_SANDBOX_URLS") is None

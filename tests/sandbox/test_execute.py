@@ -140,7 +140,7 @@ except ImportError as error:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"{", "no JSON"),
+        (b"{", "not JSON"),
         ([], "object"),
         ({"timeout": 1}, "generated_code is required"),
         ({"generated_code": "1"}, "timeout is required"),

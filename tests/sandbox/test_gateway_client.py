@@ -11,7 +11,7 @@ import pytest
 from tests.sandbox.cluster import Cluster
 
 from muster.sandbox import AsyncClient, Client, Result, SandboxLost
-from muster.sandbox.client.retry_rules import Choice, HttpAnswer, execute_call, result_of, streams_at
+from muster.sandbox.client.retry_rules import EndpointSelector, HttpAnswer, batch_streams, execute_call, result_of
 from muster.sandbox.hash_ring import Ring, ranked
 
 
@@ -81,7 +81,7 @@ def test_a_gateways_own_words() -> None:
     ],
 )
 def test_a_batch_has_streams_for_every_node_behind_an_endpoint(answer: Any, streams: int) -> None:
-    assert streams_at(answer) == streams
+    assert batch_streams(answer) == streams
 
 
 def test_a_workspace_is_named_where_gateways_see_it() -> None:
@@ -91,12 +91,12 @@ def test_a_workspace_is_named_where_gateways_see_it() -> None:
 
 def test_a_session_that_was_moved_stays_where_it_is() -> None:
     """Its first endpoint may come back, with a state of before."""
-    choice = Choice(["http://a:1", "http://b:1", "http://c:1"])
-    first, second, _ = ranked("s", choice.endpoints)
-    choice.works(first, "s")
-    assert next(choice.order("s", 0.0)) == first
-    choice.failed(first, 0.0)
-    choice.works(second, "s")
-    assert next(choice.order("s", 100.0)) == second
-    choice.forget("s")
-    assert next(choice.order("s", 100.0)) == first
+    selector = EndpointSelector(["http://a:1", "http://b:1", "http://c:1"])
+    first, second, _ = ranked("s", selector.endpoints)
+    selector.mark_reachable(first, "s")
+    assert next(selector.candidates("s", 0.0)) == first
+    selector.mark_unreachable(first, 0.0)
+    selector.mark_reachable(second, "s")
+    assert next(selector.candidates("s", 100.0)) == second
+    selector.forget("s")
+    assert next(selector.candidates("s", 100.0)) == first

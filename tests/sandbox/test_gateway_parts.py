@@ -91,7 +91,7 @@ def test_where_a_server_is_reached_from_its_own_node() -> None:
 def test_settings_of_a_cluster_that_cannot_work_are_refused() -> None:
     with pytest.raises(SettingsError, match="members_file needs listen"):
         SandboxSettings(members_file="/m")
-    with pytest.raises(SettingsError, match="token: letters, digits"):
+    with pytest.raises(SettingsError, match="token: only letters, digits"):
         SandboxSettings(listen="127.0.0.1:1", token='t"; evil')
     with pytest.raises(SettingsError, match="gateway is 'caddy'"):
         SandboxSettings(gateway="caddy")

@@ -305,7 +305,7 @@ def test_large_bodies_without_a_token_are_refused_before_they_are_read(between: 
 def test_a_refusal_reaches_a_client_that_sends_its_whole_body_first(between: tuple[Served, int]) -> None:
     served, port = between
     answer = served.ask("POST", "/execute", b" " * (24 << 20), {"Content-Type": JSON}, port)
-    assert answer.status == 401 and "wants the token" in answer["error"]
+    assert answer.status == 401 and "requires the token" in answer["error"]
 
 
 @pytest.mark.parametrize("large", ["lines", "value", "path"])

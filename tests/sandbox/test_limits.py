@@ -63,7 +63,7 @@ sys.exit(any(os.wait()[1] for _ in range(4)))  # at the first that was ended
 """
     answer = box.execute(code, timeout=60, report=True)
     assert (answer["process_status"], answer["reason"]) == ("error", "memory"), answer
-    assert "it needed more memory than it may have" in answer["stderr"]
+    assert "it exceeded its memory limit" in answer["stderr"]
     assert box.out("print('fine')") == "fine\n"
 
 

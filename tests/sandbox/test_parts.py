@@ -127,7 +127,7 @@ def test_a_limit_is_an_error_with_its_reason_and_what_was_printed() -> None:
         "process_status": "error",
         "stdout": "o",
         "reason": "memory",
-        "stderr": "eExecution ended: it needed more memory than it may have\n",
+        "stderr": "eExecution ended: it exceeded its memory limit\n",
     }
 
 

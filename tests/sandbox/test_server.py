@@ -239,7 +239,7 @@ def test_what_cannot_be_is_refused_with_all_its_problems() -> None:
 def test_a_taken_port_a_missing_preload_and_threads_are_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"port {port} of 127.0.0.1 is taken" in refused({"port": port})
+        assert f"port {port} of 127.0.0.1 is in use" in refused({"port": port})
     assert "cannot preload no_such_module" in refused({"port": 0, "preload": ["no_such_module"]})
 
 

@@ -21,7 +21,7 @@ from rich.table import Table
 from muster.exit_codes import TIMED_OUT
 from muster.sandbox.client.loadgen import Measured, cell, load, program
 from muster.sandbox.client.retry_rules import SandboxRefused, SandboxUnavailable
-from muster.sandbox.client.sync_client import Client, given_or_found
+from muster.sandbox.client.sync_client import Client, resolve_endpoints
 from muster.sandbox.engine.engine import Engine
 from muster.sandbox.engine.isolation import Level
 from muster.sandbox.engine.zygote import SandboxError
@@ -203,7 +203,7 @@ async def _bench(
         url = server.facts()["url"]
     try:
         run = uuid.uuid4().hex[:8]
-        return _level_of(server.box if server else None), {
+        return _level_of(server.engine if server else None), {
             "python": await load(url, clients, requests, program("print(1)")),
             "shell": await load(url, clients, requests, program("echo 1", "shell")),
             "fresh session": await load(url, clients, max(10, requests // 5), cell("print(1)", lambda n: f"{run}-{n}")),
@@ -233,7 +233,7 @@ def _print_figures(level: str, measured: dict[str, Measured]) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the load as JSON.")
 def load_(url: str | None, as_json: bool) -> int:
     """Show the load of every sandbox behind an endpoint: slots, queue, sessions, the busiest workers."""
-    endpoint = given_or_found(url)[0].rstrip("/")
+    endpoint = resolve_endpoints(url)[0].rstrip("/")
     try:
         with urlopen(f"{endpoint}/cluster/load", timeout=CLUSTER_LOAD_TIMEOUT_S) as answer:
             nodes: dict[str, dict[str, Any]] = json.load(answer)["nodes"]

@@ -1,4 +1,4 @@
-"""The sandbox: model-written code, run by the thousand, contained. Standard library only, Python >= 3.9.
+"""The sandbox runs model-written code in isolation. Standard library only, Python >= 3.9.
 
 >>> from muster.sandbox import Client
 >>> with Client("http://127.0.0.1:6000") as box:  # doctest: +SKIP
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from muster.sandbox.client.retry_rules import Result, SandboxLost, SandboxRefused, SandboxUnavailable
     from muster.sandbox.client.sync_client import Client
 
-_PLACES = {"AsyncClient": "client.async_client", "Client": "client.sync_client"}
+_MODULES = {"AsyncClient": "client.async_client", "Client": "client.sync_client"}
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded on first use: the server needs nothing of this."""
+    """Import the clients on first use: the server does not need them."""
     if name not in __all__:
         raise AttributeError(f"module 'muster.sandbox' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"muster.sandbox.{_PLACES.get(name, 'client.retry_rules')}"), name)
+    return getattr(import_module(f"muster.sandbox.{_MODULES.get(name, 'client.retry_rules')}"), name)

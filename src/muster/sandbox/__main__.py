@@ -1,4 +1,4 @@
-"""`python -m muster.sandbox SETTINGS.json`: the server, where there is nothing but Python."""
+"""`python -m muster.sandbox SETTINGS.json`: the server without the command line's dependencies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.sandbox.settings import SandboxSettings, SettingsError
 
 
 def main() -> int:
-    """Settings come as a file (they may hold a token), or `-` for stdin."""
+    """Serve with the settings of a JSON file, since they may contain a token; `-` is stdin."""
     try:
         with sys.stdin if sys.argv[1] == "-" else open(sys.argv[1]) as file:
             settings = SandboxSettings.from_json(json.load(file))

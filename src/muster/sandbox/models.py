@@ -1,4 +1,4 @@
-"""What is run, and how it ended, as data."""
+"""Programs, their results and their resource usage, as data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.sandbox.output import Captured
 
 @dataclass(frozen=True)
 class ProgramStep:
-    """One process tree: what the execution is told, what it reads, how long it may take."""
+    """One process tree: the job that the execution receives, its input, its timeout in seconds."""
 
     job: dict[str, Any]
     timeout: float
@@ -21,7 +21,7 @@ class ProgramStep:
 
 @dataclass(frozen=True)
 class Program:
-    """Steps in one place, one after the other; a step that fails is the last."""
+    """Steps that run one after the other in the same directory; the first failure ends them."""
 
     steps: tuple[ProgramStep, ...]
     max_output: int
@@ -32,7 +32,7 @@ class Program:
 
 @dataclass(frozen=True)
 class ResourceUsage:
-    """What a tree took."""
+    """Time and memory that a process tree used."""
 
     wall_s: float
     cpu_s: float
@@ -44,10 +44,10 @@ class ResourceUsage:
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """The end of a step.
+    """The result of a step.
 
-    `reason` is None when it ended by itself, else what ended it: timeout, memory, processes, disk, stopped (the
-    sandbox is), lost (its worker was), deleted (its workspace was).
+    `reason` is None if it ended by itself, otherwise the cause: timeout, memory, processes, disk, stopped (the sandbox
+    stops), lost (its worker was lost), deleted (its workspace was deleted).
     """
 
     exit_code: int | None
@@ -62,8 +62,8 @@ class ProgramResult:
         return self.exit_code == 0 and self.reason is None
 
     @property
-    def words(self) -> str:
-        """What a person reads when a limit, or a signal, ended it."""
+    def message(self) -> str:
+        """The reason of the end, for users."""
         if self.reason is not None and self.reason in REASONS:
             return REASONS[self.reason]
         if self.signal is not None:
@@ -75,9 +75,9 @@ class ProgramResult:
 
 
 REASONS = {
-    "memory": "it needed more memory than it may have",
-    "processes": "it had more processes than it may have",
-    "disk": "it wrote more than it may",
+    "memory": "it exceeded its memory limit",
+    "processes": "it exceeded its limit of processes",
+    "disk": "it exceeded its limit of written data",
     "stopped": "the sandbox is stopping",
     "lost": "its worker was lost",
     "deleted": "its workspace was deleted",
@@ -86,7 +86,7 @@ REASONS = {
 
 @dataclass(frozen=True)
 class CellResult:
-    """The end of a session's cell. `status` is completed, error, timeout or lost (with `why`)."""
+    """The result of a session's cell. `status` is completed, error, timeout or lost (for the reason `why`)."""
 
     status: str
     stdout: Captured

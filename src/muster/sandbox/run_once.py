@@ -1,4 +1,4 @@
-"""One program in a sandbox of its own: what `muster sandbox exec` does."""
+"""Run one program in a sandbox that is made for it (`muster sandbox exec`)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,19 @@ from muster.sandbox.settings import SandboxSettings
 async def run_once(
     settings: SandboxSettings, code: str, language: str, timeout: float, stdin: bytes
 ) -> tuple[bytes, bytes, int]:
-    """Its stdout, its stderr (with the reason, if a limit ended it) and an exit code as a shell's."""
-    box = Engine(settings)
-    name = box.languages.known(language)
-    steps = box.languages.steps(PYTHON if name == IPYTHON else name, code, stdin, (timeout, timeout))
-    await box.open()
+    """Return stdout, stderr (followed by the reason if a limit ended the program) and an exit code as of a shell."""
+    engine = Engine(settings)
+    name = engine.languages.known(language)
+    steps = engine.languages.steps(PYTHON if name == IPYTHON else name, code, stdin, (timeout, timeout))
+    await engine.open()
     try:
-        ended = (await box.run(Program(steps, settings.max_output, name), PROGRAM))[-1]
+        ended = (await engine.run(Program(steps, settings.max_output, name), PROGRAM))[-1]
     finally:
-        await box.close()
-    said = b"" if ended.reason is None else f"muster sandbox: {_words(ended.reason, ended.words, timeout)}\n".encode()
+        await engine.close()
+    message = f"it was ended after {timeout:g} s" if ended.reason == "timeout" else ended.message
+    appended = b"" if ended.reason is None else f"muster sandbox: {message}\n".encode()
     if ended.reason == "timeout":
-        code_of_shell = TIMED_OUT
+        exit_code = TIMED_OUT
     else:
-        code_of_shell = BY_SIGNAL + ended.signal if ended.signal is not None else ended.exit_code or 0
-    return ended.stdout.data, ended.stderr.data + said, code_of_shell
-
-
-def _words(reason: str, words: str, timeout: float) -> str:
-    return f"it was ended after {timeout:g} s" if reason == "timeout" else words
+        exit_code = BY_SIGNAL + ended.signal if ended.signal is not None else ended.exit_code or 0
+    return ended.stdout.data, ended.stderr.data + appended, exit_code

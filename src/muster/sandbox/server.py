@@ -1,4 +1,4 @@
-"""The server of one node: the box behind one or two endpoints, from start to SIGTERM."""
+"""The server of one node: the engine behind one or two endpoints, from start to SIGTERM."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from muster.sandbox.http.server import serve as serve_http
 from muster.sandbox.open_files import allow_open_files
 from muster.sandbox.settings import SandboxSettings, split_address
 
-DRAIN_S = 3.0  # for answers to requests that were running when the end came
+DRAIN_S = 3.0  # for responses to requests that are under way when the server is closed
 
 
 class SandboxServer:
-    """Opened, it serves; closed, it leaves nothing."""
+    """Serves between open() and close(), and leaves nothing behind."""
 
     def __init__(self, settings: SandboxSettings) -> None:
         self.settings = settings
-        self.box = Engine(settings)
+        self.engine = Engine(settings)
         self._endpoints: list[OpenConnections] = []
         self._servers: list[asyncio.AbstractServer] = []
         self.gateway: Gateway | None = None
         self.port = self.listen_port = 0
 
     async def open(self) -> None:
-        """Bind first (a taken port is the commonest mistake), serve when the box is verified."""
+        """Bind first (a port in use is the most common mistake), serve when the engine has tested its isolation."""
         settings = self.settings
-        self._connections_most = allow_open_files(settings)
+        self._connections_limit = allow_open_files(settings)
         bound = _bind(settings.host, settings.port)
         listening = _bind(*split_address(settings.listen)) if settings.listen is not None else None
         self.port = bound.getsockname()[1]
         try:
-            await self.box.open()
+            await self.engine.open()
         except BaseException:
             for opened in (bound, listening):
                 if opened is not None:
@@ -60,40 +60,40 @@ class SandboxServer:
             _publish(settings.ready_file, self.facts())
 
     async def _serve_all(self, bound: socket.socket, listening: socket.socket | None) -> None:
-        """A gateway sends its requests, this node's own among them, to the endpoint between nodes."""
+        """Serve the endpoint between nodes first: the gateway forwards requests to it."""
         if listening is not None:
             self.listen_port = listening.getsockname()[1]
             if self.settings.is_clustered:
                 own = reachable_address(*listening.getsockname()[:2])
-                self.gateway = Gateway(self.settings, bound, own, self._connections_most)
+                self.gateway = Gateway(self.settings, bound, own, self._connections_limit)
             await self._serve(listening, self.settings.token)
         await (self._serve(bound, None) if self.gateway is None else self.gateway.open())
 
     async def _serve(self, bound: socket.socket, token: str | None) -> None:
         gateway = (self.gateway.balancer.overview, self.gateway.facts) if self.gateway else (None, None)
-        routes = Routes(self.box, token, *gateway)
-        self._endpoints.append(OpenConnections(self._connections_most))
+        routes = Routes(self.engine, token, *gateway)
+        self._endpoints.append(OpenConnections(self._connections_limit))
         self._servers.append(await serve_http(routes, self._endpoints[-1], bound))
 
     def facts(self) -> dict[str, Any]:
-        """For whoever started it."""
-        assert self.box.pool.level is not None
+        """Return the content of the ready file."""
+        assert self.engine.pool.level is not None
         return {
             "url": f"http://{self.settings.host}:{self.port}",
             "port": self.port,
             "listen_port": self.listen_port,
             "pid": os.getpid(),
             "host": socket.gethostname(),
-            "isolation": self.box.pool.level.to_json(),
+            "isolation": self.engine.pool.level.to_json(),
             "gateway": KIND if self.gateway else None,
         }
 
     async def close(self) -> None:
-        """Nobody new; whoever runs is told that it is over; then everything goes."""
+        """Stop accepting, end running programs with reason `stopped`, send their responses, end all processes."""
         for server in self._servers:
             server.close()
-        self.box.admission.close()
-        for worker in list(self.box.pool.workers.values()):
+        self.engine.admission.close()
+        for worker in list(self.engine.pool.workers.values()):
             worker.kill("stopped")
         if self.gateway is not None:
             await self.gateway.close()
@@ -102,7 +102,7 @@ class SandboxServer:
         end = asyncio.get_running_loop().time() + DRAIN_S
         while any(map(len, self._endpoints)) and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.01)
-        await self.box.close()
+        await self.engine.close()
         if self.settings.ready_file is not None:
             with contextlib.suppress(OSError):
                 os.unlink(self.settings.ready_file)
@@ -113,20 +113,20 @@ def _bind(address: str, port: int) -> socket.socket:
     try:
         return socket.create_server((address, port), family=family, backlog=4096)
     except OSError as error:
-        words = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
-        raise SandboxError(f"port {port} of {address} {words}") from None
+        reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+        raise SandboxError(f"port {port} of {address} {reason}") from None
 
 
 def _publish(path: str, facts: dict[str, Any]) -> None:
-    """Complete or not there."""
+    """Write a JSON file atomically."""
     temporary = f"{path}.{os.getpid()}.new"
     with open(temporary, "w") as file:
         json.dump(facts, file)
     os.replace(temporary, path)
 
 
-async def serve(settings: SandboxSettings, say: Any = None) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code."""
+async def serve(settings: SandboxSettings, announce: Any = None) -> int:
+    """Serve until SIGTERM, SIGINT or SIGHUP; return the exit code. `announce` is called with the ready server."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(signum, stop.set)
@@ -144,8 +144,8 @@ async def serve(settings: SandboxSettings, say: Any = None) -> int:
         stopping.cancel()
         print(f"muster sandbox: {error}", file=sys.stderr, flush=True)
         return 1
-    if say is not None:
-        say(server)
+    if announce is not None:
+        announce(server)
     await stopping
     await server.close()
     return 0

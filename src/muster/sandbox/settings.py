@@ -1,4 +1,4 @@
-"""Everything that can be chosen about a sandbox. What cannot be is refused, all problems at once."""
+"""The settings of a sandbox server. Invalid ones are refused, all problems at once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from muster.sandbox.jail.rootfs import SCRATCH
 
 GATEWAYS = ("auto", "python")  # both are the same: accepted since earlier configurations have them
 ISOLATION = ("auto", "full", "floor", "process")
-CLIENT_PATIENCE_S = 5.0  # a client waits its own timeout and this much: queueing and killing must fit
-KILL_S = 1.0  # what ending a tree may take before its whole worker is ended
-FIRST_USER = 1_900_000_000  # of users that nobody is; each worker of a root service has one of its own
+CLIENT_PATIENCE_S = 5.0  # clients wait their timeout and this long: queueing and killing must fit
+KILL_S = 1.0  # for ending a process tree, before its whole worker is killed
+FIRST_USER = 1_900_000_000  # of unused user ids: each worker of a service that runs as root has another one
 MAX_SLOTS = 100_000
 TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
 class SettingsError(ValueError):
-    """Settings that cannot be served; `problems` names each."""
+    """Invalid settings; `problems` has a message for each."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -39,15 +39,15 @@ def half_of_memory_mb() -> int:
 
 @dataclass(frozen=True)
 class SandboxSettings:
-    """The defaults are for one node on its own."""
+    """The defaults are for a single node. Sizes are in MB, times in seconds."""
 
-    host: str = "127.0.0.1"  # of the endpoint for clients: loopback
+    host: str = "127.0.0.1"  # of the endpoint for clients: a loopback address
     port: int = 6000  # 0: any free one
-    listen: str | None = None  # ADDRESS:PORT of the endpoint between nodes, which wants the token
+    listen: str | None = None  # ADDRESS:PORT of the endpoint between nodes, which requires the token
     token: str | None = None
-    members_file: str | None = None  # names the sandboxes of the cluster, all of which the endpoint for clients serves
+    members_file: str | None = None  # lists the sandboxes of the cluster; the endpoint for clients serves all of them
     gateway: str = "auto"  # without effect
-    single_node: bool = False  # this node alone, whatever members_file says
+    single_node: bool = False  # ignore members_file
     ready_file: str | None = None  # written, as JSON, when the sandbox is ready
 
     workers_min: int = field(default_factory=lambda: max(2, usable_cores()))
@@ -60,9 +60,9 @@ class SandboxSettings:
 
     sessions_max: int = 256
     session_idle_s: float = 3600.0
-    session_memory_mb: int = field(default_factory=half_of_memory_mb)  # of all sessions together
+    session_memory_mb: int = field(default_factory=half_of_memory_mb)  # of all sessions together; half of the memory
     workspaces_max: int = 256
-    shared_scratch: bool = False  # one workspace for all calls that name none
+    shared_scratch: bool = False  # calls without a workspace share one
 
     isolation: str = "auto"
     network: bool = False
@@ -75,12 +75,12 @@ class SandboxSettings:
 
     python: str = sys.executable
     preload: tuple[str, ...] = ("numpy?", "sympy?", "IPython?")
-    read_only: tuple[str, ...] = ()  # further places that programs may read
-    env: tuple[tuple[str, str], ...] = ()  # that programs get
+    read_only: tuple[str, ...] = ()  # further paths that programs may read
+    env: tuple[tuple[str, str], ...] = ()  # environment variables of programs
     scratch_dir: str = field(default_factory=tempfile.gettempdir)
 
     def __post_init__(self) -> None:
-        problems = [*_problems_of_workers(self), *_problems_of_addresses(self), *_problems_of_places(self)]
+        problems = [*_worker_problems(self), *_address_problems(self), *_path_problems(self)]
         if problems:
             raise SettingsError(problems)
 
@@ -90,7 +90,7 @@ class SandboxSettings:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> SandboxSettings:
-        """As a service's configuration has it; a name that is none of ours is refused."""
+        """Return settings from the JSON of a service's configuration; raise SettingsError for unknown names."""
         known = {one.name for one in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
@@ -101,7 +101,7 @@ class SandboxSettings:
         return cls(**merged)
 
 
-def _problems_of_workers(settings: SandboxSettings) -> list[str]:
+def _worker_problems(settings: SandboxSettings) -> list[str]:
     problems = [
         f"{name} is {getattr(settings, name)}: it must be at least {least}"
         for name, least in (
@@ -138,7 +138,7 @@ def _problems_of_workers(settings: SandboxSettings) -> list[str]:
     return problems
 
 
-def _problems_of_addresses(settings: SandboxSettings) -> list[str]:
+def _address_problems(settings: SandboxSettings) -> list[str]:
     problems = []
     try:
         if not ipaddress.ip_address(settings.host).is_loopback:
@@ -155,35 +155,35 @@ def _problems_of_addresses(settings: SandboxSettings) -> list[str]:
         except ValueError as error:
             problems.append(f"listen: {error}")
         if not settings.token:
-            problems.append("listen needs a token: without one, everybody on the network could run code here")
+            problems.append("listen needs a token: without one, any host on the network could run code here")
     if settings.token and not TOKEN.fullmatch(settings.token):
-        problems.append("token: letters, digits and ._~+/=- alone can stand in a header everywhere")
+        problems.append("token: only letters, digits and ._~+/=- are allowed, since it is sent in a header")
     if settings.is_clustered and settings.listen is None:
-        problems.append("members_file needs listen: the other nodes' endpoints send their requests there")
+        problems.append("members_file needs listen: other nodes forward requests to it")
     if settings.gateway not in GATEWAYS:
         problems.append(f"gateway is {settings.gateway!r}: it must be one of {', '.join(GATEWAYS)}")
     return problems
 
 
-def _problems_of_places(settings: SandboxSettings) -> list[str]:
+def _path_problems(settings: SandboxSettings) -> list[str]:
     problems = [f"read_only: {path} does not exist" for path in settings.read_only if not os.path.exists(path)]
     for path in map(os.path.abspath, settings.read_only):
         hidden = [place for place in SCRATCH if place == path or place.startswith(path.rstrip("/") + "/")]
         if hidden:
             problems.append(
-                f"read_only: {path} would hide {', '.join(hidden)}, where programs write; name what is needed below it"
+                f"read_only: {path} would hide {', '.join(hidden)}, where programs write; use paths below it"
             )
     if settings.isolation not in ISOLATION:
         problems.append(f"isolation is {settings.isolation!r}: it must be one of {', '.join(ISOLATION)}")
     if not os.access(settings.python, os.X_OK):
         problems.append(f"python: {settings.python} cannot be run")
     if not os.path.isdir(settings.scratch_dir):
-        problems.append(f"scratch_dir: {settings.scratch_dir} is no directory")
+        problems.append(f"scratch_dir: {settings.scratch_dir} is not a directory")
     return problems
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """ADDRESS:PORT, [IPv6]:PORT or PORT alone, which is all addresses.
+    """Split ADDRESS:PORT, [IPv6]:PORT, or PORT, for all addresses.
 
     >>> split_address("10.0.0.3:7000"), split_address("[::]:0"), split_address("7000")
     (('10.0.0.3', 7000), ('::', 0), ('0.0.0.0', 7000))

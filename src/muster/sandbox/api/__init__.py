@@ -1,1 +1,1 @@
-"""The HTTP interfaces of a sandbox server."""
+"""The HTTP API of a sandbox server."""

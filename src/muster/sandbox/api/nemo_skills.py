@@ -1,6 +1,6 @@
-"""NeMo-Skills' words for a program and its result: pure translation, and exactly as that contract has them.
+"""The API of NeMo-Skills (/execute): pure translation, exactly as that contract defines it.
 
-Its clients index `process_status`, `stdout` and `stderr` whatever the HTTP status, so every answer has all three.
+Its clients index `process_status`, `stdout` and `stderr` whatever the HTTP status, so every response has all three.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from muster.sandbox.models import CellResult, ProgramResult
 from muster.sandbox.output import strip_ipython_formatting
 
 VERBOSITIES = ("Plain", "Minimal", "Context", "Verbose")
-TIDIED = ("Plain", "Minimal")
-DEFAULT_OUTPUT = 1000
+PLAIN_VERBOSITIES = ("Plain", "Minimal")  # escape sequences are removed from the output
+DEFAULT_OUTPUT_CHARACTERS = 1000
 
 
 class BadRequest(ValueError):
-    """What is wrong with it, for its sender."""
+    """An invalid request; the message is for its sender."""
 
 
 @dataclass(frozen=True)
 class ExecuteRequest:
-    """What was asked for; `timeout` as it was written, since the answer repeats it."""
+    """A parsed request; `timeout` keeps its type, since the response repeats it."""
 
     code: str
     timeout: int | float
@@ -34,7 +34,7 @@ class ExecuteRequest:
     max_output: int
     verbosity: str
     session: str | None
-    must_exist: bool  # the session: a word of ours
+    must_exist: bool  # the session; an extension of this server
     workspace: str | None
     memory_mb: int | None
     report: bool
@@ -42,7 +42,7 @@ class ExecuteRequest:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a request may ask for."""
+    """The limits of a request."""
 
     timeout_s: float
     output: int
@@ -50,7 +50,7 @@ class Bounds:
 
 
 def parse(body: Any, headers: Mapping[str, str], languages: Languages, bounds: Bounds) -> ExecuteRequest:
-    """The request, or BadRequest."""
+    """Return the request; raise BadRequest."""
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")
     for name in ("generated_code", "timeout"):
@@ -71,7 +71,7 @@ def parse(body: Any, headers: Mapping[str, str], languages: Languages, bounds: B
         timeout=within(body, "timeout", bounds.timeout_s, body["timeout"]),
         language=language,
         stdin=typed(body, "std_input", str, "") if body.get("std_input") is not None else "",
-        max_output=int(within(body, "max_output_characters", bounds.output, DEFAULT_OUTPUT)),
+        max_output=int(within(body, "max_output_characters", bounds.output, DEFAULT_OUTPUT_CHARACTERS)),
         verbosity=verbosity,
         session=session,
         must_exist=bool(headers.get("x-session-must-exist")),
@@ -82,72 +82,74 @@ def parse(body: Any, headers: Mapping[str, str], languages: Languages, bounds: B
 
 
 def typed(body: dict[str, Any], name: str, kind: type, default: Any) -> Any:
+    """Return a field; raise BadRequest if it has another type."""
     value = body.get(name, default)
     if not isinstance(value, kind):
         raise BadRequest(f"{name} must be {'a string' if kind is str else 'a ' + kind.__name__}")
     return value
 
 
-def within(body: dict[str, Any], name: str, most: float, default: Any) -> Any:
+def within(body: dict[str, Any], name: str, limit: float, default: Any) -> Any:
+    """Return a field; raise BadRequest unless it is a number greater than 0 and at most `limit`."""
     value = body.get(name, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
         raise BadRequest(f"{name} must be a number greater than 0")
-    if value > most:
-        raise BadRequest(f"{name} is {value}: at most {most:g} is allowed here")
+    if value > limit:
+        raise BadRequest(f"{name} is {value}: at most {limit:g} is allowed here")
     return value
 
 
-# -- answers --------------------------------------------------------------------------------------------------------
+# -- responses --------------------------------------------------------------------------------------------------------
 
 
 def answer(request: ExecuteRequest, ended: ProgramResult) -> dict[str, Any]:
-    """Of a stateless program: of its last step that ran."""
+    """Return the response to a program; `ended` is the result of its last step that ran."""
     if ended.reason == "timeout":
-        return _status("timeout", stderr=timed_out(request.timeout))
+        return _status("timeout", stderr=timeout_message(request.timeout))
     stdout, stderr = ended.stdout.text(request.max_output), ended.stderr.text(request.max_output)
     if ended.reason is not None:
-        body = _status("error", stdout, f"{stderr}Execution ended: {ended.words}\n")
+        body = _status("error", stdout, f"{stderr}Execution ended: {ended.message}\n")
         return {**body, "reason": ended.reason}
     return _status(_process_status(request.language, ended), stdout, stderr)
 
 
 def _process_status(language: str, ended: ProgramResult) -> str:
     if ended.exit_code == 0 or language in ("python", "pypy3"):
-        return "completed"  # of Python even with an exception: the traceback says it
+        return "completed"  # for Python also after an exception: the traceback is in stderr
     return "failed" if language == "lean4" else "error"
 
 
 def cell_answer(request: ExecuteRequest, ended: CellResult) -> dict[str, Any]:
-    """Of a session's cell."""
-    tidy = strip_ipython_formatting if request.verbosity in TIDIED else None
+    """Return the response to a session's cell."""
+    cleanup = strip_ipython_formatting if request.verbosity in PLAIN_VERBOSITIES else None
     if ended.status == "timeout":
-        body = _status("timeout", stderr=timed_out(request.timeout))
+        body = _status("timeout", stderr=timeout_message(request.timeout))
     elif ended.status == "lost":
         why = f"Execution ended: {ended.why}" if ended.why else "connection closed"
-        stderr = ended.stderr.text(request.max_output, tidy) + why + "\n"
-        body = _status("error", ended.stdout.text(request.max_output, tidy), stderr)
+        stderr = ended.stderr.text(request.max_output, cleanup) + why + "\n"
+        body = _status("error", ended.stdout.text(request.max_output, cleanup), stderr)
     else:
-        texts = (stream.text(request.max_output, tidy) for stream in (ended.stdout, ended.stderr))
+        texts = (stream.text(request.max_output, cleanup) for stream in (ended.stdout, ended.stderr))
         body = _status(ended.status, *texts)
     return {**body, "new_session_created": ended.created}
 
 
-def refusal(words: str) -> dict[str, Any]:
-    """Of a request of which nothing was run."""
-    return {"error": words, **_status("error", stderr=words + "\n")}
+def refusal(reason: str) -> dict[str, Any]:
+    """Return the response to a request of which nothing was run."""
+    return {"error": reason, **_status("error", stderr=reason + "\n")}
 
 
-def unreached(node: str) -> str:
-    """A gateway's words for a request that it could hand to nobody."""
+def unreachable_message(node: str) -> str:
+    """Return a gateway's message for a request that it could not forward."""
     return f"the sandbox could not be reached ({node}): nothing was run"
 
 
-def broke_off(node: str) -> str:
-    """A gateway's words for a request that it had handed to a node which then was lost."""
-    return f"the sandbox of {node} broke off with this request in its hands: it may or may not have run"
+def lost_message(node: str) -> str:
+    """Return a gateway's message for a request whose node was lost."""
+    return f"the connection to the sandbox of {node} broke during this request: it may or may not have run"
 
 
-def timed_out(timeout: float) -> str:
+def timeout_message(timeout: float) -> str:
     return f"Execution timed out after {timeout} seconds\n"
 
 

@@ -1,4 +1,4 @@
-"""The endpoints: a request in, an answer out. Whatever goes wrong, an answer of /execute has its three keys."""
+"""The endpoints of the server. Every response of /execute has its three keys, whatever fails."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from muster.sandbox.http import origin
 from muster.sandbox.http.codec import HttpRequest, HttpResponse, RequestHead
 from muster.sandbox.models import Program, ProgramResult, ProgramStep, ResourceUsage
 
-FETCH_S = 10.0
-SIGN_OF_LIFE_S = 2.0  # in a batch of which nothing ends: its client need not take it for lost
-KEYED = ("/sessions", "/workspaces")  # what has names behind it
-PROBLEM_SHOWN = 500  # characters of a gateway's problem in the load summary, which the status has for every node
+FETCH_TIMEOUT_S = 10.0
+EMPTY_LINE_S = 2.0  # between empty lines of a batch in which no program ends, so that clients keep waiting
+NAMED_PATHS = ("/sessions", "/workspaces")  # a name follows
+PROBLEM_CHARACTERS = 500  # of a gateway's problem in the load summary: the run's status has one for every node
 Overview = Callable[[str], Awaitable["dict[str, Any]"]]
 Facts = Callable[[], "dict[str, Any]"]
 
 
 class Routes:
-    """Answers requests; `token` is what they must carry, if anything; `overview` asks every node the same; `gateway`
-    tells of this node's endpoint in a cluster."""
+    """The handler of requests. `token`: required in each of them; `overview`: sends a GET to all nodes; `gateway`:
+    returns the state of this node's gateway."""
 
     def __init__(
-        self, box: Engine, token: str | None, overview: Overview | None = None, gateway: Facts | None = None
+        self, engine: Engine, token: str | None, overview: Overview | None = None, gateway: Facts | None = None
     ) -> None:
-        self._box, self._token, self._overview, self._gateway = box, token, overview, gateway
-        settings = box.settings
+        self._engine, self._token, self._overview, self._gateway = engine, token, overview, gateway
+        settings = engine.settings
         self._bounds = Bounds(settings.max_timeout_s, settings.max_output, settings.memory_mb)
         self._table = {
             ("POST", "/execute"): self._execute,
@@ -57,30 +57,30 @@ class Routes:
         path = request.path.partition("?")[0]
         try:
             response = await self._route(request, path)
-        except Exception:  # a defect of ours: the client gets an answer that it can read, the log the rest
+        except Exception:  # a defect: the client gets a valid response, the log the traceback
             traceback.print_exc(file=sys.stderr)
-            response = HttpResponse(500, nemo_skills.refusal("the sandbox failed; its log says how"))
+            response = HttpResponse(500, nemo_skills.refusal("the sandbox failed: see its log"))
         return self._counted(path, response)
 
     def refusal(self, head: RequestHead) -> HttpResponse | None:
-        """By the head, before anything else is read: no token, a web page, or a body that a page could have sent."""
-        if self._token is not None and not self._is_authorised(head):
-            status, words = 401, "this endpoint wants the token"
+        """Reject requests without the token, of web pages, or with a body that a page could send, by the head."""
+        if self._token is not None and not self._is_authorized(head):
+            status, reason = 401, "this endpoint requires the token"
         elif self._token is None and (foreign := origin.foreign(head.headers)) is not None:
-            status, words = 403, foreign
+            status, reason = 403, foreign
         elif head.method == "POST" and not origin.is_json(head.headers):
-            status, words = 415, origin.WRONG_TYPE
+            status, reason = 415, origin.WRONG_TYPE
         else:
             return None
         path = head.path.partition("?")[0]
-        refused = sandbox_fusion.refusal(words) if path == "/run_code" else nemo_skills.refusal(words)
+        refused = sandbox_fusion.refusal(reason) if path == "/run_code" else nemo_skills.refusal(reason)
         return self._counted(path, HttpResponse(status, refused))
 
     def _counted(self, path: str, response: HttpResponse) -> HttpResponse:
-        """By the endpoint's name: what a client writes in its place is counted as one."""
-        named = next((place for place in KEYED if path.startswith(f"{place}/")), path)
-        known = any(named == route for _, route in self._table) or named in KEYED
-        self._box.metrics.requests[named if known else "other", response.status] += 1
+        """Count a response by its endpoint; other paths are one label, since clients choose them."""
+        named = next((place for place in NAMED_PATHS if path.startswith(f"{place}/")), path)
+        known = any(named == route for _, route in self._table) or named in NAMED_PATHS
+        self._engine.metrics.requests[named if known else "other", response.status] += 1
         return response
 
     async def _route(self, request: HttpRequest, path: str) -> HttpResponse:
@@ -88,28 +88,28 @@ class Routes:
         if do is not None:
             return await do(request)
         if request.method == "DELETE" and path.startswith("/sessions/"):
-            return self._delete("IPython session", unquote(path[10:]), self._box.sessions.delete)
+            return self._delete("IPython session", unquote(path[10:]), self._engine.sessions.delete)
         if request.method == "DELETE" and path.startswith("/workspaces/"):
-            return self._delete("workspace", unquote(path[12:]), self._box.workspaces.remove)
+            return self._delete("workspace", unquote(path[12:]), self._engine.workspaces.remove)
         if any(path == known for _, known in self._table):
-            return HttpResponse(405, nemo_skills.refusal(f"{request.method} is not for {path}"))
-        return HttpResponse(404, nemo_skills.refusal(f"there is nothing at {path}"))
+            return HttpResponse(405, nemo_skills.refusal(f"{path} does not support {request.method}"))
+        return HttpResponse(404, nemo_skills.refusal(f"no endpoint at {path}"))
 
-    def _is_authorised(self, head: RequestHead) -> bool:
+    def _is_authorized(self, head: RequestHead) -> bool:
         assert self._token is not None
         given = head.headers.get("authorization", "")
         return hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode())
 
-    # -- programs ---------------------------------------------------------------------------------------------------
+    # -- programs -----------------------------------------------------------------------------------------------------
 
     async def _execute(self, request: HttpRequest) -> HttpResponse:
         try:
-            asked = nemo_skills.parse(request.json(), request.headers, self._box.languages, self._bounds)
-            body, usage = await self._answer(asked, PROGRAM)
+            parsed = nemo_skills.parse(request.json(), request.headers, self._engine.languages, self._bounds)
+            body, usage = await self._answer(parsed, PROGRAM)
         except (BadRequest, BadName) as error:
             return HttpResponse(400, nemo_skills.refusal(str(error)))
         except ValueError as error:
-            return HttpResponse(400, nemo_skills.refusal(f"the body is no JSON: {error}"))
+            return HttpResponse(400, nemo_skills.refusal(f"the body is not JSON: {error}"))
         except SessionLost as error:
             return HttpResponse(409, {**nemo_skills.refusal(str(error)), "reason": "session_lost"})
         except Overloaded as error:
@@ -120,24 +120,24 @@ class Routes:
         return HttpResponse(200, body, headers)
 
     async def _answer(
-        self, asked: nemo_skills.ExecuteRequest, kind: int
+        self, parsed: nemo_skills.ExecuteRequest, kind: int
     ) -> tuple[dict[str, Any], ResourceUsage | None]:
-        if asked.language == IPYTHON:
-            assert asked.session is not None
-            cell = self._box.cell(
-                asked.session, asked.code, asked.verbosity, asked.timeout, asked.max_output, asked.must_exist
+        if parsed.language == IPYTHON:
+            assert parsed.session is not None
+            cell = self._engine.cell(
+                parsed.session, parsed.code, parsed.verbosity, parsed.timeout, parsed.max_output, parsed.must_exist
             )
-            # A cell is run to its end even if nobody waits for it any more: the session's state hangs on it.
-            return nemo_skills.cell_answer(asked, await asyncio.shield(asyncio.ensure_future(cell))), None
-        limits = {"memory_mb": asked.memory_mb} if asked.memory_mb else None
-        stdin = asked.stdin.encode("utf-8", "surrogatepass")
-        steps = self._box.languages.steps(
-            asked.language, asked.code, stdin, (asked.timeout, asked.timeout), limits=limits
+            # A cell runs to its end even if its client is lost: the state of the session depends on it.
+            return nemo_skills.cell_answer(parsed, await asyncio.shield(asyncio.ensure_future(cell))), None
+        limits = {"memory_mb": parsed.memory_mb} if parsed.memory_mb else None
+        stdin = parsed.stdin.encode("utf-8", "surrogatepass")
+        steps = self._engine.languages.steps(
+            parsed.language, parsed.code, stdin, (parsed.timeout, parsed.timeout), limits=limits
         )
-        work = Program(steps, asked.max_output, asked.language, asked.workspace, within=asked.timeout)
-        ended = (await self._box.run(work, kind))[-1]
-        body = nemo_skills.answer(asked, ended)
-        if asked.report:
+        work = Program(steps, parsed.max_output, parsed.language, parsed.workspace, within=parsed.timeout)
+        ended = (await self._engine.run(work, kind))[-1]
+        body = nemo_skills.answer(parsed, ended)
+        if parsed.report:
             body |= {
                 "usage": ended.usage.to_json(),
                 "exit_code": ended.exit_code,
@@ -148,25 +148,25 @@ class Routes:
 
     async def _run_code(self, request: HttpRequest) -> HttpResponse:
         try:
-            asked = sandbox_fusion.parse(request.json(), self._box.languages, self._bounds)
+            parsed = sandbox_fusion.parse(request.json(), self._engine.languages, self._bounds)
         except ValueError as error:  # BadRequest is one
             return HttpResponse(400, sandbox_fusion.refusal(str(error)))
-        limits = {"memory_mb": asked.memory_mb} if asked.memory_mb else None
-        timeouts = asked.compile_timeout, asked.run_timeout
-        steps = self._box.languages.steps(
-            asked.language, asked.code, asked.stdin.encode(), timeouts, asked.files, limits
+        limits = {"memory_mb": parsed.memory_mb} if parsed.memory_mb else None
+        timeouts = parsed.compile_timeout, parsed.run_timeout
+        steps = self._engine.languages.steps(
+            parsed.language, parsed.code, parsed.stdin.encode(), timeouts, parsed.files, limits
         )
         compiled = len(steps) > 1
-        if asked.fetch:
-            steps += (ProgramStep({"do": "fetch", "names": list(asked.fetch)}, FETCH_S),)
+        if parsed.fetch:
+            steps += (ProgramStep({"do": "fetch", "names": list(parsed.fetch)}, FETCH_TIMEOUT_S),)
         try:
-            ends = await self._box.run(Program(steps, self._bounds.output, asked.language), PROGRAM)
+            ends = await self._engine.run(Program(steps, self._bounds.output, parsed.language), PROGRAM)
         except Overloaded as error:
-            return HttpResponse(504, sandbox_fusion.refusal(str(error)))  # the status after which its clients try again
-        files = _fetched(ends.pop()) if asked.fetch and len(ends) == len(steps) else {}
+            return HttpResponse(504, sandbox_fusion.refusal(str(error)))  # the status after which its clients retry
+        files = _fetched(ends.pop()) if parsed.fetch and len(ends) == len(steps) else {}
         return HttpResponse(200, sandbox_fusion.answer(ends, compiled, self._bounds.output, files))
 
-    # -- batches ----------------------------------------------------------------------------------------------------
+    # -- batches ------------------------------------------------------------------------------------------------------
 
     async def _batch(self, request: HttpRequest) -> HttpResponse:
         try:
@@ -178,18 +178,18 @@ class Routes:
         return HttpResponse(200, self._results(body["requests"]))
 
     async def _results(self, bodies: list[Any]) -> AsyncIterator[bytes]:
-        """A line for each as it ends, as many at once as there are slots; an empty one while none does."""
+        """Run as many programs as there are slots; yield a line for each as it ends, and empty ones in between."""
         rest = iter(enumerate(bodies))
         running: set[asyncio.Task[dict[str, Any]]] = set()
         try:
             while True:
                 for index, body in rest:
                     running.add(asyncio.ensure_future(self._one_of_batch(index, body)))
-                    if len(running) >= self._box.settings.workers_max:
+                    if len(running) >= self._engine.settings.workers_max:
                         break
                 if not running:
                     return
-                done, running = await asyncio.wait(running, timeout=SIGN_OF_LIFE_S, return_when=asyncio.FIRST_COMPLETED)
+                done, running = await asyncio.wait(running, timeout=EMPTY_LINE_S, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     yield b"\n"
                 for task in done:
@@ -202,29 +202,28 @@ class Routes:
         try:
             language = body.get("language", PYTHON) if isinstance(body, dict) else PYTHON
             if language == IPYTHON:
-                raise BadRequest("a batch has no sessions: its programs run in any order")
-            asked = nemo_skills.parse(
-                {"language": PYTHON, **body} if isinstance(body, dict) else body, {}, self._box.languages, self._bounds
-            )
-            answer, usage = await self._answer(asked, BATCH)
+                raise BadRequest("a batch cannot use sessions: its programs run in any order")
+            fields = {"language": PYTHON, **body} if isinstance(body, dict) else body
+            parsed = nemo_skills.parse(fields, {}, self._engine.languages, self._bounds)
+            answer, usage = await self._answer(parsed, BATCH)
         except (BadRequest, BadName, Overloaded) as error:
             return {"index": index, **nemo_skills.refusal(str(error))}
         return {"index": index, **answer, "usage": usage.to_json() if usage else None}
 
-    # -- looking ----------------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
 
     async def _health(self, request: HttpRequest) -> HttpResponse:
-        pool = self._box.pool
-        healthy = pool.zygote is not None and not self._box.admission.is_closed
+        pool = self._engine.pool
+        healthy = pool.zygote is not None and not self._engine.admission.is_closed
         level = pool.level.to_json() if pool.level else {}
         body = {
             "status": "healthy" if healthy else "unhealthy",
             "isolation": level,
-            "network": self._box.settings.network,
-            "languages": self._box.languages.names,
+            "network": self._engine.settings.network,
+            "languages": self._engine.languages.names,
             "session_backend": pool.session_backend,
             "preloaded": pool.zygote.facts["preloaded"] if pool.zygote else [],
-            **self._box.load(),
+            **self._engine.load(),
             **({"gateway": self._gateway()} if self._gateway else {}),
         }
         return HttpResponse(200 if healthy else 503, body)
@@ -234,40 +233,40 @@ class Routes:
 
     def _own_load(self) -> dict[str, Any]:
         problem = self._gateway()["problem"] if self._gateway else None
-        return {**self._box.load(), **({"gateway_problem": problem[:PROBLEM_SHOWN]} if problem else {})}
+        return {**self._engine.load(), **({"gateway_problem": problem[:PROBLEM_CHARACTERS]} if problem else {})}
 
     async def _metrics(self, request: HttpRequest) -> HttpResponse:
-        load = self._box.load()
+        load = self._engine.load()
         names = ("slots", "running", "queued", "workers", "sessions", "workspaces", "uptime_s")
-        level = self._box.pool.level.profile.level if self._box.pool.level else ""
+        level = self._engine.pool.level.profile.level if self._engine.pool.level else ""
         gauges = {name: load[name] for name in names}
-        gauges["session_memory_bytes"] = self._box.sessions.memory
+        gauges["session_memory_bytes"] = self._engine.sessions.memory
         if self._gateway is not None:
             gateway = self._gateway()
             gauges.update({"members": gateway["members"], "gateway_degraded": int(gateway["problem"] is not None)})
-        text = self._box.metrics.text(gauges, self._box.counters(), {"host": HOST, "isolation": level})
+        text = self._engine.metrics.text(gauges, self._engine.counters(), {"host": HOST, "isolation": level})
         return HttpResponse(200, text)
 
-    # -- sessions and workspaces ------------------------------------------------------------------------------------
+    # -- sessions and workspaces --------------------------------------------------------------------------------------
 
     async def _sessions(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponse(200, {"sessions": self._box.sessions.listed(), "backend": "ipython"})
+        return HttpResponse(200, {"sessions": self._engine.sessions.listed(), "backend": "ipython"})
 
-    # -- the cluster ------------------------------------------------------------------------------------------------
+    # -- the cluster --------------------------------------------------------------------------------------------------
 
     async def _cluster_load(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponse(200, {"nodes": await self._of_all("/load", self._own_load)})
+        return HttpResponse(200, {"nodes": await self._ask_all("/load", self._own_load)})
 
     async def _cluster_sessions(self, request: HttpRequest) -> HttpResponse:
-        answers = await self._of_all("/sessions", lambda: {"sessions": self._box.sessions.listed()})
+        answers = await self._ask_all("/sessions", lambda: {"sessions": self._engine.sessions.listed()})
         merged = {name: one for answer in answers.values() for name, one in answer.get("sessions", {}).items()}
         missing = {where: answer["error"] for where, answer in answers.items() if "error" in answer}
         return HttpResponse(
             200, {"sessions": merged, "backend": "ipython", **({"missing": missing} if missing else {})}
         )
 
-    async def _of_all(self, path: str, ours: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        return await self._overview(path) if self._overview else {HOST: ours()}
+    async def _ask_all(self, path: str, own: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        return await self._overview(path) if self._overview else {HOST: own()}
 
     def _delete(self, what: str, name: str, remove: Any) -> HttpResponse:
         if remove(name):

@@ -1,4 +1,4 @@
-"""SandboxFusion's words for a program and its result, as its clients (verl among them) send and read them."""
+"""The API of SandboxFusion (/run_code), as its clients (verl among them) use it: pure translation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_TIMEOUT_S = 10
 
 @dataclass(frozen=True)
 class RunCodeRequest:
-    """What was asked for."""
+    """A parsed request; timeouts in seconds."""
 
     code: str
     language: str
@@ -28,7 +28,7 @@ class RunCodeRequest:
 
 
 def parse(body: Any, languages: Languages, bounds: Bounds) -> RunCodeRequest:
-    """The request, or BadRequest."""
+    """Return the request; raise BadRequest."""
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")
     for name in ("code", "language"):
@@ -39,7 +39,7 @@ def parse(body: Any, languages: Languages, bounds: Bounds) -> RunCodeRequest:
     except UnknownLanguage as error:
         raise BadRequest(str(error)) from None
     if language == IPYTHON:
-        raise BadRequest("ipython has sessions: POST /execute with X-Session-ID")
+        raise BadRequest("ipython needs a session: POST /execute with X-Session-ID")
     files = {name: data for name, data in typed(body, "files", dict, {}).items() if data is not None}
     if not all(isinstance(data, str) for data in files.values()):
         raise BadRequest("files must hold base64 text")
@@ -57,7 +57,7 @@ def parse(body: Any, languages: Languages, bounds: Bounds) -> RunCodeRequest:
 
 
 def answer(ends: Sequence[ProgramResult], compiled: bool, limit: int, files: dict[str, str]) -> dict[str, Any]:
-    """Of the steps that were run: the compiler's first, if there is one."""
+    """Return the response; `ends` are the results of the steps, the compiler's first if `compiled`."""
     results = [_command(ended, limit) for ended in ends]
     compile_result = results[0] if compiled else None
     run_result = results[-1] if not compiled or len(results) > 1 else None
@@ -65,7 +65,7 @@ def answer(ends: Sequence[ProgramResult], compiled: bool, limit: int, files: dic
     status = "SandboxError" if broken else "Success" if all(ended.succeeded for ended in ends) else "Failed"
     return {
         "status": status,
-        "message": broken.words if broken else "",
+        "message": broken.message if broken else "",
         "compile_result": compile_result,
         "run_result": run_result,
         "executor_pod_name": None,
@@ -73,11 +73,11 @@ def answer(ends: Sequence[ProgramResult], compiled: bool, limit: int, files: dic
     }
 
 
-def refusal(words: str) -> dict[str, Any]:
-    """Of a request of which nothing was run."""
+def refusal(reason: str) -> dict[str, Any]:
+    """Return the response to a request of which nothing was run."""
     return {
         "status": "SandboxError",
-        "message": words,
+        "message": reason,
         "compile_result": None,
         "run_result": None,
         "executor_pod_name": None,
@@ -92,7 +92,7 @@ def _command(ended: ProgramResult, limit: int) -> dict[str, Any]:
     code = ended.exit_code if ended.signal is None else -ended.signal
     stderr = ended.stderr.text(limit)
     if ended.reason not in (None, "timeout"):
-        stderr += f"Execution ended: {ended.words}\n"
+        stderr += f"Execution ended: {ended.message}\n"
     return {
         "status": status,
         "execution_time": round(ended.usage.wall_s, 6),

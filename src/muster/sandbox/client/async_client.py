@@ -1,4 +1,4 @@
-"""The client for asyncio: the same promises as client.py's, on plain streams."""
+"""The client for asyncio, with the guarantees of sync_client.py."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from urllib.parse import quote
 from muster.sandbox.client import retry_rules
 from muster.sandbox.client.retry_rules import (
     Call,
-    Choice,
     ConnectionRefused,
-    Histories,
+    EndpointSelector,
     HttpAnswer,
     Result,
     SandboxLost,
     SandboxUnavailable,
-    refuse,
+    SessionHistories,
+    raise_refusal,
 )
-from muster.sandbox.client.sync_client import given_or_found
+from muster.sandbox.client.sync_client import resolve_endpoints
 from muster.sandbox.http import client, codec
 from muster.sandbox.http.client import IdleConnections, Streams
 
 
 class AsyncClient:
-    """For tasks of one event loop."""
+    """A client for the tasks of one event loop."""
 
     def __init__(
         self, endpoints: str | Sequence[str] | None = None, token: str | None = None, wait_s: float = 60.0
     ) -> None:
-        """`wait_s`: for how long a request that nobody could take is tried again."""
-        self._choice = Choice(given_or_found(endpoints))
+        """`wait_s`: seconds for which a request that no endpoint accepts is retried."""
+        self._selector = EndpointSelector(resolve_endpoints(endpoints))
         self._token, self._wait_s = token, wait_s
-        self._histories = Histories()
-        self._turns: dict[str, asyncio.Lock] = {}  # of sessions: one call after the other
+        self._histories = SessionHistories()
+        self._session_locks: dict[str, asyncio.Lock] = {}  # cells of a session run one after the other
         self._idle = IdleConnections()
 
     async def __aenter__(self) -> AsyncClient:
@@ -54,22 +54,25 @@ class AsyncClient:
     async def execute(
         self, code: str, language: str | None = None, timeout: float = 30, session: str | None = None, **more: Any
     ) -> Result:
-        """Run a program, or with `session` a cell of it. `more`: further fields of /execute (std_input, ...)."""
+        """Run a program, or with `session` a cell of that session.
+
+        `timeout` is in seconds; `more` are further fields of /execute (std_input, ...).
+        """
         language = language or ("ipython" if session is not None else "python")
         if session is None:
             _, result = await self._send(retry_rules.execute_call(code, language, timeout, None, False, more))
             assert result is not None
             return result
-        async with self._turns.setdefault(session, asyncio.Lock()):
+        async with self._session_locks.setdefault(session, asyncio.Lock()):
             return await self._execute_in(session, code, language, timeout, more)
 
     async def _execute_in(
         self, session: str, code: str, language: str, timeout: float, more: Mapping[str, Any]
     ) -> Result:
-        history, whole = self._histories.of(session), self._histories.whole(session)
+        history, complete = self._histories.of(session), self._histories.is_complete(session)
         result: Result | None = None
         status = retry_rules.SESSION_LOST
-        if whole:
+        if complete:
             call = retry_rules.execute_call(code, language, timeout, session, bool(history), more)
             status, result = await self._send(call)
         if status == retry_rules.SESSION_LOST:
@@ -80,7 +83,7 @@ class AsyncClient:
         return result
 
     async def _replay(self, session: str, language: str, history: Sequence[tuple[str, float]]) -> None:
-        """From the beginning; what a replay that broke off left behind goes first."""
+        """Delete what is left of the session, and run its completed cells again."""
         self._histories.begin_replay(session)
         await self._delete(session)
         for cell, its_timeout in history:
@@ -89,44 +92,44 @@ class AsyncClient:
         self._histories.end_replay(session)
 
     async def delete_session(self, session: str) -> bool:
-        """End it wherever it is; False when nobody has it."""
+        """End a session at all endpoints; return False if none has it."""
         self._histories.forget(session)
         return await self._delete(session)
 
     async def _delete(self, session: str) -> bool:
-        self._choice.forget(session)
-        call = Call(f"/sessions/{quote(session, safe='')}", b"", {}, retry_rules.PATIENCE_S)
-        deleted = [await self._deleted(endpoint, call) for endpoint in self._choice.endpoints]
+        self._selector.forget(session)
+        call = retry_rules.plain_call(f"/sessions/{quote(session, safe='')}")
+        deleted = [await self._deleted(endpoint, call) for endpoint in self._selector.endpoints]
         return any(deleted)
 
     async def _deleted(self, endpoint: str, call: Call) -> bool:
         try:
             return (await self._exchange("DELETE", endpoint, call)).status == 200
         except ConnectionRefused:
-            return False  # its sessions are gone, too
+            return False  # its sessions are lost too
 
     async def _send(self, call: Call) -> tuple[int, Result | None]:
-        """Until somebody takes it; a lost session is the caller's matter."""
+        """Retry until an endpoint accepts the call; return the status and, unless the session is lost, the result."""
         end = time.monotonic() + self._wait_s
         why = ""
-        for pause in retry_rules.pauses():
-            for endpoint in self._choice.order(call.key, time.monotonic()):
+        for pause in retry_rules.retry_pauses():
+            for endpoint in self._selector.candidates(call.key, time.monotonic()):
                 try:
                     answer = await self._exchange("POST", endpoint, call)
                 except ConnectionRefused as error:
-                    self._choice.failed(endpoint, time.monotonic())
+                    self._selector.mark_unreachable(endpoint, time.monotonic())
                     why = str(error)
                     continue
-                self._choice.works(endpoint, call.key)
+                self._selector.mark_reachable(endpoint, call.key)
                 if answer.status == retry_rules.SESSION_LOST:
                     return answer.status, None
                 if answer.status != retry_rules.NOT_RUN:
                     return answer.status, retry_rules.result_of(answer)
-                why = answer.words
+                why = answer.error
                 if call.key is not None:
-                    break  # it is there, and busy: another endpoint would make a second one
+                    break  # its node is busy: another endpoint would create the session a second time
             if time.monotonic() + pause > end:
-                raise SandboxUnavailable(f"nobody took the request for {self._wait_s:g} s: {why}")
+                raise SandboxUnavailable(f"no endpoint accepted the request within {self._wait_s:g} s: {why}")
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")
 
@@ -135,12 +138,12 @@ class AsyncClient:
     async def batch(
         self, programs: Iterable[str | Mapping[str, Any]], language: str = "python", timeout: float = 30
     ) -> AsyncIterator[tuple[int, Result]]:
-        """Results as they end, with the number of their program; over all endpoints."""
+        """Run programs at all endpoints; yield the index and result of each as it ends."""
         chosen = list(programs)
-        places = [endpoint for endpoint in self._choice.endpoints for _ in range(await self._streams_at(endpoint))]
-        todo = retry_rules.batch_calls(chosen, language, timeout, len(places))[::-1]
+        targets = [endpoint for endpoint in self._selector.endpoints for _ in range(await self._streams_at(endpoint))]
+        todo = retry_rules.batch_calls(chosen, language, timeout, len(targets))[::-1]
         results: asyncio.Queue[tuple[int, Result]] = asyncio.Queue()
-        workers = [asyncio.ensure_future(self._stream(endpoint, todo, results)) for endpoint in places]
+        workers = [asyncio.ensure_future(self._stream(endpoint, todo, results)) for endpoint in targets]
         over = asyncio.gather(*workers, return_exceptions=True)
         try:
             for left in range(len(chosen), 0, -1):
@@ -149,7 +152,7 @@ class AsyncClient:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 if not getting.done() and results.empty():
                     getting.cancel()
-                    raise SandboxUnavailable(f"{left} programs of the batch were taken by nobody: {over.result()}")
+                    raise SandboxUnavailable(f"no endpoint accepted {left} programs of the batch: {over.result()}")
                 yield await getting
         finally:
             for worker in workers:
@@ -157,56 +160,52 @@ class AsyncClient:
             await asyncio.gather(over, return_exceptions=True)
 
     async def _streams_at(self, endpoint: str) -> int:
-        """A gateway has many nodes behind it."""
+        """Return the number of concurrent requests for this endpoint: a gateway has many nodes."""
         try:
-            return retry_rules.streams_at(
-                await self._exchange("GET", endpoint, Call("/gateway", b"", {}, retry_rules.PATIENCE_S))
-            )
+            return retry_rules.batch_streams(await self._exchange("GET", endpoint, retry_rules.plain_call("/gateway")))
         except (ConnectionRefused, SandboxLost):
-            return retry_rules.streams_at(None)
+            return retry_rules.batch_streams(None)
 
-    async def _is_there(self, endpoint: str) -> bool:
+    async def _is_reachable(self, endpoint: str) -> bool:
         try:
-            return (
-                await self._exchange("GET", endpoint, Call("/health", b"", {}, retry_rules.PATIENCE_S))
-            ).status == 200
+            return (await self._exchange("GET", endpoint, retry_rules.plain_call("/health"))).status == 200
         except (ConnectionRefused, SandboxLost):
             return False
 
     async def _stream(self, endpoint: str, todo: list[tuple[int, Call]], results: Any) -> None:
-        """Take parts of the batch to one endpoint, one after the other, until there are none or it is lost."""
+        """Send parts of the batch to one endpoint, until none is left or the endpoint is lost."""
         while todo:
             first, call = todo.pop()
             try:
                 whole = await self._stream_one(endpoint, first, call, results)
             except ConnectionRefused:
-                todo.append((first, call))  # nothing of it was run: somebody else may
+                todo.append((first, call))  # nothing of it was run: another endpoint may take it
                 raise
-            if not whole and not await self._is_there(endpoint):
-                return  # the others go on without this endpoint
+            if not whole and not await self._is_reachable(endpoint):
+                return  # the other endpoints take its part of the batch
 
     async def _stream_one(self, endpoint: str, first: int, call: Call, results: Any) -> bool:
-        """One part; False when it was lost before its end. ConnectionRefused when nothing of it was run."""
+        """Send one part; return False if the response was cut off. Raise ConnectionRefused if nothing of it was run."""
         wanted = set(range(len(json.loads(call.body)["requests"])))
         reader, writer = await self._connect(endpoint)
         try:
             writer.write(self._request("POST", endpoint, call))
             head = await asyncio.wait_for(client.read_head(reader), call.timeout)
             if head.status != 200:
-                refuse(HttpAnswer(head.status, await reader.readexactly(head.length)))
+                raise_refusal(HttpAnswer(head.status, await reader.readexactly(head.length)))
             lines = client.read_lines(reader)
             while (line := await asyncio.wait_for(_next_line(lines), call.timeout)) is not None:
                 if not line.strip():
-                    continue  # a sign of life
+                    continue  # keep-alive of the server
                 answer = json.loads(line)
                 wanted.discard(answer["index"])
                 results.put_nowait(
-                    (first + answer["index"], retry_rules.result_from(answer, answer.get("usage") or {}))
+                    (first + answer["index"], retry_rules.parse_result(answer, answer.get("usage") or {}))
                 )
         except (OSError, EOFError, ValueError, asyncio.TimeoutError) as error:
             for index in wanted:
-                words = f"{endpoint}: {error or type(error).__name__}"
-                results.put_nowait((first + index, retry_rules.lost_result(words)))
+                reason = f"{endpoint}: {error or type(error).__name__}"
+                results.put_nowait((first + index, retry_rules.lost_result(reason)))
             return False
         finally:
             writer.close()
@@ -215,13 +214,13 @@ class AsyncClient:
     # -- connections ------------------------------------------------------------------------------------------------
 
     async def _exchange(self, method: str, endpoint: str, call: Call) -> HttpAnswer:
-        """ConnectionRefused when it was not sent; SandboxLost when that is not known."""
+        """Raise ConnectionRefused if the call was not sent, SandboxLost if the connection broke afterwards."""
         request = self._request(method, endpoint, call)  # a ValueError here means that nothing was sent
         reader, writer = self._idle.acquire(endpoint) or await self._connect(endpoint)
         try:
             writer.write(request)
             head, body = await asyncio.wait_for(client.read_response(reader), call.timeout)
-        except (OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError) as error:
+        except (OSError, EOFError, ValueError, asyncio.TimeoutError) as error:
             writer.close()
             raise SandboxLost(f"{endpoint}: {error or type(error).__name__}") from error
         except BaseException:
@@ -238,9 +237,9 @@ class AsyncClient:
 
     async def _connect(self, endpoint: str) -> Streams:
         try:
-            return await client.connect(endpoint, retry_rules.CONNECT_S)
+            return await client.connect(endpoint, retry_rules.CONNECT_TIMEOUT_S)
         except OSError as error:
-            raise ConnectionRefused(f"{endpoint}: {error or 'no answer'}") from error
+            raise ConnectionRefused(f"{endpoint}: {error or 'no response'}") from error
 
 
 async def _next_line(lines: AsyncIterator[bytes]) -> bytes | None:

@@ -1,4 +1,4 @@
-"""How fast is a sandbox? Requests from a number of connections at once, timed one by one."""
+"""A load generator: requests over a number of connections, each timed."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from urllib.parse import urlsplit
 from muster.sandbox.http import client, codec
 from muster.sandbox.http.client import Streams
 
-CONNECT_S = 10.0
-Body = Callable[[int], "tuple[dict[str, Any], dict[str, str]]"]  # the number of a request -> its body and headers
+CONNECT_TIMEOUT_S = 10.0
+Body = Callable[[int], "tuple[dict[str, Any], dict[str, str]]"]  # index of a request -> its body and headers
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a number of requests took."""
+    """Rate and latency of a number of requests."""
 
     requests: int
     failures: int
     seconds: float
     p50_ms: float
     p99_ms: float
-    example: str = ""  # of a failure
+    example: str = ""  # response of a failure
 
     @property
     def rate(self) -> float:
@@ -43,44 +43,44 @@ class Measured:
 
 
 def program(code: str, language: str = "python", **more: Any) -> Body:
-    """The same program each time."""
+    """Send the same program each time."""
     return lambda number: ({"generated_code": code, "timeout": 60, "language": language, **more}, {})
 
 
 def cell(code: str, session: Callable[[int], str]) -> Body:
-    """A cell, of the session that the request's number chooses."""
+    """Send a cell to the session that `session` returns for the request's index."""
     body = {"generated_code": code, "timeout": 60, "language": "ipython"}
     return lambda number: (body, {"X-Session-ID": session(number)})
 
 
 async def load(url: str, clients: int, requests: int, body: Body) -> Measured:
-    """Send this many, each client one after the other; any answer but `completed` is a failure."""
+    """Send this many requests; each client waits for its response. Any status but `completed` is a failure."""
     numbers = iter(range(requests))
     times: list[float] = []
     failures: list[str] = []
 
-    async def requests_in_turn() -> None:
-        found: Streams | None = None
+    async def run_client() -> None:
+        streams: Streams | None = None
         for number in numbers:
-            sent, headers = body(number)
-            asked = {"Host": urlsplit(url).netloc, "Content-Type": "application/json", **headers}
-            data = codec.request_bytes("POST", "/execute", asked, json.dumps(sent).encode())
+            fields, headers = body(number)
+            head_lines = {"Host": urlsplit(url).netloc, "Content-Type": "application/json", **headers}
+            data = codec.request_bytes("POST", "/execute", head_lines, json.dumps(fields).encode())
             started = time.perf_counter()
-            reader, writer = found or await client.connect(url, CONNECT_S)
+            reader, writer = streams or await client.connect(url, CONNECT_TIMEOUT_S)
             writer.write(data)
             head, answer = await client.read_response(reader)
             times.append(time.perf_counter() - started)
-            found = reader, writer
-            if head.is_last:  # as a gateway does
+            streams = reader, writer
+            if head.is_last:
                 writer.close()
-                found = None
+                streams = None
             if b'"process_status": "completed"' not in answer:
                 failures.append(answer[:300].decode("utf-8", "replace"))
-        if found is not None:
-            found[1].close()
+        if streams is not None:
+            streams[1].close()
 
     started = time.perf_counter()
-    await asyncio.gather(*(requests_in_turn() for _ in range(min(clients, requests))))
+    await asyncio.gather(*(run_client() for _ in range(min(clients, requests))))
     took = time.perf_counter() - started
     times.sort()
     return Measured(

@@ -1,9 +1,9 @@
-"""What a client sends, what it may send again, and what it makes of the answer: pure, the same for both clients.
+"""The requests of a client, when they may be retried, and how responses are read: pure, shared by both clients.
 
-Code is never run twice by a retry. A request is sent again only when it is certain that nothing of it was run: no
-connection was made, or the server says so (503). A connection that breaks after the request was sent is a SandboxLost:
-whether the code ran is not known, and the caller is told. A cell of a session that we know is sent with the demand that
-it be there; if it is not, the server runs nothing, and the completed cells are replayed first.
+A retry never runs code twice. A request is sent again only if nothing of it was run: no connection was made, or the
+server responded with 503. If a connection breaks after the request was sent, SandboxLost is raised: whether the code
+ran is unknown. A cell of a session with history requires that the session exists; otherwise the server runs nothing
+(409), and the client replays the completed cells first.
 """
 
 from __future__ import annotations
@@ -16,36 +16,37 @@ from urllib.parse import urlsplit
 
 from muster.sandbox.hash_ring import Ring
 
-PATIENCE_S = 5.0  # beyond a program's own timeout
-CONNECT_S = 5.0
-NOT_RUN, SESSION_LOST = 503, 409  # statuses that say that nothing was run
-LOST = (502, 504)  # a gateway's, when the node that had the request was lost
+RESPONSE_MARGIN_S = 5.0  # beyond a program's timeout: for queueing and killing
+CONNECT_TIMEOUT_S = 5.0
+NOT_RUN, SESSION_LOST = 503, 409  # statuses after which nothing was run
+LOST = (502, 504)  # statuses of a gateway after the node that had the request was lost
 MUST_EXIST = "X-Session-Must-Exist"
-CHUNK = 128  # programs of a batch in one request: what a lost endpoint can cost
-STREAMS = 2  # requests of a batch at a node at once, so that it never waits for the next
-MOST_STREAMS = 64
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+BATCH_CHUNK = 128  # programs of a batch in one request: what a lost endpoint can cost
+STREAMS_PER_NODE = 2  # concurrent requests of a batch, so that a node never waits for the next one
+STREAMS_MAX = 64
+RETRY_PAUSE_FIRST_S, RETRY_PAUSE_MAX_S = 0.1, 2.0  # it doubles
+UNREACHABLE_S = 2.0  # for which an endpoint that could not be connected to is tried last
 
 
 class SandboxUnavailable(Exception):
-    """No endpoint took the request in time; nothing of it was run."""
+    """No endpoint accepted the request in time; nothing of it was run."""
 
 
 class SandboxLost(Exception):
-    """The connection broke while the request was being run: whether its code ran is not known."""
+    """The connection broke after the request was sent: whether its code ran is unknown."""
 
 
 class ConnectionRefused(Exception):
-    """No connection, so nothing was sent; or nothing was run, by a gateway's own word."""
+    """Nothing was run: no connection was made, or a gateway reported that it could not forward the request."""
 
 
 class SandboxRefused(Exception):
-    """The request was wrong, and is so everywhere."""
+    """The request is invalid at every endpoint."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a program or a cell."""
+    """The result of a program or a cell."""
 
     status: str  # completed, error, failed or timeout
     stdout: str
@@ -53,7 +54,7 @@ class Result:
     new_session: bool = False
     reason: str | None = None
     usage: dict[str, float] = field(default_factory=dict)
-    node: str = ""  # the host that ran it; not known of a batch's
+    node: str = ""  # the host that ran it; unknown for programs of a batch
 
     @property
     def completed(self) -> bool:
@@ -68,12 +69,12 @@ class Call:
     body: bytes
     headers: Mapping[str, str]
     timeout: float
-    key: str | None = None  # what belongs to one node: a session, or a workspace
+    key: str | None = None  # the session or workspace that binds it to one node
 
 
 @dataclass(frozen=True)
 class HttpAnswer:
-    """What came back."""
+    """The parts of a response that a client uses."""
 
     status: int
     body: bytes
@@ -81,18 +82,23 @@ class HttpAnswer:
     node: str | None = None
 
     @property
-    def words(self) -> str:
-        """Of a refusal."""
+    def error(self) -> str:
+        """The message of a response that is not a result."""
         try:
             return str(json.loads(self.body)["error"])
         except (ValueError, LookupError, TypeError):
             return f"HTTP {self.status}"
 
 
+def plain_call(path: str) -> Call:
+    """Return a call without a body."""
+    return Call(path, b"", {}, RESPONSE_MARGIN_S)
+
+
 def execute_call(
     code: str, language: str, timeout: float, session: str | None, known: bool, more: Mapping[str, Any]
 ) -> Call:
-    """`known`: the session has state that the code may need."""
+    """Return the request of a program or cell. `known`: the session has state that the code may need."""
     fields = {"generated_code": code, "timeout": timeout, "language": language, **more}
     headers = {"Content-Type": "application/json"}
     if session is not None:
@@ -103,7 +109,7 @@ def execute_call(
     if known:
         headers[MUST_EXIST] = "1"
     key = session if session is not None else workspace
-    return Call("/execute", json.dumps(fields).encode(), headers, timeout + PATIENCE_S, key)
+    return Call("/execute", json.dumps(fields).encode(), headers, timeout + RESPONSE_MARGIN_S, key)
 
 
 def headers(call: Call, endpoint: str, token: str | None) -> dict[str, str]:
@@ -112,59 +118,59 @@ def headers(call: Call, endpoint: str, token: str | None) -> dict[str, str]:
     return {**call.headers, "Host": urlsplit(endpoint).netloc, **authorization}
 
 
-def streams_at(gateway: HttpAnswer | None) -> int:
-    """How many requests of a batch an endpoint can use at once, by its answer to GET /gateway."""
+def batch_streams(gateway: HttpAnswer | None) -> int:
+    """Return how many concurrent requests of a batch an endpoint can use, from its response to GET /gateway."""
     try:
         nodes = len(json.loads(gateway.body)["endpoints"]) if gateway is not None and gateway.status == 200 else 1
     except (ValueError, LookupError, TypeError):
         nodes = 1
-    return min(STREAMS * max(1, nodes), MOST_STREAMS)
+    return min(STREAMS_PER_NODE * max(1, nodes), STREAMS_MAX)
 
 
 def batch_calls(
     programs: Sequence[str | Mapping[str, Any]], language: str, timeout: float, streams: int
 ) -> list[tuple[int, Call]]:
-    """Requests of a part of the programs each, and the number of its first."""
+    """Split a batch into requests; each comes with the index of its first program."""
     calls = []
-    chunk = max(1, min(CHUNK, -(-len(programs) // streams)))
+    chunk = max(1, min(BATCH_CHUNK, -(-len(programs) // streams)))
     for first in range(0, len(programs), chunk):
         bodies = [
             {"timeout": timeout, "language": language, **({"generated_code": one} if isinstance(one, str) else one)}
             for one in programs[first : first + chunk]
         ]
         body = json.dumps({"requests": bodies}).encode()
-        calls.append((first, Call("/batch", body, {"Content-Type": "application/json"}, timeout + PATIENCE_S)))
+        calls.append((first, Call("/batch", body, {"Content-Type": "application/json"}, timeout + RESPONSE_MARGIN_S)))
     return calls
 
 
-def lost_result(words: str) -> Result:
-    """Of a program of a batch whose endpoint was lost while it may have been running."""
-    return Result("error", "", f"the sandbox was lost while this ran: {words}\n", reason="lost")
+def lost_result(reason: str) -> Result:
+    """Return the result of a batch's program that may have been running when its endpoint was lost."""
+    return Result("error", "", f"the sandbox was lost while this ran: {reason}\n", reason="lost")
 
 
 def result_of(answer: HttpAnswer) -> Result:
-    """The answer to a program; SandboxRefused when it was the caller's mistake."""
+    """Return the result of a program or cell; raise SandboxLost, or SandboxRefused if the request is invalid."""
     if answer.status in LOST:
-        raise SandboxLost(answer.words)
+        raise SandboxLost(answer.error)
     if answer.status != 200:
-        raise SandboxRefused(answer.words)
+        raise SandboxRefused(answer.error)
     try:
         body = json.loads(answer.body)
     except ValueError:
-        raise SandboxLost("the answer is no JSON") from None
-    return replace(result_from(body, json.loads(answer.usage) if answer.usage else {}), node=answer.node or "")
+        raise SandboxLost("the response is not JSON") from None
+    return replace(parse_result(body, json.loads(answer.usage) if answer.usage else {}), node=answer.node or "")
 
 
-def refuse(answer: HttpAnswer) -> None:
-    """A batch that was not begun: may somebody else have it?"""
+def raise_refusal(answer: HttpAnswer) -> None:
+    """Raise the error of a batch that was not begun; ConnectionRefused if another endpoint may run it."""
     if answer.status == NOT_RUN:
-        raise ConnectionRefused(answer.words)
+        raise ConnectionRefused(answer.error)
     if answer.status not in LOST:
-        raise SandboxRefused(answer.words)
-    raise ValueError(answer.words)  # as any answer that breaks off
+        raise SandboxRefused(answer.error)
+    raise ValueError(answer.error)  # handled as a response that is cut off
 
 
-def result_from(answer: Mapping[str, Any], usage: dict[str, float]) -> Result:
+def parse_result(answer: Mapping[str, Any], usage: dict[str, float]) -> Result:
     return Result(
         answer["process_status"],
         answer["stdout"],
@@ -175,35 +181,35 @@ def result_from(answer: Mapping[str, Any], usage: dict[str, float]) -> Result:
     )
 
 
-class Choice:
-    """The order in which endpoints are tried: a session's own first, else in turn; lately unreachable ones last.
+class EndpointSelector:
+    """Chooses endpoints: the owner of a session first, otherwise in turn; unreachable ones last.
 
-    A session that had to be taken to another endpoint stays there: what its own may still have of it is not up to date.
+    A session that had to move to another endpoint stays there: its owner may still have an outdated copy.
     """
 
     def __init__(self, endpoints: Sequence[str]) -> None:
         if not endpoints:
             raise ValueError("a client needs at least one endpoint")
         self.endpoints = [endpoint.rstrip("/") for endpoint in endpoints]
-        self._turn = 0
-        self._down: dict[str, float] = {}
+        self._next = 0
+        self._unreachable: dict[str, float] = {}  # until when
         self._moved: dict[str, str] = {}
-        self._ring: Ring | None = None  # made when a key is first used
+        self._ring: Ring | None = None  # computed when a key is first used
 
-    def order(self, key: str | None, now: float) -> Iterator[str]:
-        """Yield them as they are needed: of thousands, mostly the first."""
-        down = []
+    def candidates(self, key: str | None, now: float) -> Iterator[str]:
+        """Yield the endpoints to try; with thousands of them, mostly only the first is used."""
+        unreachable = []
         for endpoint in self._preferred(key):
-            if self._down.get(endpoint, 0.0) > now:
-                down.append(endpoint)
+            if self._unreachable.get(endpoint, 0.0) > now:
+                unreachable.append(endpoint)
             else:
                 yield endpoint
-        yield from down
+        yield from unreachable
 
     def _preferred(self, key: str | None) -> Iterator[str]:
         if key is None:
-            self._turn = (self._turn + 1) % len(self.endpoints)
-            yield from self.endpoints[self._turn :] + self.endpoints[: self._turn]
+            self._next = (self._next + 1) % len(self.endpoints)
+            yield from self.endpoints[self._next :] + self.endpoints[: self._next]
             return
         moved = self._moved.get(key)
         if moved is not None:
@@ -215,11 +221,11 @@ class Choice:
             self._ring = Ring(self.endpoints)
         return self._ring.walk(key.encode())
 
-    def failed(self, endpoint: str, now: float) -> None:
-        self._down[endpoint] = now + LONGEST_PAUSE_S
+    def mark_unreachable(self, endpoint: str, now: float) -> None:
+        self._unreachable[endpoint] = now + UNREACHABLE_S
 
-    def works(self, endpoint: str, key: str | None = None) -> None:
-        self._down.pop(endpoint, None)
+    def mark_reachable(self, endpoint: str, key: str | None = None) -> None:
+        self._unreachable.pop(endpoint, None)
         if key is not None and (key in self._moved or next(self._walk(key)) != endpoint):
             self._moved[key] = endpoint
 
@@ -227,46 +233,46 @@ class Choice:
         self._moved.pop(key, None)
 
 
-class Histories:
-    """The cells of each session that completed, to be replayed when the session was lost."""
+class SessionHistories:
+    """The completed cells of each session, to be replayed when the session is lost."""
 
     def __init__(self) -> None:
         self._cells: dict[str, list[tuple[str, float]]] = {}
-        self._half: set[str] = set()  # whose replay was begun, and broke off unless it goes on
+        self._partial: set[str] = set()  # sessions whose replay was begun and has not been completed
 
     def of(self, session: str | None) -> list[tuple[str, float]]:
-        """Code and timeout of each."""
+        """Return code and timeout (seconds) of each cell."""
         return list(self._cells.get(session, ())) if session is not None else []
 
     def add(self, session: str | None, code: str, timeout: float, result: Result) -> None:
         if session is not None and result.completed:
             self._cells.setdefault(session, []).append((code, timeout))
 
-    def whole(self, session: str) -> bool:
-        """Whether what a server has of it, if it has it, is all of it."""
-        return session not in self._half
+    def is_complete(self, session: str) -> bool:
+        """Return False if a server may have only a part of the session, after a replay that failed."""
+        return session not in self._partial
 
     def begin_replay(self, session: str) -> None:
-        self._half.add(session)
+        self._partial.add(session)
 
     def end_replay(self, session: str) -> None:
-        self._half.discard(session)
+        self._partial.discard(session)
 
     def forget(self, session: str) -> None:
         self._cells.pop(session, None)
-        self._half.discard(session)
+        self._partial.discard(session)
 
 
 def check_replayed(session: str, again: Result | None) -> None:
-    """A cell that had completed must do so again, or the session is another one."""
+    """Raise SandboxLost unless a replayed cell has completed again."""
     if again is None or not again.completed:
         how = "was lost again" if again is None else again.status
         raise SandboxLost(f"session {session!r} could not be replayed: a cell that had completed {how}")
 
 
-def pauses() -> Any:
-    """Between rounds of tries."""
-    pause = FIRST_PAUSE_S
+def retry_pauses() -> Iterator[float]:
+    """Yield the seconds between rounds of attempts, without end."""
+    pause = RETRY_PAUSE_FIRST_S
     while True:
         yield pause
-        pause = min(2 * pause, LONGEST_PAUSE_S)
+        pause = min(2 * pause, RETRY_PAUSE_MAX_S)

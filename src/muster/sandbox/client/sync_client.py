@@ -1,4 +1,4 @@
-"""The client: one endpoint or several, sessions that keep to theirs, retries that never run code twice (calls.py).
+"""The blocking client: one endpoint or several, sessions with affinity, retries that never run code twice.
 
 with Client(["http://n1:7000", "http://n2:7000"], token=token) as box:
     box.execute("x = 1", session="alice")
@@ -19,34 +19,34 @@ from urllib.parse import quote
 from muster.sandbox.client import retry_rules
 from muster.sandbox.client.retry_rules import (
     Call,
-    Choice,
     ConnectionRefused,
-    Histories,
+    EndpointSelector,
     HttpAnswer,
     Result,
     SandboxLost,
     SandboxUnavailable,
-    refuse,
+    SessionHistories,
+    raise_refusal,
 )
 from muster.sandbox.http import codec
 from muster.sandbox.http.client import IDLE_S, BlockingConnection
 
-URL_VARIABLES = ("MUSTER_SERVICE_SANDBOX", "MUSTER_SERVICE_SANDBOX_URLS")  # this node's endpoint serves all
+URL_VARIABLES = ("MUSTER_SERVICE_SANDBOX", "MUSTER_SERVICE_SANDBOX_URLS")  # the first that is set
 DEFAULT_URL = "http://127.0.0.1:6000"
 
 
 class Client:
-    """For threads: any number may use one client."""
+    """A client for any number of threads."""
 
     def __init__(
         self, endpoints: str | Sequence[str] | None = None, token: str | None = None, wait_s: float = 60.0
     ) -> None:
-        """`wait_s`: for how long a request that nobody could take is tried again."""
-        self._choice = Choice(given_or_found(endpoints))
+        """`wait_s`: seconds for which a request that no endpoint accepts is retried."""
+        self._selector = EndpointSelector(resolve_endpoints(endpoints))
         self._token, self._wait_s = token, wait_s
-        self._histories = Histories()
-        self._turns: dict[str, threading.Lock] = {}  # of sessions: one call after the other
-        self._idle: dict[str, list[tuple[BlockingConnection, float]]] = {}  # and since when
+        self._histories = SessionHistories()
+        self._session_locks: dict[str, threading.Lock] = {}  # cells of a session run one after the other
+        self._idle: dict[str, list[tuple[BlockingConnection, float]]] = {}  # with the time since which each is idle
         self._lock = threading.Lock()
 
     def __enter__(self) -> Client:
@@ -69,22 +69,25 @@ class Client:
     def execute(
         self, code: str, language: str | None = None, timeout: float = 30, session: str | None = None, **more: Any
     ) -> Result:
-        """Run a program, or with `session` a cell of it. `more`: further fields of /execute (std_input, ...)."""
+        """Run a program, or with `session` a cell of that session.
+
+        `timeout` is in seconds; `more` are further fields of /execute (std_input, ...).
+        """
         language = language or ("ipython" if session is not None else "python")
         if session is None:
             _, result = self._send(retry_rules.execute_call(code, language, timeout, None, False, more))
             assert result is not None
             return result
         with self._lock:
-            turn = self._turns.setdefault(session, threading.Lock())
-        with turn:
+            lock = self._session_locks.setdefault(session, threading.Lock())
+        with lock:
             return self._execute_in(session, code, language, timeout, more)
 
     def _execute_in(self, session: str, code: str, language: str, timeout: float, more: Mapping[str, Any]) -> Result:
-        history, whole = self._histories.of(session), self._histories.whole(session)
+        history, complete = self._histories.of(session), self._histories.is_complete(session)
         result: Result | None = None
         status = retry_rules.SESSION_LOST
-        if whole:
+        if complete:
             status, result = self._send(retry_rules.execute_call(code, language, timeout, session, bool(history), more))
         if status == retry_rules.SESSION_LOST:
             self._replay(session, language, history)
@@ -94,7 +97,7 @@ class Client:
         return result
 
     def _replay(self, session: str, language: str, history: Sequence[tuple[str, float]]) -> None:
-        """From the beginning; what a replay that broke off left behind goes first."""
+        """Delete what is left of the session, and run its completed cells again."""
         self._histories.begin_replay(session)
         self._delete(session)
         for cell, its_timeout in history:
@@ -103,51 +106,51 @@ class Client:
         self._histories.end_replay(session)
 
     def delete_session(self, session: str) -> bool:
-        """End it wherever it is; False when nobody has it."""
+        """End a session at all endpoints; return False if none has it."""
         with self._lock:
             self._histories.forget(session)
         return self._delete(session)
 
     def _delete(self, session: str) -> bool:
         with self._lock:
-            self._choice.forget(session)
-        call = Call(f"/sessions/{quote(session, safe='')}", b"", {}, retry_rules.PATIENCE_S)
-        deleted = [self._deleted(endpoint, call) for endpoint in self._choice.endpoints]
+            self._selector.forget(session)
+        call = retry_rules.plain_call(f"/sessions/{quote(session, safe='')}")
+        deleted = [self._deleted(endpoint, call) for endpoint in self._selector.endpoints]
         return any(deleted)
 
     def _deleted(self, endpoint: str, call: Call) -> bool:
         try:
             return self._exchange("DELETE", endpoint, call).status == 200
         except ConnectionRefused:
-            return False  # its sessions are gone, too
+            return False  # its sessions are lost too
 
     def health(self, endpoint: str | None = None) -> dict[str, Any]:
-        call = Call("/health", b"", {}, retry_rules.PATIENCE_S)
-        found: dict[str, Any] = json.loads(self._exchange("GET", endpoint or self._choice.endpoints[0], call).body)
+        call = retry_rules.plain_call("/health")
+        found: dict[str, Any] = json.loads(self._exchange("GET", endpoint or self._selector.endpoints[0], call).body)
         return found
 
     def _send(self, call: Call) -> tuple[int, Result | None]:
-        """Until somebody takes it; a lost session is the caller's matter."""
+        """Retry until an endpoint accepts the call; return the status and, unless the session is lost, the result."""
         end = time.monotonic() + self._wait_s
         why = ""
-        for pause in retry_rules.pauses():
-            for endpoint in self._choice.order(call.key, time.monotonic()):
+        for pause in retry_rules.retry_pauses():
+            for endpoint in self._selector.candidates(call.key, time.monotonic()):
                 try:
                     answer = self._exchange("POST", endpoint, call)
                 except ConnectionRefused as error:
-                    self._choice.failed(endpoint, time.monotonic())
+                    self._selector.mark_unreachable(endpoint, time.monotonic())
                     why = str(error)
                     continue
-                self._choice.works(endpoint, call.key)
+                self._selector.mark_reachable(endpoint, call.key)
                 if answer.status == retry_rules.SESSION_LOST:
                     return answer.status, None
                 if answer.status != retry_rules.NOT_RUN:
                     return answer.status, retry_rules.result_of(answer)
-                why = answer.words
+                why = answer.error
                 if call.key is not None:
-                    break  # it is there, and busy: another endpoint would make a second one
+                    break  # its node is busy: another endpoint would create the session a second time
             if time.monotonic() + pause > end:
-                raise SandboxUnavailable(f"nobody took the request for {self._wait_s:g} s: {why}")
+                raise SandboxUnavailable(f"no endpoint accepted the request within {self._wait_s:g} s: {why}")
             time.sleep(pause)
         raise AssertionError("unreachable")
 
@@ -156,42 +159,40 @@ class Client:
     def batch(
         self, programs: Iterable[str | Mapping[str, Any]], language: str = "python", timeout: float = 30
     ) -> Iterator[tuple[int, Result]]:
-        """Results as they end, with the number of their program; over all endpoints."""
+        """Run programs at all endpoints; yield the index and result of each as it ends."""
         todo: queue.Queue[tuple[int, Call]] = queue.Queue()
         chosen = list(programs)
-        places = [endpoint for endpoint in self._choice.endpoints for _ in range(self._streams_at(endpoint))]
-        for numbered in retry_rules.batch_calls(chosen, language, timeout, len(places)):
+        targets = [endpoint for endpoint in self._selector.endpoints for _ in range(self._streams_at(endpoint))]
+        for numbered in retry_rules.batch_calls(chosen, language, timeout, len(targets)):
             todo.put(numbered)
         results: queue.Queue[tuple[int, Result] | BaseException | None] = queue.Queue()
         stopped = threading.Event()
         streams = [
             threading.Thread(target=self._stream, args=(endpoint, todo, results, stopped), daemon=True)
-            for endpoint in places
+            for endpoint in targets
         ]
         for stream in streams:
             stream.start()
         try:
-            yield from _gathered(results, len(streams), len(chosen))
+            yield from _collect(results, len(streams), len(chosen))
         finally:
             stopped.set()
 
     def _streams_at(self, endpoint: str) -> int:
-        """A gateway has many nodes behind it."""
+        """Return the number of concurrent requests for this endpoint: a gateway has many nodes."""
         try:
-            return retry_rules.streams_at(
-                self._exchange("GET", endpoint, Call("/gateway", b"", {}, retry_rules.PATIENCE_S))
-            )
+            return retry_rules.batch_streams(self._exchange("GET", endpoint, retry_rules.plain_call("/gateway")))
         except (ConnectionRefused, SandboxLost):
-            return retry_rules.streams_at(None)
+            return retry_rules.batch_streams(None)
 
-    def _is_there(self, endpoint: str) -> bool:
+    def _is_reachable(self, endpoint: str) -> bool:
         try:
-            return self._exchange("GET", endpoint, Call("/health", b"", {}, retry_rules.PATIENCE_S)).status == 200
+            return self._exchange("GET", endpoint, retry_rules.plain_call("/health")).status == 200
         except (ConnectionRefused, SandboxLost):
             return False
 
     def _stream(self, endpoint: str, todo: Any, results: Any, stopped: threading.Event) -> None:
-        """Take parts of the batch to one endpoint, one after the other, until there are none or it is lost."""
+        """Send parts of the batch to one endpoint, until none is left or the endpoint is lost."""
         try:
             while not stopped.is_set():
                 try:
@@ -199,10 +200,11 @@ class Client:
                 except queue.Empty:
                     break
                 try:
-                    if not self._stream_one(endpoint, first, call, results, stopped) and not self._is_there(endpoint):
-                        break  # else it was a node behind it that was lost
+                    complete = self._stream_one(endpoint, first, call, results, stopped)
+                    if not complete and not self._is_reachable(endpoint):
+                        break  # otherwise a node behind the gateway was lost
                 except ConnectionRefused as error:
-                    todo.put((first, call))  # nothing of it was run: somebody else may
+                    todo.put((first, call))  # nothing of it was run: another endpoint may take it
                     results.put(error)
                     break
         except BaseException as error:
@@ -211,22 +213,22 @@ class Client:
             results.put(None)
 
     def _stream_one(self, endpoint: str, first: int, call: Call, results: Any, stopped: threading.Event) -> bool:
-        """One part; False when it was lost before its end. ConnectionRefused when nothing of it was run."""
+        """Send one part; return False if the response was cut off. Raise ConnectionRefused if nothing of it was run."""
         wanted = set(range(len(json.loads(call.body)["requests"])))
         connection = self._connect(endpoint)
         try:
             head = connection.send(self._request("POST", endpoint, call), call.timeout)
             if head.status != 200:
-                refuse(HttpAnswer(head.status, connection.read_body(head)))
+                raise_refusal(HttpAnswer(head.status, connection.read_body(head)))
             for line in connection.read_lines():
                 if not line.strip():
-                    continue  # a sign of life
+                    continue  # keep-alive of the server
                 answer = json.loads(line)
                 wanted.discard(answer["index"])
-                results.put((first + answer["index"], retry_rules.result_from(answer, answer.get("usage") or {})))
+                results.put((first + answer["index"], retry_rules.parse_result(answer, answer.get("usage") or {})))
                 if stopped.is_set():
                     return False
-            why = "the answer has no end"
+            why = "the response has too few results"
         except (OSError, EOFError, ValueError) as error:
             why = str(error) or type(error).__name__
         finally:
@@ -238,9 +240,9 @@ class Client:
     # -- connections ------------------------------------------------------------------------------------------------
 
     def _exchange(self, method: str, endpoint: str, call: Call) -> HttpAnswer:
-        """ConnectionRefused when it was not sent; SandboxLost when that is not known."""
+        """Raise ConnectionRefused if the call was not sent, SandboxLost if the connection broke afterwards."""
         request = self._request(method, endpoint, call)  # a ValueError here means that nothing was sent
-        connection = self._take(endpoint) or self._connect(endpoint)
+        connection = self._acquire(endpoint) or self._connect(endpoint)
         try:
             head = connection.send(request, call.timeout)
             body = connection.read_body(head)
@@ -260,8 +262,8 @@ class Client:
     def _request(self, method: str, endpoint: str, call: Call) -> bytes:
         return codec.request_bytes(method, call.path, retry_rules.headers(call, endpoint, self._token), call.body)
 
-    def _take(self, endpoint: str) -> BlockingConnection | None:
-        """One that is open still: a closed one must be noticed before a request is sent into it."""
+    def _acquire(self, endpoint: str) -> BlockingConnection | None:
+        """Return a connection that is still open: a closed one must be noticed before a request is sent."""
         while True:
             with self._lock:
                 connections = self._idle.get(endpoint)
@@ -275,13 +277,13 @@ class Client:
 
     def _connect(self, endpoint: str) -> BlockingConnection:
         try:
-            return BlockingConnection(endpoint, retry_rules.CONNECT_S)
+            return BlockingConnection(endpoint, retry_rules.CONNECT_TIMEOUT_S)
         except OSError as error:
             raise ConnectionRefused(f"{endpoint}: {error}") from error
 
 
-def _gathered(results: Any, streams: int, wanted: int) -> Iterator[tuple[int, Result]]:
-    """What the streams bring, until all programs have a result or no stream is left."""
+def _collect(results: Any, streams: int, wanted: int) -> Iterator[tuple[int, Result]]:
+    """Yield results until all programs have one; raise SandboxUnavailable if all streams end before."""
     problem: BaseException | None = None
     while streams and wanted:
         item = results.get()
@@ -293,11 +295,11 @@ def _gathered(results: Any, streams: int, wanted: int) -> Iterator[tuple[int, Re
             wanted -= 1
             yield item
     if wanted:
-        raise SandboxUnavailable(f"{wanted} programs of the batch were taken by nobody: {problem}")
+        raise SandboxUnavailable(f"no endpoint accepted {wanted} programs of the batch: {problem}")
 
 
-def given_or_found(endpoints: str | Sequence[str] | None) -> list[str]:
-    """The endpoints given, or those of the run that we are in, or this machine's."""
+def resolve_endpoints(endpoints: str | Sequence[str] | None) -> list[str]:
+    """Return the given endpoints, else those of the current run, else this machine's."""
     if endpoints is None:
         found = next((os.environ[name] for name in URL_VARIABLES if os.environ.get(name)), DEFAULT_URL)
         return [one for one in found.replace(",", " ").split() if one]

@@ -59,7 +59,7 @@ async def verify(engine: Engine) -> None:
     finally:
         os.unlink(secret)
     if not ended.succeeded:
-        reported = ended.stderr.text(2000).strip().splitlines()[-1:] or [ended.words]
+        reported = ended.stderr.text(2000).strip().splitlines()[-1:] or [ended.message]
         raise SandboxError(f"a first program failed in the sandbox: {reported[0]}{_hint(engine, reported[0])}")
     could = json.loads(ended.stdout.text(10_000))
     if could and engine.pool.level.profile.level != "process":

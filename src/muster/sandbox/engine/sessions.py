@@ -106,7 +106,7 @@ class Session:
         if self.why or not self.ended.done():
             return self.why
         ended = result_of(self.ended.result(), Captured(), Captured(), 0.0, self.worker.cgroup)
-        return ended.words if ended.reason in ("memory", "processes", "disk") else ""
+        return ended.message if ended.reason in ("memory", "processes", "disk") else ""
 
     def close(self) -> None:
         self.is_closed = True

@@ -1,1 +1,1 @@
-"""One endpoint per node for all sandboxes of a cluster."""
+"""The gateway: one endpoint per node for all sandboxes of a cluster."""

@@ -121,7 +121,7 @@ class Balancer:
             finally:
                 self._end(endpoint)
         node = address_of(endpoint)
-        body = {**nemo_skills.refusal(nemo_skills.unreached(node)), "reason": "unreachable"}
+        body = {**nemo_skills.refusal(nemo_skills.unreachable_message(node)), "reason": "unreachable"}
         return HttpResponse(503, body, {"X-Muster-Member": node})
 
     def _begin(self, endpoint: str) -> None:
@@ -153,9 +153,9 @@ class Balancer:
                 self._begin(endpoint)  # until the stream ends
                 return HttpResponse(head.status, self._stream(endpoint, streams), passed)
             body = await reader.readexactly(head.length)
-        except (OSError, EOFError, ValueError, LookupError):
+        except (OSError, EOFError, ValueError):
             writer.close()
-            lost = {**nemo_skills.refusal(nemo_skills.broke_off(address_of(endpoint))), "reason": "lost"}
+            lost = {**nemo_skills.refusal(nemo_skills.lost_message(address_of(endpoint))), "reason": "lost"}
             return HttpResponse(502, lost, member)
         except BaseException:
             writer.close()
@@ -196,7 +196,7 @@ class Balancer:
                 return json.loads((await asyncio.wait_for(client.read_response(reader), OVERVIEW_TIMEOUT_S))[1])
             finally:
                 writer.close()
-        except (OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError) as error:
+        except (OSError, EOFError, ValueError, asyncio.TimeoutError) as error:
             return {"error": str(error) or type(error).__name__}
 
 

@@ -37,7 +37,7 @@ async def connect(endpoint: str, timeout_s: float) -> Streams:
 
 async def read_head(reader: asyncio.StreamReader) -> ResponseHead:
     """Read the head of a response; raise ProtocolError, or EOFError if the connection ends before it."""
-    return parse_response_head(await reader.readuntil(HEAD_END))
+    return parse_response_head((await reader.readuntil(HEAD_END))[: -len(HEAD_END)])
 
 
 async def read_response(reader: asyncio.StreamReader) -> tuple[ResponseHead, bytes]:

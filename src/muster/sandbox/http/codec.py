@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,6 @@ REASONS = {
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 HEAD_END = b"\r\n\r\n"
-_LENGTH_HEADERS = ("content-length", "transfer-encoding")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?!\n)")  # other parsers may split a line there
 _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}")
 _LENGTH = re.compile(r"[0-9]{1,18}")
@@ -110,7 +109,7 @@ class HttpResponse:
 
 
 def parse_request_head(data: bytes) -> tuple[RequestHead, bool]:
-    """Return the head, and whether the connection ends after its request; raise ProtocolError."""
+    """Return the head (given without HEAD_END), and whether the connection ends after its request."""
     text = data.decode("latin-1")
     first, *lines = text.split("\r\n")
     if len(lines) > HEAD_LINES_MAX:
@@ -125,26 +124,25 @@ def parse_request_head(data: bytes) -> tuple[RequestHead, bool]:
 
 
 def parse_response_head(data: bytes) -> ResponseHead:
-    """Return the head of a response; raise ProtocolError."""
+    """Return the head of a response, given without HEAD_END; raise ProtocolError."""
     first, *lines = data.decode("latin-1").split("\r\n")
     matched = _STATUS.fullmatch(first)
     if matched is None:
         raise ProtocolError(502, f"this is not an HTTP/1.1 response: {first[:100]!r}")
-    headers = _parse_headers(line for line in lines if line)
+    headers = _parse_headers(lines)
     if headers.get("transfer-encoding", "chunked").lower() != "chunked":
         raise ProtocolError(502, f"unknown transfer encoding {headers['transfer-encoding']}")
     return ResponseHead(int(matched[1]), headers, _is_last(first, headers))
 
 
-def _parse_headers(lines: Iterable[str]) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        name = name.strip().lower()
-        if name in _LENGTH_HEADERS and name in headers:
-            raise ProtocolError(400, f"{name.title()} is repeated")
-        headers[name] = value.strip()
-    if all(name in headers for name in _LENGTH_HEADERS):
+def _parse_headers(lines: list[str]) -> dict[str, str]:
+    """Return the headers; of a repeated one the last value, except for those of the length."""
+    headers = {name.strip().lower(): value.strip() for name, _, value in [line.partition(":") for line in lines]}
+    if len(headers) < len(lines):
+        names = [line.partition(":")[0].strip().lower() for line in lines]
+        if any(names.count(name) > 1 for name in ("content-length", "transfer-encoding")):
+            raise ProtocolError(400, "Content-Length or Transfer-Encoding is repeated")
+    if "transfer-encoding" in headers and "content-length" in headers:
         raise ProtocolError(400, "the head has both Content-Length and Transfer-Encoding")
     return headers
 
@@ -190,11 +188,11 @@ class ChunkDecoder:
                 if not self._decode_size(buffer):
                     break
                 continue
-            taken = min(self._missing, len(buffer))
-            payload += buffer[:taken]
-            del buffer[:taken]
-            self._missing -= taken
-            self._decoded += taken
+            size = min(self._missing, len(buffer))
+            payload += buffer[:size]
+            del buffer[:size]
+            self._missing -= size
+            self._decoded += size
             if self._missing or len(buffer) < 2:
                 break
             if buffer[:2] != b"\r\n":
