@@ -130,7 +130,7 @@ def test_a_batch_streams_results_as_they_end(strong: Served) -> None:
     assert by_index[0]["stdout"] == "slow\n" and by_index[20]["stdout"] == "shell\n"
     assert [by_index[number]["stdout"] for number in range(1, 20)] == [f"{number}\n" for number in range(1, 20)]
     assert all(by_index[number]["process_status"] == "error" for number in (21, 22, 23))
-    assert "no sessions" in by_index[23]["error"]
+    assert "cannot use sessions" in by_index[23]["error"]
 
 
 def test_a_batch_without_a_reader_is_stopped(strong: Served) -> None:
