@@ -22,7 +22,7 @@ from muster.lifecycle import events as m
 from muster.lifecycle.services import ServicePlan
 from muster.lifecycle.state_machine import RunConfig, RunStateMachine
 from muster.rundir import RunPaths
-from muster.sandbox.gateway.peers import MOST
+from muster.sandbox.gateway.peers import MEMBERS_MAX
 
 HOSTS = ["n0", "n1", "n2"]
 
@@ -176,7 +176,7 @@ async def test_a_list_of_10_000_sandboxes_reaches_every_agent_in_one_line(tmp_pa
     agents = [await connect(["127.0.0.1"], port, b"secret", {**greeting, "rank": rank}) for rank in (2, 3)]
     for _ in agents:
         await asyncio.wait_for(joined.get(), 30)
-    endpoints = [f"http://[ffff:ffff:ffff:ffff:ffff:ffff:ffff:{number:04x}]:65535" for number in range(MOST)]
+    endpoints = [f"http://[ffff:ffff:ffff:ffff:ffff:ffff:ffff:{number:04x}]:65535" for number in range(MEMBERS_MAX)]
     sending = asyncio.ensure_future(members.send_each([2, 3], "service_members", service="box", endpoints=endpoints))
     for agent in agents:
         message = await asyncio.wait_for(agent.receive(), 60)
