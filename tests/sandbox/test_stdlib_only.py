@@ -14,7 +14,7 @@ from muster.sandbox.engine.jail_program import JAIL_MODULES, PROCESS_MODULES
 
 ROOT = Path(muster.__file__).parent
 MODULES = [*sorted((ROOT / "sandbox").rglob("*.py")), ROOT / "prometheus.py"]
-ALLOWED = ("process", "prometheus", "sandbox")
+ALLOWED = ("exit_codes", "process", "prometheus", "sandbox")
 OPTIONAL = {"sandbox/jail/session.py": "IPython"}
 
 

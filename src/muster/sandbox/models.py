@@ -95,3 +95,8 @@ class CellResult:
     wall_s: float
     why: str = ""
     usage: ResourceUsage | None = field(default=None)
+
+
+def refusal(reason: str) -> dict[str, Any]:
+    """Return the body of the response to a request of which nothing was run: clients expect these keys in every one."""
+    return {"error": reason, "process_status": "error", "stdout": "", "stderr": reason + "\n"}

@@ -134,11 +134,6 @@ def cell_answer(request: ExecuteRequest, ended: CellResult) -> dict[str, Any]:
     return {**body, "new_session_created": ended.created}
 
 
-def refusal(reason: str) -> dict[str, Any]:
-    """Return the response to a request of which nothing was run."""
-    return {"error": reason, **_status("error", stderr=reason + "\n")}
-
-
 def unreachable_message(node: str) -> str:
     """Return a gateway's message for a request that it could not forward."""
     return f"the sandbox could not be reached ({node}): nothing was run"

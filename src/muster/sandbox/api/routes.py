@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Callable
 from urllib.parse import unquote
 
+from muster.sandbox import models
 from muster.sandbox.api import nemo_skills, sandbox_fusion
 from muster.sandbox.api.nemo_skills import BadRequest, Bounds
 from muster.sandbox.engine.admission_queue import BATCH, PROGRAM, Overloaded
@@ -59,7 +60,7 @@ class Routes:
             response = await self._route(request, path)
         except Exception:  # a defect: the client gets a valid response, the log the traceback
             traceback.print_exc(file=sys.stderr)
-            response = HttpResponse(500, nemo_skills.refusal("the sandbox failed: see its log"))
+            response = HttpResponse(500, models.refusal("the sandbox failed: see its log"))
         return self._counted(path, response)
 
     def refusal(self, head: RequestHead) -> HttpResponse | None:
@@ -73,7 +74,7 @@ class Routes:
         else:
             return None
         path = head.path.partition("?")[0]
-        refused = sandbox_fusion.refusal(reason) if path == "/run_code" else nemo_skills.refusal(reason)
+        refused = sandbox_fusion.refusal(reason) if path == "/run_code" else models.refusal(reason)
         return self._counted(path, HttpResponse(status, refused))
 
     def _counted(self, path: str, response: HttpResponse) -> HttpResponse:
@@ -92,8 +93,8 @@ class Routes:
         if request.method == "DELETE" and path.startswith("/workspaces/"):
             return self._delete("workspace", unquote(path[12:]), self._engine.workspaces.remove)
         if any(path == known for _, known in self._table):
-            return HttpResponse(405, nemo_skills.refusal(f"{path} does not support {request.method}"))
-        return HttpResponse(404, nemo_skills.refusal(f"no endpoint at {path}"))
+            return HttpResponse(405, models.refusal(f"{path} does not support {request.method}"))
+        return HttpResponse(404, models.refusal(f"no endpoint at {path}"))
 
     def _is_authorized(self, head: RequestHead) -> bool:
         assert self._token is not None
@@ -107,13 +108,13 @@ class Routes:
             parsed = nemo_skills.parse(request.json(), request.headers, self._engine.languages, self._bounds)
             body, usage = await self._answer(parsed, PROGRAM)
         except (BadRequest, BadName) as error:
-            return HttpResponse(400, nemo_skills.refusal(str(error)))
+            return HttpResponse(400, models.refusal(str(error)))
         except ValueError as error:
-            return HttpResponse(400, nemo_skills.refusal(f"the body is not JSON: {error}"))
+            return HttpResponse(400, models.refusal(f"the body is not JSON: {error}"))
         except SessionLost as error:
-            return HttpResponse(409, {**nemo_skills.refusal(str(error)), "reason": "session_lost"})
+            return HttpResponse(409, {**models.refusal(str(error)), "reason": "session_lost"})
         except Overloaded as error:
-            return HttpResponse(503, {**nemo_skills.refusal(str(error)), "reason": "overloaded"}, {"Retry-After": "1"})
+            return HttpResponse(503, {**models.refusal(str(error)), "reason": "overloaded"}, {"Retry-After": "1"})
         headers = {"X-Muster-Node": HOST}
         if usage is not None:
             headers["X-Muster-Usage"] = json.dumps(usage.to_json())
@@ -174,7 +175,7 @@ class Routes:
             if not isinstance(body, dict) or not isinstance(body.get("requests"), list):
                 raise BadRequest('the body must be {"requests": [...]}')
         except ValueError as error:
-            return HttpResponse(400, nemo_skills.refusal(str(error)))
+            return HttpResponse(400, models.refusal(str(error)))
         return HttpResponse(200, self._results(body["requests"]))
 
     async def _results(self, bodies: list[Any]) -> AsyncIterator[bytes]:
@@ -207,7 +208,7 @@ class Routes:
             parsed = nemo_skills.parse(fields, {}, self._engine.languages, self._bounds)
             answer, usage = await self._answer(parsed, BATCH)
         except (BadRequest, BadName, Overloaded) as error:
-            return {"index": index, **nemo_skills.refusal(str(error))}
+            return {"index": index, **models.refusal(str(error))}
         return {"index": index, **answer, "usage": usage.to_json() if usage else None}
 
     # -- state --------------------------------------------------------------------------------------------------------

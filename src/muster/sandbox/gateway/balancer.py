@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+from muster.sandbox import models
 from muster.sandbox.api import nemo_skills
 from muster.sandbox.gateway.peers import PeerList, address_of
 from muster.sandbox.hash_ring import Ring
@@ -67,7 +68,7 @@ class Balancer:
     def refusal(self, head: RequestHead) -> HttpResponse | None:
         """Reject requests of web pages: clients of this endpoint send no token. Nodes check the body's type."""
         reason = origin.foreign(head.headers)
-        return None if reason is None else HttpResponse(403, nemo_skills.refusal(reason))
+        return None if reason is None else HttpResponse(403, models.refusal(reason))
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
         path = request.path.partition("?")[0]
@@ -121,7 +122,7 @@ class Balancer:
             finally:
                 self._end(endpoint)
         node = address_of(endpoint)
-        body = {**nemo_skills.refusal(nemo_skills.unreachable_message(node)), "reason": "unreachable"}
+        body = {**models.refusal(nemo_skills.unreachable_message(node)), "reason": "unreachable"}
         return HttpResponse(503, body, {"X-Muster-Member": node})
 
     def _begin(self, endpoint: str) -> None:
@@ -155,7 +156,7 @@ class Balancer:
             body = await reader.readexactly(head.length)
         except (OSError, EOFError, ValueError):
             writer.close()
-            lost = {**nemo_skills.refusal(nemo_skills.lost_message(address_of(endpoint))), "reason": "lost"}
+            lost = {**models.refusal(nemo_skills.lost_message(address_of(endpoint))), "reason": "lost"}
             return HttpResponse(502, lost, member)
         except BaseException:
             writer.close()

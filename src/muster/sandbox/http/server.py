@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterator
 from typing import Callable, Protocol
 
-from muster.sandbox.api import nemo_skills
+from muster.sandbox import models
 from muster.sandbox.http import codec
 from muster.sandbox.http.codec import (
     HEAD_END,
@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
         if self._connections.add(self):
             self._set_timer(HEAD_TIMEOUT_S, self._on_timeout)
         elif self._connections.add_rejected(self):
-            body = {**nemo_skills.refusal("too many connections: nothing was run"), "reason": "overloaded"}
+            body = {**models.refusal("too many connections: nothing was run"), "reason": "overloaded"}
             self._reject(HttpResponse(503, body, {"Retry-After": "1"}))
         else:
             self._transport.abort()
@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()  # no request was begun
         else:
             self._reject(
-                HttpResponse(408, nemo_skills.refusal("the request did not arrive completely in time: nothing was run"))
+                HttpResponse(408, models.refusal("the request did not arrive completely in time: nothing was run"))
             )
 
     def _abort_unless_read(self) -> None:
@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
         try:
             request = self._next_request()
         except ProtocolError as error:
-            self._reject(HttpResponse(error.status, nemo_skills.refusal(str(error))))
+            self._reject(HttpResponse(error.status, models.refusal(str(error))))
             return
         if request is not None:
             self._cancel_timer()
