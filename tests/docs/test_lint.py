@@ -38,7 +38,11 @@ def add(copy: Path, module: str, line: str) -> None:
         ("muster.rundir.paths", "import muster.runs.stop", "Imports point downwards"),
         ("muster.process.scope", "import muster.agent.node", "Imports point downwards"),
         ("muster.views.record", "import muster.agent.node", "Only nodes import the agent"),
-        ("muster.agent.net.addresses", "import muster.agent.ray.node", "No package takes part in an import cycle"),
+        (
+            "muster.agent.control.channel",
+            "import muster.agent.leader.leader",
+            "No package takes part in an import cycle",
+        ),
         ("muster.lifecycle.policy", "import time", "The state machine and the election are pure"),
         ("muster.agent.node", "import pydantic", "Packages for nodes use only the standard library"),
     ],

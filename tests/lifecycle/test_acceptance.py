@@ -20,11 +20,11 @@ from tests.lifecycle.four_nodes import (
     up,
 )
 
+from muster.exit_codes import NO_PROGRESS
 from muster.lifecycle.config import (
     EXTERNAL_LEADER,
     FAIL,
     FINISH_TIMEOUT_S,
-    NO_PROGRESS,
     REPLACE,
     RESTART,
     RunConfig,

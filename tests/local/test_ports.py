@@ -24,7 +24,6 @@ from muster.agent.gang.master_port import take_master_port
 from muster.ports.blocks import take_block
 from muster.ports import socket_leases as services
 from muster.rundir import RunPaths
-from muster.placement.runtime import ports as placement
 from muster.ports import file_leases as placement
 from muster.torch.launch_env import step_port
 

@@ -98,7 +98,7 @@ def test_a_signal_for_the_driver_that_comes_during_the_set_up_ends_nothing(muste
     wait_for("the heartbeats to go on", lambda: process.poll() is not None or moved())
     (muster.cwd / "go").touch()
     _, err = process.communicate(timeout=DEADLINE_S)
-    assert (process.returncode, len(signalled)) == (0, 4), err
+    assert process.returncode == 0 and len(signalled) >= 4, err  # a forked sleep may look like a shell
 
 
 def shells_of_the_set_up(run: str) -> list[int]:

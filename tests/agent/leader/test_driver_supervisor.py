@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.agent.gang.test_gang import JOB, Heard
+from tests.agent.leader.gang_doubles import JOB, SentMessages
 
 from muster.agent.job import Identity
 from muster.agent.leader.driver_supervisor import DriverSupervisor, LeaderContext
@@ -25,7 +25,7 @@ class Life:
         identity = Identity(rank=0, host="n0", run=run, attempt=run.attempt(0), local=True)
         self.machine = SimpleNamespace(cycle=0, nodes=[], leader=0)
         self.fed: list[m.Event] = []
-        self.heard = Heard()
+        self.heard = SentMessages()
         quiet = SimpleNamespace(phase=lambda text: None, event=lambda name, **fields: None, guests=[])
         parts: Any = (identity, JOB, self.machine, quiet, self.heard, LogTails())
         self.supervisor = DriverSupervisor(LeaderContext(*parts, None, None, None, self.fed.append, None, None))  # type: ignore[arg-type]
@@ -58,4 +58,4 @@ async def test_the_gang_after_a_lost_node_waits_until_that_is_fenced(tmp_path: P
     life = Life(tmp_path)
     life.supervisor.on_node_lost(1, last_heard=1000.0)
     life.supervisor.on_node_lost(2, last_heard=900.0)
-    assert life.supervisor._new_driver()._fenced() == 1012.0  # type: ignore[union-attr]
+    assert life.supervisor._new_driver()._fenced_at() == 1012.0  # type: ignore[union-attr]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.agent.leader.gang_doubles import JOB, SentMessages
 
-from muster.agent.job import Identity, Job
+from muster.agent.job import Identity
 from muster.agent.leader import gang as module
 from muster.agent.leader.gang import Gang
 from muster.lifecycle import events as m
@@ -18,25 +18,6 @@ from muster.process import Exit
 from muster.rundir import RunPaths
 
 HOSTS = ["n0", "n1", "n2"]
-FIELDS = {"groups": [], "nodes": 3, "ray": False, "procs_per_node": 2, "stop_grace": 30.0}
-JOB = Job(**{**dict.fromkeys(Job.__dataclass_fields__), **FIELDS})
-
-
-class SentMessages:
-    """Replaces the connections: records messages, and answers requests for stacks."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[int, str, dict[str, Any]]] = []
-        self.stacks: asyncio.Future[list[bool]] = asyncio.get_running_loop().create_future()
-
-    def send(self, rank: int, kind: str, **fields: Any) -> None:
-        self.sent.append((rank, kind, fields))
-
-    async def ask(self, kind: str, timeout: float) -> list[bool]:
-        return await self.stacks
-
-    def of(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
-        return [(rank, fields) for rank, sent, fields in self.sent if sent == kind]
 
 
 class Running:

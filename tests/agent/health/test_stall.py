@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from muster.agent.leader.stall import StallDetector
+from muster.agent.health.stall import StallDetector
 
 
 def test_the_timeout_counts_from_the_last_output_or_beat(tmp_path: Path) -> None:
