@@ -46,7 +46,11 @@ print("listening", flush=True)
 http.server.ThreadingHTTPServer(("", int(sys.argv[1])), Answer).serve_forever()
 """
 SMALL = Model("small", gpus_per_rank=0, cpus=1)
-QUICK = {"probe": Probe(interval=0.2, failures=2), "policy": Policy(backoff=0.1, start_timeout=60), "grace": 2.0}
+QUICK = {
+    "probe": Probe(interval=0.2, timeout=60.0, failures=2),
+    "policy": Policy(backoff=0.1, start_timeout=60),
+    "grace": 2.0,
+}
 
 
 def serving(name: str, marked: Marked, model: Model = SMALL, source: str = SERVER, **options: Any) -> Replicas:
