@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import http.server
 import json
 import os
 import select
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +213,25 @@ def opened(profile: Path) -> Iterator[Browser]:
         yield browser
     finally:
         browser.close()
+
+
+@contextmanager
+def another_origin(contents: str) -> Iterator[str]:
+    """A page of somebody else's on the same loopback: the browser sends it, and sends from it, the same cookies."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(contents.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+        thread.join()

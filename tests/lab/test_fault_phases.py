@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.lab.conftest import SlurmCommand
-from tests.lab.test_failures import hidden
+from tests.lab.hiding import hidden
 from tests.running import wait_for
 
 from muster.rundir import RunPaths

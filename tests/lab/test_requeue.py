@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.lab.conftest import SlurmCommand, agent_on
 from tests.running import wait_for
-from tests.views.test_timeline import adds_up, phases
+from tests.views.timelines import adds_up, phases
 
 from muster.rundir import RunPaths, read_json
 from muster.views.record import RunReader

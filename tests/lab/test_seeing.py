@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.lab.conftest import SlurmCommand
 from tests.running import wait_for
-from tests.views.test_timeline import adds_up, phases
+from tests.views.timelines import adds_up, phases
 
 from muster.rundir import RunPaths
 from muster.views.phases import Phase

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from shlex import quote
@@ -12,27 +11,13 @@ from shlex import quote
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.launch.golden_scripts import GOLDEN, REGENERATE, SPEC, fix_details
 
-from muster.launch import plan
 from muster.launch.job_script import Launcher, PreludeArguments, render
 from muster.launch.plan import new_run_id, plan_run
 from muster.launch.requeue import NEXT_ATTEMPT
 from muster.launch.target import Target
-from muster.spec import JobSpec
 
-GOLDEN = Path(__file__).parent / "golden"
-REGENERATE = "REGENERATE_GOLDEN"  # set it to write the files anew; then read the difference
-
-SPEC = JobSpec(
-    command=["python", "train.py", "--name", "it's $HOME"],
-    name="train",
-    setup='module load cuda; source "env.sh"',
-    python="python3",
-    runs_dir="/shared/runs",
-    workdir="/",
-    time="2:00:00",
-    comment='a "quoted" comment',
-)
 PLACES = {"sbatch": Target("sbatch", 4), "allocation": Target("allocation", 2), "local": Target("local", 3)}
 AGAIN = SPEC.model_copy(update={"requeue_on": ["timeout", "node-fail", "exit=75"], "chain": 3})
 SCRIPTS = (*PLACES, "restarts")
@@ -44,13 +29,6 @@ MARKS = st.sampled_from(
 )
 HOSTILE = st.lists(TEXT | MARKS, max_size=4).map("".join)
 FILE_NAME = HOSTILE.map(lambda name: "d" + name.replace("/", "_")[:50])
-
-
-def fix_details(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What differs from run to run and from machine to machine stays the same."""
-    monkeypatch.setattr(plan, "new_run_id", lambda name: f"{name}-20260101T000000-ab12")
-    monkeypatch.setattr(sys, "executable", "/opt/muster/bin/python")
-    monkeypatch.setattr(plan.local_launcher, "__file__", "/opt/muster/lib/local_launcher.py")
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ import os
 import signal
 
 import pytest
+from tests.local.timelines import seen
 from tests.running import MusterCommand, wait_for
-from tests.views.test_timeline import adds_up, phases
+from tests.views.timelines import adds_up, phases
 
 from muster.rundir import RunPaths
 from muster.views.phases import Phase
@@ -16,18 +17,6 @@ from muster.views.record import RunReader
 from muster.views.timeline import Timeline, build_timeline
 
 RESTARTS = "if [ $MUSTER_CYCLE = 0 ]; then echo cycle 0; sleep 1000; fi; echo again"
-
-
-def seen(muster: MusterCommand) -> Timeline:
-    """The timeline of the only run; it adds up, and to what the status says."""
-    run = RunPaths(str(muster.run_dir()))
-    record = RunReader(run).read()
-    found = build_timeline(record)
-    adds_up(found)
-    timings, submission = record.status["timings"], json.loads((muster.run_dir() / "submission.json").read_text())
-    assert found.start == min(submission["asked"], timings["job_start"])
-    assert found.end == pytest.approx(timings["ended"], abs=0.5)
-    return found
 
 
 def test_the_phases_of_a_run_without_ray_add_up(muster: MusterCommand) -> None:

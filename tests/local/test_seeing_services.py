@@ -6,10 +6,10 @@ import json
 import re
 from typing import Any
 
-from tests.local.test_seeing import seen
+from tests.local.timelines import seen
 from tests.running import MusterCommand, wait_for
-from tests.views.test_terminal import drawn
-from tests.views.test_timeline import phases
+from tests.views.drawing import drawn
+from tests.views.timelines import phases
 
 from muster.rundir import RunPaths
 from muster.views.metrics import metrics

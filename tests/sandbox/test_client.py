@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.running import wait_for
-from tests.sandbox.test_http import AMBIGUOUS
+from tests.sandbox.http_messages import AMBIGUOUS
 
 from muster.sandbox import AsyncClient, Client, Result, SandboxLost, SandboxRefused, SandboxUnavailable
 from muster.sandbox.client import retry_rules

@@ -7,6 +7,7 @@ import re
 import socket
 
 import pytest
+from tests.sandbox.http_messages import AMBIGUOUS
 
 from muster.sandbox.gateway.balancer import Balancer
 from muster.sandbox.http.client import IdleConnections, connect
@@ -15,15 +16,6 @@ from muster.sandbox.http.server import OpenConnections
 from muster.sandbox.http.server import serve as serve_http
 
 # Header lines for which two parsers may disagree where a message ends: request and response smuggling.
-AMBIGUOUS = (
-    b"Content-Length: 1\r\nContent-Length: 1\r\n",
-    b"Content-Length: 1\r\nContent-Length: 2\r\n",
-    b"Content-Length: 1\r\ncontent-length : 11\r\n",
-    b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n",
-    b"Transfer-Encoding: chunked\r\nContent-Length: 1\r\n",
-    b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
-    b"Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n",
-)
 
 
 async def exchange(sent: list[bytes]) -> bytes:

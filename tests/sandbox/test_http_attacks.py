@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.browser import Page, needs_browser
+from tests.browser import Page, another_origin, needs_browser
 from tests.running import wait_for
 from tests.sandbox.cluster import TOKEN, Cluster
 from tests.sandbox.conftest import serve_at
+from tests.sandbox.http_messages import AMBIGUOUS
 from tests.sandbox.serving import Served
-from tests.sandbox.test_http import AMBIGUOUS
-from tests.web.test_page import another_origin
 
 from muster.sandbox import AsyncClient, Client
 

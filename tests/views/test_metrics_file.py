@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.views.drawing import drawn
 from tests.views.synthetic import SyntheticRun
-from tests.views.test_terminal import drawn
 
 from muster.rundir import write_json
 from muster.views import metrics_file

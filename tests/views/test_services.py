@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.views.drawing import drawn
 from tests.views.synthetic import HOSTILE, START, SyntheticRun, load
-from tests.views.test_terminal import drawn
-from tests.views.test_timeline import phases, seen_of
+from tests.views.timelines import phases, seen_of
 
 from muster.views.compare import bring_up
 from muster.views.diagnosis import waits_for

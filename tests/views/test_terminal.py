@@ -8,18 +8,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.views.drawing import drawn
 from tests.views.synthetic import HOSTILE, START, SyntheticRun, hostile_run, large_run, load
 
 from muster.views.record import RunReader
 from muster.views.terminal import BringUpView, Top, View, plain_line
 from muster.views.timeline import build_timeline
-
-
-def drawn(view: View, width: int = 100, height: int = 40, encoding: str = "utf-8") -> list[str]:
-    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
-    console = Console(file=file, width=width, height=height, force_terminal=True, color_system=None)
-    console.print(view)
-    return file.buffer.getvalue().decode(encoding).splitlines()  # type: ignore[attr-defined]
 
 
 def gathering(root: Path) -> SyntheticRun:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import re
 import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.browser import Page, needs_browser
+from tests.browser import Page, another_origin, needs_browser
 from tests.running import MusterCommand, wait_for
 from tests.views.synthetic import HOSTILE, SyntheticRun, hostile_run, large_run, load
 from tests.web.conftest import Site
@@ -127,28 +123,6 @@ async function attack() {
   return results;
 }
 </script><body>"""
-
-
-@contextmanager
-def another_origin(contents: str) -> Iterator[str]:
-    """A page of somebody else's on the same loopback: the browser sends it, and sends from it, the same cookies."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(contents.encode())
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/"
-        server.shutdown()
-        thread.join()
 
 
 def test_another_origin_cannot_stop_a_run_though_the_browser_sends_the_cookie(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.launch.test_job_script import GOLDEN, REGENERATE, SPEC, fix_details
+from tests.launch.golden_scripts import GOLDEN, REGENERATE, SPEC, fix_details
 
 from muster.errors import Mistake
 from muster.launch.containers import discover
