@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from muster.agent.ray.settings import temp_dir
 from tests.browser import Browser, Page, opened
@@ -21,6 +22,10 @@ from tests.running import MusterCommand
 
 # Started in the background of a shell, we would ignore interrupts, and so would every command that a test interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Timings depend on the machine: an example may take any time on a busy one.
+settings.register_profile("muster", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("muster")
 
 TAG = "MUSTER_TEST_TAG"
 SETTLE_S = 60.0  # what was ended may take a moment to be gone; what is still there then was left
