@@ -113,8 +113,8 @@ class Game:
     def drop(self, player: Player) -> None:
         """Close the connection of a player, as if its process died."""
         session = player.session
-        assert session._channel is not None
-        session._loop.call_soon_threadsafe(session._channel.close)
+        channel = wait_for("the player's connection", lambda: session._channel)  # a spare connects in its own time
+        session._loop.call_soon_threadsafe(channel.close)
 
 
 @pytest.fixture
