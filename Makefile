@@ -45,7 +45,8 @@ bench: .venv/.ready-for-tests ## Measure agents, gathering, and bring-up side by
 	@.ci/system-packages
 	$(BIN)/python bench/agent.py
 	$(BIN)/python bench/process.py
-	$(BIN)/python bench/rendezvous.py
+	PYTHONPATH=. $(BIN)/python bench/rendezvous.py
+	$(BIN)/python bench/leader_scale.py
 	$(BIN)/python bench/placement.py
 	$(BIN)/python bench/spares.py
 	$(BIN)/python bench/sandbox.py

@@ -1,7 +1,5 @@
-"""Cost of gathering the nodes of a run: time, messages, bytes, the leader's CPU and memory.
+"""Cost of gathering the nodes of a run: the leader's CPU and messages. leader_scale.py measures it over sockets.
 
-tcp        agents on loopback, with the real handshake, against the leader's real listener and state machine in a
-           separate process. All agents share one process, so the time includes their work.
 simulated  only the state machine and the quorum, on a virtual network: the leader's CPU in the real code, and messages.
 store      torch's TCPStore for comparison: one client reads the records of all nodes with one multi_get, as torchrun's
            barrier does; compared with the event that closes a round of as many nodes, after which the leader has
@@ -11,7 +9,6 @@ store      torch's TCPStore for comparison: one client reads the records of all 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import statistics
 import sys
@@ -20,16 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from interrupts import INTERRUPTED, leave_on_signals
-from light_agents import LightAgents, Traffic, leader_process
 from report import Goal, goals_table, machine, save, table
 from tests.sim.large import LargeRun, simulate
 
 from muster.lifecycle.events import Arrived
 from muster.lifecycle.state_machine import RunConfig, RunStateMachine
 
-AGENTS, SPARES, NODES = 1000, 10, 10_000
-STEADY_STATE_S = 15.0  # duration of the measurement after all nodes have arrived
-GOAL_CPU_S, GOAL_MESSAGES = 1.0, 1.0
+NODES = 10_000
+GOAL_CPU_S = 1.0
 
 
 def main() -> int:
@@ -37,7 +32,6 @@ def main() -> int:
     leave_on_signals()
     results: dict[str, Any] = {
         "machine": machine(),
-        "tcp": asyncio.run(over_tcp(options.agents, SPARES)),
         "simulated": simulated(options.nodes),
         "store": beside_a_store(options.nodes, options.repeat),
     }
@@ -46,39 +40,6 @@ def main() -> int:
     path = save("rendezvous.json", results)
     print(json.dumps(results, indent=2) if options.json_only else _page(results, wanted, path))
     return 0
-
-
-async def over_tcp(nodes: int, spares: int) -> dict[str, float]:
-    """Measure up to the close of the round, then in the steady state."""
-    loop = asyncio.get_running_loop()
-    with leader_process(nodes, spares) as leader:
-        agents = LightAgents(nodes)
-        await agents.join(await loop.run_in_executor(None, leader.recv))
-        closed = await loop.run_in_executor(None, leader.recv)
-        gathered = [Traffic(one.messages, one.bytes) for one in agents.traffic]
-        before, since = _ask(leader), time.perf_counter()
-        await asyncio.sleep(STEADY_STATE_S)
-        after, seconds = _ask(leader), time.perf_counter() - since
-        messages = sum(now.messages - then.messages for now, then in zip(agents.traffic, gathered, strict=True))
-        transferred = sum(now.bytes - then.bytes for now, then in zip(agents.traffic, gathered, strict=True))
-        await agents.close()
-    return {
-        "nodes": nodes,
-        "close_s": round(closed["close_s"], 3),
-        "lead_cpu_to_close_s": round(closed["close_cpu_s"], 3),
-        "messages_per_node_to_close": round(statistics.mean(one.messages for one in gathered), 2),
-        "bytes_per_node_to_close": round(statistics.mean(one.bytes for one in gathered)),
-        "steady_messages_per_node_per_s": round(messages / nodes / seconds, 3),
-        "steady_bytes_per_node_per_s": round(transferred / nodes / seconds, 1),
-        "steady_lead_cpu_percent": round(100 * (after["cpu_s"] - before["cpu_s"]) / seconds, 1),
-        "lead_memory_mb": round(after["memory_mb"], 1),
-    }
-
-
-def _ask(leader: Any) -> dict[str, float]:
-    leader.send("figures")
-    figures: dict[str, float] = leader.recv()
-    return figures
 
 
 def simulated(nodes: int) -> dict[str, Any]:
@@ -120,26 +81,24 @@ def _close(nodes: int) -> float:
 
 
 def goals(results: dict[str, Any]) -> list[Goal]:
-    steady, sim, store = results["tcp"]["steady_messages_per_node_per_s"], results["simulated"], results["store"]
+    sim, store = results["simulated"], results["store"]
     closing = f"leader's CPU to close {sim['nodes']} arrivals"
     read, close = store["multi_get_ms"], store["close_ms"]
     return [
         Goal(closing, sim["lead_cpu_to_close_s"], GOAL_CPU_S, " s", below=True),
-        Goal("steady state, messages per node per second", steady, GOAL_MESSAGES, below=True),
         Goal(f"close of {store['keys']} against the store's read", close, read, " ms", below=True),
     ]
 
 
 def _page(results: dict[str, Any], wanted: list[Goal], path: Path) -> str:
     parts = [goals_table(wanted)]
-    for name in ("tcp", "simulated", "store"):
+    for name in ("simulated", "store"):
         parts += ["", table([[name, ""], *([key, str(value)] for key, value in results[name].items())])]
     return "\n".join([*parts, "", f"written to {path}"])
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure the cost of gathering the nodes of a run.")
-    parser.add_argument("--agents", type=int, default=AGENTS, metavar="N", help=f"agents over TCP (default: {AGENTS})")
     parser.add_argument("--nodes", type=int, default=NODES, metavar="N", help=f"simulated nodes (default: {NODES})")
     parser.add_argument("--repeat", type=int, default=20, metavar="N", help="reads of the store (default: 20)")
     parser.add_argument("--json-only", action="store_true", help="print the results as JSON and nothing else")

@@ -48,13 +48,16 @@ def tagged_processes(tag: str) -> dict[int, str]:
 
 
 def temp_dirs() -> set[str]:
-    """Those that no process mentions any more: another test may run beside this one."""
-    found = {entry.name for entry in Path("/tmp").iterdir() if re.fullmatch("muster-[0-9a-f]{8}", entry.name)}
-    if found:
-        mentioned = b"".join(_environment_and_arguments())
-        found -= _of_living_agents(mentioned)
-        found = {name for name in found if f"/tmp/{name}".encode() not in mentioned and Path("/tmp", name).exists()}
-    return found
+    return {entry.name for entry in Path("/tmp").iterdir() if re.fullmatch("muster-[0-9a-f]{8}", entry.name)}
+
+
+def unmentioned(names: set[str]) -> set[str]:
+    """Return the temporary directories that no process mentions any more: another test may run beside this one."""
+    if not names:
+        return set()
+    mentioned = b"".join(_environment_and_arguments())
+    names = names - _of_living_agents(mentioned)
+    return {name for name in names if f"/tmp/{name}".encode() not in mentioned and Path("/tmp", name).exists()}
 
 
 def _of_living_agents(mentioned: bytes) -> set[str]:
@@ -75,20 +78,33 @@ def network_namespaces() -> set[str]:
     return {entry.name for entry in named.iterdir()} if named.is_dir() else set()
 
 
+PROCESS_STARTS = frozenset(["subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec"])
+_process_starts: list[str] = []  # of this test process, as Python's audit events report them
+
+
+def _note_process_start(event: str, _: tuple[object, ...]) -> None:
+    if event in PROCESS_STARTS:
+        _process_starts.append(event)
+
+
+sys.addaudithook(_note_process_start)
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """After any test, including one that killed things: no process, temporary directory or namespace of it is left."""
     tag = uuid.uuid4().hex
     monkeypatch.setenv(TAG, tag)
-    dirs, namespaces = temp_dirs(), network_namespaces()
+    dirs, namespaces, started = temp_dirs(), network_namespaces(), len(_process_starts)
     yield
     deadline = time.monotonic() + SETTLE_S
-    while (left := tagged_processes(tag)) and time.monotonic() < deadline:
+    if len(_process_starts) > started:  # reading all of /proc after each of thousands of tests takes minutes
+        while (left := tagged_processes(tag)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not left, f"processes left behind: {left}"
+    while (left_dirs := unmentioned(temp_dirs() - dirs)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not left, f"processes left behind: {left}"
-    while not temp_dirs() <= dirs and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert temp_dirs() <= dirs, "temporary directories left behind"
+    assert not left_dirs, f"temporary directories left behind: {sorted(left_dirs)}"
     assert network_namespaces() <= namespaces, "network namespaces left behind"
 
 

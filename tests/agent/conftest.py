@@ -7,33 +7,50 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
-from muster.agent.control.channel import Channel, accept
+from muster.agent.control.channel import Channel, ChannelReader, accept, listen, serve
+from muster.agent.control.codec import Message, MessageProtocol
 from muster.agent.control.connections import Connections
+from muster.agent.control.messages import CONTROL_PROTOCOL, Greeting
 from muster.agent.job import Identity, Job
+from muster.agent.leader.inbox import Inbox, WorkFailed
+from muster.lifecycle.topology import UNKNOWN_LOCATION
 from muster.rundir import RunPaths, create_exclusive, write_json
 
 DEADLINE_S = 120.0
+GREETING = Greeting(node_index=3, host="n3", attempt=0, location=UNKNOWN_LOCATION, membership=None)
 TOKEN = b"the-run's-own-secret"
 
 
-def identity(directory: Path, rank: int) -> Identity:
+def identity(directory: Path, node_index: int) -> Identity:
     """Return the identity of an agent of a new run in the directory."""
     run = RunPaths(str(directory))
     attempt = run.attempt(0)
-    os.makedirs(os.path.dirname(attempt.node_record(rank)), exist_ok=True)
-    write_json(run.job, {**dict.fromkeys(Job.__dataclass_fields__), "groups": [], "gather_timeout": 60.0, "segment": 1})
-    return Identity(rank, f"n{rank}", run, attempt, local=True)
+    os.makedirs(os.path.dirname(attempt.node_record(node_index)), exist_ok=True)
+    values = {"groups": [], "gather_timeout": 60.0, "segment": 1, "nodes": 3, "spares": 0}
+    write_json(run.job, {**dict.fromkeys(Job.__dataclass_fields__), **values})
+    return Identity(node_index, f"n{node_index}", run, attempt, local=True)
 
 
-async def serve_as_leader(agent: Identity, term: int, tasks: list[asyncio.Future[None]]) -> Connections:
-    """Listen as the leader of a term whose address is published; connections are served by `tasks`."""
-    connections = Connections(agent, TOKEN)
-    connections.on_task = lambda work: tasks.append(asyncio.ensure_future(work))
-    record = {"term": term, "rank": agent.rank, "addresses": ["127.0.0.1"], "port": await connections.listen()}
+E = TypeVar("E")
+
+
+async def next_event(inbox: Inbox, kind: type[E]) -> E:
+    """Return the next event of this type; others are dropped."""
+    while True:
+        event = await asyncio.wait_for(inbox.next(), DEADLINE_S)
+        assert not isinstance(event, WorkFailed), event
+        if isinstance(event, kind):
+            return event
+
+
+async def serve_as_leader(agent: Identity, term: int, inbox: Inbox) -> Connections:
+    """Listen as the leader of a term whose address is published."""
+    connections = Connections(agent, TOKEN, inbox)
+    record = {"term": term, "rank": agent.node_index, "addresses": ["127.0.0.1"], "port": await connections.listen()}
     assert create_exclusive(agent.attempt.leader(term), record)
     return connections
 
@@ -41,25 +58,28 @@ async def serve_as_leader(agent: Identity, term: int, tasks: list[asyncio.Future
 class Listener:
     """Serves like the leader; keeps what `accept` returned or raised for each connection, in order."""
 
-    def __init__(self, token: bytes = TOKEN) -> None:
-        self.token = token
-        self._answers: asyncio.Queue[tuple[Channel, dict[str, Any]] | BaseException | None] = asyncio.Queue()
+    def __init__(self, protocol: MessageProtocol = CONTROL_PROTOCOL) -> None:
+        self._protocol = protocol
+        self._answers: asyncio.Queue[tuple[Channel, Message] | BaseException | None] = asyncio.Queue()
         self._writers: list[asyncio.StreamWriter] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, host: str | None = "127.0.0.1", port: int = 0, **listening: Any) -> Listener:
-        at = {} if "sock" in listening else {"host": host, "port": port}
-        self._server = await asyncio.start_server(self._serve, **at, **listening)
-        self.port = self._server.sockets[0].getsockname()[1]
+    async def start(self, loopback_only: bool = True) -> Listener:
+        listener = listen(loopback_only)
+        self.port = listener.getsockname()[1]
+        self._server = await serve(
+            lambda reader, writer: self._tasks.append(asyncio.create_task(self._serve(reader, writer))), listener
+        )
         return self
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: ChannelReader, writer: asyncio.StreamWriter) -> None:
         self._writers.append(writer)
         try:
-            self._answers.put_nowait(await accept(reader, writer, self.token))
+            self._answers.put_nowait(await accept(reader, writer, TOKEN, self._protocol))
         except BaseException as error:
             self._answers.put_nowait(error)
 
-    async def answer(self) -> tuple[Channel, dict[str, Any]] | None:
+    async def answer(self) -> tuple[Channel, Message] | None:
         """Return the result of the next connection; raise what `accept` raised."""
         answer = await asyncio.wait_for(self._answers.get(), DEADLINE_S)
         if isinstance(answer, BaseException):

@@ -35,13 +35,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     return run
 
 
-def agent(run: RunPaths, rank: int) -> Identity:
-    return Identity(rank, f"n{rank + 1}", run, run.attempt(0), local=False)
+def agent(run: RunPaths, node_index: int) -> Identity:
+    return Identity(node_index, f"n{node_index + 1}", run, run.attempt(0), local=False)
 
 
-async def leave(run: RunPaths, *ranks: int) -> None:
-    for rank in ranks:
-        await cancel_abandoned_job(agent(run, rank))
+async def leave(run: RunPaths, *node_indexes: int) -> None:
+    for node_index in node_indexes:
+        await cancel_abandoned_job(agent(run, node_index))
 
 
 def test_of_all_nodes_one_cancels_the_job(run: RunPaths, fake_slurm: FakeSlurm) -> None:
@@ -51,8 +51,8 @@ def test_of_all_nodes_one_cancels_the_job(run: RunPaths, fake_slurm: FakeSlurm) 
     assert len(fake_slurm.called("squeue")) == 1 and fake_slurm.called("scancel") == ["17"]
 
 
-def leave_alone(run: RunPaths, rank: int) -> None:
-    asyncio.run(leave(run, rank))
+def leave_alone(run: RunPaths, node_index: int) -> None:
+    asyncio.run(leave(run, node_index))
 
 
 async def test_if_one_node_cannot_reach_slurm_another_tries(run: RunPaths, fake_slurm: FakeSlurm) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.environment import given_variables, job_environment, path_with_interpreter
+from muster.agent.environment import given_variables, job_environment, node_environment, path_with_interpreter
 from muster.agent.job import Identity
 from muster.rundir import RunPaths, write_atomic
 
 RUN = RunPaths("/lustre/muster-runs/train-20260101T000000-ab12")
-IDENTITY = Identity(rank=0, host="n0", run=RUN, attempt=RUN.attempt(0), local=False)
+IDENTITY = Identity(node_index=0, host="n0", run=RUN, attempt=RUN.attempt(0), local=False)
 
 
 def environment(
@@ -57,6 +57,7 @@ def test_every_start_but_the_first_is_a_resumption(attempt: int, cycle: int, res
         "SLURM_TASKS_PER_NODE",
         "SLURM_NTASKS",
         "SLURM_NPROCS",
+        "SLURM_NTASKS_PER_NODE",  # it would limit the tasks of a further step to one per node
         "SLURM_CPUS_PER_TASK",
         "SLURM_OVERLAP",
         "PMI_RANK",
@@ -153,3 +154,22 @@ def test_the_user_s_variables_are_read_from_the_run(tmp_path: Path) -> None:
     run = RunPaths(str(tmp_path))
     write_atomic(run.env, '{"KEY": "sécret\\n"}', mode=0o600)
     assert given_variables(replace(IDENTITY, run=run)) == {"KEY": "sécret\n"}
+
+
+def test_a_node_s_environment_is_that_of_the_agent_with_the_user_s_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = replace(IDENTITY, run=RunPaths(str(tmp_path)))
+    write_atomic(identity.run.env, '{"SEED": "7"}', mode=0o600)
+    monkeypatch.setenv("MUSTER_TEST_OF_THE_AGENT", "kept")
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    env = node_environment(identity, 3)
+    assert (env["MUSTER_TEST_OF_THE_AGENT"], env["SEED"], env["MUSTER_CYCLE"]) == ("kept", "7", "3")
+    assert "SLURM_PROCID" not in env
+    given = node_environment(identity, 3, {"LANG": "C"})
+    assert given["LANG"] == "C" and "MUSTER_TEST_OF_THE_AGENT" not in given
+
+
+def test_a_node_without_the_user_s_variables_has_no_environment(tmp_path: Path) -> None:
+    with pytest.raises(OSError):
+        node_environment(replace(IDENTITY, run=RunPaths(str(tmp_path))), 0)

@@ -10,12 +10,12 @@ SUCCEEDED = RunOutcome("succeeded", 0, "the driver exited with 0")
 
 
 def test_on_a_small_cluster_all_write_at_once() -> None:
-    assert {run_ending(rank, FAILED, 20.0).after for rank in range(GROUP_NODES)} == {0.0}
+    assert {run_ending(node_index, FAILED, 20.0).after for node_index in range(GROUP_NODES)} == {0.0}
 
 
 def test_a_thousand_nodes_write_in_groups_within_the_time_there_is() -> None:
-    told = [run_ending(rank, FAILED, 20.0) for rank in range(1000)]
-    waiting = [one.after for rank, one in enumerate(told) if rank not in (0, 700)]
+    told = [run_ending(node_index, FAILED, 20.0) for node_index in range(1000)]
+    waiting = [one.after for node_index, one in enumerate(told) if node_index not in (0, 700)]
     assert max(waiting.count(after) for after in set(waiting)) <= GROUP_NODES
     assert all(one.seconds > 0 and one.after + one.seconds <= 20.0 for one in told)
 
@@ -25,17 +25,17 @@ def test_the_failed_node_and_the_head_write_at_once() -> None:
 
 
 def test_with_little_time_only_the_failed_node_and_the_head_write() -> None:
-    writing = [rank for rank in range(1000) if run_ending(rank, FAILED, 3.0).seconds > 0]
+    writing = [node_index for node_index in range(1000) if run_ending(node_index, FAILED, 3.0).seconds > 0]
     assert writing == [0, 700]
 
 
 def test_with_some_time_left_the_later_groups_write_nothing() -> None:
-    writing = [rank for rank in range(1000) if run_ending(rank, FAILED, 5.0).seconds > 0]
+    writing = [node_index for node_index in range(1000) if run_ending(node_index, FAILED, 5.0).seconds > 0]
     assert writing == [*range(3 * GROUP_NODES), 700]
 
 
 def test_with_no_time_left_no_node_writes() -> None:
-    assert not any(run_ending(rank, FAILED, 1.0).seconds for rank in range(1000))
+    assert not any(run_ending(node_index, FAILED, 1.0).seconds for node_index in range(1000))
 
 
 def test_a_stop_is_a_failure_unless_the_driver_exited_with_0() -> None:

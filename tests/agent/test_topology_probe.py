@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.agent.topology_probe import location_from_greeting, node_location
+from muster.agent.topology_probe import node_location
 from muster.lifecycle.topology import UNKNOWN_LOCATION, NodeLocation
 
 TREE = "spine1.leaf3.n17"
@@ -27,8 +27,3 @@ def test_muster_s_variables_override_nvlink_and_nvlink_overrides_slurm(
     env: dict[str, str], nvlink: str | None, place: NodeLocation
 ) -> None:
     assert node_location(env, nvlink) == place
-
-
-def test_a_greeting_without_a_location_is_from_nowhere() -> None:
-    assert location_from_greeting({"rank": 3}) == UNKNOWN_LOCATION
-    assert location_from_greeting({"domain": "a", "topology": "a.b"}) == NodeLocation("a", "a.b")

@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.runs.conftest import FakeRun
+from tests.cli.invocation import Finished, Invoke, StartRun, running
+from tests.fake_slurm import fake_slurm
+from tests.runs.conftest import FakeRun, make_run
 
+from muster.cli.errors import run_command_line
+from muster.cli.main import cli
 from muster.rundir import write_json
+
+__all__ = ["fake_slurm", "make_run"]
+
+
+@pytest.fixture
+def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """Run `muster` with these words in this process, without a terminal."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+
+    def invoke(*words: str) -> Finished:
+        code = run_command_line(cli, words)
+        return Finished(code, *capsys.readouterr())
+
+    return invoke
+
+
+@pytest.fixture
+def start_run(make_run: StartRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartRun:
+    """Make the directory of a run whose driver runs, in the runs directory of the current directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def start(name: str = "train", backend: str = "local", **status: Any) -> FakeRun:
+        return running(make_run(name), backend, **status)
+
+    return start
 
 
 @pytest.fixture

@@ -1,11 +1,16 @@
-"""The lines that `muster run` prints about events without a terminal."""
+"""What `muster run` prints about events, output and the end of a run, without a terminal and as JSON."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
-from muster.cli.display import Display, JsonDisplay
-from muster.runs.follow import RunEvent
+from muster.api import prepare
+from muster.cli.display import Display, JsonDisplay, make_display
+from muster.runs.follow import Output, RunEvent, RunResult
+from muster.spec import JobSpec
 
 
 @pytest.mark.parametrize("state", ["ready", "restarting", "failed", "ended"])
@@ -34,3 +39,63 @@ def test_lost_events_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     Display(2, ray=False).show(RunEvent({"event": "events_lost", "file": "/runs/r/attempt-0/events-0.jsonl"}))
     said = capsys.readouterr().err
     assert "/runs/r/attempt-0/events-0.jsonl" in said and "disk" in said and "the run itself is not affected" in said
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        ({"event": "node", "state": "lost", "host": "n1", "rank": 1}, "node n1 (index 1) lost"),
+        ({"event": "node", "state": "ready", "host": "n1", "rank": 1}, None),
+        ({"event": "run", "state": "gathering"}, "waiting for 2 nodes"),
+        ({"event": "run", "state": "starting"}, "all 2 nodes arrived"),
+        ({"event": "run", "state": "running"}, None),
+        ({"event": "driver_start"}, "Ray is up on 2 nodes; driver started"),
+        ({"event": "waiting", "text": "waiting for a leader"}, "waiting for a leader"),
+        ({"event": "unended", "host": "n1", "reason": "process 7 is stuck"}, "n1: process 7 is stuck"),
+        ({"event": "again", "attempt": 0, "again": "chain"}, "attempt 0 ended: the next job of the chain follows"),
+        (
+            {"event": "job", "state": "cancelled", "job": "17"},
+            "cancelled Slurm job 17: its job script did not end it",
+        ),
+    ],
+)
+def test_an_event_that_matters_has_one_line(
+    event: dict[str, Any], line: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Display(2, ray=True).show(RunEvent(event))
+    out, err = capsys.readouterr()
+    assert out == "" and [text.partition(" s] ")[2] for text in err.splitlines()] == ([line] if line else [])
+
+
+def test_a_node_that_is_lost_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Display(2, ray=True)
+    for _ in range(3):
+        display.show(RunEvent({"event": "node", "state": "lost", "host": "n1", "rank": 1}))
+    assert capsys.readouterr().err.count("lost") == 1
+
+
+def test_output_goes_to_stdout_unchanged(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    Display(2, ray=True).show(Output(b"\xff loss 0.1\n"))
+    assert capfdbinary.readouterr() == (b"\xff loss 0.1\n", b"")
+
+
+def test_json_lines_have_events_output_and_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    display = JsonDisplay()
+    display.submitted("train", "17", "/runs/train")
+    display.detached("train", "17")
+    display.show(RunEvent({"event": "run", "state": "running"}))
+    display.show(Output("ü".encode()))
+    display.show(Output(b"\xff"))
+    display.ended(RunResult("train", "/runs/train", "17", "failed", 7, "x", None))
+    out, err = capsys.readouterr()
+    events = [json.loads(line) for line in out.splitlines()]
+    assert err == "" and [event["event"] for event in events] == ["submitted", "run", "output", "output", "result"]
+    assert (events[2]["text"], events[3]["base64"], events[4]["exit_code"]) == ("ü", "/w==", 7)
+    assert all(event["time"] > 0 for event in events)
+
+
+@pytest.mark.usefixtures("capsys")
+def test_without_a_terminal_lines_are_printed_and_json_only_if_asked() -> None:
+    prepared = prepare(JobSpec(command=["true"], backend="local"))
+    assert type(make_display(prepared, as_json=True)) is JsonDisplay
+    assert type(make_display(prepared, as_json=False)) is Display

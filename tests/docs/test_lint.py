@@ -1,8 +1,12 @@
-"""`make lint` rejects imports against the dependency rules and class names that are defined twice."""
+"""`make lint` rejects imports against the rules, class names that are defined twice, and findings of shellcheck.
+
+The rules for commit subjects are in test_commits.py.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -65,3 +69,35 @@ def test_a_class_name_that_is_defined_twice_is_rejected_with_both_places(tmp_pat
     done = check_class_names(tmp_path)
     assert done.returncode == 1
     assert "class Lease is defined 2 times" in done.stderr and "one.py:1" in done.stderr and "three.py:2" in done.stderr
+
+
+SHELLCHECK = Path(sys.executable).with_name("shellcheck")
+TEMPLATE = Path("src", "muster", "launch", "templates", "requeue.sh")
+
+
+def recipe(target: str, program: str) -> str:
+    """Return the command of a target in the Makefile that runs this program, as `make` passes it to the shell."""
+    makefile = (ROOT / "Makefile").read_text()
+    (rules,) = re.findall(rf"^{target}:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    (command,) = [line.strip() for line in rules.splitlines() if program in line]
+    return command.replace("$(BIN)", str(Path(sys.executable).parent)).replace("$$", "$")
+
+
+@pytest.mark.parametrize("program", [".ci/commit-subjects", ".ci/class-names", "lint-imports", "shellcheck"])
+def test_make_lint_runs_each_check_and_does_not_ignore_its_failure(program: str) -> None:
+    command = recipe("lint", program)
+    assert not command.lstrip("@").startswith("-") and "|| true" not in command
+
+
+@pytest.mark.skipif(not SHELLCHECK.exists(), reason="shellcheck is not installed")
+def test_a_finding_of_shellcheck_in_a_template_is_rejected(copy: Path) -> None:
+    shutil.copytree(ROOT / ".ci", copy / ".ci")
+    for directory in ("bench", "examples", "tests"):  # empty: the golden scripts of the tests would take long
+        (copy / directory).mkdir()
+    command = ["bash", "-c", recipe("lint", "/shellcheck")]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    template = copy / TEMPLATE
+    template.write_text(f"{template.read_text()}\nrm -rf $unquoted\n")
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True)
+    assert done.returncode == 1 and "SC2086" in done.stdout and f"{TEMPLATE} line" in done.stdout, done.stdout

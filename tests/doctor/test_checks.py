@@ -9,7 +9,6 @@ import pytest
 
 from muster.doctor import checks
 from muster.doctor.check_result import CheckResult
-from muster.doctor.preflight import check_reach
 
 HEALTHY: dict[str, Any] = {
     "system": "Linux",
@@ -34,8 +33,11 @@ EVERYBODY = ["here-0", "here-1", "here-2"]
 @pytest.fixture
 def nodes() -> dict[str, dict[str, Any]]:
     """Three healthy nodes; rank 0 has measured the other two."""
-    found = {f"n{rank}": {"host": f"n{rank}", "rank": rank, **copy.deepcopy(HEALTHY)} for rank in range(3)}
-    met = {str(rank): {"delay_s": 0.02, "clock_s": 0.001, "clock_error_s": 0.02} for rank in (1, 2)}
+    found = {
+        f"n{node_index}": {"host": f"n{node_index}", "rank": node_index, **copy.deepcopy(HEALTHY)}
+        for node_index in range(3)
+    }
+    met = {str(node_index): {"delay_s": 0.02, "clock_s": 0.001, "clock_error_s": 0.02} for node_index in (1, 2)}
     found["n0"]["directory"]["met"] = met
     return found
 
@@ -171,22 +173,3 @@ def test_a_container_runtime_is_needed_only_by_a_job_with_an_image(
     for facts in nodes.values():
         facts["programs"] = programs
     assert checks.check_containers(pyxis, image, nodes).state == state
-
-
-@pytest.mark.parametrize(
-    ("path", "filesystem", "state"),
-    [
-        ("/home/ann/runs", "nfs4", "pass"),
-        ("/home/ann/runs", "ext4", "pass"),  # this may be the file server itself
-        ("/tmp/runs", "ext4", "warn"),
-        ("/tmpfiles/runs", "ext4", "pass"),
-        ("/tmp/runs", "lustre", "pass"),
-        ("/run/user/7/runs", "tmpfs", "warn"),
-    ],
-)
-def test_a_path_that_nodes_have_of_their_own_is_a_warning_before_the_run(
-    path: str, filesystem: str, state: str
-) -> None:
-    verdict = check_reach("runs-directory", path, filesystem)
-    assert verdict.state == state
-    assert ("--runs-dir" in verdict.advice) == (state == "warn")

@@ -1,8 +1,6 @@
-"""Memberships: which of two is newer, how they are encoded, and the fencing times."""
+"""Memberships: which of two is newer, and the fencing times."""
 
 from __future__ import annotations
-
-import json
 
 from muster.election.membership import Membership, first_membership
 from muster.election.timing import FENCE_S, LEASE_KILL_S, LEASE_S
@@ -24,15 +22,6 @@ def test_a_membership_of_a_later_term_is_newer_and_in_a_term_one_of_a_higher_ver
 
 def test_the_newer_of_two_keeps_the_higher_cycle_of_both() -> None:
     assert membership(term=1, cycle=1).newer(membership(cycle=2)).cycle == 2
-
-
-def test_a_membership_survives_encoding_and_decoding() -> None:
-    sent = Membership(3, 4, 2, 17, frozenset({0, 1, 2, 4, 7, 8}), frozenset({3, 5}), frozenset(range(9)))
-    assert Membership.from_record(json.loads(json.dumps(sent.as_record()))) == sent
-
-
-def test_ten_thousand_consecutive_nodes_take_no_more_space_than_three() -> None:
-    assert len(json.dumps(first_membership(10_000).as_record())) < 150
 
 
 def test_while_a_new_roster_is_not_known_to_be_in_force_the_one_before_counts_too() -> None:

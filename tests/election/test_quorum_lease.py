@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
+from muster.election import quorum_lease
 from muster.election.membership import Membership, first_membership
 from muster.election.quorum_lease import NEVER, QuorumLease, majority
 from muster.election.timing import LEASE_S
 
 
-def answer(quorum: QuorumLease, at: float, *ranks: int, version: int = -1) -> bool:
-    return True in [quorum.answered(rank, at, version) for rank in ranks]
+def answer(quorum: QuorumLease, at: float, *node_indexes: int, version: int = -1) -> bool:
+    return True in [quorum.answered(node_index, at, version) for node_index in node_indexes]
 
 
-def know(quorum: QuorumLease, *ranks: int) -> bool:
-    return True in [quorum.answered(rank, None, quorum.membership.version) for rank in ranks]
+def know(quorum: QuorumLease, *node_indexes: int) -> bool:
+    return True in [quorum.answered(node_index, None, quorum.membership.version) for node_index in node_indexes]
 
 
 def quorum_of(nodes: int) -> QuorumLease:
@@ -94,16 +96,16 @@ def test_a_leader_may_not_begin_to_act_with_answers_that_are_too_old() -> None:
 
 def test_the_dead_count_for_the_first_lease_since_they_may_have_followed_another_leader_before() -> None:
     quorum = QuorumLease(first_membership(5))
-    for rank in (1, 2, 3):
-        quorum.died(rank)
+    for node_index in (1, 2, 3):
+        quorum.died(node_index)
     answer(quorum, 0.0, 4, version=0)
     assert not quorum.acquire(1.0)
 
 
 def test_under_a_held_lease_the_dead_stop_counting_at_once() -> None:
     quorum = quorum_of(5)
-    for rank in (1, 2, 3):
-        quorum.died(rank)
+    for node_index in (1, 2, 3):
+        quorum.died(node_index)
     assert quorum.expires_at() == NEVER
     assert change(quorum, 0, 4) and quorum.settled
 
@@ -185,3 +187,44 @@ def test_knowing_a_version_of_an_earlier_term_is_not_knowing_this_one() -> None:
 @pytest.mark.parametrize(("share", "enough"), [(1, False), (2, False), (3, True)])
 def test_a_new_leader_needs_more_than_half(share: int, enough: bool) -> None:
     assert majority(share, frozenset(range(4))) is enough
+
+
+# -- many members -----------------------------------------------------------------------------------------------
+
+
+def test_a_loss_does_not_cost_a_sort_of_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    quorum, sorted_values = quorum_of(1000), 0
+
+    def counted(values: Iterable[Any]) -> list[Any]:
+        nonlocal sorted_values
+        found = sorted(values)
+        sorted_values += len(found)
+        return found
+
+    monkeypatch.setattr(quorum_lease, "sorted", counted, raising=False)
+    roster = list(range(1000))
+    for lost in range(100):
+        roster.pop()
+        assert change(quorum, *roster)
+        assert know(quorum, *roster[1:]) and know(quorum, *roster[1:]) is False
+        quorum.died(roster[-1])
+        answer(quorum, float(lost), *roster[1:])
+    assert sorted_values == 0
+    assert quorum.expires_at() == 99.0 + LEASE_S
+
+
+def test_a_lease_after_many_changes_is_that_of_a_new_count() -> None:
+    """The incremental count must agree with one from the beginning."""
+    quorum = quorum_of(40)
+    for number in range(1, 40):
+        answer(quorum, number / 10, number)
+    for lost in (5, 17, 30, 31, 32):
+        roster = quorum.membership.roster - {lost}
+        change(quorum, *roster)
+        know(quorum, *roster)
+        quorum.died(lost + 1)
+        answer(quorum, 5.0 + lost / 10, lost + 2)
+    counted = sorted(
+        quorum._answered[node] for node in quorum.membership.roster - {0} - {6, 18, 31, 32, 33} if node != 0
+    )
+    assert quorum.expires_at() == counted[-(len(counted) // 2)] + LEASE_S

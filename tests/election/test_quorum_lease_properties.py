@@ -12,14 +12,14 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from muster.election.campaign import Campaign
+from muster.election.candidate import Candidacy, Win
 from muster.election.membership import Membership, first_membership
 from muster.election.quorum_lease import QuorumLease
 from muster.election.timing import FENCE_S, LEASE_S
 
 MOST_NODES = 7
-RANKS = st.integers(0, MOST_NODES - 1)
-SOME = st.sets(RANKS, max_size=MOST_NODES)
+NODE_INDEXES = st.integers(0, MOST_NODES - 1)
+SOME = st.sets(NODE_INDEXES, max_size=MOST_NODES)
 
 
 class Elections(RuleBasedStateMachine):
@@ -34,45 +34,47 @@ class Elections(RuleBasedStateMachine):
         self.dead: set[int] = set()
         self.acts = False
 
-    def others(self, ranks: set[int]) -> list[int]:
-        return sorted({rank % self.nodes for rank in ranks} - {self.leader} - self.dead)
+    def others(self, node_indexes: set[int]) -> list[int]:
+        return sorted({node_index % self.nodes for node_index in node_indexes} - {self.leader} - self.dead)
 
     def free(self) -> list[int]:
         """Return the members that may join another leader."""
-        ready = (rank for rank in self.known if self.now >= self.answered.get(rank, -FENCE_S) + FENCE_S)
-        return [rank for rank in ready if rank != self.leader and rank not in self.dead]
+        ready = (
+            node_index for node_index in self.known if self.now >= self.answered.get(node_index, -FENCE_S) + FENCE_S
+        )
+        return [node_index for node_index in ready if node_index != self.leader and node_index not in self.dead]
 
-    def hear(self, rank: int) -> None:
-        self.answered[rank] = self.now
-        self.quorum.answered(rank, self.now, self.known[rank].version)
+    def hear(self, node_index: int) -> None:
+        self.answered[node_index] = self.now
+        self.quorum.answered(node_index, self.now, self.known[node_index].version)
 
     # -- rules --------------------------------------------------------------------------------------------------
 
-    @rule(ranks=SOME)
-    def some_answer_a_heartbeat(self, ranks: set[int]) -> None:
-        for rank in self.others(ranks):
-            self.hear(rank)
+    @rule(node_indexes=SOME)
+    def some_answer_a_heartbeat(self, node_indexes: set[int]) -> None:
+        for node_index in self.others(node_indexes):
+            self.hear(node_index)
 
-    @rule(ranks=SOME)
-    def some_learn_the_membership_without_reporting_it(self, ranks: set[int]) -> None:
-        for rank in self.others(ranks):
-            self.known[rank] = self.quorum.membership
+    @rule(node_indexes=SOME)
+    def some_learn_the_membership_without_reporting_it(self, node_indexes: set[int]) -> None:
+        for node_index in self.others(node_indexes):
+            self.known[node_index] = self.quorum.membership
 
-    @rule(ranks=SOME)
-    def some_learn_the_membership_and_report_it(self, ranks: set[int]) -> None:
-        for rank in self.others(ranks):
-            self.known[rank] = self.quorum.membership
-            self.hear(rank)
+    @rule(node_indexes=SOME)
+    def some_learn_the_membership_and_report_it(self, node_indexes: set[int]) -> None:
+        for node_index in self.others(node_indexes):
+            self.known[node_index] = self.quorum.membership
+            self.hear(node_index)
 
-    @rule(ranks=SOME)
-    def another_roster_is_proposed(self, ranks: set[int]) -> None:
-        self.quorum.propose([self.leader, *self.others(ranks)], (), self.quorum.membership.cycle)
+    @rule(node_indexes=SOME)
+    def another_roster_is_proposed(self, node_indexes: set[int]) -> None:
+        self.quorum.propose([self.leader, *self.others(node_indexes)], (), self.quorum.membership.cycle)
 
-    @rule(rank=RANKS)
-    def a_process_ends(self, rank: int) -> None:
-        if rank < self.nodes and rank != self.leader:
-            self.dead.add(rank)
-            self.quorum.died(rank)
+    @rule(node_index=NODE_INDEXES)
+    def a_process_ends(self, node_index: int) -> None:
+        if node_index < self.nodes and node_index != self.leader:
+            self.dead.add(node_index)
+            self.quorum.died(node_index)
 
     @rule(seconds=st.sampled_from([1.0, LEASE_S, FENCE_S]))
     def time_passes(self, seconds: float) -> None:
@@ -91,28 +93,29 @@ class Elections(RuleBasedStateMachine):
         if self.acts or not winners:
             return
         joiners = winners[choice % len(winners)]
-        candidacy = self.candidacy(joiners)
+        win = self.win(joiners)
+        assert win is not None
         self.dead.add(self.leader)
-        self.leader, self.quorum = candidacy._node_index, QuorumLease(candidacy.new_membership())
+        self.leader, self.quorum = win.term_start.leader, QuorumLease(win.membership)
         self.answered = {}
-        for rank in joiners:
+        for node_index in joiners:
             self.known[self.leader] = self.quorum.membership
-            self.hear(rank)
+            self.hear(node_index)
 
     # -- invariants --------------------------------------------------------------------------------------------
 
-    def candidacy(self, joiners: tuple[int, ...]) -> Campaign:
-        """Return the campaign of one of them that their newest membership lists, if there is one."""
-        newest = max((self.known[rank] for rank in joiners), key=lambda membership: membership.version)
-        rank = next((rank for rank in joiners if rank in newest.roster), joiners[0])
-        candidacy = Campaign(self.quorum.membership.term + 1, rank, self.known[rank])
+    def win(self, joiners: tuple[int, ...]) -> Win | None:
+        """Return the win of one of them that their newest membership lists, if these members are enough."""
+        newest = max((self.known[node_index] for node_index in joiners), key=lambda membership: membership.version)
+        node_index = next((node_index for node_index in joiners if node_index in newest.roster), joiners[0])
+        candidacy = Candidacy(self.quorum.membership.term + 1, node_index, self.known[node_index], "")
         for joiner in joiners:
-            candidacy.add(joiner, self.known[joiner], 0.0)
-        return candidacy
+            candidacy.joined(joiner, self.known[joiner], 0.0)
+        return next((effect for effect in candidacy.claimed(0.0) if isinstance(effect, Win)), None)
 
-    def winners(self, ranks: list[int]) -> list[tuple[int, ...]]:
-        subsets = chain.from_iterable(combinations(ranks, size) for size in range(1, len(ranks) + 1))
-        return [subset for subset in subsets if self.candidacy(subset).won]
+    def winners(self, node_indexes: list[int]) -> list[tuple[int, ...]]:
+        subsets = chain.from_iterable(combinations(node_indexes, size) for size in range(1, len(node_indexes) + 1))
+        return [subset for subset in subsets if self.win(subset) is not None]
 
     @invariant()
     def no_candidate_can_be_elected_while_a_leader_acts(self) -> None:

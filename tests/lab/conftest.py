@@ -34,9 +34,12 @@ def why_no_lab() -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that use a lab; the tests of single modules of `muster.lab` run without one."""
     reason = why_no_lab()
     for item in items:
-        if "tests/lab/" in str(item.path):
+        fixtures = getattr(item, "fixturenames", ())
+        uses_lab = "lab" in fixtures or item.get_closest_marker("lab") is not None
+        if uses_lab and "tests/lab/" in str(item.path):
             item.add_marker(pytest.mark.lab)
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -143,7 +143,7 @@ FAULTS = [
     ),
     Fault(
         "a node is not healthy",
-        "(rank 1) failed in phase 'start': --health-check failed: GPU 3 is gone (code 1)",
+        "(index 1) failed in phase 'start': --health-check failed: GPU 3 is gone (code 1)",
         "The command given with `--health-check` failed on that node; its last line is quoted.",
         "Exclude the node (`-x n2`) and tell the administrators.",
         options=("--health-check", "if [ $SLURMD_NODENAME = n2 ]; then echo 'GPU 3 is gone'; false; fi"),

@@ -52,7 +52,7 @@ def test_an_interface_is_chosen_by(slurm: SlurmCommand, how: str) -> None:
 def test_a_misspelt_interface_is_refused_with_those_that_there_are(slurm: SlurmCommand) -> None:
     done = slurm.run("--interface", "ib0", "--", "true", nodes=3)
     assert done.returncode == 125
-    assert "node n1 (rank 0) failed in phase 'network': --interface ib0 matches no address of this host" in done.stderr
+    assert "node n1 (index 0) failed in phase 'network': --interface ib0 matches no address of this host" in done.stderr
     assert f"eth0 ({slurm.lab.plan.address('n1')}), eth1 ({slurm.lab.plan.address('n1', 1)})" in done.stderr
 
 
@@ -65,5 +65,5 @@ def test_a_node_without_the_interface_is_named(slurm: SlurmCommand) -> None:
         slurm.on_node("n2", "ip", "link", "set", "eth5", "name", "eth1")
         slurm.on_node("n2", "ip", "link", "set", "eth1", "up")
     assert done.returncode == 125
-    assert "node n2 (rank 1) failed in phase 'network'" in done.stderr
+    assert "node n2 (index 1) failed in phase 'network'" in done.stderr
     assert f"eth5 ({slurm.lab.plan.address('n2', 1)})" in done.stderr

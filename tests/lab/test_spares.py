@@ -133,7 +133,7 @@ def test_on_failure_all_leave_with_the_same_code(slurm: SlurmCommand) -> None:
     assert slurm.ended_job(slurm.status()["job_id"])["ExitCode"] == "9:0"
     said = (run / "attempt-0" / "steps.log").read_text()
     assert all(end.reason.endswith("exit code 9") for end in launcher_log.parse(said.splitlines()))
-    assert {end.rank for end in launcher_log.parse(said.splitlines())} == set(range(5))
+    assert {end.node_index for end in launcher_log.parse(said.splitlines())} == set(range(5))
     assert {node["state"] for node in slurm.status()["nodes"]} == {"gone"}
 
 

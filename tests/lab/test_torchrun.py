@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.lab.conftest import REPOSITORY, SlurmCommand
@@ -33,19 +35,9 @@ dist.destroy_process_group()
 
 
 def test_a_spare_takes_the_place_of_a_killed_node_and_every_task_that_is_left_exits_with_0(slurm: SlurmCommand) -> None:
-    (slurm.cwd / "train.py").write_text(TRAIN)
     (slurm.cwd / "hold").touch()
-    command = [*MUSTER, "torchrun", "--spares", "1", "train.py"]
     log = slurm.cwd / "srun.log"
-    with open(log, "w") as out:
-        srun = subprocess.Popen(
-            ["srun", "-N3", "--ntasks-per-node=1", "--no-kill", "--kill-on-bad-exit=0", *command],
-            cwd=slurm.cwd,
-            env=environment(slurm),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
+    srun = start(slurm, log, "--spares", "1")
     try:
         first, second, spare = slurm.live_nodes()
         wait_for(f"both ranks; {log.read_text()}", lambda: log.read_text().count(" of 2\n") == 2, 180)
@@ -62,6 +54,30 @@ def test_a_spare_takes_the_place_of_a_killed_node_and_every_task_that_is_left_ex
         srun.kill()
         srun.wait()
         slurm.lab.heal(second)
+
+
+@pytest.mark.slow
+def test_with_failover_the_job_succeeds_although_the_host_of_its_coordinator_dies(slurm: SlurmCommand) -> None:
+    (slurm.cwd / "hold").touch()
+    log = slurm.cwd / "srun.log"
+    srun = start(slurm, log, "--spares", "1", "--failover-dir", str(slurm.cwd / "shared"))
+    first, second, spare = slurm.live_nodes()
+    try:
+        wait_for(f"both ranks; {log.read_text()}", lambda: log.read_text().count(" of 2\n") == 2, 180)
+        assert f"{first} is 0 of 2" in log.read_text() and f"{second} is 1 of 2" in log.read_text()
+        (slurm.cwd / "hold").unlink()
+        slurm.lab.kill_node(first)  # the coordinator's
+        wait_for("the second round", lambda: f"round 2 runs on {second}, {spare}" in log.read_text(), 180)
+        wait_for("its ranks", lambda: {f"{second} is 0 of 2", f"{spare} is 1 of 2"} <= set(lines(log)), 60)
+        wait_for("the launchers to leave", lambda: not launchers_of(slurm, second) + launchers_of(slurm, spare), 60)
+        (outcome,) = (slurm.cwd / "shared").glob("torchrun-*/outcome")
+        assert json.loads(outcome.read_text())["exit_code"] == 0
+        said = log.read_text()
+        assert not [line for line in said.splitlines() if "exit" in line and (second in line or spare in line)], said
+    finally:
+        srun.kill()
+        srun.wait()
+        slurm.lab.heal(first)
 
 
 @pytest.mark.slow
@@ -86,6 +102,25 @@ def test_10_a_coordinator_closes_a_round_without_taking_part_in_it(slurm: SlurmC
         f"{third} is 1 of 2",
     ]
     assert f"round 1 runs on {second}, {third}" in done.stderr and first not in done.stdout
+
+
+def start(slurm: SlurmCommand, log: Path, *words: str) -> subprocess.Popen[bytes]:
+    """Start `muster torchrun` with these options on three nodes."""
+    (slurm.cwd / "train.py").write_text(TRAIN)
+    command = [*MUSTER, "torchrun", *words, "train.py"]
+    with open(log, "w") as out:
+        return subprocess.Popen(
+            ["srun", "-N3", "--ntasks-per-node=1", "--no-kill", "--kill-on-bad-exit=0", *command],
+            cwd=slurm.cwd,
+            env=environment(slurm),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def lines(log: Path) -> list[str]:
+    return log.read_text().splitlines()
 
 
 def environment(slurm: SlurmCommand) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -31,3 +33,17 @@ def fix_details(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "new_run_id", lambda name: f"{name}-20260101T000000-ab12")
     monkeypatch.setattr(sys, "executable", "/opt/muster/bin/python")
     monkeypatch.setattr(plan.local_launcher, "__file__", "/opt/muster/lib/local_launcher.py")
+
+
+def check_golden(kind: str, script: str) -> None:
+    """Fail unless the script is the one that was reviewed."""
+    golden = GOLDEN / f"{kind}.sh"
+    if os.environ.get(REGENERATE):
+        golden.write_text(script)
+    assert script == golden.read_text(), f"if this change is meant: {REGENERATE}=1 pytest {Path(__file__).parent}"
+
+
+def check_bash(script: str) -> None:
+    """Fail unless bash can parse the script."""
+    checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
+    assert (checked.returncode, checked.stderr) == (0, "")

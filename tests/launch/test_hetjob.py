@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.launch.golden_scripts import check_bash, check_golden
 
 from muster.errors import Mistake
 from muster.launch import hetjob, plan
@@ -15,8 +14,6 @@ from muster.launch.plan import plan_run
 from muster.launch.target import Target, choose_target
 from muster.spec import JobSpec
 
-GOLDEN = Path(__file__).parent / "golden"
-REGENERATE = "REGENERATE_GOLDEN"
 GROUPS = [
     {"name": "trainers", "nodes": 2, "gpus_per_node": 8, "constraint": "a100&nvlink"},
     {"name": "actors", "nodes": 4, "cpus_per_node": 16, "gpus_per_node": 0, "partition": "cpu"},
@@ -42,16 +39,12 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", SPECS)
 def test_the_script_is_the_one_that_was_reviewed(scripts: dict[str, str], kind: str) -> None:
-    golden = GOLDEN / f"{kind}.sh"
-    if os.environ.get(REGENERATE):
-        golden.write_text(scripts[kind])
-    assert scripts[kind] == golden.read_text(), f"if this change is meant: {REGENERATE}=1 pytest {__file__}"
+    check_golden(kind, scripts[kind])
 
 
 @pytest.mark.parametrize("kind", SPECS)
 def test_the_script_is_valid_bash(scripts: dict[str, str], kind: str) -> None:
-    checked = subprocess.run(["bash", "-n"], input=scripts[kind], capture_output=True, text=True)
-    assert (checked.returncode, checked.stderr) == (0, "")
+    check_bash(scripts[kind])
 
 
 def blocks(**fields: Any) -> list[dict[str, str | None]]:

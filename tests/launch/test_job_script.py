@@ -11,7 +11,7 @@ from shlex import quote
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.launch.golden_scripts import GOLDEN, REGENERATE, SPEC, fix_details
+from tests.launch.golden_scripts import SPEC, check_bash, check_golden, fix_details
 
 from muster.launch.job_script import Launcher, PreludeArguments, render
 from muster.launch.plan import new_run_id, plan_run
@@ -41,16 +41,12 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", SCRIPTS)
 def test_the_script_is_the_one_that_was_reviewed(scripts: dict[str, str], kind: str) -> None:
-    golden = GOLDEN / f"{kind}.sh"
-    if os.environ.get(REGENERATE):
-        golden.write_text(scripts[kind])
-    assert scripts[kind] == golden.read_text(), f"if this change is meant: {REGENERATE}=1 pytest {__file__}"
+    check_golden(kind, scripts[kind])
 
 
 @pytest.mark.parametrize("kind", SCRIPTS)
 def test_the_script_is_valid_bash(scripts: dict[str, str], kind: str) -> None:
-    checked = subprocess.run(["bash", "-n"], input=scripts[kind], capture_output=True, text=True)
-    assert (checked.returncode, checked.stderr) == (0, "")
+    check_bash(scripts[kind])
 
 
 def test_only_a_submitted_job_has_directives(scripts: dict[str, str]) -> None:

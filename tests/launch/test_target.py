@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from muster.errors import BackendError
-from muster.launch.plan import plan_run
 from muster.launch.target import Target, choose_python, choose_target
 from muster.spec import JobSpec
 
@@ -140,11 +139,10 @@ def test_an_empty_variable_is_not_an_active_environment(tmp_path: Path, monkeypa
     assert choose_python(job(), {"VIRTUAL_ENV": "", "CONDA_PREFIX": ""}, tmp_path) == "python3"
 
 
-# -- names of directories ---------------------------------------------------------------------------------------
-
-
-def test_a_directory_with_a_line_break_in_its_name_is_refused(tmp_path: Path) -> None:
-    odd = tmp_path / "a\ntouch pwned #"
-    odd.mkdir()
-    with pytest.raises(BackendError, match="control character"):
-        plan_run(job(), Target("sbatch", 1), odd)
+def test_in_a_container_the_interpreter_is_the_image_s(tmp_path: Path) -> None:
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").touch()
+    inside = JobSpec(command=["true"], container_image="x.sif")
+    assert choose_python(inside, {"VIRTUAL_ENV": str(tmp_path / ".venv")}, tmp_path) == "python3"
+    named = inside.model_copy(update={"python": "/opt/only-inside/bin/python"})
+    assert choose_python(named, {}, tmp_path) == "/opt/only-inside/bin/python"

@@ -27,7 +27,7 @@ from muster.lifecycle.states import ENDED, RunState
 from muster.lifecycle.topology import NodeLocation
 
 MAX_NODES = 5
-RANKS = st.integers(0, MAX_NODES - 1)
+NODE_INDEXES = st.integers(0, MAX_NODES - 1)
 AGO = st.sampled_from([0, 0, 0, 1])  # age of an event in cycles
 RECOVERY = st.fixed_dictionaries(
     {
@@ -53,45 +53,45 @@ class AnyOrder(Invariants):
         answers=ANSWERS,
     )
     def begin(self, nodes: int, spares: int, ray: bool, recovery: dict[str, Any], answers: list[bool]) -> None:
-        hosts = [f"n{rank}" for rank in range(nodes)]
+        hosts = [f"n{node_index}" for node_index in range(nodes)]
         self.start(RunConfig(hosts, ray, 100.0, 50.0, spares=min(spares, nodes - 1), **recovery), answers)
 
     # -- events -------------------------------------------------------------------------------------------------
 
-    def rank(self, rank: int) -> int:
-        return rank % self.protocol.config.nodes
+    def node_index(self, node_index: int) -> int:
+        return node_index % self.protocol.config.nodes
 
-    def arrive(self, rank: int) -> None:
-        domain = "ab"[rank // 2 % 2]
-        self.feed(Arrived(rank, f"n{rank}", NodeLocation(domain, f"{domain}.n{rank}")))
+    def arrive(self, node_index: int) -> None:
+        domain = "ab"[node_index // 2 % 2]
+        self.feed(Arrived(node_index, f"n{node_index}", NodeLocation(domain, f"{domain}.n{node_index}")))
 
-    @rule(rank=RANKS)
-    def a_node_arrives(self, rank: int) -> None:
-        self.arrive(self.rank(rank))
+    @rule(node_index=NODE_INDEXES)
+    def a_node_arrives(self, node_index: int) -> None:
+        self.arrive(self.node_index(node_index))
 
     @rule()
     def all_nodes_arrive(self) -> None:
-        for rank in reversed(range(self.protocol.config.nodes)):
-            self.arrive(rank)
+        for node_index in reversed(range(self.protocol.config.nodes)):
+            self.arrive(node_index)
 
     @rule(ago=AGO)
     def the_head_is_up(self, ago: int) -> None:
         self.feed(HeadUp(self.cycle - ago))
 
-    @rule(rank=RANKS, ago=AGO)
-    def a_node_is_ready(self, rank: int, ago: int) -> None:
-        self.feed(NodeReady(self.rank(rank), self.cycle - ago))
+    @rule(node_index=NODE_INDEXES, ago=AGO)
+    def a_node_is_ready(self, node_index: int, ago: int) -> None:
+        self.feed(NodeReady(self.node_index(node_index), self.cycle - ago))
 
     @rule()
     def ray_is_up_everywhere(self) -> None:
         self.feed(HeadUp(self.cycle))
-        for rank in range(self.protocol.config.nodes):
-            self.feed(NodeReady(rank, self.cycle))
+        for node_index in range(self.protocol.config.nodes):
+            self.feed(NodeReady(node_index, self.cycle))
 
     @rule()
     def every_stopped_node_is_clean(self) -> None:
-        for rank in sorted(self.unanswered):
-            self.feed(NodeGone(rank, self.cycle))
+        for node_index in sorted(self.unanswered):
+            self.feed(NodeGone(node_index, self.cycle))
 
     @rule()
     def all_goes_well_until_the_driver_runs(self) -> None:
@@ -101,19 +101,19 @@ class AnyOrder(Invariants):
         self.ray_is_up_everywhere()
 
     @precondition(lambda self: self.protocol.state is RunState.RUNNING)
-    @rule(rank=RANKS, driver_fails=st.booleans())
-    def a_node_or_the_driver_fails_and_the_driver_ends(self, rank: int, driver_fails: bool) -> None:
+    @rule(node_index=NODE_INDEXES, driver_fails=st.booleans())
+    def a_node_or_the_driver_fails_and_the_driver_ends(self, node_index: int, driver_fails: bool) -> None:
         if not driver_fails:
-            self.feed(NodeLost(self.rank(rank), "its connection ended"))
+            self.feed(NodeLost(self.node_index(node_index), "its connection ended"))
         self.feed(DriverEnded(1, "exited with 1", self.cycle))
 
-    @rule(rank=RANKS, phase=st.sampled_from(["start", "ray"]), ago=AGO)
-    def a_node_fails(self, rank: int, phase: str, ago: int) -> None:
-        self.feed(NodeFailed(self.rank(rank), phase, "it broke", self.cycle - ago))
+    @rule(node_index=NODE_INDEXES, phase=st.sampled_from(["start", "ray"]), ago=AGO)
+    def a_node_fails(self, node_index: int, phase: str, ago: int) -> None:
+        self.feed(NodeFailed(self.node_index(node_index), phase, "it broke", self.cycle - ago))
 
-    @rule(rank=RANKS)
-    def a_node_is_lost(self, rank: int) -> None:
-        self.feed(NodeLost(self.rank(rank), "its connection ended"))
+    @rule(node_index=NODE_INDEXES)
+    def a_node_is_lost(self, node_index: int) -> None:
+        self.feed(NodeLost(self.node_index(node_index), "its connection ended"))
 
     @rule(code=st.sampled_from([0, 1, 143]), ago=AGO)
     def the_driver_ends(self, code: int, ago: int) -> None:
@@ -127,13 +127,13 @@ class AnyOrder(Invariants):
     def a_stop_is_requested(self, signum: int, grace: float) -> None:
         self.feed(StopRequested("stopped by alice", signum, grace))
 
-    @rule(rank=RANKS, ago=AGO)
-    def a_node_is_gone(self, rank: int, ago: int) -> None:
-        self.feed(NodeGone(self.rank(rank), self.cycle - ago))
+    @rule(node_index=NODE_INDEXES, ago=AGO)
+    def a_node_is_gone(self, node_index: int, ago: int) -> None:
+        self.feed(NodeGone(self.node_index(node_index), self.cycle - ago))
 
-    @rule(rank=RANKS, ok=st.booleans())
-    def a_node_checks_itself(self, rank: int, ok: bool) -> None:
-        self.feed(Health(self.rank(rank), ok, "it is too warm"))
+    @rule(node_index=NODE_INDEXES, ok=st.booleans())
+    def a_node_checks_itself(self, node_index: int, ok: bool) -> None:
+        self.feed(Health(self.node_index(node_index), ok, "it is too warm"))
 
     @rule(ago=AGO)
     def the_driver_makes_progress(self, ago: int) -> None:
@@ -158,9 +158,11 @@ class AnyOrder(Invariants):
         else:
             if self.protocol.driver_running:
                 self.feed(DriverEnded(0, "exited with 0", self.cycle))
-            for rank in sorted(self.unanswered):
+            for node_index in sorted(self.unanswered):
                 self.feed(
-                    NodeGone(rank, self.cycle) if kinds[rank % len(kinds)] else NodeLost(rank, "its host went down")
+                    NodeGone(node_index, self.cycle)
+                    if kinds[node_index % len(kinds)]
+                    else NodeLost(node_index, "its host went down")
                 )
         assert self.protocol.state in ENDED
         self.a_run_is_concluded_exactly_when_it_has_ended_and_then_has_an_outcome()

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from muster.lifecycle.events import Arrived, Command, Event, HeadUp, NodeReady, RunOutcome
-from muster.lifecycle.state_machine import RunConfig, RunStateMachine
+import pytest
+from tests.lifecycle.commands import brief
+
+from muster.lifecycle.events import Arrived, Event, HeadUp, NodeReady, RunOutcome
+from muster.lifecycle.state_machine import RunConfig, RunStateMachine, Transition
 from muster.lifecycle.states import NodeState, RunState
 
 HOSTS = ("n0", "n1", "n2")
 PLAN = RunConfig(HOSTS, gather_timeout=100.0, start_timeout=50.0)
 
 
-def arrived(*ranks: int) -> list[Event]:
-    return [Arrived(rank, HOSTS[rank]) for rank in ranks]
+def arrived(*node_indexes: int) -> list[Event]:
+    return [Arrived(node_index, HOSTS[node_index]) for node_index in node_indexes]
 
 
 class Run:
-    """A state machine and its clock; `feed` returns the commands of all events."""
+    """A state machine and its clock; `feed` returns the commands of all events in brief."""
 
     def __init__(self, plan: RunConfig = PLAN) -> None:
         self.protocol, self.now = RunStateMachine(plan, 0.0), 0.0
+        self.protocol.start(0.0)
 
-    def feed(self, *events: Event, at: float | None = None) -> list[Command]:
+    def feed(self, *events: Event, at: float | None = None) -> list[Any]:
+        return brief(command for transition in self.transitions(*events, at=at) for command in transition.commands)
+
+    def transitions(self, *events: Event, at: float | None = None) -> list[Transition]:
         self.now = self.now if at is None else at
-        return [command for event in events for command in self.protocol.handle(event, self.now)]
+        return [self.protocol.handle(event, self.now) for event in events]
 
     @property
     def state(self) -> RunState:

@@ -18,24 +18,24 @@ EXCLUDED = ("excluded", None)
 DRIVER_TERMINATED = DriverEnded(143, "was ended by SIGTERM")
 
 
-def arrived(*ranks: int) -> list[Event]:
-    return [Arrived(rank, HOSTS[rank]) for rank in ranks]
+def arrived(*node_indexes: int) -> list[Event]:
+    return [Arrived(node_index, HOSTS[node_index]) for node_index in node_indexes]
 
 
-def clean(cycle: int, *ranks: int) -> list[Event]:
-    return [NodeGone(rank, cycle) for rank in ranks]
+def clean(cycle: int, *node_indexes: int) -> list[Event]:
+    return [NodeGone(node_index, cycle) for node_index in node_indexes]
 
 
-def up(cycle: int, *ranks: int) -> list[Event]:
-    return [HeadUp(cycle), *(NodeReady(rank, cycle) for rank in ranks)]
+def up(cycle: int, *node_indexes: int) -> list[Event]:
+    return [HeadUp(cycle), *(NodeReady(node_index, cycle) for node_index in node_indexes)]
 
 
 def roles(run: Run) -> list[tuple[str, int | None]]:
-    return [(node.role.value, node.logical) for node in run.protocol.nodes]
+    return [(node.role.value, node.rank) for node in run.protocol.nodes]
 
 
-def active(*ranks: int) -> list[tuple[str, int | None]]:
-    return [("active", rank) for rank in ranks]
+def active(*node_indexes: int) -> list[tuple[str, int | None]]:
+    return [("active", node_index) for node_index in node_indexes]
 
 
 def driving(config: RunConfig) -> Run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.lifecycle.commands import BeginCycle, Conclude, EndDriver, StartWorker, StopNode
 from tests.lifecycle.conftest import Run
 from tests.lifecycle.four_nodes import (
     CONFIG,
@@ -21,6 +22,7 @@ from tests.lifecycle.four_nodes import (
 )
 
 from muster.exit_codes import NO_PROGRESS
+from muster.lifecycle import events
 from muster.lifecycle.config import (
     EXTERNAL_LEADER,
     FAIL,
@@ -32,11 +34,8 @@ from muster.lifecycle.config import (
 )
 from muster.lifecycle.events import (
     Arrived,
-    BeginCycle,
-    Conclude,
     DriverEnded,
     DriverStalled,
-    EndDriver,
     Event,
     HeadUp,
     Health,
@@ -46,9 +45,6 @@ from muster.lifecycle.events import (
     NodeReady,
     Progress,
     RunOutcome,
-    StartDriver,
-    StartWorker,
-    StopNode,
     StopRequested,
     Tick,
 )
@@ -112,8 +108,8 @@ def test_03_the_round_closes_although_a_node_died_between_its_arrival_and_its_re
 
 
 def test_04_nodes_beyond_the_wanted_number_are_spares_and_no_error() -> None:
-    run = Run(replace(CONFIG, hosts=[f"n{rank}" for rank in range(9)], spares=6))
-    run.feed(*(Arrived(rank, f"n{rank}") for rank in range(9)))
+    run = Run(replace(CONFIG, hosts=[f"n{node_index}" for node_index in range(9)], spares=6))
+    run.feed(*(Arrived(node_index, f"n{node_index}") for node_index in range(9)))
     assert roles(run) == [*active(0, 1, 2), *[SPARE] * 6]
     assert run.protocol.outcome is None
 
@@ -164,17 +160,17 @@ def test_05_when_no_healthy_node_can_still_arrive_the_run_ends_at_once() -> None
 
 
 @pytest.mark.parametrize(
-    ("comes", "ranks"),
+    ("comes", "node_indexes"),
     [(14.9, [*active(0, 1, 2), SPARE]), (15.0, [*active(0, 1), SPARE, *active(2)])],
     ids=["inside", "after"],
 )
 def test_06_inside_the_last_call_a_spare_does_not_take_the_place_of_a_slow_member_after_it_it_does(
-    comes: float, ranks: list[tuple[str, int | None]]
+    comes: float, node_indexes: list[tuple[str, int | None]]
 ) -> None:
     run = driving(RETRY)
     run.feed(DriverEnded(*CRASHED), *clean(1, 0, 1, 3), at=10.0)
     run.feed(Tick(), *clean(1, 2), at=comes)
-    assert roles(run) == ranks
+    assert roles(run) == node_indexes
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "succeeded"), (9, "failed")])
@@ -183,7 +179,11 @@ def test_07_when_the_job_has_ended_spares_are_released_with_all_nodes_and_the_fi
 ) -> None:
     run = driving(CONFIG)
     assert StopNode(3) in run.feed(DriverEnded(code, f"exited with {code}"))
-    run.feed(NodeLost(2, LOST), StopRequested("stopped by alice", 15, 30.0), *(NodeGone(rank) for rank in range(4)))
+    run.feed(
+        NodeLost(2, LOST),
+        StopRequested("stopped by alice", 15, 30.0),
+        *(NodeGone(node_index) for node_index in range(4)),
+    )
     assert run.outcome == RunOutcome(state, code, f"the driver exited with {code}")
 
 
@@ -208,11 +208,20 @@ RACKS = ["r2", "r10", "r2", "r9", "r10", "r9", "r2"]
 
 def racked(order: list[int], **fields: int) -> list[int]:
     """Return the active nodes by logical rank after seven nodes in three racks arrive in this order."""
-    hosts = [f"n{rank}" for rank in range(len(RACKS))]
+    hosts = [f"n{node_index}" for node_index in range(len(RACKS))]
     run = Run(replace(RunConfig(hosts, ray=False, topology=True), **fields))  # type: ignore[arg-type]
-    run.feed(*(Arrived(rank, hosts[rank], NodeLocation(RACKS[rank], f"{RACKS[rank]}.{hosts[rank]}")) for rank in order))
-    ranked = [(node.logical, node.rank) for node in run.protocol.nodes if node.logical is not None]
-    return [rank for _, rank in sorted(ranked)]
+    run.feed(
+        *(
+            Arrived(
+                node_index,
+                hosts[node_index],
+                NodeLocation(RACKS[node_index], f"{RACKS[node_index]}.{hosts[node_index]}"),
+            )
+            for node_index in order
+        )
+    )
+    ranked = [(node.rank, node.node_index) for node in run.protocol.nodes if node.rank is not None]
+    return [node_index for _, node_index in sorted(ranked)]
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1, 0], [4, 0, 6, 2, 5, 1, 3]])
@@ -233,17 +242,19 @@ def test_10_a_coordinator_that_is_no_node_closes_rounds_without_taking_part() ->
     protocol = RunStateMachine(
         replace(CONFIG, ray=False, on_node_loss=RESTART, max_restarts=1), 0.0, TermStart(leader=EXTERNAL_LEADER)
     )
-    commands = [command for event in arrived(3, 2, 1, 0) for command in protocol.handle(event, 0.0)]
-    assert commands == [StartDriver()]
-    assert [node.logical for node in protocol.nodes] == [0, 1, 2, None]
-    assert protocol.handle(NodeLost(0, LOST), 1.0) == [EndDriver(CONFIG.restart_grace)]  # like any other node
+    commands = [command for event in arrived(3, 2, 1, 0) for command in protocol.handle(event, 0.0).commands]
+    assert commands == [events.StartDriver(cycle=0)]
+    assert [node.rank for node in protocol.nodes] == [0, 1, 2, None]
+    ended = protocol.handle(NodeLost(0, LOST), 1.0)  # like any other node
+    assert ended.commands == (events.EndDriver(CONFIG.restart_grace, cycle=0),)
     protocol.handle(DriverEnded(143, "was ended by SIGTERM"), 1.0)
-    assert [command for event in clean(1, 1, 2, 3) for command in protocol.handle(event, 1.0)][-1] == StartDriver()
-    assert [node.logical for node in protocol.nodes] == [None, 0, 1, 2]
+    commands = [command for event in clean(1, 1, 2, 3) for command in protocol.handle(event, 1.0).commands]
+    assert commands[-1] == events.StartDriver(cycle=1)
+    assert [node.rank for node in protocol.nodes] == [None, 0, 1, 2]
 
 
 @pytest.mark.parametrize(
-    ("rank", "host", "why"),
+    ("node_index", "host", "why"),
     [
         (1, "n1", "n1 joined as node 1, but n1 has joined as that node before"),
         (2, "n1", "n1 joined as node 2, which should be n2; n1 is node 1"),
@@ -252,10 +263,11 @@ def test_10_a_coordinator_that_is_no_node_closes_rounds_without_taking_part() ->
         (2, "n2.cluster", None),  # another name for the same host is accepted
     ],
 )
-def test_11_a_duplicate_host_or_a_duplicate_rank_is_refused(rank: int, host: str, why: str | None) -> None:
+def test_11_a_duplicate_host_or_a_duplicate_rank_is_refused(node_index: int, host: str, why: str | None) -> None:
     run = Run(CONFIG)
     run.feed(*arrived(0, 1))
-    assert join_refusal(run.protocol.nodes, rank, host) == why
+    assert join_refusal(run.protocol.nodes, node_index, host) == why
+    assert run.protocol.join_refusal(node_index, host) == why
 
 
 def test_11_an_excluded_node_is_not_refused_as_a_duplicate() -> None:
@@ -290,7 +302,7 @@ def test_12_a_hang_or_a_crash_without_a_budget_is_the_end(cause: Event, code: in
 def test_13_a_stopped_run_ends_with_the_code_with_which_its_driver_left(code: int) -> None:
     run = driving(CONFIG)
     assert run.feed(StopRequested("stopped by alice", 15, 30.0)) == [EndDriver(30.0)]
-    run.feed(DriverEnded(code, "left"), *(NodeGone(rank) for rank in range(4)))
+    run.feed(DriverEnded(code, "left"), *(NodeGone(node_index) for node_index in range(4)))
     assert (run.outcome.state, run.outcome.exit_code) == ("stopped", code)
 
 
@@ -373,7 +385,7 @@ def test_15_a_later_leader_counts_on() -> None:
 
 def test_16_on_success_the_driver_ends_then_every_node_confirms_the_end_then_the_leader_leaves() -> None:
     run = driving(CONFIG)
-    assert run.feed(DriverEnded(*WELL)) == [StopNode(rank) for rank in range(4)]
+    assert run.feed(DriverEnded(*WELL)) == [StopNode(node_index) for node_index in range(4)]
     assert run.feed(*clean(0, 0, 1, 2)) == []  # the spare has not confirmed the end
     assert run.state is RunState.FINISHING
     assert run.feed(*clean(0, 3)) == [Conclude()]
@@ -382,5 +394,5 @@ def test_16_on_success_the_driver_ends_then_every_node_confirms_the_end_then_the
 def test_16_between_cycles_no_end_is_announced() -> None:
     run = driving(RETRY)
     commands = run.feed(DriverEnded(*CRASHED))
-    assert commands == [BeginCycle(), *(StopNode(rank) for rank in range(len(HOSTS)))]
+    assert commands == [BeginCycle(), *(StopNode(node_index) for node_index in range(len(HOSTS)))]
     assert run.protocol.outcome is None

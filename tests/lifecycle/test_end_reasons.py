@@ -19,7 +19,7 @@ def test_a_long_list_of_names_is_shortened() -> None:
 
 def test_the_reason_against_continuing_follows_the_first_reason() -> None:
     outcome = end_reasons.failure(NODES[1], "ray", "Ray exited with 1")
-    assert (outcome.exit_code, outcome.node, outcome.rank, outcome.phase) == (125, "n1", 1, "ray")
+    assert (outcome.exit_code, outcome.node, outcome.node_index, outcome.phase) == (125, "n1", 1, "ray")
     assert end_reasons.because(outcome, "no spare is left").end_reason == "Ray exited with 1; no spare is left"
     assert end_reasons.because(outcome, "") == outcome
 

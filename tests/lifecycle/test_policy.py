@@ -5,6 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.lifecycle.commands import (
+    BeginCycle,
+    Conclude,
+    EndDriver,
+    Rejoin,
+    StartDriver,
+    StartHead,
+    StartWorker,
+    StopNode,
+    Yield,
+)
 from tests.lifecycle.conftest import Run
 from tests.lifecycle.four_nodes import (
     DRIVER_TERMINATED,
@@ -23,26 +34,17 @@ from tests.lifecycle.four_nodes import (
 from muster.lifecycle.config import FINISH_TIMEOUT_S, RunConfig
 from muster.lifecycle.events import (
     Arrived,
-    BeginCycle,
-    Conclude,
     DriverEnded,
     DriverStalled,
-    EndDriver,
     Event,
     HeadUp,
     NodeFailed,
     NodeGone,
     NodeLost,
     NodeReady,
-    Rejoin,
     RunOutcome,
-    StartDriver,
-    StartHead,
-    StartWorker,
-    StopNode,
     StopRequested,
     Tick,
-    Yield,
 )
 from muster.lifecycle.states import RunState
 
@@ -76,8 +78,8 @@ def test_a_new_head_waits_for_the_round_since_older_raylets_may_still_search_for
 
 def five_nodes() -> Run:
     """Three of n0..n4 are active (no Ray), n3 and n4 are spares."""
-    run = Run(replace(RESTART_CONFIG, hosts=[f"n{rank}" for rank in range(5)], spares=2, ray=False))
-    run.feed(*(Arrived(rank, f"n{rank}") for rank in range(5)))
+    run = Run(replace(RESTART_CONFIG, hosts=[f"n{node_index}" for node_index in range(5)], spares=2, ray=False))
+    run.feed(*(Arrived(node_index, f"n{node_index}") for node_index in range(5)))
     assert run.state is RunState.RUNNING
     return run
 
@@ -115,7 +117,7 @@ def test_a_node_still_being_cleaned_when_the_next_cycle_begins_is_stopped_again(
     run.protocol.config = replace(run.protocol.config, restart_on_driver_failure=True)
     run.feed(DriverEnded(1, "exited with 1"), *clean(1, 0, 3, 4, 1), at=10.0)
     run.feed(Tick(), at=15.0)
-    assert run.feed(DriverEnded(1, "exited with 1", cycle=1))[1:] == [StopNode(rank) for rank in range(5)]
+    assert run.feed(DriverEnded(1, "exited with 1", cycle=1))[1:] == [StopNode(node_index) for node_index in range(5)]
     assert run.feed(*clean(1, 2)) == []  # its report of the previous cycle
     assert run.feed(*clean(2, 2)) == [Rejoin(2)]
 
@@ -148,7 +150,7 @@ def test_a_failed_head_on_a_living_leader_begins_a_new_cycle_with_the_same_nodes
 def test_a_lost_leader_or_a_defect_in_it_is_the_end(event: Event) -> None:
     run = driving(RESTART_CONFIG)
     run.feed(event)
-    assert run.outcome.rank == 0 and run.outcome.exit_code == 125
+    assert run.outcome.node_index == 0 and run.outcome.exit_code == 125
 
 
 def test_a_stop_while_the_driver_is_being_ended_ends_the_run_and_leaves_it_no_more_time() -> None:
@@ -223,6 +225,21 @@ def test_a_driver_that_is_ended_for_a_restart_is_no_success_whatever_its_code() 
     assert (run.state, run.protocol.cycle) == (RunState.GATHERING, 1)
 
 
+def test_a_driver_that_had_completed_before_the_loss_is_a_success() -> None:
+    run = driving(RESTART_CONFIG)
+    run.feed(NodeLost(1, "gone"))
+    assert run.state is RunState.RESTARTING
+    run.feed(DriverEnded(0, "exited with 0", completed=True), *clean(0, 0, 2, 3))
+    assert run.outcome == RunOutcome("succeeded", 0, "the driver exited with 0")
+    assert run.state is RunState.SUCCEEDED
+
+
+def test_a_driver_that_had_failed_by_itself_before_the_loss_is_run_again() -> None:
+    run = driving(RESTART_CONFIG)
+    run.feed(NodeLost(1, "gone"), DriverEnded(1, "exited with 1", completed=True))
+    assert (run.state, run.protocol.cycle) == (RunState.GATHERING, 1)
+
+
 def test_a_run_without_spares_restarts_its_driver_on_the_same_nodes() -> None:
     run = Run(replace(RESTART_CONFIG, spares=0, restart_on_driver_failure=True, ray=False))
     run.feed(*arrived(0, 1, 2, 3), DriverEnded(1, "exited with 1"))
@@ -233,12 +250,12 @@ def test_a_leader_that_is_late_with_others_yields_once() -> None:
     """The next leader handles the other late nodes."""
     hosts = ["n0", "n1", "n2", "n3"]
     run = Run(RunConfig(hosts, start_timeout=50.0, spares=1, on_node_loss="restart", max_restarts=1))
-    run.feed(*(Arrived(rank, hosts[rank]) for rank in range(4)))
+    run.feed(*(Arrived(node_index, hosts[node_index]) for node_index in range(4)))
     commands = run.feed(Tick(), at=60.0)
     assert [type(command) for command in commands] == [Yield] and run.state is RunState.YIELDED
 
 
-FIVE = RunConfig([f"n{rank}" for rank in range(5)], spares=1, on_node_loss="restart", max_restarts=1)
+FIVE = RunConfig([f"n{node_index}" for node_index in range(5)], spares=1, on_node_loss="restart", max_restarts=1)
 
 
 def test_a_leader_that_cannot_lead_steps_down_once_the_others_can_elect_another() -> None:
@@ -261,4 +278,4 @@ def test_a_leader_that_cannot_leader_ends_the_run_when_another_node_is_lost_that
     run = Run(FIVE)
     run.feed(Arrived(0, "n0"), NodeFailed(0, "ray", "Ray cannot be imported"), Arrived(1, "n1"))
     run.feed(NodeLost(1, "its connection ended"))
-    assert run.protocol.outcome is not None and run.protocol.outcome.rank == 0
+    assert run.protocol.outcome is not None and run.protocol.outcome.node_index == 0

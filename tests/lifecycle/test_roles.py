@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.lifecycle.commands import Conclude, EndDriver, StartDriver, StartHead, StartWorker, StopNode
 from tests.lifecycle.conftest import Run
 from tests.lifecycle.four_nodes import CONFIG, EXCLUDED, SPARE, active, arrived, driving, roles
 
 from muster.lifecycle.config import REPLACE
 from muster.lifecycle.events import (
-    Conclude,
     DriverEnded,
-    EndDriver,
     Event,
     HeadUp,
     NodeFailed,
@@ -20,10 +19,6 @@ from muster.lifecycle.events import (
     NodeLost,
     NodeReady,
     RunOutcome,
-    StartDriver,
-    StartHead,
-    StartWorker,
-    StopNode,
     Tick,
 )
 from muster.lifecycle.state_machine import FAILURE_GRACE_S
@@ -180,7 +175,7 @@ def test_the_end_of_a_spare_changes_nothing(policy: str, event: Event) -> None:
     run = driving(replace(CONFIG, on_node_loss=policy, max_restarts=3))
     assert [c for c in run.feed(event) if c != StopNode(3)] == []
     assert (run.state, run.protocol.cycle) == (RunState.RUNNING, 0)
-    run.feed(DriverEnded(0, "exited with 0"), *(NodeGone(rank) for rank in range(4)))
+    run.feed(DriverEnded(0, "exited with 0"), *(NodeGone(node_index) for node_index in range(4)))
     assert run.outcome == RunOutcome("succeeded", 0, "the driver exited with 0")
 
 
@@ -227,6 +222,6 @@ def test_a_lost_head_cannot_be_replaced() -> None:
 
 @pytest.mark.parametrize("code", [0, 7])
 def test_when_the_driver_has_ended_spares_are_stopped_like_all_nodes(running: Run, code: int) -> None:
-    assert running.feed(DriverEnded(code, f"exited with {code}")) == [StopNode(rank) for rank in range(4)]
-    assert running.feed(*(NodeGone(rank) for rank in range(4))) == [Conclude()]
+    assert running.feed(DriverEnded(code, f"exited with {code}")) == [StopNode(node_index) for node_index in range(4)]
+    assert running.feed(*(NodeGone(node_index) for node_index in range(4))) == [Conclude()]
     assert running.outcome.exit_code == code

@@ -5,21 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.lifecycle.commands import BeginCycle, StartDriver, StartHead, StartServices, StartWorker, StopNode
 from tests.lifecycle.conftest import HOSTS, Run, arrived
 
 from muster.lifecycle.events import (
-    BeginCycle,
     DriverEnded,
     HeadUp,
     NodeGone,
     NodeLost,
     NodeReady,
     ServiceReport,
-    StartDriver,
-    StartHead,
-    StartServices,
-    StartWorker,
-    StopNode,
     StopRequested,
     Tick,
 )
@@ -37,12 +32,12 @@ def run_with(*services: ServicePlan, **more: Any) -> Run:
     return Run(RunConfig(HOSTS, services=services, **plan))
 
 
-def is_ready(*ranks: int, service: str = "judge", cycle: int = 0) -> list[ServiceReport]:
-    return [ServiceReport(service, rank, READY, cycle=cycle) for rank in ranks]
+def is_ready(*node_indexes: int, service: str = "judge", cycle: int = 0) -> list[ServiceReport]:
+    return [ServiceReport(service, node_index, READY, cycle=cycle) for node_index in node_indexes]
 
 
 def started(commands: list[Any]) -> dict[int, tuple[str, ...]]:
-    return {command.rank: command.services for command in commands if isinstance(command, StartServices)}
+    return {command.node_index: command.services for command in commands if isinstance(command, StartServices)}
 
 
 # -- instances ----------------------------------------------------------------------------------------------------
@@ -56,13 +51,13 @@ def test_a_node_starts_its_services_as_it_arrives_and_does_not_wait_for_the_head
 
 
 @pytest.mark.parametrize(
-    ("scope", "ranks"), [("all", [0, 1, 2]), ("head", [0]), ("any", [2]), (1, [2]), (2, [1, 2]), (9, [0, 1, 2])]
+    ("scope", "node_indexes"), [("all", [0, 1, 2]), ("head", [0]), ("any", [2]), (1, [2]), (2, [1, 2]), (9, [0, 1, 2])]
 )
-def test_the_scope_determines_which_ranks_have_an_instance(scope: str | int, ranks: list[int]) -> None:
+def test_the_scope_determines_which_ranks_have_an_instance(scope: str | int, node_indexes: list[int]) -> None:
     run = run_with(ServicePlan("judge", scope))
-    assert sorted(started(run.feed(*arrived(0, 1, 2)))) == ranks
+    assert sorted(started(run.feed(*arrived(0, 1, 2)))) == node_indexes
     assert run.state is RunState.STARTING
-    assert run.feed(*is_ready(*ranks)) == [StartDriver()]
+    assert run.feed(*is_ready(*node_indexes)) == [StartDriver()]
 
 
 def test_with_spares_services_start_when_the_round_has_closed_and_not_on_spares() -> None:
@@ -111,10 +106,12 @@ def test_a_gated_one_may_take_longer_than_ray() -> None:
 def test_one_that_fails_ends_the_run_by_its_name() -> None:
     run = run_with(JUDGE)
     commands = run.feed(*arrived(0, 1, 2), ServiceReport("judge", 1, FAILED, "exited with 3 before it was ready"))
-    assert [command for command in commands if isinstance(command, StopNode)] == [StopNode(rank) for rank in range(3)]
+    assert [command for command in commands if isinstance(command, StopNode)] == [
+        StopNode(node_index) for node_index in range(3)
+    ]
     outcome = run.outcome
     assert outcome.end_reason == "service judge on n1 exited with 3 before it was ready"
-    assert (outcome.exit_code, outcome.node, outcome.rank, outcome.phase) == (125, "n1", 1, "service")
+    assert (outcome.exit_code, outcome.node, outcome.node_index, outcome.phase) == (125, "n1", 1, "service")
 
 
 def test_one_that_fails_while_others_still_arrive_ends_the_run_too() -> None:
@@ -127,11 +124,12 @@ def test_of_several_deadlines_the_shortest_is_reported_first() -> None:
     run = run_with(ServicePlan("slow", deadline=40.0), ServicePlan("quick", deadline=20.0, scope="head"))
     run.feed(*arrived(0, 1, 2))
     run.feed(ServiceReport("quick", 0, STARTING, "connection refused"))
-    run.feed(Tick(), at=60.0)
+    (transition,) = run.transitions(Tick(), at=60.0)
     assert run.outcome.end_reason == (
         "service quick was not ready on n0 within 20 s (its deadline): connection refused"
     )
-    assert run.protocol.services.failure is not None and run.protocol.services.failure.service == "quick"
+    assert transition.service_failure is not None and transition.service_failure.service == "quick"
+    assert [(change.service, change.state) for change in transition.service_changes] == [("quick", FAILED)]
 
 
 def test_a_deadline_is_counted_from_the_start_of_its_own_instance() -> None:
@@ -186,7 +184,7 @@ def test_a_spare_that_takes_a_rank_takes_its_services_too() -> None:
     assert run.state is RunState.RUNNING
     assert StartServices(2, ("judge", "store")) in run.feed(NodeLost(1, "lost"))
     found = run.protocol.services.instances_of("judge")
-    assert [(instance.rank, instance.state) for instance in found] == [(0, READY), (2, STARTING)]
+    assert [(instance.node_index, instance.state) for instance in found] == [(0, READY), (2, STARTING)]
     assert run.feed(*is_ready(2), *is_ready(2, service="store")) == []
 
 
@@ -216,14 +214,13 @@ def test_a_report_about_an_unknown_instance_changes_nothing() -> None:
     assert run.feed(ServiceReport("judge", 1, FAILED, "?")) == []
 
 
-def test_changes_are_kept_in_order_for_the_publisher() -> None:
+def test_each_change_of_an_instance_is_returned_once() -> None:
     services = Services([JUDGE], 1)
-    services.set_logical(4, 0)
-    assert services.start_on_new_nodes(0.0) == [(4, ("judge",))] and services.start_on_new_nodes(0.0) == []
-    services.report("judge", 4, READY, "", 1.0)
-    services.report("judge", 4, READY, "", 2.0)
-    assert [change.state for change in services.changes] == [STARTING, READY]
-    assert services.changes[0] == PlannedInstance("judge", 4, 0, STARTING, 30.0)
+    services.set_rank(4, 0)
+    assert services.start_on_new_nodes(0.0) == [PlannedInstance("judge", 4, 0, STARTING, 30.0)]
+    assert services.start_on_new_nodes(0.0) == []
+    assert services.report("judge", 4, READY, "", 1.0) == PlannedInstance("judge", 4, 0, READY, 31.0)
+    assert services.report("judge", 4, READY, "", 2.0) is None
     version = services.version
-    services.set_logical(4, None)
+    services.set_rank(4, None)
     assert services.version > version and services.instances_of("judge") == []

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
-from tests.lifecycle.any_order import ANSWERS, MAX_NODES, RANKS, RECOVERY, AnyOrder
+from tests.lifecycle.any_order import ANSWERS, MAX_NODES, NODE_INDEXES, RECOVERY, AnyOrder
 
 from muster.lifecycle.events import (
     DriverEnded,
@@ -49,7 +49,7 @@ class Recovering(AnyOrder):
         recovery=RECOVERY,
         answers=ANSWERS,
         what=TROUBLE,
-        rank=RANKS,
+        node_index=NODE_INDEXES,
     )
     def begin(  # type: ignore[override]
         self,
@@ -62,56 +62,58 @@ class Recovering(AnyOrder):
         recovery: dict[str, Any],
         answers: list[bool],
         what: str,
-        rank: int,
+        node_index: int,
     ) -> None:
         if segmented:
             wanted, recovery = 2 + wanted % 2 * 2, {**recovery, "topology": True}
         more = {"on_node_loss": policy, "max_restarts": budget, "restart_on_driver_failure": True}
-        hosts = [f"n{rank}" for rank in range(wanted + spares)]
+        hosts = [f"n{node_index}" for node_index in range(wanted + spares)]
         plan = RunConfig(hosts, ray, 100.0, 50.0, spares=spares, segment=2 if segmented else 1, **{**recovery, **more})
         self.mended: set[str] = set()
         self.start(plan, answers)
         self.all_goes_well_until_the_driver_runs()
         if self.protocol.state is RunState.RUNNING:  # segments may be too few
-            self.trouble(what, rank, progress=True, ends=True, back=True)
+            self.trouble(what, node_index, progress=True, ends=True, back=True)
 
     def feed(self, event: Event) -> None:
-        before, cycle = {node.rank for node in self.active()}, self.cycle
+        before, cycle = {node.node_index for node in self.active()}, self.cycle
         super().feed(event)
         if self.cycle > cycle:
             self.mended.add("restarted")
-        elif self.protocol.state is RunState.RUNNING and before and before - {node.rank for node in self.active()}:
+        elif (
+            self.protocol.state is RunState.RUNNING and before and before - {node.node_index for node in self.active()}
+        ):
             self.mended.add("replaced")
 
-    def follower(self, rank: int) -> int:
+    def follower(self, node_index: int) -> int:
         """Return an active node other than the leader if there is one, else any node but the leader."""
-        others = [node.rank for node in self.active() if node.rank != self.protocol.leader]
+        others = [node.node_index for node in self.active() if node.node_index != self.protocol.leader]
         others = others or list(range(1, self.protocol.config.nodes))
-        return others[rank % len(others)]
+        return others[node_index % len(others)]
 
     @precondition(lambda self: self.protocol.state is RunState.RUNNING)
-    @rule(what=TROUBLE, rank=RANKS, progress=st.booleans(), ends=st.booleans(), back=st.booleans())
-    def trouble(self, what: str, rank: int, progress: bool, ends: bool, back: bool) -> None:
+    @rule(what=TROUBLE, node_index=NODE_INDEXES, progress=st.booleans(), ends=st.booleans(), back=st.booleans())
+    def trouble(self, what: str, node_index: int, progress: bool, ends: bool, back: bool) -> None:
         """Fail the driver or a node under it; nodes may then be cleaned and the next cycle brought up."""
         if progress:
             self.feed(Progress(self.cycle))
         if what == "stalled":
             self.feed(DriverStalled("no output for 60 s", self.cycle))
         elif what == "lost":
-            self.feed(NodeLost(self.follower(rank), "its connection ended"))
+            self.feed(NodeLost(self.follower(node_index), "its connection ended"))
         elif what == "failed":
-            self.feed(NodeFailed(self.follower(rank), "ray", "it broke", self.cycle))
+            self.feed(NodeFailed(self.follower(node_index), "ray", "it broke", self.cycle))
         if what == "crashed" or (self.protocol.state is RunState.RESTARTING and ends):
             self.feed(DriverEnded(1, "exited with 1", self.cycle))
         if back:
             self.all_goes_well_until_the_driver_runs()
 
     @precondition(lambda self: self.protocol.state in (RunState.RUNNING, RunState.STARTING, RunState.GATHERING))
-    @rule(rank=st.integers(1, MAX_NODES))
-    def a_spare_is_lost(self, rank: int) -> None:
-        waiting = [node.rank for node in self.protocol.nodes if node.role is Role.SPARE]
+    @rule(node_index=st.integers(1, MAX_NODES))
+    def a_spare_is_lost(self, node_index: int) -> None:
+        waiting = [node.node_index for node in self.protocol.nodes if node.role is Role.SPARE]
         if waiting:
-            self.feed(NodeLost(waiting[rank % len(waiting)], "its connection ended"))
+            self.feed(NodeLost(waiting[node_index % len(waiting)], "its connection ended"))
 
     @precondition(lambda self: self.protocol.driver_running)
     @rule(code=st.sampled_from([0, 1]))

@@ -5,23 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.lifecycle.commands import StartDriver, StartHead, StartWorker
 from tests.lifecycle.conftest import Run
 
 from muster.lifecycle.config import REPLACE, RESTART, RunConfig
-from muster.lifecycle.events import (
-    Arrived,
-    DriverEnded,
-    Event,
-    HeadUp,
-    NodeFailed,
-    NodeGone,
-    NodeLost,
-    NodeReady,
-    StartDriver,
-    StartHead,
-    StartWorker,
-    Tick,
-)
+from muster.lifecycle.events import Arrived, DriverEnded, Event, HeadUp, NodeFailed, NodeGone, NodeLost, NodeReady, Tick
 from muster.lifecycle.states import RunState
 from muster.lifecycle.topology import NodeLocation
 
@@ -31,21 +19,25 @@ LOST = "connection ended"
 
 
 def plan(nodes: int, **fields: object) -> RunConfig:
-    hosts = [f"n{rank}" for rank in range(nodes)]
+    hosts = [f"n{node_index}" for node_index in range(nodes)]
     return replace(RunConfig(hosts, ray=False, gather_timeout=100.0, topology=True), **fields)  # type: ignore[arg-type]
 
 
-def come(*ranks: int, leaves: list[str] = LEAVES) -> list[Event]:
+def come(*node_indexes: int, leaves: list[str] = LEAVES) -> list[Event]:
     return [
-        Arrived(rank, f"n{rank}", NodeLocation(leaves[rank], f"{leaves[rank]}.n{rank}" if leaves[rank] else ""))
-        for rank in ranks
+        Arrived(
+            node_index,
+            f"n{node_index}",
+            NodeLocation(leaves[node_index], f"{leaves[node_index]}.n{node_index}" if leaves[node_index] else ""),
+        )
+        for node_index in node_indexes
     ]
 
 
 def by_rank(run: Run) -> list[int]:
     """Return the numbers of the active nodes in the order of their logical ranks."""
-    ranked = [(node.logical, node.rank) for node in run.protocol.nodes if node.logical is not None]
-    return [rank for _, rank in sorted(ranked)]
+    ranked = [(node.rank, node.node_index) for node in run.protocol.nodes if node.rank is not None]
+    return [node_index for _, node_index in sorted(ranked)]
 
 
 # -- order ------------------------------------------------------------------------------------------------------
@@ -67,7 +59,10 @@ def test_spares_are_the_last_in_that_order_and_gaps_change_nothing_in_it() -> No
 def test_inside_a_domain_the_address_counts_before_the_number() -> None:
     run = Run(plan(3))
     run.feed(
-        *(Arrived(rank, f"n{rank}", NodeLocation("d", address)) for rank, address in enumerate(["d.9", "d.10", "d.2"]))
+        *(
+            Arrived(node_index, f"n{node_index}", NodeLocation("d", address))
+            for node_index, address in enumerate(["d.9", "d.10", "d.2"])
+        )
     )
     assert by_rank(run) == [0, 2, 1]
 
@@ -93,7 +88,7 @@ def test_every_segment_is_in_one_domain_and_the_remaining_nodes_are_spares() -> 
     run = Run(plan(8, spares=4, segment=2))
     run.feed(*come(*range(8)))
     assert by_rank(run) == [0, 2, 4, 6]
-    assert [node.rank for node in run.protocol.nodes if node.role.value == "spare"] == [1, 3, 5, 7]
+    assert [node.node_index for node in run.protocol.nodes if node.role.value == "spare"] == [1, 3, 5, 7]
 
 
 def test_a_round_with_enough_nodes_waits_for_whole_segments() -> None:
@@ -140,7 +135,7 @@ def test_a_loss_that_leaves_enough_nodes_but_too_few_whole_segments_ends_the_run
 def test_a_new_cycle_moves_to_another_whole_segment() -> None:
     run = Run(plan(8, spares=4, segment=2, on_node_loss=RESTART, max_restarts=3))
     run.feed(*come(*range(8)), NodeLost(4, LOST), DriverEnded(143, "was ended"))
-    run.feed(*(NodeGone(rank, 1) for rank in (0, 1, 2, 3, 5, 6, 7)))
+    run.feed(*(NodeGone(node_index, 1) for node_index in (0, 1, 2, 3, 5, 6, 7)))
     assert by_rank(run) == [0, 2, 3, 7]
 
 
@@ -161,7 +156,12 @@ def test_without_segments_the_nearest_spare_is_promoted(gone: int, next_one: int
     """Its domain comes before its switch, before any other; of equally near ones the first in order."""
     addresses = ["s1.a.n0", "s2.c.n1", "s2.d.n2", "s3.e.n3", "s1.b.n4", "s2.c.n5"]
     run = Run(plan(6, spares=4, on_node_loss=REPLACE))
-    run.feed(*(Arrived(rank, f"n{rank}", NodeLocation(at.rpartition(".")[0], at)) for rank, at in enumerate(addresses)))
+    run.feed(
+        *(
+            Arrived(node_index, f"n{node_index}", NodeLocation(at.rpartition(".")[0], at))
+            for node_index, at in enumerate(addresses)
+        )
+    )
     assert by_rank(run) == [0, 4]
     run.feed(NodeLost(4, LOST))
     assert by_rank(run) == [0, 1]

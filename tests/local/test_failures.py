@@ -24,7 +24,7 @@ def test_an_agent_that_dies_fails_the_run_by_name(muster: MusterCommand) -> None
     os.kill(muster.agent_pid(1), signal.SIGKILL)
     _, err = process.communicate(timeout=180)
     assert process.returncode == 125
-    assert "node-1" in err and "rank 1" in err
+    assert "node-1" in err and "index 1" in err
     assert muster.status()["error"]["host"] == "node-1"
 
 
@@ -32,7 +32,7 @@ def test_an_agent_that_dies_while_others_gather_fails_the_run_by_name(muster: Mu
     wait = 'if [ "$MUSTER_RANK" = 2 ]; then read -t 100 < <(sleep 100); fi'
     process = muster.start(*muster.local_args("--setup", wait, "--", "true", nodes=3))
     run = wait_for("the run", muster.run_dirs)[0]
-    wait_for("rank 1 to join", lambda: _state(run / "attempt-0" / "events-0.jsonl", 1) == "ready")
+    wait_for("node 1 to join", lambda: _state(run / "attempt-0" / "events-0.jsonl", 1) == "ready")
     os.kill(muster.agent_pid(1), signal.SIGKILL)
     _, err = process.communicate(timeout=180)
     assert process.returncode == 125

@@ -67,7 +67,7 @@ def test_exec_has_the_driver_s_environment_and_passes_output_errors_and_code(sha
     assert (done.stderr, done.returncode) == ("bad\n", 7)
     assert shared("exec", run, "--node", "node-1", "--", "bash", "-c", "kill -9 $$").returncode == 137
     assert shared("exec", "--", "no-such-command").returncode == 127
-    assert "has ranks 0 to 1: node-0, node-1" in shared("exec", "--node", "2", "--", "true").stderr
+    assert "has nodes 0 to 1: node-0, node-1" in shared("exec", "--node", "2", "--", "true").stderr
     assert "write it after --" in shared("exec", run).stderr
 
 

@@ -29,7 +29,7 @@ from muster.torch.launch_env import step_port
 
 run = RunPaths("/runs/train-20260101T000000-ab12")
 job = Job(**{**dict.fromkeys(Job.__dataclass_fields__), "groups": [], "nodes": 2, "ray": False})
-identity = Identity(rank=0, host="n0", run=run, attempt=run.attempt(0), local=False)
+identity = Identity(node_index=0, host="n0", run=run, attempt=run.attempt(0), local=False)
 ray = take_block("a node of 128 CPUs", 1000, smallest=300)
 others = [take_block("virtual", 100, smallest=50)]
 masters = [take_master_port(identity, job, cycle) for cycle in range(2)]

@@ -36,7 +36,7 @@ def test_the_phases_of_a_ray_run_add_up_and_its_path_goes_through_the_head(muste
     assert done.returncode == 0, done.stderr
     (attempt,) = seen(muster).attempts
     assert {"arrived", "starting"} <= set(phases(attempt.nodes[1]))
-    steps = [(step.phase, step.rank) for step in attempt.cycles[0].path]
+    steps = [(step.phase, step.node_index) for step in attempt.cycles[0].path]
     assert [step for step in steps if step[0] is Phase.STARTING] == [(Phase.STARTING, 0), (Phase.STARTING, 1)]
 
 
@@ -60,7 +60,7 @@ def test_a_restarted_run_has_two_cycles_and_the_loss_between_them(muster: Muster
     assert process.returncode == 0, err
     (attempt,) = seen(muster).attempts
     assert [cycle.number for cycle in attempt.cycles] == [0, 1]
-    assert [(mark.kind, mark.rank) for mark in attempt.marks if mark.kind in ("lost", "cycle")] == [
+    assert [(mark.kind, mark.node_index) for mark in attempt.marks if mark.kind in ("lost", "cycle")] == [
         ("lost", 1),
         ("cycle", None),
     ]

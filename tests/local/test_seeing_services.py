@@ -49,7 +49,7 @@ def test_the_phases_of_a_run_with_services_add_up_and_its_path_goes_through_the_
     assert phases(attempt.nodes[0]).count("services") == 1 and "joined" in phases(attempt.nodes[0])
     assert attempt.nodes[1].seconds(Phase.SERVICES) > 3.0
     (step,) = [step for step in attempt.cycles[0].path if step.phase is Phase.SERVICES]
-    assert (step.rank, step.what) == (1, "waiting for judge on node-1") and step.seconds > 3.0
+    assert (step.node_index, step.what) == (1, "waiting for judge on node-1") and step.seconds > 3.0
     (service,) = services(RunReader(RunPaths(str(muster.run_dir()))).read())
     assert (service.name, service.ready, service.wanted) == ("judge", 2, 2)
     assert all(instance.url.startswith("http://") for instance in service.instances)

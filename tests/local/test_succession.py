@@ -57,6 +57,8 @@ def test_another_node_leads_when_the_leader_is_lost(muster: MusterCommand, signu
     ]
     (first, _, last), (second, begin, _) = lives(muster)
     assert (first, second) == ("0", "1") and last < begin
+    certified = (muster.run_dir() / "attempt-0" / "lead-0-gone.json").exists()
+    assert certified == (signum == signal.SIGKILL)
 
 
 def test_without_a_budget_the_loss_of_the_leader_ends_the_run_by_name(muster: MusterCommand) -> None:

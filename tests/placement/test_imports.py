@@ -11,7 +11,7 @@ import pytest
 import muster.placement
 
 PACKAGE = Path(muster.placement.__file__).parent
-WITHOUT_RAY = ("errors.py", "runtime/health.py", "runtime/names.py", "runtime/probe.py", "runtime/restart_policy.py")
+WITHOUT_RAY = ("errors.py", "runtime/health.py", "runtime/names.py", "runtime/restart_policy.py")
 
 
 def is_without_ray(path: Path) -> bool:

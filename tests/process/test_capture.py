@@ -15,7 +15,7 @@ from tests.running import wait_for
 
 from muster.process import Log, ManagedProcess, Scope, descendants
 from muster.process.capture import RotatingLog
-from muster.process.proctree import read_processes
+from muster.process.proctree import read_processes, read_stat
 
 Python = Callable[[str], list[str]]
 Gone = Callable[..., Awaitable[None]]
@@ -78,6 +78,11 @@ asyncio.run(main())
 """
 
 
+def written_by(pid: int) -> int:
+    """The bytes that the process has written so far."""
+    return int(Path(f"/proc/{pid}/io").read_text().split("wchar: ")[1].split()[0])
+
+
 @pytest.mark.parametrize("victim", ["owner", "supervisor"])
 async def test_nothing_is_lost_with_the_owner_or_the_supervisor(
     victim: str, tmp_path: Path, python: Python, gone: Gone
@@ -90,10 +95,10 @@ async def test_nothing_is_lost_with_the_owner_or_the_supervisor(
         supervisor, process = map(int, owner.stdout.readline().split())
         (copier,) = [pid for pid in descendants(supervisor) if pid != process]
         await asyncio.to_thread(wait_for, "output", lambda: len(log.tail()) > 1000)
-        os.kill(copier, signal.SIGSTOP)  # so that much is on its way when the victim is killed
-        await asyncio.sleep(0.2)
-        written = int((Path(f"/proc/{process}/io")).read_text().split("wchar: ")[1].split()[0])
-        assert written > os.path.getsize(log.path)
+        os.kill(copier, signal.SIGSTOP)  # so that something is on its way when the victim is killed
+        await asyncio.to_thread(wait_for, "the copier to stop", lambda: read_stat(copier)[0] == b"T")
+        await asyncio.to_thread(wait_for, "more output", lambda: written_by(process) > os.path.getsize(log.path))
+        written = written_by(process)
         if victim == "owner":
             owner.kill()
             await gone(process)

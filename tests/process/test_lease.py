@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.process.conftest import is_alive
 from tests.running import wait_for
 
 from muster.process import Scope, lease
@@ -66,12 +67,12 @@ def test_what_a_stopped_owner_had_started_is_killed_and_its_directory_goes_with_
         assert owner.stdout is not None
         supervisor, child = map(int, owner.stdout.readline().split())
         os.kill(owner.pid, signal.SIGSTOP)
-        wait_for("the child to be gone", lambda: not alive(child))
-        assert scratch.exists() and alive(supervisor)  # the owner may go on, and need it
+        wait_for("the child to be gone", lambda: not is_alive(child))
+        assert scratch.exists() and is_alive(supervisor)  # the owner may go on, and need it
     finally:
         owner.kill()
         owner.communicate()
-    wait_for("the supervisor to be gone", lambda: not alive(supervisor))
+    wait_for("the supervisor to be gone", lambda: not is_alive(supervisor))
     assert not scratch.exists()
 
 
@@ -94,15 +95,7 @@ def test_an_owner_that_does_not_read_cannot_hold_up_the_end_of_the_lease() -> No
     try:
         assert owner.stdout is not None
         busy = int(owner.stdout.readline())
-        wait_for("what it started to be gone", lambda: not alive(busy))
+        wait_for("what it started to be gone", lambda: not is_alive(busy))
     finally:
         owner.kill()
         owner.communicate()
-
-
-def alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.rundir import create_exclusive, read_json, read_record, write_atomic, write_json
+from muster.rundir import create_exclusive, read_json, read_record, write_atomic, write_json, written_at
 
 SIZE = 200_000  # many pages: a plain write of it can be seen half done
 
@@ -162,3 +162,10 @@ def test_a_claim_whose_answer_was_lost_is_known_by_the_link_count(
     monkeypatch.setattr(os, "link", link_and_fail)
     assert create_exclusive(str(tmp_path / "lead-0.json"), {})
     assert not create_exclusive(str(tmp_path / "lead-0.json"), {})
+
+
+def test_the_time_of_the_last_write_is_unknown_without_a_file(tmp_path: Path) -> None:
+    assert written_at(str(tmp_path / "missing")) is None
+    (tmp_path / "file").touch()
+    os.utime(tmp_path / "file", (5.0, 7.5))
+    assert written_at(str(tmp_path / "file")) == 7.5

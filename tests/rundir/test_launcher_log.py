@@ -10,7 +10,7 @@ from muster.rundir.launcher_log import EarlyEnd, LauncherLog, parse, read
 
 
 def parsed(*lines: str) -> list[tuple[str, int | None, str]]:
-    return [(end.host, end.rank, end.reason) for end in parse(lines)]
+    return [(end.host, end.node_index, end.reason) for end in parse(lines)]
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_other_lines_are_not_taken_for_ended_tasks(line: str) -> None:
     [(121, "cannot see the run directory"), (122, "--setup failed"), (127, "no Python interpreter")],
 )
 def test_the_prelude_s_exit_codes_have_a_meaning_without_its_message(code: int, meaning: str) -> None:
-    ((host, rank, reason),) = parsed(f"srun: error: n3: task 2: Exited with exit code {code}")
-    assert (host, rank) == ("n3", 2)
+    ((host, node_index, reason),) = parsed(f"srun: error: n3: task 2: Exited with exit code {code}")
+    assert (host, node_index) == ("n3", 2)
     assert reason.startswith(meaning)
 
 
@@ -92,12 +92,12 @@ def test_hosts_and_tasks_folded_into_one_line_are_expanded(
     hosts: str, tasks: str, expected: list[tuple[str, int]]
 ) -> None:
     ends = parsed(f"srun: error: {hosts}: {tasks}: Exited with exit code 9")
-    assert [(host, rank) for host, rank, _ in ends] == expected
+    assert [(host, node_index) for host, node_index, _ in ends] == expected
 
 
 def test_ranks_are_right_even_when_the_hosts_cannot_be_expanded() -> None:
     ends = parsed("srun: error: n[x-y]: tasks 0-2: Killed")
-    assert [rank for _, rank, _ in ends] == [0, 1, 2]
+    assert [node_index for _, node_index, _ in ends] == [0, 1, 2]
 
 
 def test_each_of_several_folded_hosts_keeps_its_message() -> None:
@@ -162,13 +162,13 @@ def test_later_ends_are_returned_later(path: Path) -> None:
     log.poll()
     append(path, "srun: error: n2: task 1: Killed\nsrun: error: Node failure on n4\n")
     assert [end.host for end in log.poll()] == ["n1"]
-    assert [(end.host, end.rank) for end in log.poll()] == [("n2", 1), ("n4", None)]
+    assert [(end.host, end.node_index) for end in log.poll()] == [("n2", 1), ("n4", None)]
     assert log.poll() == []
 
 
 def test_bytes_that_are_no_text_do_not_hide_an_end(path: Path) -> None:
     path.write_bytes(b"\xff\xfe garbage\nsrun: error: n3: task 2: Killed\n")
-    assert [end.rank for end in read(str(path))] == [2]
+    assert [end.node_index for end in read(str(path))] == [2]
 
 
 @pytest.mark.parametrize(
@@ -196,4 +196,4 @@ def test_a_container_that_does_not_start_has_its_runtime_s_error_as_reason(said:
 def test_in_a_hetjob_the_rank_comes_from_the_host_not_from_the_task_s_number() -> None:
     hosts = ["n1", "n2", "n3", "n4"]  # srun counts the tasks of n3 and n4, the second group, from 0
     ends = parse(["srun: error: n[3-4]: tasks 0-1: Killed", "srun: error: n2: task 1: Killed"], hosts)
-    assert [(end.host, end.rank) for end in ends] == [("n3", 2), ("n4", 3), ("n2", 1)]
+    assert [(end.host, end.node_index) for end in ends] == [("n3", 2), ("n4", 3), ("n2", 1)]

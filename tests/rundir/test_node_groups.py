@@ -11,9 +11,9 @@ from muster.rundir.node_groups import NodeGroup, group_of, groups_of
 GROUPS = [NodeGroup("big", 2, 64, 8), NodeGroup("small", 1, 4, 0)]
 
 
-@pytest.mark.parametrize(("rank", "name"), [(0, "big"), (1, "big"), (2, "small")])
-def test_ranks_count_through_the_groups_in_order(rank: int, name: str) -> None:
-    group = group_of(rank, GROUPS)
+@pytest.mark.parametrize(("node_index", "name"), [(0, "big"), (1, "big"), (2, "small")])
+def test_ranks_count_through_the_groups_in_order(node_index: int, name: str) -> None:
+    group = group_of(node_index, GROUPS)
     assert group is not None and group.name == name
 
 

@@ -74,7 +74,20 @@ def test_the_first_cycle_s_directory_of_ranks_does_not_make_its_ray_logs_count_t
 def test_a_rank_s_logs_are_those_of_the_cycles_it_was_in(run: RunPaths) -> None:
     attempt = run.attempt(0)
     assert attempt.rank_logs(3) == []
-    for rank, cycle in ((3, 10), (3, 2), (4, 11)):
-        os.makedirs(os.path.dirname(attempt.rank_log(rank, cycle)))
-        Path(attempt.rank_log(rank, cycle)).touch()
+    for node_index, cycle in ((3, 10), (3, 2), (4, 11)):
+        os.makedirs(os.path.dirname(attempt.rank_log(node_index, cycle)))
+        Path(attempt.rank_log(node_index, cycle)).touch()
     assert attempt.rank_logs(3) == [attempt.rank_log(3, 2), attempt.rank_log(3, 10)]
+
+
+def test_attempts_and_terms_are_listed_in_the_order_of_their_numbers(run: RunPaths) -> None:
+    for number in (10, 9):
+        os.mkdir(run.attempt(number).root)
+    assert run.attempts() == [run.attempt(9), run.attempt(10)]
+    attempt = run.attempt(9)
+    for term in (10, 2):
+        Path(attempt.events(term)).touch()
+        Path(attempt.status(term + 1)).touch()
+        Path(attempt.leader(term + 2)).touch()
+    assert (attempt.event_terms(), attempt.terms(), attempt.claims()) == ([2, 10], [3, 11], [4, 12])
+    assert run.attempt(3).event_terms() == run.attempt(3).terms() == RunPaths("/no/such/run").attempts() == []

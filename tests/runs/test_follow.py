@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -78,9 +79,14 @@ async def test_the_items_of_a_finished_run_are_output_events_and_the_result_at_l
     assert last == RunResult(run.run_id, run.root, "4711", "failed", 7, "the driver exited with 7", None)
 
 
-async def test_a_run_is_followed_from_before_it_begins(run: FakeRun, follower: Follower) -> None:
+async def test_a_run_is_followed_from_before_it_begins(
+    run: FakeRun, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polled = threading.Semaphore(0)
+    monkeypatch.setattr(RunMonitor, "poll_dead", lambda monitor, attempt: polled.release())
     waiting = asyncio.create_task(follower.next())
-    await asyncio.sleep(0)
+    for _ in range(3):
+        assert await asyncio.to_thread(polled.acquire, timeout=DEADLINE_S)
     assert not waiting.done()
     run.begins().tells("run", state="gathering")
     assert await waiting == RunEvent({"event": "run", "state": "gathering"})

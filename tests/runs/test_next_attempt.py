@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +11,13 @@ import pytest
 from tests.fake_slurm import FakeSlurm
 from tests.runs.conftest import FakeRun
 
-from muster.rundir import read_json, write_json
+from muster.rundir import AttemptPaths, read_json, write_json
 from muster.runs import follow as following
 from muster.runs import monitor, stop
 from muster.runs.follow import RunEvent, RunResult, follow
 from muster.runs.index import find_run
 from muster.runs.monitor import RunMonitor, finalize_dead
-from muster.runs.next_attempt import next_attempt_message
+from muster.runs.next_attempt import next_attempt_message, read_next_attempt
 from muster.runs.status import read_status
 
 DEADLINE_S = 120.0
@@ -62,11 +63,21 @@ async def test_a_run_is_followed_from_one_attempt_to_the_next_and_says_why(chain
     assert isinstance(result, RunResult) and result.exit_code == 0
 
 
-async def test_the_result_is_yielded_only_after_the_job_script_has_decided(chained: FakeRun) -> None:
+async def test_the_result_is_yielded_only_after_the_job_script_has_decided(
+    chained: FakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chained.begins(0).ends(7, "the driver exited with 7")
-    reader = follow(chained)
-    waiting = asyncio.ensure_future(anext(reader))
-    await asyncio.sleep(0.1)
+    polled = threading.Semaphore(0)
+
+    def read_and_count(attempt: AttemptPaths) -> dict[str, Any]:
+        recorded = read_next_attempt(attempt)
+        polled.release()
+        return recorded
+
+    monkeypatch.setattr(monitor, "read_next_attempt", read_and_count)
+    waiting = asyncio.ensure_future(anext(follow(chained)))
+    for _ in range(3):  # a follower that does not wait for the decision would not look for it again
+        assert await asyncio.to_thread(polled.acquire, timeout=DEADLINE_S)
     assert not waiting.done()
     decides(chained, "none")
     result = await asyncio.wait_for(waiting, DEADLINE_S)
@@ -94,6 +105,7 @@ def test_a_run_that_begins_again_is_pending_until_then(chained: FakeRun) -> None
     decides(chained, "chain")
     status = read_status(chained)
     assert (status["state"], status["exit_code"], status["sequel"]["again"]) == ("pending", None, "chain")
+    assert status["sequel"]["end_reason"] == "the driver exited with 7" and "next_attempt" not in status
 
 
 def test_an_attempt_in_its_grace_is_not_over_although_it_is_decided_that_another_follows(chained: FakeRun) -> None:

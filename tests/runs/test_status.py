@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.runs.conftest import FakeRun
 
-from muster.runs.status import newest_published, read_status
+from muster.rundir.records import newest_published
+from muster.runs.status import read_status
 
 DOCUMENTED = {
     "run",

@@ -14,6 +14,7 @@ from tests.running import wait_for
 from tests.sandbox.serving import Served
 
 TOKEN = "a-token.of~the/run=="
+MANY = 10_000  # members
 
 
 class Cluster:
@@ -78,3 +79,8 @@ class Cluster:
         for node in self.nodes:
             node.clean()
         self._starters.shutdown()
+
+
+def declared(count: int) -> list[str]:
+    """Endpoints at which nothing listens: connections are refused at once."""
+    return [f"http://127.{64 + n // 62_500}.{n // 250 % 250}.{1 + n % 250}:9" for n in range(count)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sandbox.cluster import Cluster
 from tests.sandbox.serving import NOBODY, Served, a_python_for_anybody
 
 LEVELS = ("root", "user", "floor", "root at the floor") if os.getuid() == 0 else ("user", "floor")
@@ -66,3 +68,17 @@ def own() -> Iterator[Callable[..., Served]]:
     yield start
     for served in mine:
         served.clean()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    """Start a cluster for this test: start(nodes, **settings)."""
+    mine: list[Cluster] = []
+
+    def make(count: int = 1, **settings: Any) -> Cluster:
+        mine.append(Cluster(tmp_path, count, **settings))
+        return mine[-1]
+
+    yield make
+    for cluster in mine:
+        cluster.close()

@@ -1,4 +1,4 @@
-"""Heads of HTTP messages whose length is ambiguous."""
+"""Header lines for which two parsers may disagree where a message ends: request and response smuggling."""
 
 from __future__ import annotations
 

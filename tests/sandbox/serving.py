@@ -177,3 +177,8 @@ def survivors(mark: str) -> list[str]:
             except OSError:
                 continue
     return found
+
+
+def url(served: Served) -> str:
+    """Return the endpoint for clients of this machine."""
+    return f"http://127.0.0.1:{served.port}"

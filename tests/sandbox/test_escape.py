@@ -6,6 +6,7 @@ docs/sandbox-security.md is the table of what each level does and does not stop.
 from __future__ import annotations
 
 import os
+import queue
 import socket
 import subprocess
 import threading
@@ -21,26 +22,51 @@ if TYPE_CHECKING:
 HAS_GCC = subprocess.run(["which", "gcc"], capture_output=True).returncode == 0
 
 
+class Listener:
+    """A TCP and a UDP port on this machine's loopback, and who reached them."""
+
+    OURS = b"of the test"
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.seen: queue.Queue[str] = queue.Queue()
+
+    def reached(self) -> list[str]:
+        """Return who reached the ports so far. Our own connection and packet are the last in their queues."""
+        with socket.create_connection(("127.0.0.1", self.port)) as tcp:
+            tcp.sendall(self.OURS)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+            udp.sendto(self.OURS, ("127.0.0.1", self.port))
+        found, missing = [], {"our tcp", "our udp"}
+        while missing:
+            found.append(self.seen.get(timeout=120))
+            missing.discard(found[-1])
+        return [one for one in found if not one.startswith("our ")]
+
+
 @pytest.fixture
-def listener() -> Iterator[tuple[int, list[str]]]:
-    """A TCP and a UDP port on this machine's loopback, and whoever reached them."""
-    reached: list[str] = []
+def listener() -> Iterator[Listener]:
     with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
-        port = tcp.getsockname()[1]
-        udp.bind(("127.0.0.1", port))
+        made = Listener(tcp.getsockname()[1])
+        udp.bind(("127.0.0.1", made.port))
 
         def watch(one: socket.socket, kind: str) -> None:
             try:
                 while True:
-                    one.accept() if kind == "tcp" else one.recv(100)
-                    reached.append(kind)
+                    if kind == "tcp":
+                        with one.accept()[0] as connection:
+                            connection.settimeout(120)
+                            data = connection.recv(100)
+                    else:
+                        data = one.recv(100)
+                    made.seen.put(f"our {kind}" if data == Listener.OURS else kind)
             except OSError:
                 return
 
         watchers = [threading.Thread(target=watch, args=pair, daemon=True) for pair in ((tcp, "tcp"), (udp, "udp"))]
         for watcher in watchers:
             watcher.start()
-        yield port, reached
+        yield made
         for one in (tcp, udp):
             one.shutdown(socket.SHUT_RDWR) if one is tcp else one.close()
 
@@ -97,10 +123,9 @@ if ctypes.CDLL(None).syscall(425, 8, ctypes.create_string_buffer(120)) >= 0:
     [BY_SOCKET, BY_CTYPES, BY_RAW_CALL, BY_EMPTY_CHILD, BY_IO_URING],
     ids=["socket", "ctypes", "raw call", "child without environment", "io_uring"],
 )
-def test_no_way_leads_to_the_network(box: Served, code: str, listener: tuple[int, list[str]]) -> None:
-    port, reached = listener
-    answer = box.execute(code.replace("PORT", str(port)))
-    assert (answer["stdout"], reached) == ("", [])
+def test_no_way_leads_to_the_network(box: Served, code: str, listener: Listener) -> None:
+    answer = box.execute(code.replace("PORT", str(listener.port)))
+    assert (answer["stdout"], listener.reached()) == ("", [])
 
 
 STATIC = r"""
@@ -118,11 +143,10 @@ int main(void) {
 
 
 @pytest.mark.skipif(not HAS_GCC, reason="no C compiler")
-def test_a_static_program_cannot_connect_either(box: Served, listener: tuple[int, list[str]]) -> None:
-    port, reached = listener
-    code = f"cat > p.c <<'E'\n{STATIC.replace('PORT', str(port))}\nE\ngcc -static -o p p.c && ./p && echo ran"
+def test_a_static_program_cannot_connect_either(box: Served, listener: Listener) -> None:
+    code = f"cat > p.c <<'E'\n{STATIC.replace('PORT', str(listener.port))}\nE\ngcc -static -o p p.c && ./p && echo ran"
     assert box.out(code, "shell", timeout=60) == "ran\n"
-    assert reached == []
+    assert listener.reached() == []
 
 
 def test_the_sandbox_s_own_endpoint_cannot_be_reached(box: Served) -> None:

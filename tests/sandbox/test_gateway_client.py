@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.sandbox.cluster import Cluster
 
-from muster.sandbox import AsyncClient, Client, Result, SandboxLost
-from muster.sandbox.client.retry_rules import EndpointSelector, HttpAnswer, batch_streams, execute_call, result_of
-from muster.sandbox.hash_ring import Ring, ranked
+from muster.sandbox import AsyncClient, Client, Result
+from muster.sandbox.hash_ring import Ring
 
 
 @pytest.fixture
@@ -59,44 +57,3 @@ def check(results: dict[int, Result], count: int, lost: int | None = None) -> No
     assert all(result.reason == "lost" and "was lost while this ran" in result.stderr for result in failed)
     assert all(result.stdout == f"{number}\n" for number, result in results.items() if result.completed)
     assert len(failed) <= count // 2 if lost is None else len(failed) == lost
-
-
-def test_a_gateways_own_words() -> None:
-    with pytest.raises(SandboxLost, match="node x broke off"):
-        result_of(HttpAnswer(502, b'{"error": "node x broke off"}'))
-    with pytest.raises(SandboxLost, match="HTTP 504"):
-        result_of(HttpAnswer(504, b"<html>"))
-    body = b'{"process_status": "completed", "stdout": "", "stderr": ""}'
-    assert result_of(HttpAnswer(200, body, None, "n7")).node == "n7"
-
-
-@pytest.mark.parametrize(
-    ("answer", "streams"),
-    [
-        (None, 2),
-        (HttpAnswer(404, b"{}"), 2),
-        (HttpAnswer(200, b"?"), 2),
-        (HttpAnswer(200, b'{"endpoints": []}'), 2),
-        (HttpAnswer(200, b'{"endpoints": ["a", "b", "c"]}'), 6),
-    ],
-)
-def test_a_batch_has_streams_for_every_node_behind_an_endpoint(answer: Any, streams: int) -> None:
-    assert batch_streams(answer) == streams
-
-
-def test_a_workspace_is_named_where_gateways_see_it() -> None:
-    call = execute_call("ls", "shell", 1, None, False, {"workspace": "w"})
-    assert call.headers["X-Workspace-ID"] == "w" and call.key == "w"
-
-
-def test_a_session_that_was_moved_stays_where_it_is() -> None:
-    """Its first endpoint may come back, with a state of before."""
-    selector = EndpointSelector(["http://a:1", "http://b:1", "http://c:1"])
-    first, second, _ = ranked("s", selector.endpoints)
-    selector.mark_reachable(first, "s")
-    assert next(selector.candidates("s", 0.0)) == first
-    selector.mark_unreachable(first, 0.0)
-    selector.mark_reachable(second, "s")
-    assert next(selector.candidates("s", 100.0)) == second
-    selector.forget("s")
-    assert next(selector.candidates("s", 100.0)) == first

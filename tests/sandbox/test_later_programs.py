@@ -9,12 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sandbox.conftest import EVERY_LEVEL, serve_at
 
-from muster.sandbox import settings
-from muster.sandbox.engine.engine import Engine
-from muster.sandbox.engine.worker import Unclean
-from muster.sandbox.models import Program, ProgramResult, ProgramStep, ResourceUsage
-from muster.sandbox.output import Captured
-
 if TYPE_CHECKING:
     from tests.sandbox.serving import Served
 
@@ -159,52 +153,3 @@ def test_every_program_is_run_once_and_right_while_others_ruin_their_workers(own
     for client in clients:
         client.join()
     assert wrong == []
-
-
-# -- what was begun is not begun again --------------------------------------------------------------------------------
-
-
-class Fake:
-    """A pool and its worker: each time it is taken it runs a given number of steps, and is unfit for the next."""
-
-    def __init__(self, fit_for: list[int]) -> None:
-        self.fit_for, self.ran, self.state, self.why = fit_for, [], "warm", "unfit"
-        self.counts_processes = True
-        self.unused: list[bool] = []
-
-    async def acquire(self, workspace: str | None, wait_s: float | None, unused: bool) -> Fake:
-        self.left = self.fit_for.pop(0)
-        self.unused.append(unused)
-        return self
-
-    def release(self, worker: Fake) -> None:
-        pass
-
-    def prepare(self, fresh: bool) -> None:
-        pass
-
-    async def run(self, step: ProgramStep, limit: int) -> ProgramResult:
-        if not self.left:
-            raise Unclean(self.why)
-        self.left -= 1
-        self.ran.append(step.job["do"])
-        return ProgramResult(0, None, None, Captured(), Captured(), ResourceUsage(0.0, 0.0, 0))
-
-
-async def ends_of(pool: Fake) -> list[str | None]:
-    box = Engine(settings.SandboxSettings())
-    box.pool = pool  # type: ignore[assignment]
-    work = Program((ProgramStep({"do": "compile"}, 1.0), ProgramStep({"do": "run"}, 1.0)), 100, "cpp")
-    return [ended.reason for ended in await box._run_in_worker(work, None, None)]
-
-
-async def test_a_job_goes_to_an_unused_worker_when_one_is_unfit_before_the_first_step() -> None:
-    pool = Fake([0, 2])
-    assert await ends_of(pool) == [None, None]
-    assert pool.ran == ["compile", "run"] and pool.unused == [False, True]
-
-
-async def test_a_step_that_was_run_is_not_run_again_when_the_next_cannot_begin() -> None:
-    pool = Fake([1, 2])
-    assert await ends_of(pool) == [None, "lost"]
-    assert pool.ran == ["compile"]

@@ -12,9 +12,11 @@ from tests.sandbox.serving import survivors
 if TYPE_CHECKING:
     from tests.sandbox.serving import Served
 
+# The pipe ends when both descendants have become what survivors() looks for.
 LINGER = """
 import os, sys, time
 mark = {mark!r}
+read, write = os.pipe()
 def linger():
     with open("/dev/null") as null:
         os.dup2(null.fileno(), 0)
@@ -26,7 +28,8 @@ if os.fork() == 0:
     os._exit(0)
 if os.fork() == 0:
     linger()
-time.sleep(0.3)
+os.close(write)
+assert os.read(read, 1) == b""
 """
 
 

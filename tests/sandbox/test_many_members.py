@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.running import wait_for
-from tests.sandbox.cluster import Cluster
+from tests.sandbox.cluster import MANY, Cluster, declared
 from tests.sandbox.serving import Served
 
-from muster.sandbox.gateway.peers import PeerList, PeerListError, parse
 from muster.sandbox.hash_ring import Ring
-
-MANY = 10_000
-
-
-def declared(count: int) -> list[str]:
-    """Endpoints at which nothing listens: connections are refused at once."""
-    return [f"http://127.{64 + n // 62_500}.{n // 250 % 250}.{1 + n % 250}:9" for n in range(count)]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    """Start a cluster for this test: start(nodes, **settings)."""
-    mine: list[Cluster] = []
-
-    def make(count: int = 1, **settings: Any) -> Cluster:
-        mine.append(Cluster(tmp_path, count, **settings))
-        return mine[-1]
-
-    yield make
-    for cluster in mine:
-        cluster.close()
 
 
 def sessions_of(endpoints: list[str], owners: list[str]) -> dict[str, str]:
@@ -71,18 +48,6 @@ def test_a_few_live_nodes_among_10_000_members_serve_each_other(start: Callable[
             answer = node.cell("n = n + 1 if 'n' in dir() else 0\nn", name)
             assert (answer["stdout"], f"http://{answer.headers['X-Muster-Member']}") == (f"{number}\n", owner)
         assert resident_mb(node.process.pid) < 400
-
-
-def test_more_members_than_the_limit_are_refused_and_10_000_are_not() -> None:
-    assert len(parse({"endpoints": declared(MANY)}).endpoints) == MANY
-    with pytest.raises(PeerListError, match="are more than"):
-        parse({"endpoints": declared(20_000)})
-
-
-def test_the_ring_of_10_000_members_gives_every_key_an_owner() -> None:
-    ring = Ring(declared(MANY))
-    owners = {ring.owner(f"session-{number}".encode()) for number in range(20_000)}
-    assert len(owners) > MANY * 0.7 and PeerList(1, tuple(declared(MANY))).endpoints
 
 
 def gateway_of(node: Served) -> dict[str, Any]:

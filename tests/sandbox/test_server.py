@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +21,9 @@ from tests.running import wait_for
 from tests.sandbox.serving import survivors
 
 from muster.process.proctree import descendants, read_processes
+from muster.sandbox import server
+from muster.sandbox.engine.zygote import SandboxError
+from muster.sandbox.settings import SandboxSettings
 
 if TYPE_CHECKING:
     from tests.sandbox.serving import Served
@@ -213,36 +216,6 @@ def test_unknown_paths_and_methods_are_told(strong: Served) -> None:
     assert strong.ask("GET", "/execute").status == 405
 
 
-def refused(settings: dict[str, Any]) -> str:
-    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-m", "muster.sandbox", "-"],
-        input=json.dumps(settings),
-        text=True,
-        capture_output=True,
-        timeout=60,
-        env=environment,
-    )
-    assert done.returncode in (1, 2), done
-    return done.stderr
-
-
-def test_what_cannot_be_is_refused_with_all_its_problems() -> None:
-    words = refused({"workers_min": 9, "workers_max": 3, "queue_wait_s": 60, "listen": "0.0.0.0:1", "host": "0.0.0.0"})
-    assert "workers_min is 9, more than workers_max, 3" in words
-    assert "queue_wait_s is 60" in words
-    assert "listen needs a token" in words
-    assert "not loopback" in words
-    assert "unknown setting 'worker'" in refused({"worker": 1})
-
-
-def test_a_taken_port_a_missing_preload_and_threads_are_told() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert f"port {port} of 127.0.0.1 is in use" in refused({"port": port})
-    assert "cannot preload no_such_module" in refused({"port": 0, "preload": ["no_such_module"]})
-
-
 # -- what can be chosen ---------------------------------------------------------------------------------------------
 
 
@@ -284,3 +257,53 @@ def test_less_than_the_floor_must_be_asked_for_and_is_reported(own: Callable[...
     assert served.facts["isolation"]["level"] == "process"
     assert not [one for one in served.facts["isolation"]["mechanisms"] if "Landlock" in one]
     assert served.out("print(1)") == "1\n"
+
+
+# -- open files -------------------------------------------------------------------------------------------------------
+
+
+class FakeLimit:
+    """The limit of open files of a process."""
+
+    RLIMIT_NOFILE, RLIM_INFINITY = resource.RLIMIT_NOFILE, resource.RLIM_INFINITY
+
+    def __init__(self, soft: int, hard: int) -> None:
+        self.soft, self.hard = soft, hard
+
+    def getrlimit(self, which: int) -> tuple[int, int]:
+        return self.soft, self.hard
+
+    def setrlimit(self, which: int, limits: tuple[int, int]) -> None:
+        self.soft, self.hard = limits
+
+
+FILES = SandboxSettings(workers_min=1, workers_max=10, sessions_max=90)
+OWN = server.FILES_PER_WORKER * 100
+ALL = OWN + server.CONNECTION_FILES_MIN + 3 * server.CONNECTIONS_MAX
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised", "connections"),
+    [
+        (1024, 1 << 20, ALL, 4096),
+        (1 << 20, 1 << 20, 1 << 20, 4096),
+        (1024, 4096, 4096, (4096 - OWN) // 3),
+        (1024, resource.RLIM_INFINITY, ALL, 4096),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, resource.RLIM_INFINITY, 4096),
+    ],
+)
+def test_the_limit_of_open_files_is_raised_and_leaves_connections_for_each_endpoint(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: int, connections: int
+) -> None:
+    limit = FakeLimit(soft, hard)
+    monkeypatch.setattr(server, "resource", limit)
+    assert server.allow_open_files(FILES) == connections
+    assert (limit.soft, limit.hard) == (raised, hard)
+
+
+def test_too_few_open_files_for_the_workers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = FakeLimit(1024, 1024)
+    monkeypatch.setattr(server, "resource", limit)
+    with pytest.raises(SandboxError, match="1312 open files are needed, 1024 are allowed: use fewer workers"):
+        server.allow_open_files(FILES)
+    assert limit.soft == 1024

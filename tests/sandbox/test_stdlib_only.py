@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import muster
-from muster.sandbox.engine.jail_program import JAIL_MODULES, PROCESS_MODULES
+from muster.sandbox.engine.zygote import JAIL_MODULES, PROCESS_MODULES
 
 ROOT = Path(muster.__file__).parent
 MODULES = [*sorted((ROOT / "sandbox").rglob("*.py")), ROOT / "prometheus.py"]

@@ -9,12 +9,15 @@ from muster.election.leader_silence import STARTUP_HEARTBEAT_S
 from muster.election.timing import FENCE_S
 from muster.lifecycle.config import RunConfig
 from tests.sim.files import RunDirectory
-from tests.sim.host import Host
+from tests.sim.host import NEVER, Host
 from tests.sim.invariants import InvariantChecker
 from tests.sim.network import ConnectionEnd, Network
+from tests.sim.scenarios import PLAIN
 from tests.sim.world import World
 
 HEARTBEAT_TIMEOUT_S = FENCE_S  # after which a silent peer is considered lost
+MAX_LAUNCHER_DELAY_S = 30.0  # between the end of a task and its report
+STALL_S = HEARTBEAT_TIMEOUT_S / 4  # a check for silence that is later than this shows that this process stalled
 
 
 class Environment:
@@ -23,6 +26,8 @@ class Environment:
     def __init__(self, world: World, plan: RunConfig, checker: InvariantChecker) -> None:
         self.world, self.plan, self.checker = world, plan, checker
         self.network, self.files = Network(world), RunDirectory(world)
+        self.agents: dict[int, Any] = {}  # by node index
+        self.scenario = PLAIN
         self.driver: Callable[[], tuple[float, int]] = lambda: (world.between(2.0, 30.0), 0)  # seconds, exit code
 
 
@@ -30,14 +35,18 @@ class Agent:
     """An agent. All its events arrive through `deliver`; those of a stopped agent wait."""
 
     def __init__(self, env: Environment, host: Host) -> None:
-        self.env, self.host, self.rank = env, host, host.rank
+        self.env, self.host, self.node_index = env, host, host.node_index
         self.alive, self.stopped = True, False
         self.crashed = False
         self.reason: str | None = None  # why it left
+        self.code: int | None = None  # its exit code
+        self.troubled_at = -NEVER  # when it was last stopped or stalled
+        self.stops = 0  # number of times that it was stopped or stalled
+        self._computing = False
         self._held: list[tuple[bool, Callable[..., None], tuple[Any, ...]]] = []
         self._beat = 0
-        env.network.processes[self.rank] = self
-        env.files.heartbeats[self.rank] = self._heartbeat
+        env.network.processes[self.node_index] = self
+        env.files.heartbeats[self.node_index] = self._heartbeat
 
     @property
     def now(self) -> float:
@@ -45,12 +54,12 @@ class Agent:
 
     def log(self, text: str) -> None:
         if self.env.world.trace is not None:
-            self.env.world.log(f"n{self.rank}: {text}")
+            self.env.world.log(f"n{self.node_index}: {text}")
 
     def _heartbeat(self) -> int:
         """Return the startup heartbeat; it does not change while the process is stopped or its filesystem hangs."""
         now = self.env.world.now
-        if self.alive and not self.stopped and self.env.files.pauses.get(self.rank, 0.0) <= now:
+        if self.alive and not self.stopped and self.env.files.pauses.get(self.node_index, 0.0) <= now:
             self._beat = int(now / STARTUP_HEARTBEAT_S)
         return self._beat
 
@@ -64,14 +73,42 @@ class Agent:
         self.host.after(seconds, self._run, True, act, args)
 
     def _run(self, timed: bool, act: Callable[..., None], args: tuple[Any, ...]) -> None:
-        if self.stopped:
+        if self.stopped or self._computing:
             self._held.append((timed, act, args))
         elif self.alive:
             act(*args)
+            self.compute(self.cpu_s())
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds that an event costs."""
+        return 0.0
+
+    def compute(self, seconds: float) -> None:
+        """Use the CPU for this time, in which events wait."""
+        if seconds and self.alive and not self._computing:
+            self._computing = True
+            self.env.world.after(seconds, self._computed)
+
+    def stall(self, seconds: float) -> None:
+        """Use the CPU for a long time."""
+        self.log(f"is busy for {seconds:.1f} s")
+        self.compute(seconds)
+        self.stops += 1
+
+    def _note_trouble(self) -> None:
+        self.troubled_at, self.stops = self.env.world.now, self.stops + 1
+
+    def _computed(self) -> None:
+        self._computing = False
+        self._run_held()
+
+    def _run_held(self) -> None:
+        while self._held and self.alive and not self.stopped and not self._computing:
+            self._run(*self._held.pop(0))
 
     def access_files(self, operation: Callable[[], Any], then: Callable[..., None]) -> None:
         """Access the shared filesystem; `then` gets the result later."""
-        self.env.files.access(self.rank, self.deliver, operation, then)
+        self.env.files.access(self.node_index, self.deliver, operation, then)
 
     def accept(self, end: ConnectionEnd, term: int) -> bool:
         raise NotImplementedError
@@ -79,14 +116,20 @@ class Agent:
     def listen(self, end: ConnectionEnd, lost: Callable[[ConnectionEnd], None]) -> None:
         """Call `lost` when the peer of this connection is silent for HEARTBEAT_TIMEOUT_S."""
         end.wait = self.now
-        self.after(HEARTBEAT_TIMEOUT_S, self._check_silence, end, lost)
+        self._listen_for(HEARTBEAT_TIMEOUT_S, end, lost)
 
-    def _check_silence(self, end: ConnectionEnd, lost: Callable[[ConnectionEnd], None]) -> None:
-        left = end.wait + HEARTBEAT_TIMEOUT_S - self.now
+    def _listen_for(self, seconds: float, end: ConnectionEnd, lost: Callable[[ConnectionEnd], None]) -> None:
+        self.after(seconds, self._check_silence, self.now + seconds, end, lost)
+
+    def _check_silence(self, due: float, end: ConnectionEnd, lost: Callable[[ConnectionEnd], None]) -> None:
+        """Check for silence. While this process stalled the peer had nothing to answer: then the time starts again."""
         if end.closed:
             return
+        if self.now - due > STALL_S:
+            end.wait = self.now
+        left = end.wait + HEARTBEAT_TIMEOUT_S - self.now
         if left > 1e-9:
-            self.after(left, self._check_silence, end, lost)
+            self._listen_for(left, end, lost)
         else:
             lost(end)
 
@@ -95,18 +138,18 @@ class Agent:
     def stop(self) -> None:
         self.log("is stopped")
         self.stopped = True
+        self._note_trouble()
 
     def resume(self) -> None:
         """Continue; pending events run now, timers first or in the order of arrival."""
         if not self.stopped or not self.alive:
             return
         self.log("is continued")
-        self.stopped, held = False, self._held
-        self._held = []
+        self.stopped = False
+        self._note_trouble()
         if self.env.world.chance.random() < 0.5:
-            held.sort(key=lambda entry: not entry[0])
-        for timed, act, args in held:
-            self._run(timed, act, args)
+            self._held.sort(key=lambda entry: not entry[0])
+        self._run_held()
 
     def crash(self) -> None:
         """End the process while its host lives: peers see closed connections, supervisors the end of their owner."""
@@ -115,19 +158,30 @@ class Agent:
             self.crashed = True
             self._end()
             self.host.orphan()
+            self._guard()
 
-    def leave(self, reason: str) -> None:
+    def leave(self, reason: str, code: int) -> None:
         """Exit normally, with no process of the run left on the host."""
         if self.alive:
-            self.log(f"leaves: {reason}")
-            self.reason = reason
+            self.log(f"leaves with {code}: {reason}")
+            self.reason, self.code = reason, code
             self.host.end_all()
             self._end()
+            self._guard()
+
+    def _guard(self) -> None:
+        """Let the guardian certify the end of this agent, unless it was killed together with it."""
+        world, files = self.env.world, self.env.files
+        if world.chance.random() < 0.7:
+            write = lambda: files.access(  # noqa: E731
+                self.node_index, lambda act, *args: None, lambda: files.certify(self.node_index), lambda _: None
+            )
+            self.host.after(world.between(0.0, 1.0), self.host.guard, write)
 
     def lose_host(self) -> None:
         if self.alive or self.host.processes:
             self.log("its host dies")
-            self.env.network.die(self.rank)
+            self.env.network.die(self.node_index)
             self.host.die()
             if self.alive:
                 self.crashed, self.alive = True, False
@@ -139,11 +193,12 @@ class Agent:
         env = self.env
         env.network.leave(self)
         env.checker.left()
-        env.world.after(env.world.between(0.05, 1.0), self._notify_launcher)
+        late = (0.05, 1.0) if env.world.chance.random() < 0.9 else (1.0, MAX_LAUNCHER_DELAY_S)
+        env.world.after(env.world.between(*late), self._notify_launcher)
 
     def _notify_launcher(self) -> None:
         env = self.env
-        if env.network.is_blocked(self.rank, 0):
+        if env.network.is_blocked(self.node_index, 0):
             env.world.after(1.0, self._notify_launcher)
-        elif not {0, self.rank} & env.network.dead:
-            env.files.ended[self.rank] = env.world.now
+        elif not {0, self.node_index} & env.network.dead:
+            env.files.ended[self.node_index] = env.world.now

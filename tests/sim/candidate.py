@@ -2,47 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from muster.election.campaign import ELECTION_TIMEOUT_S, Campaign
+from muster.election.candidate import Candidacy, CandidacyEffect, Win
 from muster.election.membership import Membership
 from muster.lifecycle.config import TermStart
 from tests.sim.network import ConnectionEnd
+from tests.sim.scenarios import OTHER_ATTEMPT
 
 if TYPE_CHECKING:
     from tests.sim.follower import Follower
     from tests.sim.leader import Leader
 
 HEARTBEAT_INTERVAL_S = 2.5
+CANDIDACY_POLL_S = 0.5
 
 
 class Candidate:
     """A claimed term and the connections of the members that joined."""
 
-    def __init__(self, agent: Follower, term: int, membership: Membership) -> None:
+    def __init__(self, agent: Follower, term: int, membership: Membership, in_use: frozenset[int] | None) -> None:
         self._agent, self.term = agent, term
-        self.closed = self.ours = False
+        self.closed = False
         self.leader: Leader | None = None
         self.ends: dict[int, ConnectionEnd] = {}
-        self.last_sent: dict[int, float] = {}  # send time of the last message that each has answered
         self.known: dict[int, Membership | None] = {}  # the membership that each knew when it joined
         self._echo: dict[int, float] = {}  # the time in the last message of each, by its clock
         self._came: set[int] = set()
-        # The values of term 0; a later term gets others when it wins.
-        self.term_start, self.membership = TermStart(leader=agent.rank), membership
-        self._campaign = Campaign(term, agent.rank, membership)
+        self._farewell: tuple[Any, ...] = ()  # the message with which the members were released
+        self.term_start: TermStart  # set when it wins, as is the first membership of the term
+        self.membership = membership
+        self.in_use: frozenset[int] | None = None
+        self.candidacy = Candidacy(term, agent.node_index, membership, "the leader was lost", in_use)
         self._nonces: dict[int, float] = {}
+        self._beat()
 
     def open(self) -> None:
         """Begin after the claim succeeded."""
-        self.ours = True
         self._agent.env.checker.note("claim")
-        self._beat()
-        if self.term:
-            self._agent.after(ELECTION_TIMEOUT_S, self._give_up)
-            self._check_won()
-        else:
-            self._agent.start_leading(self)
+        self._execute(self.candidacy.claimed(self._agent.now))
+        self._poll()
 
     def accept(self, end: ConnectionEnd) -> None:
         """Send a nonce, so that the greeting is known to be sent later."""
@@ -53,14 +53,14 @@ class Candidate:
     def _beat(self) -> None:
         if not self.closed:
             now = self._agent.now
-            for rank, end in self.ends.items():
-                end.send("beat", now, self._echo[rank])
+            for node_index, end in self.ends.items():
+                end.send("beat", now, self._echo[node_index])
             self._agent.after(HEARTBEAT_INTERVAL_S, self._beat)
 
-    def send_membership(self, membership: Membership, *ranks: int) -> None:
+    def send_membership(self, membership: Membership, *node_indexes: int) -> None:
         """Send the membership to these members, or to all."""
-        for rank in ranks or self.ends:
-            self.ends[rank].send("charter", membership, self._echo[rank])
+        for node_index in node_indexes or self.ends:
+            self.ends[node_index].send("membership", membership)
 
     # -- members ------------------------------------------------------------------------------------------------
 
@@ -68,33 +68,40 @@ class Candidate:
         end.wait = self._agent.now
         kind = message[0]
         if kind == "answer":
-            _, sent, version, self._echo[end.rank] = message
-            self._answered(end.rank, sent, version)
+            _, sent, version, self._echo[end.node_index] = message
+            self._answered(end.node_index, sent, version)
         elif kind == "greeting":
             self._greeted(end, *message[1:])
         elif self.leader is not None:
-            self.leader.on_message(end.rank, message)
+            self.leader.on_message(end.node_index, message)
 
-    def _greeted(self, end: ConnectionEnd, rank: int, membership: Membership | None, time: float) -> None:
+    def _greeted(
+        self, end: ConnectionEnd, node_index: int, membership: Membership | None, time: float, attempt: int = 0
+    ) -> None:
         last_sent = self._nonces.pop(id(end))
-        if self.closed or rank in self._came:
+        if attempt == OTHER_ATTEMPT:
+            end.send("bye", None)
             end.close()
             return
-        self._came.add(rank)
-        end.rank, self.ends[rank], self._echo[rank] = rank, end, time
-        self.last_sent[rank], self.known[rank] = last_sent, membership
+        rejection = ("refuse",) if node_index in self._came else self._farewell
+        if self.closed or rejection:
+            end.send(*rejection)
+            end.close()
+            return
+        self._came.add(node_index)
+        end.node_index, self.ends[node_index], self._echo[node_index] = node_index, end, time
+        self.known[node_index] = membership
         self._agent.listen(end, self._silent)
         if self.leader is not None:
-            self.leader.joined(rank, end)
+            self.leader.joined(node_index, end, last_sent)
         else:
-            self._campaign.add(rank, membership or self.membership, last_sent)
-            self._check_won()
+            self._execute(self.candidacy.joined(node_index, membership, last_sent))
 
-    def _answered(self, rank: int, sent: float | None, version: int) -> None:
+    def _answered(self, node_index: int, sent: float | None, version: int) -> None:
         if self.leader is not None:
-            self.leader.answered(rank, sent, version)
-        elif sent is not None and rank in self.ends:
-            self.last_sent[rank] = sent
+            self.leader.answered(node_index, sent, version)
+        else:
+            self.candidacy.answered(node_index, sent)
 
     def on_closed(self, end: ConnectionEnd) -> None:
         self._lost(end, silent=False)
@@ -104,34 +111,44 @@ class Candidate:
         end.close()
 
     def _lost(self, end: ConnectionEnd, silent: bool) -> None:
-        if self.ends.get(end.rank) is not end or self.closed:
+        if self.ends.get(end.node_index) is not end or self.closed:
             return
-        del self.ends[end.rank]
-        self._campaign.remove(end.rank)
+        del self.ends[end.node_index]
+        self.candidacy.lost(end.node_index)
+        checker = self._agent.env.checker
+        checker.lost(self._agent, end)
         if silent:
-            self._agent.env.checker.declared_silent(self._agent, end.rank, self.term)
+            checker.declared_silent(self._agent, end.node_index, self.term)
         if self.leader is not None:
-            self.leader.lost(end.rank, silent)
+            self.leader.lost(end.node_index, silent)
 
-    # -- winning ------------------------------------------------------------------------------------------------
+    # -- effects ------------------------------------------------------------------------------------------------
 
-    def _check_won(self) -> None:
-        if self.ours and self.leader is None and not self.closed and self._campaign.won:
-            self._agent.log(f"wins term {self.term} with {sorted(self.ends)}")
-            self.term_start = self._campaign.term_start("the leader was lost")
-            self.membership = self._campaign.new_membership()
-            self._agent.start_leading(self)
-
-    def _give_up(self) -> None:
+    def _poll(self) -> None:
         if self.leader is None and not self.closed:
-            self.retire()
+            self._execute(self.candidacy.tick(self._agent.now))
+            self._agent.after(CANDIDACY_POLL_S, self._poll)
+
+    def _execute(self, effects: Iterable[CandidacyEffect]) -> None:
+        for effect in effects:
+            if not isinstance(effect, Win):
+                self.retire()
+            elif not self.closed:
+                self._agent.log(f"wins term {self.term} with {sorted(self.ends)}")
+                self.term_start, self.membership = effect.term_start, effect.membership
+                self.in_use = effect.in_use
+                self._agent.start_leading(self)
 
     def retire(self) -> None:
         """Release the members: they need no fence against this candidate."""
-        self.closed = True
+        self.release("retire")
+        self.close_all()
+
+    def release(self, *farewell: Any) -> None:
+        """Send this message to all members, and to those that are about to join."""
+        self.closed, self._farewell = True, farewell
         for end in self.ends.values():
-            end.send("retire")
-            end.close()
+            end.send(*farewell)
 
     def close_all(self) -> None:
         """Close every connection without a message."""

@@ -7,6 +7,7 @@ from itertools import product
 
 from tests.sim.agent import Environment
 from tests.sim.follower import Follower
+from tests.sim.host import CLOCK_DRIFT
 
 MAX_FAULT_S = 45.0
 SOON_S, LATER_S = 1e-4, 0.5  # shortest and longest delay after a triggering event
@@ -28,7 +29,16 @@ KINDS = (
     "fail",
     "ailing",
     "ask",
+    "slow",
+    "rate",
+    "wall clock",
+    "supervisor",
+    "launcher",
+    "busy",
 )
+MAX_LATENCY_S = 2.5  # of a slow network: two messages and an answer pass within a lease
+MAX_BUSY_S = 6.0  # of a leader's event loop: shorter than any timeout
+LIE_S, SHIELD_S = 5.0, 15.0  # how long a wrong report is visible, and the time after it without other faults
 
 
 class Faults:
@@ -37,6 +47,8 @@ class Faults:
     def __init__(self, env: Environment, agents: Sequence[Follower], until: float) -> None:
         self._env, self._agents, self._until = env, agents, until
         self._world = env.world
+        self._shielded_until = 0.0
+        self._busy_until = 0.0  # the end of the last fault of the network or of a process
         self._waiting: list[tuple[str, int]] = []  # triggering events, and the number of occurrences to skip
         env.checker.on_note = self._note
         for _ in range(self._world.chance.choice((0, 1, 2, 3, 4, 5, 6, 8, 10, 12))):
@@ -55,9 +67,11 @@ class Faults:
 
     def _strike(self) -> None:
         world = self._world
+        if world.now < self._shielded_until:
+            return
         kind, target = world.chance.choice(KINDS), self._target()
         seconds = min(world.between(0.5, MAX_FAULT_S), max(0.0, self._until - world.now))
-        agent, others = self._agents[target], [agent.rank for agent in self._agents if agent.rank != target]
+        agent, others = self._agents[target], [agent.node_index for agent in self._agents if agent.node_index != target]
         world.log(f"fault: {kind}, n{target}, {seconds:.1f} s")
         if kind in ("crash", "host", "stop", "stutter"):
             self._hit(kind, agent, seconds)
@@ -69,10 +83,21 @@ class Faults:
         elif kind in ("lag", "pause"):
             self._slow(kind, [target] if world.chance.random() < 0.5 else [target, *others], seconds)
         elif kind in ("fail", "ailing"):
-            for rank in [target] if kind == "fail" else world.chance.sample(others, (len(others) + 1) // 2):
-                self._agents[rank].report(world.chance.choice(("ray", "health")))
+            for node_index in [target] if kind == "fail" else world.chance.sample(others, (len(others) + 1) // 2):
+                self._agents[node_index].report(world.chance.choice(("ray", "health")))
+        elif kind in ("slow", "rate", "wall clock"):
+            self._disturb(kind, target, seconds)
+        elif kind == "supervisor":
+            if agent.alive and not agent.stopped:
+                agent.host.lose_supervisors()
+        elif kind == "launcher":
+            self._report_wrongly(agent)
+        elif kind == "busy":
+            if agent.alive and not agent.stopped:
+                agent.stall(world.between(0.5, MAX_BUSY_S))
         elif world.chance.random() < 0.3:
             self._leader_stops()
+        self._busy_until = max(self._busy_until, world.now + 2 * seconds)
 
     def _hit(self, kind: str, agent: Follower, seconds: float) -> None:
         if kind == "crash":
@@ -89,7 +114,7 @@ class Faults:
 
     def _target(self) -> int:
         """Return the leader in half of the cases, else any node."""
-        leads = [agent.rank for agent in self._agents if agent.alive and agent.leader and not agent.leader.over]
+        leads = [agent.node_index for agent in self._agents if agent.alive and agent.leader and not agent.leader.over]
         if leads and self._world.chance.random() < 0.5:
             return leads[-1]
         return self._world.chance.randrange(len(self._agents))
@@ -99,8 +124,8 @@ class Faults:
         chance = self._world.chance
         one, other = [target], chance.sample(others, chance.randint(1, len(others)))
         if kind == "split":
-            one = [target, *(rank for rank in others if chance.random() < 0.5)]
-            other = [rank for rank in others if rank not in one]
+            one = [target, *(node_index for node_index in others if chance.random() < 0.5)]
+            other = [node_index for node_index in others if node_index not in one]
         there, back = list(product(one, other)), list(product(other, one))
         self._world.log(f"  between {one} and {other}")
         if kind == "flap":
@@ -118,12 +143,39 @@ class Faults:
 
     def _slow(self, kind: str, hosts: list[int], seconds: float) -> None:
         files, world = self._env.files, self._world
+        files.slow_until = max(files.slow_until, world.now + seconds)
         for host in hosts:
             if kind == "pause":
                 files.pauses[host] = world.now + seconds
             else:
                 files.lag[host] = seconds
                 world.after(seconds, self._catch_up, host)
+
+    def _disturb(self, kind: str, target: int, seconds: float) -> None:
+        """Delay messages of a host, or change its clocks."""
+        world, host = self._world, self._agents[target].host
+        if kind == "slow":
+            self._env.network.slow_down(target, world.between(0.1, MAX_LATENCY_S), seconds)
+        elif kind == "rate":
+            host.set_rate(world.between(1.0 - CLOCK_DRIFT, 1.0 + CLOCK_DRIFT))
+        else:
+            host.step_wall_clock(world.chance.choice((-86400.0, -60.0, -1.0, 1.0, 3600.0)))
+
+    def _report_wrongly(self, agent: Follower) -> None:
+        """Let the launcher report the end of a task that lives.
+
+        The leader can only see that a report is wrong if the node answers after it. A node that gets out of reach at
+        the same time cannot be told from a dead one, so other faults pause.
+        """
+        world, ended = self._world, self._env.files.ended
+        if agent.alive and agent.node_index not in ended and world.now > self._busy_until + SHIELD_S:
+            self._shielded_until = world.now + SHIELD_S
+            ended[agent.node_index] = world.now
+            world.after(LIE_S, self._withdraw, agent)
+
+    def _withdraw(self, agent: Follower) -> None:
+        if agent.alive:
+            self._env.files.ended.pop(agent.node_index, None)
 
     def _catch_up(self, host: int) -> None:
         self._env.files.lag.pop(host, None)

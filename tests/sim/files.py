@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tests.sim.world import World
@@ -10,22 +11,32 @@ from tests.sim.world import World
 MIN_ACCESS_S, MAX_ACCESS_S = 0.0005, 0.01  # duration of an operation
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """The outcome of the run, as recorded."""
+
+    code: int
+    reason: str
+
+
 Then = Callable[..., None]
 Operation = Callable[[], Any]
 
 
 class RunDirectory:
-    """A claim, a status and an outcome for each term. Faults set `lag` and `pauses`, by host."""
+    """The claim and the status of each term, and the outcome. Faults set `lag` and `pauses`, by host."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.claims: dict[int, tuple[float, int]] = {}  # creation time and node number
-        self.statuses: dict[int, tuple[float, Callable[[], bool]]] = {}  # and whether its leader still publishes
-        self.outcomes: dict[int, tuple[float, str]] = {}
+        self.statuses: dict[int, list[tuple[float, float]]] = {}  # publication times and the stamps that were written
+        self.outcome: tuple[float, Recorded] | None = None  # and when it was recorded
         self.ended: dict[int, float] = {}  # tasks whose end the launcher has seen
+        self.gone: dict[int, float] = {}  # terms whose claimant is certified to have ended, with all its processes
         self.heartbeats: dict[int, Callable[[], int]] = {}  # by host, before it has a leader
         self.lag: dict[int, float] = {}  # seconds; a host does not see newer files yet
         self.pauses: dict[int, float] = {}  # time until which operations of this host wait
+        self.slow_until = 0.0  # the end of the last lag or pause of any host
 
     def access(self, host: int, deliver: Then, operation: Operation, then: Then) -> None:
         """Run an operation; a pause delays it or its result."""
@@ -41,42 +52,54 @@ class RunDirectory:
 
     # -- operations ---------------------------------------------------------------------------------------------
 
-    def claim(self, term: int, rank: int) -> bool:
+    def claim(self, term: int, node_index: int) -> bool:
         if term in self.claims:
             return False
-        self.claims[term] = (self._world.now, rank)
+        self.claims[term] = (self._world.now, node_index)
         return True
 
-    def publish(self, term: int, publishes: Callable[[], bool]) -> None:
-        self.statuses[term] = (self._world.now, publishes)
+    def certify(self, node_index: int) -> None:
+        """Certify the end of a node's agent for every term that it has claimed."""
+        for term, (_, claimant) in self.claims.items():
+            if claimant == node_index:
+                self.gone.setdefault(term, self._world.now)
 
-    def conclude(self, term: int, reason: str) -> str:
-        """Record the reason unless there is one; return the recorded one."""
-        return self.outcomes.setdefault(term, (self._world.now, reason))[1]
+    def seen_gone(self, host: int) -> frozenset[int]:
+        since = self._seen_until(host)
+        return frozenset(term for term, made in self.gone.items() if made <= since)
+
+    def publish(self, term: int, stamp: float) -> None:
+        self.statuses.setdefault(term, []).append((self._world.now, stamp))
+
+    def conclude(self, outcome: Recorded) -> Recorded:
+        """Record the outcome unless there is one; return the recorded one."""
+        if self.outcome is None:
+            self.outcome = self._world.now, outcome
+        return self.outcome[1]
 
     def seen_claims(self, host: int) -> dict[int, int]:
         since = self._seen_until(host)
-        return {term: rank for term, (made, rank) in self.claims.items() if made <= since or rank == host}
+        return {
+            term: node_index for term, (made, node_index) in self.claims.items() if made <= since or node_index == host
+        }
 
-    def seen_outcome(self, host: int) -> str | None:
-        """Return the outcome of the highest term with a status, as all readers do."""
-        since = self._seen_until(host)
-        term = max((term for term, (made, _) in self.statuses.items() if made <= since), default=0)
-        made, reason = self.outcomes.get(term, (since + 1.0, ""))
-        return reason if made <= since else None
+    def seen_outcome(self, host: int) -> Recorded | None:
+        return self.outcome[1] if self.outcome is not None and self.outcome[0] <= self._seen_until(host) else None
 
-    def newest(self, host: int) -> tuple[int, bool]:
-        """Return the highest term with a status, and whether that is still written."""
+    def newest(self, host: int) -> tuple[int, float]:
+        """Return the highest term with a status, and the stamp of that status."""
         since = self._seen_until(host)
-        seen = [term for term, (made, _) in self.statuses.items() if made <= since]
-        return (max(seen), self.statuses[max(seen)][1]()) if seen else (-1, False)
+        seen = [term for term, published in self.statuses.items() if published[0][0] <= since]
+        if not seen:
+            return -1, 0.0
+        return max(seen), [stamp for made, stamp in self.statuses[max(seen)] if made <= since][-1]
 
     def seen_ends(self, host: int) -> list[int]:
         since = self._seen_until(host)
-        return [rank for rank, made in self.ended.items() if made <= since]
+        return [node_index for node_index, made in self.ended.items() if made <= since]
 
-    def seen_heartbeats(self, ranks: range) -> dict[int, int]:
-        return {rank: self.heartbeats[rank]() for rank in ranks}
+    def seen_heartbeats(self, node_indexes: range) -> dict[int, int]:
+        return {node_index: self.heartbeats[node_index]() for node_index in node_indexes}
 
     def _seen_until(self, host: int) -> float:
         return self._world.now - self.lag.get(host, 0.0)

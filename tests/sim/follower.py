@@ -2,150 +2,152 @@
 
 from __future__ import annotations
 
-from muster.election.campaign import Claim, Election, Join, Leave
-from muster.election.leader_silence import (
-    FIRST_LEADER_CANDIDATES,
-    LeaderSilence,
-    LeaderVerdict,
-    RunDirectoryView,
-    StartupHeartbeats,
+import sys
+from collections.abc import Callable
+
+from muster.agent.leaderless import LEADER_POLL_S, RUN_DIRECTORY_TIMEOUT_S
+from muster.election.follower import (
+    Campaign,
+    CleanUp,
+    Connect,
+    EndLeaderless,
+    ExitAgent,
+    FollowerEffect,
+    FollowerElection,
+    LostLeader,
+    Poll,
+    PollResult,
+    StartupView,
 )
-from muster.election.membership import Membership, first_membership
-from muster.lifecycle.config import FIRST_LEADER
+from muster.election.leader_silence import LeaderSilence, LeaderVerdict, RunDirectoryView
+from muster.exit_codes import INFRASTRUCTURE_FAILED
 from tests.sim.agent import Environment
 from tests.sim.candidate import Candidate
+from tests.sim.files import Recorded
 from tests.sim.host import Host
-from tests.sim.invariants import LEFT_BEHIND
+from tests.sim.invariants import GAVE_UP, LEFT_BEHIND, UNKNOWN_END
 from tests.sim.leader import Leader
 from tests.sim.member import Member
 from tests.sim.network import ConnectionEnd
 
-CLAIMS_POLL_S = 0.5
-FIRST_LEADER_TIMEOUT_S = 120.0  # after which an agent without any leader leaves
-LEADERLESS_POLL_S = 2.0  # of an agent whose leader is lost
+REFUSED = "was refused"
+MARK_S = (0.0, 5.0)  # the time that it takes to mark the job of a run without a leader
 
 
 class Follower(Member):
-    """A complete agent."""
+    """A complete agent: executes the effects of the real FollowerElection."""
 
     def __init__(self, env: Environment, host: Host) -> None:
         super().__init__(env, host)
+        env.agents[self.node_index] = self
         self.candidate: Candidate | None = None
         self.leader: Leader | None = None
-        self._election: Election | None = None
-        self._heartbeats = StartupHeartbeats(CLAIMS_POLL_S)
-        self._clean = True
-        self._claiming = False
-        self._until, self._tries = 0.0, 0
+        plan = env.plan
+        self.election = FollowerElection(
+            self.node_index, plan.nodes, f"n{self.node_index}", plan.gather_timeout, self.history
+        )
+        self._outcome: Recorded | None = None  # as recorded, or announced by the leader
+        self._why = GAVE_UP  # why it exits without knowing an outcome
 
     def boot(self) -> None:
-        self._until = self.now + FIRST_LEADER_TIMEOUT_S
-        if self.rank == FIRST_LEADER:
-            self._campaign(0, first_membership(self.env.plan.nodes, self.rank))
-        self._find()
+        self._execute(self.election.started(self.now))
 
-    # -- first leader -------------------------------------------------------------------------------------------
+    def _execute(self, effect: FollowerEffect) -> None:
+        if isinstance(effect, Poll):
+            self.after(effect.after, self._poll, effect.startup)
+        elif isinstance(effect, Connect):
+            self.after(effect.after, self.join, effect.term, effect.node_index)
+        elif isinstance(effect, CleanUp):
+            self.after(self._end_processes(), self._cleaned)
+        elif isinstance(effect, Campaign):
+            self._campaign(effect)
+        elif isinstance(effect, EndLeaderless):
+            LeaderlessEnd(self, effect.reason, self._leaderless_ended).poll()
+        elif isinstance(effect, ExitAgent):
+            self._exit(effect.code)
 
-    def _find(self) -> None:
-        """Find the first leader by the claims in the run directory."""
-        files, asked = self.env.files, self.now
-        before = range(self.rank if self.rank <= FIRST_LEADER_CANDIDATES else 0)
+    def _poll(self, startup: bool) -> None:
+        files, asked, node_index = self.env.files, self.now, self.node_index
         self.access_files(
             lambda: (
-                files.seen_claims(self.rank),
-                files.seen_outcome(self.rank),
-                files.seen_ends(self.rank),
-                files.seen_heartbeats(before),
+                files.seen_claims(node_index),
+                files.seen_outcome(node_index),
+                files.seen_gone(node_index),
+                StartupView(files.seen_heartbeats(range(node_index)), frozenset(files.seen_ends(node_index)))
+                if startup
+                else None,
             ),
-            lambda seen: self._found(self.now - asked, *seen),
+            lambda seen: self._polled(self.now - asked, *seen),
         )
 
-    def _found(
-        self, seconds: float, claims: dict[int, int], outcome: str | None, ends: list[int], heartbeats: dict[int, int]
+    def _polled(
+        self,
+        seconds: float,
+        claims: dict[int, int],
+        outcome: Recorded | None,
+        gone: frozenset[int],
+        startup: StartupView | None,
     ) -> None:
-        self._heartbeats.observe(heartbeats, seconds)
-        if outcome is not None:
-            self.leave(outcome)
-        elif self.now >= self._until:
-            self.leave("no leader came")
-        elif claims:
-            terms = sorted(claims, reverse=True)  # the newest claim may have failed: alternate
-            term = terms[self._tries % len(terms)]
-            self._tries += 1
-            self.join(term, claims[term])
-        else:
-            gone = self._heartbeats.silent().union(ends)
-            if self.rank and not self._claiming and gone.issuperset(range(self.rank)):
-                self._campaign(0, first_membership(self.env.plan.nodes, self.rank))
-            self.after(CLAIMS_POLL_S, self._find)
+        self._outcome = outcome or self._outcome
+        poll = PollResult(claims, None if outcome is None else outcome.code, seconds, startup, gone)
+        self._execute(self.election.polled(poll, self.now))
 
-    # -- next leader --------------------------------------------------------------------------------------------
+    # -- a leader -----------------------------------------------------------------------------------------------
 
-    def on_leader_lost(self, end: ConnectionEnd, last_answer: float | None) -> None:
-        """Start or continue an election, and clean this node."""
+    def on_connected(self) -> None:
+        self._execute(self.election.connected())
+
+    def cpu_s(self) -> float:
+        most = self.env.scenario.leader_cpu_s
+        return self.env.world.between(0.0, most) if most and self.leader is not None and not self.leader.over else 0.0
+
+    def on_unreachable(self) -> None:
         self.end = None
-        if not self._greeted and self._election is None:
-            self.after(CLAIMS_POLL_S, self._find)
-            return
-        what = "has lost the leader of" if last_answer is not None else "sees the failed candidate of"
+        self._execute(self.election.connect_failed(self.now))
+
+    def on_dismissed(self, outcome: Recorded) -> None:
+        self._outcome = outcome
+        self._execute(self.election.dismissed(outcome.code))
+
+    def on_refused(self) -> None:
+        self.log("is refused")
+        self.end, self._why = None, REFUSED
+        self._execute(self.election.refused())
+
+    def on_leader_lost(self, last_answer: float | None) -> None:
+        self.end = None
+        what = "has lost the leader of" if last_answer is not None else "is released by the candidate of"
         self.log(f"{what} term {self.term}")
-        if self.leader is not None and self.leads:
-            return  # this node led
-        membership, now = self.membership, self.now
-        if membership is not None and membership.term == self.term:
-            self._election = Election(self.rank, membership, now, last_answer)
-        elif self._election is not None:
-            self._election.candidate_failed(self.term, self.leader_rank, now, last_answer)
-        if self._election is not None and not end.closed:
-            self.after(self._election.fenced_at - now, end.close)
-        self._clean = False
-        self.after(self._end_processes(), self._cleaned)
+        loss = LostLeader(self.membership, last_answer, "was lost", self._stopped_clean)
+        self._execute(self.election.lost(loss, self.leader is not None, self.now))
 
     def _cleaned(self) -> None:
         self.host.end_all()
         self.host.clear()
-        self._clean = True
-        if self._election is not None:
-            self.after(max(0.0, self._election.fenced_at - self.now), self._poll_claims)
-        else:
-            self._end_without_leader("the leader is gone")
-
-    def _poll_claims(self) -> None:
-        files = self.env.files
-        self.access_files(lambda: (files.seen_claims(self.rank), files.seen_outcome(self.rank)), self._decide)
-
-    def _decide(self, seen: tuple[dict[int, int], str | None]) -> None:
-        claims, outcome = seen
-        assert self._election is not None and self.membership is not None
-        if outcome is not None:
-            self.leave(outcome)
-            return
-        decision = self._election.decide(self.now, self._clean, claims)
-        if isinstance(decision, Join):
-            self.join(decision.term, claims[decision.term])
-            return
-        if isinstance(decision, Leave):
-            self._end_without_leader("no majority of the nodes is left")
-            return
-        if isinstance(decision, Claim) and not self._claiming:
-            self._campaign(decision.term, self.membership)
-        self.after(CLAIMS_POLL_S, self._poll_claims)
+        self._execute(self.election.cleaned(self.now))
 
     # -- candidate ----------------------------------------------------------------------------------------------
 
-    def _campaign(self, term: int, membership: Membership) -> None:
+    def fence_left(self, term: int) -> float:
+        """Return the seconds until the leaders before the term that this agent has lost are fenced."""
+        return self.election.fence_left(self.now, range(term, sys.maxsize))
+
+    def _campaign(self, campaign: Campaign) -> None:
         """Claim the term and accept members."""
+        term = campaign.term
         self.log(f"claims term {term}")
-        self._claiming = True
-        self.candidate = candidate = Candidate(self, term, membership)
-        self.access_files(lambda: self.env.files.claim(term, self.rank), lambda ours: self._claimed(candidate, ours))
+        self.env.checker.claims(self.node_index, self.membership)
+        self.candidate = candidate = Candidate(self, term, campaign.membership, campaign.in_use)
+        self.access_files(
+            lambda: self.env.files.claim(term, self.node_index), lambda ours: self._claimed(candidate, ours)
+        )
 
     def _claimed(self, candidate: Candidate, ours: bool) -> None:
-        self._claiming = False
         if ours:
             candidate.open()
         else:
             candidate.retire()
+        self._execute(self.election.claim_ended(self.now))
 
     def accept(self, end: ConnectionEnd, term: int) -> bool:
         if self.candidate is None or self.candidate.term != term or self.candidate.closed:
@@ -163,33 +165,60 @@ class Follower(Member):
     def on_lease_lost(self) -> None:
         """Handle the loss of the lease as a leader."""
         self.end = None
-        self._end_without_leader("the majority of the nodes is lost")
+        LeaderlessEnd(
+            self,
+            "the majority of the nodes is lost",
+            lambda: self.leave(self._why, INFRASTRUCTURE_FAILED),
+        ).poll()
 
-    def _end_without_leader(self, reason: str) -> None:
-        """Record the end of the run, unless another node recorded it or still leads."""
-        self._silence, self._stamp = LeaderSilence(LEADERLESS_POLL_S), 0.0
-        self._poll_for_leader(reason)
+    def _exit(self, code: int) -> None:
+        """Exit with the code of the election. An agent that gave up knows of no outcome."""
+        self.env.checker.outcomes.check_exit(self.node_index, code, self._outcome)
+        self.leave(self._outcome.reason if self._outcome is not None else self._why, code)
 
-    def _poll_for_leader(self, reason: str) -> None:
-        files, asked = self.env.files, self.now
-        self.access_files(
-            lambda: (files.newest(self.rank), files.seen_outcome(self.rank), files.seen_claims(self.rank)),
-            lambda seen: self._judge(reason, self.now - asked, *seen),
+    def note_end(self, why: str) -> None:
+        self._why = why
+
+    def _leaderless_ended(self) -> None:
+        self._execute(self.election.leaderless_ended())
+
+
+class LeaderlessEnd:
+    """Records the end of the run as `agent/leaderless.py` does, unless another node recorded it or still leads."""
+
+    def __init__(self, agent: Follower, reason: str, then: Callable[[], None]) -> None:
+        self._agent, self._reason, self._then = agent, reason, then
+        self._silence = LeaderSilence(LEADER_POLL_S)
+        self._until = agent.now + RUN_DIRECTORY_TIMEOUT_S
+        self._again = False  # this poll is the second look
+
+    def poll(self) -> None:
+        agent, files, asked = self._agent, self._agent.env.files, self._agent.now
+        node_index = agent.node_index
+        agent.access_files(
+            lambda: (files.newest(node_index), files.seen_outcome(node_index), files.seen_claims(node_index)),
+            lambda seen: self._judge(agent.now - asked, *seen),
         )
 
     def _judge(
-        self, reason: str, seconds: float, status: tuple[int, bool], outcome: str | None, claims: dict[int, int]
+        self, seconds: float, status: tuple[int, float], outcome: Recorded | None, claims: dict[int, int]
     ) -> None:
-        newest, written = status
-        if outcome is not None:
-            self.leave(outcome)
-            return
-        # The first poll has no earlier stamp to differ from.
-        self._stamp = self.now if written and self._stamp else self._stamp or 1.0
-        verdict = self._silence.observe(RunDirectoryView(False, newest, self._stamp, frozenset(claims)), seconds)
-        if verdict is LeaderVerdict.UNKNOWN:
-            self.after(LEADERLESS_POLL_S, self._poll_for_leader, reason)
-        elif verdict is LeaderVerdict.LED:
-            self.leave(LEFT_BEHIND)
+        agent, (newest, stamp) = self._agent, status
+        view = RunDirectoryView(outcome is not None, newest, stamp, frozenset(claims))
+        verdict, again, self._again = self._silence.observe(view, seconds), self._again, False
+        if verdict is LeaderVerdict.LEADERLESS and again:
+            agent.access_files(self._record, lambda _: self._then())
+        elif verdict is LeaderVerdict.LEADERLESS:
+            self._again = True
+            agent.after(agent.env.world.between(*MARK_S), self.poll)
+        elif verdict is LeaderVerdict.UNKNOWN and agent.now < self._until:
+            agent.after(LEADER_POLL_S, self.poll)
         else:
-            self.access_files(lambda: self.env.files.conclude(max(newest, 0), reason), self.leave)
+            if outcome is None:
+                agent.note_end(LEFT_BEHIND if verdict is LeaderVerdict.LED else UNKNOWN_END)
+            self._then()
+
+    def _record(self) -> None:
+        env = self._agent.env
+        env.checker.outcomes.check_leaderless(self._agent.node_index, env.files, env.world.now)
+        env.files.conclude(Recorded(INFRASTRUCTURE_FAILED, self._reason))

@@ -11,16 +11,18 @@ from tests.sim.world import World
 NEVER = float("inf")
 CLOCK_DRIFT = 0.01  # relative error of a clock
 ORPHAN_GRACE_S = 30.0  # of supervisors for processes whose agent has ended
-DRIVER, RAY, SERVICE = "driver", "ray", "service"
+GUARDIAN_POLL_S = 0.1
+MAX_SCAN_S = 1.0  # in which an agent kills the processes of a lost supervisor
+DRIVER, RAY, SERVICE, GANG = "driver", "ray", "service", "gang"
 
 
 class SimProcess:
     """A process of the run."""
 
-    __slots__ = ("cycle", "ended", "host", "kind", "logical", "on_end", "term")
+    __slots__ = ("cycle", "ended", "host", "kind", "on_end", "rank", "term")
 
-    def __init__(self, host: Host, kind: str, term: int, cycle: int, logical: int) -> None:
-        self.host, self.kind, self.term, self.cycle, self.logical = host, kind, term, cycle, logical
+    def __init__(self, host: Host, kind: str, term: int, cycle: int, rank: int) -> None:
+        self.host, self.kind, self.term, self.cycle, self.rank = host, kind, term, cycle, rank
         self.ended = False
         self.on_end: Callable[[str], None] = lambda how: None  # called once
 
@@ -28,10 +30,11 @@ class SimProcess:
 class Host:
     """A host. Times are in seconds of its clock."""
 
-    def __init__(self, world: World, rank: int, exact: bool = False) -> None:
-        self._world, self.rank = world, rank
+    def __init__(self, world: World, node_index: int, exact: bool = False) -> None:
+        self._world, self.node_index = world, node_index
         self.rate = 1.0 if exact else world.between(1.0 - CLOCK_DRIFT, 1.0 + CLOCK_DRIFT)
         self._offset = 0.0 if exact else world.between(0.0, 1000.0)
+        self._wall_offset = world.between(-1e6, 1e6)
         self.alive = True
         self.processes: list[SimProcess] = []
         self.lease = NEVER
@@ -41,6 +44,20 @@ class Host:
     @property
     def now(self) -> float:
         return self._offset + self._world.now * self.rate
+
+    @property
+    def wall(self) -> float:
+        """The wall clock, which may be stepped at any time."""
+        return self.now + self._wall_offset
+
+    def step_wall_clock(self, seconds: float) -> None:
+        self._wall_offset += seconds
+
+    def set_rate(self, rate: float) -> None:
+        """Change the rate of the monotonic clock, as time synchronization does; the clock never jumps."""
+        self._offset, self.rate = self.now - self._world.now * rate, rate
+        if self._watched:  # timers run by the clock: check the lease when it ends by the new rate
+            self._check_lease()
 
     def after(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
         self._world.after(seconds / self.rate, act, *args)
@@ -79,11 +96,11 @@ class Host:
 
     # -- processes ----------------------------------------------------------------------------------------------
 
-    def start(self, kind: str, term: int, cycle: int, logical: int) -> SimProcess | None:
+    def start(self, kind: str, term: int, cycle: int, rank: int) -> SimProcess | None:
         """Start a process; return None if the lease has expired, which supervisors check first."""
         if self.expired or not self.alive:
             return None
-        process = SimProcess(self, kind, term, cycle, logical)
+        process = SimProcess(self, kind, term, cycle, rank)
         self.processes.append(process)
         self.on_start(process)
         return process
@@ -98,10 +115,23 @@ class Host:
         for process in list(self.processes):
             self.end(process, "was ended by SIGTERM")
 
+    def lose_supervisors(self) -> None:
+        """Kill the supervisors: the agent finds their processes and kills them soon."""
+        for process in self.processes:
+            self.after(self._world.between(0.0, MAX_SCAN_S), self._kill, [process])
+
     def orphan(self) -> None:
         """End all processes after the agent is gone: supervisors kill them when grace or lease are over."""
+        grace = self._world.chance.choice((0.0, 2.0, ORPHAN_GRACE_S))
         for process in self.processes:
-            self.after(self._world.between(0.0, ORPHAN_GRACE_S), self._kill, [process])
+            self.after(self._world.between(0.0, grace), self._kill, [process])
+
+    def guard(self, certify: Callable[[], None]) -> None:
+        """Certify the agent's end once no process of it is left. A guardian that dies with its agent never does."""
+        if self.alive and not self.processes:
+            certify()
+        elif self.alive:
+            self.after(GUARDIAN_POLL_S, self.guard, certify)
 
     def die(self) -> None:
         self.alive = False

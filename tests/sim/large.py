@@ -15,6 +15,7 @@ from tests.sim.invariants import check_end
 from tests.sim.meter import Meter
 from tests.sim.world import World
 
+LOSS_EVENTS = ("NodeLost", "lease: died", "lease: run changed")
 ARRIVALS_S = 5.0  # within which all agents start
 
 
@@ -33,7 +34,7 @@ class LargeRun:
 
     @property
     def plan(self) -> RunConfig:
-        hosts = [f"n{rank}" for rank in range(self.nodes + self.spares)]
+        hosts = [f"n{node_index}" for node_index in range(self.nodes + self.spares)]
         return RunConfig(hosts, spares=self.spares, on_node_loss=self.on_node_loss, max_restarts=self.max_restarts)
 
 
@@ -46,8 +47,8 @@ def simulate(large: LargeRun) -> dict[str, Any]:
     env.network.meter = meter.record_message
     env.driver = lambda: (large.seconds, 0)
     agents = []
-    for rank in range(large.plan.nodes):
-        host = Host(world, rank)
+    for node_index in range(large.plan.nodes):
+        host = Host(world, node_index)
         host.on_start = meter.started
         meter.hosts.append(host)
         agents.append(Follower(env, host))
@@ -64,25 +65,26 @@ def _lose(world: World, meter: Meter, agents: list[Follower], large: LargeRun) -
     chosen = world.chance.sample(range(1, len(agents)), large.losses)
     times = sorted(world.between(0.1, 0.9) * large.seconds for _ in chosen)
     pending = [
-        (when, rank, place < large.leader_losses) for place, (when, rank) in enumerate(zip(times, chosen, strict=True))
+        (when, node_index, place < large.leader_losses)
+        for place, (when, node_index) in enumerate(zip(times, chosen, strict=True))
     ]
 
-    def strike(rank: int, leader: bool) -> None:
-        agent = agents[meter.terms[max(meter.terms)]] if leader else agents[rank]
+    def strike(node_index: int, leader: bool) -> None:
+        agent = agents[meter.terms[max(meter.terms)]] if leader else agents[node_index]
         agent.crash() if world.chance.random() < 0.5 else agent.lose_host()
 
     def note(what: str) -> None:
         if what == "driver":
             while pending:
-                when, rank, leader = pending.pop()
-                world.after(when, strike, rank, leader)
+                when, node_index, leader = pending.pop()
+                world.after(when, strike, node_index, leader)
 
     meter.on_note = note
 
 
 def _figures(large: LargeRun, world: World, meter: Meter, wall: float, cpu: float) -> dict[str, Any]:
     nodes, messages, size = large.plan.nodes, sum(meter.messages.values()), sum(meter.bytes.values())
-    outcome = meter.outcomes[max(meter.outcomes)] if meter.outcomes else None
+    outcome = meter.conclusions[max(meter.conclusions)] if meter.conclusions else None
     return {
         "nodes": nodes,
         "outcome": outcome.end_reason if outcome else "not recorded",
@@ -97,6 +99,11 @@ def _figures(large: LargeRun, world: World, meter: Meter, wall: float, cpu: floa
         "bytes_per_node": round(size / nodes),
         "messages_per_node_per_s": round(messages / nodes / world.now, 3),
         "lead_cpu_s": round(meter.cpu, 2),
+        "lead_cpu_s_by_event": {
+            event: f"{spent:.3f} s for {meter.events[event]}"
+            for event, spent in sorted(meter.cpu_by_event.items(), key=lambda entry: -entry[1])
+        },
+        "lead_cpu_s_of_losses": round(sum(meter.cpu_by_event[event] for event in LOSS_EVENTS), 3),
         "wall_s": round(wall, 1),
         "cpu_s": round(cpu, 1),
         "memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),

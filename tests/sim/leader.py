@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from muster.election.roster import Roster
+from muster.election.leader_lease import AuthorizeCycle, Broadcast, LeaseEffect, RenewLease, SendMembership
+from muster.election.timing import FENCE_S
 from muster.lifecycle import events as m
-from muster.lifecycle.services import ServiceState
-from muster.lifecycle.states import ENDED, NodeState, RunState
+from muster.lifecycle.config import FINISH_TIMEOUT_S
+from muster.lifecycle.roles import Role
+from muster.lifecycle.state_machine import NO_TRANSITION, Transition
+from muster.lifecycle.states import NodeState
 from tests.sim.candidate import Candidate
-from tests.sim.host import DRIVER, SimProcess
+from tests.sim.files import Recorded
+from tests.sim.host import DRIVER, NEVER, SimProcess
+from tests.sim.invariants import InvariantViolated
 from tests.sim.network import ConnectionEnd
 
 if TYPE_CHECKING:
     from tests.sim.follower import Follower
 
 TICK_INTERVAL_S = 1.0
-FIRST_LEASE_TIMEOUT_S = 30.0  # a leader that has no majority for its first driver in this time will not get one
+CLOCKS_DIFFER_S = 0.3  # of two hosts, about the rest of a fence
+STOP_GRACE_S = 5.0  # of a stop request
+PUBLISH_INTERVAL_S = 10.0  # between two publications of a status that does not change
 
 
 class Leader:
@@ -27,137 +35,167 @@ class Leader:
         env = agent.env
         self._checker, self._files = env.checker, env.files
         self.protocol = env.checker.protocol(env.plan, agent.now, candidate.term_start)
-        self.quorum = env.checker.quorum(candidate.membership) if env.plan.failover else None
+        self.lease = env.checker.lease(self.protocol, candidate.membership, candidate.in_use)
         self.over = False
-        self._membership_sent = False  # with a roster proposed by this leader
-        self._roster = Roster(self.protocol)
-        self._lease_acquired = self.quorum is None
         self._driver: SimProcess | None = None
-        self._wanted: int | None = None  # the cycle whose driver is to start
-        self._since = 0.0
         self._ended: set[int] = set()  # tasks whose end the launcher reported
+        self._electors = [env.agents[node_index] for node_index in candidate.ends]
+        self._published = -NEVER
+        self._scenario = env.scenario
+        self._cancelled = -1  # the cycle whose driver was ended before its start
+        self._sent: dict[int, float] = {}  # of each member: when the last heartbeat that it answered was sent
+        self._fenced_at = -NEVER  # when the gang processes of all lost nodes have ended
+        self._gang: set[int] = set()  # nodes whose part of the gang has not ended
+        self._gang_end: tuple[SimProcess, str] | None = None  # the driver whose gang is being ended, and how it ended
+        self._record = env.checker.outcomes.begin(self.term, self.protocol)
 
     def start(self) -> None:
         agent, term = self._agent, self.term
         agent.host.clear()
-        self._checker.leads(agent.rank, term, self.protocol)
-        self._agent.access_files(lambda: self._files.publish(term, self._publishes), lambda _: None)
+        self._checker.leads(agent.node_index, term, self.protocol)
+        self._checker.outcomes.leads(term, agent)
+        self._apply(self.protocol.start(agent.now))
         if not term:
-            self._on_launcher_report(list(range(agent.rank)))  # earlier candidates never started
-        for rank, end in list(self._candidate.ends.items()):
-            self.joined(rank, end)
+            self._on_launcher_report(list(range(agent.node_index)))  # earlier candidates never started
+        for node_index, end in list(self._candidate.ends.items()):
+            self.joined(node_index, end, self._candidate.candidacy.sent[node_index])
         self._tick()
 
-    def _publishes(self) -> bool:
-        return self._agent.alive and not self._agent.stopped and not self.over
+    def _publish(self) -> None:
+        """Publish the status. Its stamp is the time of the wall clock, which readers only compare for equality."""
+        if self._agent.now >= self._published + PUBLISH_INTERVAL_S:
+            self._published = self._agent.now
+            stamp = self._agent.host.wall
+            self._agent.access_files(lambda: self._files.publish(self.term, stamp), lambda _: None)
 
     # -- events in ----------------------------------------------------------------------------------------------
 
-    def joined(self, rank: int, end: ConnectionEnd) -> None:
-        if self.quorum is not None:
-            known = self._candidate.known[rank]
-            self._send_membership(
-                self.quorum.answered(rank, self._candidate.last_sent[rank], known.version if known else -1)
-            )
-            self._candidate.send_membership(self.quorum.membership, rank)
+    def joined(self, node_index: int, end: ConnectionEnd, sent: float) -> None:
+        known = self._candidate.known[node_index]
+        self._execute(self.lease.joined(node_index, sent, known.version if known else -1, self._agent.now))
+        self._sent[node_index] = sent
         end.send("welcome", self.protocol.cycle)
-        self._feed(m.Arrived(rank, f"n{rank}"))
+        self._feed(m.Arrived(node_index, f"n{node_index}", self._scenario.location(node_index)))
 
-    def answered(self, rank: int, sent: float | None, version: int) -> None:
-        if self.quorum is not None and not self.over and not self._lease_lost():
-            self._send_membership(self.quorum.answered(rank, sent, version))
-            self._renew()
+    def answered(self, node_index: int, sent: float | None, version: int) -> None:
+        self._sent[node_index] = self._sent[node_index] if sent is None else sent
+        if not self.over and not self._lease_lost():
+            self._execute(self.lease.answered(node_index, sent, version, self._agent.now))
 
-    def lost(self, rank: int, silent: bool) -> None:
+    def lost(self, node_index: int, silent: bool) -> None:
         self._checker.note("loss")
-        self._feed(m.NodeLost(rank, "fell silent" if silent else "its connection ended"))
+        self._fenced_at = max(self._fenced_at, self._sent[node_index] + FENCE_S)
+        self._feed(m.NodeLost(node_index, "fell silent" if silent else "its connection ended"))
+        self._gang_ended(node_index)
 
-    def on_message(self, rank: int, message: tuple[Any, ...]) -> None:
+    def on_message(self, node_index: int, message: tuple[Any, ...]) -> None:
         kind = message[0]
         if kind == "ready":
-            if rank == self.protocol.leader:
+            if node_index == self.protocol.leader:
                 self._feed(m.HeadUp(message[1]))
-            self._feed(m.NodeReady(rank, message[1]))
+            self._feed(m.NodeReady(node_index, message[1]))
         elif kind == "service":
-            self._feed(m.ServiceReport(message[1], rank, ServiceState.READY, cycle=message[2]))
+            self._feed(m.ServiceReport(message[1], node_index, message[3], cycle=message[2]))
+        elif kind == "health":
+            node = self.protocol.nodes[node_index]
+            if node.role is Role.SPARE and node.state is NodeState.ARRIVED:
+                self._feed(m.Health(node_index, message[1], "it is too hot"))
+        elif kind == "rank failed" and self._driver is not None and self._driver.cycle == message[1]:
+            self._agent.host.end(self._driver, "exited with 1")
+        elif kind == "processes ended" and self._gang_end is not None and self._gang_end[0].cycle == message[1]:
+            self._gang_ended(node_index)
         elif kind == "gone":
-            self._feed(m.NodeGone(rank, message[1]))
+            self._feed(m.NodeGone(node_index, message[1]))
         elif kind == "failed":
-            self._feed(m.NodeFailed(rank, message[1], message[2], message[3]))
+            self._feed(m.NodeFailed(node_index, message[1], message[2], message[3]))
 
     def stop(self) -> None:
-        self._feed(m.StopRequested("stopped by alice", 15, 5.0))
+        if self.protocol.outcome is None and not self.over and not self._lease_lost():
+            self._feed(m.StopRequested("stopped by alice", 15, STOP_GRACE_S))
+            self._await_end(self._agent.stops)
+
+    def stalled(self, cycle: int) -> None:
+        """Handle that a watch of the driver found no progress."""
+        self._feed(m.DriverStalled("no progress", cycle))
+
+    def _await_end(self, stops: int) -> None:
+        """Check that the run ends in time after a stop request; the time starts again if this agent was stopped."""
+        self._agent.after(STOP_GRACE_S + FINISH_TIMEOUT_S + 2 * TICK_INTERVAL_S, self._check_ended, stops)
+
+    def _check_ended(self, stops: int) -> None:
+        if stops != self._agent.stops:
+            self._await_end(self._agent.stops)
+        elif not self.over:
+            raise InvariantViolated(f"the run of term {self.term} goes on after a stop request")
 
     def _feed(self, event: m.Event) -> None:
         if self.over or self._lease_lost():
             return
-        for command in self.protocol.handle(event, self._agent.now):
+        protocol = self.protocol
+        lost = protocol.nodes[event.node_index] if isinstance(event, (m.NodeFailed, m.NodeLost)) else None
+        before = protocol.state
+        self._record.note(event, self._agent.now)
+        stale = self._checker.is_stale(event, protocol)
+        transition = protocol.handle(event, self._agent.now)
+        if stale and transition != NO_TRANSITION:
+            raise InvariantViolated(f"{event} changes cycle {protocol.cycle}")
+        self._apply(transition)
+        self._checker.check_excluded(event, before, lost, protocol)
+        self._execute(self.lease.run_changed(self._agent.now))
+
+    def _apply(self, transition: Transition) -> None:
+        for command in transition.commands:
             self._perform(command)
-        self._checker.check(self.term, self.protocol)
-        self._propose_roster()
+        self._checker.check(self.term, self.protocol, transition.changes)
 
     def _tick(self) -> None:
         if self.over:
             return
         self._feed(m.Tick())
-        if (
-            self._wanted is not None
-            and not self._lease_acquired
-            and self._agent.now > self._since + FIRST_LEASE_TIMEOUT_S
-        ):
-            self._step_down()
+        self._execute(self.lease.tick(self._agent.now))
         if not self.over:
-            self._agent.access_files(lambda: self._files.seen_ends(self._agent.rank), self._on_launcher_report)
+            self._publish()
+            self._agent.access_files(lambda: self._files.seen_ends(self._agent.node_index), self._on_launcher_report)
             self._agent.after(TICK_INTERVAL_S, self._tick)
 
     def _on_launcher_report(self, ends: list[int]) -> None:
-        for rank in [rank for rank in ends if rank not in self._ended]:
-            self._ended.add(rank)
-            if self.quorum is not None:
-                self._send_membership(self.quorum.died(rank))
-                self._renew()
-            if self.protocol.nodes[rank].state is NodeState.EXPECTED:
-                self._feed(m.NodeFailed(rank, "start", "its task ended", self.protocol.cycle))
+        for node_index in [node_index for node_index in ends if node_index not in self._ended]:
+            self._ended.add(node_index)
+            self._execute(self.lease.died(node_index, self._agent.now))
+            if self.protocol.nodes[node_index].state is NodeState.EXPECTED:
+                self._feed(m.NodeFailed(node_index, "start", "its task ended", self.protocol.cycle))
 
-    # -- lease and roster ---------------------------------------------------------------------------------------
+    # -- the lease ----------------------------------------------------------------------------------------------
 
-    def _propose_roster(self) -> None:
-        """Propose the current roster, after every event."""
-        quorum, protocol = self.quorum, self.protocol
-        if quorum is None or protocol.state in ENDED or protocol.outcome is not None or quorum.membership.before:
-            return  # one change at a time
-        if (protocol.state is RunState.GATHERING and not self._membership_sent) or not self._roster.update():
-            return  # the old roster counts until the new members are known
-        proposed = quorum.propose(self._roster.members, self._roster.excluded, protocol.cycle)
-        self._send_membership(proposed or not self._membership_sent)
-        self._membership_sent = True
-        self._renew()
-
-    def _send_membership(self, changed: bool) -> None:
-        if changed and self.quorum is not None:
-            self._checker.note("membership")
-            self._agent.log(f"sends {self.quorum.membership}")
-            self._candidate.send_membership(self.quorum.membership)
-            self._propose_roster()
-
-    def _renew(self) -> None:
-        """Renew the lease once a roster of this leader is in force; before that no driver runs."""
-        assert self.quorum is not None
-        if self._lease_acquired or (self._membership_sent and self.quorum.acquire(self._agent.now)):
-            self._lease_acquired = True
-            self._agent.host.renew(self.quorum.expires_at())
-            self._maybe_start_driver()
+    def _execute(self, effects: Iterable[LeaseEffect]) -> None:
+        for effect in effects:
+            if self.over:
+                return
+            if isinstance(effect, Broadcast):
+                self._checker.note("membership")
+                self._agent.log(f"sends {effect.membership}")
+                self._candidate.send_membership(effect.membership)
+            elif isinstance(effect, SendMembership):
+                self._candidate.send_membership(effect.membership, effect.node_index)
+            elif isinstance(effect, RenewLease):
+                self._agent.host.renew(NEVER if effect.until is None else effect.until)
+            elif isinstance(effect, AuthorizeCycle):
+                self._checker.authorized(self.lease.membership)
+                self._agent.after(self._agent.env.world.between(0.0, 0.3), self._start_driver, effect.cycle)
+            else:
+                self._step_down()
 
     def _lease_lost(self) -> bool:
         if self._agent.host.expired:
-            self._step_down()
+            self._execute(self.lease.expired())
         return self.over
 
     def _step_down(self) -> None:
         """Stop leading: other nodes may continue the run."""
         self._agent.log(f"leads term {self.term} no more")
         self.over = True
-        self._checker.stepped_down(self._agent.rank, self.term)
+        self._checker.outcomes.steps_down(self.term)
+        self._checker.stepped_down(self._agent.node_index, self.term)
         self._candidate.close_all()
         self._agent.host.end_all()
         self._agent.on_lease_lost()
@@ -166,83 +204,120 @@ class Leader:
 
     def _perform(self, command: m.Command) -> None:
         if isinstance(command, m.StartHead):
-            self._send(self.protocol.leader, "start", 0)
+            self._send(command.node_index, "start", 0)
         elif isinstance(command, m.StartWorker):
-            self._send(command.rank, "start", self.protocol.nodes[command.rank].logical)
+            self._send(command.node_index, "start", command.rank)
         elif isinstance(command, m.StartServices):
-            self._send(command.rank, "services", command.services)
+            self._send(command.node_index, "services", command.services)
         elif isinstance(command, m.StartDriver):
             self._checker.gate(self.term, self.protocol)
-            self._wanted, self._since = self.protocol.cycle, self._agent.now
-            self._maybe_start_driver()
+            self._execute(self.lease.cycle_wanted(command.cycle, self._agent.now))
         elif isinstance(command, m.EndDriver):
-            self._end_driver(command.grace)
+            self._end_driver(command)
         elif isinstance(command, m.StopNode):
-            self._send(command.rank, "stop", self.protocol.cycle)
+            self._send(command.node_index, "stop", command.cycle)
         elif isinstance(command, m.Rejoin):
-            self._send(command.rank, "welcome", self.protocol.cycle)
+            self._send(command.node_index, "welcome", command.cycle)
         elif isinstance(command, m.Yield):
             self._yield()
         elif isinstance(command, m.Conclude):
-            self._conclude()
+            self._conclude(command.outcome)
 
     def _yield(self) -> None:
         """Release the members and exclude this node. There is no driver to fence."""
-        assert self.quorum is not None
         self._checker.note("yield")
-        self._candidate.send_membership(self.quorum.membership.without_leader())
+        self._candidate.send_membership(self.lease.membership.without_leader())
         self._candidate.retire()
         self._step_down()
 
-    def _send(self, rank: int, *message: Any) -> None:
-        end = self._candidate.ends.get(rank)
+    def _send(self, node_index: int, *message: Any) -> None:
+        end = self._candidate.ends.get(node_index)
         if end is not None:
             end.send(*message)
 
-    def _maybe_start_driver(self) -> None:
-        """Start the driver once every possible next leader knows of this cycle."""
-        if self._wanted is None or not self._lease_acquired:
-            return
-        known = self.quorum is None or (self.quorum.settled and self.quorum.membership.cycle == self._wanted)
-        if known:
-            cycle, self._wanted = self._wanted, None
-            self._agent.after(self._agent.env.world.between(0.0, 0.3), self._start_driver, cycle)
-
     def _start_driver(self, cycle: int) -> None:
-        if self.over or cycle != self.protocol.cycle or not self.protocol.driver_running or self._lease_lost():
+        protocol = self.protocol
+        if self.over or cycle == self._cancelled or self._lease_lost():
             return
+        if cycle != protocol.cycle or not protocol.driver_running:
+            return
+        if self._scenario.gang and self._agent.now < self._fenced_at:
+            self._agent.after(self._fenced_at - self._agent.now, self._start_driver, cycle)
+            return
+        if any(elector.fence_left(self.term) > CLOCKS_DIFFER_S for elector in self._electors):
+            self._checker.starts_early(self.term)
         self._driver = driver = self._agent.host.start(DRIVER, self.term, cycle, 0)
         if driver is not None:
             seconds, code = self._agent.env.driver()
             driver.on_end = lambda how: self._agent.deliver(self._driver_ended, driver, how)
             self._agent.host.after(seconds, self._agent.host.end, driver, f"exited with {code}")
+            self._accompany(driver, seconds)
+
+    def _accompany(self, driver: SimProcess, seconds: float) -> None:
+        """Start the gang of this driver, and schedule its progress and its stall."""
+        world, scenario, agent = self._agent.env.world, self._scenario, self._agent
+        if scenario.gang:
+            active = [node for node in self.protocol.nodes if node.role is Role.ACTIVE]
+            self._gang, self._gang_end = {node.node_index for node in active}, None
+            for node in active:
+                self._send(node.node_index, "processes", driver.cycle, node.rank)
+            self._gang.intersection_update(self._candidate.ends)
+        if scenario.progress and world.chance.random() < 0.6:
+            agent.after(world.between(0.0, seconds), self._make_progress, driver)
+        if scenario.stalls and world.chance.random() < 0.3:
+            agent.after(world.between(0.0, seconds), self.stalled, driver.cycle)
+
+    def _make_progress(self, driver: SimProcess) -> None:
+        if not driver.ended and not self.over:
+            self._checker.progressed.add((self.term, driver.cycle))
+            self._feed(m.Progress(driver.cycle))
+
+    def _gang_ended(self, node_index: int) -> None:
+        """Handle the end of a node's part of the gang. The driver has ended when all parts have."""
+        self._gang.discard(node_index)
+        if not self._gang and self._gang_end is not None:
+            ended, self._gang_end = self._gang_end, None
+            self._agent.after(0.0, self._guests_ended, *ended)
 
     def _driver_ended(self, driver: SimProcess, how: str) -> None:
+        """Handle the end of the driver: first its gang ends, then guests' sessions do."""
+        if self._gang:
+            self._gang_end = driver, how
+            for node_index in self._gang:
+                self._send(node_index, "end processes", driver.cycle)
+        else:
+            guests_s = self._agent.env.world.between(0.0, self._scenario.guests_s) if self._scenario.guests_s else 0.0
+            self._agent.after(guests_s, self._guests_ended, driver, how)
+
+    def _guests_ended(self, driver: SimProcess, how: str) -> None:
         code = int(how[-1]) if how.startswith("exited") else 143
         self._driver = None
+        if code == 0:
+            self._checker.outcomes.zero_exits.add((self.term, driver.cycle))
         self._feed(m.DriverEnded(code, how, driver.cycle))
 
-    def _end_driver(self, grace: float) -> None:
-        cycle, host = self.protocol.cycle, self._agent.host
+    def _end_driver(self, command: m.EndDriver) -> None:
+        host = self._agent.host
         if self._driver is not None:
-            host.after(self._agent.env.world.between(0.0, grace), host.end, self._driver, "was ended by SIGTERM")
-        else:
-            self._wanted = None
-            self._agent.after(0.0, self._feed, m.DriverEnded(143, "was ended by SIGTERM", cycle))
+            host.after(
+                self._agent.env.world.between(0.0, command.grace), host.end, self._driver, "was ended by SIGTERM"
+            )
+        elif self._gang_end is None and command.cycle != self._cancelled:
+            self._cancelled = command.cycle
+            self._agent.after(0.0, self._feed, m.DriverEnded(143, "was ended by SIGTERM", command.cycle))
 
-    def _conclude(self) -> None:
-        outcome = self.protocol.outcome
-        assert outcome is not None
+    def _conclude(self, outcome: m.RunOutcome) -> None:
         self.over = True
         self._agent.log(f"concludes: {outcome.end_reason}")
+        self._checker.outcomes.steps_down(self.term)
         self._checker.concluded(self.term, outcome)
+        self._record.check_conclusion(outcome, self._checker.hosts)
         self._agent.host.end_all()
-        self._agent.access_files(lambda: self._files.conclude(self.term, outcome.end_reason), self._release_members)
+        recorded = Recorded(outcome.exit_code, outcome.end_reason)
+        self._agent.access_files(lambda: self._files.conclude(recorded), self._release_members)
 
-    def _release_members(self, reason: str) -> None:
-        """Release all members with the reason that was recorded first, and leave."""
-        self._checker.released[self.term] = list(self._candidate.ends), reason
-        self._candidate.closed = True
-        for end in self._candidate.ends.values():
-            end.send("bye", reason)
-        self._agent.leave(reason)
+    def _release_members(self, outcome: Recorded) -> None:
+        """Release all members with the outcome that was recorded first, and leave."""
+        self._checker.released[self.term] = list(self._candidate.ends), outcome.reason
+        self._candidate.release("bye", outcome)
+        self._agent.leave(outcome.reason, outcome.code)

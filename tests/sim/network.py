@@ -27,8 +27,10 @@ class Receiver(Protocol):
 class Process(Protocol):
     """The part of an agent that the network uses."""
 
-    rank: int
+    node_index: int
     alive: bool
+    stopped: bool
+    troubled_at: float
 
     def deliver(self, act: Callable[..., None], *args: Any) -> None: ...
 
@@ -38,12 +40,12 @@ class Process(Protocol):
 class ConnectionEnd:
     """One side of a connection."""
 
-    __slots__ = ("broken", "closed", "last", "network", "owner", "peer", "rank", "receiver", "stalled", "wait")
+    __slots__ = ("broken", "closed", "last", "network", "node_index", "owner", "peer", "receiver", "stalled", "wait")
 
     def __init__(self, network: Network, owner: Process, receiver: Receiver) -> None:
         self.network, self.owner, self.receiver = network, owner, receiver
         self.peer: ConnectionEnd | None = None  # None until the connection is made
-        self.rank = -1  # of the member at the other side, if known
+        self.node_index = -1  # of the member at the other side, if known
         self.closed = self.broken = False
         self.last = 0.0  # arrival time of the latest message on its way
         self.stalled: list[tuple[Any, ...]] = []  # messages that wait for a free path
@@ -65,6 +67,8 @@ class Network:
     def __init__(self, world: World) -> None:
         self._world = world
         self._blocked: Counter[tuple[int, int]] = Counter()
+        self._troubled_at: defaultdict[tuple[int, int], float] = defaultdict(lambda: float("-inf"))  # by path
+        self._latency: dict[int, float] = {}  # additional latency by host
         self._ends: defaultdict[int, list[ConnectionEnd]] = defaultdict(list)  # by host
         self.processes: dict[int, Process] = {}
         self.dead: set[int] = set()  # hosts that send nothing any more
@@ -75,7 +79,16 @@ class Network:
     def block(self, pairs: list[tuple[int, int]], seconds: float) -> None:
         """Block the path from the first to the second host of each pair; a host always reaches itself."""
         self._blocked.update(pairs)
+        self._note_trouble(pairs, self._world.now + seconds)
         self._world.after(seconds, self._free, pairs)
+
+    def troubled(self, one: int, other: int) -> float:
+        """Return when the path between two hosts, in any direction, was last blocked or broken."""
+        return max(self._troubled_at[one, other], self._troubled_at[other, one])
+
+    def _note_trouble(self, pairs: list[tuple[int, int]], when: float) -> None:
+        for pair in pairs:
+            self._troubled_at[pair] = max(self._troubled_at[pair], when)
 
     def _free(self, pairs: list[tuple[int, int]]) -> None:
         self._blocked.subtract(pairs)
@@ -87,16 +100,24 @@ class Network:
     def is_blocked(self, source: int, target: int) -> bool:
         return bool(self._blocked) and self._blocked[source, target] > 0
 
+    def slow_down(self, host: int, latency: float, seconds: float) -> None:
+        """Delay the messages from and to a host by up to this latency."""
+        self._latency[host] = latency
+        self._world.after(seconds, self._speed_up, host)
+
+    def _speed_up(self, host: int) -> None:
+        self._latency.pop(host, None)
+
     # -- connections --------------------------------------------------------------------------------------------
 
     def connect(self, owner: Process, receiver: Receiver, target: int, term: int) -> ConnectionEnd:
         """Return an end at once; messages, or their absence, show whether the other side is reachable."""
         end = ConnectionEnd(self, owner, receiver)
-        self._world.after(self._delay(owner.rank, target), self._arrive, end, target, term)
+        self._world.after(self._delay(owner.node_index, target), self._arrive, end, target, term)
         return end
 
     def _arrive(self, end: ConnectionEnd, target: int, term: int) -> None:
-        source = end.owner.rank
+        source = end.owner.node_index
         unheard = self.is_blocked(source, target) or self.is_blocked(target, source) or target in self.dead
         if unheard or end.closed or source in self.dead:
             return
@@ -115,7 +136,7 @@ class Network:
             end.close()
 
     def carry(self, end: ConnectionEnd, peer: ConnectionEnd, message: tuple[Any, ...]) -> None:
-        source, target = end.owner.rank, peer.owner.rank
+        source, target = end.owner.node_index, peer.owner.node_index
         if self.meter is not None:
             self.meter(source, target, message)
         arrival = max(end.last, self._world.now + self._delay(source, target))
@@ -123,14 +144,14 @@ class Network:
         self._world.after(arrival - self._world.now, self._come, end, peer, message)
 
     def _come(self, end: ConnectionEnd, peer: ConnectionEnd, message: tuple[Any, ...]) -> None:
-        if end.stalled or self.is_blocked(end.owner.rank, peer.owner.rank):
+        if end.stalled or self.is_blocked(end.owner.node_index, peer.owner.node_index):
             end.stalled.append(message)
         else:
             self._deliver(peer, message)
 
     def _flush(self, end: ConnectionEnd) -> None:
         assert end.peer is not None
-        if not self.is_blocked(end.owner.rank, end.peer.owner.rank):
+        if not self.is_blocked(end.owner.node_index, end.peer.owner.node_index):
             messages, end.stalled = end.stalled, []
             for message in messages:
                 self._deliver(end.peer, message)
@@ -141,7 +162,10 @@ class Network:
 
     def break_between(self, one: int, other: int) -> None:
         """Break the connections between two hosts: both ends see it, messages on their way are lost."""
-        for end in [end for end in self._ends[one] if end.peer and end.peer.owner.rank == other and not end.broken]:
+        self._note_trouble([(one, other)], self._world.now)
+        for end in [
+            end for end in self._ends[one] if end.peer and end.peer.owner.node_index == other and not end.broken
+        ]:
             assert end.peer is not None
             for side in (end, end.peer):
                 side.broken = True
@@ -150,7 +174,7 @@ class Network:
 
     def leave(self, process: Process) -> None:
         """Close the connections of a process that ended."""
-        for end in self._ends[process.rank]:
+        for end in self._ends[process.node_index]:
             end.close()
 
     def die(self, host: int) -> None:
@@ -160,7 +184,11 @@ class Network:
             end.closed, end.stalled = True, []
 
     def _delay(self, source: int, target: int) -> float:
-        return MIN_LATENCY_S if source == target else self._world.between(MIN_LATENCY_S, MAX_LATENCY_S)
+        if source == target:
+            return MIN_LATENCY_S
+        delay = self._world.between(MIN_LATENCY_S, MAX_LATENCY_S)
+        most = max(self._latency.get(source, 0.0), self._latency.get(target, 0.0)) if self._latency else 0.0
+        return delay + (self._world.between(0.0, most) if most else 0.0)
 
 
 def _receive(end: ConnectionEnd, message: tuple[Any, ...]) -> None:

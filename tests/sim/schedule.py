@@ -12,6 +12,7 @@ from tests.sim.faults import Faults
 from tests.sim.follower import Follower
 from tests.sim.host import Host
 from tests.sim.invariants import InvariantChecker, InvariantViolated, check_end
+from tests.sim.scenarios import OtherAttempt, Scenario, plain, random_scenario
 from tests.sim.world import World
 
 MAX_NODES = 8
@@ -29,6 +30,7 @@ class Result:
     terms: int
     cycles: int
     outcome: str
+    early: int  # drivers that started before the fences of earlier terms had passed
     trace: list[str] = field(default_factory=list)
 
 
@@ -36,7 +38,7 @@ def random_config(world: World) -> RunConfig:
     chance = world.chance
     nodes = chance.choice((2, 3, 3, 4, 5, 5, 6, 7, MAX_NODES))
     return RunConfig(
-        [f"n{rank}" for rank in range(nodes)],
+        [f"n{node_index}" for node_index in range(nodes)],
         ray=chance.random() < 0.7,
         gather_timeout=40.0,
         start_timeout=20.0,
@@ -54,21 +56,30 @@ def random_config_with_services(world: World) -> RunConfig:
     return replace(random_config(world), services=(ServicePlan("every", deadline=60.0), other))
 
 
+def random_config_of_any_kind(world: World) -> RunConfig:
+    return random_config_with_services(world) if world.chance.random() < 0.2 else random_config(world)
+
+
 def run(
     seed: int,
     traced: bool = False,
     draw: Callable[[World], RunConfig] = random_config,
     faults: Callable[[Environment, Sequence[Follower], float], object] = Faults,
+    scenario: Callable[[World, RunConfig], tuple[RunConfig, Scenario]] = plain,
 ) -> Result:
     """Run the schedule of this seed; the same seed always gives the same schedule."""
     world = World(seed, traced)
-    plan = draw(world)
-    world.log(f"{plan}")
+    plan, parts = scenario(world, draw(world))
+    world.log(f"{plan} {parts}")
     checker = InvariantChecker(plan)
     env = Environment(world, plan, checker)
+    env.scenario = parts
     env.driver = lambda: (world.between(1.0, 90.0), int(world.chance.random() < 0.1))
     agents = [Follower(env, host) for host in _hosts(world, checker)]
     checker.living = len(agents)
+    if parts.requeue:
+        for agent in agents[::2]:
+            OtherAttempt(env, agent.node_index)
     for agent in agents:
         late = world.between(0.0, 3.0) if world.chance.random() < 0.9 else world.between(0.0, 30.0)
         world.after(late, agent.deliver, agent.boot)
@@ -81,13 +92,28 @@ def run(
     except InvariantViolated as error:
         broken = str(error)
         world.log(f"BROKEN: {broken}")
-    outcome = checker.outcomes[max(checker.outcomes)].state if checker.outcomes else "left"
-    return Result(seed, broken, world.now, world.steps, len(checker.terms), checker.cycles, outcome, world.trace or [])
+    outcome = checker.conclusions[max(checker.conclusions)].state if checker.conclusions else "left"
+    return Result(
+        seed,
+        broken,
+        world.now,
+        world.steps,
+        len(checker.terms),
+        checker.cycles,
+        outcome,
+        checker.early,
+        world.trace or [],
+    )
+
+
+def run_random(seed: int, traced: bool = False) -> Result:
+    """Run a schedule with a random configuration, scenario and faults."""
+    return run(seed, traced, random_config_of_any_kind, scenario=random_scenario)
 
 
 def _hosts(world: World, checker: InvariantChecker) -> list[Host]:
-    for rank in range(checker.plan.nodes):
-        host = Host(world, rank)
+    for node_index in range(checker.plan.nodes):
+        host = Host(world, node_index)
         host.on_start = checker.started
         checker.hosts.append(host)
     return checker.hosts

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from tests.sim.invariants import InvariantViolated
 from tests.sim.large import LargeRun, simulate
-from tests.sim.schedule import Result, run
+from tests.sim.schedule import Result, run_random
 
 SEEDS_PER_CHUNK = 250
 VIOLATED_EXIT_CODE = 1
@@ -44,7 +44,7 @@ def _one(options: argparse.Namespace) -> int:
         print(f"seed {options.seed}: BROKEN: {error}")
         return VIOLATED_EXIT_CODE
     for name, value in figures.items():
-        print(f"{name.replace('_', ' '):26} {json.dumps(value) if isinstance(value, list) else value}")
+        print(f"{name.replace('_', ' '):26} {json.dumps(value) if isinstance(value, (list, dict)) else value}")
     return 0
 
 
@@ -54,11 +54,11 @@ def _many(options: argparse.Namespace) -> int:
     terms, cycles, steps, virtual = Counter[int](), Counter[int](), 0, 0.0
     for result in _results(options):
         if result.broken is not None:
-            print("\n".join(run(result.seed, traced=True).trace))
+            print("\n".join(run_random(result.seed, traced=True).trace))
             print(f"seed {result.seed}: {result.broken}")
             return VIOLATED_EXIT_CODE
         if options.trace:
-            print("\n".join(run(result.seed, traced=True).trace))
+            print("\n".join(run_random(result.seed, traced=True).trace))
         seen[result.outcome] += 1
         terms[result.terms] += 1
         cycles[result.cycles + 1] += 1
@@ -74,10 +74,10 @@ def _many(options: argparse.Namespace) -> int:
 def _results(options: argparse.Namespace) -> Iterator[Result]:
     seeds = range(options.seed, options.seed + options.schedules)
     if options.jobs == 1:
-        yield from map(run, seeds)
+        yield from map(run_random, seeds)
         return
     with multiprocessing.Pool(options.jobs) as pool:
-        yield from pool.imap(run, seeds, SEEDS_PER_CHUNK)
+        yield from pool.imap(run_random, seeds, SEEDS_PER_CHUNK)
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:

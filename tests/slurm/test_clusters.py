@@ -19,7 +19,6 @@ from muster.runs.monitor import RunMonitor, record_silent_end
 from muster.runs.release import release, release_all
 from muster.runs.removal import plan_removals
 from muster.runs.stop import stop_run
-from muster.slurm.jobs import QueuedJob, parse_squeue
 from muster.spec import JobSpec
 
 __all__ = ["fake_slurm"]
@@ -133,11 +132,3 @@ def test_inside_the_job_no_command_goes_to_the_clusters_that_the_user_submits_to
     script = Path(submitted(job, sbatch={"clusters": "west"}, chain=2).script).read_text()
     unset = script.index("SLURM_CLUSTERS\n")
     assert unset < script.index("scontrol show hostnames") and unset < script.index("setsid srun")
-
-
-def test_the_line_with_the_cluster_s_name_is_no_job() -> None:
-    """Some releases of squeue print it with --clusters, although no header is wanted."""
-    line = "17+0      |RUNNING   |2    |1000   |1794855354     |/a|b/job.sh 2      |"
-    assert parse_squeue(f"CLUSTER: west\n{line}\n\n") == [
-        QueuedJob("17+0", "RUNNING", 2, 1000, 1794855354.0, "/a|b/job.sh 2")
-    ]

@@ -124,54 +124,6 @@ def test_the_file_accepts_flag_spellings_aliases_anchors_and_empty_sections(job_
     assert merged.env == {"A": "x", "B": "y"}
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("nodes: [1, 2", r"job.yaml:1:13: malformed YAML"),
-        ("command: a\n\tnodes: 2", r"job.yaml:2:1: malformed YAML"),
-        (
-            "command: a\nnodes: 2\nnodes: 3",
-            r"job.yaml:3:1: malformed YAML: 'nodes' is given twice, first in line 2",
-        ),
-        ("env:\n  A: 1\n  A: 2", r"job.yaml:3:3: malformed YAML: 'A' is given twice, first in line 2"),
-        (
-            "name: !!python/object:os.system x",
-            r"job.yaml:1:7: malformed YAML: could not determine a constructor",
-        ),
-        ("name: a\n---\nname: b", r"job.yaml:2:1: malformed YAML"),
-        ("? [a]\n: b", r"job.yaml:1:3: malformed YAML"),
-        ("*x", r"job.yaml:1:1: malformed YAML: found undefined alias 'x'"),
-        ("", r"job.yaml: is empty"),
-        ("# nothing\n", r"job.yaml: is empty"),
-        ("- a\n- b", r"job.yaml: holds a list instead of fields"),
-        ("nodes 2", r"job.yaml: holds only 'nodes 2' instead of fields"),
-        ("[" * 5000, r"job.yaml: is nested too deeply"),
-        ("# " + "x" * (1 << 20), r"job.yaml: is larger than 1 MiB"),
-    ],
-)
-def test_an_invalid_job_file_is_reported_with_line_and_column(job_file: Path, text: str, told: str) -> None:
-    assert problem(job_file, text).startswith(told)
-
-
-def test_a_binary_file_is_reported(job_file: Path) -> None:
-    job_file.write_bytes(b"name: \xff\xfe\x00")
-
-    with pytest.raises(SpecError, match=r"^job.yaml: is not text"):
-        load_job(job_file, {})
-
-
-def test_an_unreadable_file_is_reported(job_file: Path) -> None:
-    with pytest.raises(SpecError, match=r"^job.yaml: cannot be read: No such file or directory$"):
-        load_job(job_file, {})
-    with pytest.raises(SpecError, match=r"cannot be read"):
-        load_job(Path("a\0b"), {})
-    with pytest.raises(SpecError, match=r"^/proc/self/mem: cannot be read: Input/output error$"):
-        load_job(Path("/proc/self/mem"), {})
-    job_file.mkdir()
-    with pytest.raises(SpecError, match=r"^job.yaml: is a directory, not a job file$"):
-        load_job(job_file, {})
-
-
 def test_an_unknown_field_is_refused_with_the_nearest_and_all_valid_ones(job_file: Path) -> None:
     told = problem(job_file, "command: a\nnodez: 3")
 

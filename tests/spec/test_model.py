@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from muster.spec import JobSpec
 from muster.spec.flags import flags_of
 from muster.spec.model import FLAGS
-from muster.spec.sbatch_options import DECIDED, KNOWN, NO_VALUE, SHORT, as_argument, option_name, refusal
+from muster.spec.sbatch_options import DECIDED, KNOWN, SHORT, as_argument
 
 
 def job(**fields: Any) -> JobSpec:
@@ -53,60 +53,6 @@ def test_a_job_cannot_be_changed_or_given_unknown_fields() -> None:
 def test_nodes_given_distinguishes_one_node_from_the_default() -> None:
     assert job(nodes=1).nodes_given
     assert not job().nodes_given
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        (90, 90),
-        ("90", 90),
-        ("90s", 90),
-        ("10m", 600),
-        ("1h30m", 5400),
-        ("1.5h", 5400),
-        ("1d", 86400),
-        (0.5, 0.5),
-    ],
-)
-def test_durations_are_seconds_or_have_units(text: Any, seconds: float) -> None:
-    assert job(gather_timeout=text).gather_timeout == seconds
-
-
-@pytest.mark.parametrize("text", ["", "ten", "10x", "1m1h", "-1", "-5s", "1.2.3s", "nan", "inf", True, None, [1]])
-def test_an_invalid_duration_is_refused(text: Any) -> None:
-    with pytest.raises(ValidationError):
-        job(stop_grace=text)
-
-
-def test_a_grace_period_may_be_zero_but_a_deadline_may_not() -> None:
-    assert job(stop_grace=0).stop_grace == 0
-    for field in ("gather_timeout", "start_timeout"):
-        with pytest.raises(ValidationError):
-            job(**{field: 0})
-
-
-@pytest.mark.parametrize("limit", ["30", "10:00", "1:30:00", "2-12", "2-12:30", "2-12:30:59", "UNLIMITED", "infinite"])
-def test_time_limits_are_kept_as_slurm_spells_them(limit: str) -> None:
-    assert job(time=limit).time == limit
-
-
-def test_a_bare_number_is_minutes_of_time_and_megabytes_of_memory() -> None:
-    assert job(time=90).time == "90"
-    assert job(mem=4096).mem == "4096"
-
-
-@pytest.mark.parametrize("limit", ["1h", "1:2:3:4", "2-", "-5", "", "1:30:00\n", "soon", True, 1.5])
-def test_a_time_limit_that_slurm_would_refuse_is_refused(limit: Any) -> None:
-    with pytest.raises(ValidationError):
-        job(time=limit)
-
-
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [(True, True), ("true", True), ("False", False), ("user", "user"), ("MCS", "mcs"), (None, None)],
-)
-def test_exclusive_is_on_off_or_a_mode(given: Any, kept: Any) -> None:
-    assert job(exclusive=given).exclusive == kept
 
 
 @pytest.mark.parametrize(
@@ -158,13 +104,6 @@ def test_invalid_values_are_refused(field: str, value: Any) -> None:
         job(**{field: value})
 
 
-@pytest.mark.parametrize(
-    "text", ["ib0", "ib*,eth0", "eth0.5", "bond0:1", "10.1.0.0/16", "10.1.2.3", "fd77::/48", "fd77::1"]
-)
-def test_interfaces_are_kept_as_written(text: str) -> None:
-    assert job(interface=text).interface == text
-
-
 @pytest.mark.parametrize("bad", ["a\nb", "a\rb", "a\x1bb", "a\0b", "a\u2028b", "\x85", "\udcff"])
 @pytest.mark.parametrize("field", [name for name, flag in FLAGS.items() if flag.sbatch and name != "gpus_per_node"])
 def test_nothing_that_reaches_the_batch_script_has_a_newline_or_control_character(field: str, bad: str) -> None:
@@ -172,16 +111,6 @@ def test_nothing_that_reaches_the_batch_script_has_a_newline_or_control_characte
         job(**{field: bad})
     with pytest.raises(ValidationError):
         job(sbatch={"mail-user": bad})
-
-
-def test_a_command_may_have_quotes_newlines_and_substitutions() -> None:
-    words = ["python", "-c", "print('a')\nprint(\"$(date)\")", "`x`", "", "--", "ünïcode"]
-
-    assert job(command=words).command == words
-
-
-def test_a_command_written_as_text_is_run_by_bash() -> None:
-    assert job(command="cd x && python a.py > log").command == ["bash", "-c", "cd x && python a.py > log"]
 
 
 def test_sbatch_keys_get_their_long_names() -> None:
@@ -260,12 +189,6 @@ def test_sbatch_requests_has_all_sbatch_options_of_a_job() -> None:
     assert requests == {"partition": "gpu", "gpus-per-node": "0", "exclusive": None, "time": "30", "mail-type": "END"}
     assert [as_argument(*option) for option in requests.items()][2:4] == ["--time=30", "--exclusive"]
     assert job(exclusive=False).sbatch_requests() == {"exclusive": ""}
-
-
-def test_the_tables_of_sbatch_options_are_consistent() -> None:
-    assert set(SHORT.values()) <= KNOWN and NO_VALUE <= KNOWN
-    assert set(DECIDED) - KNOWN == {"cpus-per-node"}
-    assert all(refusal(option_name(name)) is None for name in KNOWN - set(DECIDED))
 
 
 text = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1).filter(str.strip)

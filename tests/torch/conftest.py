@@ -172,11 +172,11 @@ class Launchers:
         """Kill the launcher and its workers at once, as when the host dies."""
         launcher = self.processes[node]
         os.kill(launcher.pid, signal.SIGSTOP)  # so that it starts nothing meanwhile
-        for victim in [*_children(launcher.pid), launcher.pid]:
+        for victim in [*children(launcher.pid), launcher.pid]:
             os.kill(victim, signal.SIGKILL)
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 

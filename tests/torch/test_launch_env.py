@@ -36,6 +36,11 @@ def test_another_step_of_the_same_job_has_another_endpoint() -> None:
     assert launch_environment({**STEP, "SLURM_STEP_ID": "1"}).endpoint != launch_environment(STEP).endpoint
 
 
+def test_a_requeued_job_has_another_run_id() -> None:
+    assert launch_environment({**STEP, "SLURM_RESTART_COUNT": "0"}).run_id == "4711.0"
+    assert launch_environment({**STEP, "SLURM_RESTART_COUNT": "2"}).run_id == "4711.0.2"
+
+
 def test_a_batch_script_is_no_step_though_it_has_a_slurm_procid() -> None:
     batch = {name: value for name, value in STEP.items() if "STEP" not in name}
     assert launch_environment(batch) == LaunchEnvironment("gpu09")

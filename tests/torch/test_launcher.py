@@ -65,6 +65,15 @@ def test_our_options_reach_the_rendezvous_as_its_conf() -> None:
     assert arguments == ["-u", "train.py", "--lr", "1"]
 
 
+def test_failover_is_off_unless_its_directory_is_given() -> None:
+    from muster.torch.launcher import torchrun_config
+
+    config, _, _ = torchrun_config(parsed("--spares", "1"))
+    assert "failover_dir" not in config.rdzv_configs
+    config, _, _ = torchrun_config(parsed("--spares", "1", "--failover-dir", "/shared"))
+    assert config.rdzv_configs["failover_dir"] == "/shared"
+
+
 def test_the_exit_code_is_the_job_s_and_never_an_unconfirmed_success(caplog: pytest.LogCaptureFixture) -> None:
     from muster.torch.launcher import exit_code
 

@@ -74,6 +74,8 @@ def test_a_lost_spare_recalls_no_node(game: Game) -> None:
     assert not first.session.is_recalled
     assert all_gone([first.leave(0), second.leave(0)])
     assert first.session.outcome is not None and first.session.outcome.exit_code == 0
+    # Messages arrive in order: with the outcome, every recall would have arrived.
+    assert (first.session._recalled, second.session._recalled) == (0, 0)
 
 
 def test_a_late_node_is_a_spare(game: Game) -> None:
@@ -149,9 +151,12 @@ def test_when_the_coordinator_s_node_leaves_by_a_signal_the_others_get_the_reaso
 
 
 def test_a_spare_that_leaves_does_not_wait_for_the_job(game: Game) -> None:
-    first, _, spare = game.running(3, **SPARE)
+    first, second, spare = game.running(3, **SPARE)
     assert all_gone([spare.leave(1, "KeyboardInterrupt")])
     assert not first.session.is_recalled
+    assert all_gone([first.leave(0), second.leave(0)])
+    assert first.session.outcome is not None and first.session.outcome.exit_code == 0
+    assert (first.session._recalled, second.session._recalled) == (0, 0)  # all messages before the outcome have arrived
 
 
 def test_a_coordinator_that_is_no_node_closes_rounds_without_taking_part(game: Game) -> None:

@@ -29,6 +29,33 @@ def test_the_node_index_may_be_given_and_is_otherwise_slurm_s() -> None:
     assert settings(node="7").node_index == 7 and settings().node_index == 3
 
 
+def test_failover_needs_a_directory_and_every_job_has_its_own_below_it(tmp_path: Path) -> None:
+    assert settings(spares="1").job_directory is None and not settings(spares="1").config.failover
+    found = settings(spares="1", failover_dir=str(tmp_path))
+    assert found.config.failover and found.job_directory == str(tmp_path / "torchrun-run")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "conf", "message"),
+    [
+        ((2, 2), {}, "needs 3 nodes with the spares: one of two is no majority"),
+        ((1, 4), {}, "--nnodes must be at least half of the 4 nodes"),
+        ((1, 1), {"spares": "2"}, "--nnodes must be at least half of the 3 nodes"),
+    ],
+)
+def test_failover_without_a_possible_majority_is_refused(
+    nodes: tuple[int, int], conf: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        settings(nodes, failover_dir="/shared", **conf)
+
+
+def test_failover_without_a_node_number_is_refused() -> None:
+    conf = {"failover_dir": "/shared", "spares": "1"}
+    with pytest.raises(ValueError, match="every node needs its number"):
+        parse_settings("n1:29400", "run", (2, 2), conf, LaunchEnvironment("n1"))
+
+
 @pytest.mark.parametrize(
     ("conf", "message"),
     [

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.torch.conftest import Launchers, needs_torch
+import os
+import signal
+
+import pytest
+from tests.torch.conftest import DEADLINE_S, Launchers, children, needs_torch
 
 pytestmark = needs_torch
 
@@ -69,6 +73,41 @@ def test_a_spare_takes_the_place_of_a_killed_node_and_the_job_succeeds(launchers
     codes = launchers.codes()
     assert codes.pop(victim) == -9 and set(codes.values()) == {0}, [launchers.log(node) for node in range(3)]
     assert "node 2 rank 1 of 2 sum 3.0" in launchers.log(2)
+
+
+@pytest.mark.slow
+def test_with_failover_the_job_succeeds_although_the_coordinator_is_killed(launchers: Launchers) -> None:
+    (launchers.directory / "train.py").write_text(ALL_REDUCE)
+    (launchers.directory / "hold").touch()
+    for node in range(3):
+        launchers.muster(node, *TWO_AND_A_SPARE, "--failover-dir", "shared", "train.py")
+    for node in (0, 1):
+        launchers.wait_for_line(node, f"node {node} rank {node} of 2")
+    assert "round 1 runs" in launchers.log(0)  # it coordinates
+    (launchers.directory / "hold").unlink()
+    launchers.kill(0)
+    codes = launchers.codes()
+    assert codes == {0: -9, 1: 0, 2: 0}, [launchers.log(node) for node in range(3)]
+    assert "node 1 rank 0 of 2 sum 3.0" in launchers.log(1) and "node 2 rank 1 of 2 sum 3.0" in launchers.log(2)
+    assert "the coordinator" in launchers.log(1) and "round 2 runs" in launchers.log(1) + launchers.log(2)
+
+
+@pytest.mark.slow
+def test_with_failover_a_coordinator_that_was_stopped_kills_its_workers_and_leaves(launchers: Launchers) -> None:
+    (launchers.directory / "train.py").write_text(ALL_REDUCE)
+    (launchers.directory / "hold").touch()
+    for node in range(3):
+        launchers.muster(node, *TWO_AND_A_SPARE, "--failover-dir", "shared", "train.py")
+    for node in (0, 1):
+        launchers.wait_for_line(node, f"node {node} rank {node} of 2")
+    launchers.processes[0].send_signal(signal.SIGSTOP)
+    (worker,) = children(launchers.processes[0].pid)
+    launchers.wait_for_line(2, "node 2 rank 1 of 2")  # of the second round, which holds, too
+    launchers.processes[0].send_signal(signal.SIGCONT)
+    assert launchers.processes[0].wait(DEADLINE_S) not in (0, -9), launchers.log(0)
+    assert "this node coordinates the job no longer: its lease has expired" in launchers.log(0)
+    assert not os.path.exists(f"/proc/{worker}")
+    assert launchers.processes[1].poll() is launchers.processes[2].poll() is None
 
 
 def test_too_few_nodes_by_the_deadline_end_with_125_and_the_count(launchers: Launchers) -> None:

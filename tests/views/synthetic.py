@@ -22,11 +22,11 @@ class SyntheticRun:
         self.paths = RunPaths(str(root))
         self.attempt = self.paths.attempt(0)
         self.nodes, self.spares = nodes, spares
-        self.hosts = hosts or [f"gpu{rank:04d}" for rank in range(nodes + spares)]
+        self.hosts = hosts or [f"gpu{node_index:04d}" for node_index in range(nodes + spares)]
         self.cycle, self.now = 0, START + 31.0
         self.states = dict.fromkeys(range(nodes + spares), "expected")
         self.roles = dict.fromkeys(range(nodes + spares), "waiting" if spares else "active")
-        self.logical = {rank: rank for rank in range(nodes)}
+        self.rank = {node_index: node_index for node_index in range(nodes)}
         self.services: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in services}
         self.cycles: list[dict[str, Any]] = []
         self.lines: list[str] = []
@@ -47,59 +47,78 @@ class SyntheticRun:
         common = {"time": self.now, "event": event, "attempt": 0, "cycle": self.cycle}
         self.lines.append(json.dumps({**common, **fields}))
 
-    def node(self, rank: int, state: str, after: float = 0.0, role: str | None = None) -> None:
-        self.states[rank], self.roles[rank] = state, role or self.roles[rank]
-        logical = self.logical.get(rank) if self.roles[rank] == "active" else None
-        fields = {"rank": rank, "host": self.hosts[rank], "role": self.roles[rank], "logical_rank": logical}
+    def node(self, node_index: int, state: str, after: float = 0.0, role: str | None = None) -> None:
+        self.states[node_index], self.roles[node_index] = state, role or self.roles[node_index]
+        rank = self.rank.get(node_index) if self.roles[node_index] == "active" else None
+        fields = {
+            "rank": node_index,
+            "host": self.hosts[node_index],
+            "role": self.roles[node_index],
+            "logical_rank": rank,
+        }
         self.tell("node", after, **fields, state=state)
 
-    def service(self, name: str, rank: int, state: str = "ready", after: float = 0.0, **more: Any) -> None:
+    def service(self, name: str, node_index: int, state: str = "ready", after: float = 0.0, **more: Any) -> None:
         """What an instance does; a sandbox has a load in the status."""
-        host = self.hosts[rank]
-        told = {"rank": rank, "host": host, "state": state, "url": f"http://{host}:7001", "restarts": 0, "reason": ""}
+        host = self.hosts[node_index]
+        told = {
+            "rank": node_index,
+            "host": host,
+            "state": state,
+            "url": f"http://{host}:7001",
+            "restarts": 0,
+            "reason": "",
+        }
         told |= {key: value for key, value in more.items() if key != "load"}
         self.tell("service", after, service=name, **told)
-        self.services[name][rank] = {**told, **({"load": more["load"]} if "load" in more else {})}
+        self.services[name][node_index] = {**told, **({"load": more["load"]} if "load" in more else {})}
 
     def brings_up(self, slow: int | None = None) -> None:
         """Everybody arrives and starts Ray; one node may be slow to. Then the driver starts."""
-        here = [rank for rank, role in self.roles.items() if role != "excluded"]
+        here = [node_index for node_index, role in self.roles.items() if role != "excluded"]
         self.cycles.append({"cycle": self.cycle, "start": self.now, "end": None, "reason": None})
         self.tell("run", state="gathering")
         if self.cycle:
-            for rank in here:
-                self.node(rank, "stopping", role="waiting" if self.spares else "active")
-        for number, rank in enumerate(here):
-            self.node(rank, "arrived", 2.0 if number == 0 else 3.0 / len(here))
+            for node_index in here:
+                self.node(node_index, "stopping", role="waiting" if self.spares else "active")
+        for number, node_index in enumerate(here):
+            self.node(node_index, "arrived", 2.0 if number == 0 else 3.0 / len(here))
             if number == 0 and self.cycle == 0:  # the first head does not wait for the others
-                self.node(rank, "starting", role="active")
+                self.node(node_index, "starting", role="active")
         active, spare = here[: self.nodes], here[self.nodes :]
-        self.logical = {rank: number for number, rank in enumerate(active)}
-        for rank in here:
-            self.node(rank, self.states[rank], role="active" if rank in active else "spare")
+        self.rank = {node_index: number for number, node_index in enumerate(active)}
+        for node_index in here:
+            self.node(node_index, self.states[node_index], role="active" if node_index in active else "spare")
         self.tell("run", state="starting")
         if self.cycle:
             self.node(active[0], "starting")
         self.tell("note", 4.0, rank=active[0], host=self.hosts[active[0]], text="Ray's head is up")
-        for rank in active[1:]:
-            self.node(rank, "starting")
+        for node_index in active[1:]:
+            self.node(node_index, "starting")
         self.node(active[0], "ready")
-        for rank in [rank for rank in active[1:] if rank != slow] + [rank for rank in active[1:] if rank == slow]:
-            self.node(rank, "ready", 5.0 if rank == slow else 2.0 / len(active))
+        for node_index in [node_index for node_index in active[1:] if node_index != slow] + [
+            node_index for node_index in active[1:] if node_index == slow
+        ]:
+            self.node(node_index, "ready", 5.0 if node_index == slow else 2.0 / len(active))
         assert len(spare) <= self.spares
         for name in self.services:
-            for rank in [*active[1:], active[0]]:
-                self.service(name, rank, after=0.5 / len(active))
+            for node_index in [*active[1:], active[0]]:
+                self.service(name, node_index, after=0.5 / len(active))
         self.tell("run", state="running")
         self.tell("driver_start", 0.01, command=COMMAND)
 
-    def loses(self, rank: int, after: float = 60.0, reason: str = "its connection ended") -> None:
+    def loses(self, node_index: int, after: float = 60.0, reason: str = "its connection ended") -> None:
         """A node is lost while the driver runs, and the next cycle begins."""
-        host, tail = self.hosts[rank], ["CUDA error: an illegal memory access was encountered", "Aborted"]
-        error = {"rank": rank, "host": host, "phase": "running", "reason": f"the agent of {host} is gone: {reason}"}
+        host, tail = self.hosts[node_index], ["CUDA error: an illegal memory access was encountered", "Aborted"]
+        error = {
+            "rank": node_index,
+            "host": host,
+            "phase": "running",
+            "reason": f"the agent of {host} is gone: {reason}",
+        }
         self.tell("failure", after, **error, log_tail=tail)
-        self.node(rank, "lost", role="excluded")
-        self.tell("run", state="restarting")
+        self.node(node_index, "lost", role="excluded")
+        self.tell("run", state="restarting", reason=error["reason"])
         self.tell("driver_end", 3.0, exit_code=143)
         self.cycles[-1].update(end=self.now, reason=error["reason"])
         self.cycle += 1
@@ -107,11 +126,11 @@ class SyntheticRun:
     def ends(self, code: int = 0, after: float = 90.0) -> None:
         self.tell("driver_end", after, exit_code=code)
         self.tell("run", state="finishing")
-        here = [rank for rank, state in self.states.items() if state not in ("lost", "gone", "expected")]
-        for rank in here:
-            self.node(rank, "stopping")
-        for rank in here:
-            self.node(rank, "gone", 1.0 / len(here))
+        here = [node_index for node_index, state in self.states.items() if state not in ("lost", "gone", "expected")]
+        for node_index in here:
+            self.node(node_index, "stopping")
+        for node_index in here:
+            self.node(node_index, "gone", 1.0 / len(here))
         state = "succeeded" if code == 0 else "failed"
         self.tell("run", state=state)
         reason = f"the driver exited with {code}"
@@ -160,7 +179,7 @@ class SyntheticRun:
                 "wanted": self.nodes,
                 "ready": sum(one["state"] == "ready" for one in instances.values()),
                 "gate": name != "tensorboard",
-                "instances": [instances[rank] for rank in sorted(instances)],
+                "instances": [instances[node_index] for node_index in sorted(instances)],
             }
             for name, instances in ((name, {} if over else known) for name, known in self.services.items())
         }
@@ -209,9 +228,9 @@ def hostile_run(root: Path) -> SyntheticRun:
     run.brings_up()
     run.error = {"rank": 1, "host": HOSTILE[1], "phase": HOSTILE[0], "reason": HOSTILE[2], "log_tail": [*HOSTILE]}
     run.tell("note", rank=1, host=HOSTILE[1], text=HOSTILE[0])
-    for rank, text in enumerate(HOSTILE):
+    for node_index, text in enumerate(HOSTILE):
         run.services[text] = {}
-        run.service(text, rank, text, url=f"javascript:{text}", reason=text, restarts=1)
+        run.service(text, node_index, text, url=f"javascript:{text}", reason=text, restarts=1)
     Path(run.attempt.node_log(1)).write_bytes(" ".join(HOSTILE).encode("utf-8", "surrogatepass") + b"\xff\xfe\n")
     Path(run.attempt.driver_log).write_bytes("\n".join(HOSTILE).encode("utf-8", "surrogatepass") + b"\xff\xfe\n")
     run.ends(code=1)

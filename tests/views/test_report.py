@@ -1,4 +1,4 @@
-"""The report as a file, the summary, the comparison and the metrics: of large, odd and hostile runs."""
+"""The report as a file: of large, odd and hostile runs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ from pathlib import Path
 
 import pytest
 from tests.running import MusterCommand
-from tests.views.synthetic import HOSTILE, START, SyntheticRun, hostile_run, large_run
+from tests.views.synthetic import HOSTILE, SyntheticRun, hostile_run, large_run
 
 from muster.cli.errors import run_command_line
 from muster.cli.main import cli
 from muster.rundir import RunPaths
-from muster.views.compare import bring_up, compare
 from muster.views.metrics import metrics
-from muster.views.model import page_model
 from muster.views.record import RunReader
 from muster.views.report import ASSETS, ensure_report, report, text_of
-from muster.views.summary import summary
 
 
 class Elements(HTMLParser):
@@ -98,23 +95,6 @@ def test_secrets_are_in_no_report(tmp_path: Path) -> None:
     assert secret not in shown and "verysecret1" not in shown
 
 
-def test_the_summary_lists_the_critical_path_and_failures(tmp_path: Path) -> None:
-    lines = summary(RunReader(large_run(tmp_path / "r", nodes=24).paths).read())
-    assert "   4.0 s  Ray starting  Ray's head starts on gpu0000" in "\n".join(lines)
-    assert any(line.startswith("failure in cycle 1") and "gpu0018" in line for line in lines)
-    assert "    | Aborted" in lines
-    assert "nodes: 2 lost, 22 gone" in lines
-
-
-def test_nodes_that_have_not_arrived_are_named_in_few_words(tmp_path: Path) -> None:
-    run = SyntheticRun(tmp_path / "r", nodes=5)
-    run.tell("run", state="gathering")
-    run.node(0, "arrived", 1.0)
-    run.write("gathering")
-    lines = summary(RunReader(run.paths, lambda: START + 60.0).read())
-    assert "not arrived: gpu[0001-0004]" in lines
-
-
 def test_a_report_is_left_once_beside_a_run_that_is_over_and_as_old_as_its_end(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "r", nodes=2)
     run.brings_up()
@@ -144,33 +124,3 @@ def test_a_report_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path) ->
     os.mkdir(run.paths.report)
     assert ensure_report(run.paths) is None or os.path.isdir(run.paths.report)
     assert ensure_report(RunPaths(str(tmp_path / "nothing"))) is None
-
-
-def test_two_bring_ups_are_compared_figure_by_figure(tmp_path: Path) -> None:
-    quick, slow = SyntheticRun(tmp_path / "quick", 4), SyntheticRun(tmp_path / "slow", 4)
-    quick.brings_up()
-    slow.brings_up(slow=2)
-    for run in (quick, slow):
-        run.ends()
-    rows = {row.what: row for row in compare(*(bring_up(RunReader(run.paths).read()) for run in (quick, slow)))}
-    assert rows["Ray on the last node"].difference == pytest.approx(4.5, abs=0.01)
-    assert rows["from request to driver"].difference == pytest.approx(4.5, abs=0.01)
-    assert rows["pending"].difference == 0.0
-
-
-def test_metrics_are_lines_that_prometheus_reads(tmp_path: Path) -> None:
-    text = metrics(
-        RunReader(hostile_run(tmp_path / 'a"b').paths).read(), RunReader(large_run(tmp_path / "l", 12).paths).read()
-    )
-    sample = re.compile(r'muster_\w+\{run="(?:[^"\\\n]|\\.)*"(?:,\w+="(?:[^"\\\n]|\\.)*")*\} -?\d+(\.\d+)?')
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    assert lines and [line for line in lines if not sample.fullmatch(line)] == []
-    assert 'muster_run_restarts{run="l"} 2' in lines and 'muster_run_nodes{run="l",phase="lost"} 2' in lines
-
-
-def test_the_model_of_a_page_adds_up_too(tmp_path: Path) -> None:
-    model = page_model(RunReader(large_run(tmp_path / "r", nodes=24).paths).read())
-    (attempt,) = model["attempts"]
-    for _, _, _, _, spans, _ in attempt["nodes"]:
-        assert spans[1] == attempt["start"] and spans[1::2] == sorted(spans[1::2])
-    assert attempt["end"] == model["wall"]

@@ -56,7 +56,7 @@ def test_a_thousand_nodes_are_grouped_searchable_and_zoomable(page: Page, tmp_pa
     page.screenshot(images / "report-1000.png")
     find = "document.querySelector('input[type=search]')"
     page.run(f"{find}.value = 'gpu0412'; {find}.dispatchEvent(new Event('input'))")
-    assert page.run("document.querySelector('.said').textContent") == "1 node found"
+    assert page.run("document.querySelector('.announcement').textContent") == "1 node found"
     page.run("[...document.querySelectorAll('.tools button')].find(b => b.textContent === 'to the driver').click()")
     rows = "document.querySelectorAll('#services tbody tr').length"
     assert page.run(rows) == 12 and "996 of 996 ready" in page.text()
@@ -68,10 +68,10 @@ def test_a_thousand_nodes_are_grouped_searchable_and_zoomable(page: Page, tmp_pa
 def test_the_timeline_can_be_used_by_keyboard(page: Page, tmp_path: Path) -> None:
     page.go(written(large_run(tmp_path / "r", nodes=100)))
     page.run("document.querySelector('.timeline').focus()")
-    said = "document.querySelector('.said').textContent"
+    said = "document.querySelector('.announcement').textContent"
     page.press("ArrowDown")
     page.press("ArrowDown")
-    assert "gpu0000 (rank 0): submitted 1.00 s, pending 29.0 s" in page.run(said)
+    assert "gpu0000 (index 0): submitted 1.00 s, pending 29.0 s" in page.run(said)
     for _ in range(30):
         page.press("ArrowDown")
     assert "Enter opens or closes" in page.run(said)

@@ -19,8 +19,8 @@ from muster.views.timeline import build_timeline
 def gathering(root: Path) -> SyntheticRun:
     run = SyntheticRun(root, nodes=6)
     run.tell("run", state="gathering")
-    for rank in (0, 1, 4):
-        run.node(rank, "arrived", 1.0)
+    for node_index in (0, 1, 4):
+        run.node(node_index, "arrived", 1.0)
     run.node(0, "starting")
     run.write("gathering")
     return run
@@ -83,9 +83,9 @@ def test_a_picture_of_it_is_made_for_the_documentation(tmp_path: Path, images: P
     run.brings_up(slow=40)
     run.loses(17)
     run.tell("run", state="gathering")
-    for rank in range(250):
-        if run.roles[rank] != "excluded":
-            run.node(rank, "stopping" if rank in (3, 4, 99) else "arrived", 0.01, role="waiting")
+    for node_index in range(250):
+        if run.roles[node_index] != "excluded":
+            run.node(node_index, "stopping" if node_index in (3, 4, 99) else "arrived", 0.01, role="waiting")
     run.write("gathering")
     Path(run.attempt.driver_log).write_text("".join(f"step {n}: loss {4.2 - n / 100:.3f}\n" for n in range(90, 100)))
     picture = pictured(Top(run.paths, lambda: run.now + 2.5), images / "top.svg", height=30)
@@ -95,9 +95,11 @@ def test_a_picture_of_it_is_made_for_the_documentation(tmp_path: Path, images: P
 def test_a_picture_of_services_and_their_load_is_made_too(tmp_path: Path, images: Path) -> None:
     run = SyntheticRun(tmp_path / "train-20260101T120000-ab12", nodes=64, services=("sandbox", "judge"))
     run.brings_up()
-    for rank in range(64):
-        busy = min(8, (rank * rank) % 11)
-        run.service("sandbox", rank, load=load(busy, queued=2 * (busy == 8), rate=4.5 * busy, executed=900 + 30 * busy))
+    for node_index in range(64):
+        busy = min(8, (node_index * node_index) % 11)
+        run.service(
+            "sandbox", node_index, load=load(busy, queued=2 * (busy == 8), rate=4.5 * busy, executed=900 + 30 * busy)
+        )
     run.service("judge", 7, "restarting", after=31.0, restarts=1, reason="was ended by signal 9")
     run.write("running")
     Path(run.attempt.driver_log).write_text("".join(f"step {n}: reward {n / 100:.3f}\n" for n in range(40, 45)))

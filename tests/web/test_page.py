@@ -64,7 +64,7 @@ def test_a_failed_run_shows_the_end_of_the_failed_node_s_log(page: Page, site: S
     page.wait_for(f"{STATE} === 'failed'")
     assert "module cuda is not there" in page.run("document.querySelector('pre').textContent")
     page.run("document.querySelectorAll('.grid button')[1].click()")
-    page.wait_for("document.body.innerText.includes('node-1 (rank 1)')")
+    page.wait_for("document.body.innerText.includes('node-1 (index 1)')")
     page.run("document.querySelector('.details button').click()")
     page.wait_for("document.querySelector('.log').textContent.includes('module cuda is not there')")
     assert page.errors() == []
@@ -178,7 +178,7 @@ def test_a_thousand_nodes_are_a_page_that_can_be_used(page: Page, site: Site, im
     page.press("ArrowDown")
     page.press("ArrowUp")
     page.press("Enter", "\r")
-    page.wait_for("document.body.innerText.includes('gpu0000 (rank 0)')")
+    page.wait_for("document.body.innerText.includes('gpu0000 (index 0)')")
     page.size(1280, 1000)
     page.screenshot(images / "ui-1000.png")
     assert page.errors() == []

@@ -18,6 +18,7 @@ from muster.agent.net.addresses import LOOPBACK
 from muster.lifecycle.config import FIRST_LEADER
 from muster.rundir import AttemptPaths, create_exclusive, read_record, write_json
 from muster.rundir.hosts import host_names
+from muster.rundir.records import job_end_marks
 from muster.slurm.jobs import SlurmError, SlurmJobs, cancel_jobs, list_jobs
 
 logger = logging.getLogger(__name__)
@@ -33,11 +34,11 @@ NODES_WITHOUT_CLAIM = 8  # at most this many nodes call Slurm if no claim can be
 
 async def mark_abandoned_job(identity: Identity) -> None:
     """Before the outcome is recorded: publish that the batch host, whose script would end the job, does not answer."""
-    job = _own_job(identity)
+    job = await asyncio.to_thread(_own_job, identity)
     if job and not await asyncio.to_thread(batch_host_answers, identity.attempt):
         logger.warning("the batch host does not answer: Slurm job %s must be cancelled", job["job_id"])
         try:
-            write_json(identity.attempt.job_left, job)
+            await asyncio.to_thread(write_json, identity.attempt.job_left, job)
         except OSError as error:
             logger.warning("%s could not be written: %s", identity.attempt.job_left, error)
 
@@ -48,12 +49,12 @@ async def cancel_abandoned_job(identity: Identity) -> None:
     The script's note that it has seen the outcome counts only if its host answers: the host may be cut off from Slurm
     as well. A working script ends this process before the timeout.
     """
-    job, attempt = _own_job(identity), identity.attempt
+    job, attempt = await asyncio.to_thread(_own_job, identity), identity.attempt
     if not job:
         return
     deadline = time.monotonic() + SCRIPT_TIMEOUT_S
-    while not os.path.exists(attempt.job_left) and time.monotonic() < deadline:
-        if len(_job_end(attempt)) > 0 and await asyncio.to_thread(batch_host_answers, attempt):
+    while not await asyncio.to_thread(os.path.exists, attempt.job_left) and time.monotonic() < deadline:
+        if await asyncio.to_thread(_job_end_is_seen, attempt):
             return
         await asyncio.sleep(JOB_END_POLL_S)
     await _claim_and_cancel(identity, job)
@@ -74,32 +75,26 @@ def batch_host_answers(attempt: AttemptPaths) -> bool:
     return False
 
 
+def _job_end_is_seen(attempt: AttemptPaths) -> bool:
+    return bool(job_end_marks(attempt)) and batch_host_answers(attempt)
+
+
 def _own_job(identity: Identity) -> dict[str, Any]:
     """Return the record of the Slurm job; {} if Muster did not submit it, or if its job script runs on this node."""
-    if identity.local or identity.rank == FIRST_LEADER:
+    if identity.local or identity.node_index == FIRST_LEADER:
         return {}
     return read_record(identity.attempt.slurm_job)
-
-
-def _job_end(attempt: AttemptPaths) -> list[str]:
-    """Return the recorded steps of the job's end: "seen" and "ended" by the job script, "gone" by a node."""
-    try:
-        os.listdir(attempt.root)  # makes a network filesystem refresh its cache of missing files
-        with open(attempt.job_end, encoding="ascii", errors="replace") as file:
-            return file.read().split()
-    except OSError:
-        return []
 
 
 async def _claim_and_cancel(identity: Identity, job: dict[str, Any]) -> None:
     """Call Slurm from one node only, of thousands that may come here at once; the next one tries if that node fails."""
     attempt, deadline = identity.attempt, time.monotonic() + CLAIM_TIMEOUT_S
-    record = {"rank": identity.rank, "host": identity.host}
-    while time.monotonic() < deadline and "gone" not in _job_end(attempt):
+    record = {"rank": identity.node_index, "host": identity.host}
+    while time.monotonic() < deadline and "gone" not in await asyncio.to_thread(job_end_marks, attempt):
         try:
             claimed = await asyncio.to_thread(create_exclusive, attempt.job_claim, record)
         except OSError:  # the filesystem is full or unreachable
-            claimed = identity.rank <= NODES_WITHOUT_CLAIM
+            claimed = identity.node_index <= NODES_WITHOUT_CLAIM
             if not claimed:
                 return
         if claimed:

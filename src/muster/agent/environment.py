@@ -1,22 +1,21 @@
-"""The environment of the job's processes: the driver, Ray's daemons and, through them, Ray's workers."""
+"""The environment of the job's processes: the driver, gangs, services, Ray's daemons and, through them, Ray's workers.
+
+The sandbox and placement build environments for other purposes: sandbox/engine/zygote.py for untrusted programs, which
+must not see the job's variables, and placement/runtime/actor.py for servers, which have the environment of their actor.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Mapping
 
 from muster.agent.job import Identity
 from muster.rundir.paths import LIBRARY
+from muster.slurm.step_variables import belongs_to_step
 
-# Variables of the agent's own Slurm step. A process that starts further steps must not inherit them.
-_STEP_SCOPED = re.compile(
-    r"SLURM_(STEP.*|PROCID|LOCALID|NODEID|GTIDS|TASK_PID|SRUN_.*|LAUNCH_.*|CPU_BIND.*|MEM_BIND.*|DISTRIBUTION"
-    r"|UMASK|TASKS_PER_NODE|NTASKS|NPROCS|CPUS_PER_TASK|OVERLAP|INPUTMODE|EXPORT_ENV)|PMI_.*|PMI2_.*|PMIX_.*"
-)
 _AGENT_ONLY = frozenset(
     ["MUSTER_RANK", "MUSTER_HOST", "MUSTER_TASK", "MUSTER_NODE", "MUSTER_BACKEND", "MUSTER_JOB_START", "RAY_ADDRESS"]
 )
@@ -31,11 +30,19 @@ def given_variables(identity: Identity) -> dict[str, str]:
     return values
 
 
+def node_environment(identity: Identity, cycle: int, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment of the job's processes on this node; `base` is that of the agent.
+
+    Raise OSError if the user's variables cannot be read.
+    """
+    return job_environment(base, given_variables(identity), identity, cycle)
+
+
 def job_environment(
     base: Mapping[str, str], given: Mapping[str, str], identity: Identity, cycle: int
 ) -> dict[str, str]:
     """Return `base` without the variables of the step, with the user's variables and with Muster's for this cycle."""
-    kept = (name for name in base if not (name in _AGENT_ONLY or _STEP_SCOPED.fullmatch(name)))
+    kept = (name for name in base if not (name in _AGENT_ONLY or belongs_to_step(name)))
     env = {name: base[name] for name in kept}
     env["PATH"] = path_with_interpreter(env.get("PATH", os.defpath))
     env.setdefault("PYTHONUNBUFFERED", "1")  # logs show output when it is written

@@ -1,50 +1,36 @@
-"""The election of the first leader: a node leads the first term if no node with a lower rank will.
+"""Files of the run directory that a node without a leader writes and reads: startup heartbeats, ended tasks.
 
-A lower rank will not lead if the launcher reports that its task ended, or if its startup heartbeat has stopped (see
-`election/leader_silence.py`): if its host is the batch host, the launcher is lost with it and reports nothing. A node
-that is only slow, in `--setup` or while its container starts, keeps sending heartbeats and is waited for.
+If the host of a node is the batch host, the launcher is lost with it and reports nothing: then only the node's
+heartbeat shows it. A node that is only slow, in `--setup` or while its container starts, keeps sending heartbeats.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
-import time
 
 from muster.agent.job import Identity
-from muster.election.leader_silence import FIRST_LEADER_CANDIDATES, STARTUP_SILENCE_S, StartupHeartbeats
+from muster.election.follower import StartupView
 from muster.rundir import launcher_log
-from muster.rundir.hosts import host_name, host_names
+from muster.rundir.hosts import host_names
 from muster.rundir.startup_heartbeat import read_startup_heartbeats, write_startup_heartbeat
 
 logger = logging.getLogger(__name__)
 
 
-class FirstLeaderElection:
-    """Polled regularly, off the event loop, by a node that has no leader yet."""
+class StartupPoll:
+    """Writes this node's heartbeat and reads those of the nodes before it. Not on the event loop: files may hang."""
 
-    def __init__(self, identity: Identity, interval: float) -> None:
-        """`interval`: the minimum number of seconds between two polls."""
+    def __init__(self, identity: Identity) -> None:
         self._identity = identity
-        self._heartbeats = StartupHeartbeats(interval)
-        self._count = 0
-        self._silent: set[int] = set()
+        self._count = itertools.count(1)
 
-    def poll(self) -> bool:
-        """Write this node's heartbeat and check the lower ranks; return whether none of them will lead."""
-        rank, attempt = self._identity.rank, self._identity.attempt
-        if rank > FIRST_LEADER_CANDIDATES:
-            return False
-        began = time.monotonic()
-        self._count += 1
+    def read(self) -> StartupView:
+        node_index, attempt = self._identity.node_index, self._identity.attempt
         try:
-            write_startup_heartbeat(attempt, rank, f"agent {self._count}")
+            write_startup_heartbeat(attempt, node_index, f"agent {next(self._count)}")
         except OSError as error:
-            logger.warning("%s could not be written: %s", attempt.startup_heartbeat(rank), error)
-        self._heartbeats.observe(read_startup_heartbeats(attempt, range(rank)), time.monotonic() - began)
-        ended = {end.rank for end in launcher_log.read(attempt.steps_log, host_names(attempt))}
-        silent = self._heartbeats.silent() - ended
-        for lost in sorted(silent - self._silent):
-            host = host_name(attempt, lost)
-            logger.warning("%s has sent no heartbeat for %g s and has not become leader", host, STARTUP_SILENCE_S)
-        self._silent = silent
-        return (ended | silent).issuperset(range(rank))
+            logger.warning("%s could not be written: %s", attempt.startup_heartbeat(node_index), error)
+        ends = launcher_log.read(attempt.steps_log, host_names(attempt))
+        ended = frozenset(end.node_index for end in ends if end.node_index is not None)
+        return StartupView(read_startup_heartbeats(attempt, range(node_index)), ended)

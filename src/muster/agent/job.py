@@ -11,15 +11,15 @@ from muster.agent.service_model import service_plans
 from muster.lifecycle.config import RunConfig
 from muster.lifecycle.services import ServicePlan
 from muster.rundir import AttemptPaths, RunPaths
-from muster.rundir.hosts import hosts_by_rank
+from muster.rundir.hosts import hosts_by_index
 from muster.rundir.node_groups import NodeGroup, groups_of
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The node and the attempt of this agent. Its role follows from the rank, never from an address."""
+    """The node and the attempt of this agent. Its role follows from the node index, never from an address."""
 
-    rank: int
+    node_index: int
     host: str
     run: RunPaths
     attempt: AttemptPaths
@@ -30,7 +30,7 @@ class Identity:
         """Read the identity from the MUSTER_ variables, which the prelude sets from Slurm's or the local launcher's."""
         run = RunPaths(run_dir)
         return cls(
-            rank=int(env["MUSTER_RANK"]),
+            node_index=int(env["MUSTER_RANK"]),
             host=env["MUSTER_HOST"],
             run=run,
             attempt=run.attempt(int(env["MUSTER_ATTEMPT"])),
@@ -93,7 +93,7 @@ class Job:
 def run_config(identity: Identity, job: Job, topology: bool) -> RunConfig:
     """Return the state machine's view of the job. `topology`: ranks follow the nodes' locations."""
     return RunConfig(
-        hosts=hosts_by_rank(identity.attempt, job.step_nodes),
+        hosts=hosts_by_index(identity.attempt, job.step_nodes),
         ray=job.ray,
         gather_timeout=job.gather_timeout,
         start_timeout=job.start_timeout,

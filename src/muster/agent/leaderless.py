@@ -37,7 +37,7 @@ async def end_leaderless_run(identity: Identity, reason: str) -> None:
             return
         if again is not LeaderVerdict.OVER:
             with contextlib.suppress(OSError):
-                os.unlink(attempt.job_left)
+                await asyncio.to_thread(os.unlink, attempt.job_left)
     if verdict is LeaderVerdict.LED:
         logger.warning("the run continues without this node")
     elif verdict is LeaderVerdict.UNKNOWN:
@@ -96,5 +96,5 @@ def main(argv: list[str]) -> int:
 
 async def _end(identity: Identity, reason: str) -> None:
     await end_leaderless_run(identity, reason)
-    if has_outcome(identity.attempt):
+    if await asyncio.to_thread(has_outcome, identity.attempt):
         await cancel_abandoned_job(identity)

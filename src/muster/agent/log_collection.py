@@ -32,27 +32,27 @@ class LogCollection:
         return replace(self, seconds=max(0.0, self.seconds - spent))
 
 
-def group_delay(rank: int) -> float:
+def group_delay(node_index: int) -> float:
     """Return the seconds that this node waits for the groups before it."""
-    return rank // GROUP_NODES * GROUP_PAUSE_S
+    return node_index // GROUP_NODES * GROUP_PAUSE_S
 
 
-def run_ending(rank: int, outcome: RunOutcome, seconds: float, leader: int = FIRST_LEADER) -> LogCollection:
+def run_ending(node_index: int, outcome: RunOutcome, seconds: float, leader: int = FIRST_LEADER) -> LogCollection:
     """Return the instructions at the end of the run, `seconds` before its deadline. Nonzero exit codes are failures."""
     failed, left = outcome.exit_code != 0, max(0.0, seconds - SHUTDOWN_S)
-    if rank in (outcome.rank, leader):
+    if node_index in (outcome.node_index, leader):
         return LogCollection(failed, 0.0, left)
-    after = group_delay(rank)
+    after = group_delay(node_index)
     return LogCollection(failed, after, left - after if left >= after + MIN_WRITE_S else 0.0)
 
 
-def cycle_ending(rank: int) -> LogCollection:
+def cycle_ending(node_index: int) -> LogCollection:
     """Return the instructions at the end of a cycle: the next cycle, or a replacement, waits for this node."""
-    after = group_delay(rank)
+    after = group_delay(node_index)
     return LogCollection(True, after, max(0.0, CYCLE_WRITE_S - after))
 
 
-def leaderless_ending(rank: int) -> LogCollection:
+def leaderless_ending(node_index: int) -> LogCollection:
     """Return the instructions for a node that has lost its leader."""
-    after = group_delay(rank)
+    after = group_delay(node_index)
     return LogCollection(True, after, max(0.0, LEADERLESS_WRITE_S - after))

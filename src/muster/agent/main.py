@@ -1,4 +1,6 @@
-"""The agent's entry point: `python agent.pyz RUN_DIR`, with its rank and attempt in the environment.
+"""The agent's entry point: `python agent.pyz RUN_DIR`, with its node index and attempt in the environment.
+
+The agent is a child of the process that was started, which becomes its guardian (see guardian.py).
 
 The archive has further entry points: `agent.pyz attach ...`, `agent.pyz idle ...`, `agent.pyz sandbox -`, and
 `agent.pyz orphan ...`, which an agent becomes after a crash.
@@ -11,13 +13,14 @@ import contextlib
 import importlib
 import logging
 import os
-import signal
 import sys
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from muster.agent.abandoned_job import cancel_abandoned_job
 from muster.agent.follower import Follower
+from muster.agent.guardian import FORWARDED_SIGNALS, STOP_SIGNALS, AgentSignals, Guardian, start_guardian
 from muster.agent.health.limits import raise_limits
 from muster.agent.job import Identity
 from muster.agent.leaderless import has_outcome
@@ -34,7 +37,6 @@ OTHER_ENTRIES = {  # imported when used: most agents need none of them
     ORPHAN: "muster.agent.leaderless",
 }
 SANDBOX = "sandbox"
-FORWARDED_SIGNALS = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGURG)
 
 
 def main(argv: list[str]) -> int:
@@ -49,10 +51,11 @@ def main(argv: list[str]) -> int:
     identity = Identity.from_environment(argv[0], os.environ)
     log_to_stderr(identity.host)
     logging.raiseExceptions = False  # a message that cannot be written (a full disk) is dropped
+    guardian = start_guardian(identity)
     become_subreaper()
     raise_limits()
     try:
-        return asyncio.run(_run(identity))
+        return asyncio.run(_run(identity, guardian))
     except Exception as error:
         sweep()
         _exec_leaderless(identity, error)
@@ -61,22 +64,26 @@ def main(argv: list[str]) -> int:
         sweep()
 
 
-async def _run(identity: Identity) -> int:
-    with open(identity.run.token, "rb") as file:
-        token = file.read().strip()
-    follower = Follower(identity, token, lease.hold())
-    _handle_signals(follower)
+async def _run(identity: Identity, guardian: Guardian) -> int:
+    token = await asyncio.to_thread(_read_token, identity)
+    follower, signals = Follower(identity, token, lease.hold(), guardian), AgentSignals(guardian)
+    _handle_signals(follower, signals)
     code = await follower.run()
-    if not follower.dismissed and has_outcome(identity.attempt):
-        await _run_until_signalled(cancel_abandoned_job(identity))
+    if not follower.dismissed and await asyncio.to_thread(has_outcome, identity.attempt):
+        await _run_until_signalled(cancel_abandoned_job(identity), signals)
     return code
 
 
-async def _run_until_signalled(work: Coroutine[Any, Any, None]) -> None:
+def _read_token(identity: Identity) -> bytes:
+    with open(identity.run.token, "rb") as file:
+        return file.read().strip()
+
+
+async def _run_until_signalled(work: Coroutine[Any, Any, None], signals: AgentSignals) -> None:
     """Cancel the work on SIGTERM or SIGINT: no process of the job is left here that would need time to end."""
-    task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, task.cancel)
+    task = asyncio.ensure_future(work)
+    for signum in STOP_SIGNALS:
+        signals.handle(signum, task.cancel)
     await asyncio.wait([task])
     if not task.cancelled():
         task.result()
@@ -87,7 +94,7 @@ def _exec_leaderless(identity: Identity, error: Exception) -> None:
 
     Before the first leader has published, and on the host of the job script, the end of this process is enough.
     """
-    if identity.rank == FIRST_LEADER or not identity.attempt.terms():
+    if identity.node_index == FIRST_LEADER or not identity.attempt.terms():
         return
     logger.error("the agent crashed", exc_info=error)
     reason = f"the agent of {identity.host} crashed: {error!r}"
@@ -95,18 +102,11 @@ def _exec_leaderless(identity: Identity, error: Exception) -> None:
         os.execv(sys.executable, [sys.executable, "-I", "-S", identity.run.agent, ORPHAN, identity.run.root, reason])
 
 
-def _handle_signals(follower: Follower) -> None:
-    loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, follower.on_signal, signum, f"the job received {signal_name(signum)}")
+def _handle_signals(follower: Follower, signals: AgentSignals) -> None:
+    for signum in STOP_SIGNALS:
+        signals.handle(signum, partial(follower.on_signal, signum, f"the job received {signal_name(signum)}"))
     for signum in FORWARDED_SIGNALS:  # Slurm sends a checkpoint signal to every task
-        loop.add_signal_handler(signum, _forward_signal, follower, signum)
-
-
-def _forward_signal(follower: Follower, signum: int) -> None:
-    """Forward the signal to the driver if this node leads; the other agents ignore it."""
-    if follower.leader is not None:
-        follower.leader.forward_signal(signum)
+        signals.handle(signum, partial(follower.pass_on_signal, signum))
 
 
 if __name__ == "__main__":

@@ -3,15 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any
 
 from muster.agent.control.channel import Channel
-from muster.agent.environment import given_variables, job_environment
-from muster.agent.gang.gang_node import GangNode, GangStartRequest
+from muster.agent.control.codec import Message
+from muster.agent.control.messages import (
+    Dismissal,
+    DumpStacks,
+    EndProcesses,
+    HeadAddress,
+    HealthReport,
+    Heartbeat,
+    HeartbeatAnswer,
+    MembershipUpdate,
+    NodeFailure,
+    Note,
+    RayAlive,
+    RayStarted,
+    Refusal,
+    Retirement,
+    ServiceMembers,
+    SignalProcesses,
+    SignalReceived,
+    StacksDumped,
+    StartCheck,
+    StartInstances,
+    StartProcesses,
+    StartRay,
+    StopCheck,
+    StopWork,
+    Welcome,
+    WorkStopped,
+)
+from muster.agent.environment import node_environment
+from muster.agent.gang.gang_node import GangNode
 from muster.agent.health import stacks
 from muster.agent.health.health_check import HealthCheck
 from muster.agent.job import Identity
@@ -23,6 +54,7 @@ from muster.agent.ray.resources import ResourceMismatch
 from muster.agent.ray.settings import RayOptions
 from muster.agent.services.node import NodeServices
 from muster.agent.topology_probe import SLURM_VARIABLE
+from muster.election.handover import RosterHistory
 from muster.election.membership import Membership
 from muster.election.timing import LEASE_S
 from muster.exit_codes import BY_SIGNAL
@@ -35,14 +67,23 @@ from muster.rundir.node_groups import GROUP_VARIABLE
 
 logger = logging.getLogger(__name__)
 
+TAIL_TIMEOUT_S = 0.5  # for the last lines of the log in the report of a failure
+
 
 class FollowResult(Enum):
-    """How following a leader ended. Values are the types of the messages that end it."""
+    """How following a leader ended."""
 
-    DISMISSED = "bye"  # the run is over
+    DISMISSED = "dismissed"  # the run is over
     REFUSED = "refused"
-    RELEASED = "retire"  # by a leader or candidate that holds no lease any more
+    RELEASED = "released"  # by a leader or candidate that holds no lease any more
     LOST = "lost"  # without a message
+
+
+_LAST_MESSAGES: dict[type[Message], FollowResult] = {
+    Dismissal: FollowResult.DISMISSED,
+    Refusal: FollowResult.REFUSED,
+    Retirement: FollowResult.RELEASED,
+}
 
 
 class NodeAgent:
@@ -56,94 +97,137 @@ class NodeAgent:
         self._cycle = 0
         self._channel: Channel | None = None
         self._check = HealthCheck(self._report_health)
+        self._reporting: set[asyncio.Future[None]] = set()  # failures whose log is being read
         self._address: str  # at which other nodes reach this one
         self.membership: Membership | None = None  # the last one received; None in a run without failover
+        self.history = RosterHistory()
         self.leads = False  # the leader is in this process, and renews the lease itself
         self.stopped = False  # the leader has stopped this node, and no process is left
         self.last_answer = 0.0  # when this agent last sent a heartbeat to a leader
+        self.heard = 0.0  # when this agent sent the last message that the leader is known to have received
         self.loss_reason = ""  # how the last leader was lost
         self.code = 0  # the job's exit code, once known
         self.location = UNKNOWN_LOCATION
+        self._handlers: dict[type[Message], Callable[[Any, Channel], Awaitable[None]]] = {
+            Welcome: self._on_welcome,
+            StartInstances: self._on_start_instances,
+            ServiceMembers: self._on_service_members,
+            StartRay: self._on_start_ray,
+            StartCheck: self._on_start_check,
+            StopCheck: self._on_stop_check,
+            StartProcesses: self._on_start_processes,
+            SignalProcesses: self._on_signal_processes,
+            EndProcesses: self._on_end_processes,
+            DumpStacks: self._on_dump_stacks,
+            StopWork: self._on_stop_work,
+        }
 
     async def follow(self, channel: Channel) -> FollowResult:
         """Handle this leader's messages until it releases this agent or is lost."""
-        self._channel, self.last_answer = channel, time.monotonic()
-        messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._channel = channel
+        self.last_answer = self.heard = time.monotonic()  # the end of the handshake, from which on the leader counts
+        messages: asyncio.Queue[Message | None] = asyncio.Queue()
         reading = asyncio.create_task(self._read_loop(channel, messages))
         try:
-            while (message := await messages.get())["type"] not in [result.value for result in FollowResult]:
-                await self._handle(message, channel)
+            while (message := await messages.get()) is not None and type(message) not in _LAST_MESSAGES:
+                await self._handlers[type(message)](message, channel)
         finally:
             reading.cancel()
             self._channel = None
-        self.code, reason = message.get("code", 0), message.get("reason")
-        lost = "fell silent" if channel.timed_out else "is gone: its connection ended"
-        self.loss_reason = lost if reason is None else f"has stepped down: {reason}"
-        if message["type"] == FollowResult.REFUSED.value:
-            logger.error("the leader refused this agent: %s", reason)
-        elif "ended" in message:
-            logger.info("the run has ended with %d: %s", self.code, message["ended"])
-        return FollowResult(message["type"])
+        self.loss_reason = "fell silent" if channel.timed_out else channel.loss_reason
+        if isinstance(message, Retirement) and message.reason is not None:
+            self.loss_reason = f"has stepped down: {message.reason}"
+        elif isinstance(message, Refusal):
+            logger.error("the leader refused this agent: %s", message.reason)
+        elif isinstance(message, Dismissal):
+            self.code = message.exit_code
+            if message.end_reason is not None:
+                logger.info("the run has ended with %d: %s", self.code, message.end_reason)
+        return FollowResult.LOST if message is None else _LAST_MESSAGES[type(message)]
 
-    async def _read_loop(self, channel: Channel, messages: asyncio.Queue[dict[str, Any]]) -> None:
+    async def _read_loop(self, channel: Channel, messages: asyncio.Queue[Message | None]) -> None:
         """Answer heartbeats at once, however long the other messages take; queue those."""
         while (message := await channel.receive()) is not None:
-            if message["type"] == "beat":
-                self._renew(message["heard"])
-                self._answer(channel, message["at"])
-            elif message["type"] == "charter":
-                self.membership = Membership.from_record(message)
+            if isinstance(message, Heartbeat):
+                self.heard = self.heard if message.heard is None else message.heard
+                self._renew()
+                self._answer(channel, message.at)
+            elif isinstance(message, MembershipUpdate):
+                self.membership = message.membership
+                self.history.received(message.membership, time.monotonic())
+                self._renew()  # the first heartbeat may come after the first processes
                 self._answer(channel, None)
             else:
                 messages.put_nowait(message)
-        messages.put_nowait({"type": FollowResult.LOST.value})
+        messages.put_nowait(None)
 
     def _answer(self, channel: Channel, at: float | None) -> None:
         """Send a heartbeat. `at`: the time in the leader's heartbeat; None to send only the membership version."""
         self.last_answer = time.monotonic()
-        channel.send("beat", at=at, version=self.membership.version if self.membership else -1, time=self.last_answer)
+        version = self.membership.version if self.membership else -1
+        channel.send(HeartbeatAnswer(at, version, self.last_answer))
 
-    def _renew(self, heard: float | None) -> None:
-        """Renew the lease: the leader received the heartbeat of time `heard` and counts this node alive for a lease."""
-        if self.membership is not None and heard is not None and not self.leads:
-            self._lease.renew(max(0.0, heard + LEASE_S - time.monotonic()))
+    def _renew(self) -> None:
+        """Renew the lease: the leader received the message of time `heard` and counts this node alive for a lease."""
+        if self.membership is not None and not self.leads:
+            self._lease.renew(max(0.0, self.heard + LEASE_S - time.monotonic()))
 
     def report_signal(self, signum: int) -> None:
         """Report the signal to the leader. Slurm signals all tasks at once; the driver needs its cluster to stop."""
         if self._channel is not None:
-            self._channel.send("signal", signal=signum)
+            self._channel.send(SignalReceived(signum))
         else:
             os._exit(BY_SIGNAL + signum)
 
-    async def _handle(self, message: dict[str, Any], channel: Channel) -> None:
-        kind = message["type"]
-        if kind == "welcome":  # for each cycle, once the node is clean
-            self._cycle, self.stopped = message["cycle"], False
-            if self._has_address(message["interface"], channel):
-                if message["services"]:
-                    await self._prepare_services(channel, message["leads"])
-                if message["ray"] is not None:
-                    await self._prepare_ray(RayOptions(**message["ray"]), channel, message["leads"])
-        elif kind == "start_services" and self._services is not None:
-            self._services.start(message["names"])
-        elif kind == "service_members" and self._services is not None:
-            await self._services.set_members(message["service"], message["version"], message["endpoints"])
-        elif kind == "start_ray" and self._ray is not None:
-            self._ray.start(RayStartRequest(message["address"] or self._address, message["head"], message["logical"]))
-        elif kind == "check" and message["text"] is not None:
-            self._check.start(message["text"], message["interval"])
-        elif kind == "check":
-            self._check.stop()
-        elif kind == "start_procs":
-            self._procs = GangNode(self._identity, GangStartRequest.from_message(message), channel.send)
-        elif kind in ("signal_procs", "end_procs") and self._procs is not None:
-            self._procs.handle(message)
-        elif kind == "stacks":
-            self._dumping = asyncio.create_task(self._dump_stacks())
-        elif kind == "stop":
-            await self.clean(LogCollection(message["failed"], message["after"], message["seconds"]))
-            self.stopped = True
-            channel.send("gone", cycle=message["cycle"])
+    # -- messages of the leader -----------------------------------------------------------------------------------
+
+    async def _on_welcome(self, message: Welcome, channel: Channel) -> None:
+        """Prepare for a cycle. The leader sends this for each cycle, once the node is clean."""
+        self._cycle, self.stopped = message.cycle, False
+        if self._has_address(message.interface, channel):
+            if message.services:
+                await self._prepare_services(channel, message.leads)
+            if message.ray is not None:
+                await self._prepare_ray(message.ray, channel, message.leads)
+
+    async def _on_start_instances(self, message: StartInstances, channel: Channel) -> None:
+        if self._services is not None:
+            self._services.start(message.services)
+
+    async def _on_service_members(self, message: ServiceMembers, channel: Channel) -> None:
+        if self._services is not None:
+            await self._services.set_members(message)
+
+    async def _on_start_ray(self, message: StartRay, channel: Channel) -> None:
+        if self._ray is not None:
+            self._ray.start(RayStartRequest(message.address or self._address, message.head, message.rank))
+
+    async def _on_start_check(self, message: StartCheck, channel: Channel) -> None:
+        self._check.start(message.text, message.interval)
+
+    async def _on_stop_check(self, message: StopCheck, channel: Channel) -> None:
+        self._check.stop()
+
+    async def _on_start_processes(self, message: StartProcesses, channel: Channel) -> None:
+        self._procs = GangNode(self._identity, message, channel.send)
+
+    async def _on_signal_processes(self, message: SignalProcesses, channel: Channel) -> None:
+        if self._procs is not None:
+            self._procs.signal(message.signal)
+
+    async def _on_end_processes(self, message: EndProcesses, channel: Channel) -> None:
+        if self._procs is not None:
+            self._procs.end(message.grace)
+
+    async def _on_dump_stacks(self, message: DumpStacks, channel: Channel) -> None:
+        self._dumping = asyncio.create_task(self._dump_stacks())
+
+    async def _on_stop_work(self, message: StopWork, channel: Channel) -> None:
+        await self.clean(message.logs)
+        self.stopped = True
+        channel.send(WorkStopped(message.cycle))
+
+    # -- preparation and reports ----------------------------------------------------------------------------------
 
     def _has_address(self, interface: str | None, channel: Channel) -> bool:
         """Choose this node's address; report a failure if the requested interface has none."""
@@ -169,25 +253,23 @@ class NodeAgent:
         """Start to import Ray: this takes most of its start time and needs no other node."""
         identity, cycle = self._identity, self._cycle
         try:
-            temp = settings.temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank)
-            env = job_environment(os.environ, given_variables(identity), identity, cycle)
+            temp = settings.temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.node_index)
+            env = node_environment(identity, cycle)
             env.update(self._services.environment() if self._services is not None else {})
             if options.group is not None:
                 env[GROUP_VARIABLE] = options.group
             logs = identity.attempt.ray_logs_dir(cycle)
             paths = RayPaths(temp, os.path.join(logs, host_file_name(identity.host)))
-            rank = 0 if leads else max(identity.rank, 1)  # provisional: start_ray has the rank of the cycle
+            rank = 0 if leads else max(identity.node_index, 1)  # provisional: start_ray has the rank of the cycle
             topology, domain = self.location.topology or os.environ.get(SLURM_VARIABLE, ""), self.location.domain
             facts = NodeFacts(
-                rank, identity.host, topology, group=options.group, node_index=identity.rank, domain=domain
+                rank, identity.host, topology, group=options.group, node_index=identity.node_index, domain=domain
             )
             self._ray = RayNode(options, facts, paths, env, self._token)
-            self._ray.on_head = lambda address, port: channel.send(
-                "head_address", address=address, dashboard=port, cycle=cycle
-            )
-            self._ray.on_alive = lambda ranks: channel.send("alive", ranks=ranks, cycle=cycle)
-            self._ray.on_started = lambda: channel.send("started", cycle=cycle)
-            self._ray.on_note = lambda text: channel.send("note", text=text)
+            self._ray.on_head = lambda address, port: channel.send(HeadAddress(address, port, cycle))
+            self._ray.on_alive = lambda node_indexes: channel.send(RayAlive(tuple(node_indexes), cycle))
+            self._ray.on_started = lambda: channel.send(RayStarted(cycle))
+            self._ray.on_note = lambda text: channel.send(Note(text))
             self._ray.on_failure = lambda reason: self._report_failure("ray", reason)
             await self._ray.warm()
         except ResourceMismatch as error:
@@ -198,24 +280,33 @@ class NodeAgent:
     async def _dump_stacks(self) -> None:
         """Write the stacks of all processes. Runs as a task: a stop message may arrive meanwhile."""
         identity = self._identity
-        env = job_environment(os.environ, given_variables(identity), identity, self._cycle)
+        env = node_environment(identity, self._cycle)
         try:
-            dumped = await asyncio.to_thread(stacks.dump_stacks, identity.attempt.stacks(identity.rank), env)
+            dumped = await asyncio.to_thread(stacks.dump_stacks, identity.attempt.stacks(identity.node_index), env)
         except OSError as error:
             logger.warning("stacks could not be written: %s", error)
             dumped = False
         if self._channel is not None:
-            self._channel.send("stacks", python=dumped)
+            self._channel.send(StacksDumped(dumped))
 
     def _report_health(self, ok: bool, reason: str) -> None:
         if self._channel is not None:
-            self._channel.send("health", ok=ok, reason=reason)
+            self._channel.send(HealthReport(ok, reason))
 
     def _report_failure(self, phase: str, reason: str) -> None:
         logger.error("%s", reason)
-        tail = node_tail(self._identity.attempt, self._identity.rank)
         if self._channel is not None:
-            self._channel.send("failed", phase=phase, reason=reason, tail=tail, cycle=self._cycle)
+            reporting = asyncio.ensure_future(self._send_failure(self._channel, phase, reason, self._cycle))
+            self._reporting.add(reporting)
+            reporting.add_done_callback(self._reporting.discard)
+
+    async def _send_failure(self, channel: Channel, phase: str, reason: str, cycle: int) -> None:
+        """Send a failure with the last lines of the node's log, unless its filesystem hangs."""
+        tail: list[str] = []
+        reading = asyncio.to_thread(node_tail, self._identity.attempt, self._identity.node_index)
+        with contextlib.suppress(asyncio.TimeoutError):
+            tail = await asyncio.wait_for(reading, TAIL_TIMEOUT_S)
+        channel.send(NodeFailure(phase, reason, tuple(tail), cycle))
 
     async def clean(self, ending: LogCollection | None = None) -> None:
         """End and remove everything of the run on this node. Idempotent."""
@@ -230,4 +321,4 @@ class NodeAgent:
             ending = ending and ending.minus(time.monotonic() - began)
         if self._ray is not None:
             ray, self._ray = self._ray, None
-            await ray.stop(ending or leaderless_ending(self._identity.rank))
+            await ray.stop(ending or leaderless_ending(self._identity.node_index))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
 
 from muster.agent.job import Job
 from muster.agent.ray.labels import probe_nvlink_domain
@@ -44,7 +43,3 @@ async def probe_location(env: Mapping[str, str], run: RunPaths) -> NodeLocation:
 
 def _nvlink_domain(env: dict[str, str], run: RunPaths) -> str | None:
     return probe_nvlink_domain(env) if Job.load(run).segment > 1 else None
-
-
-def location_from_greeting(greeting: Mapping[str, Any]) -> NodeLocation:
-    return NodeLocation(str(greeting.get("domain", "")), str(greeting.get("topology", "")))

@@ -23,5 +23,7 @@ def attach(ctx: click.Context, run: str | None, node: str | None, runs_dir: Path
     entry, command = entry_for(run, node, runs_dir), node_command(ctx)
     pty = sys.stdin.isatty() and sys.stdout.isatty()
     if pty and not command:
-        click.echo(f"{entry.run.run_id}, rank {entry.node.rank} on {entry.node.host}: leave with `exit`", err=True)
+        click.echo(
+            f"{entry.run.run_id}, node {entry.node.node_index} on {entry.node.host}: leave with `exit`", err=True
+        )
     exec_on_node(entry, command, pty)

@@ -37,10 +37,19 @@ def _age(context: click.Context, parameter: click.Parameter, value: str) -> floa
     default="30d",
     show_default=True,
     callback=_age,
-    help="Remove runs whose last sign of life is older than this: 30d, 12h, ...",
+    help="Minimum time since the last sign of life of a run to remove, as in 30d or 12h.",
 )
-@click.option("--keep", type=click.IntRange(min=0), default=0, metavar="N", help="Keep the newest N runs in any case.")
-@click.option("--with-output", is_flag=True, help="Remove results (the run's output directory), too.")
+@click.option(
+    "--keep",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Number of newest runs to keep whatever their age.",
+)
+@click.option(
+    "--with-output", is_flag=True, help="Remove results (the run's output directory), too. Default: keep them."
+)
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @runs_dir_option

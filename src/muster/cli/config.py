@@ -47,7 +47,9 @@ class Setting:
 
 @config.command(cls=JobCommand, epilog=EXAMPLES)
 @job_options
-@click.option("--all", "everything", is_flag=True, cls=GroupedOption, group="Showing", help="Include defaults.")
+@click.option(
+    "--all", "everything", is_flag=True, cls=GroupedOption, group="Showing", help="Include settings at their default."
+)
 @click.option("--json", "as_json", is_flag=True, cls=GroupedOption, group="Showing", help="Print one JSON object.")
 def show(file: Path | None, flags: dict[str, Any], everything: bool, as_json: bool) -> None:
     """Show every value that is set, and its source.

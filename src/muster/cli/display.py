@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from muster.cli.output import write_output
 from muster.launch.plan import Prepared
 from muster.rundir import RunPaths
 from muster.runs.follow import Output, RunEvent, RunResult
@@ -55,15 +56,13 @@ class Display:
 
     def show(self, item: RunEvent | Output) -> None:
         if isinstance(item, Output):
-            sys.stdout.buffer.write(item.data)
-            sys.stdout.buffer.flush()
-            return
+            return write_output(item.data)
         event = item.fields
-        name, state, host, rank = event["event"], str(event.get("state")), event.get("host"), event.get("rank")
+        name, state, host, node_index = event["event"], str(event.get("state")), event.get("host"), event.get("rank")
         if name == "node":
-            before, self._nodes[str(rank)] = self._nodes.get(str(rank)), state
+            before, self._nodes[str(node_index)] = self._nodes.get(str(node_index)), state
             if state in ("failed", "lost") and before != state:
-                self.note(f"node {host} (rank {rank}) {state}")
+                self.note(f"node {host} (index {node_index}) {state}")
         elif name == "run" and state in PHASES:
             self.note(PHASES[state].format(nodes=self._total))
         elif name == "service" and state == "restarting":
@@ -93,7 +92,7 @@ class Display:
         self.note(f"{ended.state}: {ended.end_reason} (exit code {ended.exit_code})")
         error = ended.error
         if error and ended.exit_code and error["phase"] != "driver":
-            source = f"node {error['host']} (rank {error['rank']})" if error["host"] else "the step"
+            source = f"node {error['host']} (index {error['rank']})" if error["host"] else "the step"
             self.note(f"{source} failed in phase {error['phase']!r}: {error['reason']}")
             for line in error["log_tail"]:
                 self.console.print(Text(f"    | {printable(line)}"))

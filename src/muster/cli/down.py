@@ -6,10 +6,8 @@ from pathlib import Path
 
 import click
 
-from muster.cli.run_argument import run_argument, runs_dir_option
-from muster.errors import BackendError
+from muster.cli.run_argument import run_argument, run_errors, runs_dir_option
 from muster.runs.idle import bring_down, is_idle_cluster
-from muster.runs.index import NoSuchRun
 from muster.runs.lookup import NoLiveRun, live_run
 from muster.runs.stop import stop_reason
 from muster.views.report import ensure_report
@@ -23,21 +21,17 @@ def down(run: str | None, runs_dir: Path | None) -> int:
 
     Guest sessions (`muster run --in`) get SIGTERM and their grace period first. The cluster's exit code is 0.
     """
-    try:
-        paths = live_run(run, runs_dir, is_idle_cluster)
-    except NoLiveRun:
-        click.echo("no cluster is up")
-        return 0
-    except NoSuchRun as error:
-        raise click.ClickException(str(error)) from error
-    if not is_idle_cluster(paths):
-        raise click.ClickException(
-            f"{paths.run_id} was not started with `muster up`; end it with: muster stop {paths.run_id}"
-        )
-    try:
+    with run_errors():
+        try:
+            paths = live_run(run, runs_dir, is_idle_cluster)
+        except NoLiveRun:
+            click.echo("no cluster is up")
+            return 0
+        if not is_idle_cluster(paths):
+            raise click.ClickException(
+                f"{paths.run_id} was not started with `muster up`; end it with: muster stop {paths.run_id}"
+            )
         ended = bring_down(paths, stop_reason())
-    except BackendError as error:
-        raise click.ClickException(str(error)) from error
     ensure_report(paths)
     click.echo(f"{ended.run}: {ended.state}: {ended.end_reason}")
     return 0

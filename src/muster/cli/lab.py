@@ -18,10 +18,9 @@ from rich.table import Table
 
 from muster.exit_codes import BY_SIGNAL, NOT_STARTED
 from muster.lab import Lab, LabError
+from muster.lab.lab import LabStatus, NodeStatus
 from muster.lab.plan import DEAD_INTERFACE, MAX_EXTRA_NETWORKS, MAX_NODES, PROCTRACKS
-from muster.lab.status import LabStatus, NodeStatus
 
-_out = Console(highlight=False)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -38,6 +37,11 @@ def _report_lab_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
             sys.exit(error.exit_code)
 
     return wrapper
+
+
+def _print(*objects: Any, **style: Any) -> None:
+    """Print to the terminal as wide as it is now."""
+    Console(highlight=False).print(*objects, **style)
 
 
 @click.group()
@@ -64,7 +68,7 @@ def lab() -> None:
     type=click.Choice(PROCTRACKS),
     default="cgroup",
     show_default=True,
-    help="Process tracking of slurmd: `cgroup` as in production, `pgid` where there is no cgroup v1.",
+    help="Process tracking of slurmd: `cgroup`, as in production, or `pgid` where there is no cgroup v1.",
 )
 @click.option(
     "--shared",
@@ -80,7 +84,7 @@ def lab() -> None:
     type=click.IntRange(0, MAX_EXTRA_NETWORKS),
     default=0,
     show_default=True,
-    help="Number of further networks between the nodes: interfaces eth1, eth2 ...",
+    help="Number of further networks between the nodes, with the interfaces eth1, eth2, ...",
 )
 @click.option("--dead-interface", is_flag=True, help=f"Add an interface {DEAD_INTERFACE} with an unreachable address.")
 @click.option("--debian-hosts", is_flag=True, help="Map each node's own name to 127.0.1.1 in its /etc/hosts.")
@@ -102,12 +106,12 @@ def up(
     running = Lab(nodes, proctrack, shared=shared, **options)
     with Console(stderr=True).status(f"starting {nodes} nodes ..."):
         running.up()
-    _out.print(
+    _print(
         f"[green]up[/]: {nodes} nodes (n1 to n{nodes}), partitions lab and long, proctrack/{proctrack}, "
         f"{time.monotonic() - started:.1f} s"
     )
-    _out.print(f"shared by all nodes: {running.plan.shared_dir}", soft_wrap=True)
-    _out.print('next: eval "$(muster lab env)"   or   muster lab exec -- srun -N2 hostname', markup=False)
+    _print(f"shared by all nodes: {running.plan.shared_dir}", soft_wrap=True)
+    _print('next: eval "$(muster lab env)"   or   muster lab exec -- srun -N2 hostname', markup=False)
 
 
 @lab.command()
@@ -124,11 +128,11 @@ def status(as_json: bool) -> None:
 
 def _print_status(found: LabStatus) -> None:
     controller = "answers" if found.controller_answers else "[red]does not answer[/]"
-    _out.print(f"lab in {found.state_dir}, proctrack/{found.proctrack}, slurmctld {controller}", soft_wrap=True)
+    _print(f"lab in {found.state_dir}, proctrack/{found.proctrack}, slurmctld {controller}", soft_wrap=True)
     table = Table("node", "address", "machine", "slurm", "init pid")
     for node in found.nodes:
         table.add_row(node.name, node.address, _condition(node), node.slurm_state, str(node.pid or "-"))
-    _out.print(table)
+    _print(table)
 
 
 def _condition(node: NodeStatus) -> str:
@@ -168,7 +172,7 @@ def exec_(node: str | None, command: tuple[str, ...]) -> None:
 def kill_node(node: str) -> None:
     """Kill all processes of NODE at once. Slurm notices after SlurmdTimeout."""
     Lab.attach().kill_node(node)
-    _out.print(f"{node} is dead")
+    _print(f"{node} is dead")
 
 
 @lab.command()
@@ -177,7 +181,7 @@ def kill_node(node: str) -> None:
 def partition(node: str) -> None:
     """Disconnect NODE's network; its processes continue."""
     Lab.attach().partition(node)
-    _out.print(f"{node} is disconnected")
+    _print(f"{node} is disconnected")
 
 
 @lab.command()
@@ -187,18 +191,18 @@ def heal(node: str) -> None:
     """Restore NODE after kill-node or partition, and wait until Slurm can use it."""
     started = time.monotonic()
     Lab.attach().heal(node)
-    _out.print(f"{node} is restored, {time.monotonic() - started:.1f} s")
+    _print(f"{node} is restored, {time.monotonic() - started:.1f} s")
 
 
 @lab.command()
 @_report_lab_errors
 def down() -> None:
-    """Stop the lab and remove everything of it; succeeds if none is up."""
+    """Stop the lab and remove its processes, networks and files; succeed if no lab is up."""
     if not Lab.leftovers():
-        _out.print("no lab is up")
+        _print("no lab is up")
         return
     Lab.for_cleanup().down()
     left = Lab.leftovers()
     if left:
         raise LabError("down left behind: " + "; ".join(left))
-    _out.print("down: nothing left")
+    _print("down: nothing left")

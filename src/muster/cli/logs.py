@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from muster.cli.output import print_cancelled_job
+from muster.cli.output import print_cancelled_job, write_output
 from muster.cli.ray_logs import print_ray_logs
 from muster.cli.run_argument import resolve_run, run_argument, runs_dir_option
-from muster.rundir import AttemptPaths, RunPaths
+from muster.rundir import AttemptPaths, RunPaths, read_record
 from muster.runs.follow import Tail
 from muster.runs.monitor import RunMonitor, finalize_dead
 from muster.runs.stop import is_live
@@ -24,10 +23,14 @@ FOLLOW_POLL_S = 0.25
 @click.command()
 @run_argument
 @click.option("-f", "--follow", is_flag=True, help="Print new output until the run has ended.")
-@click.option("--node", "node_name", metavar="N", help="Print the log of this node's rank; with --ray, a host too.")
+@click.option(
+    "--node", "node_name", metavar="N", help="Print the log of the node with this index; with --ray also by host name."
+)
 @click.option("--driver", is_flag=True, help="Print the driver's output (the default).")
-@click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Print this gang rank's output (newest cycle).")
-@click.option("--cycle", type=click.IntRange(min=0), metavar="C", help="With --rank: choose the cycle.")
+@click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Print the output of this rank of a gang.")
+@click.option(
+    "--cycle", type=click.IntRange(min=0), metavar="C", help="With --rank: cycle to print. Default: the newest."
+)
 @click.option("--ray", is_flag=True, help="List the files in the nodes' archives of Ray's logs; see --file.")
 @click.option("--file", "pattern", metavar="NAME", help="With --ray: print the files that match, such as worker-*.")
 @runs_dir_option
@@ -56,17 +59,25 @@ def logs(
     if ray:
         return print_ray_logs(resolve_run(run, runs_dir), node_name, pattern)
     if node_name is not None and not node_name.isdigit():
-        raise click.UsageError(f"--node {node_name}: give the node's rank, a whole number, 0 or more")
+        raise click.UsageError(f"--node {node_name}: give the node's index, a whole number, 0 or more")
     node = None if node_name is None else int(node_name)
     paths = resolve_run(run, runs_dir)
     found = _print_log(paths, follow, lambda attempt: _log_path(attempt, node, rank, cycle))
     if not found and node is not None:
-        raise click.ClickException(f"{paths.run_id} has no log of a node with rank {node}")
+        raise click.ClickException(f"{paths.run_id} has no log of a node with index {node}; {_nodes_text(paths)}")
     if not found and rank is not None:
         which = f" in cycle {cycle}" if cycle is not None else ""
         raise click.ClickException(
             f"{paths.run_id} has no log of rank {rank}{which}; only runs with --procs-per-node have logs per rank"
         )
+
+
+def _nodes_text(run: RunPaths) -> str:
+    job = read_record(run.job)
+    nodes = int(job.get("nodes") or 0) + int(job.get("spares") or 0)
+    return (
+        f"its job has {nodes} node{'s' * (nodes != 1)}, with indexes from 0, and a node that never started has no log"
+    )
 
 
 def _log_path(attempt: AttemptPaths, node: int | None, rank: int | None, cycle: int | None) -> str:
@@ -100,5 +111,4 @@ def _print_log(paths: RunPaths, follow: bool, log_path: Callable[[AttemptPaths],
 
 def _print_new(tail: Tail | None) -> None:
     while tail is not None and (data := tail.read()):
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        write_output(data)

@@ -1,4 +1,4 @@
-"""Tables and notices that several commands print."""
+"""Tables, output of programs and notices that several commands print."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ def print_table(
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     Console(width=None if sys.stdout.isatty() else pipe_width, highlight=False).print(table)
+
+
+def write_output(data: bytes) -> None:
+    """Write the output of a program to stdout unchanged, at once."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def count_runs(number: int) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from muster.cli.node_entry import cannot_start
 from muster.cli.output import print_table
 from muster.launch.exec_step import ExecStep, session_environment
 
@@ -21,9 +22,10 @@ def query_placement(entry: ExecStep, *arguments: str) -> dict[str, Any]:
     """Run `python -m muster.placement` on the head, in the driver's environment, and return the JSON it prints."""
     if entry.ray_address is None:
         raise click.ClickException(f"{entry.run.run_id} has no Ray cluster: nothing is placed on it")
+    argv = entry.command(pty=False)
     try:
         done = subprocess.run(
-            entry.command(pty=False),
+            argv,
             env=session_environment(os.environ, [*_PROGRAM, *arguments]),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -31,11 +33,12 @@ def query_placement(entry: ExecStep, *arguments: str) -> dict[str, Any]:
             errors="replace",
         )
     except OSError as error:
-        raise click.ClickException(f"{error.filename} could not be run: {error.strerror}") from error
+        raise cannot_start(argv[0], error) from error
     answers = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not answers:
         errors = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("srun: ")]
-        raise click.ClickException(f"{entry.run.run_id} could not be asked: {errors[-1] if errors else 'no answer'}")
+        reason = errors[-1] if errors else f"exit code {done.returncode} without a message"
+        raise click.ClickException(f"{entry.node.host} could not list what {entry.run.run_id} runs: {reason}")
     answer: dict[str, Any] = json.loads(answers[-1])
     return answer
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +10,9 @@ from pathlib import Path
 import click
 from rich.filesize import decimal
 
+from muster.cli.output import write_output
 from muster.rundir import AttemptPaths, RunPaths, read_record
-from muster.rundir.hosts import host_file_name, hosts_by_rank
+from muster.rundir.hosts import host_file_name, hosts_by_index
 from muster.rundir.paths import RAY_LOGS_SUFFIX
 from muster.runs.stop import is_live
 from muster.views.sanitize import printable
@@ -37,8 +37,7 @@ def print_ray_logs(run: RunPaths, node: str | None, pattern: str | None) -> None
                 click.echo(f"{decimal(member.size):>10}  {printable(member.name)}")
                 continue
             click.echo(f"==> {printable(member.name)} <==")
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
+            write_output(data)
     if not found:
         of_node = f" of {node}" if node is not None else ""
         what = f"a file {pattern}" if pattern else "files"
@@ -76,8 +75,8 @@ def _newest_archives(run: RunPaths) -> tuple[AttemptPaths | None, list[Path]]:
 
 
 def _node_name(attempt: AttemptPaths, node: str, nodes: int) -> str:
-    """Return the file name of a node given by rank or by host name."""
-    hosts = hosts_by_rank(attempt, nodes)
+    """Return the file name of a node given by node index or host name."""
+    hosts = hosts_by_index(attempt, nodes)
     return host_file_name(hosts[int(node)] if node.isdigit() and int(node) < len(hosts) else node)
 
 

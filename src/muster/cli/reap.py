@@ -29,14 +29,14 @@ from muster.cli.run_argument import run_argument, runs_dir_option
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; needs --yes or --dry-run.")
 def reap(run: str | None, runs_dir: Path | None, grace: float, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """End what has no owner any more on the Ray cluster of RUN (default: the only live one).
+    """End the programs without an owner on the Ray cluster of RUN (default: the only live one).
 
     \b
     a server of Replicas     its name was released or claimed again, or the process that claimed it is gone
     any other program        the process that started it, or attached to it later, is gone
 
     The programs get SIGTERM and, after the grace period, SIGKILL, with all their descendants; then their placement
-    groups are removed. What has an owner, or may have one, is never touched. `muster ps` lists everything.
+    groups are removed. Programs that have an owner, or may have one, are never touched. `muster ps` lists everything.
     """
     if not (yes or dry_run) and (as_json or not sys.stdin.isatty()):
         raise click.UsageError("cannot ask for confirmation here: give --yes, or --dry-run to only list")

@@ -8,24 +8,28 @@ from typing import Any
 import click
 
 from muster.api import prepare
-from muster.cli.from_env import from_env_option, with_environment
 from muster.cli.options import GroupedOption, JobCommand, job_options
+from muster.cli.submission import from_env_option, load_submitted_job
 from muster.errors import BackendError, Mistake
-from muster.spec import load_job
 
 
 @click.command(cls=JobCommand)
 @job_options
 @from_env_option
 @click.option(
-    "--to", type=click.Path(path_type=Path), cls=GroupedOption, group="Job", metavar="FILE", help="Write it to FILE."
+    "--to",
+    type=click.Path(path_type=Path),
+    cls=GroupedOption,
+    group="Job",
+    metavar="FILE",
+    help="File to write the script to. Default: stdout.",
 )
 def render(file: Path | None, flags: dict[str, Any], from_env: bool, to: Path | None) -> None:
     """Print the script that `muster run` with the same options would submit.
 
     For inspection only: a run also needs a run directory with the agent and its tokens, which `muster run` writes.
     """
-    spec = load_job(file, with_environment(flags) if from_env else flags)
+    spec = load_submitted_job(file, flags, from_env)
     try:
         script = prepare(spec).script
     except Mistake as error:
@@ -34,5 +38,8 @@ def render(file: Path | None, flags: dict[str, Any], from_env: bool, to: Path | 
         raise click.ClickException(str(error)) from error
     if to is None:
         click.echo(script, nl=False)
-    else:
+        return
+    try:
         to.write_text(script, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{to} cannot be written: {error.strerror}; give another file with --to") from error

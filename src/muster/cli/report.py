@@ -15,14 +15,20 @@ from muster.views.report import text_of
 
 @click.command()
 @run_argument
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write to this file; - for stdout.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="File to write to; - for stdout. Default: report.html in the run directory.",
+)
 @click.option("--text", is_flag=True, help="Print a summary instead of writing a file.")
 @runs_dir_option
 def report(run: str | None, output: str | None, text: bool, runs_dir: Path | None) -> None:
     """Write a report on RUN (default: the newest), node by node, as one HTML file that needs no network.
 
-    The default file is report.html in the run directory, where Muster writes it when a followed run ends. The report
-    of a live run shows its present state.
+    Muster also writes report.html in the run directory when a followed run ends. The report of a live run shows its
+    present state.
     """
     paths = resolve_run(run, runs_dir)
     record = RunReader(paths).read()
@@ -34,5 +40,7 @@ def report(run: str | None, output: str | None, text: bool, runs_dir: Path | Non
         try:
             write_atomic(output or paths.report, rendered(record))
         except OSError as error:
-            raise click.ClickException(f"{output or paths.report} cannot be written: {error.strerror}") from error
+            raise click.ClickException(
+                f"{output or paths.report} cannot be written: {error.strerror}; give another file with --output"
+            ) from error
         click.echo(output or paths.report)

@@ -13,10 +13,15 @@ import click
 
 from muster.api import RunHandle, follow_run, prepare, submit_prepared, submit_tasks
 from muster.cli.display import Display, make_display
-from muster.cli.from_env import from_env_option, with_environment
 from muster.cli.options import GroupedOption, JobCommand, job_options
 from muster.cli.run_in import run_in
-from muster.cli.submission import DETACHED_BY_INTERRUPT, print_warnings, submission_errors
+from muster.cli.submission import (
+    from_env_option,
+    json_lines_option,
+    load_submitted_job,
+    print_warnings,
+    submission_errors,
+)
 from muster.exit_codes import INTERRUPTED
 from muster.launch.plan import Prepared
 from muster.launch.submit import attached
@@ -25,16 +30,24 @@ from muster.rundir import RunPaths
 from muster.runs.array import as_completed
 from muster.runs.follow import RunResult
 from muster.runs.stop import request_stop
-from muster.spec import load_job
 from muster.views.report import ensure_report
 
 
 @click.command(cls=JobCommand)
 @job_options
-@click.option("--in", "inside", metavar="RUN", cls=GroupedOption, group="Job", help="Run on the cluster of RUN.")
-@click.option("--detach", is_flag=True, cls=GroupedOption, group="Following", help="Print run and job id, and exit.")
+@click.option(
+    "--in",
+    "inside",
+    metavar="RUN",
+    cls=GroupedOption,
+    group="Job",
+    help="Run on the cluster of RUN. Default: start one.",
+)
+@click.option(
+    "--detach", is_flag=True, cls=GroupedOption, group="Following", help="Print the run id and job id, and exit."
+)
 @click.option("--dry-run", is_flag=True, cls=GroupedOption, group="Following", help="Print the script; submit nothing.")
-@click.option("--json", "as_json", is_flag=True, cls=GroupedOption, group="Following", help="Print JSON lines.")
+@json_lines_option
 @from_env_option
 def run(
     file: Path | None,
@@ -55,7 +68,7 @@ def run(
         return run_in(inside, flags, detach, [flag for flag, value in given.items() if value])
     if "idle_timeout" in flags:
         raise click.UsageError("--idle-timeout is for `muster up`: a run with a COMMAND ends with it")
-    spec = load_job(file, with_environment(flags) if from_env else flags)
+    spec = load_submitted_job(file, flags, from_env)
     with submission_errors():
         prepared = prepare(spec)
         print_warnings(prepared)
@@ -142,7 +155,7 @@ def _run_array(prepared: Prepared, display: Display, detach: bool) -> int:
     except KeyboardInterrupt:
         display.close()
         click.echo("\nDetached; the tasks continue. `muster runs` lists them.", err=True)
-        return DETACHED_BY_INTERRUPT
+        return INTERRUPTED
 
 
 async def _wait_for_tasks(handles: list[RunHandle], display: Display) -> int:

@@ -1,24 +1,38 @@
-"""The RUN argument and the --runs-dir option, shared by the commands that read runs."""
+"""The RUN argument and the --runs-dir option, and the errors of commands that act on a run."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
+from muster.errors import BackendError
 from muster.rundir import RunPaths
 from muster.runs.index import NoSuchRun, find_run
+from muster.runs.lookup import NotRunning
 
 run_argument = click.argument("run", required=False)
 
 runs_dir_option = click.option(
-    "--runs-dir", type=click.Path(path_type=Path), help="Search for runs in this directory only."
+    "--runs-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Directory to search for runs. Default: ./muster-runs, $MUSTER_RUNS_DIR and the index of all your runs.",
 )
+
+
+@contextlib.contextmanager
+def run_errors() -> Iterator[None]:
+    """Convert the error about a run that is not found, does not run or cannot be reached into exit code 1."""
+    try:
+        yield
+    except (NoSuchRun, NotRunning, BackendError) as error:
+        raise click.ClickException(str(error)) from error
 
 
 def resolve_run(name: str | None, runs_dir: Path | None) -> RunPaths:
     """Return the run with this run id or job id, or the newest for None; exit with an error if there is none."""
-    try:
+    with run_errors():
         return find_run(name, runs_dir)
-    except NoSuchRun as error:
-        raise click.ClickException(str(error)) from error

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from muster.cli.output import write_output
+from muster.cli.run_argument import run_errors
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.runs.guests import Guest, GuestLost
-from muster.runs.index import NoSuchRun
-from muster.runs.lookup import NotRunning, live_run, running_attempt
+from muster.runs.lookup import live_run, running_attempt
 from muster.spec import load_job
 from muster.spec.flags import long_flag
 
@@ -32,11 +32,9 @@ def run_in(name: str, flags: dict[str, Any], detach: bool, refused: list[str]) -
     workdir = os.path.realpath(os.path.expanduser(spec.workdir or "."))
     if not os.path.isdir(workdir):
         raise click.UsageError(f"--workdir {spec.workdir}: no such directory")
-    try:
+    with run_errors():
         run = live_run(name, Path(spec.runs_dir) if spec.runs_dir else None)
         attempt, _ = running_attempt(run)
-    except (NoSuchRun, NotRunning) as error:
-        raise click.ClickException(str(error)) from error
     guest = Guest(run, attempt)
     guest.request(spec.command, spec.env, workdir)
     if detach:
@@ -57,12 +55,7 @@ def _follow(guest: Guest) -> int:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, stop)
     try:
-        return guest.follow(_write)
+        return guest.follow(write_output)
     except GuestLost as error:
         click.echo(f"muster: error: {error}", err=True)
         return INFRASTRUCTURE_FAILED
-
-
-def _write(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()

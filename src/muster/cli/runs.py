@@ -10,7 +10,7 @@ import click
 
 from muster.cli.output import print_cancelled_job, print_table
 from muster.cli.run_argument import runs_dir_option
-from muster.rundir import RunPaths, read_json
+from muster.rundir import RunPaths, read_record
 from muster.rundir.redaction import redact_words
 from muster.runs.index import all_runs
 from muster.runs.release import release_all
@@ -32,7 +32,7 @@ def runs(runs_dir: Path | None) -> None:
 
 
 def _row(run: RunPaths) -> list[str]:
-    status, job = read_status(run), read_json(run.job) or {}
+    status, job = read_status(run), read_record(run.job)
     code = status.get("exit_code")
     return [
         run.run_id,

@@ -31,7 +31,6 @@ from muster.sandbox.settings import GATEWAYS, ISOLATION, SandboxSettings, Settin
 
 CLUSTER_LOAD_TIMEOUT_S = 60.0  # the endpoint queries every node; 10,000 nodes take about 20 s
 BUSIEST_SHOWN = 3
-_out = Console(highlight=False)
 
 
 @click.group()
@@ -50,21 +49,43 @@ def _settings_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options of commands that start a sandbox; they are named as the fields of SandboxSettings."""
     options = [
         click.option(
-            "--isolation", type=click.Choice(ISOLATION), help="Minimum isolation. Default: auto, the strongest."
+            "--isolation",
+            type=click.Choice(ISOLATION),
+            help="Minimum isolation level. Default: auto, the strongest that works here.",
         ),
         click.option("--network/--no-network", default=None, help="Allow programs to use the network. Default: no."),
-        click.option("--memory", "memory_mb", type=int, metavar="MB", help="Memory of a program. Default: 4096."),
-        click.option("--processes", type=int, help="Maximum processes and threads of one program. Default: 128."),
         click.option(
-            "--scratch", "scratch_mb", type=int, metavar="MB", help="Scratch space of a program. Default: 512."
+            "--memory", "memory_mb", type=int, metavar="MB", help="Maximum memory of a program, in MB. Default: 4096."
         ),
-        click.option("--file-size", "file_mb", type=int, metavar="MB", help="Maximum size of a file. Default: 512."),
-        click.option("--open-files", type=int, help="Maximum open files of a process. Default: 1024."),
-        click.option("--python", help="Interpreter for Python programs. Default: this one."),
         click.option(
-            "--preload", multiple=True, metavar="MODULE[?]", help="Preload MODULE (?: if installed). Repeatable."
+            "--processes",
+            type=int,
+            metavar="N",
+            help="Maximum number of processes and threads of one program. Default: 128.",
         ),
-        click.option("--read-only", multiple=True, metavar="PATH", help="Path that programs may read. Repeatable."),
+        click.option(
+            "--scratch",
+            "scratch_mb",
+            type=int,
+            metavar="MB",
+            help="Maximum scratch space of a program, in MB. Default: 512.",
+        ),
+        click.option(
+            "--file-size", "file_mb", type=int, metavar="MB", help="Maximum size of a file, in MB. Default: 512."
+        ),
+        click.option(
+            "--open-files", type=int, metavar="N", help="Maximum number of open files of a process. Default: 1024."
+        ),
+        click.option("--python", metavar="PATH", help="Interpreter for Python programs. Default: this one."),
+        click.option(
+            "--preload",
+            multiple=True,
+            metavar="MODULE[?]",
+            help="Python module to import in advance (?: if installed). Repeatable. Default: numpy?, sympy?, IPython?.",
+        ),
+        click.option(
+            "--read-only", multiple=True, metavar="PATH", help="Further path that programs may read. Repeatable."
+        ),
         click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable of programs. Repeatable."),
         click.option("--scratch-dir", metavar="DIR", help="Directory for scratch space. Default: TMPDIR or /tmp."),
     ]
@@ -80,7 +101,7 @@ def _settings(given: dict[str, Any]) -> SandboxSettings:
     if "env" in values:
         pairs = [text.partition("=") for text in values["env"]]
         if bad := [name for name, sign, _ in pairs if not sign]:
-            raise click.UsageError(f"--env {bad[0]}: give NAME=VALUE")
+            raise click.UsageError(f"--env {bad[0]}: allowed is NAME=VALUE")
         values["env"] = {name: value for name, _, value in pairs}
     try:
         return SandboxSettings.from_json(values)
@@ -89,22 +110,58 @@ def _settings(given: dict[str, Any]) -> SandboxSettings:
 
 
 @sandbox.command("serve")
-@click.option("--port", type=int, help="Port of the endpoint for clients, on loopback. Default: 6000; 0: any.")
-@click.option("--listen", metavar="ADDRESS:PORT", help="Second endpoint, for other nodes; it requires the token.")
-@click.option("--token-file", type=click.Path(exists=True, dir_okay=False), help="File with the token of --listen.")
-@click.option("--members-file", metavar="FILE", help="File that lists all sandboxes to serve to clients.")
+@click.option(
+    "--port",
+    type=int,
+    metavar="PORT",
+    help="Port of the endpoint for clients, on loopback; 0: any free one. Default: 6000.",
+)
+@click.option(
+    "--listen",
+    metavar="ADDRESS:PORT",
+    help="Second endpoint, for other nodes; it requires --token-file. Default: none.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="File with the token of --listen. Default: none.",
+)
+@click.option(
+    "--members-file", metavar="FILE", help="File that lists all sandboxes to serve to clients. Default: only this one."
+)
 @click.option("--single-node", is_flag=True, default=None, help="Serve this node only, whatever --members-file lists.")
 @click.option("--gateway", type=click.Choice(GATEWAYS), hidden=True)  # without effect: see settings.GATEWAYS
-@click.option("--workers-min", type=int, help="Number of workers kept warm. Default: the cores, at least 2.")
-@click.option("--workers-max", type=int, help="Maximum concurrent programs. Default: twice the cores, at least 4.")
-@click.option("--idle", "idle_s", type=float, metavar="S", help="Seconds until an extra idle worker ends. Default: 60.")
-@click.option("--queue", type=int, help="Maximum number of queued requests. Default: 1024.")
-@click.option("--queue-wait", "queue_wait_s", type=float, metavar="S", help="Maximum seconds in the queue. Default: 3.")
 @click.option(
-    "--max-timeout", "max_timeout_s", type=float, metavar="S", help="Maximum timeout of a request. Default: 3600 s."
+    "--workers-min", type=int, metavar="N", help="Number of workers kept warm. Default: the cores, at least 2."
 )
-@click.option("--max-output", type=int, metavar="CHARACTERS", help="Maximum output of a stream. Default: 16777216.")
-@click.option("--sessions", "sessions_max", type=int, help="Maximum number of ipython sessions. Default: 256.")
+@click.option(
+    "--workers-max",
+    type=int,
+    metavar="N",
+    help="Maximum number of concurrent programs. Default: twice the cores, at least 4.",
+)
+@click.option("--idle", "idle_s", type=float, metavar="S", help="Seconds until an extra idle worker ends. Default: 60.")
+@click.option("--queue", type=int, metavar="N", help="Maximum number of queued requests. Default: 1024.")
+@click.option(
+    "--queue-wait", "queue_wait_s", type=float, metavar="S", help="Maximum time in the queue, in seconds. Default: 3."
+)
+@click.option(
+    "--max-timeout",
+    "max_timeout_s",
+    type=float,
+    metavar="S",
+    help="Maximum timeout of a request, in seconds. Default: 3600.",
+)
+@click.option(
+    "--max-output",
+    type=int,
+    metavar="CHARACTERS",
+    help="Maximum length of stdout and of stderr, in characters. Default: 16777216.",
+)
+@click.option(
+    "--sessions", "sessions_max", type=int, metavar="N", help="Maximum number of ipython sessions. Default: 256."
+)
 @click.option(
     "--session-idle", "session_idle_s", type=float, metavar="S", help="Seconds until idle sessions end. Default: 3600."
 )
@@ -113,10 +170,17 @@ def _settings(given: dict[str, Any]) -> SandboxSettings:
     "session_memory_mb",
     type=int,
     metavar="MB",
-    help="Memory of all sessions. Default: half of RAM.",
+    help="Maximum memory of all sessions together, in MB. Default: half of the machine's.",
 )
-@click.option("--shared-scratch", is_flag=True, default=None, help="Share scratch among calls without a workspace.")
-@click.option("--ready-file", type=click.Path(dir_okay=False), help="JSON file to write when the sandbox is ready.")
+@click.option(
+    "--shared-scratch", is_flag=True, default=None, help="Share scratch space among calls without a workspace."
+)
+@click.option(
+    "--ready-file",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="JSON file to write when the sandbox is ready. Default: none.",
+)
 @_settings_options
 def serve_(token_file: str | None, **given: Any) -> int:
     """Serve NeMo-Skills' /execute, SandboxFusion's /run_code, /batch, /health and /metrics until SIGTERM."""
@@ -138,9 +202,11 @@ def _isolation_text(isolation: dict[str, Any]) -> str:
 
 @sandbox.command("exec")
 @click.argument("file", type=click.File(), required=False)
-@click.option("-c", "code", help="Text of the program.")
+@click.option("-c", "code", metavar="CODE", help="Text of the program. Default: read FILE.")
 @click.option("--language", default="python", show_default=True, help="Language of the program.")
-@click.option("--timeout", type=float, default=60.0, show_default=True, metavar="S", help="Seconds until it is killed.")
+@click.option(
+    "--timeout", type=float, default=60.0, show_default=True, metavar="S", help="Seconds until the program is killed."
+)
 @click.option("--stdin", type=click.File("rb"), help="Standard input of the program. Default: empty.")
 @click.option("--url", help="URL of a running sandbox. Default: start one for this program.")
 @_settings_options
@@ -174,7 +240,9 @@ def _run_remotely(url: str, code: str, language: str, timeout: float, stdin: byt
 @sandbox.command("bench")
 @click.option("--url", help="URL of a running sandbox. Default: start one.")
 @click.option("--clients", type=click.IntRange(1), default=8, show_default=True, help="Number of concurrent clients.")
-@click.option("--requests", type=click.IntRange(10), default=500, show_default=True, help="Requests of each kind.")
+@click.option(
+    "--requests", type=click.IntRange(10), default=500, show_default=True, help="Number of requests of each kind."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 @_settings_options
 def bench(url: str | None, clients: int, requests: int, as_json: bool, **given: Any) -> int:
@@ -223,7 +291,7 @@ def _print_figures(level: str, measured: dict[str, Measured]) -> None:
     table = Table(f"isolation {level}" if level else "", "per second", "p50", "p99", "failures")
     for kind, one in measured.items():
         table.add_row(kind, f"{one.rate:.0f}", f"{one.p50_ms:.1f} ms", f"{one.p99_ms:.1f} ms", str(one.failures))
-    _out.print(table)
+    Console(highlight=False).print(table)
 
 
 @sandbox.command("load")
@@ -238,11 +306,13 @@ def load_(url: str | None, as_json: bool) -> int:
         with urlopen(f"{endpoint}/cluster/load", timeout=CLUSTER_LOAD_TIMEOUT_S) as answer:
             nodes: dict[str, dict[str, Any]] = json.load(answer)["nodes"]
     except (URLError, OSError, ValueError, LookupError, http.client.HTTPException) as error:
-        raise click.ClickException(f"no sandbox answers at {endpoint}: {error}") from None
+        raise click.ClickException(
+            f"no sandbox answers at {endpoint}: {error}; give the URL of a running one with --url"
+        ) from None
     if as_json:
         click.echo(json.dumps(nodes, indent=1))
     else:
-        _out.print(_load_table(nodes))
+        Console(highlight=False).print(_load_table(nodes))
     return 1 if any("error" in one for one in nodes.values()) else 0
 
 

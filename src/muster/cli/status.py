@@ -65,6 +65,8 @@ def _status_lines(status: dict[str, Any]) -> list[str]:
     for node in status["nodes"]:
         if not node.get("healthy", True):
             lines.append(f"  unhealthy: {node['host']}: {node['ailment']}")
+    if dropped := status.get("cycles_dropped"):
+        lines.append(f"  {dropped} earlier cycles: see `muster report` and the events")
     lines += [f"  cycle {cycle['cycle']} ended: {cycle['reason']}" for cycle in (status.get("cycles") or [])[:-1]]
     driver = status["driver"]
     lines.append(f"  driver {driver['state']}{_exit_code(driver)}")

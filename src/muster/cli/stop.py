@@ -6,10 +6,8 @@ from pathlib import Path
 
 import click
 
-from muster.cli.run_argument import run_argument, runs_dir_option
-from muster.errors import BackendError
+from muster.cli.run_argument import run_argument, run_errors, runs_dir_option
 from muster.rundir import RunPaths
-from muster.runs.index import NoSuchRun
 from muster.runs.lookup import NoLiveRun, live_run
 from muster.runs.stop import stop_reason, stop_run
 from muster.views.report import ensure_report
@@ -23,12 +21,11 @@ def stop(run: str | None, runs_dir: Path | None) -> None:
 
     Waits until every process of the run is verified dead.
     """
-    try:
-        ended = stop_run(live_run(run, runs_dir), stop_reason(), log=click.echo)
-    except NoLiveRun as error:
-        click.echo(str(error))
-        return
-    except (NoSuchRun, BackendError) as error:
-        raise click.ClickException(str(error)) from error
+    with run_errors():
+        try:
+            ended = stop_run(live_run(run, runs_dir), stop_reason(), log=click.echo)
+        except NoLiveRun as error:
+            click.echo(str(error))
+            return
     ensure_report(RunPaths(ended.run_dir))
     click.echo(f"{ended.run}: {ended.state}: {ended.end_reason}")

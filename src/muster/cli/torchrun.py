@@ -24,7 +24,9 @@ def torchrun(words: tuple[str, ...]) -> int:
 
     \b
       --spares K         number of spare nodes, beyond --nnodes
-      --last-call S      seconds that a round with enough nodes waits for the others (5)
+      --last-call S      seconds that a round with enough nodes waits for the others (5; with --nnodes MIN:MAX 30)
+      --failover-dir DIR directory that all nodes share: the job survives the loss of the node that coordinates it, if
+                         there are three nodes or more, spares included
       --token-file FILE  secret that connections must prove to know; else MUSTER_TORCH_TOKEN, else the run's id
       --rdzv-conf K=V,.. further: rejoin=S (seconds that a job that lost too many nodes waits for new ones), timeout=S,
                          read_timeout=S, node=N, is_host=BOOL

@@ -13,13 +13,33 @@ from muster.cli.torchrun import require_torch
 @click.command("torchrun-coordinator")
 @click.option("--nnodes", required=True, metavar="N|MIN:MAX", help="Number of nodes, as given to the nodes.")
 @click.option(
-    "--spares", type=click.IntRange(0), default=0, help="Number of spares, as given to the nodes. Default: 0."
+    "--spares",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="K",
+    help="Number of spares, as given to the nodes.",
 )
-@click.option("--rdzv-endpoint", metavar="HOST:PORT", help="Endpoint, as given to the nodes; HOST is this host.")
-@click.option("--rdzv-id", help="Id of the job, as given to the nodes.")
-@click.option("--last-call", type=float, help="Seconds that a round with enough nodes waits for the others.")
-@click.option("--timeout", type=float, help="Seconds that each round waits for enough nodes.")
-@click.option("--token-file", help="File with the secret that connections must prove to know.")
+@click.option(
+    "--rdzv-endpoint",
+    metavar="HOST:PORT",
+    help="Endpoint, as given to the nodes; HOST is this host. Default: that of the Slurm step.",
+)
+@click.option("--rdzv-id", help="Id of the job, as given to the nodes. Default: that of the Slurm step.")
+@click.option(
+    "--last-call",
+    type=float,
+    metavar="S",
+    help="Seconds that a round with enough nodes waits for the others. Default: 5; with MIN:MAX 30.",
+)
+@click.option(
+    "--timeout", type=float, metavar="S", help="Seconds that each round waits for enough nodes. Default: 900."
+)
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    help="File with the secret that connections must prove to know. Default: MUSTER_TORCH_TOKEN, else the job's id.",
+)
 def torchrun_coordinator(
     nnodes: str, spares: int, rdzv_endpoint: str | None, rdzv_id: str | None, **conf: float | str | None
 ) -> int:
@@ -32,7 +52,8 @@ def torchrun_coordinator(
       muster torchrun-coordinator --rdzv-endpoint $(hostname):29400 --rdzv-id 4711 --nnodes 4 --spares 1
 
     The nodes run `muster torchrun`, or torchrun with --rdzv-backend muster, with the same endpoint, id and numbers. In
-    a Slurm step endpoint and id need not be given. The exit code is the job's.
+    a Slurm step endpoint and id need not be given. The exit code is the job's. The loss of this process ends the job:
+    nodes with --failover-dir coordinate themselves and do not use it.
     """
     require_torch()
     # Deferred: these modules import torch, which takes seconds and is optional.

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import click
 
 from muster.cli.node_entry import find_node
-from muster.cli.run_argument import runs_dir_option
+from muster.cli.run_argument import run_errors, runs_dir_option
 from muster.rundir import RunPaths
 from muster.runs.index import NoSuchRun, find_run
-from muster.runs.lookup import NotRunning, live_run, running_attempt
+from muster.runs.lookup import live_run, running_attempt
 from muster.runs.tunnels import Tunnel, this_host
 
 DASHBOARD = "dashboard"
@@ -24,7 +24,7 @@ DASHBOARD = "dashboard"
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[RUN] [dashboard|PORT|SERVICE]")
-@click.option("--node", metavar="N|HOST", help="Node of PORT, by rank or host name. Default: the head.")
+@click.option("--node", metavar="N|HOST", help="Node of PORT, by node index or host name. Default: the head.")
 @click.option(
     "--local-port", type=click.IntRange(1, 65535), metavar="PORT", help="Local port. Default: the remote port."
 )
@@ -44,11 +44,9 @@ def tunnel(
     A printed command is for your own machine and goes through the login node. An opened tunnel listens on this host,
     where every user can connect: prefer --print on a shared login node.
     """
-    run, what = _run_and_target(words, runs_dir)
-    try:
+    with run_errors():
+        run, what = _run_and_target(words, runs_dir)
         attempt, status = running_attempt(run)
-    except NotRunning as error:
-        raise click.ClickException(str(error)) from error
     leader = find_node(node, run, attempt, status).host
     target = _target(what, leader, status)
     if status["backend"] == "local":
@@ -72,17 +70,14 @@ def _run_and_target(words: tuple[str, ...], runs_dir: Path | None) -> tuple[RunP
     """Return the run and the target; a single word is a run if one has that id or job id, else a target."""
     if len(words) > 2:
         raise click.UsageError("give at most two arguments: RUN, and dashboard, a port or a service")
-    try:
-        if len(words) == 2:
-            return find_run(words[0], runs_dir), words[1]
-        if words and words[0] != DASHBOARD:
-            try:
-                return find_run(words[0], runs_dir), DASHBOARD
-            except NoSuchRun:
-                return live_run(None, runs_dir), words[0]
-        return live_run(None, runs_dir), DASHBOARD
-    except NoSuchRun as error:
-        raise click.ClickException(str(error)) from error
+    if len(words) == 2:
+        return find_run(words[0], runs_dir), words[1]
+    if words and words[0] != DASHBOARD:
+        try:
+            return find_run(words[0], runs_dir), DASHBOARD
+        except NoSuchRun:
+            return live_run(None, runs_dir), words[0]
+    return live_run(None, runs_dir), DASHBOARD
 
 
 def _target(what: str, leader: str, status: dict[str, Any]) -> Tunnel:

@@ -25,7 +25,7 @@ from muster.web.server import UiServer
     "token_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Serve /metrics to clients that send the token in FILE as a bearer token.",
+    help="File with a bearer token that admits other clients to /metrics. Default: only admitted browsers.",
 )
 def ui(port: int, runs_dir: Path | None, token_file: Path | None) -> None:
     """Serve a web page on this host's loopback: runs, live, with timelines and logs, and a button to stop a run.
@@ -35,7 +35,9 @@ def ui(port: int, runs_dir: Path | None, token_file: Path | None) -> None:
     try:
         server = UiServer(port)
     except OSError as error:
-        raise click.ClickException(f"cannot listen on port {port}: {error.strerror}") from error
+        raise click.ClickException(
+            f"cannot listen on port {port}: {error.strerror}; give another with --port, or none for any free port"
+        ) from error
     with server:
         token = token_file.read_text().strip() if token_file else None
         auth = Auth(f"muster-{server.port}", token)

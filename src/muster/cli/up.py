@@ -15,7 +15,7 @@ import click
 from muster.api import prepare, submit_prepared
 from muster.cli.display import Display, make_display
 from muster.cli.options import GroupedOption, JobCommand, job_options
-from muster.cli.submission import print_warnings, submission_errors
+from muster.cli.submission import json_lines_option, print_warnings, submission_errors
 from muster.exit_codes import INTERRUPTED
 from muster.launch.plan import Prepared
 from muster.rundir import RunPaths
@@ -45,8 +45,14 @@ class UpCommand(JobCommand):
 
 @click.command(cls=UpCommand)
 @job_options
-@click.option("--detach", is_flag=True, cls=GroupedOption, group="Following", help="Return before the cluster is up.")
-@click.option("--json", "as_json", is_flag=True, cls=GroupedOption, group="Following", help="Print JSON lines.")
+@click.option(
+    "--detach",
+    is_flag=True,
+    cls=GroupedOption,
+    group="Following",
+    help="Print the run id and job id, and exit before the cluster is ready.",
+)
+@json_lines_option
 def up(file: Path | None, flags: dict[str, Any], detach: bool, as_json: bool) -> int:
     """Start a cluster, wait until it is ready, and leave it running.
 

@@ -54,8 +54,8 @@ def check_shared(path: str, nodes: Nodes, file_names: Sequence[str]) -> CheckRes
         return CheckResult(check, "fail", what, "check its permissions and free space there", tuple(broken))
     blind = tuple(host for host, state in states.items() if not state["seen"])
     if not blind:  # every node sees our file, but its own may not be visible here, or on another node
-        ranks = {facts["rank"]: host for host, facts in nodes.items()}
-        missed = {ranks.get(rank, "") for state in states.values() for rank in state.get("missed", [])}
+        hosts = {facts["rank"]: host for host, facts in nodes.items()}
+        missed = {hosts.get(node_index, "") for state in states.values() for node_index in state.get("missed", [])}
         unseen = {host for host, facts in nodes.items() if f"{PRESENT}{facts['rank']}" not in file_names}
         blind = tuple(host for host in nodes if host in missed | unseen)
     if blind:
@@ -98,7 +98,7 @@ def check_small_files(nodes: Nodes) -> CheckResult:
 
 
 def check_clocks(nodes: Nodes) -> CheckResult:
-    """Compare the clocks with rank 0's; only what exceeds the error of the measurement counts."""
+    """Compare the clocks with node 0's; only what exceeds the error of the measurement counts."""
     ahead, errors = _measured(nodes, "clock_s"), _measured(nodes, "clock_error_s")
     if not ahead:
         return CheckResult("clocks", "skip", "needs two or more nodes that share the directory")
@@ -121,11 +121,11 @@ def _met(facts: Mapping[str, Any]) -> bool:
 
 
 def _measured(nodes: Nodes, key: str) -> dict[str, float]:
-    """Return rank 0's measurements of the other nodes, by host."""
+    """Return node 0's measurements of the other nodes, by host."""
     hosts = {str(facts["rank"]): host for host, facts in nodes.items()}
     leader = next((facts["directory"] for facts in nodes.values() if facts["rank"] == 0), None)
     met: Mapping[str, Mapping[str, float]] = (leader or {}).get("met", {})
-    return {hosts[rank]: values[key] for rank, values in met.items() if rank in hosts}
+    return {hosts[node_index]: values[key] for node_index, values in met.items() if node_index in hosts}
 
 
 def check_workdir(path: str, nodes: Nodes) -> CheckResult:

@@ -196,8 +196,8 @@ def _expected(nodes: Nodes, count: int) -> list[str]:
         hosts = list(NodeSet(nodelist))
         if count > 1 and len(hosts) == count and set(nodes) <= set(hosts):
             return hosts
-    ranks = {facts["rank"]: host for host, facts in nodes.items()}
-    return [ranks.get(rank, f"rank-{rank}") for rank in range(count)]
+    by_index = {facts["rank"]: host for host, facts in nodes.items()}
+    return [by_index.get(node_index, f"rank-{node_index}") for node_index in range(count)]
 
 
 @contextlib.contextmanager

@@ -17,8 +17,10 @@ from typing import Any
 
 from muster.doctor.node import mounts, probe, shared_fs_probe, wire
 from muster.doctor.node.wire import MARK, reports_in
+from muster.launch.slurm_directives import BATCH_OPTIONS, INDEPENDENT_TASKS
 from muster.ports import blocks, guards, ranges
 from muster.process import Scope, source_of
+from muster.slurm.step_variables import affects_further_step
 from muster.spec import JobSpec
 from muster.spec.sbatch_options import as_argument
 
@@ -71,41 +73,14 @@ _MODULES = (
     probe,
 )  # each after those that it imports; the last has main()
 
-# Variables of a surrounding step, which would restrict or block a further one.
-_STEP_SCOPED = re.compile(
-    r"SLURM_(STEP.*|CPU_BIND.*|MEM_BIND.*|PROCID|LOCALID|NODEID|GTIDS|NTASKS|NPROCS|NTASKS_PER_NODE|TASKS_PER_NODE"
-    r"|CPUS_PER_TASK|DISTRIBUTION|LABELIO|STDOUTMODE|STDERRMODE)"
-)
 # Options for a batch job that srun lacks, or that make no sense for the probe's short job.
-_NOT_FOR_THE_PROBE = frozenset(
-    [
-        "array",
-        "batch",
-        "begin",
-        "comment",
-        "dependency",
-        "error",
-        "export",
-        "export-file",
-        "get-user-env",
-        "hold",
-        "input",
-        "kill-on-invalid-dep",
-        "no-requeue",
-        "open-mode",
-        "output",
-        "requeue",
-        "signal",
-        "time",
-        "time-min",
-    ]
-)
+_NOT_FOR_THE_PROBE = BATCH_OPTIONS | {"array", "batch"}
 _FROM_ENVIRONMENT = ("account", "constraint", "partition", "qos", "reservation")
 
 
 @dataclass(frozen=True)
 class ProbeOutput:
-    """The launcher's exit code, the nodes' reports by rank, and the launcher's last error."""
+    """The launcher's exit code, the nodes' reports by node index, and the launcher's last error."""
 
     code: int
     reports: dict[int, dict[str, Any]]
@@ -141,12 +116,7 @@ def srun_argv(spec: JobSpec, nodes: int, in_allocation: bool, env: Mapping[str, 
         "--ntasks-per-node=1",
         "--distribution=block",
         f"--cpus-per-task={spec.cpus_per_node or 1}",
-        "--no-kill",
-        "--kill-on-bad-exit=0",
-        "--wait=0",
-        "--input=none",
-        "--export=ALL",
-        "--mpi=none",
+        *INDEPENDENT_TASKS,
         "--job-name=muster-doctor",
         f"--time={JOB_MINUTES}",
     ]
@@ -157,7 +127,8 @@ def srun_argv(spec: JobSpec, nodes: int, in_allocation: bool, env: Mapping[str, 
 
 
 def outside_step(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if not _STEP_SCOPED.fullmatch(name)}
+    """Return the environment without the variables of a surrounding step, which would restrict or block a new one."""
+    return {name: value for name, value in env.items() if not affects_further_step(name)}
 
 
 async def launch(argv: Sequence[str], workdir: str, directory: str | None) -> ProbeOutput:

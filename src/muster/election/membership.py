@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 VERSIONS_PER_TERM = 1_000_000  # so a version of a later term is always the higher one
 
@@ -26,16 +24,6 @@ class Membership:
         """The rosters that count: also the previous one, until the new one is known to be in force."""
         return (self.roster, self.before) if self.before else (self.roster,)
 
-    def as_record(self) -> dict[str, Any]:
-        """Return the content of a message. Node numbers are written as ranges, so ten thousand take little space."""
-        numbers = {"term": self.term, "lead": self.leader, "cycle": self.cycle, "version": self.version}
-        return {**numbers, **{name: _ranges(getattr(self, name)) for name in _LISTS}}
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> Membership:
-        roster, excluded, before = (_numbers(record[name]) for name in _LISTS)
-        return cls(record["term"], record["lead"], record["cycle"], record["version"], roster, excluded, before)
-
     def without_leader(self) -> Membership:
         """Return the membership that a leader sends as it steps down.
 
@@ -53,24 +41,6 @@ class Membership:
         return replace(newest, cycle=max(self.cycle, other.cycle))
 
 
-_LISTS = ("roster", "excluded", "before")
-
-
 def first_membership(nodes: int, leader: int = 0) -> Membership:
     """Return the membership at the start of a run: every node of the allocation votes."""
     return Membership(0, leader, 0, 0, frozenset(range(nodes)))
-
-
-def _ranges(numbers: Iterable[int]) -> list[list[int]]:
-    """Return the first and last number of each consecutive range."""
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ranges
-
-
-def _numbers(ranges: Iterable[Sequence[int]]) -> frozenset[int]:
-    return frozenset(number for first, last in ranges for number in range(first, last + 1))

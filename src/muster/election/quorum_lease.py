@@ -37,7 +37,7 @@ class QuorumLease:
         self._knows: dict[int, int] = {}  # the version that each member knows
         self._dead: set[int] = set()
         self._held = False  # the lease was acquired
-        self._recount()
+        self._quorums = [_Quorum(roster, self._left_out(), self._answered) for roster in membership.rosters]
 
     def answered(self, node_index: int, sent: float | None, version: int) -> bool:
         """Record a member's answer to a heartbeat sent at `sent`; None if it only reports the version that it knows.
@@ -60,14 +60,18 @@ class QuorumLease:
     def died(self, node_index: int) -> bool:
         """Record that the launcher saw the member's process end. The result is that of `answered`."""
         self._dead.add(node_index)
-        self._recount()
+        if self._held:
+            for quorum in self._quorums:
+                quorum.leave_out(node_index, self._answered.get(node_index, -NEVER))
         return self._settle()
 
     def acquire(self, now: float) -> bool:
         """Return whether the leader holds the lease. An acquired lease that expires is never acquired again."""
         if not self._held and self.settled and self.expires_at() > now:
             self._held = True
-            self._recount()
+            for quorum in self._quorums:
+                for node_index in self._dead:
+                    quorum.leave_out(node_index, self._answered.get(node_index, -NEVER))
         return self._held
 
     def propose(self, roster: Iterable[int], excluded: Iterable[int], cycle: int) -> bool:
@@ -76,9 +80,8 @@ class QuorumLease:
         if wanted == self.membership or self.membership.before:
             return False
         before = self.membership.roster if self.membership.roster != wanted.roster else frozenset()
-        self.membership = replace(wanted, version=self.membership.version + 1, before=before)
+        self._set_membership(replace(wanted, version=self.membership.version + 1, before=before))
         self._proposed = self.membership.version
-        self._recount()
         self._settle()
         return True
 
@@ -91,10 +94,22 @@ class QuorumLease:
         """Return the time until which the leader may act, given the answers so far."""
         return min(quorum.answered_since for quorum in self._quorums) + LEASE_S
 
-    def _recount(self) -> None:
-        know = {node for node, version in self._knows.items() if version >= self.membership.version}
-        left_out = {self.membership.leader} | (self._dead if self._held else set())
-        self._quorums = [_Quorum(roster - left_out, self._answered, know) for roster in self.membership.rosters]
+    def _left_out(self) -> set[int]:
+        """Return the members that do not count in any roster."""
+        return {self.membership.leader} | (self._dead if self._held else set())
+
+    def _set_membership(self, membership: Membership) -> None:
+        """Send a membership with a new version, which no member knows yet."""
+        self.membership = membership
+        self._quorums = [self._quorum_of(roster) for roster in membership.rosters]
+        for quorum in self._quorums:
+            quorum.forget_version()
+
+    def _quorum_of(self, roster: frozenset[int]) -> _Quorum:
+        for quorum in self._quorums:
+            if quorum.roster == roster:
+                return quorum
+        return self._quorums[0].with_roster(roster, self._left_out(), self._answered)
 
     def _settle(self) -> bool:
         if self._known >= self.membership.version or not all(quorum.know for quorum in self._quorums):
@@ -102,34 +117,67 @@ class QuorumLease:
         self._known = self.membership.version
         if not self.membership.before:
             return False
-        self.membership = replace(self.membership, version=self.membership.version + 1, before=frozenset())
-        self._recount()
+        self._set_membership(replace(self.membership, version=self.membership.version + 1, before=frozenset()))
         return True
 
 
 class _Quorum:
     """The answers of one roster without the leader: enough members make half of the roster together with the leader.
 
-    The times are kept sorted, since ten thousand members answer every heartbeat.
+    The times are kept sorted, since ten thousand members answer every heartbeat. A new roster starts from the times of
+    the one before: among ten thousand members, a loss must not cost a sort.
     """
 
-    def __init__(self, others: frozenset[int], answered: Mapping[int, float], know: set[int]) -> None:
-        self._others, self._needed = others, len(others) // 2
-        self._missing = self._needed - len(others & know)
-        self._times = sorted(answered.get(node, -NEVER) for node in others)
+    def __init__(
+        self,
+        roster: frozenset[int],
+        left_out: set[int],
+        answered: Mapping[int, float],
+        times: list[float] | None = None,
+    ) -> None:
+        """`left_out`: members that do not count. `times`: those of the others, sorted, if they are known already."""
+        self.roster = roster
+        self._others = set(roster - left_out)
+        self._knowing: set[int] = set()  # members that know the current version
+        self._times = sorted(answered.get(node, -NEVER) for node in self._others) if times is None else times
+
+    def with_roster(self, roster: frozenset[int], left_out: set[int], answered: Mapping[int, float]) -> _Quorum:
+        """Return the quorum of another roster."""
+        times = self._times.copy()
+        for node_index in self._others - roster:
+            del times[bisect_left(times, answered.get(node_index, -NEVER))]
+        for node_index in roster - self.roster - left_out:
+            insort(times, answered.get(node_index, -NEVER))
+        return _Quorum(roster, left_out, answered, times)
+
+    @property
+    def _needed(self) -> int:
+        return len(self._others) // 2
 
     @property
     def know(self) -> bool:
         """Whether enough members know the current version."""
-        return self._missing <= 0
+        return len(self._knowing) >= self._needed
 
     @property
     def answered_since(self) -> float:
         """The send time of the oldest heartbeat that counts; NEVER if the leader needs no answer."""
         return self._times[-self._needed] if self._needed else NEVER
 
+    def forget_version(self) -> None:
+        """Start to count again: there is a new version."""
+        self._knowing = set()
+
     def add_knowing(self, node_index: int) -> None:
-        self._missing -= node_index in self._others
+        if node_index in self._others:
+            self._knowing.add(node_index)
+
+    def leave_out(self, node_index: int, answered: float) -> None:
+        """Stop to count a member, which answered at this time."""
+        if node_index in self._others:
+            self._others.discard(node_index)
+            self._knowing.discard(node_index)
+            del self._times[bisect_left(self._times, answered)]
 
     def answered(self, node_index: int, before: float, sent: float) -> None:
         if node_index in self._others:

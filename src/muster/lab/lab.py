@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -11,15 +12,41 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from muster.lab import cgroup, files, leftovers, machine, network, requirements, slurm, state
+from muster.lab import cgroup, leftovers, machine, network, requirements, slurm, state
 from muster.lab.errors import LabError
 from muster.lab.plan import CONTROLLER, PRIVATE_DIRS, LabPlan, chosen_state_dir
 from muster.lab.process import ProcessId, kill_all
-from muster.lab.status import LabStatus, NodeStatus
 
 CONTROLLER_DEADLINE_S = 30.0
 UP_DEADLINE_S = 90.0
 HEAL_DEADLINE_S = 90.0
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeStatus:
+    """A node's processes and link on this host, and its state in Slurm (such as `idle` or `down*`)."""
+
+    name: str
+    address: str
+    pid: int | None
+    alive: bool
+    link_up: bool
+    slurm_state: str
+
+
+@dataclasses.dataclass(frozen=True)
+class LabStatus:
+    """A lab and its nodes."""
+
+    state_dir: str
+    shared: tuple[str, ...]
+    proctrack: str
+    controller_alive: bool
+    controller_answers: bool
+    nodes: tuple[NodeStatus, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
 
 
 class Lab:
@@ -86,7 +113,7 @@ class Lab:
         network.check_free(self.plan)
         state.claim(self.plan)
         try:
-            files.write(self.plan)
+            state.write_files(self.plan)
             self._start_controller()
             self._start_nodes(self.plan.node_names)
             self._wait_until_usable(self.plan.node_names, UP_DEADLINE_S)

@@ -8,6 +8,7 @@ from pathlib import Path
 from muster.lab import cgroup, network
 from muster.lab.plan import LabPlan
 from muster.lab.process import ProcessId, all_pids
+from muster.process.proctree import read_proc_file
 
 _SLURM_CLIENTS = frozenset({"srun", "salloc", "sbatch"})
 
@@ -28,7 +29,7 @@ def find(plan: LabPlan) -> list[str]:
 
 def machine_processes(plan: LabPlan) -> list[ProcessId]:
     """Return the processes in the lab's mount namespaces, recognized by the mark on the mounts."""
-    return _living(pid for pid in all_pids() if f" - tmpfs {plan.mark} " in _read(Path(f"/proc/{pid}/mountinfo")))
+    return _living(pid for pid in all_pids() if f" - tmpfs {plan.mark} " in read_proc_file(f"/proc/{pid}/mountinfo"))
 
 
 def clients(plan: LabPlan) -> list[ProcessId]:
@@ -37,7 +38,7 @@ def clients(plan: LabPlan) -> list[ProcessId]:
     return _living(
         pid
         for pid in all_pids()
-        if _name(pid) in _SLURM_CLIENTS and mark in f"\0{_read(Path(f'/proc/{pid}/environ'))}\0"
+        if _name(pid) in _SLURM_CLIENTS and mark in f"\0{read_proc_file(f'/proc/{pid}/environ')}\0"
     )
 
 
@@ -47,16 +48,9 @@ def _living(pids: Iterable[int]) -> list[ProcessId]:
 
 
 def _mounts(plan: LabPlan) -> list[str]:
-    targets = (line.split()[4] for line in _read(Path("/proc/self/mountinfo")).splitlines())
+    targets = (line.split()[4] for line in read_proc_file("/proc/self/mountinfo").splitlines())
     return [target for target in targets if Path(target) == plan.state_dir or plan.state_dir in Path(target).parents]
 
 
 def _name(pid: int) -> str:
-    return _read(Path(f"/proc/{pid}/comm")).strip()
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
+    return read_proc_file(f"/proc/{pid}/comm").strip()

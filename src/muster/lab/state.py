@@ -1,16 +1,24 @@
-"""The state file of a lab: its plan and the init process of each machine."""
+"""The state directory of a lab: its claim, the files that the machines read, and the state file.
+
+The state file holds the plan and the init process of each machine.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
+import socket
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from muster.lab import config
 from muster.lab.errors import LabError
-from muster.lab.plan import LabPlan
+from muster.lab.plan import CONTROLLER, LabPlan
 from muster.lab.process import ProcessId
+
+_MUNGE_KEY_BYTES = 1024
 
 
 def check_unclaimed(plan: LabPlan) -> None:
@@ -35,6 +43,43 @@ def claim(plan: LabPlan) -> None:
     save(plan, {})
 
 
+def write_files(plan: LabPlan) -> None:
+    """Create the directories, configuration, GPU devices and munge key that the machines need when they start."""
+    spools = [plan.spool_dir / name for name in ("ctl", *plan.node_names)]
+    directories = [plan.etc_dir, plan.log_dir, plan.munge_dir, plan.gres_dir, plan.boot_dir, plan.stage_dir]
+    for directory in [*directories, plan.shared_dir, *spools]:
+        directory.mkdir(parents=True, mode=0o755)
+    _write_config(plan)
+    for device in config.gres_files(plan):
+        _make_device(Path(device))
+    key = plan.munge_dir / "key"
+    key.touch(mode=0o400)
+    key.write_bytes(os.urandom(_MUNGE_KEY_BYTES))
+
+
+def _make_device(path: Path) -> None:
+    """Create a copy of /dev/null: Slurm also counts plain files as GPUs, but then sets no CUDA_VISIBLE_DEVICES."""
+    try:
+        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    except PermissionError:
+        path.touch()
+
+
+def _write_config(plan: LabPlan) -> None:
+    login_name = socket.gethostname().partition(".")[0]
+    contents = {
+        "slurm.conf": config.slurm_conf(plan, login_name),
+        "gres.conf": config.gres_conf(plan),
+        "resolv.conf": config.resolv_conf(),
+    }
+    if plan.proctrack == "cgroup":
+        contents["cgroup.conf"] = config.cgroup_conf()
+    for name, text in contents.items():
+        (plan.etc_dir / name).write_text(text)
+    for name in (CONTROLLER, *plan.node_names):
+        plan.hosts_file(name).write_text(config.hosts(plan, login_name, name))
+
+
 def save(plan: LabPlan, machines: Mapping[str, ProcessId]) -> None:
     """Write the state atomically."""
     record = {
@@ -51,7 +96,7 @@ def load(state_dir: Path) -> tuple[LabPlan, dict[str, ProcessId]] | None:
     path = state_dir / "lab.json"
     try:
         record = json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except json.JSONDecodeError as error:
         raise LabError(f"{path} is not readable as a lab's state: {error}") from None

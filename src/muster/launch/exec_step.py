@@ -19,7 +19,7 @@ _SLURM_CONNECTION_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 class TargetNode:
     """A node of a running attempt, from the record of its agent."""
 
-    rank: int
+    node_index: int
     host: str
     python: str
     pid: int
@@ -53,7 +53,7 @@ class ExecStep:
             self.run.agent,
             "attach",
             self.attempt.root,
-            str(self.node.rank),
+            str(self.node.node_index),
             str(self.cycle),
             self.ray_address or NO_RAY_ADDRESS,
         ]

@@ -1,6 +1,6 @@
 """Render a job with groups as a Slurm hetjob: one block of #SBATCH lines per group, one srun for all. Pure.
 
-Slurm numbers the tasks of such a step by group, so that rank 0 is the first node of the first group.
+Slurm numbers the tasks of such a step by group, so that node 0 is the first node of the first group.
 """
 
 from __future__ import annotations
@@ -10,44 +10,12 @@ from collections.abc import Mapping, Sequence
 from muster.launch import slurm_directives
 from muster.launch.job_script import Launcher
 from muster.launch.requeue import NEXT_ATTEMPT
-from muster.launch.templates import render_template
 from muster.spec import JobSpec
 from muster.spec.fields.groups import Group, resolved
 
+_WHOLE_JOB = "bb bbf chdir deadline job-name mail-type mail-user nice priority profile propagate wckey"
 # Options of the whole job, which Slurm takes from the first block. All others describe the nodes of a group.
-_JOB_OPTIONS = frozenset(
-    [
-        "begin",
-        "bb",
-        "bbf",
-        "chdir",
-        "comment",
-        "deadline",
-        "dependency",
-        "error",
-        "export",
-        "export-file",
-        "get-user-env",
-        "hold",
-        "input",
-        "job-name",
-        "kill-on-invalid-dep",
-        "mail-type",
-        "mail-user",
-        "nice",
-        "no-requeue",
-        "open-mode",
-        "output",
-        "priority",
-        "profile",
-        "propagate",
-        "requeue",
-        "signal",
-        "time",
-        "time-min",
-        "wckey",
-    ]
-)
+_JOB_OPTIONS = slurm_directives.BATCH_OPTIONS | frozenset(_WHOLE_JOB.split())
 
 
 def options(spec: JobSpec, run_dir: str, workdir: str) -> list[dict[str, str | None]]:
@@ -91,7 +59,7 @@ def step(groups: Sequence[Group], attempt: str = NEXT_ATTEMPT) -> Launcher:
         f'scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_{number}" | head -n {group.nodes}'
         for number, group in enumerate(groups)
     )
-    prepare = f'{render_template("unset_step.sh")}\n{{ {hosts}; }} >"$attempt/hosts"'
+    prepare = f'{slurm_directives.unset_step()}\n{{ {hosts}; }} >"$attempt/hosts"'
     return Launcher("slurm", words, "SLURM_PROCID", "SLURMD_NODENAME", prepare, attempt, leader_ended=LEADER_ENDED)
 
 

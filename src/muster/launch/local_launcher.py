@@ -10,40 +10,48 @@ import os
 import signal
 import sys
 
-from muster.process import CloseResult, Exit, ManagedProcess, Scope
+from muster.process import Exit, ManagedProcess, Scope
 
 RANK_VARIABLE, HOST_VARIABLE = "MUSTER_TASK", "MUSTER_NODE"
 STEP_STOP_GRACE_S = 5.0  # between SIGTERM and SIGKILL: a stopped process does not react to SIGTERM
 LOST_LAUNCHER_GRACE_S = 30.0  # for the agents to stop their drivers if this launcher is killed
 
 
-def host_name(rank: int) -> str:
-    return f"node-{rank}"
+def host_name(node_index: int) -> str:
+    return f"node-{node_index}"
 
 
 async def launch(nodes: int, command: list[str]) -> int:
     """Run the command once per node and return the highest exit code."""
     async with Scope("step", lost_owner_grace=LOST_LAUNCHER_GRACE_S) as scope:
-        tasks = [await _start(scope, rank, command) for rank in range(nodes)]
-        closing: list[asyncio.Future[CloseResult]] = []  # after SIGTERM from the job script: tasks hold the step
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(
-            signal.SIGTERM, lambda: closing.append(asyncio.ensure_future(scope.close(STEP_STOP_GRACE_S)))
-        )
-        exits = await asyncio.gather(*(_report(rank, task) for rank, task in enumerate(tasks)))
+        terminated = asyncio.Event()  # by the job script: tasks hold the step
+        # Before the first task starts: a signal during the start must not end this launcher without its tasks.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
+        tasks = [await _start(scope, node_index, command) for node_index in range(nodes)]
+        closing = asyncio.ensure_future(_close_when(terminated, scope))
+        exits = await asyncio.gather(*(_report(node_index, task) for node_index, task in enumerate(tasks)))
+        if terminated.is_set():
+            await closing
+        else:
+            closing.cancel()  # leaving the scope closes it
     return max(exit.shell_code for exit in exits)
 
 
-async def _start(scope: Scope, rank: int, command: list[str]) -> ManagedProcess:
-    env = {**os.environ, RANK_VARIABLE: str(rank), HOST_VARIABLE: host_name(rank)}
+async def _close_when(terminated: asyncio.Event, scope: Scope) -> None:
+    await terminated.wait()
+    await scope.close(STEP_STOP_GRACE_S)
+
+
+async def _start(scope: Scope, node_index: int, command: list[str]) -> ManagedProcess:
+    env = {**os.environ, RANK_VARIABLE: str(node_index), HOST_VARIABLE: host_name(node_index)}
     return await scope.spawn(command, env=env, cwd=os.getcwd(), stdout=1, stderr=2)
 
 
-async def _report(rank: int, task: ManagedProcess) -> Exit:
+async def _report(node_index: int, task: ManagedProcess) -> Exit:
     exit = await task.wait()
     if exit.shell_code:
         how = f"Exited with exit code {exit.code}" if exit.code is not None else f"The task {exit}"
-        print(f"step: error: {host_name(rank)}: task {rank}: {how}", file=sys.stderr, flush=True)
+        print(f"step: error: {host_name(node_index)}: task {node_index}: {how}", file=sys.stderr, flush=True)
     return exit
 
 

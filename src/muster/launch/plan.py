@@ -115,7 +115,7 @@ def _launcher(spec: JobSpec, target: Target) -> job_script.Launcher:
         )
         return replace(step, prepare=f"{step.prepare}\n{render_template('record_job.sh')}") if submitted else step
     words = [quote(sys.executable), quote(local_launcher.__file__), str(nodes)]
-    hosts = " ".join(local_launcher.host_name(rank) for rank in range(nodes))
+    hosts = " ".join(local_launcher.host_name(node_index) for node_index in range(nodes))
     prepare = f"printf '%s\\n' {hosts} >\"$attempt/hosts\""
     return job_script.Launcher("local", words, local_launcher.RANK_VARIABLE, local_launcher.HOST_VARIABLE, prepare)
 

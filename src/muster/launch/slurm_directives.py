@@ -8,10 +8,20 @@ from collections.abc import Mapping
 from muster.launch.job_script import Launcher
 from muster.launch.requeue import NEXT_ATTEMPT
 from muster.launch.templates import render_template
+from muster.slurm.step_variables import unset_arguments
 from muster.spec import JobSpec
 from muster.spec.sbatch_options import as_argument
 
 _PLAIN = re.compile(r"[\w@%+=:,./\[\]-]+")
+
+_BATCH = """
+begin comment dependency error export export-file get-user-env hold input kill-on-invalid-dep no-requeue open-mode
+output requeue signal time time-min
+"""
+BATCH_OPTIONS = frozenset(_BATCH.split())  # about when and how a batch job runs, not about its nodes
+
+# A lost or failed task must not end the other tasks, and tasks need neither stdin nor MPI.
+INDEPENDENT_TASKS = ("--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--input=none", "--export=ALL", "--mpi=none")
 
 
 def fewest_cpus(variable: str) -> str:
@@ -36,7 +46,7 @@ def defaults(spec: JobSpec, run_dir: str) -> dict[str, str | None]:
 def _node_failure_options(spec: JobSpec) -> dict[str, str | None]:
     """Keep the job alive when a node is lost, because the agents decide its fate.
 
-    Exception: if node-fail is only a reason to requeue, Slurm ends the job, since it alone can requeue a job whose
+    Exception: if node-fail is only a reason to requeue, Slurm ends the job, since only Slurm can requeue a job whose
     batch host is lost.
     """
     requeue: dict[str, str | None] = {"requeue": None} if spec.requeue_on else {}
@@ -70,9 +80,14 @@ def step(nodes: int, cpus_per_node: int | None, attempt: str = NEXT_ATTEMPT) -> 
     """Return the launcher: one srun for all nodes."""
     cpus = str(cpus_per_node) if cpus_per_node is not None else fewest_cpus("SLURM_JOB_CPUS_PER_NODE")
     hosts = f'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n {nodes} >"$attempt/hosts"'
-    prepare = f"{render_template('unset_step.sh')}\n{hosts}"
+    prepare = f"{unset_step()}\n{hosts}"
     words = ["srun", *step_options(nodes, cpus)]
     return Launcher("slurm", words, "SLURM_PROCID", "SLURMD_NODENAME", prepare, attempt)
+
+
+def unset_step() -> str:
+    """Return shell code that removes the variables of a surrounding step."""
+    return render_template("unset_step.sh", STEP_VARIABLES=unset_arguments())
 
 
 def step_options(nodes: int, cpus: str) -> list[str]:
@@ -84,12 +99,7 @@ def step_options(nodes: int, cpus: str) -> list[str]:
         "--cpu-bind=none",
         "--distribution=block",
         "--overlap",
-        "--no-kill",
-        "--kill-on-bad-exit=0",
-        "--wait=0",
-        "--input=none",
-        "--export=ALL",
-        "--mpi=none",
+        *INDEPENDENT_TASKS,
         "--job-name=muster",
     ]
 

@@ -14,7 +14,7 @@ from muster.errors import Mistake, SubmissionRefused
 from muster.launch.plan import Prepared, script_options, task_job_id
 from muster.launch.run_writer import write_run
 from muster.process import ManagedProcess, Scope
-from muster.rundir import write_json
+from muster.rundir.records import Submission, write_submission
 from muster.runs.index import register_run
 from muster.slurm import client
 from muster.slurm.jobs import SlurmJobs, cancel_jobs
@@ -146,24 +146,21 @@ def _record(
     jobs: SlurmJobs = NO_JOBS,
     script: str | None = None,
 ) -> None:
-    """Write the submission record. `asked` to `time` is the duration of the submission; a busy slurmctld is slow.
-
-    `cluster`, `uid` and `script` (the submitted file) distinguish the run's jobs from others with the same ids.
-    """
-    submission = {
-        "run": prepared.run.run_id,
-        "backend": prepared.target.backend,
-        "kind": prepared.target.kind,
-        "job_id": job_id,
-        "job_ids": list(jobs.ids),
-        "cluster": jobs.cluster,
-        "submitted_from": client.cluster_here() if jobs.ids else None,
-        "uid": os.geteuid(),
-        "script": script,
-        "host": socket.gethostname(),
-        "pid": pid,
-        "asked": started,
-        "time": time.time(),
-    }
-    write_json(prepared.run.submission, submission)
+    """Write the submission record, and make the run findable from any directory."""
+    submission = Submission(
+        run=prepared.run.run_id,
+        backend=prepared.target.backend,
+        kind=prepared.target.kind,
+        job_id=job_id,
+        job_ids=tuple(jobs.ids),
+        cluster=jobs.cluster,
+        submitted_from=client.cluster_here() if jobs.ids else None,
+        uid=os.geteuid(),
+        script=script,
+        host=socket.gethostname(),
+        pid=pid,
+        asked=started,
+        time=time.time(),
+    )
+    write_submission(prepared.run, submission)
     register_run(prepared.run)

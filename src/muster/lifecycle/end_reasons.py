@@ -25,7 +25,7 @@ def listed(names: Sequence[str], most: int = 8) -> str:
 
 def failure(node: RunNode, phase: str, reason: str) -> RunOutcome:
     """Return the outcome for a failure of Muster or the cluster on this node."""
-    return RunOutcome("failed", INFRASTRUCTURE_FAILED, reason, node.host, node.rank, phase)
+    return RunOutcome("failed", INFRASTRUCTURE_FAILED, reason, node.host, node.node_index, phase)
 
 
 def gather_timed_out(config: RunConfig, nodes: Sequence[RunNode], cycle: int, available: NodePool) -> RunOutcome:
@@ -40,7 +40,7 @@ def gather_timed_out(config: RunConfig, nodes: Sequence[RunNode], cycle: int, av
 def _available_count(config: RunConfig, nodes: Sequence[RunNode], available: NodePool) -> str:
     if config.segment > 1:
         return _segments(config, nodes, available, "available")
-    return f"{len(available.ranks)} of the {config.active_nodes} nodes that the job needs are available"
+    return f"{len(available.node_indexes)} of the {config.active_nodes} nodes that the job needs are available"
 
 
 def too_late(config: RunConfig, late: Sequence[RunNode]) -> str:
@@ -52,7 +52,7 @@ def too_few(config: RunConfig, nodes: Sequence[RunNode], left: NodePool) -> str:
     if config.segment > 1:
         short = _segments(config, nodes, left, "left")
     elif left.has_leader:
-        count = len(left.ranks)
+        count = len(left.node_indexes)
         short = (
             f"{count} usable {'node is' if count == 1 else 'nodes are'} left, and the job needs {config.active_nodes}"
         )
@@ -65,7 +65,11 @@ def too_few(config: RunConfig, nodes: Sequence[RunNode], left: NodePool) -> str:
 
 
 def _segments(config: RunConfig, nodes: Sequence[RunNode], left: NodePool, where: str) -> str:
-    size, count, needed = config.segment, len(left.ranks) // config.segment, config.active_nodes // config.segment
+    size, count, needed = (
+        config.segment,
+        len(left.node_indexes) // config.segment,
+        config.active_nodes // config.segment,
+    )
     if not left.has_leader:
         domain = nodes[left.leader].location.domain
         home = f"in its domain {domain}" if domain else "since its domain is not known (MUSTER_DOMAIN names it)"

@@ -1,6 +1,7 @@
 """Events that go into the state machine and commands that come out of it. Plain data.
 
-`rank` is the node's number in the allocation. Events about a cycle carry its number and are ignored in other cycles.
+`node_index` is the node's number in the allocation. Events about a cycle carry its number and are ignored in others.
+Commands carry everything that their execution needs.
 """
 
 from __future__ import annotations
@@ -13,10 +14,23 @@ from muster.lifecycle.topology import UNKNOWN_LOCATION, NodeLocation
 
 
 @dataclass(frozen=True)
+class RunOutcome:
+    """How a run ended. The first recorded reason is kept."""
+
+    state: str  # succeeded | failed | stopped
+    exit_code: int
+    end_reason: str
+    node: str | None = None
+    node_index: int | None = None
+    phase: str | None = None
+    lost: bool = False  # the node itself is lost; False: something failed on it
+
+
+@dataclass(frozen=True)
 class Arrived:
     """The agent of a node joined."""
 
-    rank: int
+    node_index: int
     host: str
     location: NodeLocation = UNKNOWN_LOCATION
 
@@ -32,7 +46,7 @@ class HeadUp:
 class NodeReady:
     """Ray on this node has joined the cluster."""
 
-    rank: int
+    node_index: int
     cycle: int = 0
 
 
@@ -40,7 +54,7 @@ class NodeReady:
 class NodeFailed:
     """A node, or the launcher on its behalf, reported a failure."""
 
-    rank: int
+    node_index: int
     phase: str
     reason: str
     cycle: int = 0
@@ -50,7 +64,7 @@ class NodeFailed:
 class NodeLost:
     """The connection to a node ended, or its heartbeat timed out."""
 
-    rank: int
+    node_index: int
     reason: str
 
 
@@ -61,6 +75,7 @@ class DriverEnded:
     code: int
     how: str
     cycle: int = 0
+    completed: bool = False  # it ended by itself, before it was asked to end
 
 
 @dataclass(frozen=True)
@@ -84,7 +99,7 @@ class StopRequested:
 class NodeGone:
     """A node verified that no process of the run is left on it: it is clean for this cycle."""
 
-    rank: int
+    node_index: int
     cycle: int = 0
 
 
@@ -92,7 +107,7 @@ class NodeGone:
 class Health:
     """A waiting node ran its health check."""
 
-    rank: int
+    node_index: int
     ok: bool
     reason: str = ""
 
@@ -109,7 +124,7 @@ class ServiceReport:
     """A node reported the state of its service instance; `detail` gives the reason, e.g. why it is still starting."""
 
     service: str
-    rank: int
+    node_index: int
     state: ServiceState
     detail: str = ""
     cycle: int = 0
@@ -141,51 +156,67 @@ Event = Union[
 class StartHead:
     """Start the Ray head on the leader's node."""
 
+    node_index: int
+    cycle: int
+
 
 @dataclass(frozen=True)
 class StartWorker:
-    """Start a Ray worker on this node."""
+    """Start a Ray worker on this node, which has this rank in the cycle."""
 
+    node_index: int
     rank: int
+    cycle: int
 
 
 @dataclass(frozen=True)
 class StartServices:
     """Start these services on this node."""
 
-    rank: int
+    node_index: int
     services: tuple[str, ...]
+    cycle: int
 
 
 @dataclass(frozen=True)
 class StartDriver:
     """Start the user's command: every node is ready."""
 
+    cycle: int
+
 
 @dataclass(frozen=True)
 class EndDriver:
-    """End the driver with SIGTERM, and with SIGKILL after the grace period."""
+    """End the driver with SIGTERM, and with SIGKILL after the grace period in seconds."""
 
     grace: float
+    cycle: int
 
 
 @dataclass(frozen=True)
 class StopNode:
-    """End all processes of the run on this node, collect its logs, and have it report `gone`."""
+    """End all processes of the run on this node, collect its logs, and have it report `gone` for this cycle."""
 
-    rank: int
+    node_index: int
+    cycle: int
+    outcome: RunOutcome | None  # of the run; None while the run continues without this node, or in another cycle
+    deadline: float | None  # when the run ends without the node's report, if it ends
 
 
 @dataclass(frozen=True)
 class BeginCycle:
-    """Prepare the leader for the next cycle: the old driver is gone."""
+    """Prepare the leader for this cycle: the driver of the previous one is gone."""
+
+    cycle: int
+    reason: str  # why it follows the previous one
 
 
 @dataclass(frozen=True)
 class Rejoin:
-    """Admit a clean node to the new cycle."""
+    """Admit a clean node to this cycle."""
 
-    rank: int
+    node_index: int
+    cycle: int
 
 
 @dataclass(frozen=True)
@@ -197,22 +228,11 @@ class Yield:
 
 @dataclass(frozen=True)
 class Conclude:
-    """End the run with the state machine's `outcome`."""
+    """End the run with this outcome: every node is clean, or the deadline has passed."""
+
+    outcome: RunOutcome
 
 
 Command = Union[
     StartHead, StartWorker, StartServices, StartDriver, EndDriver, StopNode, BeginCycle, Rejoin, Yield, Conclude
 ]
-
-
-@dataclass(frozen=True)
-class RunOutcome:
-    """How a run ended. The first recorded reason is kept."""
-
-    state: str  # succeeded | failed | stopped
-    exit_code: int
-    end_reason: str
-    node: str | None = None
-    rank: int | None = None
-    phase: str | None = None
-    lost: bool = False  # the node itself is lost; False: something failed on it

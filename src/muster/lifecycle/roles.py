@@ -1,21 +1,21 @@
-"""Admission of nodes, and their roles and logical ranks in a cycle. Pure functions over the list of nodes.
+"""Admission of nodes, and their roles and ranks in a cycle. Pure functions over the list of nodes.
 
 role       means                                           becomes
 waiting    the round has not closed                        active | spare | excluded
-active     has a logical rank and runs its part of Ray     waiting (next cycle) | excluded
+active     has a rank and runs its part of Ray             waiting (next cycle) | excluded
 spare      has no rank; includes nodes that arrive late    active, while healthy | waiting (next cycle) | excluded
 excluded   failed or lost: never used again
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from muster.lifecycle.config import EXTERNAL_LEADER, RunConfig
 from muster.lifecycle.states import CONNECTED, DEPARTED, NodeState
-from muster.lifecycle.topology import UNKNOWN_LOCATION, NodeLocation, distance, rank_order, topology_order
+from muster.lifecycle.topology import UNKNOWN_LOCATION, NodeLocation, rank_order
 
 
 class Role(str, Enum):
@@ -31,17 +31,19 @@ class Role(str, Enum):
 class RunNode:
     """A node of the run, as known to the leader."""
 
-    rank: int  # its number in the allocation; never changes, and identifies it in events, commands and log file names
+    node_index: (
+        int  # its number in the allocation; never changes, and identifies it in events, commands and log file names
+    )
     host: str
     state: NodeState = NodeState.EXPECTED
     role: Role = Role.WAITING
-    logical: int | None = None  # its rank in the cycle; only active nodes have one
+    rank: int | None = None  # its rank in the cycle; only active nodes have one
     location: NodeLocation = UNKNOWN_LOCATION
     unhealthy_reason: str | None = None  # result of its health check; None while it is healthy
 
-    def with_role(self, role: Role, logical: int | None) -> RunNode:
+    def with_role(self, role: Role, rank: int | None) -> RunNode:
         """Return the node in this role. `replace` would take three times as long for ten thousand nodes."""
-        return RunNode(self.rank, self.host, self.state, role, logical, self.location, self.unhealthy_reason)
+        return RunNode(self.node_index, self.host, self.state, role, rank, self.location, self.unhealthy_reason)
 
     @property
     def eligible(self) -> bool:
@@ -78,50 +80,62 @@ def initial_nodes(config: RunConfig, excluded: frozenset[int] = frozenset()) -> 
     """Return the nodes before any has arrived. With fixed ranks every node is active from the start."""
     role = Role.ACTIVE if config.fixed_ranks else Role.WAITING
     return [
-        RunNode(rank, host, NodeState.LOST, Role.EXCLUDED)
-        if rank in excluded
-        else RunNode(rank, host, role=role, logical=rank if config.fixed_ranks else None)
-        for rank, host in enumerate(config.hosts)
+        RunNode(node_index, host, NodeState.LOST, Role.EXCLUDED)
+        if node_index in excluded
+        else RunNode(node_index, host, role=role, rank=node_index if config.fixed_ranks else None)
+        for node_index, host in enumerate(config.hosts)
     ]
 
 
-def join_refusal(nodes: Sequence[RunNode], rank: int, host: str) -> str | None:
+def join_refusal(
+    nodes: Sequence[RunNode], node_index: int, host: str, joined_hosts: Mapping[str, int] | None = None
+) -> str | None:
     """Return why an agent may not join as this node; None when it may.
 
     Two nodes on one host are accepted only if the allocation lists the host twice. A node that the run has excluded
-    before it arrived may join, but is not used.
+    before it arrived may join, but is not used. `joined_hosts`: the first node that has joined on each host; without
+    it all nodes are searched.
     """
-    if rank not in range(len(nodes)):
-        return f"{host} joined as node {rank}, but this run has only the nodes 0 to {len(nodes) - 1}"
-    expected = nodes[rank]
+    if node_index not in range(len(nodes)):
+        return f"{host} joined as node {node_index}, but this run has only the nodes 0 to {len(nodes) - 1}"
+    expected = nodes[node_index]
     if expected.state is not NodeState.EXPECTED and expected.role is not Role.EXCLUDED:
-        return f"{host} joined as node {rank}, but {expected.host} has joined as that node before"
+        return f"{host} joined as node {node_index}, but {expected.host} has joined as that node before"
     if host != expected.host:
-        for node in nodes:
-            if node.host == host and node.state is not NodeState.EXPECTED:
-                return f"{host} joined as node {rank}, which should be {expected.host}; {host} is node {node.rank}"
+        other = (hosts_joined(nodes) if joined_hosts is None else joined_hosts).get(host)
+        if other is not None:
+            return f"{host} joined as node {node_index}, which should be {expected.host}; {host} is node {other}"
     return None
+
+
+def hosts_joined(nodes: Iterable[RunNode]) -> dict[str, int]:
+    """Return the first node of each host among those that have joined or were excluded before."""
+    found: dict[str, int] = {}
+    for node in nodes:
+        if node.state is not NodeState.EXPECTED:
+            found.setdefault(node.host, node.node_index)
+    return found
 
 
 @dataclass(frozen=True)
 class NodePool:
     """Nodes that could have a rank, in the order of ranks. It is sufficient only with the leader, unless external."""
 
-    ranks: Sequence[int]
+    node_indexes: Sequence[int]
     needed: int
     leader: int
 
     @property
     def has_leader(self) -> bool:
-        return self.leader == EXTERNAL_LEADER or self.leader in self.ranks
+        return self.leader == EXTERNAL_LEADER or self.leader in self.node_indexes
 
     @property
     def sufficient(self) -> bool:
-        return self.has_leader and len(self.ranks) >= self.needed
+        return self.has_leader and len(self.node_indexes) >= self.needed
 
 
 def _pool(nodes: Iterable[RunNode], config: RunConfig, leader: int) -> NodePool:
-    locations = {node.rank: node.location for node in nodes}
+    locations = {node.node_index: node.location for node in nodes}
     return NodePool(rank_order(locations, leader, config.segment), config.active_nodes, leader)
 
 
@@ -139,7 +153,7 @@ def possible_pool(nodes: Sequence[RunNode], config: RunConfig, leader: int) -> N
     """Return the nodes that a gathering round can still get. Locations count once all of them are known."""
     left = [node for node in nodes if node.available or node.pending]
     if any(node.state is NodeState.EXPECTED for node in left):
-        return NodePool([node.rank for node in left], config.active_nodes, leader)
+        return NodePool([node.node_index for node in left], config.active_nodes, leader)
     return _pool(left, config, leader)
 
 
@@ -152,23 +166,13 @@ def assign_roles(nodes: Sequence[RunNode], config: RunConfig, leader: int) -> li
     >>> [node.role.value for node in assign_roles(arrived, RunConfig(["a", "b", "c"], spares=1), 0)]
     ['active', 'active', 'spare']
     """
-    chosen = available_pool(nodes, config, leader).ranks[: config.active_nodes]
-    ranks = {rank: logical for logical, rank in enumerate(chosen)}
+    chosen = available_pool(nodes, config, leader).node_indexes[: config.active_nodes]
+    ranks = {node_index: rank for rank, node_index in enumerate(chosen)}
     return [
         node
         if node.role is Role.EXCLUDED
-        else node.with_role(Role.ACTIVE, ranks[node.rank])
-        if node.rank in ranks
+        else node.with_role(Role.ACTIVE, ranks[node.node_index])
+        if node.node_index in ranks
         else node.with_role(Role.SPARE, None)
         for node in nodes
     ]
-
-
-def pick_replacement(nodes: Sequence[RunNode], lost: RunNode, segment: int) -> RunNode | None:
-    """Return the spare to promote: the nearest to the lost node; with segments, only one of its domain."""
-    spares = {node.rank: node for node in nodes if node.role is Role.SPARE and node.available}
-    locations = {rank: node.location for rank, node in spares.items()}
-    ordered = [spares[rank] for rank in topology_order(locations, EXTERNAL_LEADER)]
-    if segment > 1:
-        ordered = [node for node in ordered if node.location.domain == lost.location.domain]
-    return min(ordered, key=lambda node: distance(node.location, lost.location), default=None)

@@ -4,7 +4,7 @@ state       leaves on                                                to
 starting    its probe succeeds                                       ready
 starting    its process ends; its deadline passes                    failed
 ready       its process ends, and it may be restarted                restarting
-ready       its process exits with 0 and is not to be restarted      ended
+ready       its process exits with 0 and is not restarted            ended
 restarting  its probe succeeds                                       ready
 restarting  its deadline passes; it has no restarts left             failed
 (any)       its node is lost, replaced or stopped                    (the instance is removed)
@@ -12,10 +12,12 @@ restarting  its deadline passes; it has no restarts left             failed
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from heapq import heappop, heappush
 
 ALL, HEAD, ANY = "all", "head", "any"
 
@@ -56,13 +58,13 @@ class ServicePlan:
             return min(self.scope, nodes)
         return nodes if self.scope == ALL else 1
 
-    def runs_on(self, logical: int, nodes: int) -> bool:
+    def runs_on(self, rank: int, nodes: int) -> bool:
         """Return whether this rank has an instance. The last ranks are used first, since the head runs the driver.
 
         >>> [ServicePlan("judge", 2).runs_on(rank, 4) for rank in range(4)]
         [False, False, True, True]
         """
-        return logical == 0 if self.scope == HEAD else logical >= nodes - self.instance_count(nodes)
+        return rank == 0 if self.scope == HEAD else rank >= nodes - self.instance_count(nodes)
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,8 @@ class PlannedInstance:
     """One service on one node."""
 
     service: str
-    rank: int  # the node's number in the allocation
-    logical: int
+    node_index: int  # the node's number in the allocation
+    rank: int
     state: ServiceState
     deadline: float  # time at which it must be ready
     detail: str = ""  # why it is not ready, or how it ended
@@ -84,54 +86,55 @@ class Services:
         """`nodes` is the number of active nodes in a cycle."""
         self.plans = {plan.name: plan for plan in plans}
         self.instances: dict[tuple[str, int], PlannedInstance] = {}
-        self.changes: list[PlannedInstance] = []  # in order; the publisher takes them
         self.version = 0  # grows with every change, including removals
-        self.failure: PlannedInstance | None = None
         self.ready: Counter[str] = Counter()  # number of ready instances by service
         self._nodes = nodes
         self._gate_blockers = sum(plan.instance_count(nodes) for plan in plans if plan.gate)  # instances not ready
-        self._logical: dict[int, int] = {}  # logical ranks of the nodes that run services or are about to
+        self._ranks: dict[int, int] = {}  # ranks of the nodes that run services or are about to
         self._new_nodes: list[int] = []
-        self._deadlines: dict[tuple[str, int], float] = {}  # of the instances that are not ready
+        self._by_rank: dict[str, list[tuple[int, int]]] = {name: [] for name in self.plans}  # rank and node index
+        self._deadlines: list[tuple[float, tuple[str, int]]] = []  # a heap; also of instances since ready or gone
 
     @property
     def gate_open(self) -> bool:
         """Whether every instance of every gated service is ready, or was ready and ended well."""
         return self._gate_blockers == 0
 
-    def set_logical(self, rank: int, logical: int | None) -> None:
-        """Set the logical rank of a node; None when it has none or is not connected."""
-        before = self._logical.get(rank)
-        if logical == before:
+    def set_rank(self, node_index: int, rank: int | None) -> None:
+        """Set the rank of a node; None when it has none or is not connected."""
+        before = self._ranks.get(node_index)
+        if rank == before:
             return
         if before is not None:
-            del self._logical[rank]
+            del self._ranks[node_index]
             for name in self.plans:
-                self._remove((name, rank))
-        if logical is not None:
-            self._logical[rank] = logical
-            self._new_nodes.append(rank)
+                self._remove((name, node_index))
+        if rank is not None:
+            self._ranks[node_index] = rank
+            self._new_nodes.append(node_index)
 
-    def start_on_new_nodes(self, now: float) -> list[tuple[int, tuple[str, ...]]]:
-        """Create the instances of nodes that got a rank since the last call; return the services to start on each."""
+    def start_on_new_nodes(self, now: float) -> list[PlannedInstance]:
+        """Create and return the instances of nodes that got a rank since the last call, node by node."""
         new_nodes, self._new_nodes = self._new_nodes, []
         started = []
-        for rank in dict.fromkeys(rank for rank in new_nodes if rank in self._logical):
-            logical = self._logical[rank]
-            plans = [plan for plan in self.plans.values() if plan.runs_on(logical, self._nodes)]
-            for plan in plans:
-                self._store(PlannedInstance(plan.name, rank, logical, ServiceState.STARTING, now + plan.deadline))
-            if plans:
-                started.append((rank, tuple(plan.name for plan in plans)))
+        for node_index in dict.fromkeys(node_index for node_index in new_nodes if node_index in self._ranks):
+            rank = self._ranks[node_index]
+            for plan in self.plans.values():
+                if plan.runs_on(rank, self._nodes):
+                    deadline = now + plan.deadline
+                    started.append(PlannedInstance(plan.name, node_index, rank, ServiceState.STARTING, deadline))
+                    self._store(started[-1])
         return started
 
-    def report(self, service: str, rank: int, state: ServiceState, detail: str, now: float) -> PlannedInstance | None:
+    def report(
+        self, service: str, node_index: int, state: ServiceState, detail: str, now: float
+    ) -> PlannedInstance | None:
         """Apply a node's report and return the instance if its state changed; otherwise only store the detail."""
-        instance = self.instances.get((service, rank))
+        instance = self.instances.get((service, node_index))
         if instance is None:
             return None
         if state in (instance.state, ServiceState.STARTING) and instance.state in UNREADY:
-            self.instances[service, rank] = replace(instance, detail=detail)
+            self.instances[service, node_index] = replace(instance, detail=detail)
             return None
         if state not in SERVICE_TRANSITIONS[instance.state]:
             return None
@@ -141,32 +144,34 @@ class Services:
 
     def overdue(self, now: float) -> PlannedInstance | None:
         """Return the instance whose deadline passed first, or None."""
-        if not self._deadlines:
-            return None
-        key = min(self._deadlines, key=lambda key: (self._deadlines[key], key))
-        return self.instances[key] if self._deadlines[key] <= now else None
+        while self._deadlines and self._deadlines[0][0] <= now:
+            deadline, key = self._deadlines[0]
+            instance = self.instances.get(key)
+            if instance is not None and instance.state in UNREADY and instance.deadline == deadline:
+                return instance
+            heappop(self._deadlines)
+        return None
 
     def instances_of(self, service: str) -> list[PlannedInstance]:
-        """Return the instances of a service in the order of their logical ranks."""
-        found = [instance for (name, _), instance in self.instances.items() if name == service]
-        return sorted(found, key=lambda instance: instance.logical)
+        """Return the instances of a service in the order of their ranks."""
+        return [self.instances[service, node_index] for _, node_index in self._by_rank[service]]
 
     def _store(self, instance: PlannedInstance) -> None:
-        key = instance.service, instance.rank
+        key = instance.service, instance.node_index
         before = self.instances.get(key)
         self.instances[key] = instance
-        self.changes.append(instance)
         self.version += 1
         self._count(instance.service, before, instance)
+        if before is None:
+            insort(self._by_rank[instance.service], (instance.rank, instance.node_index))
         if instance.state in UNREADY:
-            self._deadlines[key] = instance.deadline
-        else:
-            self._deadlines.pop(key, None)
+            heappush(self._deadlines, (instance.deadline, key))
 
     def _remove(self, key: tuple[str, int]) -> None:
         instance = self.instances.pop(key, None)
         if instance is not None:
-            self._deadlines.pop(key, None)
+            ranks = self._by_rank[instance.service]
+            del ranks[bisect_left(ranks, (instance.rank, instance.node_index))]
             self.version += 1
             self._count(instance.service, instance, None)
 

@@ -1,288 +1,649 @@
 """The state machine of a run: gather the nodes, start Ray, run the driver, recover from failures, end everything.
 
-It has no I/O, clock or randomness: events and the time go in, commands come out. states.py has the transition tables,
-roles.py the roles, policy.py the decisions after a loss. Events that do not fit the current state, or belong to another
-cycle, are ignored.
+It has no I/O, clock or randomness: an event and the time go in, a Transition comes out. states.py has the transition
+tables, roles.py the roles, policy.py the decisions after a loss, services.py the service instances. Events that do not
+fit the current state, or belong to another cycle, are ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Union
 
 from muster.exit_codes import BY_SIGNAL, INFRASTRUCTURE_FAILED
 from muster.lifecycle import end_reasons, policy, roles
 from muster.lifecycle import events as m
-from muster.lifecycle.config import FAILURE_GRACE_S, FINISH_TIMEOUT_S, FIRST_TERM_START, RunConfig, TermStart
-from muster.lifecycle.events import Command, EndDriver, RunOutcome, StopNode
+from muster.lifecycle.config import (
+    EXTERNAL_LEADER,
+    FAILURE_GRACE_S,
+    FINISH_TIMEOUT_S,
+    FIRST_TERM_START,
+    RunConfig,
+    TermStart,
+)
+from muster.lifecycle.events import Command, RunOutcome
+from muster.lifecycle.node_sets import NodeSets
 from muster.lifecycle.policy import Action, Decision, FailureContext
 from muster.lifecycle.roles import Role, RunNode
-from muster.lifecycle.service_rules import ServiceRules
-from muster.lifecycle.states import CONNECTED, DEPARTED, ENDED, NodeState, RunState
+from muster.lifecycle.services import PlannedInstance, Services, ServiceState
+from muster.lifecycle.states import (
+    CONNECTED,
+    DEPARTED,
+    ENDED,
+    NODE_TRANSITIONS,
+    RUN_TRANSITIONS,
+    SERVING_STATES,
+    NodeState,
+    RunState,
+)
+from muster.lifecycle.topology import UNKNOWN_LOCATION
 
-__all__ = ["FAILURE_GRACE_S", "FINISH_TIMEOUT_S", "RunConfig", "RunNode", "RunStateMachine"]
+__all__ = ["FAILURE_GRACE_S", "FINISH_TIMEOUT_S", "RunConfig", "RunNode", "RunStateMachine", "Transition"]
+
+Change = Union[RunNode, RunState]
 
 
-class RunStateMachine(ServiceRules):
-    """The state of one run under one leader: feed events to `handle` and execute the commands that it returns."""
+@dataclass(frozen=True)
+class Transition:
+    """Everything that follows from one event. Its parts are complete values: they may be executed in any order."""
+
+    commands: tuple[Command, ...] = ()
+    changes: tuple[Change, ...] = ()  # nodes and states of the run, in the order in which they changed
+    service_changes: tuple[PlannedInstance, ...] = ()  # in order
+    service_failure: PlannedInstance | None = None  # the instance whose failure ends the run
+
+
+NO_TRANSITION = Transition()
+
+
+class RunStateMachine:
+    """The state of one run under one leader. `start` and `handle` return what follows; the edge executes it.
+
+    The methods are in the order of a run's life: nodes arrive, the round closes, Ray starts, services and the driver
+    run, nodes are lost, the next cycle begins, the run finishes. No event costs a scan of all nodes, except those that
+    begin or end a cycle.
+    """
 
     def __init__(self, config: RunConfig, now: float, term_start: TermStart = FIRST_TERM_START) -> None:
-        """Start a term. A later leader continues with the next cycle or, if that is not allowed, ends the run."""
-        super().__init__(config, now, term_start)
+        """Prepare a term that starts at `now`. Call `start` before the first event."""
+        assert term_start.leader != EXTERNAL_LEADER or not config.ray, "Ray's head is on the leader's node"
+        self.config = config
+        self.leader = term_start.leader
+        self.state = RunState.GATHERING
+        self.deadline: float | None = now + config.gather_timeout  # of the current state
+        self.outcome: RunOutcome | None = None
+        # The current cycle.
+        self.cycle = term_start.cycle
+        self.restart_reason = term_start.reason  # why the current cycle follows the previous one
+        self.without_progress = term_start.without_progress  # consecutive cycles without progress before this one
+        self.progressed = False
+        self.head_up = False
+        self.driver_running = False
+        self._last_call: float | None = None  # time at which a round with enough nodes stops waiting for the others
+        # The nodes and services.
+        self.nodes = roles.initial_nodes(config, term_start.excluded)  # by node index
+        self.role_changes = 0
+        self.services = Services(config.services, config.active_nodes)
+        self._sets = NodeSets(config, self.nodes)
+        # The leader.
+        self._previous_leader = term_start.lost
         self._failed_leader: tuple[RunOutcome, str | None] | None = None  # outcome and phase, before the driver ran
-        if term_start.lost is None:
-            return
-        restarts, without_progress = term_start.cycle - 1, term_start.without_progress
-        context = FailureContext(config, self.nodes, self.leader, False, restarts, without_progress)
-        decision = policy.after_leader_loss(context)
-        if decision.action is Action.END:
-            ended = replace(end_reasons.failure(self.nodes[term_start.lost], "lead", term_start.reason), lost=True)
-            self.outcome = _final_outcome(ended, decision)
-            self._set_run_state(RunState.FINISHING)
-            self.deadline = now + FINISH_TIMEOUT_S
+        # Results of the current event.
+        self._commands: list[Command] = []
+        self._changes: list[Change] = []
+        self._service_changes: list[PlannedInstance] = []
+        self._service_failure: PlannedInstance | None = None
 
-    def handle(self, event: m.Event, now: float) -> list[Command]:
-        """Handle one event and return the commands to execute."""
+    @property
+    def members(self) -> set[int]:
+        """The nodes that have joined, have not left and are not excluded. Do not change the set."""
+        return self._sets.members
+
+    @property
+    def excluded(self) -> set[int]:
+        """The excluded nodes. Do not change the set."""
+        return self._sets.excluded
+
+    @property
+    def membership_version(self) -> int:
+        """A number that grows when a node joins, leaves or is excluded."""
+        return self._sets.membership_version
+
+    def join_refusal(self, node_index: int, host: str) -> str | None:
+        """Return why an agent may not join as this node; None when it may."""
+        return roles.join_refusal(self.nodes, node_index, host, self._sets.joined_hosts)
+
+    def has_left(self, node_index: int) -> bool:
+        """Return whether the node is gone or lost."""
+        return self.nodes[node_index].state in DEPARTED
+
+    # -- a term and its events ----------------------------------------------------------------------------------
+
+    def start(self, now: float) -> Transition:
+        """Start the term. A later leader continues with the next cycle or, if that is not allowed, ends the run."""
+        self._changes.append(self.state)
+        if self._previous_leader is not None:
+            decision = policy.after_leader_loss(
+                FailureContext(
+                    self.config, self.nodes, self._sets, self.leader, False, self.cycle - 1, self.without_progress
+                )
+            )
+            if decision.action is Action.END:
+                lost = end_reasons.failure(self.nodes[self._previous_leader], "lead", self.restart_reason)
+                self.outcome = _final_outcome(replace(lost, lost=True), decision)
+                self._set_run_state(RunState.FINISHING)
+                self.deadline = now + FINISH_TIMEOUT_S
+        return self._take_transition(self.outcome)
+
+    def handle(self, event: m.Event, now: float) -> Transition:
+        """Handle one event and return everything that follows from it."""
         if self.state in ENDED or self._is_stale(event):
-            return []
-        return self._check_services(event, now) + self._handle(event, now) + self._start_services(now)
-
-    def _handle(self, event: m.Event, now: float) -> list[Command]:
-        if isinstance(event, m.Tick):
-            return self._check_deadline(now)
-        if isinstance(event, m.Arrived):
-            return self._on_arrived(event, now) + self._end_if_too_few(now)
-        if isinstance(event, m.HeadUp):
-            return self._on_head_up()
-        if isinstance(event, m.NodeReady):
-            return self._on_node_ready(event)
-        if isinstance(event, m.NodeFailed):
-            return self._on_node_failed(event, now)
-        if isinstance(event, m.NodeLost):
-            return self._on_node_lost(event, now)
-        if isinstance(event, m.DriverEnded):
-            return self._on_driver_ended(event, now)
-        if isinstance(event, m.DriverStalled):
-            return self._on_driver_stalled(event, now)
-        if isinstance(event, m.StopRequested):
-            ended = RunOutcome("stopped", BY_SIGNAL + event.signal, event.reason)
-            return self._finish(ended, now, event.grace)
-        if isinstance(event, m.Health):
-            return self._on_health(event, now)
-        if isinstance(event, m.Progress):
-            self.progressed = self.progressed or self.driver_running
-        if isinstance(event, m.NodeGone):
-            return self._on_node_gone(event, now) + self._end_if_too_few(now)
-        return []
+            return NO_TRANSITION
+        before = self.outcome
+        _HANDLERS[type(event)](self, event, now)
+        if self.services.plans and self.state in SERVING_STATES:
+            self._start_services(now)
+        return self._take_transition(before)
 
     def _is_stale(self, event: m.Event) -> bool:
         """Return whether the event belongs to another cycle. A `gone` of an excluded node is valid in any cycle."""
-        excluded = isinstance(event, m.NodeGone) and self.nodes[event.rank].role is Role.EXCLUDED
+        excluded = isinstance(event, m.NodeGone) and event.node_index in self._sets.excluded
         return getattr(event, "cycle", self.cycle) != self.cycle and not excluded
+
+    def _take_transition(self, outcome_before: RunOutcome | None) -> Transition:
+        commands = self._commands
+        if self.outcome is not outcome_before:  # also for a node that was stopped before this event ended the run
+            commands = [
+                replace(command, outcome=self.outcome, deadline=self.deadline)
+                if isinstance(command, m.StopNode)
+                else command
+                for command in commands
+            ]
+        if not (commands or self._changes or self._service_changes):
+            return NO_TRANSITION
+        transition = Transition(
+            tuple(commands), tuple(self._changes), tuple(self._service_changes), self._service_failure
+        )
+        self._commands, self._changes, self._service_changes, self._service_failure = [], [], [], None
+        return transition
+
+    # -- nodes arrive -------------------------------------------------------------------------------------------
+
+    def _on_arrived(self, event: m.Arrived, now: float) -> None:
+        node = self.nodes[event.node_index]
+        if node.state is NodeState.EXPECTED:
+            location = event.location if self.config.topology else UNKNOWN_LOCATION
+            self._update_node(replace(node, host=event.host, location=location))
+            self._set_node_state(event.node_index, NodeState.ARRIVED)
+            self._join_cycle(event.node_index, now)
+        self._end_if_too_few(now)
+
+    def _join_cycle(self, node_index: int, now: float) -> None:
+        """Add an arrived node to the cycle: as a spare once the round has closed. The first head starts at once."""
+        if self.state is RunState.FINISHING:
+            self._stop_node(node_index)
+        elif self.state is not RunState.GATHERING:
+            self._set_role(node_index, Role.SPARE)
+        else:
+            if node_index == self.leader and self.cycle == 0:
+                self._set_role(node_index, Role.ACTIVE, 0)
+            if self.nodes[node_index].role is Role.ACTIVE:
+                self._start_node(node_index)
+            self._maybe_close(now)
+
+    def _on_health(self, event: m.Health, now: float) -> None:
+        """Record a health check. An unhealthy node stays connected but gets no rank until a later check passes."""
+        node = self.nodes[event.node_index]
+        unhealthy_reason = None if event.ok else event.reason or "its check failed"
+        if event.node_index not in self._sets.members or node.unhealthy_reason == unhealthy_reason:
+            return
+        self._update_node(replace(node, unhealthy_reason=unhealthy_reason))
+        self._changes.append(self.nodes[event.node_index])
+        self._maybe_close(now)
+        self._end_if_too_few(now)
+
+    # -- the round closes ---------------------------------------------------------------------------------------
+
+    def _maybe_close(self, now: float) -> None:
+        """Close the round when no node is pending, or enough are available and last call or deadline has passed."""
+        if self.state is not RunState.GATHERING:
+            return
+        if self._failed_leader is not None:
+            self._yield_or_end(now)
+            return
+        pending = self._sets.pending
+        if (not self.config.spares and pending) or not self._enough_available() or not self._half_available():
+            return
+        if pending:
+            assert self.deadline is not None
+            self._last_call = now + self.config.last_call if self._last_call is None else self._last_call
+            if now < min(self._last_call, self.deadline):
+                return
+        for node in roles.assign_roles(self.nodes, self.config, self.leader):
+            self._change_role(node)
+        self._set_run_state(RunState.STARTING)
+        self.deadline = now + self.config.start_timeout
+        self._start_arrived_nodes()
+        self._maybe_start_driver()
+
+    def _enough_available(self) -> bool:
+        return self._sets.available.is_sufficient(self.leader)
+
+    def _half_available(self) -> bool:
+        """Return whether no more nodes are pending than available: more could elect another leader."""
+        return len(self._sets.available) >= self._sets.pending or not self.config.failover
+
+    def _end_if_too_few(self, now: float) -> None:
+        """End the run if too few nodes are available and none is pending."""
+        if self.state is not RunState.GATHERING or self._sets.pending or self._enough_available():
+            return
+        available = roles.available_pool(self.nodes, self.config, self.leader)
+        self._finish(end_reasons.too_few_arrived(self.config, self.nodes, available), now, FAILURE_GRACE_S)
+
+    # -- Ray starts ---------------------------------------------------------------------------------------------
+
+    def _start_node(self, node_index: int) -> None:
+        """Start Ray on an active node; workers wait for the head."""
+        if not self.config.ray:
+            self._set_node_state(node_index, NodeState.READY)
+        elif node_index == self.leader:
+            self._set_node_state(node_index, NodeState.STARTING)
+            self._commands.append(m.StartHead(node_index, self.cycle))
+        elif self.head_up:
+            rank = self.nodes[node_index].rank
+            assert rank is not None
+            self._set_node_state(node_index, NodeState.STARTING)
+            self._commands.append(m.StartWorker(node_index, rank, self.cycle))
+
+    def _start_arrived_nodes(self) -> None:
+        for node in list(self._active()):
+            if node.state is NodeState.ARRIVED:
+                self._start_node(node.node_index)
+
+    def _on_head_up(self, event: m.HeadUp, now: float) -> None:
+        if self.config.ray and self.nodes[self.leader].state is NodeState.STARTING:
+            self.head_up = True
+            self._start_arrived_nodes()
+
+    def _on_node_ready(self, event: m.NodeReady, now: float) -> None:
+        if self.nodes[event.node_index].state is NodeState.STARTING:
+            self._set_node_state(event.node_index, NodeState.READY)
+            self._maybe_start_driver()
+
+    # -- services -----------------------------------------------------------------------------------------------
+
+    def _start_services(self, now: float) -> None:
+        """Start services on every node that got a rank, independent of Ray; the driver waits for the gated ones."""
+        started = self.services.start_on_new_nodes(now)
+        self._service_changes += started
+        for node_index, instances in groupby(started, key=lambda instance: instance.node_index):
+            names = tuple(instance.service for instance in instances)
+            self._commands.append(m.StartServices(node_index, names, self.cycle))
+
+    def _on_service_report(self, event: m.ServiceReport, now: float) -> None:
+        if self.state not in SERVING_STATES:
+            return  # a service may fail because of the failure that the run recovers from
+        changed = self.services.report(event.service, event.node_index, event.state, event.detail, now)
+        if changed is None:
+            return
+        self._service_changes.append(changed)
+        if changed.state is ServiceState.FAILED:
+            reason = end_reasons.service_failed(self.nodes[changed.node_index], changed)
+            self._service_failed(changed, reason, now)
+        else:
+            self._maybe_start_driver()
+
+    def _check_service_deadlines(self, now: float) -> None:
+        """Fail the instance whose deadline passed first."""
+        late = self.services.overdue(now) if self.state in SERVING_STATES else None
+        if late is None:
+            return
+        deadline = self.services.plans[late.service].deadline
+        reason = end_reasons.service_late(self.nodes[late.node_index], late, deadline)
+        failed = self.services.report(late.service, late.node_index, ServiceState.FAILED, reason, now)
+        assert failed is not None
+        self._service_changes.append(failed)
+        self._service_failed(late, reason, now)
+
+    def _service_failed(self, instance: PlannedInstance, reason: str, now: float) -> None:
+        """End the run, naming the service: the job cannot run as specified without it."""
+        self._service_failure = instance
+        self._finish(end_reasons.failure(self.nodes[instance.node_index], "service", reason), now, FAILURE_GRACE_S)
+
+    # -- the driver ---------------------------------------------------------------------------------------------
+
+    def _maybe_start_driver(self) -> None:
+        """Start the driver once every active node and every gated service is ready."""
+        if self._sets.unready:
+            return
+        if self.state is RunState.RUNNING:
+            self.deadline = None  # every replacement is up
+        if self.state is not RunState.STARTING or not self.services.gate_open:
+            return
+        self._set_run_state(RunState.RUNNING)
+        self.deadline = None
+        self.driver_running = True
+        self._commands.append(m.StartDriver(self.cycle))
+
+    def _on_progress(self, event: m.Progress, now: float) -> None:
+        self.progressed = self.progressed or self.driver_running
+
+    def _on_driver_ended(self, event: m.DriverEnded, now: float) -> None:
+        if not self.driver_running:
+            return
+        self.driver_running = False
+        succeeded = event.completed and event.code == 0  # whatever was lost before its end was reported
+        if self.state is RunState.RESTARTING and not succeeded:
+            self._next_cycle(now)
+            return
+        ended = RunOutcome("succeeded" if event.code == 0 else "failed", event.code, f"the driver {event.how}")
+        if self.outcome is not None and self.outcome.state == "stopped":
+            self.outcome = replace(self.outcome, exit_code=event.code)
+        elif succeeded:
+            self.outcome = ended
+        if self.state is not RunState.RUNNING or event.code == 0:
+            self._finish(ended, now, 0.0)
+        else:
+            self._restart_or_end(policy.after_driver_failure(self._failure_context()), ended, now, 0.0)
+
+    def _on_driver_stalled(self, event: m.DriverStalled, now: float) -> None:
+        if not self.driver_running or self.state is RunState.RESTARTING:
+            return
+        ended = RunOutcome("failed", INFRASTRUCTURE_FAILED, event.reason, phase="stalled")
+        if self.state is not RunState.RUNNING:
+            self._finish(ended, now, FAILURE_GRACE_S)
+        else:
+            self._restart_or_end(policy.after_driver_failure(self._failure_context()), ended, now, FAILURE_GRACE_S)
 
     # -- losses -------------------------------------------------------------------------------------------------
 
-    def _on_node_failed(self, event: m.NodeFailed, now: float) -> list[Command]:
-        node = self.nodes[event.rank]
+    def _on_node_failed(self, event: m.NodeFailed, now: float) -> None:
+        node = self.nodes[event.node_index]
         ignored = self.state is RunState.FINISHING or node.role is Role.EXCLUDED
         if ignored or node.state in DEPARTED or node.state is NodeState.STOPPING:
-            return []
+            return
         # A node that never joined has no agent to report "gone": treat it as lost.
-        self._set_node_state(event.rank, NodeState.FAILED if node.state in CONNECTED else NodeState.LOST)
+        self._set_node_state(event.node_index, NodeState.FAILED if node.state in CONNECTED else NodeState.LOST)
         if self.state is RunState.RESTARTING and event.phase == policy.RAY_PHASE:
-            return []  # that Ray cluster is being ended: its failure is no sign of a bad node
-        return self._handle_node_loss(node, end_reasons.failure(node, event.phase, event.reason), now)
+            return  # that Ray cluster is being ended: its failure is no sign of a bad node
+        self._handle_node_loss(node, end_reasons.failure(node, event.phase, event.reason), now)
 
-    def _on_node_lost(self, event: m.NodeLost, now: float) -> list[Command]:
-        node = self.nodes[event.rank]
+    def _on_node_lost(self, event: m.NodeLost, now: float) -> None:
+        node = self.nodes[event.node_index]
         if node.state in DEPARTED:
-            return []
+            return
         phase = self.state.value
-        self._set_node_state(event.rank, NodeState.LOST)
+        self._set_node_state(event.node_index, NodeState.LOST)
         if self.state is RunState.FINISHING:
-            return self._maybe_conclude()
-        if node.role is Role.EXCLUDED:
-            return []
-        return self._handle_node_loss(node, replace(end_reasons.failure(node, phase, event.reason), lost=True), now)
+            self._maybe_conclude()
+        elif node.role is not Role.EXCLUDED:
+            ended = replace(end_reasons.failure(node, phase, event.reason), lost=True)
+            self._handle_node_loss(node, ended, now)
 
-    def _handle_node_loss(self, node: RunNode, ended: RunOutcome, now: float) -> list[Command]:
+    def _handle_node_loss(self, node: RunNode, ended: RunOutcome, now: float) -> None:
         """React to a node that can no longer be used: continue if the configuration allows it, else end the run."""
-        leader, phase = node.rank == self.leader, None if ended.lost else ended.phase
-        rest = [replace(n, role=Role.EXCLUDED) if n.rank == node.rank and not leader else n for n in self.nodes]
+        leader, phase = node.node_index == self.leader, None if ended.lost else ended.phase
         if leader and self.state in (RunState.GATHERING, RunState.STARTING):
             self._failed_leader = ended, phase
-            return self._yield_or_end(now)
-        if self._failed_leader is not None:
-            return self._exclude(node.rank) + self._yield_or_end(now)
-        if self.state in (RunState.GATHERING, RunState.RESTARTING):
-            pool = roles.possible_pool if self.state is RunState.GATHERING else roles.usable_pool
-            left = pool(rest, self.config, self.leader)
-            if leader or not left.sufficient:
-                recovering = not leader and (self.config.spares or self.cycle)
-                why = end_reasons.too_few(self.config, rest, left) if recovering else ""
-                return self._finish(end_reasons.because(ended, why), now, FAILURE_GRACE_S)
-            return self._exclude(node.rank) + self._maybe_close(now)
-        if node.role is Role.SPARE:
-            return self._exclude(node.rank)
-        decision = policy.after_loss(self._failure_context(rest), node, phase)
-        if decision.action is not Action.REPLACE:
-            excluded = self._exclude(node.rank) if decision.action is Action.RESTART and not leader else []
-            return excluded + self._restart_or_end(decision, ended, now, self.config.restart_grace)
-        return self._exclude(node.rank) + self._promote(node, now)
+            self._yield_or_end(now)
+        elif self._failed_leader is not None:
+            self._exclude(node.node_index)
+            self._yield_or_end(now)
+        elif self.state in (RunState.GATHERING, RunState.RESTARTING):
+            self._handle_loss_between_drivers(node, ended, now)
+        elif node.role is Role.SPARE:
+            self._exclude(node.node_index)
+        else:
+            decision = policy.after_loss(self._failure_context(), node, phase)
+            if decision.action is Action.REPLACE:
+                assert decision.replacement is not None
+                self._exclude(node.node_index)
+                self._promote(decision.replacement, node, now)
+                return
+            if decision.action is Action.RESTART and not leader:
+                self._exclude(node.node_index)
+            self._restart_or_end(decision, ended, now, self.config.restart_grace)
 
-    def _yield_or_end(self, now: float) -> list[Command]:
-        """Step down after the leader's own node failed before the driver, once enough nodes can elect another leader.
+    def _handle_loss_between_drivers(self, node: RunNode, ended: RunOutcome, now: float) -> None:
+        """Continue without the node if the others suffice for the cycle that gathers, or the next one."""
+        context = self._failure_context()
+        if node.node_index == self.leader:  # in `restarting`: the leader cannot lead the next cycle
+            self._finish(ended, now, FAILURE_GRACE_S)
+            return
+        if self.state is RunState.GATHERING:
+            shortage = policy.shortage_in_round(context, self.leader, node.node_index)
+        else:
+            shortage = policy.shortage_in_next_cycle(context, node.node_index)
+        if shortage is None:
+            self._exclude(node.node_index)
+            self._maybe_close(now)
+        else:
+            recovering = self.config.spares or self.cycle
+            self._finish(end_reasons.because(ended, shortage if recovering else ""), now, FAILURE_GRACE_S)
 
-        If it left earlier, no member would know of the run.
-        """
-        assert self._failed_leader is not None
-        ended, phase = self._failed_leader
-        decision = policy.after_loss(self._failure_context(self.nodes), self.nodes[self.leader], phase)
-        if decision.action is not Action.YIELD:
-            return self._finish(end_reasons.because(ended, decision.reason), now, FAILURE_GRACE_S)
-        if self.state is RunState.GATHERING and self._pending and self._available <= self._pending:
-            return []
-        self._set_run_state(RunState.YIELDED)
-        self.deadline = None
-        return [m.Yield(ended.end_reason)]
-
-    def _maybe_close(self, now: float) -> list[Command]:
-        if self._failed_leader is not None and self.state is RunState.GATHERING:
-            return self._yield_or_end(now)
-        return super()._maybe_close(now)
-
-    def _promote(self, lost: RunNode, now: float) -> list[Command]:
-        """Promote the nearest spare to the rank of the lost node. Before the driver runs this is part of starting."""
-        spare = roles.pick_replacement(self.nodes, lost, self.config.segment)
-        assert spare is not None
-        self._set_role(spare.rank, Role.ACTIVE, lost.logical)
-        if self.state is RunState.RUNNING:
-            self.deadline = now + self.config.start_timeout
-        return self._start_node(spare.rank) + self._maybe_start_driver()
-
-    def _failure_context(self, nodes: Sequence[RunNode]) -> FailureContext:
+    def _failure_context(self) -> FailureContext:
         without_progress = 0 if self.progressed else self.without_progress + 1
         running = self.state is RunState.RUNNING
-        return FailureContext(self.config, nodes, self.leader, running, self.cycle, without_progress)
+        return FailureContext(self.config, self.nodes, self._sets, self.leader, running, self.cycle, without_progress)
 
-    def _on_health(self, event: m.Health, now: float) -> list[Command]:
-        """Record a health check. An unhealthy node stays connected but gets no rank until a later check passes."""
-        node = self.nodes[event.rank]
-        unhealthy_reason = None if event.ok else event.reason or "its check failed"
-        joined = node.state in CONNECTED or node.state is NodeState.STOPPING
-        if not joined or node.role is Role.EXCLUDED or node.unhealthy_reason == unhealthy_reason:
-            return []
-        self._update_node(replace(node, unhealthy_reason=unhealthy_reason))
-        self.changes.append(self.nodes[event.rank])
-        return self._maybe_close(now) + self._end_if_too_few(now)
+    def _promote(self, spare: int, lost: RunNode, now: float) -> None:
+        """Promote a spare to the rank of the lost node. Before the driver runs this is part of starting."""
+        self._set_role(spare, Role.ACTIVE, lost.rank)
+        if self.state is RunState.RUNNING:
+            self.deadline = now + self.config.start_timeout
+        self._start_node(spare)
+        self._maybe_start_driver()
 
-    def _end_if_too_few(self, now: float) -> list[Command]:
-        """End the run if too few nodes are available and none is pending."""
-        if self.state is not RunState.GATHERING or self._pending or self._enough_available():
-            return []
-        available = roles.available_pool(self.nodes, self.config, self.leader)
-        return self._finish(end_reasons.too_few_arrived(self.config, self.nodes, available), now, FAILURE_GRACE_S)
+    def _exclude(self, node_index: int) -> None:
+        self._set_role(node_index, Role.EXCLUDED)
+        self._stop_node(node_index)
 
-    def _exclude(self, rank: int) -> list[Command]:
-        self._set_role(rank, Role.EXCLUDED)
-        return self._stop_node(rank)
-
-    def _on_driver_ended(self, event: m.DriverEnded, now: float) -> list[Command]:
-        if not self.driver_running:
-            return []
-        self.driver_running = False
-        if self.state is RunState.RESTARTING:
-            return self._next_cycle(now)
-        if self.outcome is not None and self.outcome.state == "stopped":
-            self.outcome = replace(self.outcome, exit_code=event.code)
-        ended = RunOutcome("succeeded" if event.code == 0 else "failed", event.code, f"the driver {event.how}")
-        if self.state is not RunState.RUNNING or event.code == 0:
-            return self._finish(ended, now, 0.0)
-        return self._restart_or_end(policy.after_driver_failure(self._failure_context(self.nodes)), ended, now, 0.0)
-
-    def _on_driver_stalled(self, event: m.DriverStalled, now: float) -> list[Command]:
-        if not self.driver_running or self.state is RunState.RESTARTING:
-            return []
-        ended = RunOutcome("failed", INFRASTRUCTURE_FAILED, event.reason, phase="stalled")
-        if self.state is not RunState.RUNNING:
-            return self._finish(ended, now, FAILURE_GRACE_S)
-        decision = policy.after_driver_failure(self._failure_context(self.nodes))
-        return self._restart_or_end(decision, ended, now, FAILURE_GRACE_S)
-
-    def _restart_or_end(self, decision: Decision, ended: RunOutcome, now: float, grace: float) -> list[Command]:
-        """Begin a new cycle after the driver's grace period, or end the run with the reason why it cannot continue."""
-        if decision.action is Action.END:
-            return self._finish(_final_outcome(ended, decision), now, min(grace, FAILURE_GRACE_S))
-        self.restart_reason = ended.end_reason
-        self._set_run_state(RunState.RESTARTING)
-        if not self.driver_running:
-            return self._next_cycle(now)
-        self.deadline = now + grace + FINISH_TIMEOUT_S
-        return [EndDriver(grace)]
-
-    def _next_cycle(self, now: float) -> list[Command]:
-        """Begin the next cycle after the driver has ended: every remaining node stops Ray and rejoins when clean."""
-        self.cycle += 1
-        self.without_progress, self.progressed = 0 if self.progressed else self.without_progress + 1, False
-        self.head_up, self.last_call = False, None
-        self.deadline = now + self.config.gather_timeout
-        self._set_run_state(RunState.GATHERING)
-        commands: list[Command] = [m.BeginCycle()]
-        for node in [node for node in self.nodes if node.role is not Role.EXCLUDED]:
-            self._set_role(node.rank, Role.WAITING)
-            late = node.state is NodeState.STOPPING  # for an earlier cycle: its report for that one is ignored
-            commands += [StopNode(node.rank)] if late else self._stop_node(node.rank)
-        return commands
-
-    # -- ending -------------------------------------------------------------------------------------------------
-
-    def _on_node_gone(self, event: m.NodeGone, now: float) -> list[Command]:
-        """Handle the report of a clean node: it joins the next cycle, or has left if there is none for it."""
-        node = self.nodes[event.rank]
-        if node.state is NodeState.STOPPING and self.state is not RunState.FINISHING and node.role is not Role.EXCLUDED:
-            self._set_node_state(event.rank, NodeState.ARRIVED)
-            return [m.Rejoin(event.rank), *self._join_cycle(event.rank, now)]
-        self._set_node_state(event.rank, NodeState.GONE)
-        return self._maybe_conclude()
-
-    def _check_deadline(self, now: float) -> list[Command]:
-        closed = self._maybe_close(now)
-        if closed or self.deadline is None or now < self.deadline:
-            return closed
-        if self.state is RunState.GATHERING and self._failed_leader is not None:
-            ended, _ = self._failed_leader
-            why = "too few other nodes joined to elect another leader"
-            return self._finish(end_reasons.because(ended, why), now, 0.0)
-        if self.state is RunState.GATHERING:
-            available = roles.available_pool(self.nodes, self.config, self.leader)
-            return self._finish(end_reasons.gather_timed_out(self.config, self.nodes, self.cycle, available), now, 0.0)
-        if self.state in (RunState.STARTING, RunState.RUNNING):
-            return self._fail_late_nodes(now)
-        if self.outcome is None:  # restarting: no next cycle before the driver has ended
-            self._finish(RunOutcome("failed", INFRASTRUCTURE_FAILED, self.restart_reason, phase="restarting"), now, 0.0)
-        assert self.outcome is not None
-        stopping = [node.host for node in self.nodes if node.state is NodeState.STOPPING]
-        unclean = f"{end_reasons.listed(stopping)} did not confirm cleanup"
-        if self.driver_running:
-            unclean = "the driver did not end"
-        self.outcome = end_reasons.because(self.outcome, unclean)
-        return self._conclude()
-
-    def _fail_late_nodes(self, now: float) -> list[Command]:
+    def _fail_late_nodes(self, now: float) -> None:
         """Fail the nodes on which Ray did not start in time: spares replace them if possible.
 
         Nodes that only wait for the head are not late. The leader comes first.
         """
         unready = [node for node in self._active() if node.state is not NodeState.READY]
         started = [node for node in unready if node.state is NodeState.STARTING] or unready
-        late = sorted(started, key=lambda node: node.rank != self.leader)
+        late = sorted(started, key=lambda node: node.node_index != self.leader)
         reason = end_reasons.too_late(self.config, late)
         self.deadline = now + self.config.start_timeout
-        commands: list[Command] = []
         for node in late:
             if self.outcome is None and self.state is not RunState.YIELDED:
-                commands += self._handle_node_loss(node, end_reasons.failure(node, self.state.value, reason), now)
-        return commands
+                self._handle_node_loss(node, end_reasons.failure(node, self.state.value, reason), now)
+
+    def _yield_or_end(self, now: float) -> None:
+        """Step down after the leader's own node failed before the driver, once enough nodes can elect another leader.
+
+        If it left earlier, no member would know about the run.
+        """
+        assert self._failed_leader is not None
+        ended, phase = self._failed_leader
+        decision = policy.after_loss(self._failure_context(), self.nodes[self.leader], phase)
+        if decision.action is not Action.YIELD:
+            self._finish(end_reasons.because(ended, decision.reason), now, FAILURE_GRACE_S)
+            return
+        pending = self._sets.pending
+        if self.state is RunState.GATHERING and pending and len(self._sets.available) <= pending:
+            return
+        self._set_run_state(RunState.YIELDED)
+        self.deadline = None
+        self._commands.append(m.Yield(ended.end_reason))
+
+    # -- the next cycle -----------------------------------------------------------------------------------------
+
+    def _restart_or_end(self, decision: Decision, ended: RunOutcome, now: float, grace: float) -> None:
+        """Begin a new cycle after the driver's grace period, or end the run with the reason why it cannot continue."""
+        if decision.action is Action.END:
+            self._finish(_final_outcome(ended, decision), now, min(grace, FAILURE_GRACE_S))
+            return
+        self.restart_reason = ended.end_reason
+        self._set_run_state(RunState.RESTARTING)
+        if self.driver_running:
+            self.deadline = now + grace + FINISH_TIMEOUT_S
+            self._commands.append(m.EndDriver(grace, self.cycle))
+        else:
+            self._next_cycle(now)
+
+    def _next_cycle(self, now: float) -> None:
+        """Begin the next cycle after the driver has ended: every remaining node stops Ray and rejoins when clean."""
+        self.cycle += 1
+        self.without_progress, self.progressed = 0 if self.progressed else self.without_progress + 1, False
+        self.head_up, self._last_call = False, None
+        self.deadline = now + self.config.gather_timeout
+        self._set_run_state(RunState.GATHERING)
+        self._commands.append(m.BeginCycle(self.cycle, self.restart_reason))
+        for node in list(self.nodes):
+            if node.role is Role.EXCLUDED:
+                continue
+            self._set_role(node.node_index, Role.WAITING)
+            if node.state is NodeState.STOPPING:  # for an earlier cycle: its report for that one is ignored
+                self._commands.append(self._stop_command(node.node_index))
+            else:
+                self._stop_node(node.node_index)
+
+    def _stop_node(self, node_index: int) -> None:
+        if self.nodes[node_index].state in CONNECTED:
+            self._set_node_state(node_index, NodeState.STOPPING)
+            self._commands.append(self._stop_command(node_index))
+
+    def _stop_command(self, node_index: int) -> m.StopNode:
+        return m.StopNode(node_index, self.cycle, self.outcome, self.deadline)
+
+    def _on_node_gone(self, event: m.NodeGone, now: float) -> None:
+        """Handle the report of a clean node: it joins the next cycle, or has left if there is none for it."""
+        node = self.nodes[event.node_index]
+        if node.state is NodeState.STOPPING and self.state is not RunState.FINISHING and node.role is not Role.EXCLUDED:
+            self._set_node_state(event.node_index, NodeState.ARRIVED)
+            self._commands.append(m.Rejoin(event.node_index, self.cycle))
+            self._join_cycle(event.node_index, now)
+        else:
+            self._set_node_state(event.node_index, NodeState.GONE)
+            self._maybe_conclude()
+        self._end_if_too_few(now)
+
+    # -- the run finishes ---------------------------------------------------------------------------------------
+
+    def _on_stop_requested(self, event: m.StopRequested, now: float) -> None:
+        self._finish(RunOutcome("stopped", BY_SIGNAL + event.signal, event.reason), now, event.grace)
+
+    def _finish(self, outcome: RunOutcome, now: float, grace: float) -> None:
+        """Record the outcome unless one is recorded; end the driver, or the nodes if it has ended."""
+        if self.outcome is None:
+            self.outcome = outcome
+        first, ending = self.state is not RunState.FINISHING, self.state in (RunState.FINISHING, RunState.RESTARTING)
+        if first:
+            self._set_run_state(RunState.FINISHING)
+        if self.driver_running:
+            # A later reason may shorten the deadline, but never extend it.
+            ends = now + grace + FINISH_TIMEOUT_S
+            if not ending or (self.deadline is not None and ends < self.deadline):
+                self.deadline = ends
+                self._commands.append(m.EndDriver(grace, self.cycle))
+            return
+        if first:
+            self.deadline = now + FINISH_TIMEOUT_S
+        for node_index in range(len(self.nodes)):
+            self._stop_node(node_index)
+        self._maybe_conclude()
+
+    def _maybe_conclude(self) -> None:
+        """Conclude when every node that joined has left."""
+        if self.state is RunState.FINISHING and not self.driver_running and not self._sets.joined:
+            self._conclude()
+
+    def _conclude(self) -> None:
+        assert self.outcome is not None
+        self._set_run_state(RunState(self.outcome.state))
+        self.deadline = None
+        self._commands.append(m.Conclude(self.outcome))
+
+    # -- time passes --------------------------------------------------------------------------------------------
+
+    def _on_tick(self, event: m.Tick, now: float) -> None:
+        self._check_service_deadlines(now)
+        before = self.state
+        self._maybe_close(now)
+        if self.state is before and self.deadline is not None and now >= self.deadline:
+            self._deadline_passed(now)
+
+    def _deadline_passed(self, now: float) -> None:
+        """End what has not been reached in time: the round, the start of Ray, the end of the driver or of the run."""
+        if self.state is RunState.GATHERING and self._failed_leader is not None:
+            ended, _ = self._failed_leader
+            why = "too few other nodes joined to elect another leader"
+            self._finish(end_reasons.because(ended, why), now, 0.0)
+        elif self.state is RunState.GATHERING:
+            available = roles.available_pool(self.nodes, self.config, self.leader)
+            self._finish(end_reasons.gather_timed_out(self.config, self.nodes, self.cycle, available), now, 0.0)
+        elif self.state in (RunState.STARTING, RunState.RUNNING):
+            self._fail_late_nodes(now)
+        else:
+            self._conclude_late(now)
+
+    def _conclude_late(self, now: float) -> None:
+        """End the run although the driver, or nodes, have not confirmed their end."""
+        if self.outcome is None:  # restarting: no next cycle before the driver has ended
+            self.outcome = RunOutcome("failed", INFRASTRUCTURE_FAILED, self.restart_reason, phase="restarting")
+            self._set_run_state(RunState.FINISHING)
+        stopping = [node.host for node in self.nodes if node.state is NodeState.STOPPING]
+        unclean = f"{end_reasons.listed(stopping)} did not confirm cleanup"
+        if self.driver_running:
+            unclean = "the driver did not end"
+        self.outcome = end_reasons.because(self.outcome, unclean)
+        self._conclude()
+
+    # -- changes of nodes and of the run ------------------------------------------------------------------------
+
+    def _active(self) -> Iterator[RunNode]:
+        return (node for node in self.nodes if node.role is Role.ACTIVE)
+
+    def _set_role(self, node_index: int, role: Role, rank: int | None = None) -> None:
+        self._change_role(self.nodes[node_index].with_role(role, rank))
+
+    def _change_role(self, node: RunNode) -> None:
+        before = self.nodes[node.node_index]
+        if node.role is not before.role or node.rank != before.rank:
+            self._update_node(node)
+            self.role_changes += 1
+            self._changes.append(node)
+
+    def _set_node_state(self, node_index: int, state: NodeState) -> None:
+        node = self.nodes[node_index]
+        if state in NODE_TRANSITIONS[node.state]:
+            self._update_node(replace(node, state=state))
+            self._changes.append(self.nodes[node_index])
+
+    def _update_node(self, node: RunNode) -> None:
+        """Replace a node and update what is derived from it. Nodes are changed only here."""
+        before, self.nodes[node.node_index] = self.nodes[node.node_index], node
+        self._sets.update(before, node)
+        if self.services.plans:
+            self.services.set_rank(node.node_index, node.rank if node.runs_services else None)
+
+    def _set_run_state(self, state: RunState) -> None:
+        assert state in RUN_TRANSITIONS[self.state], f"{self.state.value} -> {state.value}"
+        self.state = state
+        self._changes.append(state)
+
+
+_HANDLERS: dict[type, Callable[[RunStateMachine, Any, float], None]] = {
+    m.Arrived: RunStateMachine._on_arrived,
+    m.Health: RunStateMachine._on_health,
+    m.HeadUp: RunStateMachine._on_head_up,
+    m.NodeReady: RunStateMachine._on_node_ready,
+    m.ServiceReport: RunStateMachine._on_service_report,
+    m.Progress: RunStateMachine._on_progress,
+    m.DriverEnded: RunStateMachine._on_driver_ended,
+    m.DriverStalled: RunStateMachine._on_driver_stalled,
+    m.NodeFailed: RunStateMachine._on_node_failed,
+    m.NodeLost: RunStateMachine._on_node_lost,
+    m.NodeGone: RunStateMachine._on_node_gone,
+    m.StopRequested: RunStateMachine._on_stop_requested,
+    m.Tick: RunStateMachine._on_tick,
+}
 
 
 def _final_outcome(ended: RunOutcome, decision: Decision) -> RunOutcome:

@@ -14,7 +14,7 @@ class RunState(str, Enum):
     running     the driver ended                              finishing
     running     a loss or failure that a new cycle repairs    restarting
     restarting  the driver has ended                          gathering (next cycle)
-    finishing   every node verified clean, or deadline passed succeeded | failed | stopped
+    finishing   every node is clean, or the deadline passed   succeeded | failed | stopped
     (any of the first four)    a failure or a stop request    finishing
     gathering, starting        the leader's own node failed   yielded (to the next leader)
     """
@@ -77,6 +77,7 @@ NODE_TRANSITIONS: dict[NodeState, frozenset[NodeState]] = {
     NodeState.LOST: frozenset(),
 }
 
+SERVING_STATES = frozenset({RunState.GATHERING, RunState.STARTING, RunState.RUNNING})  # in which services may start
 ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED, RunState.YIELDED})
 DEPARTED = frozenset({NodeState.GONE, NodeState.LOST})
 CONNECTED = frozenset({NodeState.ARRIVED, NodeState.STARTING, NodeState.READY, NodeState.FAILED})

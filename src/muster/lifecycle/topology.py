@@ -62,11 +62,15 @@ def rank_order(locations: Mapping[int, NodeLocation], leader: int, segment: int)
     return [number for members in domains.values() for number in members[: len(members) // segment * segment]]
 
 
-def distance(one: NodeLocation, other: NodeLocation) -> tuple[bool, int]:
-    """Return a sort key for the distance of two nodes: another domain first, then the shared part of the address."""
-    shared = 0
-    for ours, theirs in zip(one.topology.split("."), other.topology.split(".")):
+def shared_parts(one: str, other: str) -> list[str]:
+    """Return the parts that two addresses have in common, from the top, up to the first empty one.
+
+    >>> shared_parts("spine1.leaf3.n17", "spine1.leaf4.n17")
+    ['spine1']
+    """
+    shared = []
+    for ours, theirs in zip(one.split("."), other.split(".")):
         if ours != theirs or not ours:
             break
-        shared += 1
-    return one.domain != other.domain, -shared
+        shared.append(ours)
+    return shared

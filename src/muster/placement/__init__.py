@@ -22,10 +22,10 @@ if TYPE_CHECKING:
         build_replica_pg,
         remove_named_pgs_with_prefix,
     )
+    from muster.placement.runtime.health import Probe
     from muster.placement.runtime.managed import ManagedSubprocess
     from muster.placement.runtime.nodes import check_total_gpu_capacity, discover_nodes
     from muster.placement.runtime.orphans import reacquire_detached_actor_handles, sweep_orphan_actors_by_prefix
-    from muster.placement.runtime.probe import Probe
     from muster.placement.runtime.replica import Event
     from muster.placement.runtime.replicas import Endpoint, Replicas, ReplicaStatus
     from muster.placement.runtime.restart_policy import Policy
@@ -82,10 +82,10 @@ _MODULES = {
     "runtime.shape": ("ReplicaBundleSpec", "plan_replica_bundle_shape"),
     "runtime.bundles": ("get_bundle_node_ip", "get_free_port_in_bundle"),
     "runtime.groups": ("GroupRequest", "build_groups", "build_pg", "build_replica_pg", "remove_named_pgs_with_prefix"),
+    "runtime.health": ("Probe",),
     "runtime.managed": ("ManagedSubprocess",),
     "runtime.nodes": ("check_total_gpu_capacity", "discover_nodes"),
     "runtime.orphans": ("reacquire_detached_actor_handles", "sweep_orphan_actors_by_prefix"),
-    "runtime.probe": ("Probe",),
     "runtime.replica": ("Event",),
     "runtime.replicas": ("Endpoint", "ReplicaStatus", "Replicas"),
     "runtime.restart_policy": ("Policy",),

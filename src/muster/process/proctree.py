@@ -9,20 +9,22 @@ import signal
 from collections.abc import Callable, Collection, Iterable
 
 PR_SET_CHILD_SUBREAPER = 36
-FLAGS, THREADS, START_TIME = (
-    6,
-    17,
-    19,
-)  # index of flags, num_threads and starttime among the fields of /proc/<pid>/stat that follow the name
+# Index of flags, num_threads and starttime among the fields of /proc/<pid>/stat that follow the name.
+FLAGS, THREADS, START_TIME = 6, 17, 19
 PF_EXITING = 0x4
 POLL_S = 0.02  # of ending processes: the kernel has no notification for an adopted grandchild
 
 
 def become_subreaper() -> None:
     """Make this process adopt every orphaned descendant, in place of init."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def prctl(option: int, value: object) -> None:
+    """Set an attribute of this process (prctl(2))."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
 
 
 def read_processes() -> dict[int, tuple[int, int]]:
@@ -77,6 +79,15 @@ def read_stat(pid: int, thread: int | None = None) -> list[bytes]:
             return file.read().rpartition(b")")[2].split()
     except OSError:
         return []
+
+
+def read_proc_file(path: str) -> str:
+    """Return the text of a file of /proc; empty if it is unreadable or missing, as after the end of its process."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def start_time(pid: int) -> int | None:

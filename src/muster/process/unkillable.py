@@ -20,6 +20,7 @@ from muster.process.proctree import (
     kill_descendants,
     kill_groups,
     kill_is_pending,
+    read_proc_file,
     read_process,
     read_stat,
 )
@@ -108,11 +109,17 @@ def describe_leftover(pid: int) -> LeftoverProcess | None:
     if not state or read_process(pid) is None:
         return None
     place = f"/proc/{pid}/task/{thread}"
-    stack = [line.split()[-1].partition("+")[0] for line in _read(f"{place}/stack").splitlines() if line.split()]
-    wchan = _read(f"{place}/wchan").strip()
+    frames = read_proc_file(f"{place}/stack").splitlines()
+    stack = [line.split()[-1].partition("+")[0] for line in frames if line.split()]
+    wchan = read_proc_file(f"{place}/wchan").strip()
     wchan = "" if wchan == "0" else wchan  # it runs, or its position is not readable
     return LeftoverProcess(
-        pid, _read(f"{place}/comm").strip(), state[0].decode(), wchan, tuple(stack[:STACK_FRAMES]), _may_kill(pid)
+        pid,
+        read_proc_file(f"{place}/comm").strip(),
+        state[0].decode(),
+        wchan,
+        tuple(stack[:STACK_FRAMES]),
+        _may_kill(pid),
     )
 
 
@@ -131,15 +138,6 @@ def _may_kill(pid: int) -> bool:
     except OSError as error:
         return not isinstance(error, PermissionError)
     return True
-
-
-def _read(path: str) -> str:
-    """Read a file of /proc; empty if it is unreadable or missing."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 def sweep() -> int:

@@ -1,6 +1,14 @@
 """The run directory on the shared filesystem: paths, atomic publishing, readers. Standard library only."""
 
-from muster.rundir.atomic import create_exclusive, is_listed, read_json, read_record, write_atomic, write_json
+from muster.rundir.atomic import (
+    create_exclusive,
+    is_listed,
+    read_json,
+    read_record,
+    write_atomic,
+    write_json,
+    written_at,
+)
 from muster.rundir.line_file import LineFile
 from muster.rundir.paths import AttemptPaths, RunPaths
 
@@ -14,4 +22,5 @@ __all__ = [
     "read_record",
     "write_atomic",
     "write_json",
+    "written_at",
 ]

@@ -76,6 +76,14 @@ def is_listed(path: str) -> bool:
         return False
 
 
+def written_at(path: str) -> float | None:
+    """Return when a file was last written, in seconds since the epoch; None if that is unknown."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return None
+
+
 def _unlink_quietly(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)

@@ -8,7 +8,7 @@ from muster.rundir.paths import AttemptPaths
 
 
 def host_names(attempt: AttemptPaths) -> list[str]:
-    """Return the names of the step's nodes by rank; empty before the job script has written them."""
+    """Return the names of the step's nodes by node index; empty before the job script has written them."""
     try:
         with open(attempt.hosts, encoding="utf-8", errors="replace") as file:
             return file.read().split()
@@ -16,14 +16,14 @@ def host_names(attempt: AttemptPaths) -> list[str]:
         return []
 
 
-def host_name(attempt: AttemptPaths, rank: int) -> str:
-    return dict(enumerate(host_names(attempt))).get(rank, f"rank-{rank}")
+def host_name(attempt: AttemptPaths, node_index: int) -> str:
+    return dict(enumerate(host_names(attempt))).get(node_index, f"rank-{node_index}")
 
 
-def hosts_by_rank(attempt: AttemptPaths, nodes: int) -> list[str]:
+def hosts_by_index(attempt: AttemptPaths, nodes: int) -> list[str]:
     """Return a name for each of `nodes` nodes: `rank-N` where the job script could not record the names."""
     names = host_names(attempt)
-    return names if len(names) == nodes else [f"rank-{rank}" for rank in range(nodes)]
+    return names if len(names) == nodes else [f"rank-{node_index}" for node_index in range(nodes)]
 
 
 def host_file_name(host: str) -> str:

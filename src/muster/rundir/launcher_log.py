@@ -35,17 +35,17 @@ class EarlyEnd:
     """A task whose end the launcher has reported."""
 
     host: str
-    rank: int | None
+    node_index: int | None
     reason: str
 
 
 def parse(lines: Iterable[str], hosts: Sequence[str] = ()) -> list[EarlyEnd]:
     """Return every ended task, with the prelude's reason if there is one: it may arrive before or after the end.
 
-    With `hosts` (by rank) the rank comes from the host name: srun numbers the tasks of each group of a hetjob from 0.
+    With `hosts` (by node index) the index comes from the host name: srun numbers the tasks of each hetjob group from 0.
 
     >>> parse(["srun: error: n3: task 2: Exited with exit code 121", "muster: n3: cannot see /x"])
-    [EarlyEnd(host='n3', rank=2, reason='cannot see /x')]
+    [EarlyEnd(host='n3', node_index=2, reason='cannot see /x')]
     """
     lines = list(lines)
     error = _container_error(lines)
@@ -59,13 +59,15 @@ def parse(lines: Iterable[str], hosts: Sequence[str] = ()) -> list[EarlyEnd]:
             code = re.fullmatch(r"Exited with exit code (\d+)", match["how"])
             meaning = _MEANING.get(int(code[1])) if code else None
             how = meaning or f"{early}: {match['how']}"
-            ends += [(host, rank, how) for host, rank in _tasks(match["host"], match["tasks"])]
+            ends += [(host, node_index, how) for host, node_index in _tasks(match["host"], match["tasks"])]
         elif match := _NODE.match(line):
             ends += [(host, None, "Slurm reports that the node failed") for host in _hosts(match["host"])]
         elif match := _LAUNCH.match(line):
             how = f"Slurm could not start its agent: {match['how']}"
             ends += [(host, None, how) for host in _hosts(match["host"])]
-    return [EarlyEnd(host, _rank(host, rank, hosts), reasons.get(host, how)) for host, rank, how in ends]
+    return [
+        EarlyEnd(host, _node_index(host, node_index, hosts), reasons.get(host, how)) for host, node_index, how in ends
+    ]
 
 
 def _container_error(lines: Iterable[str]) -> str | None:
@@ -75,7 +77,7 @@ def _container_error(lines: Iterable[str]) -> str | None:
     return (errors or messages or [None])[0]
 
 
-def _rank(host: str, task: int | None, hosts: Sequence[str]) -> int | None:
+def _node_index(host: str, task: int | None, hosts: Sequence[str]) -> int | None:
     known = task is not None and host in hosts and hosts[task : task + 1] != [host]
     return hosts.index(host) if known else task
 
@@ -90,9 +92,13 @@ def read(path: str, hosts: Sequence[str] = ()) -> list[EarlyEnd]:
 
 
 def _tasks(hosts: str, tasks: str) -> list[tuple[str, int]]:
-    """Return (host, rank) of each task: srun folds equal ends into one line, with hosts and ranks both in order."""
-    names, ranks = _hosts(hosts), _ranks(tasks)
-    return list(zip(names, ranks)) if len(names) == len(ranks) else [(hosts, rank) for rank in ranks]
+    """Return (host, node index) of each task: srun folds equal ends into one line, with both in the same order."""
+    names, node_indexes = _hosts(hosts), _ranks(tasks)
+    return (
+        list(zip(names, node_indexes))
+        if len(names) == len(node_indexes)
+        else [(hosts, node_index) for node_index in node_indexes]
+    )
 
 
 def _hosts(text: str) -> list[str]:
@@ -113,11 +119,11 @@ def _hosts(text: str) -> list[str]:
 
 def _ranks(text: str) -> list[int]:
     """Expand '0-2,5' to [0, 1, 2, 5]."""
-    ranks: list[int] = []
+    node_indexes: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        ranks.extend(range(int(first), int(last or first) + 1))
-    return ranks
+        node_indexes.extend(range(int(first), int(last or first) + 1))
+    return node_indexes
 
 
 class LauncherLog:
@@ -139,7 +145,7 @@ class LauncherLog:
         if size == self._size and not self._fresh:
             return []
         self._size = size
-        ends = {end.host if end.rank is None else end.rank: end for end in read(self._path, self._hosts)}
+        ends = {end.host if end.node_index is None else end.node_index: end for end in read(self._path, self._hosts)}
         ripe, self._fresh = self._fresh, ends.keys() - self._reported - self._fresh
         self._reported |= ripe
         return [ends[task] for task in ends if task in ripe]

@@ -17,6 +17,6 @@ def tail_of(path: str, lines: int, max_bytes: int = 8192) -> list[str]:
         return []
 
 
-def node_tail(attempt: AttemptPaths, rank: int, lines: int = 12) -> list[str]:
+def node_tail(attempt: AttemptPaths, node_index: int, lines: int = 12) -> list[str]:
     """Return the last lines of a node's log."""
-    return tail_of(attempt.node_log(rank), lines)
+    return tail_of(attempt.node_log(node_index), lines)

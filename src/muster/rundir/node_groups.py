@@ -1,4 +1,4 @@
-"""Groups of unlike nodes, as job.json records them: their ranks and the resources of a node. Pure."""
+"""Groups of unlike nodes, as job.json records them: their node indexes and the resources of a node. Pure."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def groups_of(records: Iterable[Mapping[str, Any]]) -> list[NodeGroup]:
     return [NodeGroup(**{name: record[name] for name in NodeGroup.__dataclass_fields__}) for record in records]
 
 
-def group_of(rank: int, groups: Sequence[NodeGroup]) -> NodeGroup | None:
-    """Return the group of a rank; None in a job without groups. Ranks count through the groups in order.
+def group_of(node_index: int, groups: Sequence[NodeGroup]) -> NodeGroup | None:
+    """Return the group of a node; None in a job without groups. Node indexes count through the groups in order.
 
     >>> group_of(2, [NodeGroup("big", 2), NodeGroup("small", 4)]).name
     'small'
     """
     for group in groups:
-        if rank < group.nodes:
+        if node_index < group.nodes:
             return group
-        rank -= group.nodes
+        node_index -= group.nodes
     return None
 
 

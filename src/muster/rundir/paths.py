@@ -6,7 +6,8 @@
   attempt-0/
     canary  hosts  steps.log  phases.log  stop.json  beat  reserve  outcome  sequel.json  slurm-job.json  job-end
     lead-0.json  status-0.json  events-0.jsonl           for each term, that is, for each leader
-    nodes/0003.json  nodes/0003.alive  services/<name>.json
+    lead-0-gone.json                                     if its leader was killed and left no process
+    nodes/0003.json  nodes/0003.alive  services/<name>.json  services/<name>.urls
     logs/driver.log  logs/node-0003.log  logs/stacks-0003.txt  logs/ray/<host>.tar.gz  logs/guest-<id>.log
     logs/services/<name>/<host>.log  logs/cycle-1/services/<name>/<host>.log
     logs/cycle-0/driver.log  logs/cycle-0/rank-0003.log  logs/cycle-1/ray/<host>.tar.gz
@@ -37,8 +38,13 @@ class AttemptPaths:
         return int(self.root.rpartition("-")[2])
 
     @property
+    def canary(self) -> str:
+        """Written by the job script before it starts the step: a node that cannot see it fails at once."""
+        return self._at("canary")
+
+    @property
     def hosts(self) -> str:
-        """Names of the step's nodes by rank, one per line."""
+        """Names of the step's nodes by node index, one per line."""
         return self._at("hosts")
 
     @property
@@ -147,35 +153,36 @@ class AttemptPaths:
 
     def rank_logs(self, rank: int) -> list[str]:
         """Return the existing logs of one process of a gang, in the order of cycles."""
-        logs = [self.rank_log(rank, cycle) for cycle in sorted(self._cycles())]
+        logs = [self.rank_log(rank, cycle) for cycle in self._cycles()]
         return [log for log in logs if os.path.exists(log)]
 
     def _cycles(self) -> list[int]:
-        """Return the cycles that have a log directory."""
-        try:
-            names = os.listdir(self._at("logs"))
-        except OSError:
-            return []
-        return [int(m.group(1)) for m in (re.fullmatch(r"cycle-(\d+)", name) for name in names) if m]
+        """Return the cycles that have a log directory, in order."""
+        return _numbers(self._at("logs"), r"cycle-(\d+)")
 
     def leader(self, term: int = 0) -> str:
         """The claim of the term's leader, and the address where it listens."""
         return self._at(f"lead-{term}.json")
 
+    def leader_gone(self, term: int) -> str:
+        """The certificate that the agent that claimed the term has ended, with all its processes."""
+        return self._at(f"lead-{term}-gone.json")
+
+    def leaders_gone(self) -> list[int]:
+        """Return the terms with such a certificate."""
+        return _numbers(self.root, r"lead-(\d+)-gone\.json")
+
     def claims(self) -> list[int]:
         """Return the claimed terms. Lists the directory: a network filesystem may cache that a file did not exist."""
-        return self._numbers(r"lead-(\d+)\.json")
+        return _numbers(self.root, r"lead-(\d+)\.json")
 
     def terms(self) -> list[int]:
         """Return the terms whose leader has published a status, in order. The last one is current."""
-        return self._numbers(r"status-(\d+)\.json")
+        return _numbers(self.root, r"status-(\d+)\.json")
 
-    def _numbers(self, pattern: str) -> list[int]:
-        try:
-            names = os.listdir(self.root)
-        except OSError:
-            return []
-        return sorted(int(match[1]) for match in (re.fullmatch(pattern, name) for name in names) if match)
+    def event_terms(self) -> list[int]:
+        """Return the terms whose leader has written events, in order."""
+        return _numbers(self.root, r"events-(\d+)\.jsonl")
 
     def status(self, term: int = 0) -> str:
         return self._at(f"status-{term}.json")
@@ -183,12 +190,12 @@ class AttemptPaths:
     def events(self, term: int = 0) -> str:
         return self._at(f"events-{term}.jsonl")
 
-    def node_record(self, rank: int) -> str:
-        return self._at("nodes", f"{rank:04d}.json")
+    def node_record(self, node_index: int) -> str:
+        return self._at("nodes", f"{node_index:04d}.json")
 
-    def startup_heartbeat(self, rank: int) -> str:
+    def startup_heartbeat(self, node_index: int) -> str:
         """Rewritten by each of the first nodes until it has a leader; the prelude writes it first."""
-        return self._at("nodes", f"{rank:04d}.alive")
+        return self._at("nodes", f"{node_index:04d}.alive")
 
     @property
     def services_dir(self) -> str:
@@ -198,16 +205,20 @@ class AttemptPaths:
     def service_record(self, name: str) -> str:
         return self._at("services", f"{name}.json")
 
+    def service_urls(self, name: str) -> str:
+        """The endpoints of a service, one in a line, if they are too many for a variable."""
+        return self._at("services", f"{name}.urls")
+
     def service_log(self, name: str, host: str, cycle: int) -> str:
         """Output of a service on a host; `host` comes from `host_file_name`. Later cycles have separate directories."""
         return self._at("logs", *([f"cycle-{cycle}"] if cycle else []), "services", name, f"{host}.log")
 
-    def stacks(self, rank: int) -> str:
+    def stacks(self, node_index: int) -> str:
         """Stacks of a node's processes at the time the driver had stalled."""
-        return self._at("logs", f"stacks-{rank:04d}.txt")
+        return self._at("logs", f"stacks-{node_index:04d}.txt")
 
-    def node_log(self, rank: int) -> str:
-        return self._at("logs", f"node-{rank:04d}.log")
+    def node_log(self, node_index: int) -> str:
+        return self._at("logs", f"node-{node_index:04d}.log")
 
 
 @dataclass(frozen=True)
@@ -287,11 +298,20 @@ class RunPaths:
     def attempt(self, number: int) -> AttemptPaths:
         return AttemptPaths(self._at(f"attempt-{number}"))
 
+    def attempts(self) -> list[AttemptPaths]:
+        """Return all attempts, in order."""
+        return [self.attempt(number) for number in _numbers(self.root, r"attempt-(\d+)")]
+
     def newest_attempt(self) -> AttemptPaths | None:
         """Return the attempt with the highest number; None before the first has begun."""
-        try:
-            names = os.listdir(self.root)
-        except OSError:
-            return None
-        numbers = [int(m.group(1)) for m in (re.fullmatch(r"attempt-(\d+)", name) for name in names) if m]
-        return self.attempt(max(numbers)) if numbers else None
+        attempts = self.attempts()
+        return attempts[-1] if attempts else None
+
+
+def _numbers(directory: str, pattern: str) -> list[int]:
+    """Return the numbers in the names that match `pattern`, in order; empty if the directory cannot be read."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []
+    return sorted(int(match[1]) for match in (re.fullmatch(pattern, name) for name in names) if match)

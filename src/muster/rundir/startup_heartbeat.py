@@ -7,21 +7,21 @@ from collections.abc import Iterable
 from muster.rundir.paths import AttemptPaths
 
 
-def write_startup_heartbeat(attempt: AttemptPaths, rank: int, text: str) -> None:
+def write_startup_heartbeat(attempt: AttemptPaths, node_index: int, text: str) -> None:
     """Replace the node's heartbeat; readers only compare it with the text before. Raises OSError."""
-    with open(attempt.startup_heartbeat(rank), "w", encoding="ascii") as file:
+    with open(attempt.startup_heartbeat(node_index), "w", encoding="ascii") as file:
         file.write(f"{text}\n")
 
 
-def read_startup_heartbeats(attempt: AttemptPaths, ranks: Iterable[int]) -> dict[int, str]:
-    """Return the readable heartbeats by rank. An empty file is skipped: it is being written, or the disk is full."""
+def read_startup_heartbeats(attempt: AttemptPaths, node_indexes: Iterable[int]) -> dict[int, str]:
+    """Return the readable heartbeats by node index. Empty files are skipped: being written, or the disk is full."""
     found: dict[int, str] = {}
-    for rank in ranks:
+    for node_index in node_indexes:
         try:
-            with open(attempt.startup_heartbeat(rank), encoding="ascii", errors="replace") as file:
+            with open(attempt.startup_heartbeat(node_index), encoding="ascii", errors="replace") as file:
                 text = file.read()
         except OSError:
             continue
         if text:
-            found[rank] = text
+            found[node_index] = text
     return found

@@ -7,10 +7,12 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 from muster.errors import BackendError
-from muster.rundir import RunPaths, is_listed, read_record
+from muster.rundir import RunPaths, is_listed
+from muster.rundir.records import read_submission
 from muster.runs.follow import RunResult, read_result
 from muster.runs.monitor import SLURM_POLL_S, UNKNOWN, RunMonitor
-from muster.runs.next_attempt import has_next_attempt, slurm_jobs
+from muster.runs.next_attempt import has_next_attempt
+from muster.runs.own_jobs import slurm_jobs
 from muster.runs.release import release, script_ends_job
 from muster.slurm.jobs import ENDED, SlurmJobs, list_jobs
 
@@ -52,7 +54,7 @@ def _completed(run: RunPaths, monitor: RunMonitor) -> RunResult | None:
 
 def _dead(run: RunPaths, states: dict[str, str]) -> RunResult | None:
     """Return the result of a run that recorded no end and whose job has ended, else None."""
-    attempt, job_id = run.newest_attempt(), read_record(run.submission).get("job_id")
+    attempt, job_id = run.newest_attempt(), read_submission(run).job_id
     state = states.get(str(job_id), UNKNOWN)
     ended = state in ENDED or state == UNKNOWN
     if not ended or (attempt is not None and is_listed(attempt.outcome) and not has_next_attempt(attempt)):

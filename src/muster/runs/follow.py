@@ -13,7 +13,8 @@ from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.rundir import AttemptPaths, RunPaths, is_listed
 from muster.runs.leader_wait import LeaderWait
 from muster.runs.monitor import RunMonitor, record_silent_end
-from muster.runs.next_attempt import read_next_attempt, slurm_jobs
+from muster.runs.next_attempt import read_next_attempt
+from muster.runs.own_jobs import slurm_jobs
 from muster.runs.release import release, script_ends_job
 from muster.runs.status import read_status
 

@@ -8,7 +8,7 @@ import os
 from muster.rundir import RunPaths, read_record, write_json
 from muster.runs.follow import RunResult
 from muster.runs.lookup import NotRunning, running_attempt
-from muster.runs.stop import STOP_MARGIN_S, stop_run, wait
+from muster.runs.stop import stop_run, stop_timeout, wait
 
 _ENTRY = "idle"
 
@@ -30,5 +30,4 @@ def bring_down(run: RunPaths, reason: str) -> RunResult:
     except NotRunning:
         return stop_run(run, reason)
     write_json(attempt.down_request, {"reason": reason})
-    grace = read_record(run.job).get("stop_grace", 30.0) + STOP_MARGIN_S
-    return asyncio.run(wait(run, grace)) or stop_run(run, reason)
+    return asyncio.run(wait(run, stop_timeout(run))) or stop_run(run, reason)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from muster.rundir import RunPaths
-from muster.runs.next_attempt import slurm_jobs
+from muster.rundir import RunPaths, written_at
+from muster.runs.own_jobs import slurm_jobs
 
 DEFAULT_RUNS_DIR = "muster-runs"
 
@@ -50,14 +50,7 @@ def all_runs(runs_dir: Path | None = None) -> list[RunPaths]:
             if (entry / "job.json").exists():
                 found[entry.name] = str(entry.resolve())
     runs = [RunPaths(path) for path in found.values()]
-    return sorted(runs, key=_prepared_at)
-
-
-def _prepared_at(run: RunPaths) -> float:
-    try:
-        return os.stat(run.job).st_mtime
-    except OSError:  # another process is removing it
-        return 0.0
+    return sorted(runs, key=lambda run: written_at(run.job) or 0.0)  # None: another process is removing it
 
 
 def find_run(name: str | None, runs_dir: Path | None = None) -> RunPaths:

@@ -14,11 +14,11 @@ from typing import Any
 from muster.errors import BackendError
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.process.proctree import read_process
-from muster.rundir import AttemptPaths, RunPaths, read_json, read_record, write_json
-from muster.rundir.status_fields import STATUS_REFRESH_S
-from muster.runs.next_attempt import has_next_attempt, read_next_attempt, script_records_next_attempt, slurm_jobs
-from muster.runs.release import is_on_this_cluster, list_own_jobs, record_job_gone, release
-from muster.runs.status import newest_published
+from muster.rundir import AttemptPaths, RunPaths, read_record, write_json
+from muster.rundir.records import STATUS_REFRESH_S, newest_published, read_submission
+from muster.runs.next_attempt import has_next_attempt, read_next_attempt, script_records_next_attempt
+from muster.runs.own_jobs import is_on_this_cluster, list_own_jobs, slurm_jobs
+from muster.runs.release import record_job_gone, release
 from muster.slurm import client
 from muster.slurm.jobs import ENDED, SlurmJobs, cancel_jobs
 
@@ -36,7 +36,7 @@ class RunMonitor:
     """Detects the end of a run that its directory does not show."""
 
     def __init__(self, run: RunPaths) -> None:
-        self._run, self._submission = run, read_json(run.submission) or {}
+        self._run, self._submission = run, read_submission(run)
         self._decides_itself, self._jobs = script_records_next_attempt(run), slurm_jobs(run)
         self._last_update = self._last_query = time.monotonic()
         self._updated: Any = None
@@ -44,7 +44,7 @@ class RunMonitor:
 
     def poll_dead(self, attempt: AttemptPaths | None) -> str | None:
         """Return why the run is dead; None while it may live. May be called often: Slurm is queried rarely."""
-        if self._submission.get("pid") is None and not self._query_is_due(attempt):
+        if self._submission.pid is None and not self._query_is_due(attempt):
             return None
         return self.query_dead(time.monotonic() - self._last_update)
 
@@ -53,9 +53,9 @@ class RunMonitor:
 
         `silent` is the number of seconds without an update of its status.
         """
-        pid = self._submission.get("pid")
+        pid = self._submission.pid
         if pid is not None:
-            elsewhere = self._submission["host"] != os.uname().nodename
+            elsewhere = self._submission.host != os.uname().nodename
             return None if elsewhere or _exists(pid) else "its job script was killed"
         state = self._job_state()
         if state in ENDED or state == UNKNOWN:
@@ -92,9 +92,9 @@ class RunMonitor:
             return True
         if self._decides_itself and self._wait_for_decision(attempt):
             return has_next_attempt(attempt)
-        outcome = read_json(attempt.outcome) or {}
+        outcome = read_record(attempt.outcome)
         silent_script = self._decides_itself and outcome.get("exit_code") != 0
-        if self._submission.get("kind") != "sbatch" or not (outcome.get("signalled") or silent_script):
+        if not self._submission.is_batch or not (outcome.get("signalled") or silent_script):
             return False
         if silent_script:
             release(self._run, patient=False)  # the next job of the chain waits for this one
@@ -125,11 +125,11 @@ def finalize_dead(run: RunPaths) -> SlurmJobs | None:
 
     Returns the cancelled jobs of a finished run. Queries Slurm at most once, unless a job is left over.
     """
-    attempt, submission = run.newest_attempt(), read_json(run.submission) or {}
+    attempt, submission = run.newest_attempt(), read_submission(run)
     if attempt is not None and os.path.exists(attempt.outcome) and not has_next_attempt(attempt):
         return release(run, patient=False)
     updated = (newest_published(attempt) or {}).get("updated", 0.0) if attempt else 0.0
-    silent = time.time() - max(updated, submission.get("time", 0.0))
+    silent = time.time() - max(updated, submission.time or 0.0)
     if silent < STATUS_STALE_S:
         return None
     reason = RunMonitor(run).query_dead(silent)

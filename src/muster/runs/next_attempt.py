@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from muster.rundir import AttemptPaths, RunPaths, read_record
-from muster.slurm.jobs import SlurmJobs
+from muster.rundir.records import read_submission
 
 NEXT_ATTEMPT_KINDS = ("requeue", "chain")
 
@@ -22,8 +22,8 @@ def has_next_attempt(attempt: AttemptPaths | None) -> bool:
 
 def script_records_next_attempt(run: RunPaths) -> bool:
     """Whether the job script records what follows: it does for jobs that may be requeued or chained."""
-    job, submission = read_record(run.job), read_record(run.submission)
-    return submission.get("kind") == "sbatch" and bool(job.get("requeue_on") or job.get("chain", 1) > 1)
+    job = read_record(run.job)
+    return read_submission(run).is_batch and bool(job.get("requeue_on") or job.get("chain", 1) > 1)
 
 
 def next_attempt_message(next_attempt: dict[str, Any]) -> str | None:
@@ -36,10 +36,3 @@ def next_attempt_message(next_attempt: dict[str, Any]) -> str | None:
     if next_attempt.get("again") == "chain":
         return f"the next job of the chain follows{because}{refused}"
     return f"not requeued{because}: {note}" if note else None
-
-
-def slurm_jobs(run: RunPaths) -> SlurmJobs:
-    """Return every Slurm job of the run, in the order in which they run."""
-    submission = read_record(run.submission)
-    job_id = submission.get("job_id")
-    return SlurmJobs(tuple(submission.get("job_ids") or ([job_id] if job_id else [])), submission.get("cluster"))

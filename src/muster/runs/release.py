@@ -12,20 +12,20 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from muster.errors import BackendError
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.lifecycle.config import FIRST_LEADER
 from muster.rundir import AttemptPaths, RunPaths, read_record
-from muster.runs.next_attempt import has_next_attempt, slurm_jobs
+from muster.rundir.records import job_end_marks, newest_published, read_submission
+from muster.runs.next_attempt import has_next_attempt
+from muster.runs.own_jobs import is_on_this_cluster, is_own, list_own_jobs, slurm_jobs
 from muster.slurm import client
-from muster.slurm.jobs import ENDED, ENDING, QueuedJob, SlurmJobs, cancel_jobs, list_jobs
+from muster.slurm.jobs import ENDED, ENDING, QueuedJob, SlurmJobs, cancel_jobs
 
 SCRIPT_END_TIMEOUT_S = 45.0  # after the outcome the script gives tasks 10 s to end, and the removal of a container 20 s
 SCRIPT_END_POLL_S = 0.2
 SETTLE_POLLS, SETTLE_POLL_S = 4, 2.0  # Slurm shows a job as running for some seconds after its script has ended
-CLOCK_SKEW_S = 120.0  # assumed maximum between the clocks of this host and of slurmctld
 
 
 def script_ends_job(run: RunPaths, attempt: AttemptPaths) -> bool:
@@ -33,12 +33,12 @@ def script_ends_job(run: RunPaths, attempt: AttemptPaths) -> bool:
 
     It will if the last leader ran on the script's host, lost no node, and Muster did not fail.
     """
-    if not _submitted(run):
+    if not read_submission(run).is_batch:
         return True
     outcome, terms = read_record(attempt.outcome), attempt.terms()
     if not terms:
         return outcome.get("exit_code") != INFRASTRUCTURE_FAILED
-    nodes = read_record(attempt.status(terms[-1])).get("nodes") or []
+    nodes = (newest_published(attempt) or {}).get("nodes") or []
     lost = any(isinstance(node, dict) and node.get("state") == "lost" for node in nodes)
     led = read_record(attempt.leader(terms[-1])).get("rank", FIRST_LEADER)
     return not lost and led == FIRST_LEADER and outcome.get("exit_code") != INFRASTRUCTURE_FAILED
@@ -50,16 +50,6 @@ def is_released(run: RunPaths, attempt: AttemptPaths) -> bool:
     return "gone" in marks or ("ended" in marks and script_ends_job(run, attempt))
 
 
-def job_end_marks(attempt: AttemptPaths) -> list[str]:
-    """Return the recorded steps of the job's end: seen, ended, gone (see `AttemptPaths.job_end`)."""
-    try:
-        os.listdir(attempt.root)  # a network filesystem may cache that a file did not exist
-        with open(attempt.job_end, encoding="ascii", errors="replace") as file:
-            return file.read().split()
-    except OSError:
-        return []
-
-
 def release(run: RunPaths, patient: bool = True) -> SlurmJobs | None:
     """Cancel the job of a finished run if it still holds nodes; return the cancelled jobs.
 
@@ -68,7 +58,7 @@ def release(run: RunPaths, patient: bool = True) -> SlurmJobs | None:
     process that reads the run retries.
     """
     attempt = run.newest_attempt()
-    if attempt is None or not _is_over(attempt) or not _submitted(run) or is_released(run, attempt):
+    if attempt is None or not _is_over(attempt) or not read_submission(run).is_batch or is_released(run, attempt):
         return None
     if not _script_time_is_over(attempt, patient):
         return None
@@ -89,7 +79,7 @@ def release_all(runs: Sequence[RunPaths]) -> list[tuple[RunPaths, SlurmJobs]]:
         (run, attempt)
         for run in runs
         if (attempt := run.newest_attempt()) is not None
-        and _submitted(run)
+        and read_submission(run).is_batch
         and _is_over(attempt)
         and not is_released(run, attempt)
         and _script_time_is_over(attempt, patient=False)
@@ -101,7 +91,7 @@ def release_all(runs: Sequence[RunPaths]) -> list[tuple[RunPaths, SlurmJobs]]:
         except BackendError:
             continue
         for run, attempt in over:
-            own, submission = slurm_jobs(run), read_record(run.submission)
+            own, submission = slurm_jobs(run), read_submission(run)
             if own.cluster != cluster:
                 continue
             if any(job.submitted_id in own.ids and is_own(job, submission, run.script) for job in queued):
@@ -115,51 +105,15 @@ def release_all(runs: Sequence[RunPaths]) -> list[tuple[RunPaths, SlurmJobs]]:
 def cancel_all_jobs(run: RunPaths) -> SlurmJobs | None:
     """Cancel every job of a stopped or finished run that is left, pending ones too; return the cancelled jobs."""
     attempt = run.newest_attempt()
-    if not _submitted(run):
+    if not read_submission(run).is_batch:
         return None
     if attempt is not None and _is_over(attempt):
         _script_time_is_over(attempt, patient=True)
     return _cancel(run, _leftover_jobs(run, attempt, pending_too=True))
 
 
-def list_own_jobs(run: RunPaths) -> list[QueuedJob]:
-    """Return the jobs of the run that Slurm knows, without jobs that only have the same id."""
-    submission = read_record(run.submission)
-    seen = list_jobs(slurm_jobs(run)) if _submitted(run) else []
-    return [job for job in seen if is_own(job, submission, run.script)]
-
-
-def is_on_this_cluster(run: RunPaths) -> bool:
-    """Whether queries about the run's jobs reach their cluster: several clusters may share a home directory."""
-    submission = read_record(run.submission)
-    return bool(submission.get("cluster")) or submission.get("submitted_from") in (None, client.cluster_here())
-
-
-def _submitted(run: RunPaths) -> bool:
-    """Whether Muster submitted the run's job. Otherwise it runs in an allocation of the user."""
-    return read_record(run.submission).get("kind") == "sbatch"
-
-
 def _is_over(attempt: AttemptPaths) -> bool:
     return os.path.exists(attempt.outcome) and not has_next_attempt(attempt)
-
-
-def is_own(job: QueuedJob, submission: dict[str, Any], script: str) -> bool:
-    """Whether the job is the submitted one: same user, and same script or time of submission.
-
-    The time counts at sites whose `sbatch` submits a changed copy of the script.
-    """
-    if job.uid != submission.get("uid", job.uid):
-        return False
-    submitted = submission.get("time", 0.0)
-    requested = submission.get("asked", submitted)
-    in_time = requested - CLOCK_SKEW_S <= job.submitted <= submitted + CLOCK_SKEW_S
-    return job.runs(submission.get("script") or script) or (in_time and not _is_a_job_script(job.command))
-
-
-def _is_a_job_script(command: str) -> bool:
-    """Whether the command is the script of some run: then its path identifies that run."""
-    return os.path.basename(command.partition(" ")[0]) == os.path.basename(RunPaths("").script)
 
 
 def _script_time_is_over(attempt: AttemptPaths, patient: bool) -> bool:

@@ -12,13 +12,13 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from muster.errors import BackendError
-from muster.rundir import RunPaths, read_record
+from muster.rundir import RunPaths
+from muster.rundir.records import Submission, read_submission
 from muster.runs.index import unregister_run
 from muster.runs.monitor import RunMonitor
-from muster.runs.next_attempt import slurm_jobs
+from muster.runs.own_jobs import slurm_jobs
 from muster.runs.usage import DiskUsage, Path, measure, total
 from muster.slurm import client
 
@@ -134,23 +134,23 @@ def _began(run: RunPaths) -> bool:
 
 def _may_be_live(run: RunPaths, queue: QueryQueue) -> str | None:
     """Return why the run may still be live; None if it has certainly ended."""
-    submission, attempt = read_record(run.submission), run.newest_attempt()
+    submission, attempt = read_submission(run), run.newest_attempt()
     ended = attempt is not None and os.path.exists(attempt.outcome)
-    if submission.get("kind") == "sbatch" or (submission.get("job_id") and not ended):
+    if submission.is_batch or (submission.job_id and not ended):
         return _in_queue(run, submission, queue)
     if ended:
         return None
-    if submission.get("pid") is None:
+    if submission.pid is None:
         return "has no record of how it was started"
-    return None if RunMonitor(run).query_dead() else f"may still run on {submission.get('host')}"
+    return None if RunMonitor(run).query_dead() else f"may still run on {submission.host}"
 
 
-def _in_queue(run: RunPaths, submission: dict[str, Any], queue: QueryQueue) -> str | None:
+def _in_queue(run: RunPaths, submission: Submission, queue: QueryQueue) -> str | None:
     own = slurm_jobs(run)
     jobs = queue(own.cluster)
     if jobs is None:
         return "is a Slurm job, and Slurm does not answer whether it has ended"
-    waiting = [job for job in own.ids or [str(submission.get("job_id"))] if jobs.has(job, run.script)]
+    waiting = [job for job in own.ids or [str(submission.job_id)] if jobs.has(job, run.script)]
     return f"is in Slurm's queue as job {waiting[0]}" if waiting else None
 
 

@@ -10,8 +10,8 @@ from muster.exit_codes import BY_SIGNAL
 from muster.rundir import AttemptPaths, RunPaths, launcher_log, read_record
 from muster.rundir.hosts import host_names
 from muster.rundir.log_tail import tail_of
+from muster.rundir.records import TIMINGS, newest_published, read_submission
 from muster.rundir.redaction import scrubbed
-from muster.rundir.status_fields import TIMINGS
 from muster.runs.leader_wait import leader_wait_message
 from muster.runs.next_attempt import has_next_attempt, read_next_attempt
 
@@ -20,17 +20,18 @@ ENDED_STATES = ("succeeded", "failed", "stopped")
 
 def read_status(run: RunPaths) -> dict[str, Any]:
     """Return the status that `muster status --json` prints: of the newest attempt and its highest term."""
-    submission = read_record(run.submission)
+    submission = read_submission(run)
     status: dict[str, Any] = {
         "run": run.run_id,
-        "job_id": submission.get("job_id"),
-        "backend": submission.get("backend"),
+        "job_id": submission.job_id,
+        "backend": submission.backend,
         "state": "pending",
         "end_reason": None,
         "waiting": None,
         "attempt": None,
         "cycle": None,
         "cycles": [],
+        "cycles_dropped": 0,
         "nodes": [],
         "driver": {"state": "waiting", "exit_code": None},
         "ray": None,
@@ -57,8 +58,8 @@ def read_status(run: RunPaths) -> dict[str, Any]:
         status.update(state=state_of(code), end_reason=outcome.get("end_reason"))
         status["error"] = status["error"] or scrubbed(_early_error(attempt))
     if has_next_attempt(attempt):  # the attempt has ended, the run has not
-        next_attempt = {**status["sequel"], "end_reason": outcome.get("end_reason")}
-        status.update(state="pending", exit_code=None, end_reason=None, next_attempt=next_attempt)
+        sequel = {**status["sequel"], "end_reason": outcome.get("end_reason")}
+        status.update(state="pending", exit_code=None, end_reason=None, sequel=sequel)
     return status
 
 
@@ -69,21 +70,15 @@ def state_of(code: int) -> str:
     return "stopped" if code - BY_SIGNAL in (signal.SIGINT, signal.SIGTERM) else "failed"
 
 
-def newest_published(attempt: AttemptPaths) -> dict[str, Any] | None:
-    """Return the status of the highest term, never an older one of a fenced leader; None before the first."""
-    terms = attempt.terms()
-    return (read_record(attempt.status(terms[-1])) or None) if terms else None
-
-
 def _early_error(attempt: AttemptPaths) -> dict[str, Any] | None:
     """Return the first failure in the launcher's log, for attempts whose leader recorded no error."""
     led = os.path.exists(attempt.leader())
     phase = (newest_published(attempt) or {}).get("state", "start")
     # If there was a leader, its own end comes first: those of other nodes follow from it.
     for end in sorted(
-        launcher_log.read(attempt.steps_log, host_names(attempt)), key=lambda end: end.rank != 0 or not led
+        launcher_log.read(attempt.steps_log, host_names(attempt)), key=lambda end: end.node_index != 0 or not led
     ):
-        tail = tail_of(attempt.node_log(end.rank), 12) if end.rank is not None else []
-        return {"rank": end.rank, "host": end.host, "phase": phase, "reason": end.reason, "log_tail": tail}
+        tail = tail_of(attempt.node_log(end.node_index), 12) if end.node_index is not None else []
+        return {"rank": end.node_index, "host": end.host, "phase": phase, "reason": end.reason, "log_tail": tail}
     tail = tail_of(attempt.steps_log, 6)
     return {"rank": None, "host": None, "phase": "start", "reason": tail[-1], "log_tail": tail} if tail else None

@@ -11,11 +11,13 @@ from collections.abc import Callable
 
 from muster.errors import BackendError
 from muster.exit_codes import TERMINATED
-from muster.rundir import AttemptPaths, RunPaths, read_json, write_json
+from muster.rundir import AttemptPaths, RunPaths, read_record, write_json
+from muster.rundir.records import read_submission
 from muster.runs.follow import RunResult, follow, read_result
 from muster.runs.monitor import RunMonitor, finalize_dead, record_end
-from muster.runs.next_attempt import has_next_attempt, slurm_jobs
-from muster.runs.release import cancel_all_jobs, list_own_jobs, record_job_gone
+from muster.runs.next_attempt import has_next_attempt
+from muster.runs.own_jobs import list_own_jobs, slurm_jobs
+from muster.runs.release import cancel_all_jobs, record_job_gone
 from muster.runs.status import ENDED_STATES, read_status
 from muster.slurm.jobs import WAITING, SlurmJobs, cancel_jobs
 
@@ -30,6 +32,12 @@ def request_stop(attempt: AttemptPaths, reason: str, signum: int) -> None:
     """Write the request, which the leader polls. A later request does not replace the first."""
     if not os.path.exists(attempt.stop_request):
         write_json(attempt.stop_request, {"reason": reason, "signal": signum, "patient": True})
+
+
+def stop_timeout(run: RunPaths) -> float:
+    """Return the seconds within which a run ends after a request: its --stop-grace and a margin."""
+    grace: float = read_record(run.job).get("stop_grace", 30.0)
+    return grace + STOP_MARGIN_S
 
 
 def stop_reason() -> str:
@@ -60,14 +68,14 @@ def _stop(run: RunPaths, reason: str, signum: int, report: Callable[[SlurmJobs |
     attempt = run.newest_attempt()
     if not is_live(run) and not (attempt and RunMonitor(run).will_continue(attempt)):
         return read_result(run)
-    batch_jobs = slurm_jobs(run) if (read_json(run.submission) or {}).get("kind") == "sbatch" else None
+    batch_jobs = slurm_jobs(run) if read_submission(run).is_batch else None
     if attempt is not None and not os.path.exists(attempt.outcome) and not has_next_attempt(attempt):
         request_stop(attempt, reason, signum)
         _cancel_pending(run)
     elif batch_jobs:
         report(cancel_all_jobs(run))
         return _cancelled(run, ", ".join(batch_jobs.ids), reason, signum)
-    grace = (read_json(run.job) or {}).get("stop_grace", 30.0) + STOP_MARGIN_S
+    grace = stop_timeout(run)
     ended = asyncio.run(wait(run, grace))
     if ended is None and batch_jobs:
         report(cancel_all_jobs(run))

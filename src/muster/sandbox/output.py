@@ -10,7 +10,7 @@ from dataclasses import dataclass
 CHUNK = 1 << 16  # bytes
 CUT = "<output cut>"
 MAX_CHARACTER_BYTES = 4  # of UTF-8
-MAX_DRAIN_READS = 64  # of one stream, at the end of a cell: a process may keep writing for ever
+MAX_DRAIN_READS = 64  # of one stream, at the end of a cell: a process may keep writing forever
 _ANSI = re.compile(r"\x1B(?:[@-Z\\-_]|\[[0-?]*[ -/]*[@-~])")
 _PROMPT = re.compile(r"^Out\[\d+\]:\s*")
 _LOCATION = re.compile(r"^\s*(?:File <ipython-|(?:File |Cell )In\s*\[\d+\])")

@@ -1,4 +1,4 @@
-"""The server of one node: the engine behind one or two endpoints, from start to SIGTERM."""
+"""The server of one node: the engine behind one or two endpoints, from start to SIGTERM; its limit of open files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -20,10 +21,13 @@ from muster.sandbox.gateway.gateway import Gateway
 from muster.sandbox.gateway.peers import reachable_address
 from muster.sandbox.http.server import OpenConnections
 from muster.sandbox.http.server import serve as serve_http
-from muster.sandbox.open_files import allow_open_files
 from muster.sandbox.settings import SandboxSettings, split_address
 
 DRAIN_S = 3.0  # for responses to requests that are under way when the server is closed
+FILES_PER_WORKER = 8
+CONNECTION_FILES_MIN = 512
+CONNECTIONS_MAX = 4096  # of one endpoint: a single client of NeMo-Skills may open 2,048
+SHARES = 3  # connections of clients, of other nodes, and to other nodes
 
 
 class SandboxServer:
@@ -106,6 +110,25 @@ class SandboxServer:
         if self.settings.ready_file is not None:
             with contextlib.suppress(OSError):
                 os.unlink(self.settings.ready_file)
+
+
+def allow_open_files(settings: SandboxSettings) -> int:
+    """Raise the soft limit of open files to what this server can use; return the connections that an endpoint may have.
+
+    Raise SandboxError if the hard limit is too low for the workers and sessions.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    own = FILES_PER_WORKER * (settings.workers_max + settings.sessions_max)
+    least, wanted = own + CONNECTION_FILES_MIN, own + CONNECTION_FILES_MIN + SHARES * CONNECTIONS_MAX
+    if hard != resource.RLIM_INFINITY and least > hard:
+        raise SandboxError(
+            f"{least} open files are needed, {hard} are allowed: use fewer workers or sessions, or raise ulimit -n"
+        )
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    left = wanted if soft == resource.RLIM_INFINITY else soft
+    return min(CONNECTIONS_MAX, (left - own) // SHARES)
 
 
 def _bind(address: str, port: int) -> socket.socket:

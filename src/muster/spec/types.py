@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from muster.spec import validators
-from muster.spec.flags import Flag
 
 TIME = "a duration: seconds, or 90s, 10m, 1h30m"
 SIZE = "a number of bytes, or with a unit: 512M, 64G, 1T"
@@ -22,13 +21,3 @@ Deadline = Annotated[Seconds, AfterValidator(validators.more_than_zero)]
 Size = Annotated[int, BeforeValidator(validators.size), Field(ge=1)]
 EnvName = Annotated[str, AfterValidator(validators.env_name)]
 PassedValue = Annotated[str, AfterValidator(validators.no_control)]
-
-
-def empty_for_none(value: Any) -> Any:
-    """Return no entries for None: `env:` with every entry commented out is read as None."""
-    return {} if value is None else value
-
-
-def slurm_flag(help: str, allowed: str = "one line of text", **more: Any) -> Flag:
-    """Return the flag of a field that sets the sbatch option of the same name."""
-    return Flag(help=help, allowed=allowed, group="Slurm", **more)

@@ -122,6 +122,11 @@ def _with_units(text: str) -> float | None:
         return None
 
 
+def empty_for_none(value: object) -> object:
+    """Return no entries for None: `env:` with every entry commented out is read as None."""
+    return {} if value is None else value
+
+
 def more_than_zero(value: float) -> float:
     """Refuse 0: a deadline of 0 would fail every run."""
     if value <= 0:

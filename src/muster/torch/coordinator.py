@@ -1,18 +1,7 @@
 """The coordinator of a torchrun job: the network side of elastic.py, with one TCP connection to each node.
 
-    node -> coordinator   (greeting) host, number, plan       at the barrier for the first time
-                          back                                at the barrier again
-                          ready   round                       has its rank and reached the round's store
-                          ended   code, reason                torchrun has ended on the node
-                          leave   reason                      the node leaves, the job may continue
-    coordinator -> node   refused why
-                          form    round, rank, size, port     the round has closed; its store is at the endpoint's host
-                          go      round                       all nodes of the round are ready
-                          again   round                       end the workers and return to the barrier
-                          outcome ...                         how the job ended; the node closes the connection
-
-The coordinator runs in the process of a node (session.py) or in a process outside the job (`coordinate`). This module
-does not import torch: the caller passes a function that opens stores.
+The messages are in messages.py. The coordinator runs in the process of a node (session.py) or in a process outside the
+job (`coordinate`). This module does not import torch: the caller passes a function that opens stores.
 """
 
 from __future__ import annotations
@@ -25,16 +14,31 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
-from muster.agent.control.channel import HEARTBEAT_TIMEOUT_S, MESSAGE_MAX_BYTES, Channel, accept
+from muster.agent.control.channel import HEARTBEAT_TIMEOUT_S, Channel, ChannelReader, accept, serve
+from muster.agent.control.codec import Message
 from muster.lifecycle.end_reasons import listed
 from muster.lifecycle.events import RunOutcome
 from muster.lifecycle.states import NodeState
 from muster.torch.elastic import ElasticJob
 from muster.torch.elastic_types import Command, ElasticConfig, EndJob, FormRound, JobState, Recall, Refuse, StartRound
 from muster.torch.endpoint import bind_endpoint
+from muster.torch.messages import (
+    RENDEZVOUS_PROTOCOL,
+    BackAtBarrier,
+    JobOutcome,
+    JoinRefused,
+    JoinRequest,
+    KeepAlive,
+    LeaveJob,
+    RoundForms,
+    RoundReady,
+    RoundRecalled,
+    RoundRuns,
+    TorchrunEnded,
+)
 from muster.torch.settings import RendezvousSettings
 
 logger = logging.getLogger(__name__)
@@ -82,8 +86,11 @@ class Coordinator:
         self._disconnected = asyncio.Event()  # no node is connected
 
     async def start(self, listener: socket.socket) -> None:
-        self._server = await asyncio.start_server(self._accepted, sock=listener, limit=MESSAGE_MAX_BYTES)
+        await self._listen(listener)
         self._polling = self._background(self._poll_deadlines())
+
+    async def _listen(self, listener: socket.socket) -> None:
+        self._server = await serve(self._accepted, listener)
 
     async def ended(self) -> RunOutcome:
         """Wait for the end of the job. Connected nodes may not have received the outcome yet."""
@@ -107,61 +114,77 @@ class Coordinator:
 
     async def _poll_deadlines(self) -> None:
         while self._job.state is not JobState.ENDED:
-            self._execute(self._job.tick(time.monotonic()))
+            self._tick()
             await asyncio.sleep(DEADLINE_POLL_S)
+
+    def _tick(self) -> None:
+        self._execute(self._job.tick(time.monotonic()))
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accepted(self, reader: ChannelReader, writer: asyncio.StreamWriter) -> None:
         self._background(self._serve(reader, writer))
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: ChannelReader, writer: asyncio.StreamWriter) -> None:
         """Serve one node's connection, from handshake to end."""
-        accepted = await accept(reader, writer, self._token)
+        began = time.monotonic()
+        accepted = await accept(reader, writer, self._token, RENDEZVOUS_PROTOCOL)
         if accepted is None:
             return
         channel, greeting = accepted
+        assert isinstance(greeting, JoinRequest)
         key = next(self._keys)
         self._channels[key] = channel
-        self._background(channel.beat())
+        self._start_heartbeats(channel)
         loss = "violated the protocol"
         try:
-            self._admit(key, greeting)
+            self._joined(key, greeting, began)
             while (message := await channel.receive()) is not None:
                 self._handle(key, message)
             timed_out = f"timed out: no heartbeat for {HEARTBEAT_TIMEOUT_S:g} s"
-            loss = timed_out if channel.timed_out else "is gone: its connection ended"
+            loss = timed_out if channel.timed_out else channel.loss_reason
         finally:
             channel.close()
             del self._channels[key]
             if not self._channels:
                 self._disconnected.set()
-            self._execute(self._job.lost(key, loss, time.monotonic()))
+            self._lost(key, loss)
 
-    def _admit(self, key: int, greeting: dict[str, Any]) -> None:
-        host, config = str(greeting["host"]), self._job.config
-        ours = [config.min_nodes, config.max_nodes, config.spares]
-        if greeting["plan"] != ours:
+    def _start_heartbeats(self, channel: Channel) -> None:
+        self._background(channel.keep_alive(KeepAlive()))
+
+    def _joined(self, key: int, request: JoinRequest, sent: float) -> None:
+        """Handle a new connection. `sent`: when the message that the node answered by its request was sent."""
+        self._admit(key, request)
+
+    def _lost(self, key: int, reason: str) -> None:
+        """Handle the end of a connection."""
+        self._execute(self._job.lost(key, reason, time.monotonic()))
+
+    def _admit(self, key: int, request: JoinRequest) -> None:
+        host, config = request.host, self._job.config
+        ours, theirs = [(one.min_nodes, one.max_nodes, one.spares) for one in (config, request)]
+        if theirs != ours:
             reason = "{} was started with --nnodes {}:{} and {} spares, this job with --nnodes {}:{} and {} spares"
-            self._execute([Refuse(key, reason.format(host, *greeting["plan"], *ours))])
+            self._execute([Refuse(key, reason.format(host, *theirs, *ours))])
             return
-        if greeting.get("home") == self._process_id:
+        if request.process_id == self._process_id:
             self._job.coordinator = key
-        self._execute(self._job.arrived(key, host, greeting["number"], time.monotonic()))
+        self._execute(self._job.arrived(key, host, request.node_index, time.monotonic()))
 
-    def _handle(self, key: int, message: dict[str, Any]) -> None:
-        kind, now, job = message["type"], time.monotonic(), self._job
-        if kind == "back":
+    def _handle(self, key: int, message: Message) -> None:
+        now, job = time.monotonic(), self._job
+        if isinstance(message, BackAtBarrier):
             self._execute(job.returned(key, now))
-        elif kind == "ready":
-            self._execute(job.ready(key, message["round"], now))
-        elif kind == "leave":
-            self._execute(job.lost(key, message["reason"], now))
-        elif kind == "ended" and message["code"] == 0:
+        elif isinstance(message, RoundReady):
+            self._execute(job.ready(key, message.round, now))
+        elif isinstance(message, LeaveJob):
+            self._execute(job.lost(key, message.reason, now))
+        elif isinstance(message, TorchrunEnded) and message.exit_code == 0:
             self._execute(job.finished(key, now))
-        elif kind == "ended":
-            self._execute(job.failed(key, message["code"], message["reason"], now))
-        if kind in ("leave", "ended") and key not in job.members:
+        elif isinstance(message, TorchrunEnded):
+            self._execute(job.failed(key, message.exit_code, message.reason, now))
+        if isinstance(message, (LeaveJob, TorchrunEnded)) and key not in job.members:
             self._release(key)
 
     def _release(self, key: int) -> None:
@@ -181,13 +204,13 @@ class Coordinator:
                 self._start_round(command)
             elif isinstance(command, Recall):
                 logger.info("round %d is over: %s", command.round, command.reason)
-                self._send(command.keys, "again", round=command.round)
+                self._send(command.keys, RoundRecalled(command.round))
                 asyncio.get_running_loop().call_later(STALE_STORE_S, self._stores.pop, command.round, None)
             elif isinstance(command, EndJob):
                 self._end(command)
             else:
                 logger.warning("refused: %s", command.reason)
-                self._send((command.key,), "refused", why=command.reason)
+                self._send((command.key,), JoinRefused(command.reason))
                 self._channels[command.key].close()
 
     def _form(self, form: FormRound) -> None:
@@ -198,7 +221,7 @@ class Coordinator:
             self._execute(self._job.abort(f"no store could be opened for round {form.round}: {error}"))
             return
         for key, rank in form.ranks.items():
-            self._send((key,), "form", round=form.round, rank=rank, size=len(form.ranks), port=port)
+            self._send((key,), RoundForms(form.round, rank, len(form.ranks), port))
 
     def _start_round(self, start: StartRound) -> None:
         """Start the round and close older stores; while the round formed, a node could still connect to one."""
@@ -208,18 +231,19 @@ class Coordinator:
         spares = [member.host for member in self._job.members.values() if member.state is NodeState.ARRIVED]
         spare = f"; spare: {listed(spares)}" if spares else ""
         logger.info("round %d runs on %s%s", start.round, listed(names), spare)
-        self._send(start.keys, "go", round=start.round)
+        self._send(start.keys, RoundRuns(start.round))
 
     def _end(self, end: EndJob) -> None:
         assert self._job.outcome is not None
         if self._job.outcome.exit_code:
             self._stores.clear()  # so that no node waits for failed ones in an exit barrier
-        self._send(end.keys, "outcome", **asdict(self._job.outcome))
+        self._send(end.keys, JobOutcome(self._job.outcome))
 
-    def _send(self, keys: tuple[int, ...], kind: str, **fields: Any) -> None:
+    def _send(self, keys: tuple[int, ...], message: Message) -> None:
+        line = RENDEZVOUS_PROTOCOL.server.encode(message)
         for key in keys:
             if key in self._channels:
-                self._channels[key].send(kind, **fields)
+                self._channels[key].send_line(line)
 
     def _background(self, work: Any) -> asyncio.Future[Any]:
         task: asyncio.Future[Any] = asyncio.ensure_future(work)

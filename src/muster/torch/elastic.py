@@ -6,7 +6,8 @@ nodes take part.
 
 state      leaves on                                               to
 gathering  the round closes: enough nodes are at the barrier       forming
-forming    each of its nodes is ready                              running
+forming    each of its nodes is ready, and with failover every     running
+           possible next coordinator knows the round's number
 forming    one is lost: no worker has started yet                  gathering
 running    one of its nodes is lost or back at the barrier,        gathering
            or a waiting node can be added
@@ -16,6 +17,10 @@ running    all of its nodes have finished                          ended
 A round never reopens: every round that forms has a new number. The states of a node are those of lifecycle/states.py:
 arrived (at the barrier), starting (has a rank in the forming round), ready (also in the running round), stopping
 (recalled to the barrier), gone (its workers have finished). A spare is a node that stays at the barrier.
+
+A coordinator that follows a lost one starts in the state gathering, with the next round number. Nodes come to it from
+the barrier. It waits for those that the lost coordinator had, since they may take long to end their workers. A node
+whose torchrun has ended meanwhile cannot take part again, so that the job fails.
 """
 
 from __future__ import annotations
@@ -23,9 +28,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from muster.election.follower import LEADER_SEARCH_TIMEOUT_S
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.lifecycle import roles
-from muster.lifecycle.config import RunConfig
+from muster.lifecycle.config import FIRST_TERM_START, RunConfig, TermStart
 from muster.lifecycle.end_reasons import listed
 from muster.lifecycle.events import RunOutcome
 from muster.lifecycle.roles import Role, RunNode
@@ -48,16 +54,31 @@ FORM_TIMEOUT_S = 90.0  # for the nodes of a closed round to reach its store
 class ElasticJob:
     """One torchrun job. Every public method handles one event and returns the commands to execute."""
 
-    def __init__(self, config: ElasticConfig, now: float) -> None:
+    def __init__(
+        self,
+        config: ElasticConfig,
+        now: float,
+        start: TermStart = FIRST_TERM_START,
+        awaited: frozenset[int] = frozenset(),
+    ) -> None:
+        """`start.cycle`: the next round, after a lost coordinator. `awaited`: node indexes of the members it had."""
         self.config = config
         self.state = JobState.GATHERING
-        self.round = 0  # the last one that closed
+        self.round = max(start.cycle - 1, 0)  # the last one that closed
         self.members: dict[int, Member] = {}
+        self.node_indexes: set[int] = set()  # of the members
+        self.excluded = set(start.excluded)  # node indexes of lost nodes
+        self.membership_version = 0  # of the two sets
         self.outcome: RunOutcome | None = None
         self.coordinator: int | None = None  # key of the node whose process coordinates: without it the job ends
         self._participants: tuple[int, ...] = ()  # nodes of the forming or running round, or of the last one
         self._arrivals = 0
-        self._loss: str | None = None  # the loss for which this gathering began
+        self.closed_rounds = 0  # by this coordinator
+        self._resumed = start.term > 0
+        self._awaited = set(awaited)
+        self._awaited_until = now + LEADER_SEARCH_TIMEOUT_S  # a node that has not come by then has given up
+        self._authorized = 0  # the last round that may run; counts only with failover
+        self._loss: str | None = start.reason or None  # the loss for which this gathering began
         self._last_call: float | None = None
         self._deadline = now + config.gather_timeout
 
@@ -73,7 +94,20 @@ class ElasticJob:
             return [Refuse(key, f"{host} cannot join as node {node_index}: {twin.host} is that node")]
         self.members[key] = Member(key, host, node_index)
         self._arrivals += 1
+        if node_index is not None:
+            self.node_indexes.add(node_index)
+            self.excluded.discard(node_index)
+            self._awaited.discard(node_index)
+            self.membership_version += 1
         return self._advance(now)
+
+    def arrived_ended(self, key: int, host: str, code: int, reason: str) -> list[Command]:
+        """Handle a node that comes from a lost coordinator, and on which torchrun ended before it could report that."""
+        if self.state is JobState.ENDED:
+            return [EndJob((key,))]
+        self.members[key] = Member(key, host, state=NodeState.GONE)
+        end = f"then {host}: {reason}" if code else f"{host} has finished already"
+        return self._fail("; ".join(filter(None, (self._loss, end))), host=host if code else None)
 
     def returned(self, key: int, now: float) -> list[Command]:
         """Handle a node that is at the barrier again: it was recalled, or torchrun restarts its failed workers."""
@@ -94,10 +128,12 @@ class ElasticJob:
             return []
         if member.state is NodeState.STARTING:
             self._set(member, NodeState.READY)
-        if any(self.members[other].state is not NodeState.READY for other in self._participants):
-            return []
-        self.state = JobState.RUNNING
-        return [StartRound(self.round, self._participants), *self._advance(now)]
+        return self._maybe_start(now)
+
+    def authorize(self, round: int, now: float) -> list[Command]:
+        """Handle that every possible next coordinator knows of this round: it may run."""
+        self._authorized = max(self._authorized, round)
+        return self._maybe_start(now)
 
     def finished(self, key: int, now: float) -> list[Command]:
         """Handle a node on which all workers, and torchrun, succeeded."""
@@ -128,6 +164,10 @@ class ElasticJob:
         if member is None or self.state is JobState.ENDED or member.state is NodeState.GONE:
             return []
         del self.members[key]
+        if member.node_index is not None:
+            self.node_indexes.discard(member.node_index)
+            self.excluded.add(member.node_index)
+            self.membership_version += 1
         loss = f"{member.host} {reason}"
         if key == self.coordinator:
             return self._fail(f"{loss}; it ran the coordinator", host=member.host)
@@ -166,6 +206,15 @@ class ElasticJob:
             return self._gather(f"there is room for {listed([member.host for member in self._waiting()])}", None, now)
         return []
 
+    def _maybe_start(self, now: float) -> list[Command]:
+        """Start the forming round if each of its nodes is ready and it may run."""
+        if self.state is not JobState.FORMING or (self.config.failover and self._authorized < self.round):
+            return []
+        if any(self.members[key].state is not NodeState.READY for key in self._participants):
+            return []
+        self.state = JobState.RUNNING
+        return [StartRound(self.round, self._participants), *self._advance(now)]
+
     def _maybe_end(self, finished: list[int]) -> list[Command]:
         """End the job once a node has finished: either all nodes of the round finish, or the job has failed."""
         if len(finished) == len(self._participants):
@@ -199,17 +248,23 @@ class ElasticJob:
         """
         available = self._waiting()
         stopping = list(self._in_state(NodeState.STOPPING))
-        missing = max(0, self.config.expected - self._arrivals)
+        missing = self._missing(now)
         if len(available) + len(stopping) + missing < self.config.min_nodes:
             self._deadline = min(self._deadline, now + self.config.rejoin_timeout)
         if len(available) < self.config.min_nodes:
             self._last_call = None
-            return self._too_few(available) if now >= self._deadline else []
-        if stopping or (self.round == 0 and missing > 0):
+            return self._too_few(available, now) if now >= self._deadline else []
+        if stopping or (self.closed_rounds == 0 and missing > 0):
             self._last_call = now + self.config.last_call if self._last_call is None else self._last_call
             if now < min(self._last_call, self._deadline):
                 return []
         return self._close(available, now)
+
+    def _missing(self, now: float) -> int:
+        """Return the number of nodes that have not arrived and may still do so."""
+        if self._resumed:
+            return len(self._awaited) if now < self._awaited_until else 0
+        return max(0, self.config.expected - self._arrivals)
 
     def _close(self, available: list[Member], now: float) -> list[Command]:
         """Close the round. Roles follow the order of the nodes, not of their arrival; the last ones are spares."""
@@ -219,23 +274,25 @@ class ElasticJob:
             nodes, RunConfig([node.host for node in nodes], ray=False, spares=spares), leader=0
         )
         ranks = {
-            available[node.rank].key: node.logical
+            available[node.node_index].key: node.rank
             for node in assigned
-            if node.role is Role.ACTIVE and node.logical is not None
+            if node.role is Role.ACTIVE and node.rank is not None
         }
         self._participants = tuple(ranks)
         for key, rank in ranks.items():
             self.members[key] = replace(self.members[key], state=NodeState.STARTING, rank=rank)
         self.round += 1
+        self.closed_rounds += 1
         self.state, self._last_call = JobState.FORMING, None
         self._deadline = now + FORM_TIMEOUT_S
         return [FormRound(self.round, ranks)]
 
     # -- the end ------------------------------------------------------------------------------------------------
 
-    def _too_few(self, available: list[Member]) -> list[Command]:
+    def _too_few(self, available: list[Member], now: float) -> list[Command]:
         """Fail the job, naming the missing nodes as far as they are known."""
-        lost, left = f"{self._loss}; " if self._loss is not None else "", len(self.members)
+        lost = f"{self._loss}; " if self._loss is not None else ""
+        left = len(self.members) + (self._missing(now) if self._resumed else 0)
         needed = f"of the {self.config.min_nodes} nodes that the job needs"
         if lost and left < self.config.min_nodes:
             return self._fail(f"{lost}{left} {needed} {'is' if left == 1 else 'are'} left")

@@ -29,6 +29,7 @@ class ElasticConfig:
     gather_timeout: float = 900.0
     rejoin_timeout: float = 0.0  # time that a job which lost too many nodes waits for new ones
     hosts: tuple[str, ...] = ()  # expected hosts, if known
+    failover: bool = False  # another node may coordinate after the coordinator is lost
 
     @property
     def expected(self) -> int:

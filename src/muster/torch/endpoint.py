@@ -36,7 +36,7 @@ def bind_endpoint(host: str, port: int) -> socket.socket | None:
     It listens on all networks, as nodes may know the host by different addresses; for a loopback host only on that.
     """
     try:
-        if _is_loopback(host):
+        if is_loopback(host):
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             return socket.create_server((host, port), family=family, backlog=LISTEN_BACKLOG)
         if socket.has_dualstack_ipv6():
@@ -49,7 +49,8 @@ def bind_endpoint(host: str, port: int) -> socket.socket | None:
         raise
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach the host by this name."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

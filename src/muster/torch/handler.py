@@ -26,6 +26,7 @@ from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.lifecycle.events import RunOutcome
 from muster.process import Exit
 from muster.torch.elastic_types import JobState
+from muster.torch.failover import FailoverSession, kill_children
 from muster.torch.launch_env import launch_environment
 from muster.torch.session import JobOver, NodeSession, Refused, Round, Unreachable
 from muster.torch.settings import BACKEND, ON_HANDLER, RendezvousSettings, parse_settings
@@ -38,7 +39,7 @@ class MusterRendezvous(RendezvousHandler):
 
     def __init__(self, settings: RendezvousSettings) -> None:
         self._settings = settings
-        self._session = NodeSession(settings, lambda: open_store(settings))
+        self._session = _session(settings)
 
     def get_backend(self) -> str:
         return BACKEND
@@ -74,7 +75,7 @@ class MusterRendezvous(RendezvousHandler):
             raise RendezvousConnectionError(str(error)) from error
         except Refused as error:
             raise RendezvousStateError(str(error)) from error
-        store_info = RendezvousStoreInfo(self._settings.host, round.port)
+        store_info = RendezvousStoreInfo(self._store_host(round), round.port)
         return RendezvousInfo(PrefixStore(f"muster/{round.number}", store), round.rank, round.size, store_info)
 
     def num_nodes_waiting(self) -> int:
@@ -106,9 +107,19 @@ class MusterRendezvous(RendezvousHandler):
 
     def _connect_store(self, round: Round) -> Any:
         try:
-            return TCPStore(self._settings.host, round.port, wait_for_workers=False, timeout=_timeout(self._settings))
+            timeout = _timeout(self._settings)
+            return TCPStore(self._store_host(round), round.port, wait_for_workers=False, timeout=timeout)
         except RuntimeError as error:
             raise RendezvousConnectionError(f"the store of round {round.number}: {error}") from error
+
+    def _store_host(self, round: Round) -> str:
+        return round.host or self._settings.host
+
+
+def _session(settings: RendezvousSettings) -> NodeSession:
+    if settings.job_directory is None:
+        return NodeSession(settings, lambda: open_store(settings))
+    return FailoverSession(settings, lambda: open_store(settings), kill_children)
 
 
 def open_store(settings: RendezvousSettings) -> tuple[int, object]:

@@ -59,13 +59,14 @@ def _of_step(host: str, environ: Mapping[str, str]) -> LaunchEnvironment:
         hosts = tuple(NodeSet(environ.get("SLURM_STEP_NODELIST", ""), resolver=None))
     tasks = environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS")
     job, step = environ.get("SLURM_JOB_ID", "0"), environ["SLURM_STEP_ID"]
+    restart = environ.get("SLURM_RESTART_COUNT", "0")  # a requeued job has the same ids
     return LaunchEnvironment(
         host,
         node_index=int(environ["SLURM_PROCID"]),
         hosts=hosts,
         nodes=int(tasks) if tasks else len(hosts) or None,
         endpoint=f"{hosts[0]}:{step_port(job, step)}" if hosts else None,
-        run_id=f"{job}.{step}",
+        run_id=f"{job}.{step}" if restart == "0" else f"{job}.{step}.{restart}",
     )
 
 

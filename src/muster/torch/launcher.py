@@ -73,6 +73,10 @@ def parse_options(
     ours.add_argument("--spares", type=int, help="Number of spare nodes, in addition to --nnodes.")
     ours.add_argument("--last-call", type=float, help="Seconds that a round with enough nodes waits for the others.")
     ours.add_argument("--token-file", help="File with the secret that authenticates connections.")
+    ours.add_argument(
+        "--failover-dir",
+        help="Directory that all nodes share. With it the job survives the loss of the node that coordinates it.",
+    )
     defaults = {"rdzv_backend": BACKEND, **dict.fromkeys(_DERIVED_OPTIONS)}
     parser.set_defaults(**{name: value for name, value in defaults.items() if f"PET_{name.upper()}" not in environ})
     args: argparse.Namespace = parser.parse_args(list(arguments))
@@ -105,6 +109,7 @@ def torchrun_config(args: argparse.Namespace) -> tuple[Any, Callable[..., Any] |
     except (AssertionError, RuntimeError) as error:
         raise ValueError(str(error)) from error
     ours = {"spares": args.spares, "last_call": args.last_call, "token_file": args.token_file, "node": node_index}
+    ours["failover_dir"] = args.failover_dir
     config.rdzv_configs.update({name: value for name, value in ours.items() if value is not None})
     return config, command, arguments
 

@@ -13,12 +13,35 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeVar
 
-from muster.agent.control.channel import HANDSHAKE_TIMEOUT_S, HEARTBEAT_TIMEOUT_S, Channel, ChannelError, connect
+from muster.agent.control.channel import (
+    HANDSHAKE_TIMEOUT_S,
+    HEARTBEAT_TIMEOUT_S,
+    Channel,
+    ChannelError,
+    ProtocolMismatch,
+    connect,
+)
+from muster.agent.control.codec import Message
 from muster.lifecycle.events import RunOutcome
 from muster.torch.coordinator import CLOSE_TIMEOUT_S, Coordinator, OpenStore
 from muster.torch.endpoint import bind_endpoint, is_local
+from muster.torch.messages import (
+    RENDEZVOUS_PROTOCOL,
+    BackAtBarrier,
+    JobOutcome,
+    JoinRefused,
+    JoinRequest,
+    KeepAlive,
+    LeaveJob,
+    RoundForms,
+    RoundReady,
+    RoundRecalled,
+    RoundRuns,
+    TorchrunEnded,
+)
 from muster.torch.settings import RendezvousSettings
 
 CONNECT_RETRY_S = 0.3  # while the coordinator is not reachable yet
@@ -53,7 +76,18 @@ class Round:
     number: int
     rank: int
     size: int
-    port: int  # of its store, at the endpoint's host
+    port: int  # of its store
+    host: str = ""  # of its store; empty: the endpoint's
+
+
+NO_ROUND = Round(0, 0, 0, 0)
+
+
+class _Start(Enum):
+    """What became of a forming round."""
+
+    RUNS = "runs"
+    NEVER = "never"
 
 
 class NodeSession:
@@ -68,7 +102,7 @@ class NodeSession:
         self._tasks: set[asyncio.Future[Any]] = set()
         # The messages of the coordinator; written in the session's thread.
         self._changed = threading.Condition()
-        self._forming = Round(0, 0, 0, 0)
+        self._forming = NO_ROUND
         self._running = 0
         self._recalled = 0
         self._closed: SessionError | None = None  # why there will be no further message
@@ -85,32 +119,40 @@ class NodeSession:
 
     def join(self, connect_store: Callable[[Round], T]) -> tuple[Round, T]:
         """Wait until a round runs in which this node has a rank; return it and its store. A spare waits here."""
-        last = self._running
-        if self._channel is None:
-            self._open()
-        else:
-            self._send("back")
+        last = self._forming
+        self._arrive()
         while True:
-            round = self._next_round(last)
-            last = round.number
-            store = connect_store(round)
-            self._send("ready", round=last)
-            if self._wait_until_running(last):
+            last = round = self._next_round(last)
+            try:
+                store = connect_store(round)
+            except Exception:
+                if self._is_over_for(round):
+                    continue
+                raise
+            self._send(RoundReady(round.number))
+            if self._wait_until_running(round):
                 return round, store
 
     def leave(self, code: int, reason: str) -> None:
         """Report the end of torchrun on this node and wait for the outcome; a coordinator waits for all other nodes."""
         if self._channel is not None and self._closed is None:
-            self._send("ended", code=code, reason=reason)
+            self._send(TorchrunEnded(code, reason))
         self._close(None)
 
     def withdraw(self, reason: str) -> None:
         """Leave; the job may continue."""
         if self._channel is not None and self._closed is None:
-            self._send("leave", reason=reason)
+            self._send(LeaveJob(reason))
         self._close(CLOSE_TIMEOUT_S)
 
     # -- in torchrun's thread -----------------------------------------------------------------------------------
+
+    def _arrive(self) -> None:
+        """Report that this node is at the barrier; the first time by connecting."""
+        if self._channel is None:
+            self._open()
+        else:
+            self._send(BackAtBarrier())
 
     def _open(self) -> None:
         if not self._thread.is_alive():
@@ -124,7 +166,7 @@ class NodeSession:
             self._loop.close()
             return
         try:
-            if self._channel is not None:
+            if self._is_open:
                 with self._changed:
                     self._changed.wait_for(lambda: self.is_over, seconds)
         finally:
@@ -135,13 +177,26 @@ class NodeSession:
             self._thread.join()
             self._loop.close()
 
-    def _next_round(self, last: int) -> Round:
-        return self._wait_for(lambda: self._forming if self._forming.number > last else None)
+    @property
+    def _is_open(self) -> bool:
+        """Whether this node has tried to join."""
+        return self._channel is not None
 
-    def _wait_until_running(self, number: int) -> bool:
+    def _next_round(self, last: Round) -> Round:
+        return self._wait_for(lambda: self._forming if self._forming is not last and self._forming.number else None)
+
+    def _wait_until_running(self, round: Round) -> bool:
         """Wait for the round to run; return False if another one forms because a node was lost."""
-        self._wait_for(lambda: self._running == number or self._forming.number > number or None)
-        return self._running == number
+        return self._wait_for(lambda: self._start_of(round)) is _Start.RUNS
+
+    def _start_of(self, round: Round) -> _Start | None:
+        if self._forming is not round:
+            return _Start.NEVER
+        return _Start.RUNS if self._running == round.number else None
+
+    def _is_over_for(self, round: Round) -> bool:
+        """Return whether this round, whose store cannot be reached, will not run."""
+        return self._forming is not round
 
     def _wait_for(self, find: Callable[[], T | None]) -> T:
         with self._changed:
@@ -152,10 +207,10 @@ class NodeSession:
             assert found is not None
             return found
 
-    def _send(self, kind: str, **fields: Any) -> None:
+    def _send(self, message: Message) -> None:
         assert self._channel is not None
         channel = self._channel
-        self._loop.call_soon_threadsafe(lambda: channel.send(kind, **fields))
+        self._loop.call_soon_threadsafe(channel.send, message)
 
     def _run_in_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -174,19 +229,19 @@ class NodeSession:
             self._coordinator = Coordinator(settings.config, settings.token, process_id, self._open_store)
             await self._coordinator.start(listener)
         config = settings.config
-        greeting = {
-            "host": settings.node,
-            "number": settings.node_index,
-            "home": process_id,
-            "plan": [config.min_nodes, config.max_nodes, config.spares],
-        }
-        return await _connect(host, port, settings, greeting)
+        request = JoinRequest(
+            settings.node, settings.node_index, process_id, config.min_nodes, config.max_nodes, config.spares
+        )
+        return await _connect(host, port, settings, request)
 
     def _start_tasks(self, channel: Channel) -> None:
-        for work in (self._read_loop(channel), channel.beat()):
-            task = asyncio.ensure_future(work)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        for work in (self._read_loop(channel), channel.keep_alive(KeepAlive())):
+            self._background(work)
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _read_loop(self, channel: Channel) -> None:
         while self._closed is None:
@@ -196,25 +251,27 @@ class NodeSession:
                 self._changed.notify_all()
         channel.close()
 
-    def _on_message(self, message: dict[str, Any] | None, channel: Channel) -> None:
+    def _on_message(self, message: Message | None, channel: Channel) -> None:
         if message is None:
             where = f"{self._settings.host}:{self._settings.port}"
-            timed_out = f"sent no heartbeat for {HEARTBEAT_TIMEOUT_S:g} s"
-            how = timed_out if channel.timed_out else "is gone: its connection ended"
-            self._closed = Unreachable(f"the coordinator at {where} {how}")
+            self._closed = Unreachable(f"the coordinator at {where} {coordinator_loss(channel)}")
             return
-        kind = message.pop("type")
-        if kind == "form":
-            self._forming = Round(message["round"], message["rank"], message["size"], message["port"])
-        elif kind == "go":
-            self._running = message["round"]
-        elif kind == "again":
-            self._recalled = message["round"]
-        elif kind == "refused":
-            self._closed = Refused(message["why"])
-        elif kind == "outcome":
-            self.outcome = RunOutcome(**message)
+        if isinstance(message, RoundForms):
+            host = self._store_host(channel)
+            self._forming = Round(message.round, message.rank, message.size, message.port, host)
+        elif isinstance(message, RoundRuns):
+            self._running = message.round
+        elif isinstance(message, RoundRecalled):
+            self._recalled = message.round
+        elif isinstance(message, JoinRefused):
+            self._closed = Refused(message.reason)
+        elif isinstance(message, JobOutcome):
+            self.outcome = message.outcome
             self._closed = JobOver(self.outcome)
+
+    def _store_host(self, channel: Channel) -> str:
+        """Return the host of the round's store; empty for the endpoint's."""
+        return ""
 
     async def _cancel(self) -> None:
         for task in self._tasks:
@@ -224,13 +281,20 @@ class NodeSession:
             self._channel.close()
 
 
-async def _connect(host: str, port: int, settings: RendezvousSettings, greeting: dict[str, Any]) -> Channel:
+def coordinator_loss(channel: Channel) -> str:
+    """Return how the coordinator of a lost connection was lost."""
+    return f"sent no heartbeat for {HEARTBEAT_TIMEOUT_S:g} s" if channel.timed_out else channel.loss_reason
+
+
+async def _connect(host: str, port: int, settings: RendezvousSettings, request: JoinRequest) -> Channel:
     """Connect, with retries: the coordinator may start later. Give up if another service listens on its port."""
     deadline, rejections = time.monotonic() + settings.config.gather_timeout, 0
     while True:
         began = time.monotonic()
         try:
-            return await connect([host], port, settings.token, greeting)
+            return await connect([host], port, settings.token, RENDEZVOUS_PROTOCOL, request)
+        except ProtocolMismatch as error:
+            raise Refused(str(error)) from error
         except ChannelError as error:
             quick = time.monotonic() - began < HANDSHAKE_TIMEOUT_S
             rejections = rejections + 1 if quick and await _port_open(host, port) else 0

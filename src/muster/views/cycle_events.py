@@ -32,6 +32,7 @@ class CycleEvents:
     awaits: dict[int, tuple[str, ...]] = field(default_factory=dict)  # services, by node, that the driver waits for
     served: dict[tuple[str, int], float] = field(default_factory=dict)  # when a service was ready, by node
     given_up: float | None = None  # when the run ended before it had a driver
+    end_reason: str = ""  # why the next cycle followed
     _left: int | None = None  # the node that left last, until it is forgotten
 
     def add(self, event: RecordedEvent) -> None:
@@ -47,39 +48,39 @@ class CycleEvents:
             self.driver_start = event.time
         elif event.name == "run" and event.fields.get("state") == "starting":
             self.closed = event.time
-        elif event.name == "node" and event.rank is not None:
-            self._add_node_event(event, event.rank)
-        elif event.name == "service" and event.rank is not None:
-            self._add_service_event(event, event.rank)
+        elif event.name == "node" and event.node_index is not None:
+            self._add_node_event(event, event.node_index)
+        elif event.name == "service" and event.node_index is not None:
+            self._add_service_event(event, event.node_index)
 
-    def _add_node_event(self, event: RecordedEvent, rank: int) -> None:
+    def _add_node_event(self, event: RecordedEvent, node_index: int) -> None:
         state = as_text(event.fields.get("state"))
-        self.hosts[rank] = as_text(event.fields.get("host"))
+        self.hosts[node_index] = as_text(event.fields.get("host"))
         known = {"stopping": self.stopping, "arrived": self.arrived, "starting": self.starting, "ready": self.ready}
-        if state in known and rank not in known[state]:  # a change of role repeats the state
-            known[state][rank] = event.time
+        if state in known and node_index not in known[state]:  # a change of role repeats the state
+            known[state][node_index] = event.time
         if state == "starting" and self.head is None:
-            self.head = rank
+            self.head = node_index
         if state in PRESENT_STATES and event.fields.get("role") == "active":
-            self.ranked.setdefault(rank, event.time)
-            self.awaits[rank] = self.gate.services_on(as_int(event.fields.get("logical_rank")))
+            self.ranked.setdefault(node_index, event.time)
+            self.awaits[node_index] = self.gate.services_on(as_int(event.fields.get("logical_rank")))
         if state in LEFT_STATES:
-            self._left = rank
+            self._left = node_index
 
-    def _add_service_event(self, event: RecordedEvent, rank: int) -> None:
+    def _add_service_event(self, event: RecordedEvent, node_index: int) -> None:
         name, state = as_text(event.fields.get("service")), as_text(event.fields.get("state"))
-        before = self.served.pop((name, rank), event.time)
+        before = self.served.pop((name, node_index), event.time)
         if state in PASSED_STATES:
-            self.served[name, rank] = event.time if state == "ready" else before
+            self.served[name, node_index] = event.time if state == "ready" else before
 
     def forget_left_node(self) -> None:
         """Remove the node that left last, unless the run ended with it."""
-        rank, self._left = self._left, None
-        if rank is not None and self.given_up is None:
+        node_index, self._left = self._left, None
+        if node_index is not None and self.given_up is None:
             for times in (self.stopping, self.arrived, self.starting, self.ready, self.ranked):
-                times.pop(rank, None)
-            for name in self.awaits.pop(rank, ()):
-                self.served.pop((name, rank), None)
+                times.pop(node_index, None)
+            for name in self.awaits.pop(node_index, ()):
+                self.served.pop((name, node_index), None)
 
 
 class RunCycleEvents:
@@ -93,6 +94,8 @@ class RunCycleEvents:
     def add(self, event: RecordedEvent) -> None:
         if event.name == "run" and event.fields.get("state") == "restarting":
             self._restarting = event.time  # the next cycle begins here, whichever cycle the event names
+            if self._cycles:
+                self._cycles[-1].end_reason = as_text(event.fields.get("reason"))
             return
         if not self._cycles or event.cycle > self._cycles[-1].cycle:
             start = self._restarting if self._restarting is not None else event.time if self._cycles else self._began

@@ -21,7 +21,7 @@ MAX_FOLDED_HOSTS = 2000  # folding more takes too long for a live view
 class SlowNode:
     """Seconds that one node took to start in a cycle, without waiting for others."""
 
-    rank: int
+    node_index: int
     host: str
     launching: float
     starting: float
@@ -34,12 +34,12 @@ class SlowNode:
 
 @dataclass(frozen=True)
 class FailureSummary:
-    """The failure of a node or of the driver; `rank` is None if only the launcher reported it."""
+    """The failure of a node or of the driver; `node_index` is None if only the launcher reported it."""
 
     attempt: int
     cycle: int
     time: float | None
-    rank: int | None
+    node_index: int | None
     host: str
     phase: str
     reason: str
@@ -61,7 +61,7 @@ class NodeGroupRequest:
 def slowest(attempt: AttemptTimeline, cycle: int, most: int = 10) -> tuple[list[SlowNode], float]:
     """Return the nodes that took longest to start in this cycle, slowest first, and the median in seconds."""
     times = [slow for node in attempt.nodes if (slow := _start_up(node, cycle)) is not None]
-    times.sort(key=lambda slow: (-slow.own, slow.rank))
+    times.sort(key=lambda slow: (-slow.own, slow.node_index))
     return times[:most], median([slow.own for slow in times]) if times else 0.0
 
 
@@ -69,7 +69,7 @@ def _start_up(node: NodeTimeline, cycle: int) -> SlowNode | None:
     if not any(span.cycle == cycle and span.phase is not Phase.LOST for span in node.spans):
         return None
     seconds = [node.seconds(phase, cycle) for phase in (Phase.LAUNCHING, Phase.STARTING, Phase.SERVICES)]
-    slow = SlowNode(node.rank, node.host, *seconds)
+    slow = SlowNode(node.node_index, node.host, *seconds)
     return slow if slow.own > 0 else None
 
 
@@ -122,7 +122,7 @@ def silence(run: RunRecord) -> float | None:
 
 
 def failures(
-    run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda attempt, rank: []
+    run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda attempt, node_index: []
 ) -> list[FailureSummary]:
     """Return all failures in order, recovered or not; `tail_of` reads a node's log tail where the event has none."""
     found: list[FailureSummary] = []
@@ -136,13 +136,15 @@ def failures(
             as_dict(run.status.get("error")) if attempt is run.attempts[-1] else {}
         )
         final = _failure(attempt, as_int(attempt.status.get("cycle")) or 0, None, last) if last else None
-        if final is not None and not any((f.rank, f.reason) == (final.rank, final.reason) for f in reported):
+        if final is not None and not any(
+            (f.node_index, f.reason) == (final.node_index, final.reason) for f in reported
+        ):
             reported.append(final)
         found += reported
     return [
         failure
-        if failure.tail or failure.rank is None
-        else replace(failure, tail=tuple(tail_of(failure.attempt, failure.rank)))
+        if failure.tail or failure.node_index is None
+        else replace(failure, tail=tuple(tail_of(failure.attempt, failure.node_index)))
         for failure in found
     ]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from muster.rundir import RunPaths, read_record
+from muster.rundir import RunPaths, read_record, written_at
+from muster.rundir.records import read_submission
 from muster.rundir.redaction import redact_words
 from muster.runs.status import ENDED_STATES, read_status
 from muster.views.json_values import as_dict, as_dicts, as_text, as_time
@@ -15,8 +15,8 @@ from muster.views.sanitize import plain
 
 def entry(run: RunPaths, now: float) -> dict[str, Any]:
     """Return state, size, command and a bar: milliseconds pending, starting, running the driver, and finishing."""
-    status, job, submission = read_status(run), read_record(run.job), read_record(run.submission)
-    asked = as_time(submission.get("asked")) or as_time(submission.get("time")) or _written(run.job)
+    status, job, submission = read_status(run), read_record(run.job), read_submission(run)
+    asked = as_time(submission.asked) or as_time(submission.time) or written_at(run.job) or 0.0
     timings = as_dict(status.get("timings"))
     live = as_text(status.get("state")) not in ENDED_STATES
     end = now if live else as_time(timings.get("ended")) or as_time(status.get("updated")) or asked
@@ -46,14 +46,7 @@ def entry(run: RunPaths, now: float) -> dict[str, Any]:
 def _bar_parts(status: dict[str, Any], timings: dict[str, Any]) -> list[tuple[Phase, float | None]]:
     """Return the parts of the bar and their ends; cycles before the newest one count as lost."""
     cycles = as_dicts(status.get("cycles"))
-    lost = [(Phase.LOST, as_time(cycles[-1].get("start")))] if len(cycles) > 1 else []
+    lost = [(Phase.LOST, as_time(cycles[-1].get("start")))] if len(cycles) > 1 or status.get("cycles_dropped") else []
     names = ((Phase.LAUNCHING, "driver_start"), (Phase.DRIVER, "driver_end"))
     rest = [(phase, as_time(timings.get(name))) for phase, name in names]
     return [(Phase.PENDING, as_time(timings.get("job_start"))), *lost, *rest]
-
-
-def _written(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0

@@ -37,7 +37,9 @@ SHOWN_EVENT_NAMES = (
 )
 
 
-def page_model(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda attempt, rank: []) -> dict[str, Any]:
+def page_model(
+    run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda attempt, node_index: []
+) -> dict[str, Any]:
     """Return the page's data of a run; `tail_of` as in `diagnosis.failures`."""
     timeline = build_timeline(run)
     status, job = run.status, run.job
@@ -48,7 +50,7 @@ def page_model(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda
         "live": run.live,
         "reason": as_text(status.get("end_reason")),
         "exit_code": as_int(status.get("exit_code")),
-        "backend": as_text(status.get("backend")) or as_text(run.submission.get("backend")),
+        "backend": as_text(status.get("backend")) or (run.submission.backend or ""),
         "job_id": as_text(status.get("job_id")),
         "command": redact_words([word for word in job.get("command") or [] if isinstance(word, str)]),
         "waits": _waits(run, timeline),
@@ -95,7 +97,7 @@ def _attempt(timeline: Timeline, attempt: AttemptTimeline) -> dict[str, Any]:
         "began": _ms(timeline, attempt.began),
         "end": _ms(timeline, attempt.end),
         "nodes": [_node(timeline, node) for node in attempt.nodes],
-        "marks": [[_ms(timeline, mark.time), mark.kind, mark.rank, mark.text] for mark in attempt.marks],
+        "marks": [[_ms(timeline, mark.time), mark.kind, mark.node_index, mark.text] for mark in attempt.marks],
         "cycles": [
             {
                 "number": cycle.number,
@@ -104,7 +106,7 @@ def _attempt(timeline: Timeline, attempt: AttemptTimeline) -> dict[str, Any]:
                 "driver": [_ms(timeline, when) if when else None for when in (cycle.driver_start, cycle.driver_end)],
                 "reason": cycle.reason,
                 "path": [
-                    [INDEX[step.phase], step.rank, _ms(timeline, step.start), _ms(timeline, step.end), step.what]
+                    [INDEX[step.phase], step.node_index, _ms(timeline, step.start), _ms(timeline, step.end), step.what]
                     for step in cycle.path
                 ],
             }
@@ -115,7 +117,7 @@ def _attempt(timeline: Timeline, attempt: AttemptTimeline) -> dict[str, Any]:
             "cycle": slow_cycle,
             "usual": round(usual, 3),
             "nodes": [
-                [one.rank, one.host, *(round(part, 3) for part in (one.launching, one.starting, one.services))]
+                [one.node_index, one.host, *(round(part, 3) for part in (one.launching, one.starting, one.services))]
                 for one in slow
             ],
         },
@@ -125,7 +127,7 @@ def _attempt(timeline: Timeline, attempt: AttemptTimeline) -> dict[str, Any]:
 def _node(timeline: Timeline, node: NodeTimeline) -> list[Any]:
     """Return the node with its spans as pairs of phase and start; the last span ends with the attempt."""
     spans = [number for span in node.spans for number in (INDEX[span.phase], _ms(timeline, span.start))]
-    return [node.rank, node.host, node.role, node.state, spans, INDEX[node.phase]]
+    return [node.node_index, node.host, node.role, node.state, spans, INDEX[node.phase]]
 
 
 def _service(run: RunRecord, service: ServiceView) -> dict[str, Any]:

@@ -5,21 +5,19 @@ The files may be incomplete: a file may be missing, a line truncated, a value of
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from muster.rundir import AttemptPaths, RunPaths, read_record
+from muster.rundir import AttemptPaths, RunPaths, read_record, written_at
 from muster.rundir.hosts import host_names
+from muster.rundir.records import Submission, newest_published, read_submission
 from muster.runs.follow import EventFile
 from muster.runs.monitor import STATUS_STALE_S
-from muster.runs.status import ENDED_STATES, newest_published, read_status
+from muster.runs.status import ENDED_STATES, read_status
 from muster.views.json_values import as_dict, as_int, as_time
 
 
@@ -34,7 +32,7 @@ class RecordedEvent:
     fields: dict[str, Any]
 
     @cached_property
-    def rank(self) -> int | None:
+    def node_index(self) -> int | None:
         return as_int(self.fields.get("rank"))
 
 
@@ -60,7 +58,7 @@ class RunRecord:
     root: str
     status: dict[str, Any]  # as `muster status --json`
     job: dict[str, Any]
-    submission: dict[str, Any]
+    submission: Submission
     attempts: tuple[AttemptRecord, ...]
     asked: float
     submitted: float
@@ -80,13 +78,13 @@ class RunReader:
 
     def read(self) -> RunRecord:
         run, status = self.run, read_status(self.run)
-        for paths in _attempts(run):
+        for paths in run.attempts():
             self._attempts.setdefault(paths.number, _AttemptReader(paths))
         attempts = tuple(self._attempts[number].read() for number in sorted(self._attempts))
-        job, submission = read_record(run.job), read_record(run.submission)
+        job, submission = read_record(run.job), read_submission(run)
         first = next((attempt.began for attempt in attempts if attempt.began is not None), None)
-        submitted = as_time(submission.get("time")) or _written(run.job) or first or self._clock()
-        asked = as_time(submission.get("asked")) or submitted
+        submitted = as_time(submission.time) or written_at(run.job) or first or self._clock()
+        asked = as_time(submission.asked) or submitted
         if first is not None:  # clocks differ, and a job that starts at once may start before its record is written
             submitted = min(submitted, first)
         return RunRecord(
@@ -101,13 +99,13 @@ class _AttemptReader:
 
     def read(self) -> AttemptRecord:
         paths = self._paths
-        for term in _terms(paths):
+        for term in paths.event_terms():
             self._files.setdefault(term, _EventFile(paths.events(term), term))
         for file in self._files.values():
             file.read()
         events = _in_order([self._files[term].events for term in sorted(self._files)])
         status, outcome = newest_published(paths) or {}, read_record(paths.outcome)
-        began = as_time(as_dict(status.get("timings")).get("job_start")) or _written(os.path.join(paths.root, "canary"))
+        began = as_time(as_dict(status.get("timings")).get("job_start")) or written_at(paths.canary)
         return AttemptRecord(
             paths.number,
             events,
@@ -167,28 +165,7 @@ def _ended(
     if end is not None or not outcome:
         return end
     last_update = max([as_time(status.get("updated")) or 0.0, *(event.time for event in events[-1:])])
-    recorded = _written(paths.outcome)
+    recorded = written_at(paths.outcome)
     if not last_update or recorded is None:
         return recorded or last_update or None
     return recorded if last_update <= recorded <= last_update + STATUS_STALE_S else last_update
-
-
-def _attempts(run: RunPaths) -> list[AttemptPaths]:
-    with contextlib.suppress(OSError):
-        numbers = [re.fullmatch(r"attempt-(\d{1,6})", name) for name in os.listdir(run.root)]
-        return [run.attempt(int(match[1])) for match in numbers if match]
-    return []
-
-
-def _terms(attempt: AttemptPaths) -> list[int]:
-    with contextlib.suppress(OSError):
-        names = [re.fullmatch(r"events-(\d{1,6})\.jsonl", name) for name in os.listdir(attempt.root)]
-        return [int(match[1]) for match in names if match]
-    return []
-
-
-def _written(path: str) -> float | None:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return None

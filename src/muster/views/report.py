@@ -71,7 +71,7 @@ def _digest(text: str) -> str:
 
 def _tails(run: RunRecord) -> Any:
     paths = RunPaths(run.root)
-    return lambda attempt, rank: node_tail(paths.attempt(attempt), rank)
+    return lambda attempt, node_index: node_tail(paths.attempt(attempt), node_index)
 
 
 def model_of(run: RunRecord) -> dict[str, Any]:

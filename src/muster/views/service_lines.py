@@ -56,7 +56,7 @@ def instance_lines(service: ServiceView) -> Iterator[str]:
     for one in shown[:MAX_LISTED]:
         restarts = f", {one.restarts} restart{'s' if one.restarts > 1 else ''}" if one.restarts else ""
         reason = f": {one.reason}" if one.reason else ""
-        yield f"{one.host} (rank {one.rank}): {one.state}{restarts}{f' at {one.url}' if one.url else ''}{reason}"
+        yield f"{one.host} (index {one.node_index}): {one.state}{restarts}{f' at {one.url}' if one.url else ''}{reason}"
 
 
 def live_lines(services: list[ServiceView], width: int, ascii_only: bool) -> Iterator[Text]:

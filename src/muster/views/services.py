@@ -34,7 +34,7 @@ class Load:
 class InstanceView:
     """One service on one node, in the last state known to the leader."""
 
-    rank: int | None
+    node_index: int | None
     host: str
     state: str
     url: str
@@ -84,7 +84,11 @@ def services(run: RunRecord) -> list[ServiceView]:
 
 def _service(name: str, asked: dict[str, Any], entry: dict[str, Any], events: dict[int, dict[str, Any]]) -> ServiceView:
     listed = as_dicts(entry.get("instances")) or list(events.values())
-    reasons = {rank: as_text(fields.get("reason")) for rank, fields in events.items() if fields.get("state") != "ready"}
+    reasons = {
+        node_index: as_text(fields.get("reason"))
+        for node_index, fields in events.items()
+        if fields.get("state") != "ready"
+    }
     instances = tuple(_instance(one, reasons.get(as_int(one.get("rank")) or 0, "")) for one in listed)
     gate = entry.get("gate", asked.get("gate", True))
     wanted = as_int(entry.get("wanted"))
@@ -92,14 +96,14 @@ def _service(name: str, asked: dict[str, Any], entry: dict[str, Any], events: di
 
 
 def _last_events(attempt: AttemptRecord) -> dict[str, dict[int, dict[str, Any]]]:
-    """Return the last event of every instance in the newest cycle, by service and rank."""
+    """Return the last event of every instance in the newest cycle, by service and node index."""
     cycle = max((event.cycle for event in attempt.events), default=0)
     found: dict[str, dict[int, dict[str, Any]]] = {}
     for event in attempt.events:
         name = as_text(event.fields.get("service"))
-        if event.name == "service" and event.cycle == cycle and event.rank is not None and name:
-            found.setdefault(name, {})[event.rank] = event.fields
-    return {name: dict(sorted(ranks.items())) for name, ranks in found.items()}
+        if event.name == "service" and event.cycle == cycle and event.node_index is not None and name:
+            found.setdefault(name, {})[event.node_index] = event.fields
+    return {name: dict(sorted(node_indexes.items())) for name, node_indexes in found.items()}
 
 
 def _instance(entry: dict[str, Any], reason: str) -> InstanceView:

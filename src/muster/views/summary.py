@@ -19,7 +19,7 @@ from muster.views.timeline import AttemptTimeline, Cycle, Timeline, build_timeli
 SHORTEST_STEP_S = 0.05  # shorter steps of the critical path are summed up
 
 
-def summary(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda attempt, rank: []) -> list[str]:
+def summary(run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda attempt, node_index: []) -> list[str]:
     """Return the lines, each printable and without secrets."""
     timeline = build_timeline(run)
     lines = [*_head(run, timeline)]
@@ -78,7 +78,8 @@ def _attempt(attempt: AttemptTimeline, one_of_several: bool, live: bool) -> Iter
         yield f"slowest nodes (the median took {usual:.1f} s):"
         for one in slow:
             more = f", services {one.services:.1f} s" if one.services else ""
-            yield f"    {one.host} (rank {one.rank}): launching {one.launching:.1f} s, Ray {one.starting:.1f} s{more}"
+            where = f"{one.host} (index {one.node_index})"
+            yield f"    {where}: launching {one.launching:.1f} s, Ray {one.starting:.1f} s{more}"
 
 
 def _path(cycle: Cycle, live: bool) -> Iterator[str]:

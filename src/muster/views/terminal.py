@@ -27,7 +27,7 @@ from muster.views.timeline import AttemptTimeline, Timeline, build_timeline
 
 VIEW_POLL_S = 0.5
 BLOCK = 10  # cells between two gaps
-LABEL = 6  # columns for the rank at the start of a row of cells
+LABEL = 6  # columns for the node index at the start of a row of cells
 TOP_ROWS, BRING_UP_ROWS = 12, 6  # maximum rows of cells
 MAX_LISTED = 3  # services, or cycles
 MARKS_SHOWN = 5

@@ -35,7 +35,7 @@ class Span:
 class NodeTimeline:
     """One node of an attempt, with its last role, state and phase (which may have lasted no time) and its spans."""
 
-    rank: int
+    node_index: int
     host: str
     role: str
     state: str
@@ -53,7 +53,7 @@ class Mark:
 
     time: float
     kind: str
-    rank: int | None
+    node_index: int | None
     text: str
 
 
@@ -132,7 +132,7 @@ def _end_of(record: AttemptRecord, following: AttemptRecord | None, run: RunReco
 class _NodeState:
     """The state of a node while events are processed."""
 
-    rank: int
+    node_index: int
     host: str
     role: str = "waiting"
     state: str = "expected"
@@ -156,8 +156,8 @@ class _AttemptBuilder:
         self._cycle_events = RunCycleEvents(self._began, self._gate)
         self._nodes: dict[int, _NodeState] = {}
         self._asked, self._queued = start, min(max(queued, start), self._began)
-        for rank, host in enumerate(_hosts(run, record)):
-            self._node(rank, host)
+        for node_index, host in enumerate(_hosts(run, record)):
+            self._node(node_index, host)
 
     def build(self) -> AttemptTimeline:
         term = 0
@@ -172,7 +172,7 @@ class _AttemptBuilder:
         for node in self._nodes.values():
             self._enter(node, None, self._end)
         lines = [
-            NodeTimeline(node.rank, node.host, node.role, node.state, node.phase, tuple(node.spans))
+            NodeTimeline(node.node_index, node.host, node.role, node.state, node.phase, tuple(node.spans))
             for _, node in sorted(self._nodes.items())
         ]
         cycles = tuple(self._cycles())
@@ -185,8 +185,8 @@ class _AttemptBuilder:
             self._cycle, self._driver, self._serving = event.cycle, "waiting", set()
             self._mark(event.time, "cycle", None, f"cycle {event.cycle} begins")
         self._cycle_events.add(event)
-        if event.name == "node" and event.rank is not None:
-            self._handle_node(event, self._node(event.rank, as_text(event.fields.get("host"))))
+        if event.name == "node" and event.node_index is not None:
+            self._handle_node(event, self._node(event.node_index, as_text(event.fields.get("host"))))
         elif event.name == "run":
             self._run_state = as_text(event.fields.get("state"))
             self._update_phases(event.time)
@@ -196,8 +196,8 @@ class _AttemptBuilder:
             ended = f"the driver ended with {code}" if isinstance(code, int) else "the driver ended"
             self._mark(event.time, event.name, None, ended if self._driver == "ended" else "the driver starts")
             self._update_phases(event.time)
-        elif event.name == "service" and event.rank is not None:
-            self._handle_service(event, self._node(event.rank, as_text(event.fields.get("host"))))
+        elif event.name == "service" and event.node_index is not None:
+            self._handle_service(event, self._node(event.node_index, as_text(event.fields.get("host"))))
         elif event.name == "stalled":
             self._mark(event.time, "stalled", None, "the driver stalled")
 
@@ -209,15 +209,15 @@ class _AttemptBuilder:
         node.logical_rank = as_int(event.fields.get("logical_rank"))
         self._update_phase(node, event.time)
         if node.phase is Phase.LOST and before is not Phase.LOST:
-            self._mark(event.time, "lost", node.rank, f"{node.host} {node.state}")
+            self._mark(event.time, "lost", node.node_index, f"{node.host} {node.state}")
 
     def _handle_service(self, event: RecordedEvent, node: _NodeState) -> None:
         name, state = as_text(event.fields.get("service")), as_text(event.fields.get("state"))
-        self._serving.discard((name, node.rank))
+        self._serving.discard((name, node.node_index))
         if state in PASSED_STATES:
-            self._serving.add((name, node.rank))
+            self._serving.add((name, node.node_index))
         if state != "ready":
-            self._mark(event.time, "service", node.rank, f"{name} on {node.host}: {state}")
+            self._mark(event.time, "service", node.node_index, f"{name} on {node.host}: {state}")
         self._update_phase(node, event.time)
 
     def _handle_new_leader(self, event: RecordedEvent) -> None:
@@ -233,19 +233,19 @@ class _AttemptBuilder:
         """Mark nodes lost that the last leader excludes without an event: they were lost with the previous leader."""
         last = {entry.get("rank"): entry for entry in as_dicts(self._record.status.get("nodes"))}
         for node in self._nodes.values():
-            entry = last.get(node.rank, {})
+            entry = last.get(node.node_index, {})
             node.host = as_text(entry.get("host")) or node.host
             if entry.get("role") == "excluded" and node.phase is not Phase.LOST:
                 node.role, node.state = "excluded", as_text(entry.get("state"))
                 self._enter(node, Phase.LOST, node.since)
 
-    def _node(self, rank: int, host: str) -> _NodeState:
-        if rank not in self._nodes:
-            node = self._nodes[rank] = _NodeState(rank, host or f"rank-{rank}", since=self._asked)
+    def _node(self, node_index: int, host: str) -> _NodeState:
+        if node_index not in self._nodes:
+            node = self._nodes[node_index] = _NodeState(node_index, host or f"rank-{node_index}", since=self._asked)
             self._enter(node, Phase.PENDING, self._queued)
             if self._record.began is not None:
                 self._enter(node, Phase.LAUNCHING, self._began)
-        return self._nodes[rank]
+        return self._nodes[node_index]
 
     def _update_phases(self, now: float) -> None:
         for node in self._nodes.values():
@@ -253,7 +253,7 @@ class _AttemptBuilder:
 
     def _update_phase(self, node: _NodeState, now: float) -> None:
         awaited = self._gate.services_on(node.logical_rank) if self._driver == "waiting" else ()
-        served = all((name, node.rank) in self._serving for name in awaited)
+        served = all((name, node.node_index) in self._serving for name in awaited)
         phase = phase_of(node.state, node.role, self._run_state, self._driver, served)
         if phase is not node.phase:
             self._enter(node, phase, now)
@@ -265,8 +265,8 @@ class _AttemptBuilder:
             node.since = now
         node.phase, node.cycle = phase or node.phase, self._cycle
 
-    def _mark(self, time: float, kind: str, rank: int | None, text: str) -> None:
-        self._marks.append(Mark(time, kind, rank, text))
+    def _mark(self, time: float, kind: str, node_index: int | None, text: str) -> None:
+        self._marks.append(Mark(time, kind, node_index, text))
 
     def _cycles(self) -> Iterator[Cycle]:
         reasons = {
@@ -276,7 +276,7 @@ class _AttemptBuilder:
         for number, (cycle, end) in enumerate(cycles):
             is_last = number == len(cycles) - 1
             path = critical_path(self._path_start(cycle), cycle, end if is_last else None)
-            reason = reasons.get(cycle.cycle, "")
+            reason = reasons.get(cycle.cycle) or cycle.end_reason  # the status lists only the last cycles
             yield Cycle(cycle.cycle, cycle.start, cycle.driver_start, cycle.driver_end, end, reason, path)
 
     def _path_start(self, cycle: CycleEvents) -> list[PathStep]:
@@ -291,11 +291,11 @@ class _AttemptBuilder:
 
 
 def _hosts(run: RunRecord, record: AttemptRecord) -> list[str]:
-    """Return the expected nodes by rank: the hosts that the job script wrote, or the requested number."""
+    """Return the expected nodes by node index: the hosts that the job script wrote, or the requested number."""
     wanted = (as_int(run.job.get("nodes")) or 0) + (as_int(run.job.get("spares")) or 0)
     published = {
         as_int(entry.get("rank")): as_text(entry.get("host")) for entry in as_dicts(record.status.get("nodes"))
     }
-    count = max(wanted, len(record.hosts), *(rank + 1 for rank in published if rank is not None), 0)
+    count = max(wanted, len(record.hosts), *(node_index + 1 for node_index in published if node_index is not None), 0)
     names = dict(enumerate(record.hosts)) if len(record.hosts) == count else {}
-    return [names.get(rank) or published.get(rank) or f"rank-{rank}" for rank in range(count)]
+    return [names.get(node_index) or published.get(node_index) or f"rank-{node_index}" for node_index in range(count)]

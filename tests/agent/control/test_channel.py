@@ -8,17 +8,17 @@ import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.agent.conftest import DEADLINE_S, TOKEN, Listener, Wire
+from tests.agent.conftest import DEADLINE_S, GREETING, TOKEN, Listener, Wire
 
 from muster.agent.control import channel as channels
 from muster.agent.control.channel import Channel, ChannelError, connect, listen
+from muster.agent.control.messages import CONTROL_PROTOCOL, EndProcesses, Note, StopCheck
 
-GREETING = {"rank": 3, "host": "n3", "attempt": 0}
 MakeWire = Callable[..., Awaitable[Wire]]
 
 
 async def join(addresses: list[str], port: int, token: bytes = TOKEN) -> Channel:
-    return await asyncio.wait_for(connect(addresses, port, token, GREETING), DEADLINE_S)
+    return await asyncio.wait_for(connect(addresses, port, token, CONTROL_PROTOCOL, GREETING), DEADLINE_S)
 
 
 async def pair(leader: Listener) -> tuple[Channel, Channel]:
@@ -34,11 +34,11 @@ async def test_an_agent_with_the_run_s_token_is_admitted_and_its_greeting_receiv
     answer = await leader.answer()
     assert answer is not None
     channel, greeting = answer
-    assert {name: greeting[name] for name in GREETING} == GREETING
-    agent.send("gone")
-    channel.send("stop", why="the end")
-    assert await channel.receive() == {"type": "gone"}
-    assert await agent.receive() == {"type": "stop", "why": "the end"}
+    assert greeting == GREETING
+    agent.send(Note("the end"))
+    channel.send(EndProcesses(5.0))
+    assert await channel.receive() == Note("the end")
+    assert await agent.receive() == EndProcesses(5.0)
 
 
 async def test_an_agent_with_another_token_is_refused(leader: Listener) -> None:
@@ -85,8 +85,8 @@ async def test_the_token_is_never_sent(leader: Listener, wire: MakeWire) -> None
     tapped = await wire()
     agent = await join(["127.0.0.1"], tapped.port)
     channel = await leader.channel()
-    agent.send("gone")
-    assert await channel.receive() == {"type": "gone"}
+    agent.send(Note("the end"))
+    assert await channel.receive() == Note("the end")
     said = b"".join(line for _, line in tapped.heard)
     assert len(tapped.heard) >= 4
     assert TOKEN not in said and TOKEN.hex().encode() not in said
@@ -105,6 +105,7 @@ async def test_the_token_is_never_sent(leader: Listener, wire: MakeWire) -> None
         b"{}\n",
         b'{"nonce": 1}\n',
         b'{"nonce": {}, "proof": [1]}\n',
+        b'{"nonce": "x", "proof": "y", "greeting": 7}\n',
         '{"nonce": "x", "proof": "grün"}\n'.encode(),
         b'{"nonce": "x", "proof": ""}\n',
         b"[" * 60_000 + b"\n",
@@ -162,8 +163,8 @@ async def test_addresses_that_are_dead_or_another_service_s_do_not_delay(
     async with await asyncio.start_server(service, "127.0.0.3", leader.port):
         agent = await join(["127.0.0.2", "127.0.0.3", "127.0.0.1"], leader.port)
         channel = await leader.channel()
-        channel.send("welcome")
-        assert await agent.receive() == {"type": "welcome"}
+        channel.send(StopCheck())
+        assert await agent.receive() == StopCheck()
 
 
 async def test_when_no_address_answers_all_are_named_with_their_reasons() -> None:
@@ -195,8 +196,8 @@ async def test_a_leader_reached_by_two_addresses_has_one_channel_and_it_is_the_a
     answers = [await leader.answer(), await leader.answer()]
     (channel, _), *more = [answer for answer in answers if answer is not None]
     assert more == []
-    channel.send("welcome")
-    assert await asyncio.wait_for(agent.receive(), DEADLINE_S) == {"type": "welcome"}
+    channel.send(StopCheck())
+    assert await asyncio.wait_for(agent.receive(), DEADLINE_S) == StopCheck()
 
 
 # -- being gone -------------------------------------------------------------------------------------------------
@@ -225,8 +226,8 @@ async def test_silence_counts_as_the_end_and_messages_reset_the_timeout(
     monkeypatch.setattr(channels, "HEARTBEAT_TIMEOUT_S", 0.5)
     agent, channel = await pair(leader)
     for _ in range(20):  # twice as long as silence would be tolerated
-        agent.send("beat")
-        assert await channel.receive() == {"type": "beat"}
+        agent.send(Note("alive"))
+        assert await channel.receive() == Note("alive")
         await asyncio.sleep(0.05)
     assert await asyncio.wait_for(channel.receive(), DEADLINE_S) is None
     assert channel.timed_out
@@ -236,7 +237,7 @@ async def test_silence_counts_as_the_end_and_messages_reset_the_timeout(
 
 
 async def test_behind_a_dual_stack_listener_the_local_address_is_plain_ipv4() -> None:
-    leader = await Listener().start(sock=listen(loopback_only=False))
+    leader = await Listener().start(loopback_only=False)
     await join(["127.0.0.1"], leader.port)
     assert (await leader.channel()).local_address == "127.0.0.1"
     await leader.close()
@@ -244,7 +245,7 @@ async def test_behind_a_dual_stack_listener_the_local_address_is_plain_ipv4() ->
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
 async def test_behind_a_dual_stack_listener_an_ipv6_address_is_itself() -> None:
-    leader = await Listener().start(sock=listen(loopback_only=False))
+    leader = await Listener().start(loopback_only=False)
     try:
         await join(["::1"], leader.port)
         assert (await leader.channel()).local_address == "::1"
@@ -255,3 +256,46 @@ async def test_behind_a_dual_stack_listener_an_ipv6_address_is_itself() -> None:
 def test_a_loopback_listener_is_reachable_only_from_this_host() -> None:
     with listen(loopback_only=True) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
+
+
+# -- the end of a connection ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["buffered", "in the socket"])
+async def test_what_a_peer_sent_before_it_closed_is_received_although_a_write_to_it_failed(
+    leader: Listener, where: str
+) -> None:
+    """A leader that dismisses an agent closes at once; the agent may be writing at that time."""
+    agent, channel = await pair(leader)
+    if where == "in the socket":
+        agent._writer.transport.pause_reading()  # type: ignore[attr-defined]
+    channel.send(EndProcesses(1.0))
+    channel.send(StopCheck())
+    await channel.flush()
+    channel.close()
+
+    async def write_until_it_fails() -> None:
+        while agent.open:
+            agent.send(Note("still here"))
+            await asyncio.sleep(0.005)
+
+    await asyncio.wait_for(write_until_it_fails(), DEADLINE_S)
+    received = [await asyncio.wait_for(agent.receive(), DEADLINE_S) for _ in range(3)]
+    assert received == [EndProcesses(1.0), StopCheck(), None]
+
+
+async def test_a_handshake_that_is_cancelled_closes_its_connection() -> None:
+    listener = listen(loopback_only=True)
+    accepting: asyncio.Queue[asyncio.Task[object]] = asyncio.Queue()
+    server = await channels.serve(
+        lambda reader, writer: accepting.put_nowait(
+            asyncio.create_task(channels.accept(reader, writer, TOKEN, CONTROL_PROTOCOL))
+        ),
+        listener,
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
+    assert b"nonce" in await asyncio.wait_for(reader.readline(), DEADLINE_S)
+    (await accepting.get()).cancel()
+    assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
+    writer.close()
+    server.close()

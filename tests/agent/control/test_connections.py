@@ -1,51 +1,127 @@
-"""The leader's connections: admission of agents, requests, and lost agents."""
+"""The leader's connections: admission of agents, the events they post, requests, and lost agents."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from tests.agent.conftest import DEADLINE_S, TOKEN, identity, serve_as_leader
+import pytest
+from tests.agent.conftest import DEADLINE_S, GREETING, TOKEN, identity, next_event, serve_as_leader
 
-from muster.agent.control.channel import connect
-from muster.agent.node import FollowResult
+from muster.agent.control.channel import Channel, connect
+from muster.agent.control.connections import (
+    AgentJoined,
+    AgentLost,
+    AgentMessage,
+    AgentRejected,
+    Connections,
+    HeartbeatAnswered,
+)
+from muster.agent.control.messages import (
+    CONTROL_PROTOCOL,
+    Dismissal,
+    DumpStacks,
+    Greeting,
+    Heartbeat,
+    HeartbeatAnswer,
+    Note,
+    Refusal,
+)
+from muster.agent.leader.inbox import Inbox
 
 
-def test_a_second_connection_of_one_node_is_refused_not_dismissed(tmp_path: Path) -> None:
-    async def play() -> None:
-        tasks: list[asyncio.Future[None]] = []
-        leader = await serve_as_leader(identity(tmp_path, 0), 0, tasks)
-        port = leader._server.sockets[0].getsockname()[1]
-        greeting = {"rank": 1, "host": "n1", "attempt": 0}
-        there = await connect(["127.0.0.1"], port, TOKEN, greeting)
-        again = await connect(["127.0.0.1"], port, TOKEN, greeting)
-        told = await asyncio.wait_for(again.receive(), DEADLINE_S)
-        assert told is not None and FollowResult(told["type"]) is FollowResult.REFUSED
-        there.close()
-        leader.close_all()
-        await asyncio.wait_for(asyncio.gather(*tasks), DEADLINE_S)
+class Served:
+    """Connections of a leader, and the inbox to which they post."""
 
-    asyncio.run(play())
+    def __init__(self, inbox: Inbox, connections: Connections) -> None:
+        self.inbox, self.connections = inbox, connections
+
+    async def connect(self, greeting: Greeting = GREETING) -> Channel:
+        port = self.connections._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        return await connect(["127.0.0.1"], port, TOKEN, CONTROL_PROTOCOL, greeting)
+
+    async def join(self) -> Channel:
+        agent = await self.connect()
+        assert (await next_event(self.inbox, AgentJoined)).greeting == GREETING
+        return agent
 
 
-def test_a_request_is_answered_although_a_member_is_lost_meanwhile(tmp_path: Path) -> None:
-    async def play() -> None:
-        tasks: list[asyncio.Future[None]] = []
-        leader = await serve_as_leader(identity(tmp_path, 0), 0, tasks)
-        port = leader._server.sockets[0].getsockname()[1]
-        joined, lost = asyncio.Event(), asyncio.Event()
-        leader.on_join = lambda *_: joined.set()
-        leader.on_loss = lambda *_: lost.set()
-        member = await connect(["127.0.0.1"], port, TOKEN, {"rank": 1, "host": "n1", "attempt": 0})
-        await asyncio.wait_for(joined.wait(), DEADLINE_S)
-        asking = asyncio.ensure_future(leader.ask("stacks", 1000.0))
-        await asyncio.sleep(0)
-        member.close()
-        assert await asyncio.wait_for(asking, DEADLINE_S) == [None]
-        await asyncio.wait_for(lost.wait(), DEADLINE_S)
-        assert leader.last_heard(1) <= time.monotonic()
-        leader.close_all()
-        await asyncio.wait_for(asyncio.gather(*tasks), DEADLINE_S)
+@pytest.fixture
+async def served(tmp_path: Path) -> Served:
+    inbox = Inbox()
+    return Served(inbox, await serve_as_leader(identity(tmp_path, 0), 0, inbox))
 
-    asyncio.run(play())
+
+async def test_a_second_connection_of_one_node_is_refused_not_dismissed(served: Served) -> None:
+    await served.join()
+    again = await served.connect(replace(GREETING, host="twin"))
+    reason = "twin joined as node 3, but n3 has joined as that node before"
+    assert await asyncio.wait_for(again.receive(), DEADLINE_S) == Refusal(reason)
+    rejected = await next_event(served.inbox, AgentRejected)
+    assert (rejected.greeting.host, rejected.reason) == ("twin", reason)
+
+
+async def test_an_agent_of_another_attempt_is_dismissed(served: Served) -> None:
+    old = await served.connect(replace(GREETING, attempt=7))
+    assert await asyncio.wait_for(old.receive(), DEADLINE_S) == Dismissal(0, None)
+
+
+async def test_an_agent_that_connects_after_the_others_were_released_gets_the_same_message(served: Served) -> None:
+    served.connections._farewell = Dismissal(7, "the driver exited with 7")
+    late = await served.connect()
+    assert await asyncio.wait_for(late.receive(), DEADLINE_S) == Dismissal(7, "the driver exited with 7")
+
+
+async def test_messages_answers_and_the_loss_of_an_agent_are_posted_in_order(served: Served) -> None:
+    agent = await served.join()
+    before = time.monotonic()
+    served.connections._beat_once()
+    heartbeat = await asyncio.wait_for(agent.receive(), DEADLINE_S)
+    assert isinstance(heartbeat, Heartbeat)
+    agent.send(Note("first"))
+    agent.send(HeartbeatAnswer(heartbeat.at, 5, 1.0))
+    agent.send(HeartbeatAnswer(None, 6, 2.0))
+    agent.close()
+    events = [await asyncio.wait_for(served.inbox.next(), DEADLINE_S) for _ in range(4)]
+    assert events[:3] == [
+        AgentMessage(3, Note("first")),
+        HeartbeatAnswered(3, heartbeat.at, 5),
+        HeartbeatAnswered(3, None, 6),
+    ]
+    lost = events[3]
+    assert isinstance(lost, AgentLost) and (lost.node_index, lost.how) == (3, "is gone: its connection ended")
+    assert before <= lost.last_heard == heartbeat.at
+
+
+async def test_a_refused_agent_is_told_why_and_its_loss_is_not_posted(served: Served) -> None:
+    wrong = await served.join()
+    served.connections.refuse(3, "you are n4")
+    assert await asyncio.wait_for(wrong.receive(), DEADLINE_S) == Refusal("you are n4")
+    wrong.send(Note("not heard"))
+    right = await served.join()
+    right.send(Note("heard"))
+    assert (await next_event(served.inbox, AgentMessage)).message == Note("heard")
+    await asyncio.wait_for(served.connections.release(Dismissal(0, None)), DEADLINE_S)
+    assert await asyncio.wait_for(right.receive(), DEADLINE_S) == Dismissal(0, None)
+
+
+async def test_a_request_is_answered_although_a_member_is_lost_meanwhile(served: Served) -> None:
+    member = await served.join()
+    asking = asyncio.ensure_future(served.connections.ask(DumpStacks(), 1000.0))
+    await asyncio.sleep(0)
+    member.close()
+    assert await asyncio.wait_for(asking, DEADLINE_S) == [None]
+    assert (await next_event(served.inbox, AgentLost)).last_heard <= time.monotonic()
+
+
+async def test_what_waited_for_an_answer_comes_after_the_loss_of_the_agent(served: Served) -> None:
+    """The end of a driver that follows from a lost node is posted after that loss."""
+    member = await served.join()
+    waiting = asyncio.ensure_future(served.connections.wait_for_all_answers())
+    waiting.add_done_callback(lambda _: served.inbox.post(AgentMessage(0, Note("all have answered"))))
+    await asyncio.sleep(0)
+    member.close()
+    events = [await asyncio.wait_for(served.inbox.next(), DEADLINE_S) for _ in range(2)]
+    assert [type(event) for event in events] == [AgentLost, AgentMessage]

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.gang.gang_environment import GangPart, rank_environment
+from muster.agent.gang.gang_environment import rank_environment
+from muster.agent.gang_part import GangPart
 
 PART = GangPart(cycle=0, node=0, nodes=2, procs=2, address="127.0.0.1", port=29400)
 # Where Muster differs: the node's CPUs divided; no file, the rank's log has it; rank 0 opens the store, no agent does.

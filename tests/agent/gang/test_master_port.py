@@ -13,7 +13,7 @@ from muster.ports.ranges import ephemeral_range
 from muster.rundir import RunPaths
 
 RUN = RunPaths("/lustre/muster-runs/train-20260101T000000-ab12")
-IDENTITY = Identity(rank=0, host="n0", run=RUN, attempt=RUN.attempt(0), local=True)
+IDENTITY = Identity(node_index=0, host="n0", run=RUN, attempt=RUN.attempt(0), local=True)
 JOB = Job(**{**dict.fromkeys(Job.__dataclass_fields__), "groups": [], "nodes": 2, "ray": False})
 
 

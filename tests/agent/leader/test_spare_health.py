@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from muster.agent.control.codec import Message
+from muster.agent.control.messages import StartCheck, StopCheck
 from muster.agent.leader.spare_health import SpareHealth
 from muster.lifecycle.roles import Role, RunNode
 from muster.lifecycle.states import NodeState
@@ -16,12 +18,15 @@ class Recorder:
     def __init__(self, text: str | None = "nvidia-smi", interval: float = 60.0) -> None:
         self.sent: list[tuple[int, Any]] = []
         self.phases: list[str] = []
-        job: Any = SimpleNamespace(health_check=text, spare_check_interval=interval)
-        self.health = SpareHealth(job, self._send, self.phases.append)
+        context: Any = SimpleNamespace(
+            job=SimpleNamespace(health_check=text, spare_check_interval=interval),
+            connections=SimpleNamespace(send=self._send),
+            publisher=SimpleNamespace(phase=self.phases.append),
+        )
+        self.health = SpareHealth(context)
 
-    def _send(self, rank: int, kind: str, **fields: Any) -> None:
-        assert kind == "check"
-        self.sent.append((rank, fields["text"]))
+    def _send(self, node_index: int, message: Message) -> None:
+        self.sent.append((node_index, message))
 
 
 def spare(reason: str | None = None) -> RunNode:
@@ -32,7 +37,7 @@ def test_a_node_is_checked_while_it_waits_as_a_spare() -> None:
     recorder = Recorder()
     recorder.health.update([spare(), spare(), NodeState.ARRIVED])
     recorder.health.update([RunNode(3, "n3", NodeState.STARTING, Role.ACTIVE, 0)])
-    assert recorder.sent == [(3, "nvidia-smi"), (3, None)]
+    assert recorder.sent == [(3, StartCheck("nvidia-smi", 60.0)), (3, StopCheck())]
 
 
 def test_without_a_check_or_an_interval_no_node_is_checked() -> None:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Mapping
 
 import pytest
 
-from muster.agent.job import Identity
-from muster.agent.leader.leader_address import LeaderAddress
 from muster.agent.net.addresses import NoAddress, address_towards, choose_addresses, host_addresses, own_address
 from muster.agent.net.netlink import Interface
-from muster.rundir import RunPaths
 
 HOST = [
     Interface("lo", True, ("127.0.0.1/8", "127.0.1.1/8", "::1/128")),
@@ -81,35 +77,6 @@ def test_a_temporary_address_of_the_connection_gives_way_to_the_permanent_one(mo
     node(monkeypatch)
     assert own_address(None, "2001:db8::dead:beef") == "2001:db8::7"
     assert own_address(None, "203.0.113.9") == "203.0.113.9"  # one the kernel does not list, but it works
-
-
-# -- of the leader ------------------------------------------------------------------------------------------------
-
-
-def leader(
-    monkeypatch: pytest.MonkeyPatch, interface: str | None, env: Mapping[str, str], local: bool
-) -> LeaderAddress:
-    node(monkeypatch)
-    monkeypatch.setattr("muster.agent.leader.leader_address.address_towards", lambda peer: peer or None)
-    run = RunPaths("/runs/x")
-    return LeaderAddress(Identity(0, "n1", run, run.attempt(0), local=local), interface, env)
-
-
-def test_the_network_that_slurm_uses_comes_first_and_needs_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    where = leader(monkeypatch, None, {"SLURM_LAUNCH_NODE_IPADDR": "10.1.0.7"}, local=False)
-    assert where.addresses[0] == "10.1.0.7" and where.addresses[-1] == "127.0.0.1"
-    assert where.peer_timeout() is not None
-
-
-def test_of_several_networks_the_head_is_on_the_one_most_nodes_came_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    where = leader(monkeypatch, "ib0,eth0", {"SLURM_LAUNCH_NODE_IPADDR": "192.168.1.7"}, local=False)
-    assert where.peer_timeout() is None, "nobody knows whether the first is reached: wait for proof"
-    assert where.head_address(["192.168.1.7", "10.1.0.7", "192.168.1.7"]) == "192.168.1.7"
-    assert where.head_address([]) == "10.1.0.7"
-
-
-def test_virtual_nodes_of_one_machine_meet_on_loopback_whatever_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert leader(monkeypatch, "ib0", {}, local=True).addresses == ["127.0.0.1"]
 
 
 # -- of this host -----------------------------------------------------------------------------------------------

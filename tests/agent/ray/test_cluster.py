@@ -12,7 +12,7 @@ from muster.rundir import RunPaths
 from muster.rundir.node_groups import NodeGroup
 
 RUN = RunPaths("/lustre/muster-runs/train-20260101T000000-ab12")
-IDENTITY = Identity(rank=0, host="n17", run=RUN, attempt=RUN.attempt(0), local=False)
+IDENTITY = Identity(node_index=0, host="n17", run=RUN, attempt=RUN.attempt(0), local=False)
 UNSET = dict.fromkeys(Job.__dataclass_fields__)
 GIVEN = {
     "command": ["true"],
@@ -62,8 +62,8 @@ def test_a_node_gets_what_its_group_has() -> None:
     of = cluster(replace(JOB, groups=groups, gpus_per_node=2))
     first, last = of.options(0), of.options(3)
     assert first is not None and last is not None
-    assert (first["cpus"], first["gpus"], first["group"]) == (64, 8, "trainers")
-    assert (last["cpus"], last["gpus"], last["group"]) == (16, None, "workers")
+    assert (first.cpus, first.gpus, first.group) == (64, 8, "trainers")
+    assert (last.cpus, last.gpus, last.group) == (16, None, "workers")
     assert of.environment({})["MUSTER_GROUP"] == "trainers"
 
 

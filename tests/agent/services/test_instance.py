@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from muster.agent.control.codec import Message
+from muster.agent.control.messages import ServiceStatus
 from muster.agent.service_model import ServiceDefinition
 from muster.agent.services import sandbox
 from muster.agent.services.instance import ServiceInstance
@@ -17,23 +19,22 @@ class Reports:
     """The messages of an instance, in order."""
 
     def __init__(self) -> None:
-        self.queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.queue: asyncio.Queue[Message] = asyncio.Queue()
 
-    def __call__(self, kind: str, **fields: Any) -> None:
-        self.queue.put_nowait(fields)
-
-    async def next(self, state: str) -> dict[str, Any]:
+    async def next(self, state: str) -> ServiceStatus:
         """Return the next report of this state."""
-        while (report := await asyncio.wait_for(self.queue.get(), 120))["state"] != state:
-            pass
-        return report
+        while True:
+            report = await asyncio.wait_for(self.queue.get(), 120)
+            if isinstance(report, ServiceStatus) and report.state.value == state:
+                return report
 
 
 def instance(context: InstanceContext, reports: Reports, command: str, **fields: Any) -> ServiceInstance:
     service = ServiceDefinition("web", ["bash", "-c", command], **fields)
     directory = Path(context.workdir, "private")
     directory.mkdir(mode=0o700, exist_ok=True)
-    return ServiceInstance(service, context, str(directory / "web"), f"{context.workdir}/logs/web.log", {}, reports)
+    log, send = f"{context.workdir}/logs/web.log", reports.queue.put_nowait
+    return ServiceInstance(service, context, str(directory / "web"), log, {}, send, cycle=0)
 
 
 async def test_an_instance_is_ended_with_all_that_it_started(tmp_path: Path, context: InstanceContext) -> None:
@@ -56,10 +57,10 @@ async def test_nothing_of_the_start_before_is_left_when_it_starts_again(
     web.start()
     await reports.next("ready")
     (tmp_path / "die").touch()
-    assert (await reports.next("restarting"))["words"] == "exited with 4"
+    assert (await reports.next("restarting")).detail == "exited with 4"
     failed = await reports.next("failed")
-    assert failed["words"] == "exited with 4, and may not be started again (max_restarts: 1)"
-    assert failed["restarts"] == 1
+    assert failed.detail == "exited with 4, and may not be started again (max_restarts: 1)"
+    assert failed.restarts == 1
     await web.close()
     assert not (tmp_path / "bad").exists()
 
@@ -79,7 +80,7 @@ async def test_an_instance_that_never_becomes_ready_says_why(context: InstanceCo
     reports = Reports()
     web = instance(context, reports, "sleep 600", ready={"command": ["false"]})
     web.start()
-    assert (await reports.next("starting"))["words"] == "false exited with 1"
+    assert (await reports.next("starting")).detail == "false exited with 1"
     await web.close()
 
 
@@ -88,7 +89,7 @@ async def test_an_instance_that_does_its_work_and_leaves_was_ready(context: Inst
     web = instance(context, reports, "touch {dir}/done", ready={"file": "done"})
     web.start()
     await reports.next("ready")
-    assert (await reports.next("ended"))["words"] == "exited with 0"
+    assert (await reports.next("ended")).detail == "exited with 0"
     await web.close()
 
 
@@ -96,7 +97,7 @@ async def test_a_probe_that_cannot_be_started_says_so(context: InstanceContext) 
     reports = Reports()
     web = instance(context, reports, "sleep 600", ready={"command": ["no-such-probe"]})
     web.start()
-    assert (await reports.next("starting"))["words"] == "no-such-probe exited with 127"
+    assert (await reports.next("starting")).detail == "no-such-probe exited with 127"
     await web.close()
 
 
@@ -118,8 +119,8 @@ async def test_an_instance_that_leaves_before_it_is_ready_again_has_failed_once_
     command = "if [ -e stale ]; then exit 0; fi; touch stale {dir}/up; sleep 0.2; exit 3"
     web = instance(context, reports, command, ready={"file": "up"}, max_restarts=1)
     web.start()
-    assert (await reports.next("restarting"))["words"] == "exited with 3"
-    assert (await reports.next("failed"))["words"] == "exited with 0, and may not be started again (max_restarts: 1)"
+    assert (await reports.next("restarting")).detail == "exited with 3"
+    assert (await reports.next("failed")).detail == "exited with 0, and may not be started again (max_restarts: 1)"
     await web.close()
 
 

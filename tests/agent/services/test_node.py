@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from muster.agent.control.codec import Message
+from muster.agent.control.messages import ServiceServes, ServiceStatus
 from muster.agent.job import Identity, Job
+from muster.agent.services.members import NO_MEMBERS, MemberList
 from muster.agent.services.node import NodeServices, pinned_ports
 from muster.rundir import RunPaths
 
@@ -24,20 +27,18 @@ class Node:
     def __init__(self, tmp_path: Path, services: dict[str, Any]) -> None:
         run = RunPaths(str(tmp_path / "run-20260101T000000-ab12"))
         Path(run.root).mkdir()
-        self.identity = Identity(rank=1, host="n1", run=run, attempt=run.attempt(0), local=True)
+        self.identity = Identity(node_index=1, host="n1", run=run, attempt=run.attempt(0), local=True)
         Path(run.job).write_text(json.dumps({**JOB, "workdir": str(tmp_path)}))
         Path(run.env).write_text("{}")
         Path(run.services).write_text(json.dumps(services))
-        self.messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.services = NodeServices(self.identity, 0, "127.0.0.1", b"secret", self._send)
+        self.messages: asyncio.Queue[Message] = asyncio.Queue()
+        self.services = NodeServices(self.identity, 0, "127.0.0.1", b"secret", self.messages.put_nowait)
 
-    def _send(self, kind: str, **fields: Any) -> None:
-        self.messages.put_nowait({"type": kind, **fields})
-
-    async def reported(self, state: str) -> dict[str, Any]:
-        while (message := await asyncio.wait_for(self.messages.get(), 120))["state"] != state:
-            pass
-        return message
+    async def reported(self, state: str) -> ServiceStatus:
+        while True:
+            message = await asyncio.wait_for(self.messages.get(), 120)
+            if isinstance(message, ServiceStatus) and message.state.value == state:
+                return message
 
 
 async def test_endpoints_are_known_before_the_start_and_instances_start_on_request(tmp_path: Path) -> None:
@@ -48,7 +49,7 @@ async def test_endpoints_are_known_before_the_start_and_instances_start_on_reque
     assert env["MUSTER_SERVICE_WEB"].startswith("http://127.0.0.1:") and "MUSTER_SERVICE_OTHER" not in env
     node.services.start(["web"])
     ready = await node.reported("ready")
-    assert (ready["service"], ready["url"], ready["cycle"]) == ("web", env["MUSTER_SERVICE_WEB"], 0)
+    assert (ready.service, ready.url, ready.cycle) == ("web", env["MUSTER_SERVICE_WEB"], 0)
     await node.services.close()
 
 
@@ -57,13 +58,24 @@ async def test_a_fixed_port_that_is_taken_fails_the_service(tmp_path: Path) -> N
         port = taken.getsockname()[1]
         node = Node(tmp_path, {"web": {"command": ["sleep", "1000"], "ports": {"http": port}}})
         await node.services.prepare(leads=False)
-        assert f"port {port} is taken" in (await node.reported("failed"))["words"]
+        assert f"port {port} is taken" in (await node.reported("failed")).detail
         await node.services.close()
+
+
+async def test_a_node_that_does_not_know_the_members_before_a_change_asks_for_all_of_them(tmp_path: Path) -> None:
+    node = Node(tmp_path, {})
+    before = MemberList(1, frozenset({"http://a:1", "http://b:1", "http://c:1"}))
+    after = MemberList(2, before.endpoints - {"http://c:1"})
+    await node.services.set_members(after.since(before, "box", 0))
+    assert node.messages.get_nowait() == ServiceServes("box", NO_MEMBERS, 0)
+    await node.services.set_members(before.complete("box", 0))
+    await node.services.set_members(after.since(before, "box", 0))
+    assert node.messages.empty()
 
 
 @pytest.mark.parametrize(("local", "size"), [(True, 200), (False, 1000)])
 def test_services_avoid_the_ports_pinned_for_ray(tmp_path: Path, local: bool, size: int) -> None:
     run = RunPaths(str(tmp_path))
-    identity = Identity(rank=0, host="n0", run=run, attempt=run.attempt(0), local=local)
+    identity = Identity(node_index=0, host="n0", run=run, attempt=run.attempt(0), local=local)
     assert pinned_ports(identity, Job(**{**JOB, "port_base": 20000})) == range(20000, 20000 + size)
     assert pinned_ports(identity, Job(**JOB)) == range(0)

@@ -43,7 +43,7 @@ def test_the_environment_is_that_of_the_node_s_agent(attempt: AttemptPaths) -> N
 
 
 def test_a_node_without_the_rank_s_agent_is_refused(attempt: AttemptPaths) -> None:
-    with pytest.raises(NodeUnavailable, match="the agent of rank 3 does not run on"):
+    with pytest.raises(NodeUnavailable, match="the agent of node 3 does not run on"):
         agent_environment(attempt, 3)
     Path(attempt.node_record(3)).write_text(json.dumps({"pid": os.getppid()}))  # another process has the pid now
     with pytest.raises(NodeUnavailable, match="the run has ended"):

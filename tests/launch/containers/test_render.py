@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from shlex import quote, split
+from shlex import split
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.launch.golden_scripts import GOLDEN, REGENERATE, SPEC, fix_details
+from tests.launch.containers.programs import with_programs
+from tests.launch.golden_scripts import SPEC, check_golden, fix_details
 
 from muster.errors import Mistake
-from muster.launch.containers import discover
 from muster.launch.containers.render import (
     Container,
     Mount,
@@ -26,7 +26,7 @@ from muster.launch.containers.render import (
     wrap_step,
 )
 from muster.launch.plan import plan_run
-from muster.launch.target import Target, choose_python
+from muster.launch.target import Target
 from muster.spec import JobSpec
 
 CONTAINED = {
@@ -51,10 +51,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("runtime", CONTAINED)
 def test_the_script_is_the_one_that_was_reviewed(scripts: dict[str, str], runtime: str) -> None:
-    golden = GOLDEN / f"{runtime}.sh"
-    if os.environ.get(REGENERATE):
-        golden.write_text(scripts[runtime])
-    assert scripts[runtime] == golden.read_text(), f"if this change is meant: {REGENERATE}=1 pytest {__file__}"
+    check_golden(runtime, scripts[runtime])
 
 
 @pytest.mark.parametrize("runtime", CONTAINED)
@@ -124,61 +121,6 @@ def test_options_that_the_runtime_lacks_are_refused(runtime: str, fields: dict[s
 # -- which runtime, which interpreter ---------------------------------------------------------------------------------
 
 
-def with_programs(directory: Path, **programs: str) -> dict[str, str]:
-    """A PATH that has only these."""
-    for name, text in programs.items():
-        path = directory / name.replace("_", "-")
-        path.write_text(f"#!/bin/sh\necho {quote(text)}\n")
-        path.chmod(0o755)
-    return {"PATH": str(directory)}
-
-
-PYXIS = "--container-image=IMAGE  [pyxis] the image"
-
-
-@pytest.mark.parametrize(
-    ("programs", "kind", "chosen"),
-    [
-        ({"srun": PYXIS, "apptainer": ""}, "sbatch", ("pyxis", "srun")),
-        ({"srun": PYXIS, "apptainer": ""}, "local", ("apptainer", "apptainer")),
-        ({"srun": "--container=BUNDLE", "singularity": ""}, "sbatch", ("apptainer", "singularity")),
-        ({"srun": "", "ch_run": ""}, "allocation", ("charliecloud", "ch-run")),
-    ],
-)
-def test_auto_chooses_pyxis_then_apptainer_then_charliecloud(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: dict[str, str], kind: str, chosen: tuple[str, str]
-) -> None:
-    env = with_programs(tmp_path, **programs)
-    monkeypatch.setenv("PATH", env["PATH"])
-    assert discover.choose_runtime("auto", kind, env) == chosen
-
-
-def test_no_runtime_at_all_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Mistake, match="none of apptainer, singularity, ch-run is on PATH"):
-        discover.choose_runtime("auto", "sbatch", {"PATH": str(tmp_path)})
-
-
-def test_a_chosen_runtime_may_exist_only_on_the_nodes() -> None:
-    assert discover.choose_runtime("apptainer", "sbatch", {"PATH": ""}) == ("apptainer", "apptainer")
-    with pytest.raises(Mistake, match="none of ch-run is on PATH"):
-        discover.choose_runtime("charliecloud", "local", {"PATH": ""})
-
-
-def test_pyxis_on_one_machine_is_refused() -> None:
-    with pytest.raises(Mistake, match="use apptainer or charliecloud"):
-        discover.choose_runtime("pyxis", "local", {"PATH": ""})
-
-
-def test_in_a_container_the_interpreter_is_the_image_s(tmp_path: Path) -> None:
-    (tmp_path / ".venv/bin").mkdir(parents=True)
-    (tmp_path / ".venv/bin/python").touch()
-    inside = JobSpec(command=["true"], container_image="x.sif")
-    assert choose_python(inside, {"VIRTUAL_ENV": str(tmp_path / ".venv")}, tmp_path) == "python3"
-    named = inside.model_copy(update={"python": "/opt/only-inside/bin/python"})
-    assert choose_python(named, {}, tmp_path) == "/opt/only-inside/bin/python"
-
-
 def test_references_and_paths_are_distinguished_as_the_runtime_does() -> None:
     names = {"ubuntu:24.04": "pyxis", "nvcr.io#nvidia/x:1": "pyxis", "docker://ubuntu": "apptainer"}
     paths = {"/x.sqsh": "pyxis", "./x": "charliecloud", "x.sif": "apptainer", "images/x.sqsh": "pyxis"}
@@ -211,30 +153,6 @@ def test_a_container_of_pyxis_is_entered_by_the_name_it_was_given() -> None:
     own = container(args=("--container-name=mine",))
     assert not any("$container" in flag for flag in wrap_step(own, "train-ab12", "X", 4, "").srun_flags)
     assert "--container-name=mine" in enter(own, "train-ab12", "77", 2, 1).srun_flags
-
-
-HOME_OUT = "--no-container-mount-home"  # pyxis' option; --from-env sets it before the runtime is known
-
-
-@pytest.mark.parametrize(
-    ("runtime", "help", "expected"),
-    [
-        ("pyxis", "", [HOME_OUT]),
-        ("apptainer", "", ["--no-home"]),
-        ("charliecloud", "  --home  mount the home directory\n  --no-home  (deprecated)", []),
-        ("charliecloud", "  --no-home  do not mount the home directory", ["--no-home"]),
-    ],
-)
-def test_the_option_against_mounting_home_is_translated_for_the_runtime(
-    runtime: str, help: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(discover, "_help", lambda program: help)
-    spec = job(
-        container_runtime=runtime, container_args=f"{HOME_OUT} --mine", container_mounts="", container_image="/i"
-    )
-    monkeypatch.setattr(discover, "_check_image", lambda image, place: None)
-    found = discover.container_of(spec, Target("sbatch", 4), "/home", "/runs", Path("/"))
-    assert found is not None and list(found.args) == [*expected, "--mine"]
 
 
 def test_a_named_container_of_pyxis_is_removed_if_the_site_would_keep_it(tmp_path: Path) -> None:

@@ -7,35 +7,11 @@ as under torchrun, every process sees all GPUs of its node and uses the one with
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from muster.agent.gang_part import GangPart
 from muster.agent.ray.settings import join_address
 
 ROLE = "default"  # torchrun's default; gangs have one role
-
-
-@dataclass(frozen=True)
-class GangPart:
-    """One node's part in a gang, as the leader sends it; the node reads the rest from the job's record."""
-
-    cycle: int
-    node: int  # the node's rank in the cycle; the leader's is 0
-    nodes: int
-    procs: int  # on each node
-    address: str  # of rank 0
-    port: int
-
-    @property
-    def world_size(self) -> int:
-        return self.nodes * self.procs
-
-    def rank(self, local: int) -> int:
-        """Return the global rank of the process with this local rank.
-
-        >>> GangPart(cycle=0, node=2, nodes=4, procs=8, address="", port=0).rank(1)
-        17
-        """
-        return self.node * self.procs + local
 
 
 def rank_environment(

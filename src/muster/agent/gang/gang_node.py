@@ -3,10 +3,11 @@
     state      leaves on                                                  to
     starting   every process has been started                             running
     running    every process has ended                                    ended
-    (either)   a process cannot be started, or the leader sends end_procs ending
-    ending     no process is left                                         ended: procs_ended is sent, the last message
+    (either)   a process cannot be started, or the leader ends them       ending
+    ending     no process is left                                         ended: ProcessesEnded is the last message
 
-The first failure is reported immediately; the leader decides whether the other processes are ended.
+The first failure and every hang are reported immediately; the leader decides whether the other processes are ended. A
+process that ends with exit code 0 after it was reported as hung was only slow: this is reported, too.
 """
 
 from __future__ import annotations
@@ -17,12 +18,20 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from muster.agent.environment import given_variables, job_environment
-from muster.agent.gang.gang_environment import GangPart, rank_environment
+from muster.agent.control.codec import Message
+from muster.agent.control.messages import (
+    GangBeat,
+    HungRankEnded,
+    ProcessesEnded,
+    RankFailed,
+    StartProcesses,
+    UnendedProcess,
+)
+from muster.agent.environment import node_environment
+from muster.agent.gang.gang_environment import rank_environment
 from muster.agent.gang.hang_detector import HangDetector, SilentRank, beat_file
 from muster.agent.health.progress import read_beat
 from muster.agent.job import Identity, Job
@@ -41,28 +50,14 @@ BEAT_REPORT_INTERVAL_S = 5.0  # how often new beats are reported to the leader
 HUNG_EXIT_CODE = 1  # reported for a hung process
 
 
-@dataclass(frozen=True)
-class GangStartRequest:
-    """The leader's request to start this node's processes, with the variables that only the leader knows."""
-
-    part: GangPart
-    ray: str | None  # the cluster's address
-    reason: str | None  # of the restart that began this cycle
-    services: Mapping[str, str]  # endpoint variables
-
-    @classmethod
-    def from_message(cls, message: dict[str, Any]) -> GangStartRequest:
-        return cls(GangPart(**message["part"]), message["ray"], message["reason"], message["services"])
-
-
 class GangNode:
     """Starts the processes immediately and reports to the leader until all have ended."""
 
-    def __init__(self, identity: Identity, request: GangStartRequest, send: Callable[..., None]) -> None:
-        """`send` sends a message to the leader: its type, and its fields as keywords."""
+    def __init__(self, identity: Identity, request: StartProcesses, send: Callable[[Message], None]) -> None:
+        """`send` sends a message to the leader."""
         self._identity, self._request, self._part, self._send = identity, request, request.part, send
         cycle = self._part.cycle
-        self._directory = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank) + ".procs"
+        self._directory = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.node_index) + ".procs"
         self._logs = {n: identity.attempt.rank_log(self._part.rank(n), cycle) for n in range(self._part.procs)}
         self._scope = Scope("procs", directories=[self._directory])
         self._scope.on_left = self._report_left
@@ -71,21 +66,23 @@ class GangNode:
         self._signals: list[int] = []  # sent also to processes that start later
         self._close_tasks: list[asyncio.Future[None]] = []  # not empty once the gang is being ended
         self._failed = False
+        self._hung: set[int] = set()  # local ranks that were reported as hung
         self._reported_beats: list[object] = []
         self._task = asyncio.ensure_future(self._run())
 
-    def handle(self, message: dict[str, Any]) -> None:
-        """Handle the leader's signal_procs and end_procs messages."""
-        if message["type"] == "signal_procs":
-            self._signals.append(message["signal"])
-            for process in self._processes.values():
-                process.signal(message["signal"])
-        else:
-            self._close_tasks.append(asyncio.ensure_future(self._close_scope(message["grace"])))
+    def signal(self, signum: int) -> None:
+        """Send the signal to all processes, including those that start later."""
+        self._signals.append(signum)
+        for process in self._processes.values():
+            process.signal(signum)
+
+    def end(self, grace: float) -> None:
+        """Send TERM now and KILL after `grace` seconds."""
+        self._close_tasks.append(asyncio.ensure_future(self._close_scope(grace)))
 
     async def close(self) -> None:
         """End the processes; return when none is left."""
-        self._close_tasks.append(asyncio.ensure_future(self._close_scope(FAILURE_GRACE_S)))
+        self.end(FAILURE_GRACE_S)
         await asyncio.wait([self._task])
         if self._scope.lost:
             sweep()  # the processes are this agent's children now
@@ -107,7 +104,7 @@ class GangNode:
             await self._close_scope(LEFTOVER_GRACE_S)
             await self._report_beats()
             await self._off_loop(self._remove_directory)
-            self._send("procs_ended", cycle=self._part.cycle)
+            self._send(ProcessesEnded(self._part.cycle))
 
     def _prepare(self) -> Job:
         make_private(os.path.dirname(self._directory))
@@ -119,7 +116,7 @@ class GangNode:
         """Return the environment that all processes of this node share."""
         identity, request = self._identity, self._request
         restart = {"MUSTER_RESTART_REASON": request.reason} if request.reason is not None else {}
-        base = job_environment(os.environ, given_variables(identity), identity, self._part.cycle)
+        base = node_environment(identity, self._part.cycle)
         cluster = RayCluster(identity, job)
         cluster.address = request.ray
         return {**cluster.environment(base, processes=self._part.procs), **request.services, **restart}
@@ -160,6 +157,8 @@ class GangNode:
         exit = await process.wait()
         if exit.shell_code != 0:
             self._fail(local, exit.shell_code, str(exit))
+        elif local in self._hung and not self._close_tasks:
+            self._send(HungRankEnded(self._part.rank(local), self._part.cycle))
 
     async def _report_beats_periodically(self) -> None:
         while True:
@@ -174,26 +173,32 @@ class GangNode:
         if marks != self._reported_beats and any(marks):
             self._reported_beats = marks
             step = max((step for _, step in beats if step is not None), default=None)
-            self._send("procs_beat", step=step, cycle=self._part.cycle)
+            self._send(GangBeat(step, self._part.cycle))
 
     async def _detect_hangs(self, timeout: float) -> None:
-        """Report the first hung process; processes that are being ended are not watched."""
+        """Report each hung process once; processes that are being ended are not watched."""
         detector = HangDetector(timeout, self._logs, self._directory)
         while not self._close_tasks and not self._failed:
             await asyncio.sleep(HANG_POLL_S)
-            running = [local for local, process in self._processes.items() if process.exit is None]
+            watched = self._processes.keys() - self._hung
+            running = [local for local in watched if self._processes[local].exit is None]
             hung: SilentRank | None = await self._off_loop(detector.poll, running, time.monotonic())
             if hung is not None and self._processes[hung.local].exit is None and not self._close_tasks:
                 how = f"hung: no output and no muster.beat() for {timeout:g} s"
-                self._fail(hung.local, HUNG_EXIT_CODE, how, silent=hung.seconds)
+                self._hung.add(hung.local)
+                self._report_failure(hung.local, HUNG_EXIT_CODE, how, hung.seconds)
 
-    def _fail(self, local: int, code: int, how: str, silent: float | None = None) -> None:
-        """Report the first failure; `silent` is given for a hang: the seconds since the last output or beat."""
+    def _fail(self, local: int, code: int, how: str) -> None:
+        """Report the first failure."""
         if not self._failed:
             self._failed = True
-            rank = self._part.rank(local)
-            logger.error("rank %s %s", rank, how)
-            self._send("proc_failed", rank=rank, code=code, how=how, silent=silent, cycle=self._part.cycle)
+            self._report_failure(local, code, how, None)
+
+    def _report_failure(self, local: int, code: int, how: str, silent: float | None) -> None:
+        """Send the failure; `silent` is given for a hang: the seconds since the last output or beat."""
+        rank = self._part.rank(local)
+        logger.error("rank %s %s", rank, how)
+        self._send(RankFailed(rank, code, how, silent, self._part.cycle))
 
     async def _close_scope(self, grace: float) -> None:
         with contextlib.suppress(SpawnError):  # the supervisor was lost while it started
@@ -203,7 +208,7 @@ class GangNode:
     def _report_left(self, left: Sequence[LeftoverProcess]) -> None:
         for one in left:
             logger.warning("%s", one)
-            self._send("unended", text=str(one))
+            self._send(UnendedProcess(str(one)))
 
     def _remove_directory(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)

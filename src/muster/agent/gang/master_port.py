@@ -34,7 +34,7 @@ def take_master_port(identity: Identity, job: Job, cycle: int) -> MasterPort:
     is the one that Ray does not use, the same in every cycle.
     """
     options = _ray_options(identity, job)
-    size, pinned = settings.block_size(options), settings.pinned_base(options, identity.rank)
+    size, pinned = settings.block_size(options), settings.pinned_base(options, identity.node_index)
     if job.ray and pinned is not None:
         return MasterPort(PortBlock(pinned, size).unused, None)
     seed = f"gang {identity.run.run_id} {identity.attempt.number}"
@@ -46,7 +46,7 @@ def take_master_port(identity: Identity, job: Job, cycle: int) -> MasterPort:
 
 def _ray_options(identity: Identity, job: Job) -> RayOptions:
     """Return the options that determine size and position of Ray's pinned block."""
-    has = group_of(identity.rank, job.groups) or job
+    has = group_of(identity.node_index, job.groups) or job
     return RayOptions(
         cpus=has.cpus_per_node,
         gpus=None,

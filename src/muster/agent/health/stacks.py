@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 
 from muster.process import descendants
+from muster.process.proctree import read_proc_file
 
 PROCESS_TIMEOUT_S = 10.0  # for the stack of one process
 NODE_TIMEOUT_S = 40.0  # for all processes of a node; those not dumped by then are left out
@@ -52,18 +53,11 @@ def is_python(pid: int) -> bool:
 
 def describe(pid: int) -> str:
     """Return the program's name, without arguments, which may hold secrets."""
-    return _read(f"/proc/{pid}/comm").strip() or "ended"
+    return read_proc_file(f"/proc/{pid}/comm").strip() or "ended"
 
 
 def kernel_state(pid: int) -> str:
     """Return state, thread count and wait channel of the process, which are available for every process."""
-    state = [line for line in _read(f"/proc/{pid}/status").splitlines() if line.startswith(("State:", "Threads:"))]
-    return "\n".join([*state, f"waits in {_read(f'/proc/{pid}/wchan').strip() or 'user code'}"]) + "\n"
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
+    status = read_proc_file(f"/proc/{pid}/status").splitlines()
+    state = [line for line in status if line.startswith(("State:", "Threads:"))]
+    return "\n".join([*state, f"waits in {read_proc_file(f'/proc/{pid}/wchan').strip() or 'user code'}"]) + "\n"

@@ -1,105 +1,124 @@
-"""A candidate for a term: listens, claims the term by publishing its address atomically, and admits members."""
+"""A candidate for a term: listens, claims the term by publishing its address atomically, and admits members.
+
+`election/candidate.py` decides whether it has won.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import Coroutine
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import replace
 
-from muster.agent.control.connections import Connections
+from muster.agent.control.connections import AgentJoined, AgentLost, Connections, HeartbeatAnswered
+from muster.agent.control.messages import Greeting, Retirement
 from muster.agent.job import Identity, Job
+from muster.agent.leader.inbox import Inbox, LeaderEvent, TimePassed
 from muster.agent.leader.leader_address import LeaderAddress
-from muster.election.campaign import ELECTION_TIMEOUT_S, Campaign
-from muster.election.membership import Membership
+from muster.election.candidate import ELECTION_TIMEOUT_S, Candidacy, CandidacyEffect, Win
+from muster.election.follower import Campaign
 from muster.lifecycle.config import TermStart
-from muster.rundir import AttemptPaths, create_exclusive, read_record
-
-
-@dataclass(frozen=True)
-class JoinedMember:
-    """A member's greeting, and when the last message that it answered was sent."""
-
-    greeting: dict[str, Any]
-    sent: float
+from muster.rundir import AttemptPaths, create_exclusive
+from muster.rundir.records import newest_published
 
 
 class Candidate:
-    """Collects the members that join it (`joined`) and their messages (`messages`) for the leader it becomes."""
+    """Handles the events of its connections until it wins; `inbox` then has what the leader it becomes must know."""
 
-    def __init__(self, identity: Identity, job: Job, token: bytes, term: int, membership: Membership) -> None:
-        self._identity, self._membership, self.term = identity, membership, term
-        self.connections = Connections(identity, token)
-        ranks = range(job.step_nodes)
-        self.connections.refusal = lambda rank, host: None if rank in ranks else f"there is no rank {rank}"
-        self.leader_address = LeaderAddress(identity, job.interface, os.environ)
-        self.joined: dict[int, JoinedMember] = {}
-        self.messages: list[tuple[int, dict[str, Any]]] = []  # from members, for the leader
-        self.term_start, self.membership = TermStart(leader=identity.rank), membership  # `win` replaces them
-        self._campaign = Campaign(term, identity.rank, membership)
-        self._changed = asyncio.Event()
-        self.tasks: set[asyncio.Future[Any]] = set()  # including those of the connections
-        self.connections.on_task = self._background
-        self.connections.on_join, self.connections.on_answer = self._on_join, self._on_answer
-        self.connections.on_loss = self._on_loss
-        self.connections.on_message = lambda rank, message: self.messages.append((rank, message))
+    def __init__(self, identity: Identity, job: Job, token: bytes, campaign: Campaign, reason: str) -> None:
+        """`reason`: why the last leader was lost."""
+        self._identity, self.term, self._nodes = identity, campaign.term, job.step_nodes
+        self.inbox = Inbox()
+        self.connections = Connections(identity, token, self.inbox)
+        self.leader_address = LeaderAddress(identity.local, job.interface, os.environ)
+        self.term_start: TermStart  # set by `win`, as are the first membership and `in_use`
+        self.membership = campaign.membership
+        self.in_use: frozenset[int] | None = None
+        self._candidacy = Candidacy(campaign.term, identity.node_index, campaign.membership, reason, campaign.in_use)
+        self._greetings: dict[int, Greeting] = {}
+        self._deferred: list[LeaderEvent] = []  # for the leader
+        self._effect: CandidacyEffect | None = None  # at most one in a candidacy
 
     async def claim(self) -> bool:
         """Claim the term and return whether it succeeded; False if another node has claimed it."""
         port = await self.connections.listen()
-        identity, cycle = self._identity, self._membership.cycle
-        record = {"term": self.term, "rank": identity.rank, "host": identity.host, "cycle": cycle}
+        self.inbox.spawn(self.connections.beat())  # members may join before a slow filesystem has answered
+        identity, cycle = self._identity, self.membership.cycle
+        record = {"term": self.term, "rank": identity.node_index, "host": identity.host, "cycle": cycle}
         record.update(addresses=self.leader_address.addresses, port=port)
         if await asyncio.to_thread(create_exclusive, identity.attempt.leader(self.term), record):
-            self._background(self.connections.beat())
+            self.inbox.start_clock()
+            self._note(self._candidacy.claimed(time.monotonic()))
             return True
-        self.connections.close_all()
+        self.abandon()
         return False
 
-    async def win(self, reason: str) -> bool:
-        """Wait for a majority and return whether it joined in time; if not, release the members that did."""
-        deadline = time.monotonic() + ELECTION_TIMEOUT_S
-        while not self._campaign.won:
-            self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
+    async def win(self) -> bool:
+        """Wait until the term is won and return True; release the members and return False if it is not."""
+        while self._effect is None:
+            self._handle(await self.inbox.next())
+        if isinstance(self._effect, Win):
+            try:  # a candidate must not keep its members while its filesystem hangs
+                self.term_start = await asyncio.wait_for(self._start(self._effect.term_start), ELECTION_TIMEOUT_S)
             except asyncio.TimeoutError:
-                await self.connections.release("retire")
-                self.cancel_tasks()
-                return False
-        without_progress = cycles_without_progress(self._identity.attempt)
-        self.term_start = replace(self._campaign.term_start(reason), without_progress=without_progress)
-        self.membership = self._campaign.new_membership()
-        return True
+                pass
+            else:
+                self.membership, self.in_use = self._effect.membership, self._effect.in_use
+                self._hand_over()
+                return True
+        await self.retire()
+        return False
 
-    def cancel_tasks(self) -> None:
-        for task in self.tasks:
-            task.cancel()
+    async def retire(self) -> None:
+        """Release the members: this node does not lead."""
+        await self.connections.release(Retirement(None))
+        self.inbox.cancel_tasks()
 
-    def _on_join(self, rank: int, greeting: dict[str, Any], sent: float) -> None:
-        self.joined[rank] = JoinedMember(greeting, sent)
-        known = greeting.get("charter")
-        self._campaign.add(rank, Membership.from_record(known) if known else self._membership, sent)
-        self._changed.set()
+    def abandon(self) -> None:
+        """Close the connections: this candidate has failed, and its members must not wait for it."""
+        self.connections.close_all()
+        self.inbox.cancel_tasks()
 
-    def _on_answer(self, rank: int, sent: float | None, version: int) -> None:
-        if rank in self.joined and sent is not None:
-            self.joined[rank] = JoinedMember(self.joined[rank].greeting, sent)
+    async def _start(self, start: TermStart) -> TermStart:
+        if not self.term:
+            return start
+        without_progress = await asyncio.to_thread(cycles_without_progress, self._identity.attempt)
+        return replace(start, without_progress=without_progress)
 
-    def _on_loss(self, rank: int, reason: str) -> None:
-        self.joined.pop(rank, None)
-        self._campaign.remove(rank)
+    def _hand_over(self) -> None:
+        """Let the leader begin with the joined members, as of now, and with all events that this candidate deferred."""
+        sent = self._candidacy.sent
+        joined = [AgentJoined(self._greetings[node_index], sent[node_index]) for node_index in sent]
+        self.inbox.put_back([*joined, *self._deferred])
 
-    def _background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+    def _handle(self, event: LeaderEvent) -> None:
+        if isinstance(event, AgentJoined):
+            self._on_agent_joined(event)
+        elif isinstance(event, HeartbeatAnswered):
+            self._candidacy.answered(event.node_index, event.sent)
+        elif isinstance(event, AgentLost):
+            self._candidacy.lost(event.node_index)
+        elif isinstance(event, TimePassed):
+            self._note(self._candidacy.tick(time.monotonic()))
+        else:
+            self._deferred.append(event)
+
+    def _on_agent_joined(self, event: AgentJoined) -> None:
+        greeting, node_index = event.greeting, event.greeting.node_index
+        if node_index in range(self._nodes):
+            self._greetings[node_index] = greeting
+            self._note(self._candidacy.joined(node_index, greeting.membership, event.sent))
+        else:
+            self.connections.refuse(node_index, f"there is no node {node_index}")
+
+    def _note(self, effects: Iterable[CandidacyEffect]) -> None:
+        for effect in effects:
+            self._effect = effect
 
 
 def cycles_without_progress(attempt: AttemptPaths) -> int:
     """Return the number of consecutive last cycles without progress, from the previous leader's status."""
-    terms = attempt.terms()
-    cycles = read_record(attempt.status(terms[-1])).get("cycles", []) if terms else []
-    return next((count for count, cycle in enumerate(reversed(cycles)) if cycle.get("progress")), len(cycles))
+    status = newest_published(attempt) or {}
+    cycles, earlier = status.get("cycles", []), status.get("cycles_dropped_without_progress", 0)
+    return next((count for count, cycle in enumerate(reversed(cycles)) if cycle.get("progress")), len(cycles) + earlier)

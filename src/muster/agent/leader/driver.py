@@ -1,4 +1,4 @@
-"""The driver: the user's command, started by the leader in a separate scope."""
+"""The driver: the user's command, started by the leader in a separate scope; and what it shares with a gang."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Union
 
+from muster.agent.control.connections import AgentMessage
+from muster.agent.control.messages import HungRankEnded, ProcessesEnded, RankFailed, UnendedProcess
+from muster.agent.leader.inbox import Inbox
 from muster.exit_codes import NOT_STARTED
 from muster.process import Exit, LeftoverProcess, ManagedProcess, Scope, SpawnError
 from muster.process.scope import LEFTOVER_GRACE_S
 
 logger = logging.getLogger(__name__)
+
+GangReport = Union[RankFailed, HungRankEnded, ProcessesEnded]
 
 
 def mark_cycle(log: str, cycle: int, reason: str) -> int:
@@ -26,15 +33,48 @@ def mark_cycle(log: str, cycle: int, reason: str) -> int:
     return 0
 
 
-class Driver:
+class RunningDriver(ABC):
+    """The processes that run the user's command in one cycle: a driver on the leader's node, or a gang on all nodes."""
+
+    completed = False  # the command has ended by itself, before `end` was called
+
+    @abstractmethod
+    async def run(self, command: list[str], env: dict[str, str], cwd: str) -> Exit:
+        """Run the command; return when all its processes have ended, except those that SIGKILL cannot end."""
+
+    @abstractmethod
+    def signal(self, signum: int) -> None:
+        """Send the signal to the processes."""
+
+    @abstractmethod
+    def end(self, grace: float) -> None:
+        """Send SIGTERM now and SIGKILL after `grace` seconds; `run` then returns."""
+
+    @abstractmethod
+    async def close(self, grace: float = 0.0) -> None:
+        """End all processes; return when none is left."""
+
+    @abstractmethod
+    def failure_source(self, leader: int) -> tuple[int, str]:
+        """Return the node and the log that show why the command failed."""
+
+    def on_node_lost(self, node_index: int, fenced_at: float) -> None:
+        """Handle the loss of a node, whose processes may run until `fenced_at`."""
+        return None
+
+    def on_message(self, node_index: int, report: GangReport) -> None:
+        """Handle a node's report on its processes of a gang."""
+        return None
+
+
+class Driver(RunningDriver):
     """Starts the command, waits for it, and ends all its processes."""
 
-    def __init__(self, log: str) -> None:
+    def __init__(self, log: str, inbox: Inbox, node_index: int) -> None:
         """Start to open the scope, so that the driver starts as soon as the last node is ready."""
-        self._log = log
+        self._log, self._inbox, self._node_index = log, inbox, node_index
         self._scope = Scope("driver")
         self._scope.on_left = self._report_unended
-        self.on_unended: Callable[[str], None] = lambda text: None
         self._opening = asyncio.ensure_future(self._scope.open())
         self._process: ManagedProcess | None = None
         self._held: list[int] | None = None  # signals received while the command was being started
@@ -55,11 +95,13 @@ class Driver:
                 return Exit()
             if self._ending is not None:  # the scope was closed before the command started
                 return Exit(signal=signal.SIGTERM)
-            os.write(log, f"muster: the driver could not be started: {error}\n".encode())
+            line = f"muster: the driver could not be started: {error}\n".encode()
+            await asyncio.to_thread(os.write, log, line)
             return Exit(code=NOT_STARTED)
         finally:
-            os.close(log)
+            await asyncio.to_thread(os.close, log)
         exit = await process.wait()
+        self.completed = self._ending is None
         await self._scope.close(grace=LEFTOVER_GRACE_S)
         return exit
 
@@ -81,7 +123,7 @@ class Driver:
     def _report_unended(self, left: Sequence[LeftoverProcess]) -> None:
         for one in left:
             logger.warning("%s", one)
-            self.on_unended(str(one))
+            self._inbox.post(AgentMessage(self._node_index, UnendedProcess(str(one))))
 
     async def close(self, grace: float = 0.0) -> None:
         await self._opening

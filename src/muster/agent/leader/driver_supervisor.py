@@ -7,26 +7,23 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
 
-from muster.agent.control.connections import Connections
+from muster.agent.control.messages import DumpStacks
 from muster.agent.environment import given_variables, job_environment
 from muster.agent.health.progress import ProgressTracker
 from muster.agent.health.stall import StallDetector
-from muster.agent.job import Identity, Job
+from muster.agent.job import Identity
+from muster.agent.leader.context import LeaderContext
 from muster.agent.leader.cycle_log import CycleLogs
-from muster.agent.leader.driver import Driver
+from muster.agent.leader.driver import Driver, RunningDriver
 from muster.agent.leader.gang import Gang
 from muster.agent.leader.guests import Guests
-from muster.agent.leader.log_tail import LogTails
-from muster.agent.leader.status_publisher import StatusPublisher
+from muster.agent.leader.inbox import Failure, MachineEvent
+from muster.agent.leader.services import LeaderServices
 from muster.agent.ray.cluster import RayCluster
 from muster.election.timing import FENCE_S
 from muster.lifecycle import events as m
 from muster.lifecycle.config import RESTART
-from muster.lifecycle.state_machine import RunStateMachine
 from muster.lifecycle.states import RunState
 from muster.process import Exit
 
@@ -37,76 +34,54 @@ LOG_COPY_TIMEOUT_S = 5.0  # the outcome does not wait longer for a copy of the l
 STACKS_TIMEOUT_S = 45.0  # for all nodes to write their stacks
 
 
-@dataclass(frozen=True)
-class LeaderContext:
-    """The parts of the leader that the driver's lifecycle uses."""
-
-    identity: Identity
-    job: Job
-    machine: RunStateMachine
-    publisher: StatusPublisher
-    connections: Connections
-    tails: LogTails
-    off_loop: Callable[..., Awaitable[Any]]
-    watch: Callable[[asyncio.Future[Any]], None]
-    own_address: Callable[[], Awaitable[str]]
-    feed: Callable[[m.Event], None]
-    feed_failure: Callable[[m.Event, int, str, str, list[str]], None]
-    services: Callable[[int], dict[str, str]]  # environment variables of the services, for a node
-
-
 class DriverSupervisor:
     """Runs one driver, or gang, at a time; `cluster` is its Ray cluster."""
 
-    def __init__(self, context: LeaderContext) -> None:
-        self._context = context
+    def __init__(self, context: LeaderContext, services: LeaderServices) -> None:
+        self._context, self._services = context, services
         attempt = context.identity.attempt
         self.cluster = RayCluster(context.identity, context.job)
-        self._fenced = 0.0  # when the processes of all lost nodes have ended
+        self._fenced_at = 0.0  # when the processes of all lost nodes have ended
         self.driver = self._new_driver()
-        self._guests = Guests(context.identity, context.publisher, context.off_loop, context.watch)
+        self._guests = Guests(context)
         self._logs, self._progress_tracker = CycleLogs(attempt), ProgressTracker(attempt.beat)
         self._stall: StallDetector | None = None  # while the driver runs, if the job has a stall timeout
         self._stall_reason: str | None = None  # once it has stalled
         self._driver_ended = asyncio.Event()
 
-    def _new_driver(self) -> Driver | Gang:
+    def _new_driver(self) -> RunningDriver:
         """Return a driver on this node, or a gang on all nodes."""
-        context, identity, job = self._context, self._context.identity, self._context.job
-        if job.procs_per_node is None:
-            driver = Driver(identity.attempt.driver_log)
-            driver.on_unended = lambda text: self.note_unended(identity.rank, text)
-            return driver
-        gang = Gang(identity, job, context.connections, context.machine, context.own_address, lambda: self._fenced)
-        gang.on_note, gang.services = context.publisher.phase, context.services
-        return gang
+        context, identity = self._context, self._context.identity
+        if context.job.procs_per_node is None:
+            return Driver(identity.attempt.driver_log, context.inbox, identity.node_index)
+        return Gang(context, self._services, self._fenced_at)
 
-    def note_unended(self, rank: int, text: str) -> None:
+    def note_unended(self, node_index: int, text: str) -> None:
         """Publish that a process of the driver, or of a gang, could not be ended on a node."""
-        publisher, host = self._context.publisher, self._context.machine.nodes[rank].host
+        publisher, host = self._context.publisher, self._context.machine.nodes[node_index].host
         publisher.phase(f"{host}: {text}")
-        publisher.event("unended", rank=rank, host=host, reason=text)
+        publisher.event("unended", rank=node_index, host=host, reason=text)
 
-    def begin_cycle(self) -> None:
+    def begin_cycle(self, command: m.BeginCycle) -> None:
         """Replace the driver and the Ray cluster of the previous cycle, which have ended or are ending."""
         context = self._context
-        context.watch(asyncio.ensure_future(self._copy_log(context.machine.cycle - 1)))
+        context.inbox.spawn(self._copy_log(command.cycle - 1))
         self.driver = self._new_driver()
         self.cluster = RayCluster(context.identity, context.job)
-        context.publisher.cycle_begins()
+        context.publisher.cycle_begins(command.cycle, command.reason)
 
     async def run(self, cycle: int) -> None:
         """Run this cycle's driver and report its end."""
         context, job, attempt = self._context, self._context.job, self._context.identity.attempt
-        context.watch(asyncio.ensure_future(self._guests.serve(self.environment, job.stop_grace)))
+        context.inbox.spawn(self._guests.serve(self.environment, job.stop_grace))
         self._stall_reason = None
         self._driver_ended.clear()
         if job.stall_timeout is not None and job.procs_per_node is None:  # in a gang each node checks its own processes
             self._stall = StallDetector(job.stall_timeout, attempt.driver_log, attempt.beat)
-        log_start = await context.off_loop(self._logs.begin, cycle, context.machine.restart_reason)
+        log_start = await context.files.run(self._logs.begin, cycle, context.machine.restart_reason)
         context.publisher.driver_begins(job.command, log_start)
-        await context.off_loop(self._progress_tracker.begin, cycle, time.monotonic())
-        env = await context.off_loop(self.environment, {})
+        await context.files.run(self._progress_tracker.begin, cycle, time.monotonic())
+        env = await self.environment({})
         exit = await self.driver.run(list(job.command), env, job.workdir)
         self._stall = None
         self._driver_ended.set()
@@ -119,23 +94,28 @@ class DriverSupervisor:
                 await asyncio.wait_for(self._check_progress(), PROGRESS_READ_TIMEOUT_S)
         self._report_end(exit, cycle)
 
-    def environment(self, more: dict[str, str]) -> dict[str, str]:
+    async def environment(self, more: dict[str, str]) -> dict[str, str]:
         """Return the environment of the driver, or of a guest with `more` variables."""
-        identity, machine = self._context.identity, self._context.machine
-        given = {**given_variables(identity), **self._context.services(identity.rank), **more}
+        context, machine = self._context, self._context.machine
         restart = {"MUSTER_RESTART_REASON": machine.restart_reason} if machine.cycle else {}
-        return {**self.cluster.environment(job_environment(os.environ, given, identity, machine.cycle)), **restart}
+        more = {**self._services.environment(context.identity.node_index), **more}
+        env = await context.files.run(_read_environment, context.identity, self.cluster, machine.cycle, more)
+        return {**env, **restart}
 
     def on_head_address(self, address: str, dashboard: int | None) -> None:
         cluster = self.cluster
         cluster.address, cluster.dashboard = address, dashboard
-        self._context.publisher.head_ready(cluster.status(self.environment({})), cluster.dashboard_line())
+        self._context.inbox.spawn(self._publish_head(cluster))
 
-    def on_node_lost(self, rank: int, last_heard: float) -> None:
-        """Note when the node's gang processes are fenced: they may run until then, and the next gang waits for it."""
-        if isinstance(self.driver, Gang):
-            self.driver.on_node_lost(rank)
-            self._fenced = max(self._fenced, last_heard + FENCE_S)
+    async def _publish_head(self, cluster: RayCluster) -> None:
+        env = await self.environment({})
+        if cluster is self.cluster:
+            self._context.publisher.head_ready(cluster.status(env), cluster.dashboard_line())
+
+    def on_node_lost(self, node_index: int, last_heard: float) -> None:
+        """Note when the node's processes are fenced: they may run until then, and the next gang waits for it."""
+        self._fenced_at = max(self._fenced_at, last_heard + FENCE_S)
+        self.driver.on_node_lost(node_index, self._fenced_at)
 
     def on_beat(self, step: int | None) -> None:
         """Handle the report that a process of a gang has called muster.beat()."""
@@ -165,16 +145,16 @@ class DriverSupervisor:
     async def poll(self) -> None:
         """Check whether the driver makes progress or has stalled."""
         await self._check_progress()
-        if self._stall is not None and await self._context.off_loop(self._stall.poll, time.monotonic()):
-            self._context.watch(asyncio.ensure_future(self._on_stall(self._stall.timeout)))
+        if self._stall is not None and await self._context.files.run(self._stall.poll, time.monotonic()):
+            self._context.inbox.spawn(self._on_stall(self._stall.timeout))
             self._stall = None
 
     async def _check_progress(self) -> None:
         """Report the cycle's first progress, for the limit of cycles without progress."""
         if self._context.machine.driver_running and not self._context.machine.progressed:
-            cycle = await self._context.off_loop(self._progress_tracker.poll, time.monotonic())
+            cycle = await self._context.files.run(self._progress_tracker.poll, time.monotonic())
             if cycle is not None:
-                self._context.feed(m.Progress(cycle))
+                self._context.inbox.post(MachineEvent(m.Progress(cycle)))
 
     async def _on_stall(self, timeout: float) -> None:
         """Write the stacks of all processes, then report the stall, which ends the driver."""
@@ -183,7 +163,7 @@ class DriverSupervisor:
         context.publisher.phase(reason)
         context.publisher.event("stalled", seconds=timeout)
         cycle = context.machine.cycle
-        dumped = await context.connections.ask("stacks", STACKS_TIMEOUT_S)
+        dumped = await context.connections.ask(DumpStacks(), STACKS_TIMEOUT_S)
         if context.machine.cycle != cycle or self._driver_ended.is_set():
             return  # the driver has ended meanwhile
         self._stall_reason = reason
@@ -191,20 +171,25 @@ class DriverSupervisor:
             self.driver.signal(signal.SIGABRT)  # Python's fault handler then prints the driver's stacks
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._driver_ended.wait(), ABORT_TIMEOUT_S)
-        context.feed(m.DriverStalled(reason, cycle))
+        context.inbox.post(MachineEvent(m.DriverStalled(reason, cycle)))
 
     async def _copy_log(self, cycle: int) -> None:
-        part = await self._context.off_loop(self._logs.end, cycle)
+        part = await self._context.files.run(self._logs.end, cycle)
         if part is not None:
             await asyncio.to_thread(self._logs.copy, part)
 
     def _report_end(self, exit: Exit, cycle: int) -> None:
-        context = self._context
+        context, driver = self._context, self.driver
         if self._stall_reason is not None:
-            context.feed(m.DriverStalled(self._stall_reason, cycle))  # the stall is the cause of its end
-        event = m.DriverEnded(exit.shell_code, str(exit), cycle)
-        if exit.shell_code and context.machine.state is RunState.RUNNING:  # else it was asked to end
-            node, log = self.driver.failure_source(context.machine.leader)
-            context.feed_failure(event, node, "driver", f"the driver {exit}", context.tails.read(log))
+            context.inbox.post(MachineEvent(m.DriverStalled(self._stall_reason, cycle)))  # the cause of its end
+        event = m.DriverEnded(exit.shell_code, str(exit), cycle, completed=driver.completed)
+        if exit.shell_code:
+            node_index, log = driver.failure_source(context.machine.leader)
+            context.inbox.post(Failure(event, node_index, "driver", f"the driver {exit}", log))
         else:
-            context.feed(event)
+            context.inbox.post(MachineEvent(event))
+
+
+def _read_environment(identity: Identity, cluster: RayCluster, cycle: int, more: dict[str, str]) -> dict[str, str]:
+    given = {**given_variables(identity), **more}
+    return cluster.environment(job_environment(os.environ, given, identity, cycle))

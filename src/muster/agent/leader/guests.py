@@ -8,14 +8,15 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from muster.agent.job import Identity
+from muster.agent.leader.context import LeaderContext
 from muster.agent.leader.driver import Driver
-from muster.agent.leader.status_publisher import StatusPublisher
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.process import Exit
 from muster.rundir import read_record, write_json
 
 logger = logging.getLogger(__name__)
+
+GuestEnvironment = Callable[[dict[str, str]], Awaitable[dict[str, str]]]  # of a guest with these own variables
 
 GUEST_POLL_S = 0.3
 _REQUEST_KEYS = {"command", "env", "workdir"}
@@ -25,34 +26,28 @@ MAX_ENDED_SHOWN = 20  # ended guests in the status
 class Guests:
     """Handles requests while the driver runs; all guests end before their cluster."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        publisher: StatusPublisher,
-        off_loop: Callable[..., Awaitable[Any]],
-        watch: Callable[[asyncio.Future[Any]], None],
-    ) -> None:
-        self._identity, self._attempt, self._publisher = identity, identity.attempt, publisher
-        self._off_loop, self._watch = off_loop, watch
+    def __init__(self, context: LeaderContext) -> None:
+        self._context, self._attempt, self._publisher = context, context.identity.attempt, context.publisher
         self._drivers: dict[str, Driver] = {}
         self._running: set[asyncio.Future[Any]] = set()
-        self._known: set[str] = {entry["id"] for entry in publisher.guests}  # including those of previous leaders
+        self._known: set[str] = {entry["id"] for entry in self._publisher.guests}  # including those of previous leaders
         self._stopped: set[str] = set()
         self._grace: float | None = None  # set when all guests are to end
         self._cycles = 0  # the number of `serve` calls
 
-    async def serve(self, environment: Callable[[dict[str, str]], dict[str, str]], grace: float) -> None:
+    async def serve(self, environment: GuestEnvironment, grace: float) -> None:
         """Start and end guests on request until the cluster ends. Called for each cycle."""
         self._grace = None
         self._cycles += 1
         cycle = self._cycles
-        await self._off_loop(self._record_lost_guests)
+        await self._context.files.run(self._record_lost_guests)
         while self._grace is None and self._cycles == cycle:
             running = self._drivers.keys() - self._stopped
-            requests, stops = await self._off_loop(self._read_requests, frozenset(self._known), running)
+            requests, stops = await self._context.files.run(self._read_requests, frozenset(self._known), running)
             for guest, request in requests.items():
-                if self._grace is None:
-                    self._start(guest, request, environment(request["env"]))
+                env = await environment(request["env"])
+                if self._grace is None and self._cycles == cycle:
+                    self._start(guest, request, env)
             for guest in stops & self._drivers.keys():
                 self._stopped.add(guest)
                 self._drivers[guest].end(grace)
@@ -86,12 +81,12 @@ class Guests:
 
     def _start(self, guest: str, request: dict[str, Any], env: dict[str, str]) -> None:
         self._known.add(guest)
-        self._drivers[guest] = Driver(self._attempt.guest_log(guest))
+        node_index = self._context.identity.node_index
+        self._drivers[guest] = Driver(self._attempt.guest_log(guest), self._context.inbox, node_index)
         self._publish(guest, {"state": "running", "exit_code": None})
-        work = asyncio.ensure_future(self._run(guest, request["command"], env, request["workdir"]))
+        work = self._context.inbox.spawn(self._run(guest, request["command"], env, request["workdir"]))
         self._running.add(work)
         work.add_done_callback(self._running.discard)
-        self._watch(work)
 
     async def _run(self, guest: str, command: list[str], env: dict[str, str], workdir: str) -> None:
         try:
@@ -103,7 +98,7 @@ class Guests:
         self._publish(guest, {"state": "ended", "exit_code": exit.shell_code})
         record = {"exit_code": exit.shell_code, "end_reason": f"the guest {exit}"}
         try:
-            await self._off_loop(write_json, self._attempt.guest_outcome(guest), record)
+            await self._context.files.run(write_json, self._attempt.guest_outcome(guest), record)
         except OSError as error:
             logger.warning("the outcome of guest %s could not be written: %s", guest, error)
 
@@ -136,7 +131,7 @@ class Guests:
     def _is_authorized(self, guest: str) -> bool:
         """Accept only requests of the owner of the run's token: they are commands that run as this user."""
         try:
-            owner = os.stat(self._identity.run.token).st_uid
+            owner = os.stat(self._context.identity.run.token).st_uid
             return os.stat(self._attempt.guest_request(guest)).st_uid == owner
         except OSError:
             return False

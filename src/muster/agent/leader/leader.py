@@ -1,4 +1,24 @@
-"""The leader: feeds messages, files and deadlines to the run's state machine as events, and executes its commands."""
+"""The leader: one loop takes events from the inbox, feeds them to the run's state machine and executes what follows.
+
+    event               handling
+    AgentJoined         refuse it, or count it for the lease, welcome it, and feed Arrived
+    AgentRejected       publish it
+    HeartbeatAnswered   renew the lease
+    AgentMessage        by the message's type, see `_MESSAGE_HANDLERS`
+    AgentLost           feed NodeLost, which is the run's error unless the run continues
+    RunDirectoryPolled  feed StopRequested, or NodeFailed for nodes that will not arrive
+    StopSignalled       feed StopRequested with the short grace period that Slurm leaves
+    SignalPassedOn      send the signal to the driver
+    MachineEvent        feed the event
+    Failure             feed the event; it is the run's error unless the run continues
+    TimePassed          feed Tick, check the lease
+    WorkFailed          feed NodeFailed for the leader's own node
+    TermEnded           end the loop
+
+Handlers never wait: whatever takes time is a task of the inbox, which posts an event when it is done. The parts of a
+transition, and its commands, may be executed in any order. After every event the loop ends if the lease has ended.
+While the end of the run is published, events are still handled, since the lease must be renewed.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +27,66 @@ import logging
 import os
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from muster.agent.abandoned_job import mark_abandoned_job
+from muster.agent.control.codec import Message
+from muster.agent.control.connections import AgentJoined, AgentLost, AgentMessage, AgentRejected, HeartbeatAnswered
+from muster.agent.control.messages import (
+    Dismissal,
+    GangBeat,
+    Greeting,
+    HeadAddress,
+    HealthReport,
+    HungRankEnded,
+    MembershipUpdate,
+    NodeFailure,
+    Note,
+    ProcessesEnded,
+    RankFailed,
+    RayAlive,
+    RayStarted,
+    Retirement,
+    ServiceLoad,
+    ServiceServes,
+    ServiceStatus,
+    SignalReceived,
+    StacksDumped,
+    UnendedProcess,
+    WorkStopped,
+)
 from muster.agent.environment import given_variables
 from muster.agent.job import Identity, Job, run_config
 from muster.agent.leader.candidate import Candidate
 from muster.agent.leader.command_executor import CommandExecutor
-from muster.agent.leader.driver_supervisor import DriverSupervisor, LeaderContext
-from muster.agent.leader.gang import GANG_REPORTS, Gang
-from muster.agent.leader.leader_address import PEER_WAIT_S
-from muster.agent.leader.leader_lease import LeaderLease
-from muster.agent.leader.log_tail import LogTails
+from muster.agent.leader.context import LeaderContext
+from muster.agent.leader.driver import GangReport
+from muster.agent.leader.driver_supervisor import DriverSupervisor
+from muster.agent.leader.files import Files
+from muster.agent.leader.inbox import (
+    Failure,
+    LeaderEvent,
+    MachineEvent,
+    RunDirectoryPolled,
+    SignalPassedOn,
+    StopSignalled,
+    TermEnded,
+    TimePassed,
+    WorkFailed,
+)
+from muster.agent.leader.leader_lease import LeaseExecutor
+from muster.agent.leader.run_error import RunError
 from muster.agent.leader.rundir_watch import RunDirectoryWatch
 from muster.agent.leader.services import LeaderServices
 from muster.agent.leader.spare_health import SpareHealth
 from muster.agent.leader.status_publisher import StatusPublisher
 from muster.agent.service_model import service_variables
-from muster.agent.topology_probe import location_from_greeting, ranks_follow_topology
+from muster.agent.topology_probe import ranks_follow_topology
 from muster.election.leader_silence import STARTUP_LOSS_S
 from muster.lifecycle import events as m
-from muster.lifecycle.config import FIRST_LEADER
-from muster.lifecycle.roles import RunNode, join_refusal
-from muster.lifecycle.state_machine import RunStateMachine
+from muster.lifecycle.config import FIRST_LEADER, TermStart
+from muster.lifecycle.roles import RunNode
+from muster.lifecycle.state_machine import RunStateMachine, Transition
 from muster.lifecycle.states import NodeState, RunState
 from muster.process import signal_name
 from muster.process.lease import ProcessLease
@@ -38,93 +94,43 @@ from muster.rundir.redaction import secret_values
 
 logger = logging.getLogger(__name__)
 
-RUN_POLL_S = 0.5  # of deadlines, the stop request, the launcher's stderr and the driver
+RUN_POLL_S = 0.5  # of the stop request, the launcher's stderr and the driver
 PUBLISH_INTERVAL_S = 0.2
 
 
 class Leader:
     """Runs the job, cycle after cycle. `run` returns the job's exit code."""
 
-    def __init__(self, identity: Identity, job: Job, candidate: Candidate, lease: ProcessLease) -> None:
-        self._identity, self._job, self._candidate = identity, job, candidate
-        config = run_config(identity, job, ranks_follow_topology(os.environ, job))
-        self._machine = RunStateMachine(config, time.monotonic(), candidate.term_start)
-        secrets = secret_values({**os.environ, **given_variables(identity), **service_variables(identity.run)})
-        self._publisher = StatusPublisher(identity, self._machine, secrets, candidate.term)
-        self._connections, self._leader_address = candidate.connections, candidate.leader_address
-        self._connections.on_task, self._connections.on_join = self._background, self._on_join
-        self._connections.on_message, self._connections.on_loss = self._on_message, self._on_loss
-        self._connections.refusal = self._refusal
-        lease.clear()  # nothing runs yet
-        self._leader_lease = LeaderLease(
-            self._machine, self._connections, candidate.membership, lease if config.failover else None
-        )
-        self._connections.on_answer = self._leader_lease.on_answer
-        self._tasks: set[asyncio.Future[Any]] = set()
-        self._concluded = asyncio.Event()
-        self._stepped_down = False
-        self.step_down_reason = f"{identity.host} has lost the majority of the nodes"
-        self._signalled = False
-        self._rundir_watch = RunDirectoryWatch(identity.attempt, RUN_POLL_S, config.hosts)
-        self._tails = LogTails()
-        parts = (self._machine, self._publisher, self._connections)
-        self._services = LeaderServices(
-            identity, *parts, self._off_loop, self.watch, self._feed, self._tails, lambda: not self._is_fenced()
-        )
-        self._driver_supervisor = DriverSupervisor(
-            LeaderContext(
-                identity,
-                job,
-                *parts,
-                self._tails,
-                self._off_loop,
-                self.watch,
-                self._own_address,
-                self._feed,
-                self._feed_failure,
-                self._services.environment,
-            )
-        )
-        self._executor = CommandExecutor(
-            identity,
-            job,
-            *parts,
-            self._driver_supervisor,
-            self._services,
-            self._leader_lease,
-            self._own_address,
-            self._background,
-            self._concluded.set,
-        )
-        self._spare_health = SpareHealth(job, self._connections.send, self._publisher.phase)
-        self._file_thread = ThreadPoolExecutor(1)  # one thread: an older status must never overwrite a newer one
+    # -- construction -------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to lead, with the members that have joined the candidate."""
-        start = os.environ.get("MUSTER_JOB_START")
-        self._publisher.mark("job_start", float(start) if start else None)
-        self._publisher.mark("lead_ready")
-        for task in self._candidate.tasks:
-            self.watch(task)
-        for rank, joined in self._candidate.joined.items():
-            self._on_join(rank, joined.greeting, joined.sent)
-        for rank, message in self._candidate.messages:
-            self._on_message(rank, message)
-        self._report_takeover()
-        self._background(self._publish_regularly())
-        self._background(self._poll())
-        self._background(self._tick())
+    @classmethod
+    async def create(cls, identity: Identity, job: Job, candidate: Candidate, process_lease: ProcessLease) -> Leader:
+        """Return the leader that the candidate has become. Its files are read on the thread: they may hang."""
+        files = Files()
+        machine, publisher = await files.run(_read_run, identity, job, candidate.term_start)
+        process_lease.clear()  # nothing runs yet
+        lease = LeaseExecutor(machine, candidate.connections, candidate.membership, process_lease, candidate.in_use)
+        inbox = candidate.inbox
+        error = RunError(publisher, files, inbox)
+        parts = (machine, candidate.connections, publisher, files, inbox, lease, error, candidate.leader_address)
+        return cls(LeaderContext(identity, job, *parts))
 
-    def _report_takeover(self) -> None:
-        """Publish why this node leads instead of the first one; as the error, if it can only end the run."""
-        outcome, reason = self._machine.outcome, self._machine.restart_reason
-        if outcome is not None and outcome.rank is not None:
-            tail = self._tails.read(self._identity.attempt.node_log(outcome.rank))
-            self._publisher.note_error(self._machine.nodes[outcome.rank], "lead", outcome.end_reason, tail)
-        elif self._candidate.term or self._identity.rank != FIRST_LEADER:
-            reason = reason or f"{self._machine.nodes[FIRST_LEADER].host} has not started its agent"
-            self._publisher.phase(f"{self._identity.host} leads now, term {self._candidate.term}: {reason}")
-            self._publisher.event("lead", rank=self._identity.rank, host=self._identity.host, reason=reason)
+    def __init__(self, context: LeaderContext) -> None:
+        self._context, self._identity, self._job = context, context.identity, context.job
+        self._machine, self._publisher, self._connections = context.machine, context.publisher, context.connections
+        self._lease, self._error, self._inbox, self._files = context.lease, context.error, context.inbox, context.files
+        self._services = LeaderServices(context)
+        self._driver_supervisor = DriverSupervisor(context, self._services)
+        self._commands = CommandExecutor(context, self._driver_supervisor, self._services)
+        self._spare_health = SpareHealth(context)
+        self._rundir_watch = RunDirectoryWatch(self._identity.attempt, RUN_POLL_S, self._machine.config.hosts)
+        self._joined: set[int] = set()  # the admitted agents that are connected
+        self._signalled = False  # by Slurm, which may requeue the job
+        self._ending: asyncio.Future[Any] | None = None  # publishes the end of the run, or hands it over
+        self._regular: list[asyncio.Future[Any]] = []
+        self.step_down_reason = f"{self._identity.host} has lost the majority of the nodes"
+
+    # -- the loop -----------------------------------------------------------------------------------------------
 
     async def run(self) -> int | None:
         """Lead until the run is over, publish the outcome, release all agents, and return the exit code.
@@ -132,205 +138,351 @@ class Leader:
         Returns None if this node has stepped down: its processes have ended, and another node may lead the run.
         """
         try:
-            return await self._run()
+            self._start()
+            code = await self._handle_events()
         except Exception as error:  # the members must not wait for this leader
-            logger.exception("the leader failed")
-            self.step_down_reason = f"the leader {self._identity.host} failed: {error!r}"
-            return await self._step_down()
+            self._note_defect(error)
+            code = None
+        if code is None:
+            await self._step_down()
+        return code
 
-    async def _run(self) -> int | None:
-        ends = (self._concluded.wait(), self._leader_lease.watch())
-        await asyncio.wait([asyncio.ensure_future(end) for end in ends], return_when=asyncio.FIRST_COMPLETED)
-        if self._leader_lease.over or self._machine.state is RunState.YIELDED:
-            return await self._step_down()
-        await self._driver_supervisor.close()
-        await self._driver_supervisor.copy_last_log()
-        outcome = self._machine.outcome
-        assert outcome is not None
-        if self._leader_lease.over:
-            return await self._step_down()
-        await mark_abandoned_job(self._identity)
-        await self._services.publish()
-        self._publisher.run_ends(outcome)
-        await self._off_loop(self._publisher.conclude, self._publisher.batch(), outcome, self._signalled)
-        await self._connections.release(code=outcome.exit_code, ended=outcome.end_reason)
-        return outcome.exit_code
+    def _start(self) -> None:
+        """Begin the term. The inbox contains the members that have joined the candidate."""
+        start = os.environ.get("MUSTER_JOB_START")
+        self._publisher.mark("job_start", float(start) if start else None)
+        self._publisher.mark("lead_ready")
+        self._execute(self._machine.start(time.monotonic()))
+        self._report_takeover()
+        self._regular = [self._inbox.spawn(work) for work in (self._publish_regularly(), self._poll())]
 
-    async def _step_down(self) -> int | None:
-        """Stop leading: the lease has ended, or ends with the connections. Supervisors kill this node's processes."""
-        self._stepped_down = True
-        logger.warning("this node is no longer the leader")
-        self._connections.close_all()
-        await self._driver_supervisor.close()
-        await self._off_loop(lambda: None)  # wait for the last status: none may be written after this
-        return None
+    def _report_takeover(self) -> None:
+        """Publish why this node leads instead of the first one; as the error, if it can only end the run."""
+        outcome, reason, term = self._machine.outcome, self._machine.restart_reason, self._publisher.term
+        if outcome is not None and outcome.node_index is not None:
+            log = self._identity.attempt.node_log(outcome.node_index)
+            self._error.note(self._machine.nodes[outcome.node_index], "lead", outcome.end_reason, log)
+        elif term or self._identity.node_index != FIRST_LEADER:
+            reason = reason or f"{self._machine.nodes[FIRST_LEADER].host} has not started its agent"
+            self._publisher.phase(f"{self._identity.host} leads now, term {term}: {reason}")
+            self._publisher.event("lead", rank=self._identity.node_index, host=self._identity.host, reason=reason)
 
-    def _is_fenced(self) -> bool:
-        return self._stepped_down or self._leader_lease.over
+    async def _handle_events(self) -> int | None:
+        """Handle events until the term ends; return the exit code, or None if this node must stop leading."""
+        while True:
+            event = await self._inbox.next()
+            if isinstance(event, TermEnded):
+                return event.exit_code
+            if not self._lease.over:
+                self._handle(event)
+            if self._lease.over and self._ending is None:  # else that sees it, unless it has written the outcome
+                return None
 
-    async def _off_loop(self, work: Callable[..., Any], *args: Any) -> Any:
-        """Run a file operation on the thread: the filesystem may hang for longer than the heartbeat timeout."""
-        return await asyncio.get_running_loop().run_in_executor(self._file_thread, work, *args)
-
-    def watch(self, task: asyncio.Future[Any]) -> None:
-        """Keep a reference to a background task; an exception in it fails the run."""
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
-
-    def forward_signal(self, signum: int) -> None:
-        """Forward a signal of Slurm's --signal to the driver."""
-        self._publisher.phase(f"{signal_name(signum)} is passed on to the driver")
-        self._driver_supervisor.signal(signum)
-
-    def stop(self, reason: str, signum: int, patient: bool = False) -> None:
-        """Stop the run. `patient`: on a user's request; else Slurm has sent a signal, and SIGKILL follows soon."""
-        self._signalled = self._signalled or not patient  # by Slurm, which may requeue the job
-        if not patient and self._job.kill_wait is not None and self._executor.killed_at is None:
-            self._executor.killed_at = time.monotonic() + self._job.kill_wait
-        grace = self._job.stop_grace if patient else self._job.signal_grace
-        self._feed(m.StopRequested(reason, signum, grace))
-
-    # -- events in ------------------------------------------------------------------------------------------------
-
-    def _feed(self, event: m.Event) -> None:
-        if self._is_fenced():
-            return
-        commands = self._machine.handle(event, time.monotonic())
-        self._spare_health.update(self._machine.changes)
-        self._services.handle_changes()
-        for command in commands:
-            self._executor.execute(command)
-        self._publisher.note_moves()
-        self._leader_lease.update()
-
-    def _feed_failure(self, event: m.Event, rank: int, phase: str, reason: str, tail: list[str]) -> None:
-        """Feed the event and publish the failure as the run's first error, unless the run continues."""
-        if self._machine.outcome is None:
-            self._publisher.note_error(self._machine.nodes[rank], phase, reason, tail)
-        self._feed(event)
-        if self._machine.outcome is None:
-            self._publisher.error = None
-
-    def _refusal(self, rank: int, host: str) -> str | None:
-        reason = join_refusal(self._machine.nodes, rank, host)
-        if reason is not None:
-            self._publisher.phase(f"refused: {reason}")
-            self._publisher.event("refused", rank=rank, host=host, reason=reason)
-        return reason
-
-    def _on_join(self, rank: int, greeting: dict[str, Any], sent: float) -> None:
-        known = greeting.get("charter") or {}
-        self._leader_lease.on_join(rank, sent, known.get("version", -1))
-        self._executor.welcome(rank)
-        self._feed(m.Arrived(rank, greeting["host"], location_from_greeting(greeting)))
-
-    def _on_loss(self, rank: int, how: str) -> None:
-        self._driver_supervisor.on_node_lost(rank, self._connections.last_heard(rank))
-        reason = f"the agent of {self._machine.nodes[rank].host} {how}"
-        tail = self._tails.read(self._identity.attempt.node_log(rank))
-        self._feed_failure(m.NodeLost(rank, reason), rank, self._machine.state.value, reason, tail)
-
-    def _on_message(self, rank: int, message: dict[str, Any]) -> None:
-        kind = message["type"]
-        cycle: int = message.get("cycle", self._machine.cycle)
-        if kind == "head_address" and cycle == self._machine.cycle:
-            self._driver_supervisor.on_head_address(message["address"], message["dashboard"])
-        elif kind == "alive":
-            self._ray_alive(message["ranks"], cycle)
-        elif kind == "started":
-            self._feed(m.NodeReady(rank, cycle))
-        elif kind == "note":
-            host = self._machine.nodes[rank].host
-            self._publisher.phase(f"{host}: {message['text']}")
-            self._publisher.event("note", rank=rank, host=host, text=message["text"])
-        elif kind == "unended":
-            self._driver_supervisor.note_unended(rank, message["text"])
-        elif kind == "failed":
-            phase, reason = message["phase"], message["reason"]
-            self._feed_failure(m.NodeFailed(rank, phase, reason, cycle), rank, phase, reason, message["tail"])
-        elif kind == "health":
-            self._feed(m.Health(rank, message["ok"], message["reason"]))
-        elif kind == "signal":
-            host, name = self._machine.nodes[rank].host, signal_name(message["signal"])
-            self.stop(f"{host} received {name}", message["signal"])
-        elif kind == "stacks":
-            self._connections.answered(rank, message["python"])
-        elif kind == "gone":
-            self._feed(m.NodeGone(rank, cycle))
-        elif kind == "procs_beat" and cycle == self._machine.cycle:
-            self._driver_supervisor.on_beat(message["step"])
-        elif kind in ("service", "service_load", "service_serves"):
-            self._services.on_message(rank, message)
-        elif kind in GANG_REPORTS and isinstance(self._driver_supervisor.driver, Gang):
-            self._driver_supervisor.driver.on_message(rank, message)
-
-    def _ray_alive(self, ranks: list[int], cycle: int) -> None:
-        if self._machine.leader in ranks and cycle == self._machine.cycle and not self._machine.head_up:
-            self._publisher.mark("ray_head_ready")
-            self._feed(m.HeadUp(cycle))
-        for rank in ranks:
-            if self._machine.nodes[rank].state is NodeState.STARTING:
-                self._feed(m.NodeReady(rank, cycle))
+    def _handle(self, event: LeaderEvent) -> None:
+        try:
+            _EVENT_HANDLERS[type(event)](self, event)
+        except Exception as error:
+            if isinstance(event, WorkFailed):
+                raise
+            self._inbox.post(WorkFailed(error))
 
     async def _publish_regularly(self) -> None:
-        while not (self._concluded.is_set() or self._stepped_down):
-            await self._off_loop(self._publisher.write, self._publisher.batch())
+        while True:
+            await self._files.run(self._publisher.write, self._publisher.batch(self._services.snapshot))
             await asyncio.sleep(PUBLISH_INTERVAL_S)
 
-    async def _tick(self) -> None:
-        """Check deadlines. Separate from `_poll`, which waits for files that may hang."""
-        while True:
-            await asyncio.sleep(RUN_POLL_S)
-            self._feed(m.Tick())
-
     async def _poll(self) -> None:
-        """Poll the stop request, the launcher's stderr, startup heartbeats, and the driver."""
+        """Poll the run directory and the driver. Files may hang: deadlines are checked by the inbox's clock."""
         while True:
             await asyncio.sleep(RUN_POLL_S)
-            request, ends = await self._off_loop(self._rundir_watch.poll)
-            if request is not None and self._machine.outcome is None:
-                self.stop(request["reason"], request["signal"], request.get("patient", False))
-            for end in ends:
-                self._task_ended(end.host, end.rank, end.reason)
-            await self._check_startup_heartbeats()
+            news = await self._files.run(self._rundir_watch.poll, self._nodes_with_startup_heartbeats())
+            if news is not None:
+                self._inbox.post(news)
             await self._driver_supervisor.poll()
 
-    async def _check_startup_heartbeats(self) -> None:
-        """Detect nodes that were lost before they arrived if the launcher, which would report it, is lost as well."""
-        expected = [node for node in self._machine.nodes if node.state is NodeState.EXPECTED]
-        if not expected or self._candidate.term or self._machine.cycle:  # startup heartbeats end with the first leader
-            return
-        silent = await self._off_loop(self._rundir_watch.silent, [node.rank for node in expected])
-        for node in expected:
-            if node.rank in silent and node.state is NodeState.EXPECTED:
-                self._fail_expected(node, f"no heartbeat for {STARTUP_LOSS_S:g} s, and its agent has not started")
+    def _nodes_with_startup_heartbeats(self) -> list[int]:
+        """Return the nodes that have not arrived. Startup heartbeats end with the first leader."""
+        if self._publisher.term or self._machine.cycle:
+            return []
+        return [node.node_index for node in self._machine.nodes if node.state is NodeState.EXPECTED]
 
-    def _task_ended(self, host: str, rank: int | None, reason: str) -> None:
-        if rank is not None:
-            self._leader_lease.on_death(rank)
+    # -- agents -------------------------------------------------------------------------------------------------
+
+    def _on_agent_joined(self, event: AgentJoined) -> None:
+        greeting, node_index = event.greeting, event.greeting.node_index
+        refusal = self._machine.join_refusal(node_index, greeting.host)
+        if refusal is not None:
+            self._connections.refuse(node_index, refusal)
+            self._publish_refusal(greeting, refusal)
+            return
+        self._joined.add(node_index)
+        version = greeting.membership.version if greeting.membership is not None else -1
+        self._lease.on_join(node_index, event.sent, version)
+        self._commands.welcome(node_index, self._machine.cycle)
+        self._feed(m.Arrived(node_index, greeting.host, greeting.location))
+
+    def _on_agent_rejected(self, event: AgentRejected) -> None:
+        self._publish_refusal(event.greeting, event.reason)
+
+    def _publish_refusal(self, greeting: Greeting, reason: str) -> None:
+        self._publisher.phase(f"refused: {reason}")
+        self._publisher.event("refused", rank=greeting.node_index, host=greeting.host, reason=reason)
+
+    def _on_heartbeat_answered(self, event: HeartbeatAnswered) -> None:
+        if event.node_index in self._joined:
+            self._lease.on_answer(event.node_index, event.sent, event.version)
+
+    def _on_agent_message(self, event: AgentMessage) -> None:
+        if event.node_index in self._joined:
+            _MESSAGE_HANDLERS[type(event.message)](self, event.node_index, event.message)
+
+    def _on_agent_lost(self, event: AgentLost) -> None:
+        node_index = event.node_index
+        if node_index not in self._joined:
+            return
+        self._joined.discard(node_index)
+        self._driver_supervisor.on_node_lost(node_index, event.last_heard)
+        reason = f"the agent of {self._machine.nodes[node_index].host} {event.how}"
+        log = self._identity.attempt.node_log(node_index)
+        self._on_failure(Failure(m.NodeLost(node_index, reason), node_index, self._machine.state.value, reason, log))
+
+    # -- messages of agents -------------------------------------------------------------------------------------
+
+    def _on_head_address(self, node_index: int, message: HeadAddress) -> None:
+        if message.cycle == self._machine.cycle:
+            self._driver_supervisor.on_head_address(message.address, message.dashboard)
+
+    def _on_ray_alive(self, node_index: int, message: RayAlive) -> None:
+        alive, cycle = message.node_indexes, message.cycle
+        if self._machine.leader in alive and cycle == self._machine.cycle and not self._machine.head_up:
+            self._publisher.mark("ray_head_ready")
+            self._feed(m.HeadUp(cycle))
+        for one in alive:
+            if self._machine.nodes[one].state is NodeState.STARTING:
+                self._feed(m.NodeReady(one, cycle))
+
+    def _on_ray_started(self, node_index: int, message: RayStarted) -> None:
+        self._feed(m.NodeReady(node_index, message.cycle))
+
+    def _on_note(self, node_index: int, message: Note) -> None:
+        host = self._machine.nodes[node_index].host
+        self._publisher.phase(f"{host}: {message.text}")
+        self._publisher.event("note", rank=node_index, host=host, text=message.text)
+
+    def _on_unended_process(self, node_index: int, message: UnendedProcess) -> None:
+        self._driver_supervisor.note_unended(node_index, message.text)
+
+    def _on_node_failure(self, node_index: int, message: NodeFailure) -> None:
+        event = m.NodeFailed(node_index, message.phase, message.reason, message.cycle)
+        self._on_failure(Failure(event, node_index, message.phase, message.reason, None, message.tail))
+
+    def _on_health_report(self, node_index: int, message: HealthReport) -> None:
+        self._feed(m.Health(node_index, message.ok, message.reason))
+
+    def _on_signal_received(self, node_index: int, message: SignalReceived) -> None:
+        host, name = self._machine.nodes[node_index].host, signal_name(message.signal)
+        self._on_stop_signalled(StopSignalled(f"{host} received {name}", message.signal))
+
+    def _on_stacks_dumped(self, node_index: int, message: StacksDumped) -> None:
+        self._connections.answered(node_index, message.python)
+
+    def _on_work_stopped(self, node_index: int, message: WorkStopped) -> None:
+        self._feed(m.NodeGone(node_index, message.cycle))
+
+    def _on_gang_beat(self, node_index: int, message: GangBeat) -> None:
+        if message.cycle == self._machine.cycle:
+            self._driver_supervisor.on_beat(message.step)
+
+    def _on_gang_report(self, node_index: int, message: GangReport) -> None:
+        self._driver_supervisor.driver.on_message(node_index, message)
+
+    def _on_service_message(self, node_index: int, message: ServiceStatus | ServiceLoad | ServiceServes) -> None:
+        self._services.on_message(node_index, message)
+
+    # -- the run directory, signals and time --------------------------------------------------------------------
+
+    def _on_run_directory_polled(self, event: RunDirectoryPolled) -> None:
+        request = event.stop_request
+        if request is not None and self._machine.outcome is None:
+            patient = request.get("patient", False)  # a user stops the run; else the launcher, before Slurm's SIGKILL
+            self._stop(request["reason"], request["signal"], patient)
+        for end in event.ended_tasks:
+            self._on_task_ended(end.host, end.node_index, end.reason)
+        for node_index in event.silent_nodes:
+            reason = f"no heartbeat for {STARTUP_LOSS_S:g} s, and its agent has not started"
+            self._fail_expected(self._machine.nodes[node_index], reason)
+
+    def _on_task_ended(self, host: str, node_index: int | None, reason: str) -> None:
+        """Handle that the launcher saw a task end: of a member, or of a node that will not arrive."""
+        if node_index is not None:
+            self._lease.on_death(node_index)
+            self._fail_expected(self._machine.nodes[node_index], reason)
+            return
         for node in self._machine.nodes:
-            if node.state is NodeState.EXPECTED and (node.rank == rank if rank is not None else node.host == host):
+            if node.host == host:
                 self._fail_expected(node, reason)
 
     def _fail_expected(self, node: RunNode, reason: str) -> None:
-        event = m.NodeFailed(node.rank, "start", f"{node.host}: {reason}", self._machine.cycle)
-        tail = self._tails.read(self._identity.attempt.node_log(node.rank))
-        self._feed_failure(event, node.rank, "start", reason, tail)
+        """Fail a node that has not arrived."""
+        if node.state is NodeState.EXPECTED:
+            event = m.NodeFailed(node.node_index, "start", f"{node.host}: {reason}", self._machine.cycle)
+            log = self._identity.attempt.node_log(node.node_index)
+            self._on_failure(Failure(event, node.node_index, "start", reason, log))
 
-    # -- helpers ----------------------------------------------------------------------------------------------
+    def _on_stop_signalled(self, event: StopSignalled) -> None:
+        self._stop(event.reason, event.signal, patient=False)
 
-    async def _own_address(self) -> str:
-        """Return this node's address, if possible one that other nodes have reached."""
-        timeout = self._leader_address.peer_timeout() if self._job.nodes > 1 else PEER_WAIT_S
-        proven = await self._connections.wait_for_peer(timeout) if self._job.step_nodes > 1 else []
-        return self._leader_address.head_address(proven)
+    def _stop(self, reason: str, signum: int, patient: bool) -> None:
+        """Stop the run. `patient`: on a user's request; else Slurm has sent a signal, and SIGKILL follows soon."""
+        self._signalled = self._signalled or not patient
+        if not patient and self._job.kill_wait is not None and self._commands.killed_at is None:
+            self._commands.killed_at = time.monotonic() + self._job.kill_wait
+        grace = self._job.stop_grace if patient else self._job.signal_grace
+        self._feed(m.StopRequested(reason, signum, grace))
 
-    def _background(self, work: Coroutine[Any, Any, None]) -> None:
-        self.watch(asyncio.ensure_future(work))
+    def _on_signal_passed_on(self, event: SignalPassedOn) -> None:
+        self._publisher.phase(f"{signal_name(event.signal)} is passed on to the driver")
+        self._driver_supervisor.signal(event.signal)
 
-    def _on_task_done(self, task: asyncio.Future[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("the leader failed", exc_info=task.exception())
-            reason, cycle = f"the leader failed: {task.exception()!r}", self._machine.cycle
-            self._feed(m.NodeFailed(self._machine.leader, self._machine.state.value, reason, cycle))
+    def _on_time_passed(self, event: TimePassed) -> None:
+        self._lease.tick()
+        self._feed(m.Tick())
+
+    # -- the leader's own work ----------------------------------------------------------------------------------
+
+    def _on_machine_event(self, event: MachineEvent) -> None:
+        self._feed(event.event)
+
+    def _on_failure(self, failure: Failure) -> None:
+        """Feed the event and publish the failure as the run's first error, unless the run continues."""
+        expected = isinstance(failure.event, m.DriverEnded) and self._machine.state is not RunState.RUNNING
+        if self._machine.outcome is None and not expected:  # a driver that was asked to end has not failed
+            node = self._machine.nodes[failure.node_index]
+            self._error.note(node, failure.phase, failure.reason, failure.log, failure.tail)
+        self._feed(failure.event)
+        if self._machine.outcome is None:
+            self._error.drop()
+
+    def _on_work_failed(self, event: WorkFailed) -> None:
+        logger.error("the leader failed", exc_info=event.error)
+        reason, machine = f"the leader failed: {event.error!r}", self._machine
+        self._feed(m.NodeFailed(machine.leader, machine.state.value, reason, machine.cycle))
+
+    # -- transitions --------------------------------------------------------------------------------------------
+
+    def _feed(self, event: m.Event) -> None:
+        """Let the state machine handle an event, and do what follows from it."""
+        if not self._lease.over:
+            self._execute(self._machine.handle(event, time.monotonic()))
+
+    def _execute(self, transition: Transition) -> None:
+        """Publish the changes of a transition, execute its commands, and update the lease; in any order."""
+        self._spare_health.update(transition.changes)
+        for command in transition.commands:
+            if isinstance(command, m.Conclude):
+                self._end_term(self._conclude(command.outcome))
+            elif isinstance(command, m.Yield):
+                self._end_term(self._yield(command.reason))
+            else:
+                self._commands.execute(command)
+        self._publisher.record_changes(transition.changes)
+        self._services.handle_changes(transition)
+        self._lease.update()
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def _end_term(self, work: Coroutine[Any, Any, int | None]) -> None:
+        self._ending = self._inbox.spawn(self._post_end(work))
+
+    async def _post_end(self, work: Coroutine[Any, Any, int | None]) -> None:
+        try:
+            code = await work
+        except Exception as error:
+            self._note_defect(error)
+            code = None
+        self._inbox.post(TermEnded(code))
+
+    async def _conclude(self, outcome: m.RunOutcome) -> int | None:
+        """Publish the outcome, release all agents and return the exit code; None if another node may lead meanwhile."""
+        if outcome.state == "succeeded":
+            self._error.drop()
+        await self._driver_supervisor.close()
+        await self._driver_supervisor.copy_last_log()
+        await self._error.settle()
+        if self._lease.over:
+            return None
+        await mark_abandoned_job(self._identity)
+        await self._services.publish()
+        self._stop_regular_work()  # what is being written comes first; nothing is written after the outcome
+        self._publisher.run_ends(outcome)
+        texts = self._publisher.batch(self._services.snapshot)
+        await self._files.run(self._publisher.conclude, texts, outcome, self._signalled)
+        await self._connections.release(Dismissal(outcome.exit_code, outcome.end_reason))
+        return outcome.exit_code
+
+    async def _yield(self, reason: str) -> None:
+        """Hand over to another node: exclude this one from the membership. No driver runs that would need a fence."""
+        self._publisher.phase(f"{self._identity.host} hands over to another node: {reason}")
+        self._connections.send_all(MembershipUpdate(self._lease.membership.without_leader()))
+        await self._connections.release(Retirement(reason))
+
+    async def _step_down(self) -> None:
+        """Stop leading: the lease has ended, or ends with the connections. Supervisors kill this node's processes."""
+        self._lease.resign()
+        self._stop_regular_work()
+        logger.warning("this node is no longer the leader")
+        self._connections.close_all()
+        await self._driver_supervisor.close()
+        await self._files.finish()  # no status may be written after this
+
+    def _stop_regular_work(self) -> None:
+        for task in self._regular:
+            task.cancel()
+
+    def _note_defect(self, error: Exception) -> None:
+        logger.error("the leader failed", exc_info=error)
+        self.step_down_reason = f"the leader {self._identity.host} failed: {error!r}"
+
+
+_EVENT_HANDLERS: dict[type[LeaderEvent], Callable[[Leader, Any], None]] = {
+    AgentJoined: Leader._on_agent_joined,
+    AgentRejected: Leader._on_agent_rejected,
+    HeartbeatAnswered: Leader._on_heartbeat_answered,
+    AgentMessage: Leader._on_agent_message,
+    AgentLost: Leader._on_agent_lost,
+    RunDirectoryPolled: Leader._on_run_directory_polled,
+    StopSignalled: Leader._on_stop_signalled,
+    SignalPassedOn: Leader._on_signal_passed_on,
+    MachineEvent: Leader._on_machine_event,
+    Failure: Leader._on_failure,
+    TimePassed: Leader._on_time_passed,
+    WorkFailed: Leader._on_work_failed,
+}
+
+_MESSAGE_HANDLERS: dict[type[Message], Callable[[Leader, int, Any], None]] = {
+    HeadAddress: Leader._on_head_address,
+    RayAlive: Leader._on_ray_alive,
+    RayStarted: Leader._on_ray_started,
+    Note: Leader._on_note,
+    UnendedProcess: Leader._on_unended_process,
+    NodeFailure: Leader._on_node_failure,
+    HealthReport: Leader._on_health_report,
+    SignalReceived: Leader._on_signal_received,
+    StacksDumped: Leader._on_stacks_dumped,
+    WorkStopped: Leader._on_work_stopped,
+    GangBeat: Leader._on_gang_beat,
+    RankFailed: Leader._on_gang_report,
+    HungRankEnded: Leader._on_gang_report,
+    ProcessesEnded: Leader._on_gang_report,
+    ServiceStatus: Leader._on_service_message,
+    ServiceLoad: Leader._on_service_message,
+    ServiceServes: Leader._on_service_message,
+}
+
+
+def _read_run(identity: Identity, job: Job, term_start: TermStart) -> tuple[RunStateMachine, StatusPublisher]:
+    """Make what is made from files. Not on the event loop."""
+    config = run_config(identity, job, ranks_follow_topology(os.environ, job))
+    machine = RunStateMachine(config, time.monotonic(), term_start)
+    secrets = secret_values({**os.environ, **given_variables(identity), **service_variables(identity.run)})
+    return machine, StatusPublisher(identity, machine, secrets, term_start.term)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from muster.agent.job import Identity
 from muster.agent.net.addresses import LOOPBACK, NoAddress, address_towards, host_addresses
 
 PEER_WAIT_S = 1.0  # importing Ray takes about as long, so waiting for another node costs nothing
@@ -14,10 +13,11 @@ PEER_WAIT_S = 1.0  # importing Ray takes about as long, so waiting for another n
 class LeaderAddress:
     """The leader's addresses, best first, with loopback for the agent of the same node."""
 
-    def __init__(self, identity: Identity, interface: str | None, env: Mapping[str, str]) -> None:
+    def __init__(self, local: bool, interface: str | None, env: Mapping[str, str]) -> None:
+        """`local`: only loopback."""
         launcher = address_towards(env.get("SLURM_LAUNCH_NODE_IPADDR", ""))
         try:
-            found = [] if identity.local else host_addresses(interface, launcher)
+            found = [] if local else host_addresses(interface, launcher)
         except (NoAddress, OSError):  # this node's agent finds the same and reports it
             found = []
         self.addresses = [*found, LOOPBACK]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
 
+from muster.agent.leader.inbox import RunDirectoryPolled
 from muster.election.leader_silence import FIRST_LEADER_CANDIDATES, STARTUP_LOSS_S, StartupHeartbeats
 from muster.rundir import AttemptPaths, is_listed, read_json
-from muster.rundir.launcher_log import EarlyEnd, LauncherLog
+from muster.rundir.launcher_log import LauncherLog
 from muster.rundir.startup_heartbeat import read_startup_heartbeats
 
 
@@ -21,14 +21,19 @@ class RunDirectoryWatch:
         self._launcher_log = LauncherLog(attempt.steps_log, hosts)
         self._heartbeats = StartupHeartbeats(interval)
 
-    def poll(self) -> tuple[dict[str, Any] | None, list[EarlyEnd]]:
-        """Return the stop request, if there is one, and the newly ended tasks."""
+    def poll(self, expected: Sequence[int]) -> RunDirectoryPolled | None:
+        """Return what is new; None if nothing is. `expected`: nodes that have not arrived, but send heartbeats."""
         path = self._attempt.stop_request
-        return read_json(path) if is_listed(path) else None, self._launcher_log.poll()
+        request = read_json(path) if is_listed(path) else None
+        ended = self._launcher_log.poll()
+        silent = self.silent(expected) if expected else frozenset()
+        return RunDirectoryPolled(request, ended, silent) if request or ended or silent else None
 
-    def silent(self, expected: Iterable[int]) -> set[int]:
+    def silent(self, expected: Iterable[int]) -> frozenset[int]:
         """Return the expected nodes that count as lost, because their startup heartbeat has stopped."""
         began = time.monotonic()
-        found = read_startup_heartbeats(self._attempt, [rank for rank in expected if rank <= FIRST_LEADER_CANDIDATES])
+        found = read_startup_heartbeats(
+            self._attempt, [node_index for node_index in expected if node_index <= FIRST_LEADER_CANDIDATES]
+        )
         self._heartbeats.observe(found, time.monotonic() - began)
-        return self._heartbeats.silent(STARTUP_LOSS_S)
+        return frozenset(self._heartbeats.silent(STARTUP_LOSS_S))

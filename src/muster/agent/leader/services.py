@@ -6,20 +6,20 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muster.agent.control.connections import Connections
-from muster.agent.job import Identity
-from muster.agent.leader.log_tail import LogTails
-from muster.agent.leader.status_publisher import StatusPublisher
-from muster.agent.services.discovery import endpoint_variables, reachable_urls
+from muster.agent.control.messages import ServiceLoad, ServiceServes, ServiceStatus, StartInstances
+from muster.agent.leader.context import LeaderContext
+from muster.agent.leader.inbox import MachineEvent
+from muster.agent.services.discovery import Endpoints
+from muster.agent.services.members import NO_MEMBERS, MemberList
 from muster.lifecycle import events as m
 from muster.lifecycle.config import FAIL
 from muster.lifecycle.services import PlannedInstance, ServiceState
-from muster.lifecycle.state_machine import RunStateMachine
-from muster.rundir import write_json
+from muster.lifecycle.state_machine import Transition
+from muster.rundir import AttemptPaths, write_atomic, write_json
 from muster.rundir.hosts import host_file_name
 
 logger = logging.getLogger(__name__)
@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 SERVE_TIMEOUT_S = 30.0  # for every endpoint to serve all sandboxes: the hash ring of thousands takes seconds
 MAX_HOSTS_NAMED = 8
 RECORD_INTERVAL_S = 0.2  # minimum time between two writes of the records: thousands of instances change at once
+RECORD_COST_FACTOR = 20  # or so many times what building them took: at most 5% of a core
 
 
 @dataclass(frozen=True)
@@ -38,38 +39,38 @@ class InstanceReport:
     restarts: int = 0
 
 
-class LeaderServices:
-    """Feeds nodes' reports to the state machine, publishes endpoints, and sends sandboxes their members."""
+@dataclass(frozen=True)
+class ServiceRecord:
+    """A service as published, with what nodes are told of it."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        protocol: RunStateMachine,
-        publisher: StatusPublisher,
-        connections: Connections,
-        off_loop: Callable[..., Awaitable[Any]],
-        track: Callable[[asyncio.Future[Any]], None],
-        feed: Callable[[m.Event], None],
-        tails: LogTails,
-        is_leader: Callable[[], bool],
-    ) -> None:
-        """`is_leader` returns whether this node still leads: only the leader publishes records."""
-        self._tails = tails
-        self._identity, self._protocol, self._publisher, self._connections = identity, protocol, publisher, connections
-        self._off_loop, self._track, self._feed, self._is_leader = off_loop, track, feed, is_leader
+    key: tuple[int, ...]  # versions of everything that it was made from
+    entry: Mapping[str, Any]  # its part of the status
+    content: Mapping[str, Any]  # of the record's file
+    endpoints: Endpoints
+
+
+class LeaderServices:
+    """Posts nodes' reports to the state machine, publishes endpoints, and sends sandboxes their members."""
+
+    def __init__(self, context: LeaderContext) -> None:
+        self._context = context
+        self._identity, self._protocol, self._publisher = context.identity, context.machine, context.publisher
+        self._connections = context.connections
         self._reports: dict[tuple[str, int], InstanceReport] = {}
-        self._loads: dict[tuple[str, int], dict[str, Any]] = {}  # of sandboxes: the last load that each reported
+        self._loads: dict[tuple[str, int], Mapping[str, Any]] = {}  # of sandboxes: the last load that each reported
         self._written = -1  # the version of the last written records; `_cycle` is their cycle
-        self._cycle = protocol.cycle
+        self._cycle = context.machine.cycle
         self._writing: asyncio.Future[None] | None = None
-        self._endpoints: dict[str, list[str]] = {}  # of sandboxes: the members last sent
-        self._members_version = 0
-        self._sent_versions: dict[tuple[str, int], int] = {}  # members version last sent to each instance
+        self._reports_version = 0  # grows with every change of `_reports`
+        self._records: dict[str, ServiceRecord] = {}  # by service; made again when something has changed
+        self._build_s = 0.0  # CPU time that the last records took, without the writing, which a slow disk delays
+        self._members: dict[str, MemberList] = {}  # of sandboxes: the members last sent
+        self._member_nodes: dict[str, set[int]] = {}  # the nodes that were sent those members
+        self._members_version = NO_MEMBERS
         self._not_serving: set[tuple[str, int]] = set()  # instances whose endpoints do not serve that version yet
         self._served = asyncio.Event()  # set when `_not_serving` becomes empty
         self._members_lock = asyncio.Lock()
         self._all_ready: set[str] = set()
-        publisher.services = self.snapshot
 
     @property
     def expected(self) -> bool:
@@ -79,68 +80,80 @@ class LeaderServices:
     # -- messages -----------------------------------------------------------------------------------------------
 
     def start(self, command: m.StartServices) -> None:
+        self._reports_version += 1
         for name in command.services:
-            self._reports.pop((name, command.rank), None)
-            self._loads.pop((name, command.rank), None)
-        self._connections.send(command.rank, "start_services", names=command.services, cycle=self._protocol.cycle)
+            self._member_nodes.get(name, set()).discard(command.node_index)
+            self._reports.pop((name, command.node_index), None)
+            self._loads.pop((name, command.node_index), None)
+        self._connections.send(command.node_index, StartInstances(tuple(command.services), command.cycle))
 
-    def on_message(self, rank: int, message: dict[str, Any]) -> None:
-        """Handle a node's message. A failure under the driver may follow from a lost node, so all must answer first."""
-        if message["cycle"] != self._protocol.cycle or message["service"] not in self._protocol.services.plans:
+    def on_message(self, node_index: int, message: ServiceStatus | ServiceLoad | ServiceServes) -> None:
+        """Handle a node's message about an instance; messages of another cycle are ignored."""
+        if message.cycle != self._protocol.cycle or message.service not in self._protocol.services.plans:
             return
-        if message["type"] == "service_serves":
-            if self._sent_versions.get((message["service"], rank)) == message["version"]:
-                self._not_serving.discard((message["service"], rank))
-                if not self._not_serving:
-                    self._served.set()
+        if isinstance(message, ServiceServes):
+            self._on_serves(node_index, message)
+        elif isinstance(message, ServiceLoad):
+            self._loads[message.service, node_index] = message.load
+        else:
+            self._on_status(node_index, message)
+
+    def _on_serves(self, node_index: int, message: ServiceServes) -> None:
+        members = self._members.get(message.service)
+        if members is None:
             return
-        if message["type"] == "service_load":
-            self._loads[message["service"], rank] = message["load"]
-            return
-        name, state = message["service"], ServiceState(message["state"])
-        report = InstanceReport(message.get("url"), message.get("between"), message.get("restarts", 0))
-        self._reports[name, rank] = report
-        event = m.ServiceReport(name, rank, state, message["words"], message["cycle"])
+        if message.version == NO_MEMBERS:
+            self._connections.send(node_index, members.complete(message.service, message.cycle))
+        elif message.version == members.version:
+            self._not_serving.discard((message.service, node_index))
+            if not self._not_serving:
+                self._served.set()
+
+    def _on_status(self, node_index: int, message: ServiceStatus) -> None:
+        """Post the report. A failure under the driver may follow from a lost node, so all must answer first."""
+        report = InstanceReport(message.url, message.peer_url, message.restarts)
+        if self._reports.get((message.service, node_index)) != report:
+            self._reports[message.service, node_index] = report
+            self._reports_version += 1
+        event = m.ServiceReport(message.service, node_index, message.state, message.detail, message.cycle)
         if (
-            state is ServiceState.FAILED
+            message.state is ServiceState.FAILED
             and self._protocol.driver_running
             and self._protocol.config.on_node_loss != FAIL
         ):
-            self._track(asyncio.ensure_future(self._feed_after_all_answer(event)))
+            self._context.inbox.spawn(self._post_after_all_answer(event))
         else:
-            self._feed(event)
+            self._context.inbox.post(MachineEvent(event))
 
-    async def _feed_after_all_answer(self, event: m.ServiceReport) -> None:
+    async def _post_after_all_answer(self, event: m.ServiceReport) -> None:
         await self._connections.wait_for_all_answers()
-        self._feed(event)
+        self._context.inbox.post(MachineEvent(event))
 
-    def handle_changes(self) -> None:
-        """Publish changes of state, as events at once and as records soon. Call this after every event."""
+    def handle_changes(self, transition: Transition) -> None:
+        """Publish changes of state, as events at once and as records soon. Call this after every transition."""
         services = self._protocol.services
         if not services.plans:
             return
-        changes, services.changes = services.changes, []
-        for change in changes:
+        for change in transition.service_changes:
             self._publish_change(change)
-        if services.failure is not None:
-            self._publish_failure(services.failure)
+        if transition.service_failure is not None:
+            self._publish_failure(transition.service_failure)
         if self._protocol.cycle != self._cycle:
-            self._all_ready, self._endpoints = set(), {}  # new instances do not know their members
-            self._sent_versions, self._not_serving = {}, set()
+            self._all_ready, self._not_serving = set(), set()
+            self._members, self._member_nodes = {}, {}  # new instances do not know their members
         if services.version != self._written or self._protocol.cycle != self._cycle:
             self._written, self._cycle = services.version, self._protocol.cycle
             if self._writing is None or self._writing.done():
-                self._writing = asyncio.ensure_future(self._write())
-                self._track(self._writing)
+                self._writing = self._context.inbox.spawn(self._write())
 
     def _publish_change(self, change: PlannedInstance) -> None:
         if change.state is ServiceState.STARTING:
             return
-        host, report = self._protocol.nodes[change.rank].host, self._report_of(change)
+        host, report = self._protocol.nodes[change.node_index].host, self._report_of(change)
         self._publisher.event(
             "service",
             service=change.service,
-            rank=change.rank,
+            rank=change.node_index,
             host=host,
             state=change.state.value,
             url=report.url,
@@ -155,53 +168,67 @@ class LeaderServices:
             self._publisher.phase(f"service {change.service} is ready: {count} of {wanted}")
 
     def _publish_failure(self, failure: PlannedInstance) -> None:
-        outcome, node = self._protocol.outcome, self._protocol.nodes[failure.rank]
+        outcome, node = self._protocol.outcome, self._protocol.nodes[failure.node_index]
         if outcome is not None and outcome.phase == "service":
             attempt, cycle = self._identity.attempt, self._protocol.cycle
             log = attempt.service_log(failure.service, host_file_name(node.host), cycle)
-            self._publisher.note_error(node, "service", outcome.end_reason, self._tails.read(log))
-        self._protocol.services.failure = None
+            self._context.error.note(node, "service", outcome.end_reason, log)
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
-    def environment(self, rank: int) -> dict[str, str]:
+    def environment(self, node_index: int) -> dict[str, str]:
         """Return the variables for the driver, or a gang's processes, on this node."""
-        found = {"MUSTER_SERVICES_DIR": self._identity.attempt.services_dir} if self.expected else {}
-        records = {name: self._record(name) for name in self._protocol.services.plans}
-        return {**found, **endpoint_variables(records, rank)}
+        attempt = self._identity.attempt
+        found = {"MUSTER_SERVICES_DIR": attempt.services_dir} if self.expected else {}
+        for name in self._protocol.services.plans:
+            found.update(self._record(name).endpoints.variables(name, node_index, attempt.service_urls(name)))
+        return found
 
     def snapshot(self) -> dict[str, Any]:
         """Return the services' part of the status, including the load of sandboxes."""
-        found = {name: self._entry(name) for name in self._protocol.services.plans}
-        for name, entry in found.items():
-            for instance in entry["instances"]:
-                if (load := self._loads.get((name, instance["rank"]))) is not None:
-                    instance["load"] = load
-        return found
+        return {name: self._with_loads(name) for name in self._protocol.services.plans}
+
+    def _with_loads(self, name: str) -> dict[str, Any]:
+        entry, loads = self._record(name).entry, self._loads
+        instances = [
+            {**one, "load": loads[name, one["rank"]]} if (name, one["rank"]) in loads else one
+            for one in entry["instances"]
+        ]
+        return {**entry, "instances": instances}
 
     def _entry(self, name: str) -> dict[str, Any]:
         ready, wanted = self._count(name)
         instances = []
         for one in self._protocol.services.instances_of(name):
-            report, host = self._report_of(one), self._protocol.nodes[one.rank].host
-            facts = {"rank": one.rank, "host": host, "state": one.state.value}
+            report, host = self._report_of(one), self._protocol.nodes[one.node_index].host
+            facts = {"rank": one.node_index, "host": host, "state": one.state.value}
             instances.append({**facts, "url": report.url, "restarts": report.restarts})
         gate = self._protocol.services.plans[name].gate
         return {"wanted": wanted, "ready": ready, "gate": gate, "instances": instances}
 
-    def _record(self, name: str) -> dict[str, Any]:
-        """Return the service's record. Readers compare attempt and cycle; `local` endpoints are on loopback."""
+    def _record(self, name: str) -> ServiceRecord:
+        """Return the service's record; made once for all nodes of a gang, which need it at the same time."""
         protocol = self._protocol
-        record: dict[str, Any] = {
+        key = (protocol.services.version, self._reports_version, protocol.cycle, protocol.leader)
+        known = self._records.get(name)
+        if known is None or known.key != key:
+            known = self._records[name] = self._build_record(name, key)
+        return known
+
+    def _build_record(self, name: str, key: tuple[int, ...]) -> ServiceRecord:
+        """Return a new record. Readers compare attempt and cycle; `local` endpoints are on loopback."""
+        protocol, entry = self._protocol, self._entry(name)
+        content: dict[str, Any] = {
             "service": name,
             "attempt": self._identity.attempt.number,
             "term": self._publisher.term,
             "cycle": protocol.cycle,
             "version": protocol.services.version,
-            **self._entry(name),
+            **entry,
             "local": any(self._report_of(one).peer_url for one in protocol.services.instances_of(name)),
         }
-        return {**record, "urls": reachable_urls(record, protocol.leader)[1]}
+        endpoints = Endpoints.of_record(content)
+        return ServiceRecord(key, entry, {**content, "urls": list(endpoints.reachable(protocol.leader))}, endpoints)
 
     async def _write(self) -> None:
         """Publish until nothing has changed since the last write."""
@@ -209,15 +236,17 @@ class LeaderServices:
         while version != (self._written, self._cycle):
             version = self._written, self._cycle
             await self.publish()
-            await asyncio.sleep(RECORD_INTERVAL_S)
+            await asyncio.sleep(max(RECORD_INTERVAL_S, RECORD_COST_FACTOR * self._build_s))
 
     async def publish(self) -> None:
         """Write the current records, and send changed members to sandboxes."""
-        if not self.expected or not self._is_leader():
+        if not self.expected or self._context.lease.over:
             return
         attempt, names = self._identity.attempt, list(self._protocol.services.plans)
-        records = {attempt.service_record(name): self._record(name) for name in names}
-        await self._off_loop(_write_records, attempt.services_dir, records)
+        began = time.thread_time()
+        records = [self._record(name) for name in names]
+        self._build_s = time.thread_time() - began
+        await self._context.files.run(_write_records, attempt, records)
         async with self._members_lock:  # keeps versions in order
             for name in names:
                 await self._send_members(name)
@@ -234,7 +263,8 @@ class LeaderServices:
                 await asyncio.wait_for(self._served.wait(), max(0.0, end - time.monotonic()))
             except asyncio.TimeoutError:
                 hosts = [
-                    self._protocol.nodes[rank].host for _, rank in sorted(self._not_serving, key=lambda key: key[1])
+                    self._protocol.nodes[node_index].host
+                    for _, node_index in sorted(self._not_serving, key=lambda key: key[1])
                 ]
                 more = f" and {len(hosts) - MAX_HOSTS_NAMED} more" if len(hosts) > MAX_HOSTS_NAMED else ""
                 logger.warning(
@@ -245,27 +275,29 @@ class LeaderServices:
 
     async def _send_members(self, name: str) -> None:
         """Send a sandbox's members if they changed; the first time when all are ready or the driver runs."""
-        endpoints = [report.peer_url for one in self._ready(name) if (report := self._report_of(one)).peer_url]
+        ready = self._ready(name)
+        endpoints = frozenset(report.peer_url for one in ready if (report := self._report_of(one)).peer_url)
         count, wanted = self._count(name)
-        if endpoints == self._endpoints.get(name, []) or not (count == wanted or self._protocol.driver_running):
+        before, known = self._members.get(name), self._member_nodes.get(name, set())
+        is_same = endpoints == (before.endpoints if before is not None else frozenset())
+        if is_same or not (count == wanted or self._protocol.driver_running):
             return
-        self._endpoints[name] = endpoints
         self._members_version += 1
-        self._sent_versions = {key: version for key, version in self._sent_versions.items() if key[0] != name}
-        ready = [(name, one.rank) for one in self._ready(name)]
-        self._sent_versions.update(dict.fromkeys(ready, self._members_version))
-        self._not_serving = {key for key in self._not_serving if key[0] != name}.union(ready)
-        await self._connections.send_each(
-            [one.rank for one in self._protocol.services.instances_of(name)],
-            "service_members",
-            service=name,
-            version=self._members_version,
-            endpoints=endpoints,
-            cycle=self._protocol.cycle,
-        )
+        members = self._members[name] = MemberList(self._members_version, endpoints)
+        nodes = [one.node_index for one in self._protocol.services.instances_of(name)]
+        self._member_nodes[name] = set(nodes)
+        others = {key for key in self._not_serving if key[0] != name}
+        self._not_serving = others.union((name, one.node_index) for one in ready)
+        cycle = self._protocol.cycle
+        if before is not None and known:
+            update = members.since(before, name, cycle)
+            await self._connections.send_each([node_index for node_index in nodes if node_index in known], update)
+        new_nodes = [node_index for node_index in nodes if before is None or node_index not in known]
+        if new_nodes:
+            await self._connections.send_each(new_nodes, members.complete(name, cycle))
 
     def _report_of(self, instance: PlannedInstance) -> InstanceReport:
-        return self._reports.get((instance.service, instance.rank), InstanceReport())
+        return self._reports.get((instance.service, instance.node_index), InstanceReport())
 
     def _ready(self, name: str) -> list[PlannedInstance]:
         return [one for one in self._protocol.services.instances_of(name) if one.state is ServiceState.READY]
@@ -276,10 +308,13 @@ class LeaderServices:
         return services.ready[name], services.plans[name].instance_count(self._protocol.config.active_nodes)
 
 
-def _write_records(directory: str, records: dict[str, dict[str, Any]]) -> None:
+def _write_records(attempt: AttemptPaths, records: Sequence[ServiceRecord]) -> None:
     try:
-        os.makedirs(directory, exist_ok=True)
-        for path, record in records.items():
-            write_json(path, record)
+        os.makedirs(attempt.services_dir, exist_ok=True)
+        for record in records:
+            name = record.content["service"]
+            if record.endpoints.in_file:
+                write_atomic(attempt.service_urls(name), "".join(f"{url}\n" for url in record.endpoints.urls))
+            write_json(attempt.service_record(name), record.content)
     except OSError as error:  # after a full disk the records are stale; the run continues
-        logger.warning("%s could not be written: %s", directory, error)
+        logger.warning("%s could not be written: %s", attempt.services_dir, error)

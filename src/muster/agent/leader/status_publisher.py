@@ -7,22 +7,34 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from muster.agent.job import Identity, slurm_job_id
 from muster.agent.leader.cycle_history import CycleHistory
 from muster.lifecycle.events import RunOutcome
-from muster.lifecycle.state_machine import RunNode, RunStateMachine
+from muster.lifecycle.state_machine import Change, RunNode, RunStateMachine
+from muster.lifecycle.states import RunState
 from muster.rundir import LineFile, create_exclusive, read_record, write_atomic
+from muster.rundir.records import STATUS_REFRESH_S, TIMINGS
 from muster.rundir.redaction import redact_words, scrubbed
-from muster.rundir.status_fields import STATUS_REFRESH_S, TIMINGS
 
 logger = logging.getLogger(__name__)
 
 
+STATUS_COST_FACTOR = 20  # a status that takes 0.1 s to build is built every 2 s at most: one core works 5% for it
+
 UNREDACTED = ("host", "phase", "state", "members", "spares", "role", "domain")  # readers compare these
+
+
+@dataclass(frozen=True)
+class PublishedError:
+    """An error as the status shows it, and the time and the cycle of its event."""
+
+    record: dict[str, Any]
+    time: float
+    cycle: int
 
 
 class StatusPublisher:
@@ -42,27 +54,37 @@ class StatusPublisher:
             "backend": os.environ.get("MUSTER_BACKEND", "slurm"),
             "attempt": identity.attempt.number,
         }
-        self._cycles = CycleHistory(machine, self._previous("cycles", []))
+        self._previous_status: dict[str, Any] = self._read_previous()
+        counts = [self._previous(name, 0) for name in ("cycles_dropped", "cycles_dropped_without_progress")]
+        self._cycles = CycleHistory(machine, self._previous("cycles", []), *counts)
+        self._cycle_texts: dict[int, str] = {}  # JSON of ended cycles, by number
+        self._node_texts: list[tuple[RunNode, str]] = []  # JSON of each node
         self._secrets = secrets
         self._events: list[dict[str, Any]] = []
         self._phases: list[str] = []
         self._published = 0.0
+        self._changed = True  # since the status was published
+        self._due = 0.0  # when the next status may be built
+        self._ended = False
         self.timings: dict[str, float | None] = {**dict.fromkeys(TIMINGS), **self._previous("timings", {})}
         self.driver: dict[str, Any] = {"state": "waiting", "exit_code": None}
         self.error: dict[str, Any] | None = None
         self.ray: dict[str, Any] | None = None  # address, dashboard, settings in force
         self.guests: list[dict[str, Any]] = self._previous("guests", [])
-        self.services: Callable[[], dict[str, Any]] = dict
+        self._previous_status = {}
+
+    def _read_previous(self) -> dict[str, Any]:
+        terms = [term for term in self._attempt.terms() if term < self.term]
+        return read_record(self._attempt.status(terms[-1])) if terms else {}
 
     def _previous(self, name: str, default: Any) -> Any:
         """Return a value of the previous leader's last status."""
-        terms = [term for term in self._attempt.terms() if term < self.term]
-        return read_record(self._attempt.status(terms[-1])).get(name, default) if terms else default
+        return self._previous_status.get(name, default)
 
-    def cycle_begins(self) -> None:
+    def cycle_begins(self, cycle: int, reason: str) -> None:
         """Reset what belongs to the previous cycle's cluster."""
         self.driver, self.ray = {"state": "waiting", "exit_code": None}, None
-        self.phase(f"cycle {self._machine.cycle} begins: {self._machine.restart_reason}")
+        self.phase(f"cycle {cycle} begins: {reason}")
 
     def head_ready(self, ray: dict[str, Any], dashboard_line: str | None) -> None:
         self.ray = ray
@@ -83,16 +105,25 @@ class StatusPublisher:
         self.event("driver_end", exit_code=code)
 
     def run_ends(self, outcome: RunOutcome) -> None:
+        self._ended = True
         self.mark("ended")
         self.phase(f"exit code {outcome.exit_code}: {outcome.end_reason}")
         self.event("end", state=outcome.state, exit_code=outcome.exit_code, reason=outcome.end_reason)
 
-    def note_error(self, node: RunNode, phase: str, reason: str, tail: list[str]) -> None:
-        """Keep the first error: node, phase, reason and last log lines."""
-        if self.error is None:
-            self.phase(f"{node.host} failed in phase {phase}: {reason}")
-            self.error = {"rank": node.rank, "host": node.host, "phase": phase, "reason": reason, "log_tail": tail}
-            self.event("failure", **self.error)  # the status drops it if a spare or a new cycle repairs it
+    def note_error(self, node: RunNode, phase: str, reason: str) -> PublishedError | None:
+        """Keep the first error: node, phase and reason. Return it, to be explained; None if it is not the first."""
+        if self.error is not None:
+            return None
+        self.phase(f"{node.host} failed in phase {phase}: {reason}")
+        self.error = {"rank": node.node_index, "host": node.host, "phase": phase, "reason": reason, "log_tail": []}
+        self._published = 0.0  # the status shows it at once
+        return PublishedError(self.error, time.time(), self._machine.cycle)
+
+    def explain_error(self, error: PublishedError, tail: Sequence[str]) -> None:
+        """Add the last log lines to an error, and its event: the status drops it if the run continues."""
+        error.record["log_tail"] = list(tail)
+        self.event("failure", **error.record)
+        self._events[-1].update(time=error.time, cycle=error.cycle)
 
     def mark(self, timing: str, when: float | None = None) -> None:
         self.timings[timing] = time.time() if when is None else when
@@ -107,30 +138,34 @@ class StatusPublisher:
         self._phases.append(f"[muster {since:8.1f} s] {scrubbed(text, self._secrets)}\n")
 
     def event(self, name: str, **fields: Any) -> None:
-        """Add an event, after the state changes that led to it. Timelines are made from events."""
-        self.note_moves()
+        """Add an event. Timelines are made from events."""
         common = {"attempt": self._identity["attempt"], "term": self.term, "cycle": self._machine.cycle}
         self._events.append({"time": time.time(), "event": name, **common, **self.redacted(fields)})
 
-    def note_moves(self) -> None:
-        """Add events for the state machine's changes since the last call, with the current time."""
-        self._cycles.update(time.time())
-        changes, self._machine.changes = self._machine.changes, []
+    def record_changes(self, changes: Sequence[Change]) -> None:
+        """Add events for the changes of a transition, with the current time. Call this after every transition."""
+        self._cycles.update(time.time(), changes)
         for change in changes:
             if isinstance(change, RunNode):
                 self.event("node", **node_entry(change))
             else:
                 cycle = f", cycle {self._machine.cycle}" if self._machine.cycle else ""
                 self.phase(f"{change.value}: {len(self._machine.nodes)} nodes{cycle}")
-                self.event("run", state=change.value)
+                restart = {"reason": self._machine.restart_reason} if change is RunState.RESTARTING else {}
+                self.event("run", state=change.value, **restart)
 
-    def batch(self) -> dict[str, str]:
-        """Return the text to write by file: new events and phases, and the status if it changed or needs a refresh."""
-        self.note_moves()
+    def batch(self, services: Callable[[], dict[str, Any]] = dict) -> dict[str, str]:
+        """Return the text to write by file: new events and phases, and the status if it changed or needs a refresh.
+
+        A status of thousands of nodes is not built with each batch, except the last one. `services` returns its part
+        about services.
+        """
         texts: dict[str, str] = {}
-        if self._events or time.monotonic() - self._published >= STATUS_REFRESH_S:
-            self._published = time.monotonic()
-            texts[self._status] = json.dumps(self.snapshot()) + "\n"
+        now, self._changed = time.monotonic(), self._changed or bool(self._events)
+        if (self._changed and (now >= self._due or self._ended)) or now - self._published >= STATUS_REFRESH_S:
+            texts[self._status] = self._status_text(services()) + "\n"
+            self._published, self._changed = now, False
+            self._due = now + STATUS_COST_FACTOR * (time.monotonic() - now)
         if self._events:
             texts[self._attempt.events(self.term)] = "".join(json.dumps(event) + "\n" for event in self._events)
         if self._phases:
@@ -169,23 +204,29 @@ class StatusPublisher:
         except OSError as error:
             logger.error("the outcome could not be written: %s", error)
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self, services: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the status as published; its keys are those documented for `muster status --json`."""
+        cycles = [self.redacted(entry) for entry in self._cycles.entries]
+        nodes = [self.redacted(node_entry(node)) for node in self._machine.nodes]
+        return {**self._summary(services or {}), "cycles": cycles, "nodes": nodes}
+
+    def _summary(self, services: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the status without its lists of cycles and nodes."""
         outcome = self._machine.outcome
-        ended = self.redacted(asdict(outcome)) if outcome else None
+        ended = self.redacted(_outcome_record(outcome)) if outcome else None
         return {
             **self._identity,
             "cycle": self._machine.cycle,
             "term": self.term,
             "lead": self._machine.leader,
-            "cycles": [self.redacted(entry) for entry in self._cycles.entries],
+            "cycles_dropped": self._cycles.dropped,
+            "cycles_dropped_without_progress": self._cycles.dropped_without_progress,
             "state": self._machine.state.value,
             "end_reason": ended["end_reason"] if ended else None,
-            "nodes": [self.redacted(node_entry(node)) for node in self._machine.nodes],
             "driver": self.driver,
             "ray": self.ray,
             "guests": self.guests,
-            "services": self.services(),
+            "services": services,
             "timings": self.timings,
             "error": self.redacted(self.error) if self.error else None,
             "outcome": ended,
@@ -193,13 +234,39 @@ class StatusPublisher:
             "lead_pid": os.getpid(),
         }
 
+    def _status_text(self, services: Mapping[str, Any]) -> str:
+        """Return the JSON of `snapshot`; only nodes and cycles that have changed are encoded again."""
+        summary = json.dumps(self._summary(services))
+        cycles, nodes = ", ".join(self._encoded_cycles()), ", ".join(self._encoded_nodes())
+        return f'{summary[:-1]}, "cycles": [{cycles}], "nodes": [{nodes}]}}'
+
+    def _encoded_cycles(self) -> list[str]:
+        entries, kept = self._cycles.entries, self._cycle_texts
+        self._cycle_texts = {}
+        for entry in entries[:-1]:  # these have ended
+            number = entry["cycle"]
+            self._cycle_texts[number] = kept.get(number) or json.dumps(self.redacted(entry))
+        return [*self._cycle_texts.values(), *(json.dumps(self.redacted(entry)) for entry in entries[-1:])]
+
+    def _encoded_nodes(self) -> list[str]:
+        nodes, texts = self._machine.nodes, self._node_texts
+        if len(texts) != len(nodes):
+            texts[:] = [(node, self._encode_node(node)) for node in nodes]
+        for node_index, node in enumerate(nodes):
+            if texts[node_index][0] is not node:  # a changed node is a new value
+                texts[node_index] = node, self._encode_node(node)
+        return [text for _, text in texts]
+
+    def _encode_node(self, node: RunNode) -> str:
+        return json.dumps(self.redacted(node_entry(node)))
+
 
 def node_entry(node: RunNode) -> dict[str, Any]:
     """Return a node as the status and the events show it.
 
     `rank` is its number in the allocation, `logical_rank` the one in the current cycle.
     """
-    entry = {"rank": node.rank, "host": node.host, "role": node.role.value, "logical_rank": node.logical}
+    entry = {"rank": node.node_index, "host": node.host, "role": node.role.value, "logical_rank": node.rank}
     entry = {**entry, "state": node.state.value, "healthy": node.unhealthy_reason is None}
     if node.unhealthy_reason is not None:
         entry["ailment"] = node.unhealthy_reason
@@ -214,3 +281,10 @@ def _errors_logged(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         logger.warning("%s could not be written: %s", path, error)
+
+
+def _outcome_record(outcome: RunOutcome) -> dict[str, Any]:
+    """Return an outcome as published, with the node index as `rank`."""
+    record = asdict(outcome)
+    record["rank"] = record.pop("node_index")
+    return record

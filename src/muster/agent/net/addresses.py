@@ -47,7 +47,7 @@ def choose_addresses(host: Sequence[Interface], wanted: str | None) -> list[Addr
     """Return the addresses that other hosts might reach, best first; raise NoAddress if `wanted` matches none."""
     usable = [(interface, address) for interface in host for address in _usable(interface)]
     if wanted is None:
-        return [address for _, address in sorted(usable, key=lambda pair: _rank(*pair))]
+        return [address for _, address in sorted(usable, key=lambda pair: _node_index(*pair))]
     chosen: list[Address] = []
     for item in wanted.split(","):
         matching = [a for interface, a in usable if _matches(item.strip(), interface.name, a) and a not in chosen]
@@ -63,7 +63,7 @@ def _usable(interface: Interface) -> list[Address]:
     return [address for address in parsed if not (address.ip.is_loopback or address.ip.is_link_local)]
 
 
-def _rank(interface: Interface, address: Address) -> tuple[bool, bool, int]:
+def _node_index(interface: Interface, address: Address) -> tuple[bool, bool, int]:
     return bool(PRIVATE_BRIDGES.match(interface.name)), not interface.running, address.version
 
 

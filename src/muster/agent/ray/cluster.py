@@ -9,6 +9,7 @@ from typing import Any
 from muster.agent.job import Identity, Job
 from muster.agent.ray import settings
 from muster.agent.ray.resources import probe, requested_gpus
+from muster.agent.ray.settings import RayOptions
 from muster.agent.ray.tuning import defaults, effective_settings
 from muster.rundir.node_groups import GROUP_VARIABLE, group_of
 
@@ -23,34 +24,34 @@ class RayCluster:
         self.address: str | None = None
         self.dashboard: int | None = None
 
-    def options(self, rank: int) -> dict[str, Any] | None:
-        """Return the options for this node's agent (see RayOptions); None in a run without Ray."""
-        job, group = self._job, group_of(rank, self._job.groups)
+    def options(self, node_index: int) -> RayOptions | None:
+        """Return the options for this node's agent; None in a run without Ray."""
+        job, group = self._job, group_of(node_index, self._job.groups)
         if not job.ray:
             return None
         has = group or job
-        return {
-            "cpus": has.cpus_per_node,
-            "gpus": requested_gpus(has.gpus_per_node, has.gres),
-            "nodes": job.nodes,
-            "group": group.name if group else None,
-            "local": self._identity.local,
-            "dashboard": job.dashboard,
-            "port_base": job.port_base,
-            "dedicated_head": job.dedicated_head,
-            "store": job.object_store_memory,
-            "large_from": job.large_from,
-            "logs": job.ray_logs,
-            "logs_max": job.ray_logs_max,
-            "require_auth": job.require_auth,
-        }
+        return RayOptions(
+            cpus=has.cpus_per_node,
+            gpus=requested_gpus(has.gpus_per_node, has.gres),
+            nodes=job.nodes,
+            group=group.name if group else None,
+            local=self._identity.local,
+            dashboard=job.dashboard,
+            port_base=job.port_base,
+            dedicated_head=job.dedicated_head,
+            store=job.object_store_memory,
+            large_from=job.large_from,
+            logs=job.ray_logs,
+            logs_max=job.ray_logs_max,
+            require_auth=job.require_auth,
+        )
 
     def environment(self, base: Mapping[str, str], processes: int = 1) -> dict[str, str]:
         """Return the environment of the driver, guests and shells; `base` holds the job's variables.
 
         OMP_NUM_THREADS divides the node's CPUs by `processes`. Ray itself sets it for tasks, by their CPUs.
         """
-        group = group_of(self._identity.rank, self._job.groups)
+        group = group_of(self._identity.node_index, self._job.groups)
         cpus = (group or self._job).cpus_per_node or probe(base).cpus
         base = {
             "OMP_NUM_THREADS": str(max(1, cpus // processes)),
@@ -65,8 +66,8 @@ class RayCluster:
     def status(self, base: Mapping[str, str]) -> dict[str, Any]:
         """Return the cluster's part of the status: addresses and effective settings."""
         tuning = effective_settings(base, self._job.nodes, self._job.large_from)
-        board = {"host": self._identity.host, "port": self.dashboard} if self.dashboard is not None else None
-        return {"address": self.address, "dashboard": board, "tuning": tuning}
+        dashboard = {"host": self._identity.host, "port": self.dashboard} if self.dashboard is not None else None
+        return {"address": self.address, "dashboard": dashboard, "tuning": tuning}
 
     def dashboard_line(self) -> str | None:
         """Return the line with which users open the dashboard, which listens only on the head's loopback."""

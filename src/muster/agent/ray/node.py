@@ -58,7 +58,7 @@ class RayNode:
         self._task: asyncio.Task[None] | None = None
         self._share: ResourceShare
         self._nvlink_domain: asyncio.Future[str | None]
-        self.on_alive: Callable[[list[int]], None] = lambda ranks: None
+        self.on_alive: Callable[[list[int]], None] = lambda node_indexes: None
         self.on_head: Callable[[str, int | None], None] = lambda address, dashboard: None
         self.on_started: Callable[[], None] = lambda: None  # a worker's `ray start` has returned
         self.on_note: Callable[[str], None] = lambda text: None
@@ -113,7 +113,7 @@ class RayNode:
         tuning = defaults(self._options.nodes, self._options.large_from)
         env = settings.environment(self._env, StartAttempt.token_file(temp), tuning)
         attempt = StartAttempt(temp, self._token, env, held)
-        attempt.on_alive = lambda ranks: self.on_alive(ranks)
+        attempt.on_alive = lambda node_indexes: self.on_alive(node_indexes)
         attempt.on_version = self._check_version
         try:
             await attempt.warm()

@@ -41,10 +41,10 @@ class RayOptions:
         return rank != 0 or not self.dedicated_head
 
 
-def temp_dir(run_id: str, attempt: int, cycle: int, rank: int, root: str = "/tmp") -> str:
+def temp_dir(run_id: str, attempt: int, cycle: int, node_index: int, root: str = "/tmp") -> str:
     """Return a short path, new for each attempt and cycle: Ray refuses to start over an older session."""
     digest = hashlib.sha256(run_id.encode()).hexdigest()[:8]
-    path = os.path.join(root, f"muster-{digest}", f"{attempt}.{cycle}.{rank}")
+    path = os.path.join(root, f"muster-{digest}", f"{attempt}.{cycle}.{node_index}")
     if len(path) + len(".0") > LONGEST_TEMP_DIR:
         raise ValueError(f"the temporary directory {path} is too long for Ray's sockets (at most {LONGEST_TEMP_DIR})")
     return path

@@ -20,6 +20,7 @@ from muster.process import Exit, Scope, descendants, source_of, sweep
 from muster.rundir.tokens import derive_ray_token
 
 STOP_GRACE_S = 0.3  # Ray's daemons have nothing to save at the end of a run; they write their logs continuously
+REPORT_MAX_BYTES = 4 << 20  # of a line: the node table of 100,000 nodes takes 0.7 MB; asyncio's default is 64 KiB
 DAEMONS = ("raylet", "gcs_server")  # the exit of one is a failure of the node; names as in /proc/<pid>/comm
 
 
@@ -48,7 +49,7 @@ class StartAttempt:
         self._reports: asyncio.Task[None] | None = None
         self._head, self._nodes, self._complete = False, 0, True  # complete: the node table has all nodes
         self.on_version: Callable[[str], str | None] = lambda version: None  # returns why it cannot be used
-        self.on_alive: Callable[[list[int]], None] = lambda ranks: None
+        self.on_alive: Callable[[list[int]], None] = lambda node_indexes: None
         self.joined = False  # other nodes may have joined this head: a retry would start another cluster
         self.started: asyncio.Future[None] = loop.create_future()
         self.failed: asyncio.Future[StartFailure] = loop.create_future()
@@ -95,7 +96,7 @@ class StartAttempt:
 
     async def _read_reports(self, fd: int) -> None:
         """Handle the starter's reports until it ends; an end before `ray start` succeeded is a failure."""
-        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(limit=REPORT_MAX_BYTES)
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb"))
         while line := await reader.readline():
             report = json.loads(line)

@@ -113,7 +113,7 @@ def join_address(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def alive_ranks(client: Any) -> list[int] | None:
+def alive_nodes(client: Any) -> list[int] | None:
     """Return the node indices of the nodes that Ray lists as alive; None if the GCS does not answer."""
     try:
         infos = client.get_all_node_info().values()
@@ -139,12 +139,12 @@ def watch_cluster(address: tuple[str, int], child: int, nodes: int) -> None:
                 return
         if client is None and accepts_connections(address):
             client = GcsClient(address=join_address(address))
-        ranks = seen if client is None else alive_ranks(client)
-        if ranks is None:
+        alive = seen if client is None else alive_nodes(client)
+        if alive is None:
             client = None  # it did not answer: reconnect
-        elif ranks != seen:
-            seen = ranks
-            report("alive", ranks=ranks)
+        elif alive != seen:
+            seen = alive
+            report("alive", ranks=alive)
         if select.select([0], [], [], NODE_TABLE_POLL_S)[0]:
             return
 

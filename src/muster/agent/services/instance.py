@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from muster.agent.control.codec import Message
+from muster.agent.control.messages import ServiceLoad, ServiceServes, ServiceStatus
 from muster.agent.private_dir import make_private
 from muster.agent.service_model import ALWAYS, NEVER, SANDBOX, ServiceDefinition
 from muster.agent.services import sandbox
@@ -49,12 +51,13 @@ class ServiceInstance:
         directory: str,
         log: str,
         leases: dict[str, PortLease],
-        send: Callable[..., None],
+        send: Callable[[Message], None],
+        cycle: int,
     ) -> None:
         """`directory` is emptied before each start; `leases` are by port name; `send` sends a message to the leader."""
         self._service, self._context, self._directory = service, context, directory
         self._log = Log(log, MAX_LOG_BYTES)
-        self._leases, self._send = leases, send
+        self._leases, self._send, self._cycle = leases, send, cycle
         self._closing = asyncio.Event()
         self._task: asyncio.Future[None] | None = None
         self._confirm_task: asyncio.Future[None] | None = None
@@ -82,7 +85,7 @@ class ServiceInstance:
             lease.release()
 
     async def set_members(self, version: int, endpoints: Sequence[str]) -> None:
-        """Give a sandbox its current members, and tell the leader once it serves them."""
+        """Give a sandbox its current members, and notify the leader once it serves them."""
         self.members = version, endpoints
         try:
             await _off_loop(self._write_members)
@@ -97,7 +100,7 @@ class ServiceInstance:
         while not self._closing.is_set():
             found = await get_record(sandbox.LOOPBACK, self.ports[sandbox.HTTP_PORT], "/gateway")
             if found is not None and found.get("version") == version:
-                self._send("service_serves", service=self._service.name, version=version)
+                self._send(ServiceServes(self._service.name, version, self._cycle))
                 return
             await asyncio.sleep(MEMBERS_POLL_S)
 
@@ -218,7 +221,7 @@ class ServiceInstance:
             await asyncio.sleep(LOAD_POLL_S)
             load = await get_record(sandbox.LOOPBACK, self.ports[sandbox.HTTP_PORT], "/load")
             if load is not None:
-                self._send("service_load", service=self._service.name, load=load)
+                self._send(ServiceLoad(self._service.name, load, self._cycle))
 
     async def _wait_until_ready(self, probe: Probe) -> None:
         begun, interval, reported = time.monotonic(), MIN_PROBE_INTERVAL_S, ""
@@ -272,15 +275,10 @@ class ServiceInstance:
 
     def _report(self, state: ServiceState, detail: str = "") -> None:
         url, peer_url = endpoints(self._service, self._context.address, self.ports)
-        self._send(
-            "service",
-            service=self._service.name,
-            state=state.value,
-            words=detail,
-            url=url,
-            between=peer_url,
-            restarts=self._restarts,
-        )
+        name = self._service.name
+        if detail:
+            logger.info("service %s: %s: %s", name, state.value, detail)
+        self._send(ServiceStatus(name, state, detail, url, peer_url, self._restarts, self._cycle))
 
     def _on_task_done(self, work: asyncio.Future[None]) -> None:
         """Report a defect at once, instead of waiting for the deadline."""

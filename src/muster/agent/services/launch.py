@@ -30,7 +30,7 @@ class InstanceContext:
 
 @dataclass(frozen=True)
 class InstanceLaunch:
-    """What to spawn for one start."""
+    """The command and the environment of one start."""
 
     argv: Sequence[str]
     env: Mapping[str, str]

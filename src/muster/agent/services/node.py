@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from muster.agent.environment import given_variables, job_environment
+from muster.agent.control.codec import Message
+from muster.agent.control.messages import ServiceMembers, ServiceServes, ServiceStatus
+from muster.agent.environment import node_environment
 from muster.agent.job import Identity, Job
 from muster.agent.ray.settings import RayOptions, block_size, temp_dir
 from muster.agent.service_model import AUTO, SANDBOX, ServiceDefinition, load_services
 from muster.agent.services import sandbox, templating
 from muster.agent.services.instance import ServiceInstance
 from muster.agent.services.launch import InstanceContext, endpoints
+from muster.agent.services.members import NO_MEMBERS, MemberList, updated
 from muster.lifecycle.services import ALL, HEAD, ServiceState
 from muster.ports.socket_leases import PortLease, take
 from muster.rundir.hosts import host_file_name
@@ -25,14 +26,16 @@ logger = logging.getLogger(__name__)
 class NodeServices:
     """The service instances of one node in one cycle."""
 
-    def __init__(self, identity: Identity, cycle: int, address: str, token: bytes, send: Callable[..., None]) -> None:
-        """`send` sends a message to the leader: its type, and its fields as keywords."""
+    def __init__(
+        self, identity: Identity, cycle: int, address: str, token: bytes, send: Callable[[Message], None]
+    ) -> None:
+        """`send` sends a message to the leader."""
         self._identity, self._cycle, self._address, self._token = identity, cycle, address, token
-        self._send_to_leader = send
+        self._send = send
         self._services: dict[str, ServiceDefinition] = {}
         self._leases: dict[str, dict[str, PortLease]] = {}  # of services that are not started yet
         self._instances: dict[str, ServiceInstance] = {}
-        self._members: dict[str, tuple[int, Sequence[str]]] = {}
+        self._members: dict[str, MemberList] = {}
 
     async def prepare(self, leads: bool) -> None:
         """Lease the ports of all services that run here if this node gets a rank."""
@@ -43,7 +46,7 @@ class NodeServices:
 
     def _load(self) -> tuple[dict[str, ServiceDefinition], InstanceContext]:
         identity = self._identity
-        env = job_environment(os.environ, given_variables(identity), identity, self._cycle)
+        env = node_environment(identity, self._cycle)
         env["MUSTER_SERVICES_DIR"] = identity.attempt.services_dir
         job = Job.load(identity.run)
         context = InstanceContext(
@@ -67,12 +70,13 @@ class NodeServices:
             if service is None or not self._lease(service):
                 continue
             identity, cycle = self._identity, self._cycle
-            directory = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.rank)
+            directory = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.node_index)
             log = identity.attempt.service_log(name, host_file_name(identity.host), cycle)
             instance = ServiceInstance(
-                service, self._context, f"{directory}.service-{name}", log, self._leases.pop(name), self._send
+                service, self._context, f"{directory}.service-{name}", log, self._leases.pop(name), self._send, cycle
             )
-            instance.members = self._members.get(name)
+            if (members := self._members.get(name)) is not None:
+                instance.members = members.version, sorted(members.endpoints)
             self._instances[name] = instance
             instance.start()
 
@@ -90,7 +94,8 @@ class NodeServices:
         except OSError as error:
             for lease in leases.values():
                 lease.release()
-            self._send("service", service=service.name, state=ServiceState.FAILED.value, words=str(error))
+            logger.info("service %s: %s: %s", service.name, ServiceState.FAILED.value, error)
+            self._send(ServiceStatus(service.name, ServiceState.FAILED, str(error), None, None, 0, self._cycle))
             return False
         self._leases[service.name] = {port: leases[port] for port in wanted}
         return True
@@ -99,13 +104,19 @@ class NodeServices:
         """Return the seed of the port choice; a sandbox, reached on loopback, gets the same port on all nodes."""
         run = self._identity.run.run_id
         same = service.kind == SANDBOX and port == sandbox.HTTP_PORT
-        return f"{run}/{service.name}/{port}" + ("" if same else f"/{self._identity.rank}")
+        return f"{run}/{service.name}/{port}" + ("" if same else f"/{self._identity.node_index}")
 
-    async def set_members(self, name: str, version: int, endpoints: Sequence[str]) -> None:
+    async def set_members(self, message: ServiceMembers) -> None:
         """Give a sandbox its current members; they are kept for an instance that starts later."""
-        self._members[name] = version, endpoints
+        name = message.service
+        members = updated(self._members.get(name), message)
+        if members is None:
+            logger.warning("service %s: version %s of its members is not known here", name, message.base)
+            self._send(ServiceServes(name, NO_MEMBERS, self._cycle))
+            return
+        self._members[name] = members
         if name in self._instances:
-            await self._instances[name].set_members(version, endpoints)
+            await self._instances[name].set_members(members.version, sorted(members.endpoints))
 
     async def close(self) -> None:
         """Stop all instances and release all ports; return when no process is left."""
@@ -114,11 +125,6 @@ class NodeServices:
             for lease in leases.values():
                 lease.release()
         self._leases = {}
-
-    def _send(self, kind: str, **fields: Any) -> None:
-        if fields.get("words"):
-            logger.info("service %s: %s: %s", fields["service"], fields["state"], fields["words"])
-        self._send_to_leader(kind, cycle=self._cycle, **fields)
 
 
 def pinned_ports(identity: Identity, job: Job) -> range:

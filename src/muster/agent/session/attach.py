@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import Mapping
 
-from muster.agent.environment import given_variables, job_environment
+from muster.agent.environment import node_environment
 from muster.agent.job import Identity, Job
 from muster.agent.ray.cluster import RayCluster
 from muster.agent.services.discovery import published_variables
@@ -36,47 +36,49 @@ class NodeUnavailable(Exception):
 
 
 def main(argv: list[str]) -> int:
-    attempt, rank, cycle, address = AttemptPaths(argv[0]), int(argv[1]), int(argv[2]), argv[3]
+    attempt, node_index, cycle, address = AttemptPaths(argv[0]), int(argv[1]), int(argv[2]), argv[3]
     command: list[str] = json.loads(os.environ.get(SESSION_COMMAND, "[]"))
     run = RunPaths(os.path.dirname(attempt.root))
     try:
-        base = agent_environment(attempt, rank)
+        base = agent_environment(attempt, node_index)
         identity = Identity.from_environment(run.root, base)
         job = Job.load(run)
         cluster = RayCluster(identity, job)
         cluster.address = None if address == NO_RAY_ADDRESS else address
-        env = cluster.environment(job_environment(base, given_variables(identity), identity, cycle))
+        env = cluster.environment(node_environment(identity, cycle, base))
         env.update({name: os.environ[name] for name in _TERMINAL_VARIABLES if name in os.environ})
-        env.update(published_variables(attempt, identity.rank, cycle))
-        env.update(MUSTER_RANK=str(identity.rank), MUSTER_HOST=identity.host)
+        env.update(published_variables(attempt, identity.node_index, cycle))
+        env.update(MUSTER_RANK=str(identity.node_index), MUSTER_HOST=identity.host)
         os.chdir(job.workdir)
-        _copy_affinity(attempt, rank)
+        _copy_affinity(attempt, node_index)
     except (NodeUnavailable, OSError) as error:
         print(f"muster: {error}", file=sys.stderr)
         return INFRASTRUCTURE_FAILED
     path = os.path.join(attempt.sessions_dir, f"{host_file_name(identity.host)}-{os.getpid()}")
-    return AttachedSession(path, read_record(attempt.node_record(rank))["pid"]).run(command, env)
+    return AttachedSession(path, read_record(attempt.node_record(node_index))["pid"]).run(command, env)
 
 
-def agent_environment(attempt: AttemptPaths, rank: int) -> dict[str, str]:
+def agent_environment(attempt: AttemptPaths, node_index: int) -> dict[str, str]:
     """Return the environment of the node's agent, which includes --setup."""
-    record = read_record(attempt.node_record(rank))
-    gone = f"the agent of rank {rank} does not run on {os.uname().nodename}: the run has ended, or uses another node"
+    record = read_record(attempt.node_record(node_index))
+    gone = (
+        f"the agent of node {node_index} does not run on {os.uname().nodename}: the run has ended, or uses another node"
+    )
     try:
         with open(f"/proc/{record['pid']}/environ", "rb") as file:
             entries = os.fsdecode(file.read()).split("\0")
     except (KeyError, OSError):
         raise NodeUnavailable(gone) from None
     env = dict(entry.split("=", 1) for entry in entries if "=" in entry)
-    if env.get("MUSTER_RANK") != str(rank):
+    if env.get("MUSTER_RANK") != str(node_index):
         raise NodeUnavailable(gone)
     return env
 
 
-def _copy_affinity(attempt: AttemptPaths, rank: int) -> None:
+def _copy_affinity(attempt: AttemptPaths, node_index: int) -> None:
     """Use all CPUs of the agent: Slurm binds a step of one task to one CPU."""
     with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, os.sched_getaffinity(read_record(attempt.node_record(rank))["pid"]))
+        os.sched_setaffinity(0, os.sched_getaffinity(read_record(attempt.node_record(node_index))["pid"]))
 
 
 def shell_of(env: Mapping[str, str]) -> str:

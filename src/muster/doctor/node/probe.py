@@ -126,16 +126,16 @@ def _enter_user_namespace() -> str:
     return "ok"
 
 
-def facts(config: dict[str, Any], rank: int, host: str) -> dict[str, Any]:
+def facts(config: dict[str, Any], node_index: int, host: str) -> dict[str, Any]:
     """Return all facts about this node; the shared filesystem comes first because other nodes wait for this one."""
     directory = config["directory"]
     return {
         "host": host,
-        "rank": rank,
+        "rank": node_index,
         "nodelist": os.environ.get("SLURM_JOB_NODELIST", ""),
         "system": platform.platform(),
         "setup_code": int(os.environ.get("MUSTER_DOCTOR_SETUP", "0")),
-        "directory": probe_shared_filesystem(config, rank) if directory else None,
+        "directory": probe_shared_filesystem(config, node_index) if directory else None,
         "filesystem": probe_filesystem_type(config["runs_dir"]),
         "workdir": os.path.isdir(config["workdir"]),
         "python": probe_python(config) if config["python"] else None,
@@ -150,8 +150,8 @@ def facts(config: dict[str, Any], rank: int, host: str) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     config = json.loads(arguments[0])
-    rank = int(os.environ["MUSTER_RANK"])
-    for line in report_lines(rank, facts(config, rank, os.environ["MUSTER_HOST"])):
+    node_index = int(os.environ["MUSTER_RANK"])
+    for line in report_lines(node_index, facts(config, node_index, os.environ["MUSTER_HOST"])):
         sys.stdout.write(line + "\n")
     sys.stdout.flush()
     return 0

@@ -1,7 +1,7 @@
 """Measure through files whether nodes share a directory, how soon new files are visible, and how far clocks differ.
 
-Clocks of two nodes cannot be compared directly, so only rank 0 measures, on its own clock: it writes a ping, every
-other node answers with a pong that contains that node's time, and rank 0 records when it sees the pong. Half the round
+Clocks of two nodes cannot be compared directly, so only node 0 measures, on its own clock: it writes a ping, every
+other node answers with a pong that contains that node's time, and node 0 records when it sees the pong. Half the round
 trip is the delay of one new file (including both sides' polling); the pong's time minus the middle of the round trip is
 the difference of the clocks, with an error of at most half the round trip.
 """
@@ -17,7 +17,7 @@ from typing import Any
 ROUNDS = 3
 SMALL_FILES = 10
 CANARY = "canary"
-PRESENT, ABSENT = "here-", "absent-"  # followed by the rank; an absent node cannot run the probe
+PRESENT, ABSENT = "here-", "absent-"  # followed by the node index; an absent node cannot run the probe
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ def poll_interval(nodes: int) -> float:
 class SharedFilesystemProbe:
     """The measurements of one node."""
 
-    def __init__(self, directory: str, rank: int, nodes: int, timeouts: ProbeTimeouts) -> None:
-        self._directory, self._rank, self._nodes, self._timeouts = directory, rank, nodes, timeouts
+    def __init__(self, directory: str, node_index: int, nodes: int, timeouts: ProbeTimeouts) -> None:
+        self._directory, self._node_index, self._nodes, self._timeouts = directory, node_index, nodes, timeouts
         self._poll = poll_interval(nodes)
 
     def run(self, canary: str) -> dict[str, Any]:
@@ -45,10 +45,10 @@ class SharedFilesystemProbe:
         delay = self._wait_for_canary(canary)
         if delay is None:
             return {"seen": False}
-        self._write(f"{PRESENT}{self._rank}", "")
+        self._write(f"{PRESENT}{self._node_index}", "")
         found: dict[str, Any] = {"seen": True, "canary_s": delay, "small_file_s": self._time_small_files()}
         if self._nodes > 1:
-            found.update(self._measure_others() if self._rank == 0 else self._answer_pings())
+            found.update(self._measure_others() if self._node_index == 0 else self._answer_pings())
         return found
 
     def _wait_for_canary(self, text: str) -> float | None:
@@ -64,7 +64,7 @@ class SharedFilesystemProbe:
         """Return the median time to write, rename, read and remove a small file, as runs do continually."""
         taken = []
         for number in range(SMALL_FILES):
-            name = f"small-{self._rank}-{number}"
+            name = f"small-{self._node_index}-{number}"
             began = time.monotonic()
             self._write(name, "x" * 512)
             self._read(name)
@@ -72,50 +72,52 @@ class SharedFilesystemProbe:
             taken.append(time.monotonic() - began)
         return statistics.median(taken)
 
-    # -- rank 0 ---------------------------------------------------------------------------------------------------
+    # -- node 0 ---------------------------------------------------------------------------------------------------
 
     def _measure_others(self) -> dict[str, Any]:
         others = set(range(1, self._nodes))
         present = self._wait_for_nodes(others)
         rounds = [self._ping(number, present) for number in range(ROUNDS)]
         self._write("done", "")
-        answered = {rank: [times[rank] for times in rounds if rank in times] for rank in present}
+        answered = {
+            node_index: [times[node_index] for times in rounds if node_index in times] for node_index in present
+        }
         return {
-            "met": {str(rank): _summary(trips) for rank, trips in answered.items() if trips},
-            "missed": sorted(rank for rank in others if not answered.get(rank)),
+            "met": {str(node_index): _summary(trips) for node_index, trips in answered.items() if trips},
+            "missed": sorted(node_index for node_index in others if not answered.get(node_index)),
         }
 
-    def _ping(self, number: int, ranks: set[int]) -> dict[int, tuple[float, float]]:
-        """Run one round; return for each answering rank the round trip and how far its clock is ahead of ours."""
+    def _ping(self, number: int, node_indexes: set[int]) -> dict[int, tuple[float, float]]:
+        """Run one round; return for each answering node the round trip and how far its clock is ahead of ours."""
         trips: dict[int, tuple[float, float]] = {}
         wall, began = time.time(), time.monotonic()
         self._write(f"ping-{number}", "")
-        while set(trips) != ranks and time.monotonic() - began < self._timeouts.others:
+        while set(trips) != node_indexes and time.monotonic() - began < self._timeouts.others:
             names = self._names()
-            for rank in ranks - set(trips):
-                name = f"pong-{number}-{rank}"
+            for node_index in node_indexes - set(trips):
+                name = f"pong-{number}-{node_index}"
                 stamp = self._read(name) if name in names else None
                 if stamp is not None:
                     trip = time.monotonic() - began
-                    trips[rank] = (trip, float(stamp) - (wall + trip / 2))
+                    trips[node_index] = (trip, float(stamp) - (wall + trip / 2))
             time.sleep(self._poll)
         return trips
 
     def _wait_for_nodes(self, wanted: set[int]) -> set[int]:
-        """Wait until each rank is present or absent, or until the timeout; return those present."""
+        """Wait until each node is present or absent, or until the timeout; return those present."""
         deadline = time.monotonic() + self._timeouts.others
         while True:
             names = self._names()
-            present = {rank for rank in wanted if f"{PRESENT}{rank}" in names}
-            absent = {rank for rank in wanted if f"{ABSENT}{rank}" in names}
+            present = {node_index for node_index in wanted if f"{PRESENT}{node_index}" in names}
+            absent = {node_index for node_index in wanted if f"{ABSENT}{node_index}" in names}
             if present | absent == wanted or time.monotonic() > deadline:
                 return present
             time.sleep(self._poll)
 
-    # -- the other ranks ------------------------------------------------------------------------------------------
+    # -- the other nodes ------------------------------------------------------------------------------------------
 
     def _answer_pings(self) -> dict[str, Any]:
-        """Answer every ping until rank 0 is done or has timed out."""
+        """Answer every ping until node 0 is done or has timed out."""
         if not self._wait_for_nodes({0}):
             return {"missed": [0]}
         answered: set[int] = set()
@@ -124,7 +126,7 @@ class SharedFilesystemProbe:
             names = self._names()
             for number in sorted(set(range(ROUNDS)) - answered):
                 if f"ping-{number}" in names:
-                    self._write(f"pong-{number}-{self._rank}", repr(time.time()))
+                    self._write(f"pong-{number}-{self._node_index}", repr(time.time()))
                     answered.add(number)
                     last = time.monotonic()
             if "done" in names:
@@ -166,10 +168,10 @@ def _summary(trips: list[tuple[float, float]]) -> dict[str, float]:
     }
 
 
-def probe_shared_filesystem(config: dict[str, Any], rank: int) -> dict[str, Any]:
+def probe_shared_filesystem(config: dict[str, Any], node_index: int) -> dict[str, Any]:
     """Run the probe; errors of the filesystem are part of the result."""
     timeouts = ProbeTimeouts(**config["timeouts"])
     try:
-        return SharedFilesystemProbe(config["directory"], rank, config["nodes"], timeouts).run(config["canary"])
+        return SharedFilesystemProbe(config["directory"], node_index, config["nodes"], timeouts).run(config["canary"])
     except OSError as error:
         return {"seen": True, "error": f"{error.strerror or error} ({error.filename or config['directory']})"}

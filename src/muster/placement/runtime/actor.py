@@ -21,9 +21,8 @@ from typing import Any
 
 import ray
 
-from muster.placement.runtime.health import ProgramHealth
+from muster.placement.runtime.health import NONE, Probe, ProgramHealth, run_probe
 from muster.placement.runtime.owner import Owner
-from muster.placement.runtime.probe import NONE, Probe, run_probe
 from muster.ports.file_leases import lease_port
 from muster.process import Exit, Log, ManagedProcess, Scope, SpawnError
 

@@ -73,7 +73,7 @@ def build_groups(
     """Build all groups, or none, and return them in the order of the request.
 
     Raises PlacementError at once if a group can never fit, after the timeout if its resources are busy; the message
-    says what each node lacks.
+    names what each node lacks.
     """
     groups: list[PlacementGroup] = []
     try:

@@ -1,4 +1,6 @@
-"""The health of a program, kept by its actor and read by the replica's supervision.
+"""The health of a program: probes whether it answers, at the address that clients use, and the state they lead to.
+
+The program's actor runs the probes on its node; the replica's supervision reads the state.
 
 state      leaves on                                  to
 starting   a probe succeeds                           ready
@@ -10,12 +12,62 @@ failing    a probe succeeds                           ready
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
-from muster.placement.runtime.probe import NONE, Probe
-
+HTTP, TCP, NONE = "http", "tcp", "none"
 STARTING, READY, FAILING, ENDED = "starting", "ready", "failing", "ended"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How a program is probed. With NONE, a program is ready as soon as it runs."""
+
+    kind: str = HTTP
+    path: str = "/health"  # of HTTP; any status below 400 is a success
+    interval: float = 2.0  # seconds
+    timeout: float = 5.0  # seconds
+    failures: int = 3  # in a row after which a ready program is considered dead
+
+    def __post_init__(self) -> None:
+        if self.kind not in (HTTP, TCP, NONE):
+            raise ValueError(f"a probe is {HTTP!r}, {TCP!r} or {NONE!r}, not {self.kind!r}")
+        if self.interval <= 0 or self.timeout <= 0 or self.failures < 1:
+            raise ValueError("a probe's interval and timeout are above 0, its failures at least 1")
+
+
+async def run_probe(probe: Probe, host: str, port: int) -> str:
+    """Probe once; return an empty string on success, else why it failed."""
+    try:
+        return await asyncio.wait_for(_probe(probe, host, port), probe.timeout)
+    except asyncio.TimeoutError:
+        return f"no answer from {host}:{port} within {probe.timeout:g} s"
+    except OSError as error:
+        return f"{host}:{port}: {error.strerror or error}"
+
+
+async def _probe(probe: Probe, host: str, port: int) -> str:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        if probe.kind == TCP:
+            return ""
+        name = f"[{host}]" if ":" in host else host
+        request = f"GET {probe.path} HTTP/1.1\r\nHost: {name}:{port}\r\nConnection: close\r\n\r\n"
+        writer.write(request.encode())
+        await writer.drain()
+        fields = (await reader.readline()).decode(errors="replace").split()
+        if len(fields) < 2 or not fields[0].startswith("HTTP/") or not fields[1].isdigit():
+            return f"{host}:{port} does not speak HTTP"
+        return "" if int(fields[1]) < 400 else f"GET {probe.path} answered {' '.join(fields[1:])}"
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            await writer.wait_closed()
+
+
+# -- state ----------------------------------------------------------------------------------------------------------
 
 
 class ProgramHealth:

@@ -10,18 +10,19 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import PlacementGroup
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from muster.placement.errors import SubprocessError
 from muster.placement.planning.cluster import GPU
 from muster.placement.runtime.actor import LOST_OWNER_GRACE_S, TAIL_BYTES, SubprocessActor
-from muster.placement.runtime.log_tail import log_tail
+from muster.placement.runtime.health import Probe
 from muster.placement.runtime.owner import this_process
-from muster.placement.runtime.probe import Probe
 from muster.placement.runtime.shutdown import graceful_stop_actors
+from muster.process import Log
 
 NOSET_CUDA_RUNTIME_ENV = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
 WAIT_SLICE_S = 2.0  # of one call: Ray does not stop an actor gracefully while a method runs
+LOG_READ_TIMEOUT_S = 5.0  # a node that was lost recently is still in Ray's table and does not answer
 
 
 class ManagedSubprocess:
@@ -117,6 +118,19 @@ class ManagedSubprocess:
         tail: str = ray.get(self.actor.read_log_tail.remote(num_bytes))
         return tail
 
+    def read_log_tail_on_node(self) -> str:
+        """Return the end of the log when the actor is gone; empty if the program's node does not answer."""
+        if not self.facts.get("node_id") or not self.facts.get("log_file"):
+            return ""
+        on_node = NodeAffinitySchedulingStrategy(node_id=self.facts["node_id"], soft=False)
+        task: Any = ray.remote(num_cpus=0)(_tail).options(scheduling_strategy=on_node)
+        try:
+            # A late task is not cancelled: ray.cancel of a task that ends at the same time aborts the whole process.
+            tail: str = ray.get(task.remote(self.facts["log_file"]), timeout=LOG_READ_TIMEOUT_S)
+        except RayError:
+            return ""
+        return tail
+
     def status(self) -> dict[str, Any]:
         """See SubprocessActor.status."""
         status: dict[str, Any] = ray.get(self.actor.status.remote())
@@ -140,7 +154,7 @@ class ManagedSubprocess:
             context |= ray.get(self.actor.status.remote(), timeout=10)
             context["log_tail"] = context.get("log_tail") or ray.get(self.actor.read_log_tail.remote(), timeout=10)
         except RayError:
-            context["log_tail"] = log_tail(self.facts)
+            context["log_tail"] = self.read_log_tail_on_node()
         context.pop("node_id", None)  # Ray's id; people use the host
         return SubprocessError(f"{self.label}: {message}", context)
 
@@ -171,7 +185,7 @@ def _in_bundle(label: str, pg: PlacementGroup, bundle_index: int, num_gpus: int)
     """Return the options that put an actor into a bundle with `num_gpus` of its GPUs."""
     has = pg.bundle_specs[bundle_index].get(GPU, 0)
     if num_gpus > has:
-        raise ValueError(f"{label}: bundle {bundle_index} has {has:g} GPUs, not {num_gpus}: it would wait for ever")
+        raise ValueError(f"{label}: bundle {bundle_index} has {has:g} GPUs, not {num_gpus}: it would wait forever")
     strategy = PlacementGroupSchedulingStrategy(
         placement_group=pg, placement_group_bundle_index=bundle_index, placement_group_capture_child_tasks=True
     )
@@ -184,6 +198,10 @@ def _new_actor(label: str, name: str, namespace: str | None, detached: bool, opt
         return actor_class(label).options(name=name, namespace=namespace, lifetime=lifetime, **options).remote()
     except ValueError as error:
         raise SubprocessError(f"{label}: no actor {name!r}: {error}") from error
+
+
+def _tail(log_file: str) -> str:
+    return Log(log_file).tail()
 
 
 def _started(label: str, actor: Any, starting: Any) -> dict[str, Any]:

@@ -9,11 +9,13 @@ A replica on several nodes is one distributed program: if a part of it fails, al
     ready       a part ended, or fails its probes                           restarting | failed (budget used up)
     restarting  the pause is over                                           starting
     (any)       stop, or another process has claimed the server's name      stopped
+    (any)       the supervision itself fails                                failed
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import threading
 import time
@@ -30,14 +32,13 @@ from muster.placement.planning.cluster import GPU
 from muster.placement.planning.planner import PlacedReplica
 from muster.placement.runtime.bundles import get_bundle_node_ip
 from muster.placement.runtime.groups import remove_groups
-from muster.placement.runtime.health import ENDED, FAILING, READY
+from muster.placement.runtime.health import ENDED, FAILING, NONE, READY, Probe
 from muster.placement.runtime.lease import NameLease
-from muster.placement.runtime.log_tail import log_tail
 from muster.placement.runtime.managed import ManagedSubprocess
 from muster.placement.runtime.names import NAMESPACE, Name
-from muster.placement.runtime.probe import NONE, Probe
 from muster.placement.runtime.restart_policy import Budget, Policy
 
+LOG = logging.getLogger("muster.placement")
 STARTING, RESTARTING, FAILED, STOPPED = "starting", "restarting", "failed", "stopped"
 REPORT_TIMEOUT_S = 2.0  # of one call for a part's health: Ray does not stop an actor gracefully while a method runs
 
@@ -101,7 +102,7 @@ class Replica:
     def _start_thread(self, was_ready: bool) -> None:
         self._stopping.clear()
         name = f"{self.lease.server}-{self.number}"
-        self._thread = threading.Thread(target=self._supervise, args=(was_ready,), name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(was_ready,), name=name, daemon=True)
         self._thread.start()
 
     @property
@@ -116,6 +117,16 @@ class Replica:
         return self.parts[0].facts["address"], int(self.parts[0].facts["port"])
 
     # -- supervision ------------------------------------------------------------------------------------------------
+
+    def _run(self, was_ready: bool) -> None:
+        """Supervise the replica; it fails if the supervision does, since nothing would notice its end any more."""
+        try:
+            self._supervise(was_ready)
+        except BaseException as error:  # also SystemExit of the caller's on_event: a thread's errors reach no caller
+            self.error = self._unexpected(error)
+            with contextlib.suppress(Exception):
+                self._stop_parts()
+            self._set_state(FAILED, str(self.error))
 
     def _supervise(self, was_ready: bool) -> None:
         """Start and restart the replica until it is stopped or has failed for good."""
@@ -133,6 +144,8 @@ class Replica:
                 self.error = SubprocessError(f"replica {self.number}: Ray failed: {error}")
             except _Stopped:
                 return
+            except Exception as error:  # such as a TypeError of Ray for an invalid runtime_env
+                self.error = self._unexpected(error)
             self.state = RESTARTING  # its endpoint is not listed any more
             pause = self.budget.spend(time.monotonic()) if was_ready else None
             self._stop_parts()
@@ -145,6 +158,10 @@ class Replica:
             if self._stopping.wait(pause) or self._is_over():
                 return
             self._set_state(STARTING)
+
+    def _unexpected(self, error: BaseException) -> SubprocessError:
+        LOG.error("replica %d of %s: unexpected error", self.number, self.lease.server, exc_info=error)
+        return SubprocessError(f"replica {self.number}: {type(error).__name__}: {error}")
 
     def _is_over(self) -> bool:
         """Return whether the replica must not be restarted; after a takeover the new owner stops its programs."""
@@ -243,7 +260,7 @@ class Replica:
             try:
                 report: dict[str, Any] = ray.get(ref)
             except RayError as error:
-                tail = {"log_tail": log_tail(self.parts[rank].facts)}
+                tail = {"log_tail": self.parts[rank].read_log_tail_on_node()}
                 raise self._error(rank, f"its actor is gone: {error}".splitlines()[0], tail) from error
             seen[rank] = report["version"]
             if not self._stopping.is_set():

@@ -19,7 +19,7 @@ from typing import Any
 
 from ray.util.placement_group import PlacementGroup
 
-from muster.placement.errors import PlacementError, SubprocessError
+from muster.placement.errors import OwnedElsewhere, PlacementError, SubprocessError
 from muster.placement.planning.planner import TOTAL, Outcome, PlacedReplica, plan
 from muster.placement.planning.request import Model
 from muster.placement.runtime.health import READY
@@ -28,7 +28,7 @@ from muster.placement.runtime.managed import ManagedSubprocess
 from muster.placement.runtime.names import Name, validate_server
 from muster.placement.runtime.nodes import discover_nodes
 from muster.placement.runtime.orphans import sweep_server
-from muster.placement.runtime.replica import FAILED, Event, Replica, ReplicaProgram
+from muster.placement.runtime.replica import FAILED, STOPPED, Event, Replica, ReplicaProgram
 from muster.placement.runtime.scheduler import WAIT_S, place, place_again
 
 LOG = logging.getLogger("muster.placement")
@@ -224,6 +224,8 @@ class Replicas:
                 for each in added:
                     if each.state == FAILED and each.error is not None:
                         raise each.error
+                    if each.state == STOPPED:  # by its own supervision, which has seen a later term
+                        raise OwnedElsewhere(f"another process claimed server {self.server!r} before it was ready")
                 if self._stop_requested.is_set():
                     raise SubprocessError(f"server {self.server!r} was stopped before it was ready")
                 self._changed.wait(timeout=STOP_REQUEST_POLL_S)

@@ -204,7 +204,7 @@ class AsyncClient:
                 )
         except (OSError, EOFError, ValueError, asyncio.TimeoutError) as error:
             for index in wanted:
-                reason = f"{endpoint}: {error or type(error).__name__}"
+                reason = f"{endpoint}: {str(error) or type(error).__name__}"
                 results.put_nowait((first + index, retry_rules.lost_result(reason)))
             return False
         finally:
@@ -222,7 +222,7 @@ class AsyncClient:
             head, body = await asyncio.wait_for(client.read_response(reader), call.timeout)
         except (OSError, EOFError, ValueError, asyncio.TimeoutError) as error:
             writer.close()
-            raise SandboxLost(f"{endpoint}: {error or type(error).__name__}") from error
+            raise SandboxLost(f"{endpoint}: {str(error) or type(error).__name__}") from error
         except BaseException:
             writer.close()
             raise
@@ -239,7 +239,7 @@ class AsyncClient:
         try:
             return await client.connect(endpoint, retry_rules.CONNECT_TIMEOUT_S)
         except OSError as error:
-            raise ConnectionRefused(f"{endpoint}: {error or 'no response'}") from error
+            raise ConnectionRefused(f"{endpoint}: {str(error) or 'no response'}") from error
 
 
 async def _next_line(lines: AsyncIterator[bytes]) -> bytes | None:

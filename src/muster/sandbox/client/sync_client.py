@@ -248,7 +248,7 @@ class Client:
             body = connection.read_body(head)
         except (OSError, EOFError, ValueError) as error:
             connection.close()
-            raise SandboxLost(f"{endpoint}: {error or type(error).__name__}") from error
+            raise SandboxLost(f"{endpoint}: {str(error) or type(error).__name__}") from error
         except BaseException:
             connection.close()
             raise

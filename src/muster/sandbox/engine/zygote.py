@@ -1,19 +1,68 @@
-"""The engine's side of the zygote: it starts the zygote in the scope, has it fork workers, and reports its loss."""
+"""The engine's side of the zygote: it starts the zygote in the scope, has it fork workers, and reports its loss.
+
+The zygote is an interpreter that may lack Muster: it gets the sources of the jail, and a bootstrap that runs them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
+import json
 import os
 import socket
 from typing import Any, Callable
 
-from muster.process import Scope
-from muster.sandbox.engine.jail_program import BOOTSTRAP, bundle
+from muster.process import Scope, source_of
 from muster.sandbox.jail import wire
 from muster.sandbox.settings import SandboxSettings
 
 START_TIMEOUT_S = 120.0  # imports from a cold network filesystem are slow
 THREAD_COUNT_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+JAIL_MODULES = (
+    "confine",
+    "execution",
+    "kernel",
+    "landlock",
+    "program",
+    "repl",
+    "rootfs",
+    "seccomp",
+    "session",
+    "state",
+    "tree",
+    "wire",
+    "worker",
+    "zygote",
+)
+PROCESS_MODULES = ("muster.process.memory_file", "muster.process.proctree", "muster.process.file_trees")
+PACKAGES = ("muster", "muster.process", "muster.sandbox", "muster.sandbox.jail")
+
+# Its stdin is a socket; the first packet carries a file descriptor: modules and config as JSON.
+BOOTSTRAP = """\
+import json, os, socket, sys
+from importlib.machinery import ModuleSpec
+channel = socket.socket(fileno=os.dup(0))
+null = os.open(os.devnull, os.O_RDWR)
+os.dup2(null, 0)
+os.close(null)
+data, fds, _, _ = socket.recv_fds(channel, 65536, 1)
+with os.fdopen(fds[0], "rb") as file:
+    sent = json.load(file)
+class FromMemory:
+    of_sandbox = True
+    def find_spec(self, name, path=None, target=None):
+        if name not in sent["modules"]:
+            return None
+        return ModuleSpec(name, self, origin="<sandbox>", is_package=sent["modules"][name] is None)
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        exec(compile(sent["modules"][module.__name__] or "", "<sandbox>/" + module.__name__, "exec"), module.__dict__)
+sys.meta_path.insert(0, FromMemory())
+from muster.sandbox.jail.zygote import main
+main(channel, sent["config"])
+"""
 
 
 class SandboxError(Exception):
@@ -40,7 +89,8 @@ class Zygote:
                 stderr=2,
             )
         fd = wire.in_memory([bundle({"preload": settings.preload, "read_only": settings.read_only})])
-        wire.send(ours, {}, (fd,))
+        with contextlib.suppress(ConnectionError):  # it has exited, which the read below detects
+            wire.send(ours, {}, (fd,))
         os.close(fd)
         try:
             facts = await asyncio.wait_for(_next_message(ours), START_TIMEOUT_S)
@@ -69,11 +119,22 @@ class Zygote:
 
 async def _next_message(channel: socket.socket) -> dict[str, Any]:
     loop = asyncio.get_running_loop()
-    data = await loop.sock_recv(channel, wire.PACKET)
+    try:
+        data = await loop.sock_recv(channel, wire.PACKET)
+    except ConnectionError:  # it has exited without reading what it was sent
+        data = b""
     if not data:
         return {"event": "failed", "why": "it exited at once; see the log above"}
     message: dict[str, Any] = wire.decoded(data)
     return message
+
+
+def bundle(config: dict[str, object]) -> bytes:
+    """Return the JSON that the bootstrap reads."""
+    names = [*PROCESS_MODULES, *(f"muster.sandbox.jail.{name}" for name in JAIL_MODULES)]
+    modules: dict[str, str | None] = dict.fromkeys(PACKAGES)
+    modules.update({name: source_of(importlib.import_module(name)) for name in names})
+    return json.dumps({"modules": modules, "config": config}).encode()
 
 
 def environment(settings: SandboxSettings) -> dict[str, str]:

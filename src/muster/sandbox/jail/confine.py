@@ -136,7 +136,7 @@ def confine(plan: ConfinementPlan) -> Confinement:
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # closed to our executions, although they have the same user
     rules = _file_rules(plan)
     families = None if plan.network else [seccomp.AF_UNIX] if plan.has_namespaces else []
-    # A program may change itself (pid 0), and its children where they can be told from other processes.
+    # A program may change itself (pid 0), and its children where they can be distinguished from other processes.
     others = [os.getpid()] if plan.owns_processes else None
     seccomp.install(seccomp.filter_for(kernel.MACHINE, families, bool(plan.cgroups), others))
     os.chdir(plan.home)

@@ -40,7 +40,7 @@ def main(fds: list[int], rules: Ruleset) -> None:
         _run(job, channel)
     except BaseException as error:
         with contextlib.suppress(OSError):
-            os.write(2, f"sandbox: {error or type(error).__name__}\n".encode())
+            os.write(2, f"sandbox: {str(error) or type(error).__name__}\n".encode())
     finally:
         os._exit(CANNOT_START)
 

@@ -19,7 +19,6 @@ from muster.spec.types import (
     Seconds,
     ShellText,
     Word,
-    empty_for_none,
 )
 
 
@@ -123,7 +122,7 @@ class EnvironmentFields(BaseModel):
     ] = None
     env: Annotated[
         dict[EnvName, Word],
-        BeforeValidator(empty_for_none),
+        BeforeValidator(validators.empty_for_none),
         Flag(
             "Variable to set for the driver and all processes of the job; may be repeated.",
             group="Environment",

@@ -6,17 +6,35 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
+from muster.sandbox.settings import ISOLATION, SandboxSettings
 from muster.spec import validators
-from muster.spec.fields import sandbox
 from muster.spec.flags import Flag
-from muster.spec.types import TIME, Count, CountOrZero, Deadline, EnvName, Line, Word, empty_for_none
+from muster.spec.types import TIME, Count, CountOrZero, Deadline, EnvName, Line, Word
 
 if TYPE_CHECKING:
     from muster.spec.model import JobSpec
+
+DECIDED_BY_AGENTS = frozenset({"host", "port", "listen", "token", "ready_file", "members_file"})
+"""Settings of a sandbox that the agents decide."""
+
+_SANDBOX_TYPES: dict[str, Any] = {
+    name: dict[str, str] if name == "env" else kind
+    for name, kind in get_type_hints(SandboxSettings).items()
+    if name not in DECIDED_BY_AGENTS
+}
 
 COMMAND = Annotated[list[Word], BeforeValidator(validators.command_words), AfterValidator(validators.runnable)]
 
@@ -88,22 +106,22 @@ class Service(BaseModel):
     command: COMMAND | None = None
     kind: Literal["command", "sandbox"] = "command"
     scope: Annotated[Literal["all", "head", "any"] | Count, BeforeValidator(_number_from_text)] = "all"
-    env: Annotated[dict[EnvName, Word], BeforeValidator(empty_for_none)] = Field(default_factory=dict)
+    env: Annotated[dict[EnvName, Word], BeforeValidator(validators.empty_for_none)] = Field(default_factory=dict)
     env_passthrough: list[Annotated[str, AfterValidator(_pattern)]] | None = None
-    ports: Annotated[dict[PortName, Port], BeforeValidator(empty_for_none)] = Field(default_factory=dict)
+    ports: Annotated[dict[PortName, Port], BeforeValidator(validators.empty_for_none)] = Field(default_factory=dict)
     ready: Ready | None = None
     gate: bool = True
     deadline: Deadline = 300.0
     restart: Literal["never", "on-failure", "always"] = "on-failure"
     max_restarts: CountOrZero = 3
     container: Line | None = None
-    settings: Annotated[dict[str, Any], BeforeValidator(empty_for_none)] = Field(default_factory=dict)
+    settings: Annotated[dict[str, Any], BeforeValidator(validators.empty_for_none)] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _validate_kind(self) -> Service:
         if self.kind == "sandbox":
             _validate_sandbox(self)
-            object.__setattr__(self, "settings", sandbox.settings(self.settings))
+            object.__setattr__(self, "settings", sandbox_settings(self.settings))
         else:
             _validate_command(self)
         return self
@@ -134,12 +152,39 @@ def _validate_sandbox(service: Service) -> None:
         raise ValueError("is a sandbox, whose endpoint is each node's loopback: its scope must be all or head")
 
 
+def sandbox_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with the types that the sandbox reads from JSON; the job file has only text.
+
+    Names and types are checked here; the node checks the values.
+    """
+    return {name: _sandbox_setting(name, value) for name, value in given.items()}
+
+
+def _sandbox_setting(name: str, value: Any) -> Any:
+    if name in DECIDED_BY_AGENTS:
+        raise ValueError(f"has {name!r}, which the agents decide; `ports: {{http: ...}}` fixes the port")
+    if name not in _SANDBOX_TYPES:
+        near = difflib.get_close_matches(name, _SANDBOX_TYPES, n=1)
+        hint = f" did you mean {near[0]}?" if near else ""
+        raise ValueError(
+            f"has {name!r}, which is not a setting of a sandbox;{hint} valid: {', '.join(sorted(_SANDBOX_TYPES))}"
+        )
+    try:
+        found = TypeAdapter(_SANDBOX_TYPES[name]).validate_python(value)
+    except ValidationError:
+        kind = getattr(_SANDBOX_TYPES[name], "__name__", str(_SANDBOX_TYPES[name]))
+        raise ValueError(f"has {name}: {value!r}, which is not of the type {kind}") from None
+    if name == "isolation" and found not in ISOLATION:
+        raise ValueError(f"has isolation: {found!r}, which is not one of {', '.join(ISOLATION)}")
+    return list(found) if isinstance(found, tuple) else found
+
+
 ALLOWED = {
     "command": "a list of words, or text for bash",
     "kind": "command or sandbox",
     "scope": "all, head, any, or a number of nodes",
     "env": "names and values of variables",
-    "env_passthrough": "a list of names of variables; HF_* stands for all that start with HF_",
+    "env_passthrough": "a list of names of variables; HF_* matches all that start with HF_",
     "ports": "names with a number or auto, as in {http: auto}",
     "ready": "one of {http: /path}, {tcp: PORT-NAME}, {command: ...}, {file: PATH}, {log: REGEX}",
     "gate": "true or false",
@@ -163,7 +208,7 @@ class ServiceFields(BaseModel):
 
     services: Annotated[
         dict[Annotated[str, AfterValidator(service_name)], Service],
-        BeforeValidator(empty_for_none),
+        BeforeValidator(validators.empty_for_none),
         Flag(
             "Programs that run beside the driver on all or some nodes; the driver may wait until they are ready.",
             group="Job",

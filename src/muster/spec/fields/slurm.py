@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from muster.spec import arrays, validators
 from muster.spec.flags import Flag
-from muster.spec.types import Count, CountOrZero, Line, PassedValue, empty_for_none, slurm_flag
+from muster.spec.types import Count, CountOrZero, Line, PassedValue
+
+
+def _slurm_flag(help: str, allowed: str = "one line of text", **more: Any) -> Flag:
+    """Return the flag of a field that sets the sbatch option of the same name."""
+    return Flag(help=help, allowed=allowed, group="Slurm", **more)
 
 
 class SlurmFields(BaseModel):
     """sbatch options by their long names; `sbatch` passes any other option through."""
 
     partition: Annotated[
-        Line | None, slurm_flag("Partition to submit to.", short="-p", metavar="NAME", sbatch="partition")
+        Line | None, _slurm_flag("Partition to submit to.", short="-p", metavar="NAME", sbatch="partition")
     ] = None
-    account: Annotated[Line | None, slurm_flag("Account to charge.", short="-A", metavar="NAME", sbatch="account")] = (
+    account: Annotated[Line | None, _slurm_flag("Account to charge.", short="-A", metavar="NAME", sbatch="account")] = (
         None
     )
-    qos: Annotated[Line | None, slurm_flag("Quality of service.", short="-q", metavar="NAME", sbatch="qos")] = None
+    qos: Annotated[Line | None, _slurm_flag("Quality of service.", short="-q", metavar="NAME", sbatch="qos")] = None
     time: Annotated[
         Annotated[str, BeforeValidator(validators.slurm_time)] | None,
-        slurm_flag(
+        _slurm_flag(
             "Time limit: minutes, H:MM:SS or DAYS-HOURS, as in 30, 1:30:00, 2-12. Default: the partition's.",
             allowed="minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS or UNLIMITED",
             short="-t",
@@ -33,21 +38,21 @@ class SlurmFields(BaseModel):
     ] = None
     nodelist: Annotated[
         Line | None,
-        slurm_flag("Hosts to include.", short="-w", metavar="HOSTS", sbatch="nodelist"),
+        _slurm_flag("Hosts to include.", short="-w", metavar="HOSTS", sbatch="nodelist"),
     ] = None
-    exclude: Annotated[Line | None, slurm_flag("Hosts to exclude.", short="-x", metavar="HOSTS", sbatch="exclude")] = (
+    exclude: Annotated[Line | None, _slurm_flag("Hosts to exclude.", short="-x", metavar="HOSTS", sbatch="exclude")] = (
         None
     )
     constraint: Annotated[
-        Line | None, slurm_flag("Features that every node must have.", short="-C", metavar="LIST", sbatch="constraint")
+        Line | None, _slurm_flag("Features that every node must have.", short="-C", metavar="LIST", sbatch="constraint")
     ] = None
     gres: Annotated[
         Line | None,
-        slurm_flag("Generic resources per node, as in gpu:a100:4.", metavar="LIST", sbatch="gres"),
+        _slurm_flag("Generic resources per node, as in gpu:a100:4.", metavar="LIST", sbatch="gres"),
     ] = None
     mem: Annotated[
         Annotated[str, BeforeValidator(validators.memory)] | None,
-        slurm_flag(
+        _slurm_flag(
             "Memory per node, in megabytes or as 64G; 0 requests all of it.",
             allowed="a number of megabytes, or with a unit: 512M, 64G, 1T",
             metavar="SIZE",
@@ -57,7 +62,7 @@ class SlurmFields(BaseModel):
     exclusive: Annotated[
         bool | Literal["user", "mcs", "topo"] | None,
         BeforeValidator(validators.exclusive),
-        slurm_flag(
+        _slurm_flag(
             "Do not share nodes with other jobs; =user shares them with jobs of the same user. Default: share only if "
             "--cpus-per-node is given.",
             allowed="nothing, true, false, user, mcs or topo",
@@ -65,14 +70,14 @@ class SlurmFields(BaseModel):
             sbatch="exclusive",
         ),
     ] = None
-    reservation: Annotated[Line | None, slurm_flag("Reservation to use.", metavar="NAME", sbatch="reservation")] = None
+    reservation: Annotated[Line | None, _slurm_flag("Reservation to use.", metavar="NAME", sbatch="reservation")] = None
     dependency: Annotated[
         Line | None,
-        slurm_flag("Jobs to wait for, as in afterok:123.", short="-d", metavar="LIST", sbatch="dependency"),
+        _slurm_flag("Jobs to wait for, as in afterok:123.", short="-d", metavar="LIST", sbatch="dependency"),
     ] = None
     output: Annotated[
         Line | None,
-        slurm_flag(
+        _slurm_flag(
             "File for the job script's output. Default: slurm-JOBID.out in the run directory.",
             short="-o",
             metavar="FILE",
@@ -81,12 +86,12 @@ class SlurmFields(BaseModel):
     ] = None
     switches: Annotated[
         Line | None,
-        slurm_flag("Maximum number of leaf switches, as in 1@10:00.", metavar="N[@TIME]", sbatch="switches"),
+        _slurm_flag("Maximum number of leaf switches, as in 1@10:00.", metavar="N[@TIME]", sbatch="switches"),
     ] = None
-    comment: Annotated[Line | None, slurm_flag("Comment for the Slurm job.", metavar="TEXT", sbatch="comment")] = None
+    comment: Annotated[Line | None, _slurm_flag("Comment for the Slurm job.", metavar="TEXT", sbatch="comment")] = None
     signal: Annotated[
         Annotated[str, AfterValidator(validators.slurm_signal)] | None,
-        slurm_flag(
+        _slurm_flag(
             "Signal to send to the driver SEC seconds before the time limit, as in USR2@120. Default: none.",
             allowed="SIGNAL@SECONDS, as in USR2@120",
             metavar="SIG@SEC",
@@ -95,7 +100,7 @@ class SlurmFields(BaseModel):
     ] = None
     array: Annotated[
         Annotated[str, AfterValidator(arrays.task_list)] | None,
-        slurm_flag(
+        _slurm_flag(
             "Submit a job array, as in 0-7%2; every task is a separate run.",
             allowed="task numbers as for sbatch: 0-7, 1,3,5, 0-15:4, with %N for at most N at a time",
             short="-a",
@@ -105,8 +110,8 @@ class SlurmFields(BaseModel):
     ] = None
     sbatch: Annotated[
         dict[str, PassedValue | None],
-        BeforeValidator(empty_for_none),
-        slurm_flag(
+        BeforeValidator(validators.empty_for_none),
+        _slurm_flag(
             "Any other sbatch option; KEY for an option without value, KEY= to remove a default. May be repeated.",
             allowed="KEY=VALUE on one line",
             metavar="KEY=VALUE",

@@ -4,7 +4,7 @@
 (function () {
   const ROW = 18, GROUP = 34, AXIS = 42, MAX_SINGLE_ROWS = 48, GROUPS = 16, LABEL = Muster.LABEL = 150;
 
-  // Subclasses provide model, attempt, end; box, axis, rowsBox, canvas, spacer, search, said.
+  // Subclasses provide model, attempt, end; box, axis, rowsBox, canvas, spacer, search, announcement.
   Muster.Picture = class {
     restyle() {
       this.fills = Muster.fills(this.model.phases);
@@ -19,7 +19,7 @@
       if (wanted) {
         const found = nodes.filter(n => n[1].toLowerCase().includes(wanted) || String(n[0]) === wanted);
         this.rows = found.slice(0, 2000).map(row);
-        this.said.textContent = found.length + (found.length === 1 ? " node" : " nodes") + " found";
+        this.announcement.textContent = found.length + (found.length === 1 ? " node" : " nodes") + " found";
       } else if (nodes.length <= MAX_SINGLE_ROWS) {
         this.rows = nodes.map(row);
       } else {
@@ -74,7 +74,7 @@
       g.font = (r.path || r.node && this.onPath.has(r.node[0]) ? "600 " : "") + "12px system-ui, 'DejaVu Sans', sans-serif";
       g.textBaseline = "middle"; g.textAlign = "left";
       const text = r.path ? "critical path" : r.node ? r.node[1] : (this.open.has(r.key) ? "\u25be " : "\u25b8 ")
-        + "ranks " + r.members[0][0] + "\u2013" + r.members[r.members.length - 1][0];
+        + "nodes " + r.members[0][0] + "\u2013" + r.members[r.members.length - 1][0];
       g.save(); g.beginPath(); g.rect(0, r.top, LABEL - 6, r.height); g.clip();
       g.fillText(text, 2, r.top + r.height / 2); g.restore();
     }

@@ -32,7 +32,7 @@
     const total = cycle.path.reduce((sum, step) => sum + step[3] - step[2], 0) || 1;
     const rows = cycle.path.filter(step => step[3] - step[2] >= 1).map(([phase, rank, start, end, what]) => [
       seconds(end - start), Math.round(100 * (end - start) / total) + " %", model.phases[phase].title,
-      what + (rank === null ? "" : " (rank " + rank + ")")]);
+      what + (rank === null ? "" : " (index " + rank + ")")]);
     rows.push([el("b", {}, seconds(total)), "", "", cycle.driver[0] === null ? "without a driver" : "to the driver"]);
     return Muster.table([{ title: "seconds", right: true }, { title: "", right: true }, "phase", "step"], rows);
   };
@@ -55,14 +55,14 @@
     return el("section", {}, el("h2", {}, "Slowest nodes"),
       el("p", { class: "faint" }, "Start-up time per node, without waiting for others; median: " + seconds(slow.usual * 1000)
         + (slow.cycle ? " (cycle " + slow.cycle + ")" : "")),
-      Muster.table([{ title: "rank", right: true }, "node", ...["launching", "Ray", "services"].slice(0, parts).map(title => ({ title, right: true }))],
+      Muster.table([{ title: "index", right: true }, "node", ...["launching", "Ray", "services"].slice(0, parts).map(title => ({ title, right: true }))],
         slow.nodes.map(([rank, host, ...own]) => [rank, host, ...own.slice(0, parts).map(part => seconds(part * 1000))])));
   };
 
   Muster.failures = function (model) {
     if (!model.failures.length) return null;
     return el("section", {}, el("h2", {}, "Failures"), model.failures.map(failure => el("div", {},
-      el("p", {}, el("b", {}, failure.host || "the step"), failure.rank === null ? "" : " (rank " + failure.rank + ")",
+      el("p", {}, el("b", {}, failure.host || "the step"), failure.node_index === null ? "" : " (index " + failure.node_index + ")",
         " in phase " + failure.phase + (failure.cycle ? ", cycle " + failure.cycle : "")
         + (failure.time === null ? "" : ", after " + seconds(failure.time)) + ": " + failure.reason),
       failure.tail.length ? el("pre", {}, failure.tail.join("\n")) : null)));

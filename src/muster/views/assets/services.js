@@ -10,17 +10,17 @@
 
   // Sort order: instances that are not ready first, then by restarts and load.
   const first = (a, b) => (a.state === "ready") - (b.state === "ready") || b.restarts - a.restarts
-    || (b.load?.running ?? 0) - (a.load?.running ?? 0) || a.rank - b.rank;
+    || (b.load?.running ?? 0) - (a.load?.running ?? 0) || a.node_index - b.node_index;
 
   function instances(service, rows, openLog) {
     const right = title => ({ title, right: true }), loads = service.load !== null;
     const figures = load => load ? [Muster.busy(load), load.queued, load.rate.toFixed(1), load.executed, load.failed, load.sessions]
       : ["", "", "", "", "", ""];
-    const log = one => openLog ? el("button", { "data-key": service.name + " " + one.rank,
+    const log = one => openLog ? el("button", { "data-key": service.name + " " + one.node_index,
       "aria-label": "log of " + service.name + " on " + one.host, onclick: () => openLog(one.log) }, "log") : "";
-    return Muster.table([right("rank"), "node", "state", right("restarts"), "URL",
+    return Muster.table([right("index"), "node", "state", right("restarts"), "URL",
       ...(loads ? ["busy", right("queued"), right("per second"), right("executed"), right("failed"), right("sessions")] : []), ""],
-    rows.map(one => [one.rank ?? "", one.host, el("span", {}, one.state, one.reason ? el("span", { class: "faint" }, " " + one.reason) : null),
+    rows.map(one => [one.node_index ?? "", one.host, el("span", {}, one.state, one.reason ? el("span", { class: "faint" }, " " + one.reason) : null),
       one.restarts, el("code", {}, one.url), ...(loads ? figures(one.load) : []), log(one)]));
   }
 

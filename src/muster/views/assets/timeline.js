@@ -11,12 +11,12 @@
       this.spacer = el("div");
       this.rowsBox = el("div", { class: "rows" }, this.canvas, this.spacer);
       this.tip = el("div", { class: "tip", hidden: true });
-      this.said = el("div", { class: "said", role: "status", "aria-live": "polite" },
+      this.announcement = el("div", { class: "announcement", role: "status", "aria-live": "polite" },
         "Drag to zoom, double-click for all. Keys: arrows, + and -, 0 for all, Enter opens a group.");
       this.box = el("div", { class: "timeline", tabindex: "0", role: "application", "aria-label":
         "Timeline of the nodes. Up and down choose a row, left and right move in time, plus and minus zoom, 0 shows all, Enter opens a group." },
         this.axis, this.rowsBox, this.tip);
-      this.search = el("input", { type: "search", placeholder: "node or rank", "aria-label": "Find nodes",
+      this.search = el("input", { type: "search", placeholder: "node or index", "aria-label": "Find nodes",
         oninput: () => { this.layout(); } });
       this.presets = el("span", { class: "tools" });
       this.legend = el("div");
@@ -24,7 +24,7 @@
         el("div", { class: "tools" }, this.presets, this.search,
           el("button", { title: "zoom in", "aria-label": "zoom in", onclick: () => this.zoom(.5) }, "+"),
           el("button", { title: "zoom out", "aria-label": "zoom out", onclick: () => this.zoom(2) }, "\u2212")),
-        this.box, this.legend, this.said);
+        this.box, this.legend, this.announcement);
       this.open = new Set(); this.chosen = -1;
       this.listen();
       this.show(model, attempt);
@@ -137,7 +137,7 @@
       const r = this.rows[index], box = this.rowsBox;
       if (r.top < box.scrollTop) box.scrollTop = r.top;
       else if (r.top + r.height > box.scrollTop + box.clientHeight) box.scrollTop = r.top + r.height - box.clientHeight;
-      this.said.textContent = r.path ? this.path.filter(step => step[3] - step[2] >= 10)
+      this.announcement.textContent = r.path ? this.path.filter(step => step[3] - step[2] >= 10)
         .map(step => step[4] + " " + Muster.seconds(step[3] - step[2])).join(", ") : r.node ? this.describe(r.node) : r.members.length + " nodes, " + r.members[0][1] + " to "
         + r.members[r.members.length - 1][1] + ": Enter opens or closes";
       this.draw();
@@ -145,7 +145,7 @@
 
     describe(node) {
       const spans = this.spans(node).filter(([, a, b]) => b - a >= 10);
-      return node[1] + " (rank " + node[0] + "): " + spans.map(([phase, a, b]) =>
+      return node[1] + " (index " + node[0] + "): " + spans.map(([phase, a, b]) =>
         this.model.phases[phase].title + " " + Muster.seconds(b - a)).join(", ");
     }
 

@@ -205,12 +205,12 @@
     showDetails() {
       const attempt = this.model.attempts[this.model.attempts.length - 1], node = this.chosen === null ? null : attempt.nodes[this.chosen];
       if (!node) { this.details.replaceChildren(); return; }
-      const serving = this.model.services.flatMap(service => service.instances.filter(one => one.rank === node[0]).map(one => [service.name, one]));
+      const serving = this.model.services.flatMap(service => service.instances.filter(one => one.node_index === node[0]).map(one => [service.name, one]));
       this.part("details", this.details, [node, serving, this.model.live ? 0 : attempt.end], () => {
         const [rank, host, role, state, flat] = node, spans = [];
         for (let i = 0; i < flat.length; i += 2) spans.push([this.model.phases[flat[i]].title, flat[i + 1], i + 2 < flat.length ? flat[i + 3] : attempt.end]);
         const log = "attempt-" + attempt.number + "/logs/node-" + String(rank).padStart(4, "0") + ".log";
-        return [el("p", {}, el("b", {}, host), " (rank " + rank + "): " + role + ", " + state + " ",
+        return [el("p", {}, el("b", {}, host), " (index " + rank + "): " + role + ", " + state + " ",
           el("button", { onclick: () => this.openLog(log) }, "log")),
         serving.length ? el("ul", {}, serving.map(([name, one]) => el("li", {}, name + ": " + one.state + (one.load ? ", " + one.load.running
           + " of " + one.load.slots + " busy " : " "), el("button", { onclick: () => this.openLog(one.log) }, "log")))) : null,

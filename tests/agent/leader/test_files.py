@@ -1,0 +1,37 @@
+"""The leader's file operations, off its event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+from muster.agent.leader.files import Files
+
+
+async def test_operations_run_in_order_on_one_other_thread() -> None:
+    files, threads = Files(), []
+    answers = threading.Event()
+
+    def work(number: int) -> int:
+        if number == 0:
+            assert answers.wait(120)
+        threads.append((number, threading.get_ident()))
+        return number
+
+    running = [asyncio.ensure_future(files.run(work, number)) for number in range(3)]
+    await asyncio.sleep(0)  # the loop goes on while the first one hangs
+    answers.set()
+    assert await asyncio.gather(*running) == [0, 1, 2]
+    assert [number for number, _ in threads] == [0, 1, 2] and len({thread for _, thread in threads}) == 1
+    assert threads[0][1] != threading.get_ident()
+
+
+async def test_a_log_is_read_although_a_write_hangs(tmp_path: Path) -> None:
+    files, answers = Files(), threading.Event()
+    writing = asyncio.ensure_future(files.run(answers.wait))
+    (tmp_path / "log").write_text("one\ntwo\n")
+    assert await files.tail(str(tmp_path / "log")) == ["one", "two"]
+    answers.set()
+    await asyncio.wait_for(files.finish(), 120)
+    assert writing.done()

@@ -1,0 +1,170 @@
+"""`muster lab`: what its commands print and return; tests/lab starts real labs."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, ClassVar
+
+import pytest
+from tests.cli.invocation import Finished, Invoke
+
+from muster.cli import lab
+from muster.lab import LabError, LabUnavailable
+from muster.lab.lab import LabStatus, NodeStatus
+
+NODES = (
+    NodeStatus("n1", "10.0.0.1", 101, True, True, "idle"),
+    NodeStatus("n2", "10.0.0.2", 102, True, False, "down*"),
+    NodeStatus("n3", "10.0.0.3", None, False, False, "down"),
+)
+
+
+class RecordingLab:
+    """Stands in for a lab and records what it is asked to do."""
+
+    calls: ClassVar[list[tuple[Any, ...]]] = []
+    left: ClassVar[list[list[str]]] = []
+    answers = True
+    refusal: LabError | None = None
+
+    def __init__(self, nodes: int, proctrack: str, **options: Any) -> None:
+        self.calls.append(("new", nodes, proctrack, options))
+        self.plan = self
+        self.shared_dir = "/shared"
+
+    @classmethod
+    def attach(cls) -> RecordingLab:
+        if cls.refusal is not None:
+            raise cls.refusal
+        return cls.__new__(cls)
+
+    for_cleanup = attach
+
+    @classmethod
+    def leftovers(cls) -> list[str]:
+        return cls.left.pop(0)
+
+    def status(self) -> LabStatus:
+        return LabStatus("/run/lab", ("/shared",), "cgroup", True, self.answers, NODES)
+
+    def env_additions(self) -> dict[str, str]:
+        return {"SLURM_CONF": "/run/lab/slurm.conf", "PS1": "it's the lab> "}
+
+    def env(self) -> dict[str, str]:
+        return dict(os.environ)
+
+    def command(self, argv: tuple[str, ...], node: str | None, directory: str) -> list[str]:
+        self.calls.append(("command", node, directory))
+        return list(argv)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: self.calls.append((name, *args))
+
+
+@pytest.fixture(autouse=True)
+def recording(monkeypatch: pytest.MonkeyPatch) -> type[RecordingLab]:
+    class Recording(RecordingLab):
+        calls: ClassVar[list[tuple[Any, ...]]] = []
+        left: ClassVar[list[list[str]]] = []
+
+    monkeypatch.setattr(lab, "Lab", Recording)
+    monkeypatch.setattr(lab.signal, "signal", lambda signum, handler: None)
+    return Recording
+
+
+@pytest.fixture
+def in_lab(invoke: Invoke, capsys: pytest.CaptureFixture[str]) -> Invoke:
+    """Run `muster lab` with these words; an error of the lab exits."""
+
+    def in_lab(*words: str) -> Finished:
+        try:
+            return invoke("lab", *words)
+        except SystemExit as exit:
+            return Finished(int(exit.code or 0), *capsys.readouterr())
+
+    return in_lab
+
+
+def test_up_passes_its_options_on_and_says_what_is_next(in_lab: Invoke, recording: type[RecordingLab]) -> None:
+    done = in_lab("up", "-n", "3", "--proctrack", "pgid", "--conf", "A=1", "--conf", "B=2", "--ipv6")
+    (_, nodes, proctrack, options), started = recording.calls
+    assert (nodes, proctrack, started) == (3, "pgid", ("up",))
+    assert options["extra_conf"] == ("A=1", "B=2") and options["ipv6"] and options["kill_wait"] == 10
+    assert done.code == 0 and done.out.startswith("up: 3 nodes (n1 to n3), partitions lab and long, proctrack/pgid, ")
+    assert 'next: eval "$(muster lab env)"' in done.out and "shared by all nodes: /shared\n" in done.out
+
+
+@pytest.mark.parametrize("words", [["--nodes", "0"], ["--proctrack", "none"], ["--shared", "/nonexistent"]])
+def test_up_refuses_what_a_lab_cannot_have(words: list[str], in_lab: Invoke, recording: type[RecordingLab]) -> None:
+    assert in_lab("up", *words).code == 2 and recording.calls == []
+
+
+def test_status_shows_the_state_of_every_node(in_lab: Invoke, recording: type[RecordingLab]) -> None:
+    out = in_lab("status").out
+    assert out.startswith("lab in /run/lab, proctrack/cgroup, slurmctld answers\n")
+    rows = {line.split("│")[1].strip(): line for line in out.splitlines() if line.startswith("│")}
+    assert " up " in rows["n1"] and " partitioned " in rows["n2"] and " dead " in rows["n3"] and " - " in rows["n3"]
+    recording.answers = False
+    assert "slurmctld does not answer" in in_lab("status").out
+
+
+def test_status_as_json(in_lab: Invoke) -> None:
+    shown = json.loads(in_lab("status", "--json").out)
+    assert [node["slurm_state"] for node in shown["nodes"]] == ["idle", "down*", "down"]
+
+
+def test_env_prints_shell_commands_with_quoted_values(in_lab: Invoke) -> None:
+    out = in_lab("env").out
+    assert out == "export SLURM_CONF=/run/lab/slurm.conf\nexport PS1='it'\"'\"'s the lab> '\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "method", "told"),
+    [
+        ("kill-node", "kill_node", "n2 is dead\n"),
+        ("partition", "partition", "n2 is disconnected\n"),
+        ("heal", "heal", "n2 is restored, "),
+    ],
+)
+def test_faults_of_a_node_are_inflicted_and_healed(
+    command: str, method: str, told: str, in_lab: Invoke, recording: type[RecordingLab]
+) -> None:
+    done = in_lab(command, "n2")
+    assert done.code == 0 and done.out.startswith(told) and recording.calls == [(method, "n2")]
+
+
+def test_down_says_whether_there_was_a_lab(in_lab: Invoke, recording: type[RecordingLab]) -> None:
+    recording.left = [[]]
+    assert in_lab("down").out == "no lab is up\n" and recording.calls == []
+    recording.left = [["a process"], []]
+    assert in_lab("down").out == "down: nothing left\n" and recording.calls == [("down",)]
+
+
+def test_down_fails_if_something_is_left(in_lab: Invoke, recording: type[RecordingLab]) -> None:
+    recording.left = [["process 7"], ["process 7", "namespace n1"]]
+    done = in_lab("down")
+    assert (done.code, done.err) == (1, "muster lab: down left behind: process 7; namespace n1\n")
+
+
+@pytest.mark.parametrize(("error", "code"), [(LabError, 1), (LabUnavailable, 2)])
+def test_without_a_lab_every_command_ends_with_one_line(
+    error: type[LabError], code: int, in_lab: Invoke, recording: type[RecordingLab]
+) -> None:
+    recording.refusal = error("no lab is up; `muster lab up` starts one")
+    for words in (["status"], ["env"], ["exec", "--", "true"], ["heal", "n1"], ["kill-node", "n1"]):
+        done = in_lab(*words)
+        assert (done.code, done.out, done.err) == (code, "", "muster lab: no lab is up; `muster lab up` starts one\n")
+
+
+def test_exec_of_an_unknown_command_ends_as_a_shell_does(in_lab: Invoke, recording: type[RecordingLab]) -> None:
+    done = in_lab("exec", "--node", "n1", "--", "no-such-command", "--flag")
+    assert (done.code, done.err) == (127, "muster lab: no-such-command: command not found\n")
+    assert recording.calls == [("command", "n1", os.getcwd())]
+
+
+def test_exec_replaces_the_process_by_the_command(in_lab: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    replaced: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(lab.os, "execvpe", lambda file, argv, env: replaced.append((file, argv)))
+    in_lab("exec", "srun", "-N2", "--", "hostname")
+    assert replaced == [("srun", ["srun", "-N2", "--", "hostname"])]

@@ -1,0 +1,98 @@
+"""`muster logs`: which log is printed, as it is and as it grows, and which options exclude each other."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.cli.invocation import Invoke, StartRun
+
+from muster.cli import logs
+from muster.rundir import write_json
+
+
+def test_the_newest_run_s_driver_is_the_default(start_run: StartRun, invoke: Invoke) -> None:
+    start_run("old").says("old\n")
+    start_run("new").says("new\n")
+    assert invoke("logs").out == invoke("logs", "new", "--driver").out == "new\n"
+    assert invoke("logs", "old").out == "old\n"
+
+
+def test_output_is_printed_unchanged(start_run: StartRun, invoke: Invoke) -> None:
+    run = start_run("train")
+    Path(run.attempt(0).driver_log).write_bytes("ü\x1b[31m\n".encode())
+    assert invoke("logs").out == "ü\x1b[31m\n"
+
+
+def test_the_log_of_a_node_is_printed(start_run: StartRun, invoke: Invoke) -> None:
+    Path(start_run("train").attempt(0).node_log(1)).write_text("agent of n1\n")
+    assert invoke("logs", "--node", "1").out == "agent of n1\n"
+
+
+def test_a_node_without_a_log_is_an_error_that_names_the_number_of_nodes(start_run: StartRun, invoke: Invoke) -> None:
+    write_json(start_run("train").job, {"nodes": 2, "spares": 1})
+    done = invoke("logs", "--node", "7")
+    assert done.code == 1 and "train has no log of a node with index 7; its job has 3 nodes" in done.err
+
+
+def test_a_rank_s_newest_cycle_is_printed_unless_another_is_chosen(start_run: StartRun, invoke: Invoke) -> None:
+    attempt = start_run("train").attempt(0)
+    for cycle in (0, 1):
+        os.makedirs(os.path.dirname(attempt.rank_log(3, cycle)))
+        Path(attempt.rank_log(3, cycle)).write_text(f"cycle {cycle}\n")
+    assert invoke("logs", "--rank", "3").out == "cycle 1\n"
+    assert invoke("logs", "--rank", "3", "--cycle", "0").out == "cycle 0\n"
+    done = invoke("logs", "--rank", "3", "--cycle", "2")
+    assert done.code == 1 and "train has no log of rank 3 in cycle 2; only runs with --procs-per-node" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--driver", "--node", "1"], "--driver excludes --node and --ray"),
+        (["--driver", "--ray"], "--driver excludes --node and --ray"),
+        (["--rank", "0", "--node", "1"], "--rank excludes --driver, --node and --ray"),
+        (["--cycle", "0"], "give --rank, too"),
+        (["--ray", "--follow"], "--ray excludes --follow"),
+        (["--file", "worker-*"], "give --ray, too"),
+        (["--node", "n1"], "give the node's index"),
+        (["--rank", "-1"], "is not in the range x>=0"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(
+    words: list[str], told: str, start_run: StartRun, invoke: Invoke
+) -> None:
+    start_run("train").says("output\n")
+    done = invoke("logs", *words)
+    assert (done.code, done.out) == (2, "") and told in done.err
+
+
+def test_following_prints_what_is_added_until_the_end(
+    start_run: StartRun, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start_run("train").says("one\n")
+    steps = iter([lambda: run.says("two\n"), lambda: run.says("three\n").publishes("succeeded").ends(0, "done")])
+    monkeypatch.setattr(logs.time, "sleep", lambda seconds: next(steps)())
+    assert invoke("logs", "-f").out == "one\ntwo\nthree\n"
+
+
+def test_following_continues_in_the_next_attempt(
+    start_run: StartRun, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start_run("train", "slurm").says("first\n").ends(143, "the time limit")
+    write_json(run.attempt(0).next_attempt, {"again": "requeue", "cause": "timeout", "note": ""})
+
+    def begin_again(seconds: float) -> None:
+        run.says("last of it\n").begins(1).says("second\n", 1).publishes("succeeded", 1).ends(0, "done", 1).script_ends(
+            1
+        )
+
+    monkeypatch.setattr(logs.time, "sleep", begin_again)
+    assert invoke("logs", "-f").out == "first\nlast of it\nsecond\n"
+
+
+def test_following_a_run_whose_process_is_killed_ends(start_run: StartRun, invoke: Invoke) -> None:
+    run = start_run("train").says("one\n")
+    run.submitted(kind="local", backend="local", pid=2**22 + 1, host=os.uname().nodename)  # beyond all process ids
+    assert invoke("logs", "--follow").out == "one\n"

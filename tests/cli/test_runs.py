@@ -1,0 +1,52 @@
+"""`muster runs`: one line per run, oldest first."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.cli.invocation import Invoke, StartRun
+from tests.fake_slurm import FakeSlurm
+
+from muster.cli.runs import COMMAND_WIDTH
+from muster.rundir import write_json
+
+
+def test_runs_are_listed_oldest_first_with_state_nodes_job_and_exit_code(start_run: StartRun, invoke: Invoke) -> None:
+    start_run("first", "slurm").publishes("failed").ends(7, "the driver exited with 7").script_ends()
+    start_run("second")
+    done = invoke("runs")
+    header, first, second = (line.split() for line in done.out.splitlines())
+    assert header == ["run", "state", "nodes", "job", "exit", "began", "command"]
+    assert first[:5] == ["first", "failed", "2", "17", "7"]
+    assert second[:5] == ["second", "running", "2", "-", "-"]
+
+
+def test_a_command_is_shortened_and_its_secrets_are_hidden(start_run: StartRun, invoke: Invoke) -> None:
+    run = start_run("train")
+    write_json(run.job, {"nodes": 1, "command": ["python", "--token", "verysecret", "x" * 200]})
+    line = invoke("runs").out.splitlines()[1]
+    assert "python --token *** xxx" in line and "verysecret" not in line
+    assert len(line.rstrip().rpartition("python")[2]) == COMMAND_WIDTH - len("python")
+
+
+def test_a_run_stays_on_one_line_for_programs(make_run: StartRun, invoke: Invoke, tmp_path: Path) -> None:
+    make_run("long-" * 20)
+    assert len(invoke("runs", "--runs-dir", str(tmp_path / "muster-runs")).out.splitlines()) == 2
+
+
+def test_without_runs_only_the_header_is_printed(tmp_path: Path, invoke: Invoke) -> None:
+    done = invoke("runs", "--runs-dir", str(tmp_path))
+    assert done.code == 0 and len(done.out.splitlines()) == 1
+
+
+def test_a_job_that_still_holds_nodes_is_cancelled_and_named(
+    start_run: StartRun, invoke: Invoke, fake_slurm: FakeSlurm
+) -> None:
+    run = start_run("train", "slurm").publishes("failed", nodes=[]).ends(125, "lost")
+    write_json(run.attempt(0).slurm_job, {"job_id": "17", "restarts": 0})
+    os.utime(run.attempt(0).outcome, (1, 1))
+    fake_slurm.knows("17", "RUNNING", run.script)
+    done = invoke("runs")
+    assert done.err == "muster: train has ended but still held nodes: cancelled Slurm job 17\n"
+    assert fake_slurm.called("scancel") == ["17"]

@@ -1,0 +1,83 @@
+"""The output of programs: bounded, cut at characters, and without the formatting of IPython."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from muster.sandbox import output
+from muster.sandbox.output import Captured, Stream, strip_ipython_formatting
+
+
+@pytest.mark.parametrize(
+    ("data", "more", "limit", "text"),
+    [
+        (b"abc", False, 3, "abc"),
+        (b"abcd", False, 3, "abc<output cut>"),
+        ("äöü".encode(), False, 2, "äö<output cut>"),
+        (b"abc", True, 10, "abc<output cut>"),
+        ("ab€".encode()[:-1], True, 10, "ab<output cut>"),  # in the middle of a character
+        (b"", False, 5, ""),
+    ],
+)
+def test_output_is_cut_at_characters(data: bytes, more: bool, limit: int, text: str) -> None:
+    assert Captured(data, more).text(limit) == text
+
+
+def test_a_stream_keeps_what_was_asked_for_and_forgets_the_rest() -> None:
+    stream = Stream()
+    stream.begin(10)
+    for _ in range(40):
+        os.write(stream.child_fd, b"x" * 10_000)
+        stream.read()
+    captured = stream.finish()
+    assert captured.more and len(captured.data) <= 4 * 10 + (1 << 16)
+    assert captured.text(10) == "x" * 10 + "<output cut>"
+    stream.begin(10)  # a session's next cell begins anew
+    os.write(stream.child_fd, b"y")
+    assert stream.finish() == Captured(b"y", False)
+    stream.close_child_end()
+    stream.close()
+
+
+@pytest.mark.parametrize(
+    ("raw", "tidy"),
+    [
+        ("\n\nOut[3]: 5\n\n", "5\n"),
+        ("\x1b[31mred\x1b[0m\n", "red\n"),
+        ("Traceback\n  File <ipython-input-1-ab>:1\n    1 / 0\nZ\n", "Traceback\n    1 / 0\nZ\n"),
+        ("  Cell In[1], line 1\n    x = (\n", "    x = (\n"),
+        ("", ""),
+        ("  \n", ""),
+    ],
+)
+def test_ipython_s_output_is_made_plain(raw: str, tidy: str) -> None:
+    assert strip_ipython_formatting(raw) == tidy
+
+
+def test_a_stream_tells_its_end_and_keeps_what_came_before_it() -> None:
+    stream = Stream()
+    assert stream.read() is False and not stream.ended  # nothing was written yet
+    os.write(stream.child_fd, b"before")
+    stream.begin(10)
+    stream.close_child_end()
+    assert stream.read() is True and stream.read() is False and stream.ended
+    assert stream.finish() == Captured(b"before", False)
+    assert not stream.wanted
+    stream.close()
+
+
+def test_at_the_end_only_so_much_is_read_of_a_process_that_keeps_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "MAX_DRAIN_READS", 2)
+    monkeypatch.setattr(output, "CHUNK", 4)
+    stream = Stream()
+    stream.begin(100)
+    os.write(stream.child_fd, b"x" * 100)
+    assert stream.finish() == Captured(b"x" * 8, False)
+    stream.close_child_end()
+    stream.close()
+
+
+def test_text_is_tidied_before_it_is_cut() -> None:
+    assert Captured(b"\x1b[31mred\x1b[0m line\n").text(3, strip_ipython_formatting) == "red<output cut>"
