@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -9,10 +10,16 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 from tests.running import wait_for
+
+from muster.sandbox.engine import sessions as module
+from muster.sandbox.engine.sessions import Session, Sessions
+from muster.sandbox.settings import SandboxSettings
 
 if TYPE_CHECKING:
     from tests.sandbox.serving import Served
@@ -220,6 +227,41 @@ def test_an_idle_session_is_evicted(own: Callable[..., Served]) -> None:
     served.cell("x = 1", "a")
     wait_for("the eviction", lambda: not served.ask("GET", "/sessions")["sessions"])
     assert served.cell("1", "a")["new_session_created"] is True
+
+
+def unused_session(sessions: Sessions, name: str) -> Session:
+    """A session without a process."""
+    worker = Mock(memory=0)
+    worker.expect_end.return_value = asyncio.get_running_loop().create_future()
+    session = Session(name, worker, "ipython")
+    sessions._sessions[name] = session
+    return session
+
+
+async def test_a_step_of_the_wall_clock_neither_evicts_a_session_nor_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall, monotonic = [1e9], [500.0]
+    clock = SimpleNamespace(time=lambda: wall[0], monotonic=lambda: monotonic[0])
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "HOUSEKEEPING_INTERVAL_S", 0.0)
+    sessions = Sessions(SandboxSettings(session_idle_s=60.0), Mock())
+    session = unused_session(sessions, "a")
+    keeping = asyncio.ensure_future(sessions.housekeeping())
+
+    async def housekeep() -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    wall[0] += 7200.0  # NTP corrects the clock of the node
+    monotonic[0] += 10.0
+    await housekeep()
+    assert list(sessions.listed()) == ["a"] and sessions.evicted == 0
+    assert sessions.listed()["a"]["last_used"] == wall[0] - 10.0
+    wall[0] -= 14400.0  # and back: it is not kept for hours
+    monotonic[0] += 51.0
+    await housekeep()
+    assert sessions.listed() == {} and sessions.evicted == 1
+    session.worker.kill.assert_called_once_with("deleted")  # type: ignore[attr-defined]
+    keeping.cancel()
 
 
 def test_the_longest_unused_session_makes_room_for_a_new_one(own: Callable[..., Served]) -> None:

@@ -42,7 +42,7 @@ class Engine:
         self.metrics = metrics.Metrics()
         self.admission = Admission(settings.workers_max, settings.queue, settings.queue_wait_s)
         self.languages = Languages(environment(settings)["PATH"])
-        self.started = time.time()
+        self.started = time.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
         self._others = 0  # threads of our user, if its process limit is shared by all workers
 
@@ -205,7 +205,7 @@ class Engine:
             "workers": len(workers),
             "sessions": len(self.sessions),
             "workspaces": len(self.workspaces),
-            "uptime_s": round(time.time() - self.started, 1),
+            "uptime_s": round(time.monotonic() - self.started, 1),
             **self.metrics.summary(),
             "busiest": metrics.busiest(workers),
         }

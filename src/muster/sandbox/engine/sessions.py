@@ -30,10 +30,11 @@ class Session:
 
     def __init__(self, name: str, worker: Worker, backend: str) -> None:
         self.name, self.worker, self.backend = name, worker, backend
-        self.created = self.last_used = time.time()
+        self.created = time.time()  # for people; a decision by this clock would go wrong when it is set
+        self.last_used = time.monotonic()
         self.lock = asyncio.Lock()  # cells of one session run one after the other
         self.why = ""  # the reason of its end, if it is known
-        self.usage_checked = 0.0  # time of the last request for its memory usage
+        self.usage_checked = float("-inf")  # monotonic time of the last request for its memory usage
         self.is_closed = False
         self._cells = 0
         self._is_open = False
@@ -86,7 +87,7 @@ class Session:
             self.worker.stop_usage_checks()
             timer.cancel()
             last.cancel()
-            self.last_used = time.time()
+            self.last_used = time.monotonic()
             wall = time.monotonic() - started
             self.worker.busy_s += wall
         if message is None:  # it has ended, or untrusted code closed the socket
@@ -126,8 +127,15 @@ class Sessions:
         return len(self._sessions)
 
     def listed(self) -> dict[str, dict[str, Any]]:
+        """Describe the sessions, with times of the wall clock."""
+        offset = time.time() - time.monotonic()
         return {
-            name: {"backend": one.backend, "created": one.created, "last_used": one.last_used, "alive": one.alive}
+            name: {
+                "backend": one.backend,
+                "created": one.created,
+                "last_used": max(one.created, one.last_used + offset),
+                "alive": one.alive,
+            }
             for name, one in self._sessions.items()
         }
 
@@ -221,7 +229,7 @@ class Sessions:
 
     def _check_usage(self) -> None:
         """Request the memory usage of sessions that were used since the last request, or were not checked for long."""
-        now = time.time()
+        now = time.monotonic()
         for session in self._sessions.values():
             if session.last_used > session.usage_checked or now - session.usage_checked > MAX_USAGE_AGE_S:
                 session.usage_checked = now
@@ -232,7 +240,7 @@ class Sessions:
         while True:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
             self._check_usage()
-            oldest = time.time() - self._settings.session_idle_s
+            oldest = time.monotonic() - self._settings.session_idle_s
             for session in self._idle():
                 if session.last_used < oldest or self.memory > self._settings.session_memory_mb << 20:
                     self.evicted += 1
