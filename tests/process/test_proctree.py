@@ -19,6 +19,7 @@ from muster.process.proctree import (
     kill_groups,
     kill_is_pending,
     newest_first,
+    own_descendants,
     read_proc_file,
     read_process,
     read_processes,
@@ -117,6 +118,28 @@ def test_a_grandchild_in_its_own_session_is_a_descendant() -> None:
     finally:
         os.kill(grandchild, signal.SIGKILL)
         family.communicate(timeout=120)
+
+
+def test_own_descendants_are_found_without_reading_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = subprocess.Popen(
+        ["sh", "-c", "setsid sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert family.stdout is not None
+    grandchild = int(family.stdout.readline())
+    expected = {family.pid: (os.getpid(), family.pid), grandchild: (family.pid, grandchild)}
+    try:
+        wait_for("the session of the grandchild", lambda: os.getpgid(grandchild) == grandchild)
+        with monkeypatch.context() as patch:
+            patch.setattr(proctree, "read_processes", lambda: pytest.fail("all of /proc was read"))
+            found = own_descendants()
+        assert expected.items() <= found.items()
+        with monkeypatch.context() as patch:
+            patch.setattr(proctree, "_children_of_thread", lambda thread: None)  # an old kernel
+            assert expected.items() <= own_descendants().items()
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
+        family.communicate(timeout=120)
+    assert not expected.keys() & own_descendants().keys()
 
 
 def test_a_signal_to_a_gone_process_is_no_error_and_a_forbidden_one_is_reported(

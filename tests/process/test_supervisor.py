@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,26 @@ def test_while_a_scope_ends_starts_are_refused_and_the_grace_can_be_shortened(ow
     one.close(0)
     assert one.read_until("closed")["killed"] >= 1
     assert not is_alive(pid)
+
+
+def read_calls(pid: int) -> int:
+    """The number of times that a process has called read(2) and the like."""
+    return int(next(line for line in Path(f"/proc/{pid}/io").read_text().splitlines() if "syscr" in line).split()[1])
+
+
+def test_a_closing_supervisor_does_not_read_all_of_proc_again_and_again(owner: Owners) -> None:
+    one = owner()
+    pid = spawn_ready(one, 1, ["sh", "-c", "(trap '' TERM; setsid sh -c 'echo ready; exec sleep 1000') & sleep 1000"])
+    one.close(10_000)
+    one.read_until("exited")  # what it has left ignores TERM
+    before, began = read_calls(one.supervisor), time.monotonic()
+    wait_for("two seconds", lambda: time.monotonic() - began > 2.0)
+    machine = len([entry for entry in os.listdir("/proc") if entry.isdigit()])
+    calls = read_calls(one.supervisor) - before
+    one.close(0)
+    assert one.read_until("closed")["killed"] >= 1
+    assert calls < 100 + machine, f"{calls} reads in two seconds, with {machine} processes on the machine"
+    wait_for("the end of what ignores TERM", lambda: not is_alive(pid))
 
 
 def test_a_later_close_does_not_lengthen_the_grace(owner: Owners) -> None:

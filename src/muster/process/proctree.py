@@ -13,6 +13,7 @@ PR_SET_CHILD_SUBREAPER = 36
 FLAGS, THREADS, START_TIME = 6, 17, 19
 PF_EXITING = 0x4
 POLL_S = 0.02  # of ending processes: the kernel has no notification for an adopted grandchild
+MAX_POLL_S = 0.5  # of ending processes, while none of them ends
 
 
 def become_subreaper() -> None:
@@ -101,11 +102,48 @@ def start_time(pid: int) -> int | None:
 
 def own_children() -> list[int]:
     """Return the children of this single-threaded process; empty if the kernel has no list of them."""
+    return _children_of_thread("thread-self") or []
+
+
+def _children_of_thread(thread: str) -> list[int] | None:
+    """Return the children of a thread, which may be zombies; None if it has ended, or the kernel has no such list.
+
+    The kernel may leave out a child while another one ends.
+    """
     try:
-        with open("/proc/thread-self/children", "rb") as file:
+        with open(f"/proc/{thread}/children", "rb") as file:
             return [int(pid) for pid in file.read().split()]
     except OSError:
+        return None
+
+
+def own_descendants() -> dict[int, tuple[int, int]]:
+    """Return pid -> (parent, process group) of the live descendants of this process, nearest first.
+
+    Reads the lists of children, not all processes of the machine, unless the kernel has no such lists. One that is
+    forked or orphaned meanwhile may be missing.
+    """
+    if _children_of_thread("thread-self") is None:
+        processes = read_processes()
+        return {pid: processes[pid] for pid in descendants(os.getpid(), processes)}
+    found: dict[int, tuple[int, int]] = {}
+    parents = [os.getpid()]
+    for parent in parents:  # grows while we walk it
+        for pid in _children(parent):
+            process = read_process(pid)
+            if process is not None and pid not in found:
+                found[pid] = process
+                parents.append(pid)
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    """Return the children of all threads of a process."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
         return []
+    return [child for thread in threads for child in _children_of_thread(f"{pid}/task/{thread}") or ()]
 
 
 def kill_is_pending(pid: int) -> bool:
@@ -137,8 +175,8 @@ def kill_descendants(
     `before` receives all of them before the KILL. Their groups are killed too: the kernel kills a group in one step,
     while a process that keeps forking and exiting is often gone when the list of pids has been read.
     """
-    processes = read_processes()
-    found = [pid for pid in descendants(os.getpid(), processes) if pid not in spared]
+    processes = own_descendants()
+    found = [pid for pid in processes if pid not in spared]
     before(found)
     foreign = [pid for pid in found if not send_signal(pid, signal.SIGKILL)]
     kill_groups(processes[pid][1] for pid in found)

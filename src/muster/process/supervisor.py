@@ -31,11 +31,13 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from muster.process.capture import start_copier
 from muster.process.cgroup import Cgroup, make_cgroup, oom_counter, oom_kills
 from muster.process.proctree import (
+    MAX_POLL_S,
     POLL_S,
     become_subreaper,
     descendants,
@@ -44,6 +46,7 @@ from muster.process.proctree import (
     kill_descendants,
     kill_groups,
     own_children,
+    read_process,
     read_processes,
     send_signal,
 )
@@ -75,6 +78,7 @@ class Supervisor:
         self.children: dict[int, tuple[int, int]] = {}  # pid -> (owner's id of the request, OOM kills at the start)
         self.copying: set[int] = set()  # own children that write captured output
         self.signalled: set[int] = set()  # pids that got TERM or KILL
+        self.reaped = 0  # number of ended children
         self.kill_progress = KillProgress()
         self.cgroup = cgroup
         self.oom_counter = oom_counter()
@@ -209,6 +213,7 @@ class Supervisor:
             if self.kills_since is not None:
                 kill_groups([os.getpgid(pid)])
             _, status = os.waitpid(pid, 0)
+            self.reaped += 1
             if pid in self.copying:
                 self.copying.discard(pid)
                 self.send(event="copied", pid=pid)
@@ -243,7 +248,9 @@ class Supervisor:
         self.kill_progress.note_already_killed(
             pid for pid in own_children() if pid not in self.children and pid not in self.copying
         )
-        while self.reap():
+        known, pause = 0, POLL_S  # number of processes that got a signal; time until the next search for others
+        has_children = self.reap()
+        while has_children:
             now = time.monotonic()
             if now - start < self.grace and not self.send_term():
                 self.grace = 0.0  # no process is left to wait for
@@ -253,7 +260,10 @@ class Supervisor:
                 # Left: copiers, programs that run as another user, and processes that hang in the kernel.
                 left = self.describe_leftovers()
                 break
-            self.wait_while_ending()
+            pause = min(2 * pause, MAX_POLL_S) if len(self.signalled) == known else POLL_S
+            known = len(self.signalled)
+            grace_left = start + self.grace - time.monotonic()
+            has_children = self.reap_for(min(pause, grace_left) if grace_left > 0 else pause)
         self.cgroup.remove()
         records = [one._asdict() for one in left]
         self.send(event="closed", killed=len(killed), seconds=time.monotonic() - start, left=records)
@@ -267,8 +277,8 @@ class Supervisor:
     def send_term(self) -> bool:
         """Send TERM once to the group of each started process, and once to each orphan; False if none may react.
 
-        Started processes come first: finding orphans requires a scan of /proc, and often none are left by then. A
-        process that another one has killed and that hangs cannot use the grace.
+        Started processes come first: often no orphans are left after their end. A process that another one has killed
+        and that hangs cannot use the grace.
         """
         known = [pid for pid in self.children if pid not in self.signalled]
         for pid in known:
@@ -277,12 +287,17 @@ class Supervisor:
         self.signalled.update(known)
         if known:
             return True
-        children = [pid for pid, (parent, _) in read_processes().items() if parent == os.getpid()]
-        left = [pid for pid in children if pid not in self.copying]
+        # The kernel may leave out a child while another one ends: only all of /proc shows that none is left.
+        left = self.live_children(own_children()) or self.live_children(read_processes())
         for pid in [pid for pid in left if pid not in self.signalled]:
             send_signal(pid, signal.SIGTERM)
         self.signalled.update(left)
         return len(self.kill_progress.hanging(left)) < len(left)
+
+    def live_children(self, pids: Iterable[int]) -> list[int]:
+        """Return the given processes that are live children of this one, without copiers."""
+        found = ((pid, read_process(pid)) for pid in pids if pid not in self.copying)
+        return [pid for pid, process in found if process is not None and process[0] == os.getpid()]
 
     def kill(self, killed: set[int]) -> bool:
         """KILL all descendants; True if one of them may still end."""
@@ -313,13 +328,26 @@ class Supervisor:
             self.handle_request()
         return is_leaving(pid)
 
-    def wait_while_ending(self) -> None:
-        """Wait for POLL_S, the end of a child, or a further "close" of the owner, which may shorten the grace."""
-        self.lease_left()
-        if self.wait(POLL_S):
-            grace = self.grace
-            self.handle_request()
-            self.grace = min(grace, self.grace)
+    def reap_for(self, seconds: float) -> bool:
+        """Reap children for this time, but only POLL_S once one has ended: others may be orphans now.
+
+        Returns False as soon as no child is left, and True early after a further "close", which may shorten the grace.
+        """
+        start = time.monotonic()
+        while (left := start + seconds - time.monotonic()) > 0:
+            reaped, lease_left = self.reaped, self.lease_left()
+            if self.wait(min(left, lease_left) if lease_left else left):
+                grace = self.grace
+                self.handle_request()
+                self.grace = min(grace, self.grace)
+                return self.reap()
+            if not self.reap():
+                return False
+            if self.reaped != reaped:
+                seconds = min(seconds, POLL_S)
+            if lease_left and not self.lease_left():
+                return True
+        return True
 
 
 def main() -> None:
