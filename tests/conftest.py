@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from muster.agent.ray.settings import temp_dir
+from muster.process.cgroup import Cgroup, lock_group, own_directory
 from tests.browser import Browser, Page, opened
 from tests.running import MusterCommand
 
@@ -78,6 +79,33 @@ def network_namespaces() -> set[str]:
     return {entry.name for entry in named.iterdir()} if named.is_dir() else set()
 
 
+def control_groups() -> set[str]:
+    """Groups that processes of this pid namespace made: others run tests on this machine, too."""
+    places = [own_directory(""), own_directory("memory"), own_directory("pids")]
+    places = [*places, os.path.dirname(places[0] or "")]
+    name = re.compile(rf"muster-(scope|sandbox)-{os.stat('/proc/self/ns/pid').st_ino}-.*")
+    return {
+        f"{place}/{entry}"
+        for place in filter(None, places)
+        if os.path.isdir(place)
+        for entry in os.listdir(place)
+        if name.fullmatch(entry)
+    }
+
+
+def left_groups(before: set[str]) -> set[str]:
+    """Return the new groups whose creator has ended; that of another test, which runs beside this one, lives."""
+    return {group for group in control_groups() - before if _is_unlocked(group)}
+
+
+def _is_unlocked(group: str) -> bool:
+    try:
+        os.close(lock_group(group))
+    except OSError:
+        return False
+    return True
+
+
 PROCESS_STARTS = frozenset(["subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec"])
 _process_starts: list[str] = []  # of this test process, as Python's audit events report them
 
@@ -92,16 +120,24 @@ sys.addaudithook(_note_process_start)
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """After any test, including one that killed things: no process, temporary directory or namespace of it is left."""
+    """Check after each test, including one that killed things, that nothing of it is left.
+
+    That is: no process, temporary directory, network namespace or control group.
+    """
     tag = uuid.uuid4().hex
     monkeypatch.setenv(TAG, tag)
-    dirs, namespaces, started = temp_dirs(), network_namespaces(), len(_process_starts)
+    dirs, namespaces, started, groups = temp_dirs(), network_namespaces(), len(_process_starts), control_groups()
     yield
     deadline = time.monotonic() + SETTLE_S
     if len(_process_starts) > started:  # reading all of /proc after each of thousands of tests takes minutes
         while (left := tagged_processes(tag)) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not left, f"processes left behind: {left}"
+        while (left_behind := left_groups(groups)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for group in left_behind:
+            Cgroup(group).remove()  # or it would be attributed to the next test
+        assert not left_behind, f"control groups left behind: {sorted(left_behind)}"
     while (left_dirs := unmentioned(temp_dirs() - dirs)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left_dirs, f"temporary directories left behind: {sorted(left_dirs)}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,18 @@ from tests.running import wait_for
 
 from muster.process import Scope
 from muster.process import cgroup as module
-from muster.process.cgroup import Cgroup, make_cgroup, may_have_children, oom_counter, oom_kills, own_directory
+from muster.process.cgroup import (
+    SCOPE_PREFIX,
+    Cgroup,
+    group_name,
+    lock_group,
+    make_cgroup,
+    may_have_children,
+    oom_counter,
+    oom_kills,
+    own_directory,
+    remove_stale_groups,
+)
 
 if TYPE_CHECKING:
     from tests.process.conftest import Words
@@ -49,6 +62,61 @@ async def test_one_write_to_cgroup_kill_ends_all_its_processes(words: Words) -> 
         assert (await process.wait()).signal == signal.SIGKILL
         await asyncio.to_thread(wait_for, "an empty group", lambda: "populated 0" in events.read_text())
         assert not scope.cgroup.kill()
+
+
+OWNER = """
+import asyncio, signal
+from muster.process import Scope
+async def main():
+    scope = await Scope("test", cgroup=True).open()
+    await scope.spawn(["sleep", "1000"])
+    print(scope.supervisor_pid, scope.cgroup.directory, flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.usefixtures("allowed")
+@pytest.mark.parametrize("killed", ["owner", "supervisor", "both"])
+def test_a_group_is_removed_whatever_was_killed(killed: str, python: Callable[[str], list[str]]) -> None:
+    with subprocess.Popen(python(OWNER), stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        supervisor, directory = owner.stdout.readline().split()
+        if killed == "both":
+            os.kill(owner.pid, signal.SIGSTOP)  # it must not sweep before it is killed
+        if killed != "owner":
+            os.kill(int(supervisor), signal.SIGKILL)
+        if killed != "supervisor":
+            owner.kill()
+        if killed == "both":  # nothing is left that could end the program, nor remove its group
+            owner.wait(120)
+            (program,) = Path(directory, "cgroup.procs").read_text().split()
+            os.kill(int(program), signal.SIGKILL)
+            wait_for("an empty group", lambda: "populated 0" in Path(directory, "cgroup.events").read_text())
+            os.utime(directory, (0, 0))
+            make_cgroup(uuid.uuid4().hex).remove()
+        wait_for("the removal of the group", lambda: not os.path.exists(directory))
+        owner.kill()
+
+
+def test_only_empty_groups_of_dead_creators_are_removed(tmp_path: Path) -> None:
+    made = {name: tmp_path / group_name(SCOPE_PREFIX, name) for name in ("dead", "alive", "young", "used")}
+    for path in made.values():
+        (path / "inner").mkdir(parents=True)
+    (made["used"] / "inner" / "process").touch()
+    (tmp_path / f"{SCOPE_PREFIX}other").mkdir()  # not made by this version: it may have no lock
+    lock = lock_group(str(made["alive"]))
+    for name in ("dead", "alive", "used"):
+        os.utime(made[name], (0, 0))
+    os.utime(tmp_path / f"{SCOPE_PREFIX}other", (0, 0))
+    remove_stale_groups(str(tmp_path), SCOPE_PREFIX)
+    left = {made["alive"].name, made["young"].name, made["used"].name, f"{SCOPE_PREFIX}other"}
+    assert {path.name for path in tmp_path.iterdir()} == left
+    os.close(lock)
+    os.utime(made["alive"], (0, 0))
+    remove_stale_groups(str(tmp_path), SCOPE_PREFIX)
+    assert not made["alive"].exists()
+    remove_stale_groups(str(tmp_path / "missing"), SCOPE_PREFIX)
 
 
 @pytest.mark.parametrize("populated", [True, False])

@@ -3,23 +3,30 @@
 A scope that asks for a group gets one where cgroup version 2 permits it. Exceptions: not inside a group of Slurm, which
 looks for a step's processes in its own groups; and not inside a group that has a limit, since a program that reads its
 limits would not find them in the new group.
+
+The creator of a group holds a lock (flock) on its directory, which the kernel releases when the creator ends, however
+that happens. If nothing is left to remove a group, the next creator of a group in the same place does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import time
 
 LIMITS = ("memory.max", "cpu.max")
 UNLIMITED = "max"
-PREFIX = "muster-"
+SCOPE_PREFIX = "muster-scope-"
+STALE_AGE_S = 10.0  # a younger group may not be locked yet
 
 
 class Cgroup:
     """The group of a scope; without a directory all methods do nothing."""
 
-    def __init__(self, directory: str | None = None) -> None:
-        self.directory = directory
+    def __init__(self, directory: str | None = None, lock: int | None = None) -> None:
+        """`lock` is what `lock_group` returned to the creator of the group."""
+        self.directory, self.lock = directory, lock
 
     def enter(self) -> None:
         """Move this new process into the group, before exec. If that is not permitted, it stays outside."""
@@ -42,19 +49,61 @@ class Cgroup:
 
 
 def make_cgroup(name: str) -> Cgroup:
-    """Create a group below that of this process; without a directory if that is not possible."""
+    """Create a group below that of this process, and lock it; without a directory if that is not possible."""
     base = own_directory("")
     if base is None or not may_have_children(base):
         return Cgroup()
-    made = Cgroup(os.path.join(base, PREFIX + name))
+    remove_stale_groups(base, SCOPE_PREFIX)
+    directory = os.path.join(base, group_name(SCOPE_PREFIX, name))
     try:
-        os.mkdir(str(made.directory))
+        os.mkdir(directory)
+        made = Cgroup(directory, lock_group(directory))
     except OSError:
         return Cgroup()
     if not os.access(f"{made.directory}/cgroup.kill", os.W_OK):  # the kernel is older than 5.14
         made.remove()
         return Cgroup()
     return made
+
+
+def group_name(prefix: str, unique: str) -> str:
+    """Return the name of a group with its creator: the pid and, since other containers reuse pids, its namespace."""
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    return f"{prefix}{namespace}-{os.getpid()}-{unique}"
+
+
+def lock_group(directory: str) -> int:
+    """Lock a group; return the descriptor that holds the lock. Raises OSError if another process holds it."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def is_stale(directory: str) -> bool:
+    """Whether the creator of a group of this user has ended."""
+    try:
+        found = os.stat(directory)
+        if found.st_uid != os.geteuid() or time.time() - found.st_mtime < STALE_AGE_S:
+            return False
+        os.close(lock_group(directory))
+    except OSError:
+        return False
+    return True
+
+
+def remove_stale_groups(base: str, prefix: str) -> None:
+    """Remove groups whose creator has ended, with the groups below; one with a process is not removed."""
+    try:
+        names = os.listdir(base)
+    except OSError:
+        return
+    for name in names:
+        if name.startswith(prefix) and name[len(prefix) :].count("-") == 2 and is_stale(f"{base}/{name}"):
+            Cgroup(f"{base}/{name}").remove()
 
 
 def may_have_children(base: str) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,32 @@ def test_a_worker_s_group_has_the_limits_of_its_programs_and_room_for_itself() -
     finally:
         cgroups.remove_parent(parent)
     assert not any(map(os.path.exists, parent.directories.values()))
+
+
+KILLED_SERVER = """
+import os, signal
+from muster.sandbox.engine import cgroups
+parent = cgroups.find_parent()
+cgroups.make(parent, "worker-1", 64, 8)
+print(*parent.directories.values(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_groups_of_a_killed_server_are_removed_by_the_next_one() -> None:
+    parent = cgroups.find_parent() if os.getuid() == 0 else None
+    if parent is None:
+        pytest.skip("no cgroups can be created here")
+    done = subprocess.run([sys.executable, "-c", KILLED_SERVER], capture_output=True, text=True, timeout=120)
+    left = done.stdout.split()
+    assert len(left) == 2 and all(map(os.path.exists, left)), done.stderr
+    for directory in left:
+        os.utime(directory, (0, 0))
+    for directory in parent.directories.values():
+        os.utime(directory, (0, 0))  # its age does not matter: its server lives
+    other = cgroups.find_parent()
+    assert other is not None
+    assert not any(map(os.path.exists, left))
+    assert all(map(os.path.exists, parent.directories.values()))
+    cgroups.remove_parent(other)
+    cgroups.remove_parent(parent)

@@ -13,6 +13,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from muster.process.cgroup import group_name, lock_group, remove_stale_groups
+
+PREFIX = "muster-sandbox-"
 REMOVAL_TIMEOUT_S = 2.0
 WORKER_OVERHEAD_MB = 64  # beyond the limit of programs, for the worker itself and the kernel
 
@@ -23,6 +26,7 @@ class ParentCgroup:
 
     directories: dict[str, str]
     version: int
+    locks: tuple[int, ...] = ()  # descriptors that show others that this process lives
 
 
 class WorkerCgroup:
@@ -87,7 +91,10 @@ def make(parent: ParentCgroup, name: str, memory_mb: int, processes: int) -> Wor
 
 
 def remove_parent(parent: ParentCgroup) -> None:
+    """Remove the groups and release their locks."""
     remove(dict.fromkeys(parent.directories.values()))
+    for lock in parent.locks:
+        os.close(lock)
 
 
 def remove(directories: Iterable[str]) -> None:
@@ -109,20 +116,20 @@ def _version_1() -> ParentCgroup:
         for line in file:
             _, controllers, path = line.rstrip("\n").split(":", 2)
             ours.update(dict.fromkeys(controllers.split(","), path))
-    name = f"muster-sandbox-{os.getpid()}-{secrets.token_hex(3)}"
+    name = group_name(PREFIX, secrets.token_hex(3))
     directories = {}
     mounts = dict(_mounts("cgroup"))
     for kind in ("memory", "pids"):
         where = next(path for path, options in mounts.items() if kind in options)
         directories[kind] = f"{where}{ours[kind].rstrip('/')}/{name}"
-    parent = ParentCgroup(directories, 1)
+    locks: list[int] = []
     try:
         for directory in directories.values():
-            os.mkdir(directory)
+            locks.append(_make_locked(directory))
     except OSError:
-        remove_parent(parent)
+        remove_parent(ParentCgroup(directories, 1, tuple(locks)))
         raise
-    return parent
+    return ParentCgroup(directories, 1, tuple(locks))
 
 
 def _version_2() -> ParentCgroup:
@@ -130,15 +137,22 @@ def _version_2() -> ParentCgroup:
     with open("/proc/self/cgroup") as file:
         own = next(line.rstrip("\n").split(":", 2)[2] for line in file if line.startswith("0::"))
     where = next(path for path, _ in _mounts("cgroup2"))
-    name = f"muster-sandbox-{os.getpid()}-{secrets.token_hex(3)}"
+    name = group_name(PREFIX, secrets.token_hex(3))
     directory = f"{where}{os.path.dirname(own).rstrip('/')}/{name}"
-    os.mkdir(directory)
+    parent = ParentCgroup({"memory": directory, "pids": directory}, 2, (_make_locked(directory),))
     try:
         _write(f"{directory}/cgroup.subtree_control", "+memory +pids")
     except OSError:
-        os.rmdir(directory)
+        remove_parent(parent)
         raise
-    return ParentCgroup({"memory": directory, "pids": directory}, 2)
+    return parent
+
+
+def _make_locked(directory: str) -> int:
+    """Create the group and return its lock. Groups of servers that were killed are removed first."""
+    remove_stale_groups(os.path.dirname(directory), PREFIX)
+    os.mkdir(directory)
+    return lock_group(directory)
 
 
 def _mounts(kind: str) -> Iterable[tuple[str, list[str]]]:
