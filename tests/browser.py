@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.running import wait_for
+from tests.running import DEADLINE_S, wait_for
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ANSWER_S = 120.0  # its first answer waits for its start
@@ -161,7 +161,7 @@ class Page:
     def text(self) -> str:
         return str(self.run("document.body.innerText"))
 
-    def wait_for(self, script: str, what: str = "", deadline: float = 60.0) -> Any:
+    def wait_for(self, script: str, what: str = "", deadline: float = DEADLINE_S) -> Any:
         """What there is instead is told: a page that failed to load looks like one that is slow."""
         try:
             return wait_for(what or script, lambda: self.run(script), deadline)

@@ -21,14 +21,19 @@ BEFORE_THE_DRIVER = ("pending", "gathering", "starting", "restarting")
 Found = TypeVar("Found")
 
 
-def wait_for(what: str, look: Callable[[], Found | None], deadline: float = DEADLINE_S) -> Found:
-    """Look until there is something; fail by name when the deadline passes."""
+def wait_for(
+    what: str,
+    look: Callable[[], Found | None],
+    deadline: float = DEADLINE_S,
+    instead: Callable[[], object] | None = None,
+) -> Found:
+    """Look until there is something; when the deadline passes, fail and say what there is instead."""
     end = time.monotonic() + deadline
     while time.monotonic() < end:
         if found := look():
             return found
         time.sleep(0.02)
-    raise AssertionError(f"waited {deadline:g} s for {what}")
+    raise AssertionError(f"waited {deadline:g} s for {what}" + (f"; found {instead()}" if instead else ""))
 
 
 @dataclass

@@ -15,7 +15,7 @@ from tests.views.synthetic import large_run
 
 def fetch(url: str, **headers: str) -> tuple[int, dict[str, str], str]:
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
     connection.request("GET", f"{parts.path}?{parts.query}", headers=headers)
     answer = connection.getresponse()
     found = answer.status, dict(answer.getheaders()), answer.read().decode()

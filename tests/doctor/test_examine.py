@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import socket
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def test_a_pinned_port_that_is_taken_is_a_failure(muster: MusterCommand) -> None
 @pytest.mark.ray
 def test_a_python_without_ray_fails_with_a_remedy(muster: MusterCommand, tmp_path: Path) -> None:
     bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nexec {muster.python} -S "$@"\n')
+    bare.write_text(f'#!/bin/sh\nexec {shlex.quote(muster.python)} -S "$@"\n')
     bare.chmod(0o755)
     done = muster("doctor", "--backend", "local", "--python", str(bare), "--json")
     report = json.loads(done.stdout)
@@ -99,7 +100,9 @@ def test_a_python_without_ray_fails_with_a_remedy(muster: MusterCommand, tmp_pat
 
 def test_the_values_of_env_reach_the_jobs_interpreter(muster: MusterCommand, tmp_path: Path) -> None:
     spy = tmp_path / "spy"
-    spy.write_text(f'#!/bin/sh\necho "got $GIVEN" >>{tmp_path}/told\nexec {muster.python} "$@"\n')
+    spy.write_text(
+        f'#!/bin/sh\necho "got $GIVEN" >>{shlex.quote(str(tmp_path))}/told\nexec {shlex.quote(muster.python)} "$@"\n'
+    )
     spy.chmod(0o755)
     doctor(muster, "--json", "--python", str(spy), "--env", "GIVEN=value")
     assert "got value\n" in (tmp_path / "told").read_text()

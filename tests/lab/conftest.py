@@ -64,8 +64,7 @@ def slurm(lab: Lab, request: pytest.FixtureRequest) -> Iterator[SlurmCommand]:
     yield command
     lab.exec(["sh", "-c", "scancel $(squeue --noheader --format=%A)"], capture_output=True)
     wait_for("no job in the queue", lambda: not command.slurm("squeue", "--noheader").stdout.strip())
-    left = {name: command.on_node(name, "ls", "/tmp").stdout.split() for name in command.live_nodes()}
-    assert not any(MADE_BY_US.match(entry) for entries in left.values() for entry in entries), left
+    wait_for("no directory of ours on a node", lambda: not command.left_on_nodes(), instead=command.left_on_nodes)
 
 
 class SlurmCommand(MusterCommand):
@@ -93,6 +92,13 @@ class SlurmCommand(MusterCommand):
 
     def live_nodes(self) -> list[str]:
         return [node.name for node in self.lab.status().nodes if node.alive]
+
+    def left_on_nodes(self) -> list[str]:
+        """Return what agents left in /tmp of the nodes; one that Slurm does not track removes it a moment later."""
+        entries = [
+            (name, entry) for name in self.live_nodes() for entry in self.on_node(name, "ls", "/tmp").stdout.split()
+        ]
+        return [f"{name}:/tmp/{entry}" for name, entry in entries if MADE_BY_US.match(entry)]
 
     def job(self, job_id: str) -> dict[str, str]:
         """Slurm's own view of a job."""
@@ -134,15 +140,14 @@ class SlurmCommand(MusterCommand):
 
 
 def agent_on(slurm: SlurmCommand, node: str) -> int:
-    """The agent's pid on this machine."""
-    return next(
-        pid for pid in _processes(slurm, node, "python") if b"agent.pyz" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    )
+    """Wait until the node's agent runs; return its pid on this machine."""
+    look = lambda: [pid for pid in _processes(slurm, node, "python") if b"agent.pyz" in _command_line(pid)]  # noqa: E731
+    return wait_for(f"the agent of {node}", look)[0]
 
 
 def process_on(slurm: SlurmCommand, node: str, name: str) -> int:
-    """The pid, on this machine, of the node's process of that name that was started last."""
-    return max(_processes(slurm, node, name))
+    """Wait until the node has a process of that name; return the pid, on this machine, of the one started last."""
+    return max(wait_for(f"{name} on {node}", lambda: _processes(slurm, node, name)))
 
 
 def _processes(slurm: SlurmCommand, node: str, name: str) -> list[int]:
@@ -150,6 +155,13 @@ def _processes(slurm: SlurmCommand, node: str, name: str) -> list[int]:
     (found,) = [entry for entry in slurm.lab.status().nodes if entry.name == node]
     space = os.readlink(f"/proc/{found.pid}/ns/uts")
     return [pid for pid in slurm.lab.processes(node) if _is(pid, name, space)]
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""  # it has ended meanwhile
 
 
 def _is(pid: int, name: str, space: str) -> bool:

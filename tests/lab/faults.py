@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from tests.lab.conftest import SlurmCommand, agent_on, process_on
 
 READY = ("--", "bash", "-c", "echo ready; sleep 1000")
+# A --setup that ends when its server listens.
+LISTEN_ON_1500 = (
+    "python3 -m http.server 1500 >/dev/null 2>&1 & until (: </dev/tcp/127.0.0.1/1500) 2>/dev/null; do sleep 0.1; done"
+)
 PROCESS_S, SILENT_HOST_S = 3.0, 15.0  # what the run's end may take after the fault
 
 
@@ -175,10 +179,11 @@ FAULTS = [
     ),
     Fault(
         "a node never arrives",
-        "n3 did not arrive within 3 s",
+        "n2 did not arrive within 3 s",
         "The node's agent did not reach the leader: a slow filesystem, a set-up that hangs, a closed network.",
         "`muster logs --node N` shows how far it came; `--gather-timeout` if it is only slow.",
-        options=("--gather-timeout", "3", "--setup", "[ $SLURMD_NODENAME != n3 ] || sleep 20"),
+        nodes=2,  # the leader only: no other node can be late, too
+        options=("--gather-timeout", "3", "--setup", "[ $SLURMD_NODENAME != n2 ] || sleep 100"),
     ),
     Fault(
         "the ports are taken",
@@ -187,6 +192,6 @@ FAULTS = [
         nodes=1,
         cause="With `--port-base` the block is fixed, and something uses a port of it on that node.",
         advice="Another base, or none: then every node finds a free block by itself.",
-        options=("--port-base", "1024", "--setup", "python3 -m http.server 1500 >/dev/null 2>&1 & sleep 1"),
+        options=("--port-base", "1024", "--setup", LISTEN_ON_1500),
     ),
 ]

@@ -108,12 +108,16 @@ def test_6_a_spare_takes_the_place_of_a_slow_member_after_the_last_call_and_not_
 LEAVES, STAYS = "trap 'exit 0' TERM", "trap '' TERM"
 
 
-@pytest.mark.parametrize(("trap", "code"), [(LEAVES, 0), (":", 143), (STAYS, 137)], ids=["leaves", "dies", "ignores"])
+@pytest.mark.parametrize(
+    ("trap", "grace", "code"),
+    [(LEAVES, "20s", 0), (":", "20s", 143), (STAYS, "2s", 137)],
+    ids=["leaves", "dies", "ignores"],
+)
 def test_13_on_sigterm_children_may_leave_in_time_and_are_killed_after_the_grace(
-    slurm: SlurmCommand, trap: str, code: int
+    slurm: SlurmCommand, trap: str, grace: str, code: int
 ) -> None:
     work = f'{trap}; echo "rank $RANK"; while :; do sleep 0.1; done'
-    options = ("--spares", "1", "--procs-per-node", "2", "--stop-grace", "2s", "--", "bash", "-c", work)
+    options = ("--spares", "1", "--procs-per-node", "2", "--stop-grace", grace, "--", "bash", "-c", work)
     process = slurm.start(*slurm.run_args(*options, nodes=3))
     run = slurm.wait_for_driver("rank 0")
     logs = [run / "attempt-0" / "logs" / "cycle-0" / f"rank-{rank:04d}.log" for rank in range(6)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -66,10 +67,11 @@ def test_a_runs_directory_that_is_not_shared_fails_naming_the_nodes(slurm: Slurm
 def test_inside_an_allocation_all_its_nodes_are_examined_and_what_differs_is_named(slurm: SlurmCommand) -> None:
     """n2's python is another one, without Ray; n1 and n2 allow few open files."""
     python = slurm.cwd / "python"
-    python.write_text(f'#!/bin/sh\n[ "$(uname -n)" = n2 ] && exec {slurm.python} -S "$@"\nexec {slurm.python} "$@"\n')
+    real = shlex.quote(slurm.python)
+    python.write_text(f'#!/bin/sh\n[ "$(uname -n)" = n2 ] && exec {real} -S "$@"\nexec {real} "$@"\n')
     python.chmod(0o755)
-    doctor = f"{sys.executable} -m muster.cli.main doctor --json --python {python} --setup 'ulimit -n 512'"
-    done = slurm.slurm("salloc", "--nodes=2", "bash", "-c", doctor)
+    doctor = shlex.join([sys.executable, "-m", "muster.cli.main", "doctor", "--json", "--python", str(python)])
+    done = slurm.slurm("salloc", "--nodes=2", "bash", "-c", f"{doctor} --setup 'ulimit -n 512'")
     report = json.loads(done.stdout)
     assert (done.returncode, report["where"], list(report["nodes"])) == (1, "allocation", ["n1", "n2"])
     assert (verdict(report, "ray")["state"], verdict(report, "ray")["nodes"]) == ("fail", ["n2"])
@@ -82,7 +84,8 @@ def test_unequal_pythons_fail_by_node_and_a_failing_setup_too(slurm: SlurmComman
     python = slurm.cwd / "python"
     fake = '{"version": "3.9.2", "executable": "/usr/bin/python3"}'
     python.write_text(
-        f"#!/bin/sh\nif [ $(uname -n) = n3 ] && [ $1 = -c ]; then echo '{fake}'; exit; fi\nexec {slurm.python} \"$@\"\n"
+        f"#!/bin/sh\nif [ $(uname -n) = n3 ] && [ $1 = -c ]; then echo '{fake}'; exit; fi\n"
+        f'exec {shlex.quote(slurm.python)} "$@"\n'
     )
     python.chmod(0o755)
     code, report = examine(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ NOTICES_SOON = (
 LOSES_A_NODE = """
 import os, time
 import ray
+import shlex
 from muster.placement import Model, Policy, Probe, Replicas, discover_nodes
 ray.init(log_to_driver=False, logging_level="error")
 def server(name, model):
@@ -105,7 +107,7 @@ def test_what_is_placed_outlives_a_killed_node_on_the_others_and_nothing_of_it_i
     slurm.python = ray_alone(slurm.cwd / "venv")
     (slurm.cwd / "driver.py").write_text(LOSES_A_NODE)
     families = Families(slurm.cwd)
-    command = f"python {scenarios.__file__} && python driver.py"
+    command = f"python {shlex.quote(scenarios.__file__)} && python driver.py"
     options = ("--spares", "1", "--on-node-loss", "replace", "--gpus-per-node", "2")
     given = [word for variable in ("PYTHONPATH=", *NOTICES_SOON) for word in ("--env", variable)]
     process = slurm.start(*slurm.run_args(*options, *given, "--", "bash", "-c", command, nodes=2, ray=True))

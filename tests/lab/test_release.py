@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -118,7 +119,7 @@ def test_a_command_that_sees_a_finished_run_with_a_job_cancels_the_job(slurm: Sl
 
 
 def test_a_user_s_own_job_is_never_cancelled(slurm: SlurmCommand) -> None:
-    muster = f"{slurm.python} -m muster.cli.main"
+    muster = f"{shlex.quote(slurm.python)} -m muster.cli.main"
     (slurm.cwd / "own.sh").write_text(
         f"#!/bin/bash\n#SBATCH -N2 --no-kill\n{muster} run --no-ray -- bash -c 'echo 0; sleep 1000'\nsleep 1000\n"
     )

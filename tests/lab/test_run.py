@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def test_two_jobs_at_once_on_disjoint_nodes_work(slurm: SlurmCommand) -> None:
 
 def inside(slurm: SlurmCommand, *allocate: str, command: str) -> subprocess.CompletedProcess[str]:
     """Run a shell text that uses `muster run` inside an allocation."""
-    muster = f"{sys.executable} -m muster.cli.main run --python {slurm.python} --no-ray"
+    muster = shlex.join([sys.executable, "-m", "muster.cli.main", "run", "--python", slurm.python, "--no-ray"])
     return slurm.slurm(*allocate, "bash", "-c", command.replace("MUSTER_RUN", muster))
 
 
@@ -72,7 +73,7 @@ def test_inside_salloc_fewer_nodes_may_be_used_but_not_more(slurm: SlurmCommand)
 def test_inside_srun_pty_all_nodes_of_the_job_are_used(slurm: SlurmCommand) -> None:
     shell = ["srun", "--nodes=2", "--ntasks-per-node=1", "--exclusive", "--pty"]
     program = f"MUSTER_RUN -- bash -c '{HOSTS}'"
-    muster = f"{sys.executable} -m muster.cli.main run --python {slurm.python} --no-ray"
+    muster = shlex.join([sys.executable, "-m", "muster.cli.main", "run", "--python", slurm.python, "--no-ray"])
     # `script` gives srun --pty the terminal that it insists on.
     words = " ".join(shell) + ' bash -c "' + program.replace("MUSTER_RUN", muster).replace("$", "\\$") + '"'
     done = slurm.slurm("script", "-qec", words, "/dev/null")
@@ -81,7 +82,7 @@ def test_inside_srun_pty_all_nodes_of_the_job_are_used(slurm: SlurmCommand) -> N
 
 def test_inside_ones_own_sbatch_file_it_works(slurm: SlurmCommand) -> None:
     script = slurm.cwd / "mine.sh"
-    muster = f"{sys.executable} -m muster.cli.main run --python {slurm.python} --no-ray"
+    muster = shlex.join([sys.executable, "-m", "muster.cli.main", "run", "--python", slurm.python, "--no-ray"])
     script.write_text(
         f"#!/bin/bash\n#SBATCH --nodes=2 --exclusive --output=mine.out\n{muster} -- bash -c '{HOSTS}; exit 4'\n"
     )

@@ -40,14 +40,14 @@ def test_a_spare_takes_the_place_of_a_killed_node_and_every_task_that_is_left_ex
     srun = start(slurm, log, "--spares", "1")
     try:
         first, second, spare = slurm.live_nodes()
-        wait_for(f"both ranks; {log.read_text()}", lambda: log.read_text().count(" of 2\n") == 2, 180)
+        wait_for("both ranks", lambda: log.read_text().count(" of 2\n") == 2, instead=log.read_text)
         assert f"{first} is 0 of 2" in log.read_text() and f"{second} is 1 of 2" in log.read_text()
         assert launchers_of(slurm, first) and launchers_of(slurm, spare)
         (slurm.cwd / "hold").unlink()
         slurm.lab.kill_node(second)
-        wait_for("the second round", lambda: f"{spare} is 1 of 2" in log.read_text(), 180)
-        wait_for("success", lambda: f"round 2 runs on {first}, {spare}" in log.read_text(), 5)
-        wait_for("the launchers to leave", lambda: not launchers_of(slurm, first) + launchers_of(slurm, spare), 60)
+        wait_for("the second round", lambda: f"{spare} is 1 of 2" in log.read_text(), instead=log.read_text)
+        wait_for("success", lambda: f"round 2 runs on {first}, {spare}" in log.read_text())
+        wait_for("the launchers to leave", lambda: not launchers_of(slurm, first) + launchers_of(slurm, spare))
         said = log.read_text()
         assert not [line for line in said.splitlines() if "exit" in line and (first in line or spare in line)], said
     finally:
@@ -63,13 +63,15 @@ def test_with_failover_the_job_succeeds_although_the_host_of_its_coordinator_die
     srun = start(slurm, log, "--spares", "1", "--failover-dir", str(slurm.cwd / "shared"))
     first, second, spare = slurm.live_nodes()
     try:
-        wait_for(f"both ranks; {log.read_text()}", lambda: log.read_text().count(" of 2\n") == 2, 180)
+        wait_for("both ranks", lambda: log.read_text().count(" of 2\n") == 2, instead=log.read_text)
         assert f"{first} is 0 of 2" in log.read_text() and f"{second} is 1 of 2" in log.read_text()
         (slurm.cwd / "hold").unlink()
         slurm.lab.kill_node(first)  # the coordinator's
-        wait_for("the second round", lambda: f"round 2 runs on {second}, {spare}" in log.read_text(), 180)
-        wait_for("its ranks", lambda: {f"{second} is 0 of 2", f"{spare} is 1 of 2"} <= set(lines(log)), 60)
-        wait_for("the launchers to leave", lambda: not launchers_of(slurm, second) + launchers_of(slurm, spare), 60)
+        wait_for(
+            "the second round", lambda: f"round 2 runs on {second}, {spare}" in log.read_text(), instead=log.read_text
+        )
+        wait_for("its ranks", lambda: {f"{second} is 0 of 2", f"{spare} is 1 of 2"} <= set(lines(log)))
+        wait_for("the launchers to leave", lambda: not launchers_of(slurm, second) + launchers_of(slurm, spare))
         (outcome,) = (slurm.cwd / "shared").glob("torchrun-*/outcome")
         assert json.loads(outcome.read_text())["exit_code"] == 0
         said = log.read_text()

@@ -19,7 +19,7 @@ DUMP = "import json, os; e = os.environ; json.dump(dict(e), open(e['MUSTER_OUTPU
 CRASH_HANG_SUCCEED = (
     'echo "cycle $MUSTER_CYCLE rank $RANK of $WORLD_SIZE restarts $TORCHELASTIC_RESTART_COUNT";'
     " cd $MUSTER_OUTPUT_DIR; touch $MUSTER_CYCLE.$RANK;"
-    " until [ $(ls | grep -c ^$MUSTER_CYCLE) = 4 ]; do sleep 0.1; done;"
+    " until [ $(ls | grep -c ^$MUSTER_CYCLE) = 4 ]; do touch $MUSTER_BEAT_FILE; sleep 0.1; done;"
     ' case "$MUSTER_CYCLE $RANK" in "0 3") exit 7;; "1 1") sleep 1000;; "2 "*) exit 0;; esac;'
     " while :; do touch $MUSTER_BEAT_FILE; sleep 0.2; done"
 )
@@ -169,8 +169,8 @@ def test_a_rank_that_hangs_is_named_and_where_it_was_is_kept(muster: MusterComma
 
 
 def test_ranks_that_beat_are_not_taken_for_hung(muster: MusterCommand) -> None:
-    beats = "import muster, time\nfor _ in range(50):\n    muster.beat()\n    time.sleep(0.1)\n"
-    done = gang(muster, "--stall-timeout", "3s", "--", muster.python, "-c", beats)
+    beats = "import muster, time\nfor _ in range(80):\n    muster.beat()\n    time.sleep(0.1)\n"
+    done = gang(muster, "--stall-timeout", "6s", "--", muster.python, "-c", beats)
     assert done.returncode == 0, done.stderr
 
 
@@ -255,13 +255,13 @@ def test_a_rank_that_fails_because_a_node_is_lost_counts_as_the_loss(muster: Mus
 
 
 @pytest.mark.parametrize(
-    ("trap", "code"),
-    [("trap 'echo leaving; exit 0' TERM", 0), ("true", 143), ("trap '' TERM", 137)],
+    ("trap", "grace", "code"),
+    [("trap 'echo leaving; exit 0' TERM", "60s", 0), ("true", "60s", 143), ("trap '' TERM", "1s", 137)],
     ids=["leaves-with-0", "by-default", "ignores-it"],
 )
-def test_a_stopped_gang_has_its_grace(muster: MusterCommand, trap: str, code: int) -> None:
+def test_a_stopped_gang_has_its_grace(muster: MusterCommand, trap: str, grace: str, code: int) -> None:
     program = f"{trap}; echo ready; while :; do sleep 0.1; done"
-    process = start(muster, "--stop-grace", "1s", "--", "bash", "-c", program)
+    process = start(muster, "--stop-grace", grace, "--", "bash", "-c", program)
     wait_for_ranks(muster, "ready")
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=180)

@@ -28,7 +28,7 @@ def test_the_example_checkpoints_on_a_signal_and_the_next_attempt_goes_on_from_t
     env = {"MUSTER_RESUME": "1", "MUSTER_RUN_ID": run.name, "MUSTER_OUTPUT_DIR": str(checkpoint.parent)}
     more = ["--steps", str(saved["step"] + 2), "--step-seconds", "0"]
     again = subprocess.run(
-        [muster.python, str(EXAMPLE), *more], env={**os.environ, **env}, capture_output=True, text=True, timeout=60
+        [muster.python, str(EXAMPLE), *more], env={**os.environ, **env}, capture_output=True, text=True, timeout=180
     )
     total = sum(range(saved["step"] + 2))
     assert again.stdout.splitlines()[0] == f"resumed run {run.name} at step {saved['step']}", again.stderr

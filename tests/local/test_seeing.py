@@ -20,14 +20,14 @@ RESTARTS = "if [ $MUSTER_CYCLE = 0 ]; then echo cycle 0; sleep 1000; fi; echo ag
 
 
 def test_the_phases_of_a_run_without_ray_add_up(muster: MusterCommand) -> None:
-    done = muster.local("--", "sleep", "0.3", nodes=3)
+    done = muster.local("--", "sleep", "2", nodes=3)
     assert done.returncode == 0, done.stderr
     (attempt,) = seen(muster).attempts
     timings = muster.status()["timings"]
     for node in attempt.nodes:
-        assert node.seconds(Phase.DRIVER) == pytest.approx(timings["driver_end"] - timings["driver_start"], abs=0.1)
+        assert node.seconds(Phase.DRIVER) == pytest.approx(timings["driver_end"] - timings["driver_start"], abs=1)
     (cycle,) = attempt.cycles
-    assert cycle.path[-1].end - attempt.began == pytest.approx(timings["driver_start"] - timings["job_start"], abs=0.1)
+    assert cycle.path[-1].end - attempt.began == pytest.approx(timings["driver_start"] - timings["job_start"], abs=1)
 
 
 @pytest.mark.ray

@@ -57,7 +57,7 @@ def test_the_phases_of_a_run_with_services_add_up_and_its_path_goes_through_the_
 
 def test_a_service_that_was_never_ready_is_told_with_the_end_of_its_log(muster: MusterCommand) -> None:
     stuck = "if [ $WHERE = 1 ]; then echo no licence; exec sleep 1000; fi; exec python3 -m http.server {http}"
-    done = muster.local("-f", job(muster, judge=judge(stuck, "3s")), *KNOW_WHERE, "--", "true", nodes=2)
+    done = muster.local("-f", job(muster, judge=judge(stuck, "6s")), *KNOW_WHERE, "--", "true", nodes=2)
     assert done.returncode == 125
     (attempt,) = seen(muster).attempts
     assert attempt.cycles[0].path[-1].what == "waiting for judge on node-1"

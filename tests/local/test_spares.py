@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,7 @@ def test_a_spare_replaces_a_lost_node_in_the_running_ray_cluster(muster: MusterC
 
 def ill_while(path: Path) -> str:
     """A check that the spare fails while the file is there."""
-    return f"[ $MUSTER_RANK != 2 ] || [ ! -e {path} ] || {{ echo it is too warm; false; }}"
+    return f"[ $MUSTER_RANK != 2 ] || [ ! -e {shlex.quote(str(path))} ] || {{ echo it is too warm; false; }}"
 
 
 def watched(line: str) -> tuple[int, bool] | None:
@@ -209,7 +210,7 @@ def test_a_spare_that_cannot_import_ray_is_left_out_and_the_job_goes_on(muster: 
     broken = muster.cwd / "broken"
     (broken / "ray").mkdir(parents=True)
     (broken / "ray" / "__init__.py").write_text("raise ImportError('no such Ray')")
-    setup = f"[ $MUSTER_RANK != 2 ] || export PYTHONPATH={broken}"
+    setup = f"[ $MUSTER_RANK != 2 ] || export PYTHONPATH={shlex.quote(str(broken))}"
     go_on = "until grep -q '\"excluded\"' $MUSTER_OUTPUT_DIR/../attempt-0/events-0.jsonl; do sleep 0.1; done"
     options = ("--spares", "1", "--cpus-per-node", "1", "--setup", setup)
     done = muster.local(*options, "--", "bash", "-c", go_on, ray=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import time
 from typing import Any
@@ -15,12 +16,15 @@ from muster.election.leader_silence import STARTUP_SILENCE_S
 # Each driver says who it is and when it lives, ten times a second, and waits to be lost in the first cycle.
 DRIVER = """
 import os, time
+import shlex
 cycle, log = os.environ["MUSTER_CYCLE"], os.path.join(os.environ["MUSTER_OUTPUT_DIR"], "lives")
-print("cycle", cycle, os.environ.get("MUSTER_RESTART_REASON", ""), flush=True)
-end = time.monotonic() + (600 if cycle == "0" else 1)
+end, announced = time.monotonic() + (600 if cycle == "0" else 1), False
 while time.monotonic() < end:
     with open(log, "a") as file:
         file.write(f"{cycle} {time.time()}\\n")
+    if not announced:  # only now may the test kill it: its first line is in the file
+        print("cycle", cycle, os.environ.get("MUSTER_RESTART_REASON", ""), flush=True)
+        announced = True
     time.sleep(0.1)
 """
 OPTIONS = ("--spares", "1", "--on-node-loss", "restart")
@@ -139,9 +143,9 @@ def test_a_leader_on_whose_node_ray_does_not_start_lets_another_one_leader(muste
     (muster.cwd / "driver.py").write_text(RAY_DRIVER.replace("600", "0"))
     (muster.cwd / "bad").mkdir()
     (muster.cwd / "bad" / "ray.py").write_text("raise ImportError('this node is broken')")
-    failed = f"grep -q 'node is broken' {muster.cwd}/muster-runs/*/attempt-0/logs/node-0000.log"
+    failed = f"grep -q 'node is broken' {shlex.quote(str(muster.cwd))}/muster-runs/*/attempt-0/logs/node-0000.log"
     setup = f"""case $MUSTER_RANK in
-      0) export PYTHONPATH={muster.cwd}/bad ;;
+      0) export PYTHONPATH={shlex.quote(str(muster.cwd))}/bad ;;
       *) until {failed}; do sleep 0.1; done ;;
     esac"""
     options = ("--spares", "1", "--on-node-loss", "restart", "--cpus-per-node", "1", "--setup", setup)

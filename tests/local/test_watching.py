@@ -15,11 +15,11 @@ SILENT = "import time\nprint('begun')\n\ndef deep_in_thought():\n    time.sleep(
 
 def test_a_stalled_driver_is_ended_and_where_it_was_is_kept(muster: MusterCommand) -> None:
     (muster.cwd / "silent.py").write_text(SILENT)
-    done = muster.local("--stall-timeout", "2s", "--", "python", "silent.py")
+    done = muster.local("--stall-timeout", "4s", "--", "python", "silent.py")
     assert done.returncode == 125
     status = muster.status()
     assert (status["state"], status["outcome"]["phase"]) == ("failed", "stalled")
-    assert "no output and no muster.beat() for 2 s" in status["end_reason"]
+    assert "no output and no muster.beat() for 4 s" in status["end_reason"]
     logs = muster.run_dir() / "attempt-0" / "logs"
     stacks = (logs / "stacks-0000.txt").read_text() + (logs / "driver.log").read_text()
     assert "deep_in_thought" in stacks
@@ -31,14 +31,14 @@ def test_where_there_is_py_spy_every_python_process_of_the_run_is_seen(muster: M
         pytest.skip("py-spy is not installed")
     (muster.cwd / "silent.py").write_text(SILENT)
     path = f"PATH={RAY_EXTRAS}/bin:{os.environ['PATH']}"
-    done = muster.local("--stall-timeout", "2s", "--env", path, "--", muster.python, "silent.py")
+    done = muster.local("--stall-timeout", "4s", "--env", path, "--", muster.python, "silent.py")
     assert done.returncode == 125
     assert "deep_in_thought" in (muster.run_dir() / "attempt-0" / "logs" / "stacks-0000.txt").read_text()
 
 
 def test_a_driver_that_beats_is_not_taken_for_stalled(muster: MusterCommand) -> None:
-    beats = "import muster, time\nfor _ in range(50):\n    muster.beat()\n    time.sleep(0.1)\n"
-    done = muster.local("--stall-timeout", "3s", "--", muster.python, "-c", beats)
+    beats = "import muster, time\nfor _ in range(80):\n    muster.beat()\n    time.sleep(0.1)\n"
+    done = muster.local("--stall-timeout", "6s", "--", muster.python, "-c", beats)
     assert done.returncode == 0, done.stderr
 
 

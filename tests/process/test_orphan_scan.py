@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import TAG, tagged_processes
-from tests.process.conftest import is_alive
+from tests.process.conftest import DEADLINE_S, is_alive
 from tests.running import wait_for
 
 from muster.process import Exit, Scope, SweepResult, find_tagged, sweep_tagged
@@ -105,8 +105,8 @@ async def test_when_the_supervisor_is_killed_all_is_ended_before_close_returns(w
     process = await scope.spawn(["sh", "-c", script], stdout=words.fd)
     assert await words.line() == ""
     os.kill(scope.supervisor_pid, signal.SIGKILL)
-    assert await asyncio.wait_for(process.wait(), 20) == Exit()
-    closed = await asyncio.wait_for(scope.close(1000), 60)
+    assert await asyncio.wait_for(process.wait(), DEADLINE_S) == Exit()
+    closed = await asyncio.wait_for(scope.close(1000), DEADLINE_S)
     assert closed.killed >= 2 and live(scope.supervisor_pid) == []
 
 
@@ -130,7 +130,7 @@ async def test_a_chain_of_forking_and_exiting_processes_is_ended_although_scans_
     assert await words.line() == "ready"
     words.finish()
     os.kill(scope.supervisor_pid, signal.SIGKILL)
-    await asyncio.wait_for(scope.close(0), 60)
+    await asyncio.wait_for(scope.close(0), DEADLINE_S)
     # The end of its output: no process has this pipe as its stdout any more.
     assert select.select([words._file], [], [], 0)[0] and words._file.read() == ""
 
@@ -158,7 +158,7 @@ async def test_a_process_that_executes_a_program_during_the_scans_is_ended(
     monkeypatch.setattr(module, "read_environment", environment)
     monkeypatch.setattr(module, "read_stat", stat)
     os.kill(scope.supervisor_pid, signal.SIGKILL)
-    await asyncio.wait_for(scope.close(0), 60)
+    await asyncio.wait_for(scope.close(0), DEADLINE_S)
     assert not is_alive(escaped)
 
 
@@ -169,7 +169,7 @@ async def test_a_program_that_hides_its_environment_is_ended_with_what_is_below_
     process = await scope.spawn(["env", "-i", "sh", "-c", script], stdout=words.fd)
     below = await words.pid()
     os.kill(scope.supervisor_pid, signal.SIGKILL)
-    await asyncio.wait_for(scope.close(0), 60)
+    await asyncio.wait_for(scope.close(0), DEADLINE_S)
     assert not is_alive(process.pid) and not is_alive(below)
 
 
@@ -183,7 +183,7 @@ async def test_a_process_with_a_copy_of_the_environment_is_spared(
     wait_for("both to be found", lambda: {process.pid, escaped} <= set(find_tagged(scope.tag)))
     assert bystander.pid not in find_tagged(scope.tag)
     os.kill(scope.supervisor_pid, signal.SIGKILL)
-    await asyncio.wait_for(scope.close(0), 60)
+    await asyncio.wait_for(scope.close(0), DEADLINE_S)
     assert bystander.poll() is None and not is_alive(escaped)
 
 
@@ -203,7 +203,7 @@ asyncio.run(main())
     innermost = await words.pid()
     assert innermost not in find_tagged(scope.tag)
     os.kill(scope.supervisor_pid, signal.SIGKILL)
-    await asyncio.wait_for(scope.close(0), 60)
+    await asyncio.wait_for(scope.close(0), DEADLINE_S)
     await gone(innermost, *live())
 
 

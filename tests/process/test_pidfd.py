@@ -7,6 +7,7 @@ import signal
 import subprocess
 
 import pytest
+from tests.process.conftest import DEADLINE_S
 
 from muster.process.pidfd import ProcessHandle, wait_for_one
 
@@ -23,7 +24,7 @@ def process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_signal_reaches_the_process_and_no_other_after_its_end(process: subprocess.Popen[bytes]) -> None:
     handle = ProcessHandle(process.pid)
     assert handle.send(signal.SIGTERM)
-    assert process.wait(20) == -signal.SIGTERM
+    assert process.wait(DEADLINE_S) == -signal.SIGTERM
     assert handle.send(signal.SIGKILL)  # no process left: no error
     handle.release()
 
@@ -33,12 +34,12 @@ def test_waiting_ends_with_one_of_them_and_leaks_nothing() -> None:
     processes = [subprocess.Popen(["sleep", "1000"]) for _ in range(3)]
     handles = [ProcessHandle(process.pid) for process in processes]
     handles[1].send(signal.SIGKILL)
-    wait_for_one(handles, 60)
+    wait_for_one(handles, DEADLINE_S)
     assert [handle.gone for handle in handles] == [False, True, False]
     for handle in handles:
         handle.send(signal.SIGKILL)
     for process, handle in zip(processes, handles, strict=True):
-        process.wait(20)
+        process.wait(DEADLINE_S)
         handle.release()
     wait_for_one(handles, 0)
     assert len(os.listdir("/proc/self/fd")) == len(before)
@@ -46,6 +47,6 @@ def test_waiting_ends_with_one_of_them_and_leaks_nothing() -> None:
 
 def test_what_is_gone_already_is_no_error() -> None:
     process = subprocess.Popen(["true"])
-    process.wait(20)
+    process.wait(DEADLINE_S)
     handle = ProcessHandle(process.pid)
     assert handle.gone and handle.send(signal.SIGKILL)

@@ -15,7 +15,7 @@ def children():
     return {pid: stat[0] for pid, stat in stats.items() if stat and int(stat[1]) == os.getpid()}
 
 async def until_only(other):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while (left := children()) != {other: b"Z"} and time.monotonic() < deadline:
         await asyncio.sleep(0.02)
     print("children besides the other:", [state for pid, state in left.items() if pid != other], flush=True)
@@ -40,6 +40,6 @@ asyncio.run(main())
 
 
 def test_no_zombie_supervisor_is_left_of_closed_and_lost_scopes(python: Callable[[str], list[str]]) -> None:
-    done = subprocess.run(python(SUBREAPER), capture_output=True, text=True, timeout=100)
+    done = subprocess.run(python(SUBREAPER), capture_output=True, text=True, timeout=180)
     lines = ["children besides the other: []", "children besides the other: []", "other: 7"]
     assert done.stdout.splitlines() == lines, done.stdout + done.stderr

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.process.conftest import nest
+from tests.process.conftest import DEADLINE_S, nest
 from tests.running import wait_for
 
 from muster.process import Exit, Scope, SpawnError, supervisor
@@ -79,7 +79,7 @@ async def test_when_the_supervisor_is_killed_a_subreaping_owner_can_sweep_what_i
     program = OWNER + "then = lose_the_supervisor_and_sweep\nbecome_subreaper()\nasyncio.run(main())"
     with owner(python(program)) as process:
         assert await asyncio.to_thread(process.stdout.readline) == "was lost True\n"
-        assert await asyncio.to_thread(process.wait, 20) == 0
+        assert await asyncio.to_thread(process.wait, DEADLINE_S) == 0
         assert live() == []
 
 
@@ -89,9 +89,9 @@ async def test_when_the_supervisor_is_killed_waiters_return_and_further_starts_a
     scope.on_lost = told.set
     process = await scope.spawn(["sleep", "1000"])
     os.kill(scope.supervisor_pid, signal.SIGKILL)
-    assert await asyncio.wait_for(process.wait(), 20) == Exit()
+    assert await asyncio.wait_for(process.wait(), DEADLINE_S) == Exit()
     assert scope.lost
-    await asyncio.wait_for(told.wait(), 20)
+    await asyncio.wait_for(told.wait(), DEADLINE_S)
     with pytest.raises(SpawnError, match="lost"):
         await scope.spawn(["true"])
     await scope.close(grace=0)
@@ -104,7 +104,7 @@ async def test_a_start_that_waits_while_the_supervisor_dies_is_refused() -> None
     await asyncio.sleep(0)
     os.kill(scope.supervisor_pid, signal.SIGKILL)
     with pytest.raises(SpawnError):
-        await asyncio.wait_for(start, 20)
+        await asyncio.wait_for(start, DEADLINE_S)
     await scope.close(grace=0)
 
 
@@ -134,7 +134,7 @@ async def main():
 asyncio.run(main())
 """
     with owner(python(ignoring)) as process:
-        said, _ = await asyncio.to_thread(process.communicate, None, 20)
+        said, _ = await asyncio.to_thread(process.communicate, None, DEADLINE_S)
     masks = dict(line.split(":\t") for line in said.splitlines())
     real = (1 << 31) - 1  # the C library keeps two signals above these to itself
     assert {name: int(mask, 16) & real for name, mask in masks.items()} == {"SigIgn": 0, "SigBlk": 0}

@@ -89,7 +89,7 @@ class Served:
         if self.process.poll() is None:
             self.process.send_signal(signum)
         try:
-            code = self.process.wait(30)
+            code = self.process.wait(120)
         except subprocess.TimeoutExpired:
             self.process.kill()
             code = self.process.wait()

@@ -51,7 +51,7 @@ def test_a_timeout_is_answered_in_time_although_signals_are_ignored(box: Served,
     started = time.monotonic()
     answer = box.execute(stubborn[language], language, timeout=1)
     assert answer["process_status"] == "timeout"
-    assert time.monotonic() - started < 1 + 3 + 10  # the three seconds of the contract, and a loaded machine's ten
+    assert time.monotonic() - started < 1 + 3 + 60  # the three seconds of the contract, and a busy machine's
 
 
 def test_stdin_is_what_was_sent(box: Served) -> None:

@@ -42,8 +42,8 @@ def test_no_descendant_outlives_its_program(box: Served, end: str) -> None:
 
 def test_a_background_child_that_holds_stdout_does_not_delay_the_answer(box: Served) -> None:
     started = time.monotonic()
-    assert box.out("sleep 600 & echo done", "shell", timeout=60) == "done\n"
-    assert time.monotonic() - started < 30
+    assert box.out("sleep 600 & echo done", "shell", timeout=80) == "done\n"
+    assert time.monotonic() - started < 60
 
 
 def test_a_program_that_needs_too_much_memory_gets_a_memory_error(box: Served) -> None:

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -42,13 +41,13 @@ def busy(served: Served, count: int) -> None:
     wait_for(f"{count} to run", lambda: served.ask("GET", "/load")["running"] >= count)
 
 
-def test_as_many_sleepers_as_slots_take_about_one_sleep(own: Callable[..., Served]) -> None:
+def test_as_many_programs_as_slots_run_at_the_same_time(own: Callable[..., Served]) -> None:
     served = own(workers_min=16, workers_max=16)
-    started = time.monotonic()
-    with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda _: served.execute(SLEEP.format(3)), range(16)))
-    assert all(answer["process_status"] == "completed" for answer in answers)
-    assert time.monotonic() - started < 16 * 3 / 2  # one after the other would be 48 s
+    threads = [in_background(lambda: served.execute(SLEEP.format(600), timeout=900)) for _ in range(16)]
+    busy(served, 16)
+    served.stop()  # they end with it
+    for thread in threads:
+        thread.join()
 
 
 def test_health_is_answered_while_every_slot_is_busy_and_the_queue_full(own: Callable[..., Served]) -> None:
@@ -75,7 +74,7 @@ def blocker(served: Served) -> Iterator[None]:
 
 
 def test_a_full_queue_is_answered_at_once_and_a_long_wait_in_time(own: Callable[..., Served]) -> None:
-    served = own(workers_min=1, workers_max=1, queue=1, queue_wait_s=1)
+    served = own(workers_min=1, workers_max=1, queue=1, queue_wait_s=5)
     answers: list[Any] = []
     with blocker(served):
         waiting = in_background(lambda: answers.append(served.execute("print(1)", timeout=5, patient=False)))
@@ -84,7 +83,7 @@ def test_a_full_queue_is_answered_at_once_and_a_long_wait_in_time(own: Callable[
         assert refused.status == 503 and set(refused) >= KEYS and refused["process_status"] == "error"
         assert "1 requests wait already" in refused["error"] and refused["reason"] == "overloaded"
         waiting.join()
-    assert answers[0].status == 503 and set(answers[0]) >= KEYS and "busy for 1 s" in answers[0]["error"]
+    assert answers[0].status == 503 and set(answers[0]) >= KEYS and "busy for 5 s" in answers[0]["error"]
     assert served.out("print(2)") == "2\n"
 
 
@@ -131,7 +130,7 @@ def test_killed_workers_are_replaced_and_only_what_ran_in_them_fails(own: Callab
     for pid in workers_of(served):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)  # the warm interpreter among them: it comes back as well
-    thread.join(30)
+    thread.join(120)
     assert answers[0]["process_status"] == "error" and answers[0]["reason"] == "lost"
     assert wait_for("a working sandbox", lambda: served.execute("print(1)")["stdout"] == "1\n")
     wait_for("its child to be ended too", lambda: not survivors(mark))
@@ -159,7 +158,7 @@ def test_sigterm_leaves_no_process_port_or_file(own: Callable[..., Served], leve
     family = supervisors_children(served)
     assert len(family) > 3
     assert served.stop() == 0
-    thread.join(10)
+    thread.join(120)
     assert answers[0]["process_status"] == "error" and "the sandbox is stopping" in answers[0]["stderr"]
     wait_for("the supervisor to follow", lambda: not alive(family))  # it says that all is gone, and goes
     with pytest.raises(ConnectionRefusedError):

@@ -6,7 +6,6 @@ import importlib.util
 import itertools
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.free_port import free_port
 from tests.running import wait_for
 
 from muster.torch.elastic_types import ElasticConfig
@@ -24,14 +24,6 @@ from muster.torch.settings import RendezvousSettings
 DEADLINE_S = 120.0
 REPOSITORY = Path(__file__).parents[2]
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-
-
-def free_port() -> int:
-    """Return a port that the kernel chose and on which no process listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def child_failure(exit_code: int) -> Any:
@@ -163,7 +155,7 @@ class Launchers:
         return (self.directory / f"{node}.log").read_text(errors="replace")
 
     def wait_for_line(self, node: int, text: str) -> None:
-        wait_for(f"{text!r} of node {node}; its log is {self.log(node)}", lambda: text in self.log(node), DEADLINE_S)
+        wait_for(f"{text!r} of node {node}", lambda: text in self.log(node), instead=lambda: self.log(node))
 
     def codes(self) -> dict[int, int]:
         return {node: process.wait(DEADLINE_S) for node, process in self.processes.items()}

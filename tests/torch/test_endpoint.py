@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.torch.conftest import free_port
+from tests.free_port import free_port
 
 from muster.torch.endpoint import bind_endpoint, is_local, parse_endpoint
 

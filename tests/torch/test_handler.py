@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.torch.conftest import child_failure, free_port, needs_torch
+from tests.free_port import free_port
+from tests.torch.conftest import child_failure, needs_torch
 
 from muster.lifecycle.events import RunOutcome
 from muster.torch.elastic_types import ElasticConfig
@@ -26,7 +27,7 @@ def handler(**plan: Any) -> Any:
         "n1",
         0,
         is_host=True,
-        read_timeout=20.0,
+        read_timeout=120.0,
     )
     return MusterRendezvous(settings)
 

@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+from tests.running import wait_for
 from tests.torch.conftest import DEADLINE_S, Launchers, children, needs_torch
 
 pytestmark = needs_torch
@@ -106,7 +107,7 @@ def test_with_failover_a_coordinator_that_was_stopped_kills_its_workers_and_leav
     launchers.processes[0].send_signal(signal.SIGCONT)
     assert launchers.processes[0].wait(DEADLINE_S) not in (0, -9), launchers.log(0)
     assert "this node coordinates the job no longer: its lease has expired" in launchers.log(0)
-    assert not os.path.exists(f"/proc/{worker}")
+    wait_for("its worker to be gone", lambda: not os.path.exists(f"/proc/{worker}"))
     assert launchers.processes[1].poll() is launchers.processes[2].poll() is None
 
 

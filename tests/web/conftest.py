@@ -34,7 +34,7 @@ class Site:
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
         """One request, with just these headers (underscores for dashes)."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=120)
         try:
             given = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, headers=given)
@@ -45,7 +45,7 @@ class Site:
 
     def ask_headers(self, path: str, **headers: str) -> dict[str, str]:
         """Return the headers of the answer to a GET request; its body, which may have no end, is not read."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=120)
         try:
             connection.request("GET", path, headers=headers)
             return dict(connection.getresponse().getheaders())

@@ -62,7 +62,7 @@ def test_a_failed_run_shows_the_end_of_the_failed_node_s_log(page: Page, site: S
     assert muster.local("--setup", setup, "--", "true").returncode == 125
     enter(page, site, f"/run/{muster.run_dir().name}")
     page.wait_for(f"{STATE} === 'failed'")
-    assert "module cuda is not there" in page.run("document.querySelector('pre').textContent")
+    page.wait_for("document.querySelector('pre')?.textContent.includes('module cuda is not there')")
     page.run("document.querySelectorAll('.grid button')[1].click()")
     page.wait_for("document.body.innerText.includes('node-1 (index 1)')")
     page.run("document.querySelector('.details button').click()")
@@ -89,7 +89,7 @@ def test_stopping_a_run_asks_first_and_then_does_it(
     page.run(f"{button}.click()")
     page.run("document.querySelector('dialog button.danger').click()")
     page.wait_for(f"{STATE} === 'stopped'")
-    assert page.run(f"{button} === null || {button}.hidden")
+    page.wait_for(f"{button} === null || {button}.hidden")
     process.communicate(timeout=180)
     assert "in muster ui" in muster.status()["end_reason"]
     assert page.errors() == []
@@ -207,9 +207,9 @@ def test_the_list_shows_states_and_bars_and_is_searched(page: Page, site: Site, 
     page.size(1280, 420)
     page.screenshot(images / "ui-list.png")
     page.press("/", "/")
-    assert page.run("document.activeElement.type") == "search"
+    page.wait_for("document.activeElement.type === 'search'")
     page.run("document.activeElement.value = 'eval'; document.activeElement.dispatchEvent(new Event('input'))")
-    assert page.run("document.querySelectorAll('tbody tr').length") == 1
+    page.wait_for("document.querySelectorAll('tbody tr').length === 1")
     assert page.errors() == []
 
 
@@ -250,8 +250,8 @@ def test_services_and_their_load_are_seen_as_they_change(page: Page, site: Site,
     write("running")
     page.wait_for("document.querySelector('#services .ready').textContent === '6 of 6 ready'")
     page.wait_for(f"{GRID}.every(title => title.endsWith(': driver'))")
-    text = page.text()
-    assert "21 of 48 busy, 3 queued" in text and "restarting exited with 3" in text
+    page.wait_for("document.body.innerText.includes('21 of 48 busy, 3 queued')")
+    page.wait_for("document.body.innerText.includes('restarting exited with 3')")
     assert page.run("[...document.querySelectorAll('#services meter')].map(meter => meter.value)")[:2] == [21, 8]
     assert page.run("document.activeElement.getAttribute('aria-label')") == focused
     page.run("document.querySelector('[aria-label=\"log of sandbox on gpu0004\"]').focus()")

@@ -175,7 +175,7 @@ def test_metrics_need_a_session_or_the_token(site: Site, run: SyntheticRun) -> N
 def test_changes_are_sent_as_they_happen(site: Site) -> None:
     run = SyntheticRun(site.runs_dir / "live", nodes=2)
     run.write("gathering")
-    connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=120)
     connection.request("GET", "/api/runs/live/changes", headers=site.entered())
     answer = connection.getresponse()
     assert answer.getheader("Content-Type") == "text/event-stream; charset=utf-8"

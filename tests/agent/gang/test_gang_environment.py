@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.free_port import free_port
 
 from muster.agent.gang.gang_environment import rank_environment
 from muster.agent.gang_part import GangPart
@@ -29,12 +29,6 @@ import json, os, sys
 with open(os.path.join(sys.argv[1], os.environ["RANK"] + ".json"), "w") as file:
     json.dump(dict(os.environ), file)
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def under_torchrun(tmp_path: Path, port: int) -> dict[int, dict[str, str]]:

@@ -172,7 +172,7 @@ async def test_the_driver_waits_for_endpoints_that_do_not_serve_all_sandboxes_an
     await asyncio.sleep(0)
     assert not waiting.done()
     led.services.on_message(2, ServiceServes("box", version, cycle=0))
-    await asyncio.wait_for(waiting, 30)
+    await asyncio.wait_for(waiting, 120)
     led.report(1, "restarting", "box", peer_url="http://n1:7000", restarts=1)
     await led.services.publish()
     monkeypatch.setattr(services, "SERVE_TIMEOUT_S", 0.01)

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import resource
+import shlex
 import socket
 import subprocess
 import sys
@@ -85,18 +86,20 @@ def test_the_job_s_variables_reach_the_interpreter_and_its_own_output_is_not_tak
     tmp_path: Path,
 ) -> None:
     (tmp_path / "env.json").write_text(json.dumps({"GIVEN": "value"}))
-    python = make_interpreter(tmp_path / "python", f'echo "got $GIVEN"; exec {sys.executable} "$@"')
+    python = make_interpreter(tmp_path / "python", f'echo "got $GIVEN"; exec {shlex.quote(sys.executable)} "$@"')
     facts = probe.probe_python(probe_config(python=python, directory=str(tmp_path)))
     assert facts == {"version": sys.version.split()[0], "executable": sys.executable}
     (tmp_path / "seen").write_text("no")
-    python = make_interpreter(tmp_path / "spy", f'echo "$GIVEN" >{tmp_path}/seen; exit 1')
+    python = make_interpreter(tmp_path / "spy", f'echo "$GIVEN" >{shlex.quote(str(tmp_path))}/seen; exit 1')
     probe.probe_python(probe_config(python=python, directory=str(tmp_path)))
     assert (tmp_path / "seen").read_text() == "value\n"
 
 
 def test_a_package_that_cannot_be_imported_is_reported_with_its_error(tmp_path: Path) -> None:
     (tmp_path / "ray.py").write_text("raise RuntimeError('no GPU driver')")
-    python = make_interpreter(tmp_path / "python", f'PYTHONPATH={tmp_path} exec {sys.executable} -S "$@"')
+    python = make_interpreter(
+        tmp_path / "python", f'PYTHONPATH={shlex.quote(str(tmp_path))} exec {shlex.quote(sys.executable)} -S "$@"'
+    )
     assert probe.probe_python(probe_config(python=python, ray=True))["ray"] == {"error": "RuntimeError: no GPU driver"}
     (tmp_path / "ray.py").write_text("__version__ = '2.60.0'")
     ray = probe.probe_python(probe_config(python=python, ray=True))["ray"]

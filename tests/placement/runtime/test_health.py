@@ -73,7 +73,7 @@ async def test_health_falls_after_several_misses_in_a_row_and_rises_with_one_ans
         return answer or ""
 
     watch = ProgramHealth(Probe(interval=0.001, failures=2), next_answer)
-    await asyncio.wait_for(watch.run(ended), 20)
+    await asyncio.wait_for(watch.run(ended), 120)
     states = [state for state, _ in seen]
     assert states == ["starting"] * 2 + ["ready"] * 4 + ["failing"] + ["ready"] * 2
     assert (watch.state, watch.version) == ("ended", 4)
@@ -83,10 +83,10 @@ async def test_news_come_at_once_or_after_the_time() -> None:
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     watch = ProgramHealth(Probe(NONE), lambda: asyncio.sleep(0, ""))
     running = asyncio.create_task(watch.run(ended))
-    await asyncio.wait_for(watch.wait_for_change(0, 60), 20)
+    await asyncio.wait_for(watch.wait_for_change(0, 60), 120)
     assert watch.state == "ready"
     await watch.wait_for_change(1, 0.01)
     waiting = asyncio.create_task(watch.wait_for_change(1, 60))
     ended.set_result(None)
-    await asyncio.wait_for(asyncio.gather(waiting, running), 20)
+    await asyncio.wait_for(asyncio.gather(waiting, running), 120)
     assert watch.state == "ended"

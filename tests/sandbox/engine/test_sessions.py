@@ -122,7 +122,7 @@ def test_a_cell_that_ignores_the_interrupt_costs_the_session_which_says_so_once(
     stubborn = "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\nwhile True: pass"
     started = time.monotonic()
     assert box.cell(stubborn, session, timeout=1)["process_status"] == "timeout"
-    assert time.monotonic() - started < 1 + 3 + 10
+    assert time.monotonic() - started < 1 + 3 + 60
     assert [box.cell("1", session)["new_session_created"] for _ in range(3)] == [True, False, False]
 
 
@@ -149,7 +149,7 @@ def test_delete_ends_a_running_session_and_its_files_and_a_second_is_404(box: Se
     running.start()
     wait_for("the cell to run", lambda: box.ask("GET", "/load")["running"])
     assert box.ask("DELETE", f"/sessions/{session}").status == 200
-    running.join(20)
+    running.join(120)
     assert answers[0]["process_status"] == "error"
     second = box.ask("DELETE", f"/sessions/{session}")
     assert second.status == 404 and "error" in second

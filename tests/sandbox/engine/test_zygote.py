@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -66,7 +67,8 @@ async def test_an_interpreter_that_exits_without_reading_what_it_was_sent_is_tol
     """The kernel then reports a reset connection, or a broken one if it exits even earlier."""
     early, late = tmp_path / "early", tmp_path / "late"
     early.write_text("#!/bin/sh\nexit 0\n")
-    late.write_text(f"#!{sys.executable}\nimport select\nselect.select([0], [], [])\n")
+    wait = "import select; select.select([0], [], [])"
+    late.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(wait)}\n")
     async with Scope("test", lost_owner_grace=0) as scope:
         for python in (early, late):
             python.chmod(0o755)

@@ -33,7 +33,7 @@ async def test_a_gateway_does_not_pass_on_a_response_whose_length_is_ambiguous(l
 
     member = await asyncio.start_server(respond, "127.0.0.1", 0)
     balancer = Balancer(f"http://127.0.0.1:{member.sockets[0].getsockname()[1]}", "token", own_first=False)
-    response = await asyncio.wait_for(balancer(HttpRequest("GET", "/health", {}, b"")), 10)
+    response = await asyncio.wait_for(balancer(HttpRequest("GET", "/health", {}, b"")), 120)
     assert (response.status, response.content["reason"]) == (502, "lost")
     balancer.close()
     member.close()

@@ -33,7 +33,7 @@ async def exchange(sent: list[bytes]) -> bytes:
         await writer.drain()
         await asyncio.sleep(0.01)
     writer.write_eof()
-    data = await asyncio.wait_for(reader.read(), 10)
+    data = await asyncio.wait_for(reader.read(), 120)
     writer.close()
     server.close()
     return data
@@ -93,12 +93,12 @@ async def test_when_all_connections_are_busy_one_more_is_told_that_nothing_was_r
     opened = [await asyncio.open_connection(*sock.getsockname()) for _ in range(2)]
     for _, writer in opened:
         writer.write(asking)
-        await asyncio.wait_for(entered.wait(), 30)
+        await asyncio.wait_for(entered.wait(), 120)
         entered.clear()
     for _ in range(3):
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(asking)
-        answers.append(await asyncio.wait_for(reader.read(), 30))
+        answers.append(await asyncio.wait_for(reader.read(), 120))
         writer.close()
     assert all(answer.startswith(b"HTTP/1.1 503 ") and b"nothing was run" in answer for answer in answers), answers
     assert len(connections) == 2 and not entered.is_set()
@@ -107,7 +107,7 @@ async def test_when_all_connections_are_busy_one_more_is_told_that_nothing_was_r
         await asyncio.sleep(0.01)
     _, writer = await asyncio.open_connection(*sock.getsockname())
     writer.write(asking)
-    await asyncio.wait_for(entered.wait(), 30)
+    await asyncio.wait_for(entered.wait(), 120)
     for one in (opened[1][1], writer):
         one.close()
     server.close()
