@@ -10,7 +10,7 @@ OLDEST := .venv-ray-oldest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-ray-oldest lint bench chaos simulate failures clean
+.PHONY: help demo test test-all test-ray-oldest lint lock bench chaos simulate failures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ lint: .venv/.ready-for-tests ## Check style, types and commit subjects
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/shellcheck $$(find bench examples src tests -name '*.sh') $$(grep -lE '^#!.*sh$$' .ci/*)
 
+lock: .venv/.ready-for-tests ## Record the versions of all packages in .venv in constraints.txt, once tests have passed
+	@.ci/lock $(BIN)/python .venv/ray-extras
+
 bench: .venv/.ready-for-tests ## Measure agents, gathering, and bring-up side by side on the lab (root); writes bench/results
 	@.ci/system-packages
 	$(BIN)/python bench/agent.py
@@ -68,25 +71,25 @@ failures: .venv/.ready-for-tests ## Inflict every fault on the lab, hold the bou
 clean: ## Remove .venv and caches
 	rm -rf .venv $(OLDEST) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# A virtual environment, and in it a stamp for what is installed there. The stamps are older than pyproject.toml
-# exactly when its dependencies may have changed.
+# A virtual environment, and in it a stamp for what is installed there. The stamps are older than pyproject.toml or
+# constraints.txt exactly when its packages may have changed.
 $(BIN)/python:
 	@.ci/make-venv "$(PYTHON)" .venv
 
-.venv/.ready-for-demo: pyproject.toml | $(BIN)/python
+.venv/.ready-for-demo: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Muster and Ray into .venv (a minute or two the first time) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ray]'
+	@.ci/pip-install $(BIN)/python -e '.[ray]'
 	@touch $@
 
-.venv/.ready-for-tests: pyproject.toml | $(BIN)/python
+.venv/.ready-for-tests: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Muster, Ray, torch and the tools for tests into .venv (a minute or two the first time) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ray,dev]'
+	@.ci/pip-install $(BIN)/python -e '.[ray,dev]'
 	@.ci/ray-extras $(BIN)/python .venv/ray-extras
 	@.ci/torch-cpu $(BIN)/python
 	@touch $@ .venv/.ready-for-demo
 
-$(OLDEST)/.ready-for-tests: pyproject.toml
+$(OLDEST)/.ready-for-tests: pyproject.toml constraints.txt
 	@.ci/make-venv "$(PYTHON)" $(OLDEST)
 	@echo "Installing Muster, Ray $(OLDEST_RAY) and the tools for tests into $(OLDEST) ..."
-	@$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[ray,dev]' 'ray==$(OLDEST_RAY)'
+	@.ci/pip-install $(OLDEST)/bin/python -e '.[ray,dev]' 'ray==$(OLDEST_RAY)'
 	@touch $@
