@@ -21,8 +21,9 @@ from muster.process.cgroup import Cgroup, lock_group, own_directory
 from tests.browser import Browser, Page, opened
 from tests.running import MusterCommand
 
-# Started in the background of a shell, we would ignore interrupts, and so would every command that a test interrupts.
+# Started in the background of a shell, we would ignore these signals, and so would every command that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 # Timings depend on the machine: an example may take any time on a busy one.
 settings.register_profile("muster", deadline=None, suppress_health_check=[HealthCheck.too_slow])
