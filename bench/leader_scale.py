@@ -147,8 +147,9 @@ async def measure(directory: Path, nodes: int) -> dict[str, Any]:
     leader, probe = _start_leader(prepared.run, attempt), None
     try:
         port = await _leader_port(attempt, leader)
-        probe = LoopProbe(port, leader.pid)
-        figures = await LedRun(nodes, agents, probe, leader.pid).phases(port, lambda: os.write(holder, b"\n"))
+        agent_pid = read_record(attempt.node_record(0))["pid"]  # the process started here is its guardian
+        probe = LoopProbe(port, agent_pid)
+        figures = await LedRun(nodes, agents, probe, agent_pid).phases(port, lambda: os.write(holder, b"\n"))
         code = await asyncio.to_thread(leader.wait, DEADLINE_S)
         if code:
             raise RuntimeError(f"the leader has exited with {code}")

@@ -42,6 +42,7 @@ ROSTER = frozenset(range(5))
 MEMBERSHIP = Membership(0, 0, 2, 7, ROSTER, frozenset({9}))
 NOTHING = PollResult({}, None)
 WAIT = Poll(ELECTION_POLL_S)
+CLAIM_DUE = Poll(CLAIM_POLL_S)
 
 
 def claims(**by_term: int) -> PollResult:
@@ -273,8 +274,8 @@ def test_a_certificate_of_another_term_does_not_lift_the_fence() -> None:
 
 def test_turns_begin_when_the_certificate_is_seen() -> None:
     member = leaderless(2, last_answer=99.0)
-    assert member.polled(certified(claims(t0=0), 0), 101.0) == WAIT
-    assert member.polled(certified(claims(t0=0), 0), 101.0 + CLAIM_STAGGER_S - 0.01) == WAIT
+    assert member.polled(certified(claims(t0=0), 0), 101.0) == CLAIM_DUE
+    assert member.polled(certified(claims(t0=0), 0), 101.0 + CLAIM_STAGGER_S - 0.01) == CLAIM_DUE
     assert isinstance(member.polled(certified(claims(t0=0), 0), 101.0 + CLAIM_STAGGER_S), Campaign)
 
 
@@ -327,15 +328,21 @@ def test_a_member_that_was_released_by_its_leader_need_not_wait() -> None:
 
 def test_members_claim_in_the_order_of_their_numbers_the_lost_leader_last() -> None:
     assert leaderless(1).polled(NOTHING, 100.0) == Campaign(1, MEMBERSHIP)
-    assert leaderless(3).polled(NOTHING, 100.0 + 2 * CLAIM_STAGGER_S - 0.01) == WAIT
+    assert leaderless(3).polled(NOTHING, 100.0 + 2 * CLAIM_STAGGER_S - 0.01) == CLAIM_DUE
     assert leaderless(3).polled(NOTHING, 100.0 + 2 * CLAIM_STAGGER_S) == Campaign(1, MEMBERSHIP)
-    assert leaderless(0).polled(NOTHING, 100.0 + 4 * CLAIM_STAGGER_S - 0.01) == WAIT
+    assert leaderless(0).polled(NOTHING, 100.0 + 4 * CLAIM_STAGGER_S - 0.01) == CLAIM_DUE
 
 
 def test_turns_begin_when_the_leader_is_fenced() -> None:
     member = leaderless(2, last_answer=99.0)
-    assert member.polled(NOTHING, 99.0 + FENCE_S + CLAIM_STAGGER_S - 0.01) == WAIT
+    assert member.polled(NOTHING, 99.0 + FENCE_S + CLAIM_STAGGER_S - 0.01) == CLAIM_DUE
     assert member.polled(NOTHING, 99.0 + FENCE_S + CLAIM_STAGGER_S) == Campaign(1, MEMBERSHIP)
+
+
+@pytest.mark.parametrize(("members", "after"), [(5, CLAIM_POLL_S), (400, 0.2), (10_000, ELECTION_POLL_S)])
+def test_members_poll_often_when_a_claim_is_due_but_not_all_of_a_large_roster(members: int, after: float) -> None:
+    member = leaderless(3, membership=replace(MEMBERSHIP, roster=frozenset(range(members))))
+    assert member.polled(NOTHING, 100.1) == Poll(after)
 
 
 def test_after_its_claim_a_member_joins_its_own_candidate() -> None:
@@ -346,7 +353,7 @@ def test_after_its_claim_a_member_joins_its_own_candidate() -> None:
 
 
 def test_a_member_that_is_not_on_the_roster_does_not_claim() -> None:
-    assert leaderless(7).polled(NOTHING, 100.0 + LEADER_SEARCH_TIMEOUT_S - 1) == WAIT
+    assert leaderless(7).polled(NOTHING, 100.0 + LEADER_SEARCH_TIMEOUT_S - 1) == CLAIM_DUE
 
 
 def test_a_candidate_is_tried_several_times_before_it_counts_as_failed() -> None:
@@ -393,13 +400,13 @@ def test_turns_begin_again_when_a_candidate_has_failed() -> None:
     member = leaderless(3)
     member.polled(claims(t1=1), 110.0)
     fail_to_connect(member, 110.0)
-    assert member.polled(claims(t1=1), 110.0 + CLAIM_STAGGER_S - 0.01) == WAIT
+    assert member.polled(claims(t1=1), 110.0 + CLAIM_STAGGER_S - 0.01) == CLAIM_DUE
     assert member.polled(claims(t1=1), 110.0 + CLAIM_STAGGER_S) == Campaign(2, MEMBERSHIP)
 
 
 def test_turns_begin_with_the_loss_if_the_last_answer_was_long_before() -> None:
     member = leaderless(3, last_answer=100.0 - 2 * FENCE_S)
-    assert member.polled(NOTHING, 100.0 + 2 * CLAIM_STAGGER_S - 0.01) == WAIT
+    assert member.polled(NOTHING, 100.0 + 2 * CLAIM_STAGGER_S - 0.01) == CLAIM_DUE
     assert member.polled(NOTHING, 100.0 + 2 * CLAIM_STAGGER_S) == Campaign(1, MEMBERSHIP)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from muster.election.follower import CLAIM_POLL_S, ELECTION_POLL_S
 from muster.election.membership import Membership, first_membership
 from muster.election.timing import FENCE_S, LEASE_KILL_S, LEASE_S
 
@@ -32,3 +33,7 @@ def test_while_a_new_roster_is_not_known_to_be_in_force_the_one_before_counts_to
 
 def test_a_member_waits_for_the_lease_and_the_kill_though_its_clock_is_fast_and_the_leader_s_is_slow() -> None:
     assert FENCE_S / 1.01 > (LEASE_S + LEASE_KILL_S) / 0.99
+
+
+def test_the_fence_leaves_time_to_elect_a_leader_and_start_its_driver_within_two_seconds_of_the_lease() -> None:
+    assert FENCE_S + ELECTION_POLL_S + CLAIM_POLL_S < LEASE_S + 2.0

@@ -106,7 +106,7 @@ FAULTS = [
     ),
     Fault(
         "a node falls silent",
-        "the agent of n3 fell silent: no heartbeat for 12 s",
+        "the agent of n3 fell silent: no heartbeat for 11 s",
         "The node, or its network, does not answer any more.",
         "The node's log and the fabric's; exclude the node (`-x`) if it happens again.",
         inflict=lambda slurm: slurm.lab.partition("n3"),

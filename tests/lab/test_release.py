@@ -15,7 +15,7 @@ from tests.lab.conftest import SET_UP_UNTIL_LOST, SlurmCommand, agent_on
 from tests.running import wait_for
 
 LAB = {"nodes": 4}
-FREED_S = 150.0  # silence is noticed after 12 s, Slurm sees a dead node after 10 s; the rest is for a busy machine
+FREED_S = 150.0  # silence is noticed after 11 s, Slurm sees a dead node after 10 s; the rest is for a busy machine
 LOOP = "import sys, time\nfor number in range(int(sys.argv[1])):\n    print(number, flush=True)\n    time.sleep(1)\n"
 
 

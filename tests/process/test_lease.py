@@ -90,6 +90,33 @@ asyncio.run(main())
 """
 
 
+HALF_A_MESSAGE = """
+import asyncio, time
+from muster.process import Scope, lease
+from muster.process.supervisor import LENGTH
+async def main():
+    held = lease.hold()
+    scope = await Scope("test").open()
+    process = await scope.spawn(["sleep", "1000"])
+    held.renew(2.0)
+    scope._socket.send(LENGTH.pack(100))
+    print(process.pid, flush=True)
+    time.sleep(1000)
+asyncio.run(main())
+"""
+
+
+def test_an_owner_that_stops_in_the_middle_of_a_message_cannot_hold_up_the_end_of_the_lease() -> None:
+    owner = subprocess.Popen([sys.executable, "-c", HALF_A_MESSAGE], stdout=subprocess.PIPE, text=True)
+    try:
+        assert owner.stdout is not None
+        child = int(owner.stdout.readline())
+        wait_for("what it started to be gone", lambda: not is_alive(child))
+    finally:
+        owner.kill()
+        owner.communicate()
+
+
 def test_an_owner_that_does_not_read_cannot_hold_up_the_end_of_the_lease() -> None:
     owner = subprocess.Popen([sys.executable, "-c", CHATTY], stdout=subprocess.PIPE, text=True)
     try:

@@ -23,6 +23,7 @@ from tests.sim.schedule import Result, run
 from tests.sim.world import World
 
 SEEDS = range(20)
+MANY_SEEDS = range(60)  # for a rule whose violation only some schedules show
 
 
 def config(world: World) -> RunConfig:
@@ -106,8 +107,10 @@ def test_the_driver_runs_again_before_the_fence_has_passed_when_all_nodes_have_j
     assert {(result.outcome, result.terms) for result in results} == {("succeeded", 2)}
     prompt = [seconds for seconds, all_joined in zip(mended, complete, strict=True) if all_joined]
     assert len(prompt) > len(SEEDS) / 4 and sum(result.early for result in results) > len(SEEDS) / 2
-    assert {result.early for result, all_joined in zip(results, complete, strict=True) if all_joined} == {1}
-    assert statistics.median(prompt) < FENCE_S - 4.0
+    joined = [(result, seconds) for result, seconds, every in zip(results, mended, complete, strict=True) if every]
+    in_time = FENCE_S - 3.0  # the fence counts from the last answer, which may be a heartbeat older than the loss
+    assert {result.early for result, seconds in joined if seconds < in_time} == {1}
+    assert statistics.median(prompt) < in_time
 
 
 class CrashWithACutOffMember(CrashOnce):
@@ -128,7 +131,7 @@ def test_a_member_that_is_cut_off_delays_the_driver_until_the_fence_has_passed()
 
 def test_a_driver_that_does_not_wait_for_absent_nodes_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LeaderLease, "_handed_over", lambda self, now: True)
-    found = violations([run(seed, draw=config, faults=CrashWithACutOffMember) for seed in SEEDS])
+    found = violations([run(seed, draw=config, faults=CrashWithACutOffMember) for seed in MANY_SEEDS])
     assert any("starts early" in text for text in found)
 
 
@@ -219,7 +222,7 @@ def test_a_fence_that_was_lifted_still_holds_back_the_driver_of_the_term_after_n
 
 def test_a_leader_that_does_not_wait_from_the_start_of_its_term_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_lease, "FENCE_S", 0.0)
-    found = violations([run(seed, draw=config, faults=CrashWithACutOffMember) for seed in SEEDS])
+    found = violations([run(seed, draw=config, faults=CrashWithACutOffMember) for seed in MANY_SEEDS])
     assert any("lives when" in text for text in found)
 
 

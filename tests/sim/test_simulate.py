@@ -209,7 +209,8 @@ def test_members_that_do_not_wait_for_the_fence_would_be_found(monkeypatch: pyte
 
 def test_half_being_enough_for_a_candidate_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidate, "majority", lambda share, roster: 2 * share >= len(roster))
-    assert "lives when" in (first_violation(1000) or "")
+    found = first_violation(1000) or ""
+    assert "lives when" in found or "begins with cycle" in found  # two leaders
 
 
 def test_an_agent_that_gives_up_with_exit_code_0_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,8 @@ from muster.lifecycle.config import FIRST_LEADER
 SEARCH_MIN_POLL_S, SEARCH_MAX_POLL_S = 0.05, 1.0  # the first leader usually comes at once
 FIRST_LEADER_TIMEOUT_S = 300.0  # beyond the gather timeout: then no leader will come
 ELECTION_POLL_S = 0.3
-CLAIM_POLL_S = 0.05  # after a claim, which is visible at once on most filesystems
+CLAIM_POLL_S = 0.05  # when a claim is due, or was just made: it is visible at once on most filesystems
+CLAIM_POLLS_PER_S = 2000  # of all members of a roster, which share a filesystem
 CONNECT_TRIES = 3  # to reach a candidate
 CLAIM_STAGGER_S = 2.0  # between the turns of two members, so that usually one candidate gets all members
 LEADER_SEARCH_TIMEOUT_S = 60.0  # in which a fenced member must find a leader
@@ -369,7 +370,7 @@ class FollowerElection:
         voter = self._node_index in membership.roster
         if voter and now >= self._turns_start + self._claim_turn(membership) * CLAIM_STAGGER_S:
             return Campaign(max([self._failed_term, *claims]) + 1, membership, in_use=self._in_use(poll, now))
-        return Poll(ELECTION_POLL_S)
+        return Poll(min(max(CLAIM_POLL_S, len(membership.roster) / CLAIM_POLLS_PER_S), ELECTION_POLL_S))
 
     def _in_use(self, poll: PollResult, now: float) -> frozenset[int] | None:
         """Return the nodes that may run processes of earlier terms, now that all lost leaders are fenced or gone."""

@@ -56,7 +56,7 @@ LENGTH = struct.Struct("!I")
 MAX_FDS = 5  # standard streams; for captured output also the pipe's read end and the file
 LEASE = struct.Struct("=Q")  # expiry in nanoseconds of the clock below; 0: none
 CLOCK_BOOTTIME = 7  # the kernel's number: `time` has no name for it in a build with a C library older than 2.14
-LEASE_POLL_S = 1.0  # of a lease without expiry: it may get one
+LEASE_POLL_S = 0.5  # of a lease without expiry: it may get one; less than the time in which processes must be killed
 COPY_TIMEOUT_S = 2.0  # for captured output to reach its file at the end; slower copiers finish by themselves
 
 
@@ -141,6 +141,7 @@ class Supervisor:
         try:
             header, fds, _, _ = socket.recv_fds(self.owner, LENGTH.size, MAX_FDS)
             body = self.receive(LENGTH.unpack(header)[0]) if len(header) == LENGTH.size else b""
+            self.owner.settimeout(None)
         except OSError:
             header = body = b""
         if not body:
@@ -162,6 +163,7 @@ class Supervisor:
         assert self.owner is not None
         body = b""
         while len(body) < size:
+            self.limit_by_lease()
             part = self.owner.recv(size - len(body))
             if not part:
                 return b""
@@ -229,13 +231,19 @@ class Supervisor:
     def send(self, **message: Any) -> None:
         if self.owner is None:
             return
-        body, left = json.dumps(message).encode(), self.lease_left()
+        body = json.dumps(message).encode()
         try:
-            self.owner.settimeout(None if left == float("inf") else left + 0.001)  # not beyond the lease
+            self.limit_by_lease()
             self.owner.sendall(LENGTH.pack(len(body)) + body)
             self.owner.settimeout(None)
         except OSError:
             self.owner = None
+
+    def limit_by_lease(self) -> None:
+        """Let calls on the owner's socket wait no longer than the lease: a stopped owner may stop in a message."""
+        if self.owner is not None:
+            left = self.lease_left()
+            self.owner.settimeout(None if left == float("inf") else left + 0.001)
 
     # -- ending -------------------------------------------------------------------------------------------------
 
@@ -299,9 +307,21 @@ class Supervisor:
         found = ((pid, read_process(pid)) for pid in pids if pid not in self.copying)
         return [pid for pid, process in found if process is not None and process[0] == os.getpid()]
 
+    def kill_started(self) -> None:
+        """KILL the groups of all started processes, and the control group, without a scan of /proc.
+
+        After the end of a lease every moment counts: a scan takes half a second on a busy host with many processes.
+        """
+        self.signalled.update(self.children)
+        self.cgroup.kill()
+        kill_groups(self.children)
+
     def kill(self, killed: set[int]) -> bool:
         """KILL all descendants; True if one of them may still end."""
-        self.kills_since = self.kills_since or time.monotonic()
+        if self.kills_since is None:
+            self.kills_since = time.monotonic()
+            if self.lease_left() == 0:
+                self.kill_started()
         reached, _ = kill_descendants(spared=self.copying, before=self.kill_progress.note)
         killed.update(reached)
         self.signalled.update(reached)
