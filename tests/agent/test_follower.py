@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from muster.agent.control.connections import AgentJoined
 from muster.agent.control.messages import Dismissal, Retirement
 from muster.agent.follower import Follower, recorded_exit_code
 from muster.agent.job import Job
+from muster.agent.leader import candidate as candidate_module
 from muster.agent.leader.candidate import Candidate
 from muster.agent.leader.inbox import Inbox, SignalPassedOn, StopSignalled
 from muster.agent.leader.leader import Leader
@@ -21,7 +23,8 @@ from muster.election.follower import Campaign
 from muster.election.membership import first_membership
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.process.lease import ProcessLease
-from muster.rundir import write_json
+from muster.rundir import read_record, write_json
+from muster.rundir.filesystem_type import probe_filesystem_type
 
 
 async def test_a_late_agent_finds_the_leader_despite_a_newer_claim_that_failed(tmp_path: Path) -> None:
@@ -110,3 +113,20 @@ async def test_a_winner_whose_filesystem_hangs_releases_its_members(
     await asyncio.wait_for(follower._lead(candidate), DEADLINE_S)
     assert released == [Retirement(None)] and follower._leading is None
     candidate.abandon()
+
+
+def test_a_first_leader_that_cannot_claim_its_term_blames_the_filesystem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a read-only mount: no other node can lead either, so the run ends at once, with the reason."""
+
+    def refuse(path: str, value: object) -> bool:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(candidate_module, "create_exclusive", refuse)
+    agent = identity(tmp_path, 0)
+    code = asyncio.run(asyncio.wait_for(Follower(agent, TOKEN, ProcessLease()).run(), DEADLINE_S))
+    assert code == recorded_exit_code(agent.attempt) == INFRASTRUCTURE_FAILED
+    kind = probe_filesystem_type(agent.attempt.root)
+    expected = f"n0: the filesystem of the run directory ({kind}) failed: {agent.attempt.leader(0)}: Read-only"
+    assert read_record(agent.attempt.outcome)["end_reason"].startswith(expected)

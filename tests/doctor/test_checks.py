@@ -13,7 +13,13 @@ from muster.doctor.check_result import CheckResult
 HEALTHY: dict[str, Any] = {
     "system": "Linux",
     "setup_code": 0,
-    "directory": {"seen": True, "canary_s": 0.0, "small_file_s": 0.001, "missed": []},
+    "directory": {
+        "seen": True,
+        "canary_s": 0.0,
+        "small_file_s": 0.001,
+        "claims": {"exclusive": True, "hard_links": True},
+        "missed": [],
+    },
     "filesystem": "nfs4",
     "workdir": True,
     "python": {
@@ -48,6 +54,7 @@ def all_checks(nodes: dict[str, dict[str, Any]]) -> list[CheckResult]:
         checks.check_shared("/runs", nodes, EVERYBODY),
         checks.check_visibility(nodes),
         checks.check_small_files(nodes),
+        checks.check_claims(nodes),
         checks.check_clocks(nodes),
         checks.check_workdir("/work", nodes),
         checks.check_python("python3", nodes),
@@ -66,6 +73,7 @@ UNHEALTHY: list[tuple[str, str, str, Any, str]] = [
     ("shared-directory", "fail", "directory", {"seen": False}, "n1 cannot see /runs (nfs4)"),
     ("shared-directory", "fail", "directory", {"seen": True, "error": "No space left on device"}, "No space left"),
     ("small-files", "warn", "directory.small_file_s", 0.5, "500 ms (n1)"),
+    ("leader-claims", "fail", "directory.claims.exclusive", False, "succeeded on n1 (nfs4)"),
     ("working-directory", "fail", "workdir", False, "n1 cannot see /work"),
     ("python", "fail", "python", {"error": "No such file or directory"}, "python3 does not run on n1: No such file"),
     ("python", "fail", "python.version", "3.11.2", "3.12.1 on n[0,2]; 3.11.2 on n1"),
@@ -115,6 +123,12 @@ def test_a_directory_of_the_same_name_that_each_has_of_its_own_is_not_shared(nod
     nodes["n0"]["directory"]["missed"] = []
     unseen_by_us = checks.check_shared("/runs", nodes, ["here-0", "here-2"])
     assert (unseen_by_us.state, unseen_by_us.nodes) == ("fail", ("n1",))
+
+
+def test_a_filesystem_without_hard_links_is_named(nodes: dict[str, dict[str, Any]]) -> None:
+    nodes["n1"]["directory"]["claims"]["hard_links"] = False
+    verdict = checks.check_claims(nodes)
+    assert (verdict.state, "nfs4 has no hard links" in verdict.what) == ("pass", True)
 
 
 def test_a_file_that_is_seen_late_is_a_warning(nodes: dict[str, dict[str, Any]]) -> None:

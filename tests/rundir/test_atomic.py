@@ -1,4 +1,4 @@
-"""Publishing: a reader sees a complete file or none, and exactly one of several claimants succeeds."""
+"""Publishing: a reader sees a complete file or none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.rundir import create_exclusive, read_json, read_record, write_atomic, write_json, written_at
+from muster.rundir import read_json, read_record, write_atomic, write_json, written_at
 
 SIZE = 200_000  # many pages: a plain write of it can be seen half done
 
@@ -111,57 +111,6 @@ def test_what_is_no_object_is_no_record(tmp_path: Path, contents: str) -> None:
 def test_bytes_that_are_no_text_do_not_hide_the_rest(tmp_path: Path) -> None:
     (tmp_path / "outcome").write_bytes(b'{"exit_code": 125, "end_reason": "gr\xfcn"}')
     assert read_json(str(tmp_path / "outcome")) == {"exit_code": 125, "end_reason": "gr\ufffdn"}
-
-
-def test_the_first_claim_is_kept(tmp_path: Path) -> None:
-    path = str(tmp_path / "lead-0.json")
-    assert create_exclusive(path, {"host": "n0"})
-    assert not create_exclusive(path, {"host": "n1"})
-    assert read_json(path) == {"host": "n0"}
-    assert os.listdir(tmp_path) == ["lead-0.json"]
-
-
-def test_of_many_processes_that_claim_at_once_exactly_one_succeeds(tmp_path: Path) -> None:
-    """Each waits for the start signal, then claims twenty names; every name must have one owner."""
-    program = """
-import sys; from muster.rundir import create_exclusive
-print("ready", flush=True); sys.stdin.read()
-print(*(int(create_exclusive(f"{sys.argv[1]}/{number}", sys.argv[2])) for number in range(20)))
-"""
-    claimants = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(tmp_path), str(me)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for me in range(5)
-    ]
-    for claimant in claimants:
-        assert claimant.stdout.readline() == "ready\n"
-    for claimant in claimants:
-        claimant.stdin.close()
-    won = [list(map(int, claimant.stdout.read().split())) for claimant in claimants]
-    assert [claimant.wait() for claimant in claimants] == [0] * 5
-    assert [sum(claims) for claims in zip(*won, strict=True)] == [1] * 20
-    for number in range(20):
-        assert won[int(read_json(str(tmp_path / str(number))))][number] == 1  # and the file names the winner
-    assert len(os.listdir(tmp_path)) == 20
-
-
-def test_a_claim_whose_answer_was_lost_is_known_by_the_link_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Over NFS the server may have linked although the client got an error."""
-    link = os.link
-
-    def link_and_fail(source: str, target: str) -> None:
-        link(source, target)
-        raise OSError("timed out")
-
-    monkeypatch.setattr(os, "link", link_and_fail)
-    assert create_exclusive(str(tmp_path / "lead-0.json"), {})
-    assert not create_exclusive(str(tmp_path / "lead-0.json"), {})
 
 
 def test_the_time_of_the_last_write_is_unknown_without_a_file(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from muster.agent.job import Identity
 from muster.agent.net.addresses import LOOPBACK
 from muster.lifecycle.config import FIRST_LEADER
-from muster.rundir import AttemptPaths, create_exclusive, read_record, write_json
+from muster.rundir import AttemptPaths, create_exclusive, read_record, release_exclusive, write_json
 from muster.rundir.hosts import host_names
 from muster.rundir.records import job_end_marks
 from muster.slurm.jobs import SlurmError, SlurmJobs, cancel_jobs, list_jobs
@@ -109,7 +109,7 @@ def _cancel_or_release_claim(identity: Identity, job: dict[str, Any]) -> None:
     except SlurmError as error:
         logger.error("Slurm job %s could not be cancelled: %s", job.get("job_id"), error)
         with contextlib.suppress(OSError):
-            os.unlink(identity.attempt.job_claim)
+            release_exclusive(identity.attempt.job_claim)
 
 
 def _cancel_if_held(identity: Identity, job: dict[str, Any]) -> None:

@@ -21,8 +21,9 @@ from muster.agent.job import Identity, Job
 from muster.agent.leader.candidate import Candidate
 from muster.agent.leader.inbox import Inbox, SignalPassedOn, StopSignalled
 from muster.agent.leader.leader import Leader
-from muster.agent.leaderless import end_leaderless_run, has_outcome
+from muster.agent.leaderless import end_leaderless_run, has_outcome, record_failure
 from muster.agent.node import FollowResult, NodeAgent
+from muster.agent.run_directory import RunDirectoryError, retried
 from muster.agent.topology_probe import probe_location
 from muster.election.candidate import ELECTION_TIMEOUT_S
 from muster.election.follower import (
@@ -41,6 +42,7 @@ from muster.election.follower import (
 )
 from muster.election.leader_silence import STARTUP_SILENCE_S
 from muster.exit_codes import INFRASTRUCTURE_FAILED
+from muster.lifecycle.config import FIRST_LEADER
 from muster.process.lease import ProcessLease
 from muster.rundir import AttemptPaths, read_json, read_record, write_json
 from muster.rundir.hosts import host_name
@@ -98,12 +100,13 @@ class Follower:
         """Execute one effect after another. The result does not count if this node leads."""
         identity = self._identity
         try:
-            self._job = await asyncio.to_thread(Job.load, identity.run)
+            self._job = await retried(identity.run.job, Job.load, identity.run)
             self._node.location = await probe_location(os.environ, identity.run)
             process = {"pid": os.getpid(), "python": sys.executable, "time": time.time()}
             known = {"rank": identity.node_index, "host": identity.host, "attempt": identity.attempt.number}
             record = {**known, **asdict(self._node.location), **process}
-            await asyncio.to_thread(write_json, identity.attempt.node_record(identity.node_index), record)
+            path = identity.attempt.node_record(identity.node_index)
+            await retried(path, write_json, path, record)
             nodes, gather_timeout = self._job.step_nodes, self._job.gather_timeout
             self._election = FollowerElection(
                 identity.node_index, nodes, identity.host, gather_timeout, self._node.history
@@ -114,6 +117,11 @@ class Follower:
             return effect.code if isinstance(effect, ExitAgent) else INFRASTRUCTURE_FAILED
         except ProtocolMismatch as error:
             logger.error("%s", error)
+            return INFRASTRUCTURE_FAILED
+        except RunDirectoryError as error:
+            logger.error("%s", error)
+            if identity.node_index == FIRST_LEADER:  # the others can do without this node
+                await record_failure(identity.attempt, f"{identity.host}: {error}")
             return INFRASTRUCTURE_FAILED
         finally:
             await self._node.clean()
@@ -194,7 +202,14 @@ class Follower:
         reason = f"the agent of the leader {lost} {self._node.loss_reason}"
         candidate = Candidate(self._identity, self._job, self._token, campaign, reason)
         self._guardian.note_claim(term)
-        if await candidate.claim():
+        try:
+            claimed = await candidate.claim()
+        except RunDirectoryError as error:
+            if term == 0 and self._identity.node_index == FIRST_LEADER:
+                raise
+            logger.warning("term %d could not be claimed: %s", term, error)
+            return
+        if claimed:
             logger.info("this node is a candidate for term %d", term)
             if term == 0:
                 self._inbox = candidate.inbox

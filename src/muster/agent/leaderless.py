@@ -13,7 +13,7 @@ from muster.agent.job import Identity
 from muster.agent.node_log import log_to_stderr
 from muster.election.leader_silence import LeaderSilence, LeaderVerdict, RunDirectoryView
 from muster.exit_codes import INFRASTRUCTURE_FAILED
-from muster.rundir import AttemptPaths, create_exclusive, is_listed, read_record
+from muster.rundir import AttemptPaths, create_exclusive, is_listed, read_record, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,14 @@ def read_view(attempt: AttemptPaths) -> RunDirectoryView | None:
         return RunDirectoryView(over, -1, None, claims)
     stamp = read_record(attempt.status(terms[-1])).get("updated")
     return RunDirectoryView(over, terms[-1], stamp, claims) if over or stamp is not None else None
+
+
+async def record_failure(attempt: AttemptPaths, reason: str) -> None:
+    """Record that this node cannot lead the run, in the simplest way: its filesystem may lack what a claim needs."""
+    record = {"exit_code": INFRASTRUCTURE_FAILED, "state": "failed", "end_reason": reason, "lost": False}
+    with contextlib.suppress(OSError):
+        if not await asyncio.to_thread(has_outcome, attempt):
+            await asyncio.to_thread(write_json, attempt.outcome, record)
 
 
 def _record_failure(attempt: AttemptPaths, reason: str) -> bool:

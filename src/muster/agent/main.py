@@ -25,6 +25,8 @@ from muster.agent.health.limits import raise_limits
 from muster.agent.job import Identity
 from muster.agent.leaderless import has_outcome
 from muster.agent.node_log import log_to_stderr
+from muster.agent.run_directory import RunDirectoryError, retried
+from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.lifecycle.config import FIRST_LEADER
 from muster.process import become_subreaper, lease, signal_name, sweep
 
@@ -65,7 +67,11 @@ def main(argv: list[str]) -> int:
 
 
 async def _run(identity: Identity, guardian: Guardian) -> int:
-    token = await asyncio.to_thread(_read_token, identity)
+    try:
+        token = await retried(identity.run.token, _read_token, identity)
+    except RunDirectoryError as error:
+        logger.error("%s", error)
+        return INFRASTRUCTURE_FAILED
     follower, signals = Follower(identity, token, lease.hold(), guardian), AgentSignals(guardian)
     _handle_signals(follower, signals)
     code = await follower.run()

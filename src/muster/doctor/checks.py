@@ -97,6 +97,22 @@ def check_small_files(nodes: Nodes) -> CheckResult:
     return CheckResult("small-files", "warn", f"{what} ({slowest})", advice, slow)
 
 
+def check_claims(nodes: Nodes) -> CheckResult:
+    """Check that of several claims to a file one succeeds: leaders are elected in this way."""
+    claims = {host: facts["directory"]["claims"] for host, facts in nodes.items() if _met(facts)}
+    if not claims:
+        return CheckResult("leader-claims", "skip", "the directory cannot be used")
+    shared = tuple(host for host, claim in claims.items() if not claim["exclusive"])
+    kinds = by_value({host: nodes[host]["filesystem"] for host in shared or claims})
+    if shared:
+        what = f"two claims to one file succeeded on {folded(shared)} ({kinds}): two nodes could lead one run"
+        return CheckResult("leader-claims", "fail", what, "choose another filesystem with --runs-dir", shared)
+    if not all(claim["hard_links"] for claim in claims.values()):
+        what = f"{kinds} has no hard links: leaders are elected with renamed directories instead"
+        return CheckResult("leader-claims", "pass", what)
+    return CheckResult("leader-claims", "pass", f"exclusive ({kinds})")
+
+
 def check_clocks(nodes: Nodes) -> CheckResult:
     """Compare the clocks with node 0's; only what exceeds the error of the measurement counts."""
     ahead, errors = _measured(nodes, "clock_s"), _measured(nodes, "clock_error_s")

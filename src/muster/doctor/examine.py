@@ -169,6 +169,7 @@ class Examination:
         self._results += [
             checks.check_visibility(nodes),
             checks.check_small_files(nodes),
+            checks.check_claims(nodes),
             checks.check_clocks(nodes),
             checks.check_workdir(str(self._workdir), nodes),
             *self._check_python(nodes),

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import PurePath
 
 from muster.doctor.check_result import CheckResult
-from muster.doctor.node.mounts import probe_filesystem_type
 from muster.launch.plan import Prepared
+from muster.rundir.filesystem_type import probe_filesystem_type
 
 NODE_LOCAL_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm")
 MEMORY_FILESYSTEMS = frozenset(["tmpfs", "ramfs", "devtmpfs"])

@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muster.doctor.node import mounts, probe, shared_fs_probe, wire
+from muster.doctor.node import claim_probe, probe, shared_fs_probe, wire
 from muster.doctor.node.wire import MARK, reports_in
 from muster.launch.slurm_directives import BATCH_OPTIONS, INDEPENDENT_TASKS
 from muster.ports import blocks, guards, ranges
 from muster.process import Scope, source_of
+from muster.rundir import atomic, exclusive, filesystem_type
 from muster.slurm.step_variables import affects_further_step
 from muster.spec import JobSpec
 from muster.spec.sbatch_options import as_argument
@@ -67,7 +68,10 @@ _MODULES = (
     ranges,
     guards,
     blocks,
-    mounts,
+    filesystem_type,
+    atomic,
+    exclusive,
+    claim_probe,
     shared_fs_probe,
     wire,
     probe,

@@ -1,7 +1,6 @@
 """The run directory on the shared filesystem: paths, atomic publishing, readers. Standard library only."""
 
 from muster.rundir.atomic import (
-    create_exclusive,
     is_listed,
     read_json,
     read_record,
@@ -9,6 +8,7 @@ from muster.rundir.atomic import (
     write_json,
     written_at,
 )
+from muster.rundir.exclusive import create_exclusive, release_exclusive
 from muster.rundir.line_file import LineFile
 from muster.rundir.paths import AttemptPaths, RunPaths
 
@@ -20,6 +20,7 @@ __all__ = [
     "is_listed",
     "read_json",
     "read_record",
+    "release_exclusive",
     "write_atomic",
     "write_json",
     "written_at",

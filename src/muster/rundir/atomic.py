@@ -9,14 +9,14 @@ import socket
 from typing import Any
 
 
-def _temporary(path: str) -> str:
+def temporary_name(path: str) -> str:
     """Return a name that is unique among hosts and processes: two writers never share one."""
     return f"{path}.{socket.gethostname()}.{os.getpid()}.tmp"
 
 
 def write_atomic(path: str, text: str, mode: int = 0o644) -> None:
     """Write to a temporary name, then rename it over the target."""
-    temporary = _temporary(path)
+    temporary = temporary_name(path)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
@@ -29,22 +29,6 @@ def write_atomic(path: str, text: str, mode: int = 0o644) -> None:
 
 def write_json(path: str, value: Any) -> None:
     write_atomic(path, json.dumps(value) + "\n")
-
-
-def create_exclusive(path: str, value: Any) -> bool:
-    """Publish `value` unless the file exists: of several concurrent callers, on any hosts, exactly one gets True.
-
-    `link` is atomic even over NFS. There its reply may be lost, so the link count decides.
-    """
-    temporary = _temporary(path)
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(json.dumps(value) + "\n")
-    try:
-        with contextlib.suppress(OSError):
-            os.link(temporary, path)
-        return os.stat(temporary).st_nlink == 2
-    finally:
-        _unlink_quietly(temporary)
 
 
 def read_json(path: str) -> Any | None:

@@ -7,6 +7,7 @@
     canary  hosts  steps.log  phases.log  stop.json  beat  reserve  outcome  sequel.json  slurm-job.json  job-end
     lead-0.json  status-0.json  events-0.jsonl           for each term, that is, for each leader
     lead-0-gone.json                                     if its leader was killed and left no process
+    lead-0.json.claim/                                   the claim itself, on a filesystem without hard links
     nodes/0003.json  nodes/0003.alive  services/<name>.json  services/<name>.urls
     logs/driver.log  logs/node-0003.log  logs/stacks-0003.txt  logs/ray/<host>.tar.gz  logs/guest-<id>.log
     logs/services/<name>/<host>.log  logs/cycle-1/services/<name>/<host>.log

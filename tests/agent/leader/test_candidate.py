@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Any
 import pytest
 from tests.agent.conftest import DEADLINE_S, GREETING, TOKEN, identity
 
+from muster.agent import run_directory
 from muster.agent.control.channel import connect
 from muster.agent.control.connections import AgentJoined, AgentLost, AgentMessage, HeartbeatAnswered
 from muster.agent.control.messages import CONTROL_PROTOCOL, Note, Refusal
 from muster.agent.job import Job
 from muster.agent.leader import candidate as candidate_module
 from muster.agent.leader.candidate import Candidate, cycles_without_progress
+from muster.agent.run_directory import RunDirectoryError
 from muster.election.follower import Campaign
 from muster.election.membership import Membership, first_membership
 from muster.rundir import write_json
@@ -150,3 +153,36 @@ async def test_a_node_that_the_run_does_not_have_is_refused(tmp_path: Path) -> N
     assert message == Refusal("there is no node 7")
     winning.cancel()
     made.abandon()
+
+
+async def test_a_claim_is_repeated_while_the_filesystem_fails_and_is_recognized_if_it_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt claims the term, but its reply is lost."""
+    failures, real = [errno.ENOTCONN, errno.EIO], candidate_module.create_exclusive
+
+    def create(path: str, record: dict[str, Any]) -> bool:
+        created = real(path, record)
+        if failures:
+            raise OSError(failures.pop(), "lost")
+        return created
+
+    monkeypatch.setattr(candidate_module, "create_exclusive", create)
+    monkeypatch.setattr(run_directory, "RETRY_INTERVAL_S", 0.01)
+    made = candidate(tmp_path, 0, first_membership(3, 1))
+    assert await made.claim()
+    assert failures == []
+    made.abandon()
+
+
+async def test_a_later_term_is_not_claimed_while_the_filesystem_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other members look for a leader meanwhile."""
+
+    def fail(path: str, record: dict[str, Any]) -> bool:
+        raise OSError(errno.ENOTCONN, "not connected")
+
+    monkeypatch.setattr(candidate_module, "create_exclusive", fail)
+    with pytest.raises(RunDirectoryError, match="not connected"):
+        await candidate(tmp_path, 1, ALONE).claim()

@@ -32,7 +32,7 @@ def test_the_nodes_side_is_valid_on_python_3_9(path: Path) -> None:
         if isinstance(node, (ast.Import, ast.ImportFrom))
     }
     ours = {name for name in names if name and name.startswith("muster.")}
-    shared = ("muster.ports.blocks", "muster.ports.ranges")
+    shared = ("muster.ports.blocks", "muster.ports.ranges", "muster.rundir.exclusive", "muster.rundir.filesystem_type")
     assert all(name.startswith("muster.doctor.node.") or name in shared for name in ours)
     assert {str(name).partition(".")[0] for name in names - ours} <= sys.stdlib_module_names
 

@@ -67,7 +67,7 @@ def test_many_nodes_look_more_seldom() -> None:
 def test_one_node_measures_its_own_files_and_leaves_only_the_sign_of_its_presence(tmp_path: Path) -> None:
     (tmp_path / CANARY).write_text("yes")
     (found,) = meet(tmp_path, [0], 1, LONG).values()
-    assert found.keys() == {"seen", "canary_s", "small_file_s"} and found["small_file_s"] > 0
+    assert found.keys() == {"seen", "canary_s", "small_file_s", "claims"} and found["small_file_s"] > 0
     assert {path.name for path in tmp_path.iterdir()} == {CANARY, f"{PRESENT}0"}
 
 

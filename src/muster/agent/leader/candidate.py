@@ -10,16 +10,18 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from muster.agent.control.connections import AgentJoined, AgentLost, Connections, HeartbeatAnswered
 from muster.agent.control.messages import Greeting, Retirement
 from muster.agent.job import Identity, Job
 from muster.agent.leader.inbox import Inbox, LeaderEvent, TimePassed
 from muster.agent.leader.leader_address import LeaderAddress
+from muster.agent.run_directory import FILESYSTEM_TIMEOUT_S, RunDirectoryError, retried
 from muster.election.candidate import ELECTION_TIMEOUT_S, Candidacy, CandidacyEffect, Win
 from muster.election.follower import Campaign
 from muster.lifecycle.config import TermStart
-from muster.rundir import AttemptPaths, create_exclusive
+from muster.rundir import AttemptPaths, create_exclusive, read_record
 from muster.rundir.records import newest_published
 
 
@@ -41,13 +43,22 @@ class Candidate:
         self._effect: CandidacyEffect | None = None  # at most one in a candidacy
 
     async def claim(self) -> bool:
-        """Claim the term and return whether it succeeded; False if another node has claimed it."""
+        """Claim the term and return whether it succeeded; False if another node has claimed it.
+
+        Raises RunDirectoryError if the filesystem fails. The first term is tried for longer: no other node may lead.
+        """
         port = await self.connections.listen()
         self.inbox.spawn(self.connections.beat())  # members may join before a slow filesystem has answered
         identity, cycle = self._identity, self.membership.cycle
         record = {"term": self.term, "rank": identity.node_index, "host": identity.host, "cycle": cycle}
         record.update(addresses=self.leader_address.addresses, port=port)
-        if await asyncio.to_thread(create_exclusive, identity.attempt.leader(self.term), record):
+        path, timeout = identity.attempt.leader(self.term), FILESYSTEM_TIMEOUT_S if self.term == 0 else 0.0
+        try:
+            claimed = await retried(path, _create_claim, path, record, timeout=timeout)
+        except RunDirectoryError:
+            self.abandon()
+            raise
+        if claimed:
             self.inbox.start_clock()
             self._note(self._candidacy.claimed(time.monotonic()))
             return True
@@ -115,6 +126,11 @@ class Candidate:
     def _note(self, effects: Iterable[CandidacyEffect]) -> None:
         for effect in effects:
             self._effect = effect
+
+
+def _create_claim(path: str, record: dict[str, Any]) -> bool:
+    """Create the claim. After a failed attempt it may exist: then its record is this one."""
+    return create_exclusive(path, record) or read_record(path) == record
 
 
 def cycles_without_progress(attempt: AttemptPaths) -> int:

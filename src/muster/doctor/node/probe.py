@@ -13,11 +13,11 @@ import sys
 import time
 from typing import Any
 
-from muster.doctor.node.mounts import probe_filesystem_type
 from muster.doctor.node.shared_fs_probe import probe_shared_filesystem
 from muster.doctor.node.wire import report_lines
 from muster.ports.blocks import LOCAL_BLOCK_SIZE, smallest_size, take_block
 from muster.ports.ranges import ephemeral_range
+from muster.rundir.filesystem_type import probe_filesystem_type
 
 CONTAINER_PROGRAMS = ("apptainer", "singularity", "ch-run", "enroot")
 PYTHON_TIMEOUT_S = 180.0

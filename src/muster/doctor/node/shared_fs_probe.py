@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from muster.doctor.node.claim_probe import probe_claims
+
 ROUNDS = 3
 SMALL_FILES = 10
 CANARY = "canary"
@@ -47,6 +49,7 @@ class SharedFilesystemProbe:
             return {"seen": False}
         self._write(f"{PRESENT}{self._node_index}", "")
         found: dict[str, Any] = {"seen": True, "canary_s": delay, "small_file_s": self._time_small_files()}
+        found["claims"] = probe_claims(self._directory, self._node_index)
         if self._nodes > 1:
             found.update(self._measure_others() if self._node_index == 0 else self._answer_pings())
         return found

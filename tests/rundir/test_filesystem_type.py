@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.doctor.node import mounts
-from muster.doctor.node.mounts import filesystem_type, probe_filesystem_type
+from muster.rundir import filesystem_type as module
+from muster.rundir.filesystem_type import filesystem_type, probe_filesystem_type
 
 
 def test_the_innermost_mount_decides_and_the_last_of_two_on_one_place() -> None:
@@ -34,7 +34,7 @@ def test_a_link_counts_as_the_place_it_leads_to(tmp_path: Path, monkeypatch: pyt
     target = os.path.realpath(tmp_path / "target")
     table = tmp_path / "mountinfo"
     table.write_text(f"1 0 8:1 / / rw - ext4 a rw\n2 1 0:3 / {target} rw - nfs4 b rw\n")
-    monkeypatch.setattr(mounts, "MOUNT_TABLE", str(table))
+    monkeypatch.setattr(module, "MOUNT_TABLE", str(table))
     assert probe_filesystem_type(str(tmp_path / "link")) == "nfs4"
     table.unlink()
     assert probe_filesystem_type(str(tmp_path / "link")) == "unknown"
