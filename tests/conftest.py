@@ -164,6 +164,7 @@ def muster(tmp_path: Path) -> MusterCommand:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--images", action="store_true", help="write the pictures in docs/images anew")
+    parser.addoption("--slurm", metavar="RELEASE", help="release of Slurm that labs run, such as 24.11")
     parser.addoption("--golden", action="store_true", help="record the formats in tests/formats/golden again")
 
 

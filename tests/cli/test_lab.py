@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -46,7 +48,7 @@ class RecordingLab:
         return cls.left.pop(0)
 
     def status(self) -> LabStatus:
-        return LabStatus("/run/lab", ("/shared",), "cgroup", True, self.answers, NODES)
+        return LabStatus("/run/lab", ("/shared",), "cgroup", "24.11.5", True, self.answers, NODES)
 
     def env_additions(self) -> dict[str, str]:
         return {"SLURM_CONF": "/run/lab/slurm.conf", "PS1": "it's the lab> "}
@@ -70,6 +72,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> type[RecordingLab]:
 
     monkeypatch.setattr(lab, "Lab", Recording)
     monkeypatch.setattr(lab.signal, "signal", lambda signum, handler: None)
+    monkeypatch.setattr(lab, "version_of", lambda prefix: "24.11.5" if prefix else "22.05.8")
     return Recording
 
 
@@ -91,8 +94,35 @@ def test_up_passes_its_options_on_and_says_what_is_next(in_lab: Invoke, recordin
     (_, nodes, proctrack, options), started = recording.calls
     assert (nodes, proctrack, started) == (3, "pgid", ("up",))
     assert options["extra_conf"] == ("A=1", "B=2") and options["ipv6"] and options["kill_wait"] == 10
-    assert done.code == 0 and done.out.startswith("up: 3 nodes (n1 to n3), partitions lab and long, proctrack/pgid, ")
+    assert options["slurm_prefix"] is None
+    words = "up: 3 nodes (n1 to n3), Slurm 22.05.8, partitions lab and long, proctrack/pgid, "
+    assert done.code == 0 and done.out.startswith(words)
     assert 'next: eval "$(muster lab env)"' in done.out and "shared by all nodes: /shared\n" in done.out
+
+
+def test_up_provides_the_release_of_slurm_that_is_asked_for_and_reports_the_progress(
+    in_lab: Invoke, recording: type[RecordingLab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def provide(release: str, report: Callable[[str], None]) -> Path:
+        report("running apt-get update...")
+        return Path("/cache", release)
+
+    monkeypatch.setattr(lab, "provide", provide)
+    done = in_lab("up", "--slurm", "24.11")
+    assert recording.calls[0][3]["slurm_prefix"] == Path("/cache/24.11")
+    assert done.code == 0 and done.err == "muster lab: running apt-get update...\n" and ", Slurm 24.11.5, " in done.out
+
+
+def test_a_release_that_cannot_be_provided_ends_up_with_the_reason(
+    in_lab: Invoke, recording: type[RecordingLab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def provide(release: str, report: Callable[[str], None]) -> Path:
+        raise LabUnavailable("another release of Slurm needs mmdebstrap")
+
+    monkeypatch.setattr(lab, "provide", provide)
+    done = in_lab("up", "--slurm", "24.11")
+    assert (done.code, done.err) == (2, "muster lab: another release of Slurm needs mmdebstrap\n")
+    assert recording.calls == []
 
 
 @pytest.mark.parametrize("words", [["--nodes", "0"], ["--proctrack", "none"], ["--shared", "/nonexistent"]])
@@ -102,7 +132,7 @@ def test_up_refuses_what_a_lab_cannot_have(words: list[str], in_lab: Invoke, rec
 
 def test_status_shows_the_state_of_every_node(in_lab: Invoke, recording: type[RecordingLab]) -> None:
     out = in_lab("status").out
-    assert out.startswith("lab in /run/lab, proctrack/cgroup, slurmctld answers\n")
+    assert out.startswith("lab in /run/lab, Slurm 24.11.5, proctrack/cgroup, slurmctld answers\n")
     rows = {line.split("│")[1].strip(): line for line in out.splitlines() if line.startswith("│")}
     assert " up " in rows["n1"] and " partitioned " in rows["n2"] and " dead " in rows["n3"] and " - " in rows["n3"]
     recording.answers = False

@@ -16,6 +16,7 @@ import pytest
 from tests.running import MusterCommand, wait_for
 
 from muster.lab import Lab
+from muster.lab.releases import provide
 from muster.rundir import RunPaths
 from muster.rundir.startup_heartbeat import read_startup_heartbeats
 
@@ -26,16 +27,17 @@ MADE_BY_US = re.compile(r"muster-(?!ports-)")  # the leases of a host's ports ou
 REPOSITORY = Path(__file__).parents[2]  # may be a clone in /tmp, which the nodes have of their own
 
 
-def why_no_lab() -> str | None:
+def why_no_lab(release: str | None) -> str | None:
     if os.geteuid() != 0:
         return "the lab needs root"
-    missing = [name for name in ("slurmctld", "slurmd", "munged", "ip", "tini") if shutil.which(name) is None]
+    programs = ("munged", "ip", "tini") if release else ("slurmctld", "slurmd", "munged", "ip", "tini")
+    missing = [name for name in programs if shutil.which(name) is None]
     return f"the lab needs {', '.join(missing)}" if missing else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests that use a lab; the tests of single modules of `muster.lab` run without one."""
-    reason = why_no_lab()
+    reason = why_no_lab(config.getoption("--slurm"))
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         uses_lab = "lab" in fixtures or item.get_closest_marker("lab") is not None
@@ -45,13 +47,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.fixture(scope="session")
+def slurm_prefix(request: pytest.FixtureRequest) -> Path | None:
+    """Where the release of Slurm of the option --slurm is; without it, the installed one is used."""
+    release = request.config.getoption("--slurm")
+    return provide(release, print) if release else None
+
+
 @pytest.fixture(scope="module")
-def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+def lab(request: pytest.FixtureRequest, slurm_prefix: Path | None) -> Iterator[Lab]:
     """A lab of four nodes, or as the module's LAB says."""
     options = getattr(request.module, "LAB", {"nodes": 4})
     if LAB_DIR.exists():
         Lab.for_cleanup(LAB_DIR).down()  # a killed test session could not
-    with Lab(state_dir=LAB_DIR, shared=[REPOSITORY], **options) as lab:
+    with Lab(state_dir=LAB_DIR, shared=[REPOSITORY], slurm_prefix=slurm_prefix, **options) as lab:
         yield lab
 
 

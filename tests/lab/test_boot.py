@@ -35,6 +35,12 @@ def test_a_node_binds_through_only_what_its_private_directories_would_hide() -> 
     assert script[-1] == "exec tini -- slurmd -D -b -N n1 -f /run/muster-lab/etc/slurm.conf"
 
 
+def test_slurmd_of_a_release_in_a_prefix_starts_that_release_s_slurmstepd() -> None:
+    plan = LabPlan(nodes=1, slurm_prefix=Path("/the cache/24.11"))
+    script = boot.boot_script(plan, "n1", [], None)
+    assert script.endswith(" -f /run/muster-lab/etc/slurm.conf -d '/the cache/24.11/bin/slurmstepd'\n")
+
+
 @pytest.mark.parametrize("name", ["n1", CONTROLLER])
 @pytest.mark.parametrize("freezer", [None, FREEZER])
 @pytest.mark.parametrize("ipv6", [False, True])

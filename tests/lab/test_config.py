@@ -41,6 +41,11 @@ def test_options_reach_slurm_conf() -> None:
     assert "Gres=" not in config.slurm_conf(plan, "myhost") and config.gres_conf(plan) == ""
 
 
+def test_a_release_in_a_prefix_has_its_plugins_there() -> None:
+    assert "PluginDir" not in settings(LabPlan(nodes=1))
+    assert settings(LabPlan(nodes=1, slurm_prefix=Path("/cache/24.11")))["PluginDir"] == "/cache/24.11/plugins"
+
+
 def test_all_paths_are_in_the_state_directory() -> None:
     plan = LabPlan(nodes=2, state_dir=Path("/run/elsewhere"))
     paths = [word.split("=")[-1] for word in config.slurm_conf(plan, "myhost").split() if "=/" in word]

@@ -55,11 +55,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lab(shared: Path) -> Iterator[Lab]:
+def lab(shared: Path, slurm_prefix: Path | None) -> Iterator[Lab]:
     if reason := why_not():
         pytest.skip(f"no lab here: {reason}")
     directory = f"/run/muster-lab-test-{os.getpid()}"
-    four = Lab(4, proctrack(), state_dir=directory, shared=[shared], slurmd_timeout=SLURMD_TIMEOUT_S)
+    options = {"slurmd_timeout": SLURMD_TIMEOUT_S, "slurm_prefix": slurm_prefix}
+    four = Lab(4, proctrack(), state_dir=directory, shared=[shared], **options)
     with four:
         yield four
     assert Lab.leftovers(directory) == []
@@ -246,8 +247,8 @@ def place() -> Iterator[Path]:
     assert not directory.exists()
 
 
-def test_down_leaves_nothing_even_of_a_busy_lab_it_has_no_record_of(place: Path) -> None:
-    two = Lab(2, "pgid", state_dir=place)
+def test_down_leaves_nothing_even_of_a_busy_lab_it_has_no_record_of(place: Path, slurm_prefix: Path | None) -> None:
+    two = Lab(2, "pgid", state_dir=place, slurm_prefix=slurm_prefix)
     two.up()
     client = two.popen(["srun", "-N2", "/bin/sleep", "1000"], stderr=subprocess.DEVNULL)
     try:
@@ -262,9 +263,9 @@ def test_down_leaves_nothing_even_of_a_busy_lab_it_has_no_record_of(place: Path)
     Lab(1, state_dir=place).down()
 
 
-def test_an_up_that_fails_reports_the_reason_and_cleans_up(place: Path) -> None:
+def test_an_up_that_fails_reports_the_reason_and_cleans_up(place: Path, slurm_prefix: Path | None) -> None:
     with pytest.raises(LabError, match="slurmctld"):
-        Lab(1, "pgid", state_dir=place, extra_conf=["NoSuchSetting=1"]).up()
+        Lab(1, "pgid", state_dir=place, slurm_prefix=slurm_prefix, extra_conf=["NoSuchSetting=1"]).up()
 
 
 def test_a_directory_with_other_things_in_it_is_refused(tmp_path: Path) -> None:

@@ -44,6 +44,21 @@ def test_missing_programs_are_reported_as_packages_each_once(programs: Path) -> 
         requirements.check(PLAN)
 
 
+def test_a_release_in_a_prefix_comes_before_the_installed_one_and_makes_its_package_unnecessary(
+    programs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    prefix = tmp_path_factory.mktemp("prefix")
+    (prefix / "bin").mkdir()
+    for name in ("slurmctld", "slurmd", "srun"):
+        (programs / name).rename(prefix / "bin" / name)
+    plan = LabPlan(nodes=1, proctrack="pgid", slurm_prefix=prefix)
+    assert requirements.search_path(plan) == f"{prefix}/bin:{programs}"
+    assert requirements.search_path(PLAN) == str(programs)
+    requirements.check(plan)
+    with pytest.raises(LabUnavailable, match="apt-get install slurm-wlm"):
+        requirements.check(PLAN)
+
+
 def test_only_a_lab_that_tracks_with_cgroups_needs_the_freezer(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroup, "FREEZER", programs / "none")
     requirements.check(PLAN)

@@ -20,6 +20,7 @@ from muster.exit_codes import BY_SIGNAL, NOT_STARTED
 from muster.lab import Lab, LabError
 from muster.lab.lab import LabStatus, NodeStatus
 from muster.lab.plan import DEAD_INTERFACE, MAX_EXTRA_NETWORKS, MAX_NODES, PROCTRACKS
+from muster.lab.releases import CACHE_VARIABLE, DEFAULT_CACHE, SUITES, provide, version_of
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -88,6 +89,13 @@ def lab() -> None:
 )
 @click.option("--dead-interface", is_flag=True, help=f"Add an interface {DEAD_INTERFACE} with an unreachable address.")
 @click.option("--debian-hosts", is_flag=True, help="Map each node's own name to 127.0.1.1 in its /etc/hosts.")
+@click.option(
+    "--slurm",
+    "release",
+    metavar="RELEASE",
+    help=f"Release of Slurm: {', '.join(SUITES)}, or the installed one, which is the default. Others are built from "
+    f"Debian packages at first use (mmdebstrap, network) and kept in {DEFAULT_CACHE} or ${CACHE_VARIABLE}.",
+)
 @click.option("--conf", multiple=True, metavar="LINE", help="Add a line to slurm.conf. Repeatable.")
 @_report_lab_errors
 def up(
@@ -96,19 +104,23 @@ def up(
     shared: tuple[str, ...],
     slurmd_timeout: int,
     kill_wait: int,
+    release: str | None,
     conf: tuple[str, ...],
     **networks: Any,
 ) -> None:
     """Start a lab and wait until Slurm can use all its nodes."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(BY_SIGNAL + number))
+    prefix = provide(release, lambda message: click.echo(f"muster lab: {message}", err=True)) if release else None
     started = time.monotonic()
-    options = {"slurmd_timeout": slurmd_timeout, "kill_wait": kill_wait, "extra_conf": conf, **networks}
+    timing = {"slurmd_timeout": slurmd_timeout, "kill_wait": kill_wait}
+    options = {**timing, "extra_conf": conf, "slurm_prefix": prefix, **networks}
     running = Lab(nodes, proctrack, shared=shared, **options)
     with Console(stderr=True).status(f"starting {nodes} nodes ..."):
         running.up()
     _print(
-        f"[green]up[/]: {nodes} nodes (n1 to n{nodes}), partitions lab and long, proctrack/{proctrack}, "
-        f"{time.monotonic() - started:.1f} s"
+        f"[green]up[/]: {nodes} nodes (n1 to n{nodes}), Slurm {version_of(prefix)}, partitions lab and long, "
+        f"proctrack/{proctrack}, {time.monotonic() - started:.1f} s",
+        soft_wrap=True,
     )
     _print(f"shared by all nodes: {running.plan.shared_dir}", soft_wrap=True)
     _print('next: eval "$(muster lab env)"   or   muster lab exec -- srun -N2 hostname', markup=False)
@@ -128,7 +140,8 @@ def status(as_json: bool) -> None:
 
 def _print_status(found: LabStatus) -> None:
     controller = "answers" if found.controller_answers else "[red]does not answer[/]"
-    _print(f"lab in {found.state_dir}, proctrack/{found.proctrack}, slurmctld {controller}", soft_wrap=True)
+    setup = f"Slurm {found.slurm_version}, proctrack/{found.proctrack}"
+    _print(f"lab in {found.state_dir}, {setup}, slurmctld {controller}", soft_wrap=True)
     table = Table("node", "address", "machine", "slurm", "init pid")
     for node in found.nodes:
         table.add_row(node.name, node.address, _condition(node), node.slurm_state, str(node.pid or "-"))

@@ -74,9 +74,11 @@ def _config_mounts(plan: LabPlan, name: str) -> list[str]:
 def _daemon(plan: LabPlan, name: str) -> list[str]:
     conf = _q(plan.slurm_conf)
     if name != CONTROLLER:
+        # slurmd looks for slurmstepd only where the distribution has it.
+        stepd = f" -d {_q(plan.slurm_prefix / 'bin' / 'slurmstepd')}" if plan.slurm_prefix else ""
         return [
             *node_lines(plan, name),
-            f"exec tini -- slurmd -D -b -N {name} -f {conf}",
+            f"exec tini -- slurmd -D -b -N {name} -f {conf}{stepd}",
         ]
     munge = plan.munge_dir
     files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}

@@ -35,6 +35,7 @@ def _daemons(plan: LabPlan) -> tuple[str, ...]:
         "MailProg=/bin/true",
         "SwitchType=switch/none",
         "MpiDefault=none",
+        *([f"PluginDir={plan.slurm_prefix}/plugins"] if plan.slurm_prefix else []),
         *(["CommunicationParameters=EnableIPv6,DisableIPv4"] if plan.ipv6 else []),
     )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from muster.lab import cgroup, leftovers, machine, network, requirements, slurm, state
+from muster.lab import cgroup, leftovers, machine, network, releases, requirements, slurm, state
 from muster.lab.errors import LabError
 from muster.lab.plan import CONTROLLER, PRIVATE_DIRS, LabPlan, chosen_state_dir
 from muster.lab.process import ProcessId, kill_all
@@ -41,6 +41,7 @@ class LabStatus:
     state_dir: str
     shared: tuple[str, ...]
     proctrack: str
+    slurm_version: str
     controller_alive: bool
     controller_answers: bool
     nodes: tuple[NodeStatus, ...]
@@ -63,7 +64,7 @@ class Lab:
         """`shared` directories below /tmp are visible on all nodes.
 
         Further options are the fields of LabPlan: slurmd_timeout, kill_wait, cpus, memory_mb, gpus, extra_conf, ipv6,
-        extra_networks, dead_interface, debian_hosts.
+        extra_networks, dead_interface, debian_hosts, slurm_prefix (from `releases.provide`).
         """
         directories = tuple(Path(directory).resolve() for directory in shared)
         chosen = chosen_state_dir(state_dir)
@@ -153,9 +154,11 @@ class Lab:
         slurm.wait_until_usable(self.plan, self.env(), inits, deadline_s)
 
     def _visible(self) -> list[Path]:
-        """Return the directories below private ones that nodes must see: state, shared, this Python and Muster."""
+        """Return the directories below private ones that nodes must see: state, shared, Python, Muster, Slurm."""
         package = Path(__file__).resolve().parents[2]
-        wanted = (self.plan.state_dir, *self.plan.shared, Path(sys.prefix), Path(sys.base_prefix), package)
+        wanted = [self.plan.state_dir, *self.plan.shared, Path(sys.prefix), Path(sys.base_prefix), package]
+        if self.plan.slurm_prefix:
+            wanted.append(self.plan.slurm_prefix)
         return [path for path in wanted if any(private in path.parents for private in PRIVATE_DIRS)]
 
     # use
@@ -170,6 +173,8 @@ class Lab:
         path = os.environ.get("PATH", "").split(os.pathsep)
         python = str(Path(sys.executable).parent)
         before = [python] if python not in path else []
+        if self.plan.slurm_prefix:
+            before.insert(0, f"{self.plan.slurm_prefix}/bin")
         after = [part for part in requirements.SYSTEM_PATH.split(os.pathsep) if part not in path]
         return {
             "SLURM_CONF": str(self.plan.slurm_conf),
@@ -215,6 +220,7 @@ class Lab:
             state_dir=str(self.plan.state_dir),
             shared=tuple(str(path) for path in (self.plan.shared_dir, *self.plan.shared)),
             proctrack=self.plan.proctrack,
+            slurm_version=releases.version_of(self.plan.slurm_prefix) or "unknown",
             controller_alive=alive,
             controller_answers=states is not None,
             nodes=tuple(self._node_status(name, states or {}, links) for name in self.plan.node_names),

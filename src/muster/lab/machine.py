@@ -14,7 +14,7 @@ from muster.lab import boot, cgroup
 from muster.lab.errors import LabError
 from muster.lab.plan import LabPlan
 from muster.lab.process import ProcessId, all_pids, namespace_id
-from muster.lab.requirements import SYSTEM_PATH
+from muster.lab.requirements import search_path
 
 BOOT_DEADLINE_S = 30.0
 
@@ -76,7 +76,7 @@ def _launch(plan: LabPlan, name: str, visible: Sequence[Path]) -> _Booting:
             stderr=log,
             text=True,
             cwd="/",
-            env={"PATH": SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": "/root"},
+            env={"PATH": search_path(plan), "LANG": "C.UTF-8", "HOME": "/root"},
         )
     return _Booting(name, starter)
 

@@ -45,6 +45,7 @@ class LabPlan:
     extra_networks: int = 0
     dead_interface: bool = False
     debian_hosts: bool = False  # each node's name is 127.0.1.1 in its /etc/hosts
+    slurm_prefix: Path | None = None  # with bin, lib and plugins of a release of Slurm, instead of the installed one
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= MAX_NODES:
@@ -175,7 +176,12 @@ class LabPlan:
 
     def to_json(self) -> dict[str, Any]:
         record = dataclasses.asdict(self)
-        return {**record, "state_dir": str(self.state_dir), "shared": [str(path) for path in self.shared]}
+        return {
+            **record,
+            "state_dir": str(self.state_dir),
+            "shared": [str(path) for path in self.shared],
+            "slurm_prefix": str(self.slurm_prefix) if self.slurm_prefix else None,
+        }
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> LabPlan:
@@ -185,6 +191,7 @@ class LabPlan:
                 "state_dir": Path(record["state_dir"]),
                 "shared": tuple(Path(path) for path in record["shared"]),
                 "extra_conf": tuple(record["extra_conf"]),
+                "slurm_prefix": Path(record["slurm_prefix"]) if record["slurm_prefix"] else None,
             }
         )
 

@@ -36,7 +36,7 @@ def check_root() -> None:
 def check(plan: LabPlan) -> None:
     """Raise LabUnavailable, with what to install or change, if this lab cannot run here."""
     check_root()
-    packages = missing_packages()
+    packages = missing_packages(search_path(plan))
     if packages:
         raise LabUnavailable(f"missing packages: install with `apt-get install {' '.join(packages)}`")
     if plan.proctrack == "cgroup":
@@ -45,6 +45,12 @@ def check(plan: LabPlan) -> None:
         raise LabUnavailable("this machine's kernel has no IPv6, which --ipv6 needs")
 
 
-def missing_packages() -> list[str]:
-    """Return the Debian packages whose programs are not found."""
-    return sorted({package for program, package in _PACKAGE_OF.items() if not shutil.which(program, path=SYSTEM_PATH)})
+def search_path(plan: LabPlan) -> str:
+    """Return the PATH of the lab's machines: the system's, after the programs of the lab's release of Slurm."""
+    return f"{plan.slurm_prefix}/bin:{SYSTEM_PATH}" if plan.slurm_prefix else SYSTEM_PATH
+
+
+def missing_packages(path: str | None = None) -> list[str]:
+    """Return the Debian packages whose programs are not found in these directories, by default the system's."""
+    searched = path or SYSTEM_PATH
+    return sorted({package for program, package in _PACKAGE_OF.items() if not shutil.which(program, path=searched)})
