@@ -203,6 +203,24 @@ def test_output_that_is_not_text_does_not_hide_the_outcome(
     assert read_json(run.attempt(0).outcome)["exit_code"] == 125
 
 
+@pytest.mark.parametrize(
+    ("code", "words", "expected"),
+    [
+        (0, "srun: error: Node failure on n3", 0),  # release 22.05
+        (1, "srun: error: Node failure on n3", 0),  # 24.11 and 26.05
+        (1, "srun: error: Node failure on n3\nsrun: error: n1: task 0: Exited with exit code 1", 125),
+        (1, "srun: error: Unable to create step", 125),
+        (137, "srun: error: Node failure on n3", 125),
+    ],
+)
+def test_without_an_outcome_the_success_of_all_tasks_but_those_of_lost_nodes_counts(
+    run: RunPaths, code: int, words: str, expected: int
+) -> None:
+    launcher = ["sh", "-c", quote("""printf '%s\\n' "$0"; exit $1"""), quote(words), str(code)]
+    lead = """echo '{"rank": 1}' >"$attempt/lead-0.json\""""
+    assert execute(run, launcher, prepare=lead).returncode == expected
+
+
 def test_an_outcome_that_the_run_recorded_is_not_replaced(run: RunPaths) -> None:
     recorded = {"exit_code": 0, "end_reason": 'the driver said "exit_code": 9'}
     prepare = f"printf '%s\\n' {quote(json.dumps(recorded))} >\"$attempt/outcome\""

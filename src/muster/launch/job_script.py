@@ -79,6 +79,7 @@ def render(
         LEADER_ENDED=launcher.leader_ended,
         LEADER_GONE="false" if succession else "leader_ended ''",
         TASK_ENDED="false" if spares else _ANY_TASK_ENDED,
+        ANY_TASK_FAILED=_ANY_TASK_ENDED,
         LAUNCHER=" ".join(launcher.words),
         SHELL=" ".join(launcher.shell),
         CLEANUP=launcher.cleanup,

@@ -33,6 +33,10 @@ record() { # code, reason: the outcome, unless the run has recorded one
   mv "$attempt/outcome.tmp" "$attempt/outcome"
 }
 leader_ended() { grep -qs '"rank": 0[,}]' "$attempt/lead-0.json" && grep -aEq "error: [^ ]*: tasks? 0[-,:].*$1" "$attempt/steps.log"; }
+tasks_succeeded() { # after a lost node, srun exits with 0 or, from some release after 22.05 on, with 1
+  [ "$left" = 0 ] && return
+  [ "$left" = 1 ] && grep -aq '^srun: error: Node failure on ' "$attempt/steps.log" && ! grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"
+}
 requested_signal() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
 failure_message() { # the message of a node or of the container runtime if there is one, else the last line
   for pattern in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do
@@ -145,11 +149,11 @@ while kill -0 "$launcher" 2>/dev/null; do wait "$launcher"; done # a signal to t
 wait "$launcher"
 left=$?
 kill "$guard" 2>/dev/null
-if has lead-0.json; then [ "$left" = 0 ] && code=0
+if has lead-0.json; then tasks_succeeded && code=0
 elif [ ! -d "$attempt" ]; then code=$left # the run directory has vanished: only the leader's exit code is left
 fi
 # The leader exits with the driver's code. If its outcome could not be written (a full disk) or is not visible yet, the
-# success of all tasks counts as success if there was a leader. A leader that was killed has written no outcome.
+# success of all tasks on live nodes counts as success if there was a leader. A leader that was killed has written no outcome.
 for _ in 1 2 3 4 5; do
   if has outcome || ! has lead-0.json || ! leader_ended 'Exited with'; then break; fi
   read -rt 1 <> <(:)
