@@ -20,6 +20,7 @@ import os
 import select
 import socket
 import sys
+import threading
 import time
 import traceback
 from typing import Any
@@ -27,6 +28,10 @@ from typing import Any
 NODE_TABLE_POLL_S = 0.05  # interval of reads of the node table; the GCS answers in about a millisecond
 RANK_LABEL = "muster.io/rank"
 NODE_LABEL = "muster.io/node"  # the node index: a spare may have taken the rank of another node
+RAYLET_WAIT_S = (
+    240.0  # on a busy host or a slow filesystem a raylet takes minutes; the agent's limit is --start-timeout
+)
+RAYLET_POLL_S = 0.05
 IPV6_SINCE = (2, 49)  # older releases of Ray split the address at its colons, and wait forever for the GCS
 
 
@@ -44,6 +49,7 @@ def fork_ray_start(args: list[str]) -> int:
     code = 1
     try:
         keep_temp_dir(args)
+        wait_longer_for_raylet()
         scripts.start.main(args=args, prog_name="ray start", standalone_mode=False)
         code = 0
     except SystemExit as leave:
@@ -67,6 +73,41 @@ def keep_temp_dir(args: list[str]) -> None:
         original(self, *more, **{**fields, "temp_dir": fields.get("temp_dir") or given})
 
     parameter.RayParams.__init__ = patched  # type: ignore[method-assign, unused-ignore]
+
+
+def wait_longer_for_raylet() -> None:
+    """Make `ray start` wait for its raylet while that lives, up to RAYLET_WAIT_S. Ray's own limit, 30 s, is fixed."""
+    from ray._private import services
+
+    original: Any = services.get_node
+
+    def patched(*args: Any) -> Any:
+        deadline = time.monotonic() + RAYLET_WAIT_S
+        while True:
+            try:
+                return original(*args)
+            except RuntimeError:  # not registered yet; Ray would try again without a pause
+                if raylet_has_exited():
+                    raise ChildProcessError("the raylet has exited during its start; see raylet.err") from None
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(RAYLET_POLL_S)
+
+    services.get_node = patched  # type: ignore[assignment, unused-ignore]
+
+
+def raylet_has_exited() -> bool:
+    """Return whether a raylet that this thread has started is dead. Ray does not check that while it waits."""
+    try:
+        with open(f"/proc/self/task/{threading.get_native_id()}/children", encoding="utf-8") as file:
+            children = file.read().split()
+        for child in children:
+            with open(f"/proc/{child}/stat", encoding="utf-8", errors="replace") as file:
+                if " (raylet) Z " in file.read():
+                    return True
+    except OSError:  # a child was reaped meanwhile
+        pass
+    return False
 
 
 def client_arguments(command: dict[str, Any]) -> list[str]:
