@@ -117,7 +117,7 @@ def _cpu_wait_s(pid: int) -> float:
 
 
 def main() -> int:
-    options = _options()
+    options, load = _options(), round(os.getloadavg()[0], 1)
     leave_on_signals()
     with private_home() as directory:
         try:
@@ -125,7 +125,7 @@ def main() -> int:
         except (RuntimeError, asyncio.TimeoutError) as error:
             print(f"bench: {error!r}", file=sys.stderr)
             return 1
-    results: dict[str, Any] = {"machine": machine(), "runs": runs, "exponents": exponents(runs)}
+    results: dict[str, Any] = {"machine": machine(), "load": load, "runs": runs, "exponents": exponents(runs)}
     wanted = goals(results)
     results["goals"] = [goal.to_json() for goal in wanted]
     path = save(options.result, results)
@@ -337,7 +337,19 @@ def _page(results: dict[str, Any], wanted: list[Goal], path: Path) -> str:
     sizes = [["nodes", "memory_mb", "status_kb"]]
     sizes += [[str(run["nodes"]), f"{run['memory_mb']:g}", f"{run['status_kb']:g}"] for run in results["runs"]]
     growth = [["growth exponent", ""], *([name, f"{value:g}"] for name, value in results["exponents"].items())]
-    return "\n\n".join([goals_table(wanted), table(rows), table(sizes), table(growth), f"written to {path}"])
+    return "\n\n".join(
+        [_lag_line(results), goals_table(wanted), table(rows), table(sizes), table(growth), f"written to {path}"]
+    )
+
+
+def _lag_line(results: dict[str, Any]) -> str:
+    """Say which lag counts: on an idle machine the one by the clock, else the one without the wait for a CPU."""
+    last, phases = results["runs"][-1], ("start", "idle", "losses", "end")
+    net, wall = (max(last[phase][name] for phase in phases) for name in ("max_lag_s", "max_wall_lag_s"))
+    return (
+        f"{last['nodes']} nodes: the leader's loop was late by at most {wall:.3f} s by the clock, and by {net:.3f} s "
+        f"without the time for which it waited for a CPU. Load of the machine before: {results['load']:g}."
+    )
 
 
 def _options() -> argparse.Namespace:

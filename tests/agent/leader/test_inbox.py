@@ -32,6 +32,24 @@ async def test_a_reader_waits_for_the_next_event() -> None:
     assert await reading == [SignalPassedOn(0), SignalPassedOn(1)]
 
 
+async def test_other_tasks_run_while_many_events_are_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLICE_S", 0.0)
+    inbox, turns = Inbox(), 0
+    for number in range(10):
+        inbox.post(SignalPassedOn(number))
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    running = asyncio.ensure_future(other())
+    assert [await inbox.next() for _ in range(10)] == [SignalPassedOn(number) for number in range(10)]
+    running.cancel()
+    assert turns >= 9
+
+
 async def test_events_that_were_put_back_come_first_and_in_order() -> None:
     inbox = Inbox()
     inbox.post(SignalPassedOn(3))

@@ -21,6 +21,7 @@ A candidate handles the events of its connections. It puts those that the leader
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from muster.lifecycle.events import Event
 from muster.rundir.launcher_log import EarlyEnd
 
 CLOCK_INTERVAL_S = 0.5
+SLICE_S = 0.02  # after which the handling of events lets connections and timers have their turn
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class Inbox:
         self._events: deque[LeaderEvent] = deque()
         self._posted = asyncio.Event()
         self._tasks: set[asyncio.Future[Any]] = set()
+        self._slice_end = 0.0
 
     def post(self, event: LeaderEvent) -> None:
         self._events.append(event)
@@ -130,10 +133,18 @@ class Inbox:
         self._posted.set()
 
     async def next(self) -> LeaderEvent:
-        """Return the oldest event; wait for one if there is none."""
+        """Return the oldest event; wait for one if there is none.
+
+        Thousands of events may be there at once. Heartbeats must be sent and read meanwhile, so the loop gets control
+        after every slice.
+        """
+        if self._events and time.monotonic() >= self._slice_end:
+            await asyncio.sleep(0)
+            self._slice_end = time.monotonic() + SLICE_S
         while not self._events:
             self._posted.clear()
             await self._posted.wait()
+            self._slice_end = time.monotonic() + SLICE_S
         return self._events.popleft()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
