@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.process.conftest import DEADLINE_S
 
-from muster.process import Exit, Scope, SpawnError
+from muster.process import Exit, Scope, ScopeWatcher, SpawnError
 
 if TYPE_CHECKING:
     from tests.process.conftest import Words
@@ -166,8 +166,12 @@ async def test_stopped_processes_are_ended(words: Words, live: Live) -> None:
 
 async def test_an_adopted_daemon_s_end_is_reported_with_its_pid(words: Words) -> None:
     reported: asyncio.Queue[tuple[int, Exit]] = asyncio.Queue()
-    async with Scope("test") as scope:
-        scope.on_orphan_exit = lambda pid, exit: reported.put_nowait((pid, exit))
+
+    class Watcher(ScopeWatcher):
+        def orphan_exited(self, pid: int, exit: Exit) -> None:
+            reported.put_nowait((pid, exit))
+
+    async with Scope("test", watcher=Watcher()) as scope:
         await (await scope.spawn(["sh", "-c", "sleep 1000 & echo $!"], stdout=words.fd)).wait()
         daemon = await words.pid()
         assert reported.empty()

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ import pytest
 from tests.hung_filesystem import WAITS_IN, Hung, hung_filesystem
 from tests.running import wait_for
 
-from muster.process import Exit, Scope
+from muster.process import Exit, Scope, ScopeWatcher
 from muster.process.proctree import kill_is_pending
 from muster.process.unkillable import STUCK_S, LeftoverProcess
 
@@ -53,8 +53,12 @@ async def test_a_scope_closes_all_the_same_and_tells_process_state_and_wait_chan
     hung: Hung, words: Words, live: Callable[..., list[int]], gone: Callable[..., Awaitable[None]]
 ) -> None:
     told: list[LeftoverProcess] = []
-    scope = await Scope("test").open()
-    scope.on_left = told.extend
+
+    class Watcher(ScopeWatcher):
+        def processes_left(self, left: Sequence[LeftoverProcess]) -> None:
+            told.extend(left)
+
+    scope = await Scope("test", watcher=Watcher()).open()
     await scope.spawn(["sh", "-c", LEAVES_ONE.format(path=hung.path)], stdout=words.fd)
     child = await words.pid()
     itself = await scope.spawn(["cat", hung.path + "-2"])

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from muster.agent.control.channel import Channel
@@ -48,8 +49,18 @@ from muster.agent.health.health_check import HealthCheck
 from muster.agent.job import Identity
 from muster.agent.log_collection import LogCollection, leaderless_ending
 from muster.agent.net.addresses import NoAddress, own_address
-from muster.agent.ray import RayNode, RayPaths, RayStartRequest, settings
+from muster.agent.ray import settings
 from muster.agent.ray.labels import NodeFacts
+from muster.agent.ray.node import (
+    HeadAddressKnown,
+    NodesAlive,
+    RayEvent,
+    RayFailed,
+    RayNode,
+    RayRunning,
+    RaySetup,
+    RayStartRequest,
+)
 from muster.agent.ray.resources import ResourceMismatch
 from muster.agent.ray.settings import RayOptions
 from muster.agent.services.node import NodeServices
@@ -259,23 +270,31 @@ class NodeAgent:
             if options.group is not None:
                 env[GROUP_VARIABLE] = options.group
             logs = identity.attempt.ray_logs_dir(cycle)
-            paths = RayPaths(temp, os.path.join(logs, host_file_name(identity.host)))
+            setup = RaySetup(temp, os.path.join(logs, host_file_name(identity.host)), env, self._token)
             rank = 0 if leads else max(identity.node_index, 1)  # provisional: start_ray has the rank of the cycle
             topology, domain = self.location.topology or os.environ.get(SLURM_VARIABLE, ""), self.location.domain
             facts = NodeFacts(
                 rank, identity.host, topology, group=options.group, node_index=identity.node_index, domain=domain
             )
-            self._ray = RayNode(options, facts, paths, env, self._token)
-            self._ray.on_head = lambda address, port: channel.send(HeadAddress(address, port, cycle))
-            self._ray.on_alive = lambda node_indexes: channel.send(RayAlive(tuple(node_indexes), cycle))
-            self._ray.on_started = lambda: channel.send(RayStarted(cycle))
-            self._ray.on_note = lambda text: channel.send(Note(text))
-            self._ray.on_failure = lambda reason: self._report_failure("ray", reason)
+            self._ray = RayNode(options, facts, setup, partial(self._on_ray_event, channel, cycle))
             await self._ray.warm()
         except ResourceMismatch as error:
             self._report_failure("resources", f"{identity.host}: {error}")
         except (OSError, ValueError, SpawnError) as error:
             self._report_failure("ray", str(error))
+
+    def _on_ray_event(self, channel: Channel, cycle: int, event: RayEvent) -> None:
+        """Report what happens to this node's Ray."""
+        if isinstance(event, RayFailed):
+            self._report_failure("ray", event.reason)
+        elif isinstance(event, HeadAddressKnown):
+            channel.send(HeadAddress(event.address, event.dashboard, cycle))
+        elif isinstance(event, NodesAlive):
+            channel.send(RayAlive(event.node_indexes, cycle))
+        elif isinstance(event, RayRunning):
+            channel.send(RayStarted(cycle))
+        else:
+            channel.send(Note(event.text))
 
     async def _dump_stacks(self) -> None:
         """Write the stacks of all processes. Runs as a task: a stop message may arrive meanwhile."""

@@ -6,7 +6,7 @@ from muster.process.log import Log
 from muster.process.managed import ManagedProcess
 from muster.process.orphan_scan import SweepResult, find_tagged, sweep_tagged
 from muster.process.proctree import become_subreaper, descendants
-from muster.process.scope import CloseResult, Scope, SpawnError
+from muster.process.scope import CloseResult, Scope, ScopeWatcher, SpawnError
 from muster.process.unkillable import LeftoverProcess, sweep
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Log",
     "ManagedProcess",
     "Scope",
+    "ScopeWatcher",
     "SpawnError",
     "SweepResult",
     "become_subreaper",

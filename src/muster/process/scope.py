@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Callable
+from typing import Any
 
 from muster.process import lease
 from muster.process.bootstrap import supervisor_command
@@ -65,6 +65,22 @@ def report_left(left: Sequence[LeftoverProcess]) -> None:
             print(f"muster: {one}", file=sys.stderr, flush=True)
 
 
+class ScopeWatcher:
+    """Handles what happens in a scope without a request of its owner. Subclasses override what they need."""
+
+    def orphan_exited(self, pid: int, exit: Exit) -> None:
+        """Handle the exit of a process that the scope has adopted."""
+        return None
+
+    def supervisor_lost(self) -> None:
+        """Handle that the supervisor was killed."""
+        return None
+
+    def processes_left(self, left: Sequence[LeftoverProcess]) -> None:
+        """Handle processes that could not be ended."""
+        report_left(left)
+
+
 class Scope:
     """Owns processes through a supervisor."""
 
@@ -76,20 +92,19 @@ class Scope:
         directories: Sequence[str] = (),
         tag: str | None = None,
         cgroup: bool = False,
+        watcher: ScopeWatcher | None = None,
     ) -> None:
         """Prepare a scope; `open` starts its supervisor.
 
         `lost_owner_grace` is the time in seconds between TERM and KILL if the owner dies; then `directories` are
         removed, too. `tag` must be unique (default: a new one). `cgroup` requests a control group where permitted, in
-        which all processes end in one step; that adds some milliseconds to each start.
+        which all processes end in one step; that adds some milliseconds to each start. `watcher` is notified.
         """
         self.name = name
         self.tag = new_tag() if tag is None else tag
         self._directories = directories
         self._lost_owner_grace = lost_owner_grace
-        self.on_orphan_exit: Callable[[int, Exit], None] = lambda pid, exit: None
-        self.on_lost: Callable[[], None] = lambda: None
-        self.on_left: Callable[[Sequence[LeftoverProcess]], None] = report_left
+        self._watcher = watcher or ScopeWatcher()
         self._wants_cgroup = cgroup
         self.cgroup = Cgroup()
         self.copying: set[int] = set()  # children of the supervisor that write captured output
@@ -250,7 +265,7 @@ class Scope:
         elif event == "refused":
             self._running.pop(message["id"]).refuse(SpawnError(message["error"]))
         elif event == "exited" and number is None:
-            self.on_orphan_exit(message["pid"], exit_of(message))
+            self._watcher.orphan_exited(message["pid"], exit_of(message))
         elif event == "exited":
             self._running.pop(message["id"]).on_exited(message)
         elif event == "closed":
@@ -270,7 +285,7 @@ class Scope:
             if self._opened.exception() is None:
                 reap_later(self._opened.result(), adopted)
             if closed.left:
-                self.on_left(closed.left)
+                self._watcher.processes_left(closed.left)
 
     def _refuse_waiting(self, reason: str) -> None:
         """Fail all pending starts."""
@@ -288,7 +303,7 @@ class Scope:
             self._refuse_waiting(f"the supervisor of scope {self.name!r} was lost")
             for owned in self._running.values():
                 owned.on_lost()
-            self.on_lost()
+            self._watcher.supervisor_lost()
         swept = await asyncio.get_running_loop().run_in_executor(None, self._sweep_lost, groups)
         left = tuple(one for one in map(describe_leftover, swept.left) if one is not None)
         self._end(CloseResult(swept.ended, time.monotonic() - start, left), swept.pids)

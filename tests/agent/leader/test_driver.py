@@ -81,7 +81,7 @@ async def test_a_driver_that_is_closed_before_its_start_starts_nothing(tmp_path:
 async def test_a_process_that_could_not_be_ended_is_posted_as_a_report_of_this_node(tmp_path: Path) -> None:
     started = Started(tmp_path, "exit 0")
     left = LeftoverProcess(4711, "sleep", "D")
-    started.driver._report_unended([left])
+    started.driver.processes_left([left])
     event = await started.inbox.next()
     assert event == AgentMessage(3, UnendedProcess(str(left)))
     await started.exit()

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from muster.agent.log_collection import GROUP_NODES, GROUP_PAUSE_S, LogCollection
-from muster.agent.ray import RayNode, RayPaths, node
+from muster.agent.ray import node
 from muster.agent.ray.labels import NodeFacts
+from muster.agent.ray.node import RayEvent, RayFailed, RayImported, RayNode, RayNote, RaySetup
 from muster.agent.ray.settings import RayOptions
 from muster.ports.blocks import LOCAL_BLOCK_SIZE, HeldBlock, take_block
 from muster.ports.guards import bind
@@ -33,13 +34,19 @@ class Watched:
         self.block = take_block(str(directory), LOCAL_BLOCK_SIZE)
         self.block.release()
         options = RayOptions(1, 0, False, 1, local=True, port_base=self.block.block.base, logs=logs)
-        paths = RayPaths(str(directory / "temp" / "ray"), str(directory / "archive"))
         env = {**os.environ, "PYTHONPATH": str(directory / "slow")}
+        setup = RaySetup(str(directory / "temp" / "ray"), str(directory / "archive"), env, b"token")
         self.temp = directory / "temp"
-        self.ray = RayNode(options, NodeFacts(rank, "n0", node_index=0), paths, env, b"token")
+        self.ray = RayNode(options, NodeFacts(rank, "n0", node_index=0), setup, self._posted)
         self.noted, self.failed = asyncio.Event(), asyncio.Event()
-        self.ray.on_note = lambda text: self.noted.set() if "follows" in text else None
-        self.ray.on_failure = lambda reason: self.failed.set()
+        self.events: list[RayEvent] = []
+
+    def _posted(self, event: RayEvent) -> None:
+        self.events.append(event)
+        if isinstance(event, RayNote) and "follows" in event.text:
+            self.noted.set()
+        elif isinstance(event, RayFailed):
+            self.failed.set()
 
     async def fail_once(self) -> None:
         """Begin the first attempt and let it fail."""
@@ -164,6 +171,18 @@ async def test_a_stop_can_be_repeated(watched: Watched) -> None:
     os.close(number)
 
 
+async def test_a_release_that_cannot_be_used_is_a_failure_without_another_attempt(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched.ray, "_check_version", lambda version: f"{version} is too old")
+    await watched.ray.warm()
+    assert watched.ray._attempt is not None
+    watched.ray._attempt.events.put_nowait(RayImported("2.0.0"))
+    await asyncio.wait_for(watched.failed.wait(), BUSY_S)
+    assert watched.events == [RayFailed("2.0.0 is too old")]
+    await watched.stop()
+
+
 @pytest.mark.parametrize(
     ("version", "required", "rank", "refused", "warned"),
     [
@@ -179,9 +198,9 @@ async def test_a_ray_without_tokens_is_warned_about_once_and_refused_where_they_
     version: str, required: bool, rank: int, refused: bool, warned: bool
 ) -> None:
     options = RayOptions(cpus=1, gpus=None, dashboard=False, nodes=8, local=True, require_auth=required)
-    ray = RayNode(options, NodeFacts(rank, "n"), RayPaths("/tmp/muster-x/0", "/runs/x"), {}, b"token")
-    notes: list[str] = []
-    ray.on_note = notes.append
+    notes: list[RayEvent] = []
+    setup = RaySetup("/tmp/muster-x/0", "/runs/x", {}, b"token")
+    ray = RayNode(options, NodeFacts(rank, "n"), setup, notes.append)
     why = ray._check_version(version)
     assert (why is not None and "--require-auth" in why) == refused
     assert bool(notes) == warned

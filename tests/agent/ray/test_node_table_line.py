@@ -8,15 +8,14 @@ import os
 from types import SimpleNamespace
 from typing import Any
 
-from muster.agent.ray.start_attempt import StartAttempt
+from muster.agent.ray.node import NodesAlive, StartAttempt
 
 
 async def test_a_node_table_of_20_000_nodes_is_read() -> None:
     """Such a line is longer than asyncio's default limit of 64 KiB, and than a pipe holds."""
     held: Any = SimpleNamespace(block=None)
-    attempt, alive = StartAttempt("/nonexistent", b"", {}, held), list[list[int]]()
-    attempt.on_alive, attempt._nodes = alive.append, 20_000
-    attempt.started.set_result(None)
+    attempt = StartAttempt("/nonexistent", b"", {}, held)
+    attempt.started, attempt._nodes = True, 20_000
     reading, writing = os.pipe()
     reports = asyncio.ensure_future(attempt._read_reports(reading))
     ranks = list(range(20_000))
@@ -26,4 +25,4 @@ async def test_a_node_table_of_20_000_nodes_is_read() -> None:
         await asyncio.to_thread(pipe.write, line)
         await asyncio.to_thread(pipe.flush)
     await asyncio.wait_for(reports, 120)
-    assert alive == [ranks] and not attempt.failed.done()
+    assert attempt.events.get_nowait() == NodesAlive(tuple(ranks)) and attempt.events.empty()

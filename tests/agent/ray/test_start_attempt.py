@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from muster.agent.ray.node import AttemptEvent, NodesAlive, RayImported, RayRunning, StartAttempt, StartFailure
 from muster.agent.ray.session_logs import ArchiveOptions
-from muster.agent.ray.start_attempt import StartAttempt, StartFailure
 from muster.agent.ray.starter import NODE_LABEL
 from muster.ports.blocks import LOCAL_BLOCK_SIZE, take_block
 from muster.ports.guards import bind
@@ -75,22 +75,26 @@ class Attempt:
         self.held = take_block(str(directory), LOCAL_BLOCK_SIZE)
         env = {**os.environ, "PYTHONPATH": str(directory / "library")}
         self.attempt = StartAttempt(str(self.temp), b"token", env, self.held)
-        self.versions: list[str] = []
-        self.alive: list[list[int]] = []
-        self.attempt.on_alive = self.alive.append
-        self.attempt.on_version = lambda version: self.versions.append(version)
+        self.events: list[AttemptEvent] = []  # that were read
 
     def start(self, daemons: str, exit: int = 0, gcs: tuple[str, int] | None = None) -> None:
         args = [f"--temp-dir={self.temp}", f"--bin={self.bin}", f"--daemons={daemons}", f"--exit={exit}"]
         self.attempt.start(args, list(gcs) if gcs else None, len(NODES))
 
+    async def read(self, kind: type[AttemptEvent]) -> AttemptEvent:
+        """Read events until there was one of this kind; fail if the attempt does."""
+        while not (found := [event for event in self.events if isinstance(event, (kind, StartFailure))]):
+            self.events.append(await asyncio.wait_for(self.attempt.events.get(), DEADLINE_S))
+        assert isinstance(found[-1], kind), self.events
+        return found[-1]
+
     async def started(self) -> None:
-        waiting = [self.attempt.started, self.attempt.failed]
-        await asyncio.wait(waiting, timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
-        assert self.attempt.started.done(), self.attempt.failed
+        await self.read(RayRunning)
 
     async def failure(self) -> StartFailure:
-        return await asyncio.wait_for(asyncio.shield(self.attempt.failed), DEADLINE_S)
+        found = await self.read(StartFailure)
+        assert isinstance(found, StartFailure)
+        return found
 
     def pid(self, daemon: str) -> int:
         return int((self.bin / f"{daemon}.pid").read_text())
@@ -123,17 +127,16 @@ async def until(condition: Callable[[], object]) -> None:
 async def test_a_worker_has_started_when_ray_start_returns_and_its_raylet_runs(warm: Attempt) -> None:
     warm.start("raylet")
     await warm.started()
-    assert warm.versions == ["2.52.1"] and not warm.attempt.failed.done()
-    assert not warm.attempt.joined and warm.alive == []  # only the head knows the others
+    assert warm.events == [RayImported("2.52.1"), RayRunning()]  # only the head knows the others
+    assert warm.attempt.started and not warm.attempt.joined
 
 
 async def test_a_head_reports_the_nodes_of_the_table_and_has_been_joined(warm: Attempt) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gcs:
         warm.start("raylet,gcs_server", gcs=gcs.getsockname())
-        await warm.started()
-        await until(lambda: warm.alive)
-    assert warm.alive == [NODES] and warm.attempt.joined
-    assert not warm.attempt.failed.done()
+        await warm.read(RayRunning)
+        await warm.read(NodesAlive)
+    assert NodesAlive(tuple(NODES)) in warm.events and warm.attempt.joined
 
 
 async def test_ray_s_token_is_a_private_file_in_a_private_directory(warm: Attempt) -> None:
@@ -148,7 +151,7 @@ async def test_ray_s_token_is_a_private_file_in_a_private_directory(warm: Attemp
 async def test_ray_start_with_an_error_may_be_retried(warm: Attempt) -> None:
     warm.start("", exit=3)
     assert await warm.failure() == StartFailure("`ray start` exited with 3", final=False)
-    assert not warm.attempt.started.done()
+    assert not warm.attempt.started
 
 
 async def test_a_python_without_ray_is_a_final_failure_that_names_it(new: Attempt, tmp_path: Path) -> None:
@@ -156,12 +159,6 @@ async def test_a_python_without_ray_is_a_final_failure_that_names_it(new: Attemp
     await new.attempt.warm()
     expected = f"Ray cannot be imported by {sys.executable}: no ray here (--python chooses another)"
     assert await new.failure() == StartFailure(expected, final=True)
-
-
-async def test_a_release_that_cannot_be_used_is_a_final_failure(new: Attempt) -> None:
-    new.attempt.on_version = lambda version: f"{version} is too old"
-    await new.attempt.warm()
-    assert await new.failure() == StartFailure("2.52.1 is too old", final=True)
 
 
 async def test_arguments_that_ray_does_not_support_are_a_final_failure(warm: Attempt) -> None:

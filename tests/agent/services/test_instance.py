@@ -12,7 +12,7 @@ from muster.agent.control.messages import ServiceStatus
 from muster.agent.service_model import ServiceDefinition
 from muster.agent.services import sandbox
 from muster.agent.services.instance import ServiceInstance
-from muster.agent.services.launch import InstanceContext
+from muster.agent.services.launch import InstanceContext, InstanceFiles
 
 
 class Reports:
@@ -34,7 +34,7 @@ def instance(context: InstanceContext, reports: Reports, command: str, **fields:
     directory = Path(context.workdir, "private")
     directory.mkdir(mode=0o700, exist_ok=True)
     log, send = f"{context.workdir}/logs/web.log", reports.queue.put_nowait
-    return ServiceInstance(service, context, str(directory / "web"), log, {}, send, cycle=0)
+    return ServiceInstance(service, context, InstanceFiles(str(directory / "web"), log), {}, send, cycle=0)
 
 
 async def test_an_instance_is_ended_with_all_that_it_started(tmp_path: Path, context: InstanceContext) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.running import wait_for
 
-from muster.process import Log, Scope
+from muster.process import Log, Scope, ScopeWatcher
 from muster.process.proctree import read_process, read_processes
 from muster.sandbox.engine.orphans import kill_orphans
 
@@ -34,10 +34,15 @@ async def test_orphans_are_ended_and_the_known_and_the_logs_are_not(tmp_path: Pa
 
 async def test_nothing_is_ended_below_a_supervisor_that_was_lost(tmp_path: Path) -> None:
     """Its number may be another's by then: here it is made that of a process with a child."""
-    async with Scope("other", lost_owner_grace=0) as other, Scope("test", lost_owner_grace=0) as scope:
+    lost = asyncio.Event()
+
+    class Watcher(ScopeWatcher):
+        def supervisor_lost(self) -> None:
+            lost.set()
+
+    watched = Scope("test", lost_owner_grace=0, watcher=Watcher())
+    async with Scope("other", lost_owner_grace=0) as other, watched as scope:
         kept = await other.spawn(["sleep", "1000"])
-        lost = asyncio.Event()
-        scope.on_lost = lost.set
         os.kill(scope.supervisor_pid, signal.SIGKILL)
         await asyncio.wait_for(lost.wait(), 60)
         scope.supervisor_pid = other.supervisor_pid

@@ -40,7 +40,7 @@ from muster.agent.ray.cluster import RayCluster
 from muster.agent.ray.settings import temp_dir
 from muster.exit_codes import INFRASTRUCTURE_FAILED, NOT_STARTED
 from muster.lifecycle.config import FAILURE_GRACE_S
-from muster.process import Exit, LeftoverProcess, ManagedProcess, Scope, SpawnError, sweep
+from muster.process import Exit, LeftoverProcess, ManagedProcess, Scope, ScopeWatcher, SpawnError, sweep
 from muster.process.scope import LEFTOVER_GRACE_S
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ BEAT_REPORT_INTERVAL_S = 5.0  # how often new beats are reported to the leader
 HUNG_EXIT_CODE = 1  # reported for a hung process
 
 
-class GangNode:
+class GangNode(ScopeWatcher):
     """Starts the processes immediately and reports to the leader until all have ended."""
 
     def __init__(self, identity: Identity, request: StartProcesses, send: Callable[[Message], None]) -> None:
@@ -59,8 +59,7 @@ class GangNode:
         cycle = self._part.cycle
         self._directory = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.node_index) + ".procs"
         self._logs = {n: identity.attempt.rank_log(self._part.rank(n), cycle) for n in range(self._part.procs)}
-        self._scope = Scope("procs", directories=[self._directory])
-        self._scope.on_left = self._report_left
+        self._scope = Scope("procs", directories=[self._directory], watcher=self)
         self._opening = asyncio.ensure_future(self._scope.open())
         self._processes: dict[int, ManagedProcess] = {}  # by local rank
         self._signals: list[int] = []  # sent also to processes that start later
@@ -205,7 +204,7 @@ class GangNode:
             await self._opening
             await self._scope.close(grace)
 
-    def _report_left(self, left: Sequence[LeftoverProcess]) -> None:
+    def processes_left(self, left: Sequence[LeftoverProcess]) -> None:
         for one in left:
             logger.warning("%s", one)
             self._send(UnendedProcess(str(one)))

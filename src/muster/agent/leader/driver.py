@@ -15,7 +15,7 @@ from muster.agent.control.connections import AgentMessage
 from muster.agent.control.messages import HungRankEnded, ProcessesEnded, RankFailed, UnendedProcess
 from muster.agent.leader.inbox import Inbox
 from muster.exit_codes import NOT_STARTED
-from muster.process import Exit, LeftoverProcess, ManagedProcess, Scope, SpawnError
+from muster.process import Exit, LeftoverProcess, ManagedProcess, Scope, ScopeWatcher, SpawnError
 from muster.process.scope import LEFTOVER_GRACE_S
 
 logger = logging.getLogger(__name__)
@@ -67,14 +67,13 @@ class RunningDriver(ABC):
         return None
 
 
-class Driver(RunningDriver):
+class Driver(RunningDriver, ScopeWatcher):
     """Starts the command, waits for it, and ends all its processes."""
 
     def __init__(self, log: str, inbox: Inbox, node_index: int) -> None:
         """Start to open the scope, so that the driver starts as soon as the last node is ready."""
         self._log, self._inbox, self._node_index = log, inbox, node_index
-        self._scope = Scope("driver")
-        self._scope.on_left = self._report_unended
+        self._scope = Scope("driver", watcher=self)
         self._opening = asyncio.ensure_future(self._scope.open())
         self._process: ManagedProcess | None = None
         self._held: list[int] | None = None  # signals received while the command was being started
@@ -120,7 +119,7 @@ class Driver(RunningDriver):
         """Send SIGTERM now and SIGKILL after `grace` seconds; `run` then returns."""
         self._ending = asyncio.ensure_future(self.close(grace))
 
-    def _report_unended(self, left: Sequence[LeftoverProcess]) -> None:
+    def processes_left(self, left: Sequence[LeftoverProcess]) -> None:
         for one in left:
             logger.warning("%s", one)
             self._inbox.post(AgentMessage(self._node_index, UnendedProcess(str(one))))

@@ -20,7 +20,14 @@ from muster.agent.control.messages import ServiceLoad, ServiceServes, ServiceSta
 from muster.agent.private_dir import make_private
 from muster.agent.service_model import ALWAYS, NEVER, SANDBOX, ServiceDefinition
 from muster.agent.services import sandbox
-from muster.agent.services.launch import InstanceContext, InstanceLaunch, build_launch, build_probe, endpoints
+from muster.agent.services.launch import (
+    InstanceContext,
+    InstanceFiles,
+    InstanceLaunch,
+    build_launch,
+    build_probe,
+    endpoints,
+)
 from muster.agent.services.probes import PROBE_TIMEOUT_S, Probe, get_record
 from muster.exit_codes import NOT_STARTED
 from muster.lifecycle.services import ServiceState
@@ -48,15 +55,14 @@ class ServiceInstance:
         self,
         service: ServiceDefinition,
         context: InstanceContext,
-        directory: str,
-        log: str,
+        files: InstanceFiles,
         leases: dict[str, PortLease],
         send: Callable[[Message], None],
         cycle: int,
     ) -> None:
-        """`directory` is emptied before each start; `leases` are by port name; `send` sends a message to the leader."""
-        self._service, self._context, self._directory = service, context, directory
-        self._log = Log(log, MAX_LOG_BYTES)
+        """`leases` are by port name; `send` sends a message to the leader."""
+        self._service, self._context, self._directory = service, context, files.directory
+        self._log = Log(files.log, MAX_LOG_BYTES)
         self._leases, self._send, self._cycle = leases, send, cycle
         self._closing = asyncio.Event()
         self._task: asyncio.Future[None] | None = None

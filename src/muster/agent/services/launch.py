@@ -29,6 +29,14 @@ class InstanceContext:
 
 
 @dataclass(frozen=True)
+class InstanceFiles:
+    """The files of one instance."""
+
+    directory: str  # emptied before each start
+    log: str
+
+
+@dataclass(frozen=True)
 class InstanceLaunch:
     """The command and the environment of one start."""
 

@@ -14,7 +14,7 @@ from muster.agent.ray.settings import RayOptions, block_size, temp_dir
 from muster.agent.service_model import AUTO, SANDBOX, ServiceDefinition, load_services
 from muster.agent.services import sandbox, templating
 from muster.agent.services.instance import ServiceInstance
-from muster.agent.services.launch import InstanceContext, endpoints
+from muster.agent.services.launch import InstanceContext, InstanceFiles, endpoints
 from muster.agent.services.members import NO_MEMBERS, MemberList, updated
 from muster.lifecycle.services import ALL, HEAD, ServiceState
 from muster.ports.socket_leases import PortLease, take
@@ -72,9 +72,9 @@ class NodeServices:
             identity, cycle = self._identity, self._cycle
             directory = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.node_index)
             log = identity.attempt.service_log(name, host_file_name(identity.host), cycle)
-            instance = ServiceInstance(
-                service, self._context, f"{directory}.service-{name}", log, self._leases.pop(name), self._send, cycle
-            )
+            files = InstanceFiles(f"{directory}.service-{name}", log)
+            leases = self._leases.pop(name)
+            instance = ServiceInstance(service, self._context, files, leases, self._send, cycle)
             if (members := self._members.get(name)) is not None:
                 instance.members = members.version, sorted(members.endpoints)
             self._instances[name] = instance
