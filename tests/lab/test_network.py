@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -130,3 +131,9 @@ def test_ipv6_addresses_are_usable_at_once() -> None:
     ]
     assert len(added) == 2 and all(line.endswith(" nodad") for line in added)
     assert network.dead_lines(LabPlan(nodes=1), "n1") == []
+
+
+def test_the_link_is_looked_up_in_this_process_s_network_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not network.host_link_exists(PLAN)
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo"), (7, PLAN.host_link)])
+    assert network.host_link_exists(PLAN)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import socket
 import subprocess
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from muster.lab.errors import LabError
 from muster.lab.plan import CONTROLLER, DEAD_INTERFACE, LOGIN, LabPlan
@@ -133,7 +133,8 @@ def links_up(controller_pid: int, names: Iterable[str]) -> dict[str, bool]:
 
 
 def host_link_exists(plan: LabPlan) -> bool:
-    return Path("/sys/class/net", plan.host_link).exists()
+    """Return whether this machine has the lab's link; /sys may show another network namespace."""
+    return any(name == plan.host_link for _, name in socket.if_nameindex())
 
 
 def remove(plan: LabPlan) -> None:
