@@ -128,6 +128,14 @@ def test_a_job_is_requeued_once_for_a_requested_reason(
     assert job.next_attempt() == {"again": "requeue", "cause": cause, "note": ""}
 
 
+def test_a_job_that_only_slurm_may_requeue_records_that_it_does(tmp_path: Path) -> None:
+    """`scontrol requeue` of a job with `--sbatch requeue`: the run is pending, not stopped."""
+    job = Job(tmp_path, requeue_on=(), sbatch={"requeue": None})
+    job.ends(STOPPED, "requeued")
+    assert job.requeues() == 0
+    assert job.next_attempt() == {"again": "requeue", "cause": "slurm", "note": ""}
+
+
 @pytest.mark.parametrize(
     ("outcome", "shows"),
     [

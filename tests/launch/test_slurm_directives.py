@@ -69,6 +69,15 @@ def test_a_lost_node_does_not_end_the_job_and_a_requeue_does_not_wipe_its_output
     assert options["open-mode"] == "append"
 
 
+@pytest.mark.parametrize(
+    ("fields", "requeue"), [({}, False), ({"requeue_on": ["timeout"]}, True), ({"sbatch": {"requeue": None}}, True)]
+)
+def test_slurm_requeues_a_job_only_if_asked_to(fields: dict[str, Any], requeue: bool) -> None:
+    """Otherwise it would run the driver of a one-node job again after the node has failed."""
+    options = asked(**fields)
+    assert ("requeue" in options, "no-requeue" in options) == (requeue, not requeue)
+
+
 def test_nodes_are_exclusive_unless_their_cpus_were_counted() -> None:
     assert "exclusive" in asked() and "cpus-per-task" not in asked()
     counted = asked(cpus_per_node=8)

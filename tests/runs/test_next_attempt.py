@@ -17,7 +17,7 @@ from muster.runs import monitor, stop
 from muster.runs.follow import RunEvent, RunResult, follow
 from muster.runs.index import find_run
 from muster.runs.monitor import RunMonitor, finalize_dead
-from muster.runs.next_attempt import next_attempt_message, read_next_attempt
+from muster.runs.next_attempt import next_attempt_message, read_next_attempt, script_records_next_attempt
 from muster.runs.status import read_status
 
 DEADLINE_S = 120.0
@@ -45,6 +45,13 @@ def decides(run: FakeRun, again: str, attempt: int = 0, cause: str = "exit=7", n
     """The job script records what follows."""
     write_json(run.attempt(attempt).next_attempt, {"again": again, "cause": cause, "note": note})
     return run
+
+
+def test_a_job_that_slurm_may_requeue_records_what_follows(make_run: Callable[..., FakeRun]) -> None:
+    run = make_run().submitted(job_id="10")
+    for sbatch, records in (({}, False), ({"requeue": None}, True)):
+        write_json(run.job, {"nodes": 2, "requeue_on": [], "chain": 1, "sbatch": sbatch})
+        assert script_records_next_attempt(run) == records
 
 
 async def test_a_run_is_followed_from_one_attempt_to_the_next_and_says_why(chained: FakeRun) -> None:

@@ -21,7 +21,7 @@ NEXT_ATTEMPT = (
 
 @dataclass(frozen=True)
 class RequeueCode:
-    """Shell code for three places of the job script; all empty for a job without --requeue-on and --chain."""
+    """Shell code for three places of the job script; all empty for a job that starts once."""
 
     skip_ended_run: str = ""
     functions: str = ""
@@ -31,9 +31,14 @@ class RequeueCode:
 NO_REQUEUE = RequeueCode()
 
 
+def may_be_requeued(spec: JobSpec) -> bool:
+    """Return whether the job may be requeued: with --requeue-on by Muster, with `--sbatch requeue` by Slurm."""
+    return bool(spec.requeue_on) or "requeue" in spec.sbatch
+
+
 def requeue_code(spec: JobSpec) -> RequeueCode:
     """Return the shell code for the job's --requeue-on, --max-requeues and --chain."""
-    if not spec.requeue_on and spec.chain == 1:
+    if not may_be_requeued(spec) and spec.chain == 1:
         return NO_REQUEUE
     functions = render_template(
         "requeue.sh",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from muster.launch.job_script import Launcher
-from muster.launch.requeue import NEXT_ATTEMPT
+from muster.launch.requeue import NEXT_ATTEMPT, may_be_requeued
 from muster.launch.templates import render_template
 from muster.slurm.step_variables import unset_arguments
 from muster.spec import JobSpec
@@ -47,9 +47,9 @@ def _node_failure_options(spec: JobSpec) -> dict[str, str | None]:
     """Keep the job alive when a node is lost, because the agents decide its fate.
 
     Exception: if node-fail is only a reason to requeue, Slurm ends the job, since only Slurm can requeue a job whose
-    batch host is lost.
+    batch host is lost. Without a request, a job must not run its driver a second time.
     """
-    requeue: dict[str, str | None] = {"requeue": None} if spec.requeue_on else {}
+    requeue: dict[str, str | None] = {"requeue" if may_be_requeued(spec) else "no-requeue": None}
     slurm_decides = "node-fail" in spec.requeue_on and not spec.spares and spec.on_node_loss == "fail"
     return requeue if slurm_decides else {"no-kill": None, **requeue}
 

@@ -23,7 +23,8 @@ def has_next_attempt(attempt: AttemptPaths | None) -> bool:
 def script_records_next_attempt(run: RunPaths) -> bool:
     """Whether the job script records what follows: it does for jobs that may be requeued or chained."""
     job = read_record(run.job)
-    return read_submission(run).is_batch and bool(job.get("requeue_on") or job.get("chain", 1) > 1)
+    requeued = job.get("requeue_on") or "requeue" in job.get("sbatch", {})
+    return read_submission(run).is_batch and bool(requeued or job.get("chain", 1) > 1)
 
 
 def next_attempt_message(next_attempt: dict[str, Any]) -> str | None:

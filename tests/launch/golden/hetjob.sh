@@ -4,6 +4,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --chdir=/
 #SBATCH --no-kill
+#SBATCH --no-requeue
 #SBATCH --open-mode=append
 #SBATCH --output=/shared/runs/mixed-20260101T000000-ab12/slurm-%j.out
 #SBATCH --exclusive

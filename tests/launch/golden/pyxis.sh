@@ -4,6 +4,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --chdir=/home
 #SBATCH --no-kill
+#SBATCH --no-requeue
 #SBATCH --open-mode=append
 #SBATCH --output=/shared/runs/train-20260101T000000-ab12/slurm-%j.out
 #SBATCH --exclusive
