@@ -20,6 +20,7 @@ __all__ = [
     "beat",
     "load_job",
     "run",
+    "service",
     "submit",
     "submit_array",
 ]
@@ -27,6 +28,7 @@ __all__ = [
 if TYPE_CHECKING:
     from muster.api import BackendError, JobSpec, RunHandle, RunResult, SpecError, load_job, run, submit, submit_array
     from muster.progress import beat
+    from muster.service_lookup import service
 
 
 def __getattr__(name: str) -> Any:
@@ -35,6 +37,10 @@ def __getattr__(name: str) -> Any:
         from muster.progress import beat
 
         return beat
+    if name == "service":
+        from muster.service_lookup import service
+
+        return service
     if name in __all__:
         from muster import api
 

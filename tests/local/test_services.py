@@ -390,6 +390,21 @@ def test_the_example_runs_as_it_is(muster: MusterCommand) -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.parametrize("scope", ["any", "head"])
+def test_ray_s_workers_on_all_nodes_find_a_service_of_one_node(muster: MusterCommand, scope: str) -> None:
+    (muster.cwd / "driver.py").write_text(
+        "import os, muster, ray\nray.init(log_to_driver=False)\n"
+        "from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On\n"
+        "def find():\n    import muster\n    return muster.service('web')\n"
+        "places = [On(node['NodeID'], False) for node in ray.nodes()]\n"
+        "found = ray.get([ray.remote(find).options(scheduling_strategy=place).remote() for place in places])\n"
+        "print(len(found), {*found} == {muster.service('web'), os.environ['MUSTER_SERVICE_WEB']})\n"
+    )
+    done = run(muster, {"web": {**WEB, "scope": scope}}, command=["python", "driver.py"], ray=True, cpus_per_node=1)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "2 True", done.stderr
+
+
+@pytest.mark.ray
 def test_ray_s_workers_find_the_endpoint_of_their_own_node(muster: MusterCommand) -> None:
     (muster.cwd / "driver.py").write_text(
         "import os, ray\nray.init(log_to_driver=False)\n"

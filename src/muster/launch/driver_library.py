@@ -15,7 +15,14 @@ from muster.launch import library_init
 from muster.launch.agent_archive import SANDBOX_PACKAGES, compile_sources, package_sources
 from muster.process import source_of
 
-LIBRARY_PACKAGES = ("placement", "process", "progress", "ports", "exit_codes")  # and the sandbox, if the job has one
+LIBRARY_PACKAGES = (  # and the sandbox, if the job has one
+    "placement",
+    "process",
+    "progress",
+    "service_lookup",
+    "ports",
+    "exit_codes",
+)
 _UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # pyc header: do not compare with time or hash of the source
 
 

@@ -35,9 +35,13 @@ def __getattr__(name: str) -> Any:
         from muster.progress import beat
 
         return beat
+    if name == "service":
+        from muster.service_lookup import service
+
+        return service
     raise AttributeError(
         f"module 'muster' has no attribute {name!r} here: Muster is not installed in this environment; a run brings "
-        "only muster.placement, muster.process, muster.beat and, if the job has a sandbox, muster.sandbox"
+        "only muster.placement, muster.process, muster.beat, muster.service and, with a sandbox, muster.sandbox"
     )
 
 
