@@ -31,7 +31,7 @@ from muster.placement import (
     Replicas,
     SubprocessError,
 )
-from muster.placement.runtime import groups, orphans
+from muster.placement.runtime import groups, orphans, start_wait
 from muster.placement.runtime.names import NAMESPACE, parse_name
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
@@ -111,6 +111,19 @@ def test_a_replica_that_is_not_ready_in_time_reports_why_its_probe_failed(marked
     with pytest.raises(SubprocessError, match=r"is not ready after 1 s: .*:\d+: Connect call failed"):
         serving("slow", marked, source="import time; time.sleep(1000)", policy=Policy(start_timeout=1)).start()
     assert marked.alive() == [] and of_server("slow") == []
+
+
+def test_a_start_on_a_probe_path_that_the_program_lacks_is_reported_and_ends_early(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_wait, "FIRST_REPORT_S", 0.0)
+    monkeypatch.setattr(start_wait, "WRONG_PATH_S", 0.5)
+    progress: list[str] = []
+    source = SERVER.replace("else 200", "else 404")
+    with pytest.raises(SubprocessError, match=r"is not ready: GET /health answered 404 .*probe=Probe\(path="):
+        serving("lacks", marked, source=source, on_progress=progress.append).start()
+    assert progress and "replica 0 is starting: not ready after" in progress[0]
+    assert marked.alive() == [] and of_server("lacks") == []
 
 
 def test_an_unexpected_error_of_the_supervision_is_raised_by_start(marked: Marked) -> None:

@@ -37,6 +37,7 @@ from muster.placement.runtime.lease import NameLease
 from muster.placement.runtime.managed import ManagedSubprocess
 from muster.placement.runtime.names import NAMESPACE, Name
 from muster.placement.runtime.restart_policy import Budget, Policy
+from muster.placement.runtime.start_wait import StartWait
 
 LOG = logging.getLogger("muster.placement")
 STARTING, RESTARTING, FAILED, STOPPED = "starting", "restarting", "failed", "stopped"
@@ -221,18 +222,24 @@ class Replica:
         return set(self.placed.nodes) <= live
 
     def _wait_until_ready(self, deadline: float) -> None:
-        states = dict.fromkeys(range(len(self.parts)), "")
+        wait = StartWait(len(self.parts), deadline - self.program.policy.start_timeout)
         for rank, report in self._reports(deadline):
-            states[rank] = report["state"]
+            now = time.monotonic()
+            wait.observe(rank, report["state"], report["detail"], now)
             if report["state"] == ENDED:
                 raise self._error(rank, "ended before it was ready", report)
-            if all(state == READY for state in states.values()):
+            if not wait.late:
                 return
-            if time.monotonic() >= deadline:
-                late = [rank for rank, state in states.items() if state != READY]
+            if (hopeless := wait.hopeless(now)) is not None:
+                raise self._late_error(hopeless[0], f"is not ready: {hopeless[1]}", report)
+            if now >= deadline:
                 why = f"is not ready after {self.program.policy.start_timeout:g} s: {report['detail']}"
-                tail = {"log_tail": self.parts[late[0]].read_log_tail()}
-                raise self._error(late[0], why, {**report, **tail})
+                raise self._late_error(wait.late[0], why, report)
+            if (text := wait.report(now)) is not None:
+                self._on_event(Event(time.time(), self.number, STARTING, text))
+
+    def _late_error(self, rank: int, why: str, report: Mapping[str, Any]) -> SubprocessError:
+        return self._error(rank, why, {**report, "log_tail": self.parts[rank].read_log_tail()})
 
     # -- health -----------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from ray.util.placement_group import PlacementGroup
 from muster.placement.errors import OwnedElsewhere, PlacementError, SubprocessError
 from muster.placement.planning.planner import TOTAL, Outcome, PlacedReplica, plan
 from muster.placement.planning.request import Model
-from muster.placement.runtime.health import READY
+from muster.placement.runtime.health import READY, STARTING
 from muster.placement.runtime.lease import NameLease
 from muster.placement.runtime.managed import ManagedSubprocess
 from muster.placement.runtime.names import Name, validate_server
@@ -249,6 +249,9 @@ class Replicas:
 
     def _on_replica_event(self, event: Event) -> None:
         try:
+            if event.state == STARTING and event.detail:  # it waits: the caller would see nothing for long
+                LOG.warning("server %s: %s", self.server, event)
+                self._on_progress(str(event))
             self._on_event(event)
         except Exception:  # of the caller's callback; the supervision continues
             LOG.exception("on_event failed for: %s", event)
