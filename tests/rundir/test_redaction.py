@@ -67,6 +67,18 @@ def test_a_text_without_secrets_stays_as_it_is(text: str) -> None:
     assert redact_words(["bash", "-c", text]) == ["bash", "-c", text]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--metrics-token FILE  File with the token that a scraper sends.",
+        "set --metrics-token or open the page with its own token",
+        "`--api-key KEY` and --password is required",
+    ],
+)
+def test_help_about_a_secret_flag_is_not_redacted(text: str) -> None:
+    assert redacted(text) == text
+
+
 def test_arguments_of_a_command_may_hold_secrets_with_blanks_and_quotes() -> None:
     words = ["run", "--env", "PASSWORD=my 'pass' phrase", "--env=API_KEY=$a b", "--token", "$x y", "--quiet", "--token"]
     hidden = ["run", "--env", "PASSWORD=***", "--env=API_KEY=***", "--token", "***", "--quiet", "--token"]

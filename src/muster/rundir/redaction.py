@@ -23,6 +23,10 @@ RATE SIZE SOCK SOCKET TIMEOUT TTL TYPE URL
 _SECRET_PARTS, _SECRET_ENDINGS = frozenset(_PARTS.split()), tuple(_ENDINGS.split())
 _ABOUT_BEFORE, _ABOUT_AFTER = frozenset(_BEFORE.split()), frozenset(_AFTER.split())
 _HARMLESS = frozenset(["", "true", "false", "none", "null", "yes", "no", "on", "off", "0", "1", HIDDEN])
+# Words after a flag in help and error messages: placeholders for a value, and the next word of a sentence.
+_PLACEHOLDERS = "DIR FILE KEY NAME PASSWORD PATH SECRET STR STRING TEXT TOKEN URL USER VALUE"
+_NEXT = "a and are as by can cannot for from has if in is must names needs of on option or takes the to was with"
+_PROSE = frozenset([*_PLACEHOLDERS.split(), *_NEXT.split()])
 _SHORTEST_KNOWN = 6  # characters; a shorter value would match by accident all over a text
 
 _WORD_BREAK = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
@@ -76,7 +80,9 @@ def _without_named(text: str) -> str:
         if match.start() < at or not looks_secret(match["flag"] or match["name"]):
             continue
         value = _VALUE.match(text, match.end())
-        if value is not None and not _is_harmless(value[0]) and not _is_reference(value[0]):
+        if value is None or (match["flag"] and _is_prose(value[0])):
+            continue
+        if not _is_harmless(value[0]) and not _is_reference(value[0]):
             kept += [text[at : match.end()], HIDDEN]
             at = value.end()
     return "".join(kept) + text[at:]
@@ -84,6 +90,11 @@ def _without_named(text: str) -> str:
 
 def _is_harmless(value: str) -> bool:
     return value.strip("\"'").lower() in _HARMLESS
+
+
+def _is_prose(value: str) -> bool:
+    """Whether the word after a flag belongs to a text about the flag: `--token FILE`, `--token or`."""
+    return value.strip("`()[]<>.,;:") in _PROSE
 
 
 def _is_reference(value: str) -> bool:
