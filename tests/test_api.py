@@ -36,7 +36,7 @@ def end(run: FakeRun, code: int = 7) -> FakeRun:
 
 def test_the_package_has_the_names_of_the_api() -> None:
     assert all(getattr(muster, name) is getattr(api, name) for name in api.__all__)
-    assert set(api.__all__) == set(muster.__all__) - {"beat"}
+    assert set(api.__all__) == set(muster.__all__) - {"beat", "service"}
     with pytest.raises(AttributeError, match="module 'muster' has no attribute 'nothing'"):
         muster.nothing  # noqa: B018
 

@@ -46,6 +46,7 @@ def test_flags_that_the_guide_names_exist() -> None:
         "--home",
         "--time",
         "--requeue",
+        "--no-requeue",
         "--overlap",
     }
     assert sorted(flag for flag in ours - others if flag not in known) == []

@@ -93,8 +93,8 @@ def lab() -> None:
     "--slurm",
     "release",
     metavar="RELEASE",
-    help=f"Release of Slurm: {', '.join(SUITES)}, or the installed one, which is the default. Others are built from "
-    f"Debian packages at first use (mmdebstrap, network) and kept in {DEFAULT_CACHE} or ${CACHE_VARIABLE}.",
+    help=f"Release of Slurm: {', '.join(SUITES)}. It is built from Debian packages at first use (mmdebstrap, network), "
+    f"and kept in {DEFAULT_CACHE} or ${CACHE_VARIABLE}. Default: the installed release.",
 )
 @click.option("--conf", multiple=True, metavar="LINE", help="Add a line to slurm.conf. Repeatable.")
 @_report_lab_errors

@@ -13,6 +13,7 @@ from muster.agent.leader.driver_supervisor import DriverSupervisor
 from muster.agent.leader.gang import Gang
 from muster.agent.leader.inbox import Failure, MachineEvent
 from muster.agent.leader.services import LeaderServices
+from muster.election.timing import FENCE_S
 from muster.lifecycle import events as m
 from muster.process import Exit
 from muster.rundir import write_json
@@ -56,7 +57,7 @@ async def test_the_gang_after_a_lost_node_waits_until_that_is_fenced(tmp_path: P
     life.supervisor.on_node_lost(1, last_heard=1000.0)
     life.supervisor.on_node_lost(2, last_heard=900.0)
     gang = life.supervisor._new_driver()
-    assert isinstance(gang, Gang) and gang._fenced_at == 1012.0
+    assert isinstance(gang, Gang) and gang._fenced_at == 1000.0 + FENCE_S
 
 
 @pytest.mark.parametrize(("code", "posted"), [(0, MachineEvent), (7, Failure)])
