@@ -90,10 +90,13 @@ def in_lab(invoke: Invoke, capsys: pytest.CaptureFixture[str]) -> Invoke:
 
 
 def test_up_passes_its_options_on_and_says_what_is_next(in_lab: Invoke, recording: type[RecordingLab]) -> None:
-    done = in_lab("up", "-n", "3", "--proctrack", "pgid", "--conf", "A=1", "--conf", "B=2", "--ipv6")
+    done = in_lab(
+        "up", "-n", "3", "--proctrack", "pgid", "--conf", "A=1", "--conf", "B=2", "--ipv6", "--topology", "C=3"
+    )
     (_, nodes, proctrack, options), started = recording.calls
     assert (nodes, proctrack, started) == (3, "pgid", ("up",))
     assert options["extra_conf"] == ("A=1", "B=2") and options["ipv6"] and options["kill_wait"] == 10
+    assert options["topology"] == ("C=3",)
     assert options["slurm_prefix"] is None
     words = "up: 3 nodes (n1 to n3), Slurm 22.05.8, partitions lab and long, proctrack/pgid, "
     assert done.code == 0 and done.out.startswith(words)

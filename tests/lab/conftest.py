@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.running import MusterCommand, wait_for
@@ -58,10 +59,15 @@ def slurm_prefix(request: pytest.FixtureRequest) -> Path | None:
 def lab(request: pytest.FixtureRequest, slurm_prefix: Path | None) -> Iterator[Lab]:
     """A lab of four nodes, or as the module's LAB says."""
     options = getattr(request.module, "LAB", {"nodes": 4})
+    with new_lab(slurm_prefix=slurm_prefix, **options) as lab:
+        yield lab
+
+
+def new_lab(**options: Any) -> Lab:
+    """A lab that is not up yet, in the place of this test process."""
     if LAB_DIR.exists():
         Lab.for_cleanup(LAB_DIR).down()  # a killed test session could not
-    with Lab(state_dir=LAB_DIR, shared=[REPOSITORY], slurm_prefix=slurm_prefix, **options) as lab:
-        yield lab
+    return Lab(state_dir=LAB_DIR, shared=[REPOSITORY], **options)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def test_labs_in_different_directories_share_no_name_and_no_address() -> None:
 def test_a_plan_survives_its_state_file() -> None:
     plan = LabPlan(nodes=3, shared=(Path("/tmp/a"),), extra_conf=("MaxArraySize=5",), ipv6=True, extra_networks=2)
     assert LabPlan.from_json(plan.to_json()) == plan
-    other = LabPlan(nodes=1, slurm_prefix=Path("/cache/24.11"))
+    other = LabPlan(nodes=1, slurm_prefix=Path("/cache/24.11"), topology=("BlockSizes=2",))
     assert LabPlan.from_json(json.loads(json.dumps(other.to_json()))) == other
 
 

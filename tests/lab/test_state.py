@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import stat
 import tempfile
@@ -80,6 +81,11 @@ def test_a_lab_that_is_up_is_told_from_one_that_was_left_behind(plan: LabPlan) -
     state.save(plan, {"n1": ProcessId(own.pid, own.started + 1)})
     with pytest.raises(LabError, match=r"no longer runs left .* behind; `muster lab down` removes it"):
         state.check_unclaimed(plan)
+
+
+def test_a_topology_is_written_where_slurm_looks_for_it(plan: LabPlan) -> None:
+    state.write_files(dataclasses.replace(plan, topology=("SwitchName=a Nodes=n1", "SwitchName=b Switches=a")))
+    assert (plan.etc_dir / "topology.conf").read_text() == "SwitchName=a Nodes=n1\nSwitchName=b Switches=a\n"
 
 
 def test_all_files_of_the_machines_are_written(plan: LabPlan) -> None:

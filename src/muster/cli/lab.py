@@ -97,6 +97,12 @@ def lab() -> None:
     f"and kept in {DEFAULT_CACHE} or ${CACHE_VARIABLE}. Default: the installed release.",
 )
 @click.option("--conf", multiple=True, metavar="LINE", help="Add a line to slurm.conf. Repeatable.")
+@click.option(
+    "--topology",
+    multiple=True,
+    metavar="LINE",
+    help="Add a line to topology.conf, for example with --conf TopologyPlugin=topology/tree. Repeatable.",
+)
 @_report_lab_errors
 def up(
     nodes: int,

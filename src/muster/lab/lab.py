@@ -64,7 +64,7 @@ class Lab:
         """`shared` directories below /tmp are visible on all nodes.
 
         Further options are the fields of LabPlan: slurmd_timeout, kill_wait, cpus, memory_mb, gpus, extra_conf, ipv6,
-        extra_networks, dead_interface, debian_hosts, slurm_prefix (from `releases.provide`).
+        extra_networks, dead_interface, debian_hosts, topology, slurm_prefix (from `releases.provide`).
         """
         directories = tuple(Path(directory).resolve() for directory in shared)
         chosen = chosen_state_dir(state_dir)

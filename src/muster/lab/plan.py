@@ -45,6 +45,7 @@ class LabPlan:
     extra_networks: int = 0
     dead_interface: bool = False
     debian_hosts: bool = False  # each node's name is 127.0.1.1 in its /etc/hosts
+    topology: tuple[str, ...] = ()  # lines of topology.conf; extra_conf selects the TopologyPlugin
     slurm_prefix: Path | None = None  # with bin, lib and plugins of a release of Slurm, instead of the installed one
 
     def __post_init__(self) -> None:
@@ -191,6 +192,7 @@ class LabPlan:
                 "state_dir": Path(record["state_dir"]),
                 "shared": tuple(Path(path) for path in record["shared"]),
                 "extra_conf": tuple(record["extra_conf"]),
+                "topology": tuple(record["topology"]),
                 "slurm_prefix": Path(record["slurm_prefix"]) if record["slurm_prefix"] else None,
             }
         )

@@ -72,6 +72,8 @@ def _write_config(plan: LabPlan) -> None:
         "gres.conf": config.gres_conf(plan),
         "resolv.conf": config.resolv_conf(),
     }
+    if plan.topology:
+        contents["topology.conf"] = "\n".join(plan.topology) + "\n"
     if plan.proctrack == "cgroup":
         contents["cgroup.conf"] = config.cgroup_conf()
     for name, text in contents.items():

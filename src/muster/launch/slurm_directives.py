@@ -91,13 +91,18 @@ def unset_step() -> str:
 
 
 def step_options(nodes: int, cpus: str) -> list[str]:
+    """Return srun's options for one task on each node, in the order of the job's node list.
+
+    With one task per node `block` and `cyclic` are the same, but newer releases (26.05) number the tasks of a `block`
+    distribution by the nodes' places in Slurm's topology.
+    """
     return [
         f"--nodes={nodes}",
         f"--ntasks={nodes}",
         "--ntasks-per-node=1",
         f"--cpus-per-task={cpus}",
         "--cpu-bind=none",
-        "--distribution=block",
+        "--distribution=cyclic",
         "--overlap",
         *INDEPENDENT_TASKS,
         "--job-name=muster",

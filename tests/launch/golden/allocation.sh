@@ -51,7 +51,7 @@ unset ${!SLURM_STEP@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_PROCID SLURM
   SLURM_LABELIO SLURM_STDOUTMODE SLURM_STDERRMODE SLURM_SRUN_REDUCE_TASK_EXIT_MSG SLURM_CLUSTERS
 scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 2 >"$attempt/hosts"
 # The launcher gets a separate session: a signal to this script must not reach it.
-setsid srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task="$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | sed 's/(.*//' | sort -n | head -n 1)" --cpu-bind=none --distribution=block --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster \
+setsid srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task="$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | sed 's/(.*//' | sort -n | head -n 1)" --cpu-bind=none --distribution=cyclic --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster \
   bash -c '
 muster_attempt=$1 muster_canary=$2 muster_python=$3 muster_setup=$4 muster_run=$5 muster_check=$6
 set --

@@ -67,7 +67,7 @@ own=$SLURM_JOB_ID
 printf '{"job_id": "%s", "restarts": %d}\n' "$own" "${SLURM_RESTART_COUNT:-0}" >"$attempt/slurm-job.json.tmp" &&
   mv "$attempt/slurm-job.json.tmp" "$attempt/slurm-job.json"
 # The launcher gets a separate session: a signal to this script must not reach it.
-setsid srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task="$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | sed 's/(.*//' | sort -n | head -n 1)" --cpu-bind=none --distribution=block --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster bash -c '
+setsid srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task="$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | sed 's/(.*//' | sort -n | head -n 1)" --cpu-bind=none --distribution=cyclic --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster bash -c '
 muster_fail() { echo "muster: ${SLURMD_NODENAME}: $1" >&2; exit 120; }
 muster_attempt=$1 muster_image=$2
 shift 2

@@ -72,7 +72,7 @@ srun --help 2>/dev/null | grep -q -e --container-image || {
 container="muster-$SLURM_JOB_ID-ab12-$MUSTER_ATTEMPT"
 unset PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV BASH_ENV LD_PRELOAD
 # The launcher gets a separate session: a signal to this script must not reach it.
-setsid srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task="$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | sed 's/(.*//' | sort -n | head -n 1)" --cpu-bind=none --distribution=block --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster '--container-image=nvcr.io#nvidia/pytorch:25.01-py3' --container-workdir=/home --container-mounts=/data:/data:ro,/home:/home,/shared/runs:/shared/runs --no-container-mount-home --container-name="$container" \
+setsid srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task="$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | sed 's/(.*//' | sort -n | head -n 1)" --cpu-bind=none --distribution=cyclic --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster '--container-image=nvcr.io#nvidia/pytorch:25.01-py3' --container-workdir=/home --container-mounts=/data:/data:ro,/home:/home,/shared/runs:/shared/runs --no-container-mount-home --container-name="$container" \
   sh -c 'if command -v bash >/dev/null 2>&1; then exec bash -c "$@"; fi; exec sh -c "$@"' sh '
 muster_attempt=$1 muster_canary=$2 muster_python=$3 muster_setup=$4 muster_run=$5 muster_check=$6
 set --
