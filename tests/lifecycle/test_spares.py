@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.lifecycle.config import EXTERNAL_LEADER
-from muster.lifecycle.spares import AvailableSpares
+from muster.lifecycle.node_sets import AvailableSpares
 from muster.lifecycle.topology import NodeLocation, shared_parts, topology_order
 
 LOCATIONS = st.builds(

@@ -20,9 +20,9 @@ from muster.election.quorum_lease import QuorumLease
 from muster.lifecycle import events as m
 from muster.lifecycle import policy, state_machine
 from muster.lifecycle.config import REPLACE, RESTART, RunConfig
+from muster.lifecycle.node_sets import AvailableSpares
 from muster.lifecycle.policy import Decision, FailureContext
 from muster.lifecycle.roles import Role, RunNode
-from muster.lifecycle.spares import AvailableSpares
 from muster.lifecycle.state_machine import RunStateMachine
 from tests.sim.agent import Environment
 from tests.sim.faults import Faults

@@ -14,8 +14,7 @@ from muster.agent.leader.files import Files
 from muster.agent.leader.inbox import Failure, Inbox, LeaderEvent, MachineEvent
 from muster.agent.leader.leader_address import LeaderAddress
 from muster.agent.leader.leader_lease import LeaseExecutor
-from muster.agent.leader.run_error import RunError
-from muster.agent.leader.status_publisher import StatusPublisher
+from muster.agent.leader.status_publisher import RunError, StatusPublisher
 from muster.election.membership import first_membership
 from muster.lifecycle import events as m
 from muster.lifecycle.state_machine import RunConfig, RunStateMachine

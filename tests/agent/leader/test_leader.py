@@ -161,7 +161,7 @@ async def test_a_stop_request_and_a_signal_stop_the_run_with_different_grace(tmp
         assert led.machine.outcome is not None and led.machine.outcome.state == "stopped"
     assert (asked.leader._driver_supervisor.driver._grace, asked.leader._signalled) == (30.0, False)  # type: ignore[attr-defined]
     assert (signalled.leader._driver_supervisor.driver._grace, signalled.leader._signalled) == (5.0, True)  # type: ignore[attr-defined]
-    assert signalled.leader._commands.killed_at is not None and asked.leader._commands.killed_at is None
+    assert signalled.leader._killed_at is not None and asked.leader._killed_at is None
 
 
 async def test_a_signal_that_an_agent_received_stops_the_run(led: Led) -> None:

@@ -10,8 +10,7 @@ from muster.agent.leader.files import Files
 from muster.agent.leader.inbox import Inbox
 from muster.agent.leader.leader_address import PEER_WAIT_S, LeaderAddress
 from muster.agent.leader.leader_lease import LeaseExecutor
-from muster.agent.leader.run_error import RunError
-from muster.agent.leader.status_publisher import StatusPublisher
+from muster.agent.leader.status_publisher import RunError, StatusPublisher
 from muster.lifecycle.state_machine import RunStateMachine
 
 

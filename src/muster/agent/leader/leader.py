@@ -52,13 +52,15 @@ from muster.agent.control.messages import (
     ServiceStatus,
     SignalReceived,
     StacksDumped,
+    StartRay,
+    StopWork,
     UnendedProcess,
+    Welcome,
     WorkStopped,
 )
 from muster.agent.environment import given_variables
 from muster.agent.job import Identity, Job, run_config
 from muster.agent.leader.candidate import Candidate
-from muster.agent.leader.command_executor import CommandExecutor
 from muster.agent.leader.context import LeaderContext
 from muster.agent.leader.driver import GangReport
 from muster.agent.leader.driver_supervisor import DriverSupervisor
@@ -75,11 +77,11 @@ from muster.agent.leader.inbox import (
     WorkFailed,
 )
 from muster.agent.leader.leader_lease import LeaseExecutor
-from muster.agent.leader.run_error import RunError
 from muster.agent.leader.rundir_watch import RunDirectoryWatch
 from muster.agent.leader.services import LeaderServices
 from muster.agent.leader.spare_health import SpareHealth
-from muster.agent.leader.status_publisher import StatusPublisher
+from muster.agent.leader.status_publisher import RunError, StatusPublisher
+from muster.agent.log_collection import cycle_ending, run_ending
 from muster.agent.service_model import service_variables
 from muster.agent.topology_probe import ranks_follow_topology
 from muster.election.leader_silence import STARTUP_LOSS_S
@@ -121,11 +123,11 @@ class Leader:
         self._lease, self._error, self._inbox, self._files = context.lease, context.error, context.inbox, context.files
         self._services = LeaderServices(context)
         self._driver_supervisor = DriverSupervisor(context, self._services)
-        self._commands = CommandExecutor(context, self._driver_supervisor, self._services)
         self._spare_health = SpareHealth(context)
         self._rundir_watch = RunDirectoryWatch(self._identity.attempt, RUN_POLL_S, self._machine.config.hosts)
         self._joined: set[int] = set()  # the admitted agents that are connected
         self._signalled = False  # by Slurm, which may requeue the job
+        self._killed_at: float | None = None  # when Slurm sends SIGKILL
         self._ending: asyncio.Future[Any] | None = None  # publishes the end of the run, or hands it over
         self._regular: list[asyncio.Future[Any]] = []
         self.step_down_reason = f"{self._identity.host} has lost the majority of the nodes"
@@ -218,7 +220,7 @@ class Leader:
         self._joined.add(node_index)
         version = greeting.membership.version if greeting.membership is not None else -1
         self._lease.on_join(node_index, event.sent, version)
-        self._commands.welcome(node_index, self._machine.cycle)
+        self._welcome(node_index, self._machine.cycle)
         self._feed(m.Arrived(node_index, greeting.host, greeting.location))
 
     def _on_agent_rejected(self, event: AgentRejected) -> None:
@@ -335,8 +337,8 @@ class Leader:
     def _stop(self, reason: str, signum: int, patient: bool) -> None:
         """Stop the run. `patient`: on a user's request; else Slurm has sent a signal, and SIGKILL follows soon."""
         self._signalled = self._signalled or not patient
-        if not patient and self._job.kill_wait is not None and self._commands.killed_at is None:
-            self._commands.killed_at = time.monotonic() + self._job.kill_wait
+        if not patient and self._job.kill_wait is not None and self._killed_at is None:
+            self._killed_at = time.monotonic() + self._job.kill_wait
         grace = self._job.stop_grace if patient else self._job.signal_grace
         self._feed(m.StopRequested(reason, signum, grace))
 
@@ -379,15 +381,66 @@ class Leader:
         """Publish the changes of a transition, execute its commands, and update the lease; in any order."""
         self._spare_health.update(transition.changes)
         for command in transition.commands:
-            if isinstance(command, m.Conclude):
-                self._end_term(self._conclude(command.outcome))
-            elif isinstance(command, m.Yield):
-                self._end_term(self._yield(command.reason))
-            else:
-                self._commands.execute(command)
+            _COMMAND_METHODS[type(command)](self, command)
         self._publisher.record_changes(transition.changes)
         self._services.handle_changes(transition)
         self._lease.update()
+
+    # -- commands -----------------------------------------------------------------------------------------------
+
+    def _start_head(self, command: m.StartHead) -> None:
+        self._inbox.spawn(self._send_start_of_head(command))
+
+    async def _send_start_of_head(self, command: m.StartHead) -> None:
+        address = await self._context.own_address()
+        self._connections.send(command.node_index, StartRay(0, address, None))
+
+    def _start_worker(self, command: m.StartWorker) -> None:
+        head = self._driver_supervisor.cluster.address
+        self._connections.send(command.node_index, StartRay(command.rank, None, head))
+
+    def _start_driver(self, command: m.StartDriver) -> None:
+        if self._job.ray:
+            self._publisher.mark("ray_ready")
+        self._inbox.spawn(self._run_driver(command.cycle))
+
+    async def _run_driver(self, cycle: int) -> None:
+        await self._lease.wait_for_quorum(cycle)
+        await self._services.publish()
+        await self._services.wait_until_served()
+        await self._driver_supervisor.run(cycle)
+
+    def _start_services(self, command: m.StartServices) -> None:
+        self._services.start(command)
+
+    def _begin_cycle(self, command: m.BeginCycle) -> None:
+        self._driver_supervisor.begin_cycle(command)
+
+    def _end_driver(self, command: m.EndDriver) -> None:
+        self._driver_supervisor.end(command.grace)
+
+    def _stop_node(self, command: m.StopNode) -> None:
+        """Stop the node, with the instructions for Ray's logs."""
+        now, node_index, outcome = time.monotonic(), command.node_index, command.outcome
+        ends = [when for when in (command.deadline, self._killed_at) if when is not None]
+        left = min(ends, default=now) - now
+        logs = run_ending(node_index, outcome, left, self._machine.leader) if outcome else cycle_ending(node_index)
+        self._connections.send(node_index, StopWork(command.cycle, logs))
+
+    def _rejoin(self, command: m.Rejoin) -> None:
+        self._welcome(command.node_index, command.cycle)
+
+    def _conclude(self, command: m.Conclude) -> None:
+        self._end_term(self._publish_end(command.outcome))
+
+    def _yield(self, command: m.Yield) -> None:
+        self._end_term(self._hand_over(command.reason))
+
+    def _welcome(self, node_index: int, cycle: int) -> None:
+        """Send what the node can prepare for a cycle before it has a rank in it."""
+        options, leads = self._driver_supervisor.cluster.options(node_index), node_index == self._machine.leader
+        message = Welcome(cycle, leads, self._job.interface, self._services.expected, options)
+        self._connections.send(node_index, message)
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -402,7 +455,7 @@ class Leader:
             code = None
         self._inbox.post(TermEnded(code))
 
-    async def _conclude(self, outcome: m.RunOutcome) -> int | None:
+    async def _publish_end(self, outcome: m.RunOutcome) -> int | None:
         """Publish the outcome, release all agents and return the exit code; None if another node may lead meanwhile."""
         if outcome.state == "succeeded":
             self._error.drop()
@@ -420,7 +473,7 @@ class Leader:
         await self._connections.release(Dismissal(outcome.exit_code, outcome.end_reason))
         return outcome.exit_code
 
-    async def _yield(self, reason: str) -> None:
+    async def _hand_over(self, reason: str) -> None:
         """Hand over to another node: exclude this one from the membership. No driver runs that would need a fence."""
         self._publisher.phase(f"{self._identity.host} hands over to another node: {reason}")
         self._connections.send_all(MembershipUpdate(self._lease.membership.without_leader()))
@@ -457,6 +510,19 @@ _EVENT_HANDLERS: dict[type[LeaderEvent], Callable[[Leader, Any], None]] = {
     Failure: Leader._on_failure,
     TimePassed: Leader._on_time_passed,
     WorkFailed: Leader._on_work_failed,
+}
+
+_COMMAND_METHODS: dict[type[m.Command], Callable[[Leader, Any], None]] = {
+    m.StartHead: Leader._start_head,
+    m.StartWorker: Leader._start_worker,
+    m.StartServices: Leader._start_services,
+    m.StartDriver: Leader._start_driver,
+    m.EndDriver: Leader._end_driver,
+    m.StopNode: Leader._stop_node,
+    m.BeginCycle: Leader._begin_cycle,
+    m.Rejoin: Leader._rejoin,
+    m.Conclude: Leader._conclude,
+    m.Yield: Leader._yield,
 }
 
 _MESSAGE_HANDLERS: dict[type[Message], Callable[[Leader, int, Any], None]] = {

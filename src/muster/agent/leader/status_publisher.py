@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -13,6 +14,8 @@ from typing import Any
 
 from muster.agent.job import Identity, slurm_job_id
 from muster.agent.leader.cycle_history import CycleHistory
+from muster.agent.leader.files import Files
+from muster.agent.leader.inbox import Inbox
 from muster.lifecycle.events import RunOutcome
 from muster.lifecycle.state_machine import Change, RunNode, RunStateMachine
 from muster.lifecycle.states import RunState
@@ -288,3 +291,36 @@ def _outcome_record(outcome: RunOutcome) -> dict[str, Any]:
     record = asdict(outcome)
     record["rank"] = record.pop("node_index")
     return record
+
+
+class RunError:
+    """The run's error: published at once, and again with the last lines of the log that explains it.
+
+    The first one is kept unless the run continues after it. Logs are read after the event, so none is delayed.
+    """
+
+    def __init__(self, publisher: StatusPublisher, files: Files, inbox: Inbox) -> None:
+        self._publisher, self._files, self._inbox = publisher, files, inbox
+        self._reading: set[asyncio.Future[Any]] = set()
+
+    def note(self, node: RunNode, phase: str, reason: str, log: str | None, tail: Sequence[str] = ()) -> None:
+        """Publish an error unless there is one. Its last lines are those of `log`, or `tail` without a log."""
+        error = self._publisher.note_error(node, phase, reason)
+        if error is not None and log is None:
+            self._publisher.explain_error(error, tail)
+        elif error is not None and log is not None:
+            reading = self._inbox.spawn(self._explain(error, log))
+            self._reading.add(reading)
+            reading.add_done_callback(self._reading.discard)
+
+    def drop(self) -> None:
+        """Remove the error from the status: the run continues, or has succeeded. The event stays."""
+        self._publisher.error = None
+
+    async def settle(self) -> None:
+        """Wait until every error is published with its last lines. A log that cannot be read takes half a second."""
+        if self._reading:
+            await asyncio.wait(self._reading)
+
+    async def _explain(self, error: PublishedError, log: str) -> None:
+        self._publisher.explain_error(error, await self._files.tail(log))
