@@ -19,7 +19,9 @@ from hypothesis import HealthCheck, settings
 from muster.agent.ray.settings import temp_dir
 from muster.process.cgroup import Cgroup, lock_group, own_directory
 from tests.browser import Browser, Page, opened
+from tests.ray_turns import turn
 from tests.running import MusterCommand
+from tests.schedule import GroupScheduling, order
 
 # Started in the background of a shell, we would ignore these signals, and so would every command that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -156,10 +158,29 @@ def private_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     monkeypatch.setenv("MUSTER_SITE_CONFIG", str(home / "no-site-config.yaml"))  # not this machine's own
 
 
+@pytest.fixture(autouse=True)
+def ray_turn(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let a test with Ray wait while as many others as there are processors use Ray, on all workers together.
+
+    Ray gives up when a node takes longer than 30 s to start, which many starts at once on a busy machine do.
+    """
+    with turn() if request.node.get_closest_marker("ray") else contextlib.nullcontext():
+        yield
+
+
 @pytest.fixture
 def muster(tmp_path: Path) -> MusterCommand:
     """The `muster` command, run in a directory of the test's own."""
     return MusterCommand(cwd=tmp_path, python=sys.executable)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupScheduling | None:
+    return GroupScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

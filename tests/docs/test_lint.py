@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,44 +18,53 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """A copy of the sources with their dependency rules."""
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    return tmp_path
+# Imports against the rules, each inside a function, with the contract that each one breaks.
+BREACHES = [
+    ("muster.rundir.paths", "muster.runs.stop", "Imports point downwards"),
+    ("muster.process.scope", "muster.agent.node", "Imports point downwards"),
+    ("muster.views.record", "muster.agent.node", "Only nodes import the agent"),
+    ("muster.lifecycle.policy", "time", "The state machine and the election are pure"),
+    ("muster.agent.node", "pydantic", "Packages for nodes use only the standard library"),
+]
+CYCLE = ("muster.agent.control.channel", "muster.agent.leader.leader", "No package takes part in an import cycle")
 
 
-def check_imports(copy: Path) -> subprocess.CompletedProcess[str]:
+def copy_sources(directory: Path) -> Path:
+    """Copy the sources with their dependency rules."""
+    shutil.copytree(ROOT / "src", directory / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", directory)
+    return directory
+
+
+def check_imports(directory: Path, breaches: list[tuple[str, str, str]]) -> str:
+    """Return what import-linter says of sources with these breaches."""
+    copy = copy_sources(directory)
+    for module, imported, _ in breaches:
+        path = copy / "src" / f"{module.replace('.', '/')}.py"
+        path.write_text(f"{path.read_text()}\n\ndef _lazily() -> None:\n    import {imported}\n")
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--no-logo"]
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "COLUMNS": "200"}
-    return subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    return done.stdout
 
 
-def add(copy: Path, module: str, line: str) -> None:
-    path = copy / "src" / f"{module.replace('.', '/')}.py"
-    path.write_text(f"{path.read_text()}\n\ndef _lazily() -> None:\n    {line}\n")
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """All breaches at once: building the graph of imports takes seconds."""
+    return check_imports(tmp_path_factory.mktemp("breaches"), BREACHES)
 
 
-@pytest.mark.parametrize(
-    ("module", "line", "contract"),
-    [
-        ("muster.rundir.paths", "import muster.runs.stop", "Imports point downwards"),
-        ("muster.process.scope", "import muster.agent.node", "Imports point downwards"),
-        ("muster.views.record", "import muster.agent.node", "Only nodes import the agent"),
-        (
-            "muster.agent.control.channel",
-            "import muster.agent.leader.leader",
-            "No package takes part in an import cycle",
-        ),
-        ("muster.lifecycle.policy", "import time", "The state machine and the election are pure"),
-        ("muster.agent.node", "import pydantic", "Packages for nodes use only the standard library"),
-    ],
-)
-def test_an_import_against_the_rules_is_rejected(copy: Path, module: str, line: str, contract: str) -> None:
-    add(copy, module, line)
-    done = check_imports(copy)
-    assert done.returncode == 1 and f"{contract} BROKEN" in done.stdout, done.stdout
+@pytest.mark.parametrize(("module", "imported", "contract"), BREACHES)
+def test_an_import_against_the_rules_is_rejected(report: str, module: str, imported: str, contract: str) -> None:
+    assert f"{contract} BROKEN" in report, report
+    section = re.split(r"\n(.+)\n-{9,}\n", report)
+    breaches = section[section.index(contract) + 1]
+    assert f"{module} -> {imported} (l." in breaches, report
+
+
+def test_an_import_cycle_between_packages_is_rejected(tmp_path: Path) -> None:
+    assert f"{CYCLE[2]} BROKEN" in check_imports(tmp_path, [CYCLE])
 
 
 def check_class_names(directory: Path) -> subprocess.CompletedProcess[str]:
@@ -80,7 +90,7 @@ def recipe(target: str, program: str) -> str:
     makefile = (ROOT / "Makefile").read_text()
     (rules,) = re.findall(rf"^{target}:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
     (command,) = [line.strip() for line in rules.splitlines() if program in line]
-    return command.replace("$(BIN)", str(Path(sys.executable).parent)).replace("$$", "$")
+    return command.replace("$(BIN)", shlex.quote(str(Path(sys.executable).parent))).replace("$$", "$")
 
 
 @pytest.mark.parametrize("program", [".ci/commit-subjects", ".ci/class-names", "lint-imports", "shellcheck"])
@@ -90,7 +100,8 @@ def test_make_lint_runs_each_check_and_does_not_ignore_its_failure(program: str)
 
 
 @pytest.mark.skipif(not SHELLCHECK.exists(), reason="shellcheck is not installed")
-def test_a_finding_of_shellcheck_in_a_template_is_rejected(copy: Path) -> None:
+def test_a_finding_of_shellcheck_in_a_template_is_rejected(tmp_path: Path) -> None:
+    copy = copy_sources(tmp_path)
     shutil.copytree(ROOT / ".ci", copy / ".ci")
     for directory in ("bench", "examples", "tests"):  # empty: the golden scripts of the tests would take long
         (copy / directory).mkdir()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.formats.shape import Golden
+from tests.ray_turns import turn
 
 RECORDER = Path(__file__).parent / "wire_recorder.py"
 RUN_S = 300.0
@@ -101,7 +102,8 @@ def gang_run(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
 @pytest.fixture(scope="session")
 def ray_run(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
     _skip_without_root()
-    return record_run(tmp_path_factory.mktemp("ray"), RAY_JOB)
+    with turn():
+        return record_run(tmp_path_factory.mktemp("ray"), RAY_JOB)
 
 
 @pytest.fixture

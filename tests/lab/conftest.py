@@ -55,19 +55,44 @@ def slurm_prefix(request: pytest.FixtureRequest) -> Path | None:
     return provide(release, print) if release else None
 
 
+class SharedLab:
+    """Keeps one lab up until a module needs another one."""
+
+    def __init__(self) -> None:
+        self._lab: Lab | None = None
+        self._options: dict[str, Any] = {}
+
+    def with_options(self, options: dict[str, Any]) -> Lab:
+        """Return a lab with these options whose nodes are all usable: the one that is up, or a new one."""
+        if self._lab is None or options != self._options or not _is_as_new(self._lab):
+            self.down()
+            lab = Lab(state_dir=LAB_DIR, shared=[REPOSITORY], **options)
+            lab.up()
+            self._lab, self._options = lab, options
+        return self._lab
+
+    def down(self) -> None:
+        if LAB_DIR.exists():  # also that of a test session that was killed
+            Lab.for_cleanup(LAB_DIR).down()
+        self._lab = None
+
+
+def _is_as_new(lab: Lab) -> bool:
+    return all(node.alive and node.link_up and node.slurm_state == "idle" for node in lab.status().nodes)
+
+
+@pytest.fixture(scope="session")
+def shared_lab() -> Iterator[SharedLab]:
+    shared = SharedLab()
+    yield shared
+    shared.down()
+
+
 @pytest.fixture(scope="module")
-def lab(request: pytest.FixtureRequest, slurm_prefix: Path | None) -> Iterator[Lab]:
+def lab(request: pytest.FixtureRequest, shared_lab: SharedLab, slurm_prefix: Path | None) -> Lab:
     """A lab of four nodes, or as the module's LAB says."""
     options = getattr(request.module, "LAB", {"nodes": 4})
-    with new_lab(slurm_prefix=slurm_prefix, **options) as lab:
-        yield lab
-
-
-def new_lab(**options: Any) -> Lab:
-    """A lab that is not up yet, in the place of this test process."""
-    if LAB_DIR.exists():
-        Lab.for_cleanup(LAB_DIR).down()  # a killed test session could not
-    return Lab(state_dir=LAB_DIR, shared=[REPOSITORY], **options)
+    return shared_lab.with_options({"slurm_prefix": slurm_prefix, **options})
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ def test_a_node_s_name_means_loopback_to_itself_and_its_dead_interface_is_listed
     assert listed.index("dead0") < listed.index("eth0") < listed.index("eth1")
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_of_the_chosen_interfaces_ray_is_on_the_one_that_connects_the_nodes(slurm: SlurmCommand) -> None:
     plan = slurm.lab.plan

@@ -133,6 +133,7 @@ def test_a_mistyped_image_is_refused_before_the_queue(slurm: SlurmCommand) -> No
     assert not slurm.run_dirs()
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_ray_comes_up_inside_from_the_images_python_and_a_mounted_ray(slurm: SlurmCommand, image: Path) -> None:
     packages = next(path for path in site.getsitepackages() if (Path(path) / "ray").is_dir())

@@ -39,11 +39,6 @@ print("cycle", cycle, "rank", rank, "of", os.environ["WORLD_SIZE"], "is done", f
 """
 
 
-@pytest.fixture(autouse=True)
-def torch_is_here() -> None:
-    pytest.importorskip("torch", reason="torch is not installed: no torch.distributed to try")
-
-
 def gang_args(slurm: SlurmCommand, *options: str) -> list[str]:
     (slurm.cwd / "train.py").write_text(PROGRAM)
     options = ("--spares", "1", "--procs-per-node", "2", "--stall-timeout", "10s", *options)
@@ -52,6 +47,7 @@ def gang_args(slurm: SlurmCommand, *options: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_crash_and_a_hang_within_the_budget_end_in_success(slurm: SlurmCommand) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: no torch.distributed to try")
     done = slurm(*gang_args(slurm, "--restart-on-driver-failure", "--max-restarts", "2"), timeout=240)
     assert done.returncode == 0, done.stderr
     status = slurm.status()
@@ -70,7 +66,9 @@ def test_a_crash_and_a_hang_within_the_budget_end_in_success(slurm: SlurmCommand
 
 
 def test_without_a_budget_a_crash_ends_the_job_with_its_code(slurm: SlurmCommand) -> None:
-    done = slurm(*gang_args(slurm, "--restart-on-driver-failure", "--max-restarts", "0"), timeout=120)
+    program = "[ $RANK != 4 ] || exit 3; sleep 1000"
+    options = ("--spares", "1", "--procs-per-node", "2", "--restart-on-driver-failure", "--max-restarts", "0")
+    done = slurm.run(*options, "--", "bash", "-c", program, nodes=3)
     assert done.returncode == 3
     assert "rank 4 on" in done.stderr and "exited with 3" in done.stderr
     job = slurm.ended_job(slurm.status()["job_id"])

@@ -157,6 +157,7 @@ def test_a_launch_of_ray_sub_runs_with_its_variables(slurm: SlurmCommand) -> Non
     assert "#SBATCH --gpus-per-node=2" in (run / "job.sh").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_the_sbatch_file_of_the_documentation_works_as_it_is_written(slurm: SlurmCommand) -> None:
     (script,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", (DOCS / "keep-your-sbatch.md").read_text(), re.DOTALL)

@@ -172,6 +172,7 @@ sys.exit(9)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_after_scancel_the_driver_has_its_cluster_for_its_grace_and_the_job_is_over(slurm: SlurmCommand) -> None:
     (slurm.cwd / "grace.py").write_text(GRACE)

@@ -42,6 +42,7 @@ def test_the_load_on_slurmctld_does_not_grow_with_the_nodes(slurm: SlurmCommand)
     assert few == many
 
 
+@pytest.mark.slow
 def test_a_command_runs_with_all_sixty_four_nodes(slurm: SlurmCommand) -> None:
     done = slurm.run("--", "bash", "-c", "exit 3", nodes=64)
     assert done.returncode == 3

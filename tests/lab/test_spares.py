@@ -51,6 +51,7 @@ def others(names: list[str]) -> set[str]:
     return set(names) - {names[2]}
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_spare_replaces_a_killed_node_in_ray_and_the_driver_goes_on(slurm: SlurmCommand) -> None:
     (slurm.cwd / "driver.py").write_text(COMPUTE)

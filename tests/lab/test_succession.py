@@ -124,7 +124,11 @@ def test_a_leader_whose_host_dies_during_its_setup_is_stood_in_for(slurm: SlurmC
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(("lose", "nodes"), [(cut_off, 2), (stop_agent, 1)], ids=["cut_off", "stop_agent"])
+@pytest.mark.parametrize(
+    ("lose", "nodes"),
+    [pytest.param(cut_off, 2, marks=pytest.mark.slow), (stop_agent, 1)],
+    ids=["cut_off", "stop_agent"],
+)
 def test_a_ray_job_goes_on_under_another_leader_when_its_leader_falls_silent(
     slurm: SlurmCommand, lose: Callable[[SlurmCommand, str], None], nodes: int
 ) -> None:

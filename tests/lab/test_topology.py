@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.lab.conftest import SlurmCommand, new_lab
+from tests.lab.conftest import SharedLab, SlurmCommand
 
 from muster.lab import Lab
 from muster.lab.releases import version_of
@@ -23,13 +22,13 @@ DOMAINS = {
 
 
 @pytest.fixture(scope="module", params=list(TOPOLOGIES))
-def lab(request: pytest.FixtureRequest, slurm_prefix: Path | None) -> Iterator[Lab]:
+def lab(request: pytest.FixtureRequest, shared_lab: SharedLab, slurm_prefix: Path | None) -> Lab:
     plugin: str = request.param
     if plugin == "block" and (version_of(slurm_prefix) or "").startswith("22.05"):
         pytest.skip("Slurm 22.05 has no blocks")
     conf = (f"TopologyPlugin=topology/{plugin}",)
-    with new_lab(nodes=4, topology=TOPOLOGIES[plugin], extra_conf=conf, slurm_prefix=slurm_prefix) as lab:
-        yield lab
+    options = {"nodes": 4, "topology": TOPOLOGIES[plugin], "extra_conf": conf}
+    return shared_lab.with_options({**options, "slurm_prefix": slurm_prefix})
 
 
 def domains(lab: Lab) -> dict[str, str]:

@@ -32,12 +32,20 @@ if hold:
     time.sleep(1000)
 dist.destroy_process_group()
 """
+# The same without torch, whose import takes seconds on a busy machine.
+PLAIN = """
+import os, time
+hold = os.path.exists("hold")
+print(os.environ["SLURMD_NODENAME"], "is", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
+if hold:
+    time.sleep(1000)
+"""
 
 
 def test_a_spare_takes_the_place_of_a_killed_node_and_every_task_that_is_left_exits_with_0(slurm: SlurmCommand) -> None:
     (slurm.cwd / "hold").touch()
     log = slurm.cwd / "srun.log"
-    srun = start(slurm, log, "--spares", "1")
+    srun = start(slurm, log, PLAIN, "--spares", "1")
     try:
         first, second, spare = slurm.live_nodes()
         wait_for("both ranks", lambda: log.read_text().count(" of 2\n") == 2, instead=log.read_text)
@@ -60,7 +68,7 @@ def test_a_spare_takes_the_place_of_a_killed_node_and_every_task_that_is_left_ex
 def test_with_failover_the_job_succeeds_although_the_host_of_its_coordinator_dies(slurm: SlurmCommand) -> None:
     (slurm.cwd / "hold").touch()
     log = slurm.cwd / "srun.log"
-    srun = start(slurm, log, "--spares", "1", "--failover-dir", str(slurm.cwd / "shared"))
+    srun = start(slurm, log, TRAIN, "--spares", "1", "--failover-dir", str(slurm.cwd / "shared"))
     first, second, spare = slurm.live_nodes()
     try:
         wait_for("both ranks", lambda: log.read_text().count(" of 2\n") == 2, instead=log.read_text)
@@ -106,9 +114,9 @@ def test_10_a_coordinator_closes_a_round_without_taking_part_in_it(slurm: SlurmC
     assert f"round 1 runs on {second}, {third}" in done.stderr and first not in done.stdout
 
 
-def start(slurm: SlurmCommand, log: Path, *words: str) -> subprocess.Popen[bytes]:
-    """Start `muster torchrun` with these options on three nodes."""
-    (slurm.cwd / "train.py").write_text(TRAIN)
+def start(slurm: SlurmCommand, log: Path, program: str, *words: str) -> subprocess.Popen[bytes]:
+    """Start `muster torchrun` of a program with these options on three nodes."""
+    (slurm.cwd / "train.py").write_text(program)
     command = [*MUSTER, "torchrun", *words, "train.py"]
     with open(log, "w") as out:
         return subprocess.Popen(

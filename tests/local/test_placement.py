@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.placement import scenarios
 from tests.ray_alone import ray_alone
+from tests.ray_turns import turn
 from tests.running import MusterCommand, wait_for
 
 pytestmark = pytest.mark.ray
@@ -27,7 +28,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MusterCommand]
     python = ray_alone(cwd / "venv")
     muster = MusterCommand(cwd, python, {"HOME": str(cwd), "XDG_STATE_HOME": str(cwd / "state")})
     size = ("--nodes", "2", "--cpus-per-node", "4", "--gpus-per-node", "2")
-    done = muster("up", "--backend", "local", *size, "--python", python, "--env", "PYTHONPATH=", timeout=200)
+    with turn():
+        done = muster("up", "--backend", "local", *size, "--python", python, "--env", "PYTHONPATH=", timeout=400)
     try:
         assert done.returncode == 0, done.stderr
         yield muster

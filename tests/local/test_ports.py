@@ -105,6 +105,7 @@ def test_every_allocator_stays_out_of_the_ephemeral_range_and_of_nemo_rl_s_bands
     assert len(given["ray"]) >= 300
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_ray_a_gang_and_a_service_stay_out_of_them_in_a_run(narrow: list[str], muster: MusterCommand) -> None:
     (muster.cwd / "rank.py").write_text(RANK)

@@ -30,6 +30,7 @@ def test_the_phases_of_a_run_without_ray_add_up(muster: MusterCommand) -> None:
     assert cycle.path[-1].end - attempt.began == pytest.approx(timings["driver_start"] - timings["job_start"], abs=1)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_the_phases_of_a_ray_run_add_up_and_its_path_goes_through_the_head(muster: MusterCommand) -> None:
     done = muster.local("--", "true", nodes=2, ray=True)

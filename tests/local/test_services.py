@@ -420,6 +420,7 @@ def test_ray_s_workers_find_the_endpoint_of_their_own_node(muster: MusterCommand
     assert done.stdout.splitlines()[-1] == "True 2"
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_the_example_with_rollouts_runs_as_it_is(muster: MusterCommand) -> None:
     shutil.copytree(REPOSITORY / "examples", muster.cwd / "examples")

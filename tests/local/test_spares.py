@@ -137,7 +137,6 @@ print("after", alive(), ray.get(where.remote()), flush=True)
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 def test_a_spare_replaces_a_lost_node_in_the_running_ray_cluster(muster: MusterCommand) -> None:
     (muster.cwd / "driver.py").write_text(REPLACED)
     options = ("--spares", "1", "--on-node-loss", "replace", "--cpus-per-node", "1")

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from tests.running import MusterCommand, wait_for
 from tests.screen import Cell, Screen, film
 
@@ -92,12 +93,15 @@ def test_run_shows_the_nodes_until_the_driver_speaks_and_then_nothing_but_lines(
         ]  # nothing of the view is left
 
 
-def test_a_film_of_a_run_is_made_for_the_documentation(muster: MusterCommand, images: Path) -> None:
+def test_a_film_of_a_run_is_made_for_the_documentation(
+    muster: MusterCommand, images: Path, request: pytest.FixtureRequest
+) -> None:
+    nodes = 24 if request.config.getoption("--images") else 8
     muster.env.update(ENV)
     steps = "for n in 1 2 3; do echo step $n: loss 0.$((9 - n)); sleep 0.5; done"
     with terminal(str(muster.cwd)) as screen:
         setup = "sleep $((MUSTER_RANK / 8)).$((RANDOM % 10)); [ $MUSTER_RANK != 7 ] || sleep 4"
-        args = muster.local_args("--runs-dir", "runs", "--setup", setup, "--", "bash", "-c", steps, nodes=24)
+        args = muster.local_args("--runs-dir", "runs", "--setup", setup, "--", "bash", "-c", steps, nodes=nodes)
         process = muster.start(*args, stdin=screen.them, stdout=screen.them, stderr=screen.them)
         assert ended(process, screen) == 0
     frames = [screen.frames[0]]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.ray_turns import turn
 
 if TYPE_CHECKING:
     from muster.placement.planning.cluster import Node
@@ -35,12 +36,13 @@ def cluster_of_two(home: Path, kills_children: bool = True) -> Iterator[Any]:
         patch.setenv("HOME", str(home))  # Ray writes a token there
         patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("RAY_kill_child_processes_on_worker_exit", "true" if kills_children else "false")
-        cluster = Cluster(
-            initialize_head=True,
-            connect=False,
-            head_node_args={"num_cpus": 4, "num_gpus": 2, "include_dashboard": False, "labels": {"rack": "a"}},
-        )
-        cluster.add_node(num_cpus=4, num_gpus=4, labels=WORKER_LABELS)
+        with turn():
+            cluster = Cluster(
+                initialize_head=True,
+                connect=False,
+                head_node_args={"num_cpus": 4, "num_gpus": 2, "include_dashboard": False, "labels": {"rack": "a"}},
+            )
+            cluster.add_node(num_cpus=4, num_gpus=4, labels=WORKER_LABELS)
         yield cluster
         cluster.shutdown()
 

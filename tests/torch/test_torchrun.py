@@ -45,6 +45,7 @@ def test_nodes_under_stock_torchrun_reduce_together_and_a_spare_exits_with_0(lau
     assert "rank" not in launchers.log(2).replace("muster: ", "")
 
 
+@pytest.mark.slow
 def test_when_the_job_succeeds_a_spare_exits_with_0(launchers: Launchers) -> None:
     (launchers.directory / "train.py").write_text(PLAIN)
     for node in range(3):

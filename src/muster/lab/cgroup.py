@@ -40,7 +40,7 @@ def make(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
 
 
-def remove(directory: Path, deadline_s: float = 10.0) -> None:
+def remove(directory: Path, deadline_s: float = 60.0) -> None:
     """Remove a cgroup with its children; wait until their processes, killed before, are gone."""
     deadline = time.monotonic() + deadline_s
     while directory.exists():

@@ -17,9 +17,9 @@ from muster.lab.errors import LabError
 from muster.lab.plan import CONTROLLER, PRIVATE_DIRS, LabPlan, chosen_state_dir
 from muster.lab.process import ProcessId, kill_all
 
-CONTROLLER_DEADLINE_S = 30.0
-UP_DEADLINE_S = 90.0
-HEAL_DEADLINE_S = 90.0
+CONTROLLER_DEADLINE_S = 120.0
+UP_DEADLINE_S = 180.0
+HEAL_DEADLINE_S = 180.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -123,6 +123,7 @@ def _fetch(names: list[str]) -> None:
 
 
 def _execute(argv: list[str]) -> None:
-    for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
-        signal.signal(signum, signal.SIG_DFL)  # Python changes them at its start
+    # Python changes the first three at its start; a shell lets what it starts in the background ignore the last two.
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(signum, signal.SIG_DFL)
     os.execv(argv[0], argv)
