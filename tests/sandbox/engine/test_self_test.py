@@ -55,6 +55,16 @@ async def test_a_program_that_could_do_more_is_an_error_except_where_nothing_was
     await verify(FakeEngine(tmp_path, could, PROCESS))
 
 
+async def test_root_in_a_container_without_other_users_gets_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ranges, told in (([(0, 1)], True), ([(0, 4294967295)], False)):
+        monkeypatch.setattr(self_test, "user_id_ranges", lambda found=ranges: found)
+        with pytest.raises(SandboxError) as raised:
+            await verify(FakeEngine(tmp_path, reported(["be root"])))
+        assert ("run the job as an ordinary user" in str(raised.value)) == told
+
+
 @pytest.mark.parametrize(
     ("result", "message"),
     [

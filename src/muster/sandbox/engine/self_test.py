@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from muster.sandbox.engine.admission_queue import PROGRAM
+from muster.sandbox.engine.isolation import LEAST_USER, first_user, user_id_ranges
 from muster.sandbox.engine.zygote import SandboxError
 from muster.sandbox.models import Program, ProgramStep
 
@@ -63,9 +65,16 @@ async def verify(engine: Engine) -> None:
         raise SandboxError(f"a first program failed in the sandbox: {reported[0]}{_hint(engine, reported[0])}")
     could = json.loads(ended.stdout.text(10_000))
     if could and engine.pool.level.profile.level != "process":
-        raise SandboxError(f"the sandbox does not isolate: a program could {', '.join(could)}")
+        raise SandboxError(f"the sandbox does not isolate: a program could {', '.join(could)}{_root_hint(could)}")
 
 
 def _hint(engine: Engine, reported: str) -> str:
     unreadable = "No module named" in reported or "Permission denied" in reported
     return f" (can every user read {engine.settings.python} and its library?)" if unreadable else ""
+
+
+def _root_hint(could: Sequence[str]) -> str:
+    """Return a remedy if programs run as root because the container has no other user."""
+    if "be root" not in could or first_user(LEAST_USER, user_id_ranges()) is not None:
+        return ""
+    return " (this container has no user but root: run the job as an ordinary user, or without a user namespace)"
