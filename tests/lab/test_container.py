@@ -72,7 +72,7 @@ def test_scancel_reaches_the_driver_inside_and_another_step_can_enter(slurm: Slu
     job_id = slurm.status()["job_id"]
     record = json.loads((run / "job.json").read_text())["container"]
     agent = json.loads((run / "attempt-0" / "nodes" / "0001.json").read_text())["pid"]
-    entry = enter(Container.from_record(record), run.name, job_id, attempt=0, agent_pid=agent)
+    entry = enter(Container.from_record(record), run.name, job_id, attempt=0, node_index=1, agent_pid=agent)
     step = ["srun", f"--jobid={job_id}", "--overlap", "--nodelist=n2", "--nodes=1", "--ntasks=1", *entry.srun_flags]
     entered = slurm.slurm(*step, *entry.prefix, "sh", "-c", f"ls {MARK}; cat /proc/{agent}/comm")
     assert entered.stdout.split() == [MARK, "python3"], entered.stderr

@@ -43,8 +43,8 @@ class ExecStep:
         """Return the command of the session: an overlapping step of the job, or a plain command for a local run."""
         entry = ContainerEntry()
         if self.container is not None:
-            number = self.attempt.number
-            entry = enter(self.container, self.run.run_id, self.job_id, number, self.node.pid)
+            number, node = self.attempt.number, self.node
+            entry = enter(self.container, self.run.run_id, self.job_id, number, node.node_index, node.pid)
         inside = [
             *entry.prefix,
             self.node.python,

@@ -149,10 +149,10 @@ def test_a_container_of_pyxis_is_entered_by_the_name_it_was_given() -> None:
     line = next(line for line in wrapping.prepare.splitlines() if line.startswith("container="))
     env = {"SLURM_JOB_ID": "77", "MUSTER_ATTEMPT": "2"}
     said = subprocess.run(["bash", "-c", f'{line}; printf %s "$container"'], env=env, capture_output=True, text=True)
-    assert f"--container-name={said.stdout}" in enter(container(), "train-ab12", "77", 2, 1).srun_flags
+    assert f"--container-name={said.stdout}" in enter(container(), "train-ab12", "77", 2, 0, 1).srun_flags
     own = container(args=("--container-name=mine",))
     assert not any("$container" in flag for flag in wrap_step(own, "train-ab12", "X", 4, "").srun_flags)
-    assert "--container-name=mine" in enter(own, "train-ab12", "77", 2, 1).srun_flags
+    assert "--container-name=mine" in enter(own, "train-ab12", "77", 2, 0, 1).srun_flags
 
 
 def test_a_named_container_of_pyxis_is_removed_if_the_site_would_keep_it(tmp_path: Path) -> None:
@@ -171,16 +171,20 @@ def test_a_named_container_of_pyxis_is_removed_if_the_site_would_keep_it(tmp_pat
 def test_a_container_survives_its_record_unchanged() -> None:
     one = container("apptainer", "apptainer", "/x.sif", is_path=True, mounts=(Mount("/a", "/b", "ro"),), args=("--nv",))
     assert Container.from_record(one.record()) == one
-    assert enter(one, "r", None, 0, 1).prefix == (
-        "apptainer",
-        "exec",
-        "--bind",
-        "/a:/b:ro",
-        "--pwd",
-        "/w",
-        "--nv",
-        "/x.sif",
+
+
+def test_a_container_of_apptainer_that_cannot_be_entered_is_started_again(tmp_path: Path) -> None:
+    with_programs(tmp_path, apptainer="")
+    (tmp_path / "apptainer").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "apptainer").chmod(0o755)
+    one = container(
+        "apptainer", "apptainer", "/x y.sif", is_path=True, mounts=(Mount("/a", "/b", "ro"),), args=("--nv",)
     )
+    entry = enter(one, "no-such-run", None, 0, 1, 1)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run([*entry.prefix, "a command"], env=env, capture_output=True, text=True)
+    words = ["exec", "--bind", "/a:/b:ro", "--pwd", "/w", "--nv", "/x y.sif", "a command"]
+    assert done.stdout.splitlines() == words, done.stderr
 
 
 @given(image=st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1))

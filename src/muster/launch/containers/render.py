@@ -111,11 +111,12 @@ def wrap_step(container: Container, run_id: str, host_variable: str, nodes: int,
     return WrappedStep(prefix=(*map(quote, command), '"$attempt"', *map(quote, [image, *_runtime_words(container)])))
 
 
-def enter(container: Container, run_id: str, job_id: str | None, attempt: int, agent_pid: int) -> ContainerEntry:
+def enter(
+    container: Container, run_id: str, job_id: str | None, attempt: int, node_index: int, agent_pid: int
+) -> ContainerEntry:
     """Return how a further step on a node enters the container of a running job; the command follows the prefix.
 
-    `agent_pid` is the pid of the node's agent, from its record in nodes/. With Apptainer the step starts another
-    container of the same image with the same mounts, since images do not change while they run.
+    `agent_pid` is the pid of the node's agent, from its record in nodes/: in the pid namespace of its container.
     """
     if container.runtime == "pyxis":
         name = container_name(str(job_id), run_id, str(attempt))
@@ -127,7 +128,9 @@ def enter(container: Container, run_id: str, job_id: str | None, attempt: int, a
         user = ("sh", "-c", 'export USER="${USER:-$(id -un)}"; exec "$@"', "sh")  # ch-run requires USER
         joined = (container.program, f"--join-pid={agent_pid}", f"--cd={container.workdir}", *_CHARLIECLOUD_ENV)
         return ContainerEntry(prefix=(*user, *joined, container.image, "--"))
-    return ContainerEntry(prefix=tuple(_runtime_words(container)))
+    runtime = " ".join(map(quote, _runtime_words(container)))
+    join = render_template("apptainer_join.sh", RUNTIME=runtime, OUTSIDE_VARIABLES=_OUTSIDE_VARIABLES)
+    return ContainerEntry(prefix=("sh", "-c", f"\n{join}\n", "muster-join", run_id, str(node_index), str(agent_pid)))
 
 
 def container_name(job_id: str, run_id: str, attempt: str) -> str:
