@@ -10,7 +10,7 @@ OLDEST := .venv-ray-oldest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-ray-oldest lint lock bench chaos simulate failures clean
+.PHONY: help demo test test-all test-ray-oldest test-interpreters test-containers lint lock bench chaos simulate failures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,13 +24,22 @@ test: .venv/.ready-for-tests ## Set up everything, then lint, type-check and run
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -n 4 --dist loadfile $(PYTEST_ARGS)
 
-test-all: test ## Run also the slow tests, the oldest Ray, 100,000 schedules and the chaos tests (over an hour)
+test-all: test ## Run also the slow tests, the oldest Ray, other Pythons, Apptainer, 100,000 schedules and the chaos tests (over an hour)
 	$(BIN)/python -m pytest -n 4 --dist loadfile -q -m slow
-	@$(MAKE) --no-print-directory test-ray-oldest simulate chaos
+	@$(MAKE) --no-print-directory test-ray-oldest test-interpreters test-containers simulate chaos
 
 test-ray-oldest: $(OLDEST)/.ready-for-tests ## Run the bring-up tests with the oldest Ray that is supported
 	@.ci/system-packages
 	$(OLDEST)/bin/python -m pytest $(PYTEST_ARGS) -m ray tests/local/test_ray.py tests/lab/test_run.py
+
+test-interpreters: .venv/.ready-for-tests ## Run nodes on each Python from 3.9 to 3.14 that this machine or Debian has
+	@.ci/interpreters $(BIN)/python .venv/interpreters
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -rs -m interpreters --timeout 1800 tests/local/test_interpreters.py
+
+test-containers: .venv/.ready-for-tests ## Run jobs in containers, with Charliecloud and with Apptainer from Debian
+	@.ci/system-packages
+	@.ci/apptainer $(BIN)/python .venv/apptainer
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -rs -m "" tests/lab/test_container.py tests/lab/test_apptainer.py tests/local/test_container.py
 
 lint: .venv/.ready-for-tests ## Check style, types and commit subjects
 	@$(BIN)/python .ci/commit-subjects

@@ -285,8 +285,9 @@ def test_a_leader_that_stalls_for_longer_than_the_timeout_loses_no_agent(
         answering = [asyncio.ensure_future(answer(channel)) for channel in found]
         while not over.is_set():
             await asyncio.sleep(0.01)
-        for channel, task in zip(found, answering, strict=True):
+        for channel in found:
             channel.close()
+        for task in answering:
             task.cancel()
         await asyncio.gather(*answering, return_exceptions=True)
 
