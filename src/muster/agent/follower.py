@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import sys
 import time
 from dataclasses import asdict
+from typing import Any
 
 from muster.agent.abandoned_job import cancel_abandoned_job
 from muster.agent.control.channel import Channel, ChannelError, ProtocolMismatch, connect
@@ -44,8 +46,10 @@ from muster.election.leader_silence import STARTUP_SILENCE_S
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.lifecycle.config import FIRST_LEADER
 from muster.process.lease import ProcessLease
-from muster.rundir import AttemptPaths, read_json, read_record, write_json
+from muster.rundir import AttemptPaths, read_record, write_json
 from muster.rundir.hosts import host_name
+from muster.rundir.listing import AttemptListing, read_listing
+from muster.rundir.poll_pace import slowed
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +67,8 @@ class Follower:
         self._job: Job
         self._election: FollowerElection
         self._startup_poll = StartupPoll(identity)
+        self._claims: dict[int, dict[str, Any]] = {}  # the records that could be read, by term
+        self._poll_seconds = 0.0  # duration of the last poll of the run directory
         self._channel: Channel  # to the leader
         self._silent_channels: list[Channel] = []  # of leaders that may live: closing one would report a dead agent
         self._inbox: Inbox | None = None  # of this node's leader, as soon as it is certain that this node leads
@@ -130,8 +136,9 @@ class Follower:
         """Execute the effect and return the one that follows."""
         election = self._election
         if isinstance(effect, Poll):
-            await asyncio.sleep(effect.after)
+            await asyncio.sleep(slowed(effect.after, self._poll_seconds) if effect.after else 0.0)
             poll = await asyncio.to_thread(self._read_run_directory, effect.startup)
+            self._poll_seconds = poll.seconds
             return election.polled(poll, time.monotonic())
         if isinstance(effect, Connect):
             await asyncio.sleep(effect.after)
@@ -149,17 +156,23 @@ class Follower:
         return election.leaderless_ended()
 
     def _read_run_directory(self, startup: bool) -> PollResult:
+        """Poll with one listing: thousands of nodes do so at once when a leader is lost."""
         began, attempt = time.monotonic(), self._identity.attempt
         view = self._startup_poll.read() if startup else None
-        records = {term: read_json(attempt.leader(term)) for term in attempt.claims()}
-        claims = {term: record["rank"] for term, record in records.items() if record}
-        gone = frozenset(attempt.leaders_gone())
-        return PollResult(claims, recorded_exit_code(attempt), time.monotonic() - began, view, gone)
+        listing = read_listing(attempt) or AttemptListing(frozenset())
+        for term in listing.claims:
+            record = read_record(attempt.leader(term)) if term not in self._claims else {}
+            if "rank" in record:  # complete: it never changes again
+                self._claims[term] = record
+        claims = {term: self._claims[term]["rank"] for term in listing.claims if term in self._claims}
+        outcome = recorded_exit_code(attempt) if listing.has_outcome else None
+        seconds, gone = time.monotonic() - began, frozenset(listing.leaders_gone)
+        return PollResult(claims, outcome, seconds, view, gone)
 
     # -- a leader -------------------------------------------------------------------------------------------------
 
     async def _connect(self, to: Connect) -> FollowerEffect:
-        record = await asyncio.to_thread(read_record, self._identity.attempt.leader(to.term))
+        record = self._claims[to.term]
         self._node.leads = to.node_index == self._identity.node_index
         addresses, port = record.get("addresses", []), record.get("port", 0)
         try:
@@ -239,8 +252,14 @@ class Follower:
 
 
 def recorded_exit_code(attempt: AttemptPaths) -> int | None:
-    """Return the exit code of the run's outcome; None if no outcome is recorded."""
+    """Return the exit code of the run's outcome; None if no outcome is recorded, or it cannot be read now."""
     if not has_outcome(attempt):
         return None
-    code = read_record(attempt.outcome).get("exit_code")
+    try:
+        with open(attempt.outcome, encoding="utf-8", errors="replace") as file:
+            code = json.load(file)["exit_code"]
+    except OSError:
+        return None
+    except (ValueError, LookupError, TypeError):
+        return INFRASTRUCTURE_FAILED
     return code if isinstance(code, int) else INFRASTRUCTURE_FAILED

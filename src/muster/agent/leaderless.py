@@ -14,6 +14,7 @@ from muster.agent.node_log import log_to_stderr
 from muster.election.leader_silence import LeaderSilence, LeaderVerdict, RunDirectoryView
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.rundir import AttemptPaths, create_exclusive, is_listed, read_record, write_json
+from muster.rundir.listing import read_listing
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +60,10 @@ async def _poll(attempt: AttemptPaths, silence: LeaderSilence) -> LeaderVerdict:
 
 def read_view(attempt: AttemptPaths) -> RunDirectoryView | None:
     """Return what the run directory shows about a leader; None if it could not be read."""
-    try:
-        over = os.path.basename(attempt.outcome) in os.listdir(attempt.root)
-    except OSError:
+    listing = read_listing(attempt)
+    if listing is None:
         return None
-    terms, claims = attempt.terms(), frozenset(attempt.claims())
+    over, terms, claims = listing.has_outcome, listing.terms, frozenset(listing.claims)
     if not terms:
         return RunDirectoryView(over, -1, None, claims)
     stamp = read_record(attempt.status(terms[-1])).get("updated")

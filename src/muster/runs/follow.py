@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.rundir import AttemptPaths, RunPaths, is_listed
+from muster.rundir.listing import AttemptListing, read_listing
+from muster.rundir.poll_pace import PollPace
 from muster.runs.leader_wait import LeaderWait
 from muster.runs.monitor import RunMonitor, record_silent_end
 from muster.runs.next_attempt import read_next_attempt
@@ -18,7 +21,10 @@ from muster.runs.own_jobs import slurm_jobs
 from muster.runs.release import release, script_ends_job
 from muster.runs.status import read_status
 
-FOLLOW_POLL_S = 0.1
+FOLLOW_POLL_S = 0.1  # while there is news
+FOLLOW_IDLE_POLL_S = 0.5  # while there is none: every poll of every follower costs the server of a shared filesystem
+ATTEMPT_POLL_S = 1.0  # a further attempt begins seconds after the end of the one before
+FILESYSTEM_TIMEOUT_S = 120.0  # in which an outcome that is listed must become readable
 RELEASE_NOTICE_S = 2.0  # a job that takes longer to end is reported
 
 
@@ -112,9 +118,11 @@ class AttemptTail:
         self._driver = Tail(attempt.driver_log)
         self._loss_reported = False
 
-    def read(self) -> Iterator[RunEvent | Output]:
+    def read(self, listing: AttemptListing | None = None) -> Iterator[RunEvent | Output]:
+        """Yield what is new. `listing`: of the attempt's directory; None to list it now."""
+        listing = listing or read_listing(self.attempt)
         # Events are read first but yielded last: the event of the driver's end must come after its output.
-        events = {term: self._file(term).read() for term in self.attempt.terms() or [0]}
+        events = {term: self._file(term).read() for term in (listing.terms if listing else []) or [0]}
         while data := self._driver.read():
             yield Output(data)
         for term, found in events.items():
@@ -144,24 +152,33 @@ async def follow(run: RunPaths) -> AsyncIterator[RunEvent | Output | RunResult]:
     tail: AttemptTail | None = None
     announced: AttemptPaths | None = None  # the attempt whose successor was announced
     leader_wait: LeaderWait | None = None
-    monitor, loop = RunMonitor(run), asyncio.get_running_loop()
+    monitor, loop, pace = RunMonitor(run), asyncio.get_running_loop(), PollPace(FOLLOW_POLL_S, FOLLOW_IDLE_POLL_S)
+    attempt, attempts_due, news = run.newest_attempt(), 0.0, True
     while True:
-        attempt = run.newest_attempt()
+        began = time.monotonic()
+        if began >= attempts_due:
+            attempt, attempts_due = run.newest_attempt(), began + (ATTEMPT_POLL_S if attempt else 0.0)
         if attempt is not None and (tail is None or tail.attempt != attempt):
             for item in (*tail.read(), *tail.rest()) if tail is not None else ():
                 yield item
             tail, leader_wait = AttemptTail(attempt), LeaderWait(attempt)
-        ended = attempt if attempt is not None and is_listed(attempt.outcome) else None
+        listed = time.monotonic()
+        listing = read_listing(attempt) if attempt is not None else None
+        latency, news = time.monotonic() - listed, False
+        ended = attempt if listing is not None and listing.has_outcome else None
         if tail is not None:
-            for item in tail.read():
+            for item in tail.read(listing):
+                news = True
                 yield item
         if ended is not None and not await loop.run_in_executor(None, monitor.will_continue, ended):
             if run.newest_attempt() != ended:
+                attempts_due = 0.0
                 continue  # the next attempt has begun
             for item in tail.rest() if tail is not None else ():
                 yield item
             async for event in _released(run, ended):
                 yield event
+            await _wait_until_readable(ended.outcome)
             yield read_result(run)
             return
         if ended is not None and ended != announced:
@@ -171,7 +188,7 @@ async def follow(run: RunPaths) -> AsyncIterator[RunEvent | Output | RunResult]:
             yield RunEvent({"event": "waiting", "text": text})
         dead = await loop.run_in_executor(None, monitor.poll_dead, attempt)
         if dead is None or run.newest_attempt() != attempt:
-            await asyncio.sleep(FOLLOW_POLL_S)
+            await asyncio.sleep(pace.after(news, latency))
             continue
         if ended is not None or not (attempt and is_listed(attempt.outcome)):
             with contextlib.suppress(OSError):  # e.g. a full disk: the result is yielded all the same
@@ -181,6 +198,16 @@ async def follow(run: RunPaths) -> AsyncIterator[RunEvent | Output | RunResult]:
             yield read_result(run, dead)
             return
         await asyncio.sleep(FOLLOW_POLL_S)
+
+
+async def _wait_until_readable(path: str) -> None:
+    """Wait while the filesystem fails to open a file that is listed: its server may be gone for a minute."""
+    deadline = time.monotonic() + FILESYSTEM_TIMEOUT_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            file.read()
+            return
+        await asyncio.sleep(FOLLOW_IDLE_POLL_S)
 
 
 async def _released(run: RunPaths, attempt: AttemptPaths) -> AsyncIterator[RunEvent]:
