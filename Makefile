@@ -7,10 +7,11 @@ BENCH_ARGS ?=
 BIN := .venv/bin
 OLDEST_RAY := 2.46.0
 OLDEST := .venv-ray-oldest
+ON_GLUSTERFS := run requeue spares succession services seeing
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-ray-oldest test-interpreters test-containers lint lock bench chaos simulate failures clean
+.PHONY: help demo test test-all test-ray-oldest test-filesystems test-interpreters test-containers lint lock bench chaos simulate failures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +27,14 @@ test: .venv/.ready-for-tests ## Set up everything, then lint, type-check and run
 
 test-all: test ## Run also the slow tests, the oldest Ray, other Pythons, Apptainer, 100,000 schedules and the chaos tests (over an hour)
 	$(BIN)/python -m pytest -n 4 --dist loadfile -q -m slow
-	@$(MAKE) --no-print-directory test-ray-oldest test-interpreters test-containers simulate chaos
+	@$(MAKE) --no-print-directory test-filesystems test-ray-oldest test-interpreters test-containers simulate chaos
+
+test-filesystems: .venv/.ready-for-tests ## Run on filesystems that fail, and the lab on GlusterFS (root; over an hour)
+	@.ci/system-packages
+	@.ci/glusterfs-root .venv/filesystems/glusterfs
+	$(BIN)/python -m pytest -n 4 --dist load -q -m filesystems tests/filesystems
+	for caches in '' :5 :30; do $(BIN)/python -m pytest -q -m 'lab and not ray' --shared-filesystem "glusterfs$$caches" \
+	  $(addprefix tests/lab/test_,$(addsuffix .py,$(ON_GLUSTERFS))) || exit 1; done
 
 test-ray-oldest: $(OLDEST)/.ready-for-tests ## Run the bring-up tests with the oldest Ray that is supported
 	@.ci/system-packages

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.filesystems.gluster_lab import GlusterLab, why_no_glusterfs
 from tests.running import MusterCommand, wait_for
 
 from muster.lab import Lab
@@ -58,7 +59,8 @@ def slurm_prefix(request: pytest.FixtureRequest) -> Path | None:
 class SharedLab:
     """Keeps one lab up until a module needs another one."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
         self._lab: Lab | None = None
         self._options: dict[str, Any] = {}
 
@@ -66,13 +68,15 @@ class SharedLab:
         """Return a lab with these options whose nodes are all usable: the one that is up, or a new one."""
         if self._lab is None or options != self._options or not _is_as_new(self._lab):
             self.down()
-            lab = Lab(state_dir=LAB_DIR, shared=[REPOSITORY], **options)
+            lab = new_lab(self._config, options)
             lab.up()
             self._lab, self._options = lab, options
         return self._lab
 
     def down(self) -> None:
-        if LAB_DIR.exists():  # also that of a test session that was killed
+        if self._lab is not None:
+            self._lab.down()
+        elif LAB_DIR.exists():  # of a test session that was killed
             Lab.for_cleanup(LAB_DIR).down()
         self._lab = None
 
@@ -82,8 +86,8 @@ def _is_as_new(lab: Lab) -> bool:
 
 
 @pytest.fixture(scope="session")
-def shared_lab() -> Iterator[SharedLab]:
-    shared = SharedLab()
+def shared_lab(pytestconfig: pytest.Config) -> Iterator[SharedLab]:
+    shared = SharedLab(pytestconfig)
     yield shared
     shared.down()
 
@@ -93,6 +97,16 @@ def lab(request: pytest.FixtureRequest, shared_lab: SharedLab, slurm_prefix: Pat
     """A lab of four nodes, or as the module's LAB says."""
     options = getattr(request.module, "LAB", {"nodes": 4})
     return shared_lab.with_options({"slurm_prefix": slurm_prefix, **options})
+
+
+def new_lab(config: pytest.Config, options: dict[str, Any]) -> Lab:
+    """The lab, with the filesystem that `--shared-filesystem` names in place of a local directory."""
+    kind, _, caches = config.getoption("--shared-filesystem").partition(":")
+    if kind == "local":
+        return Lab(state_dir=LAB_DIR, shared=[REPOSITORY], **options)
+    if (reason := why_no_glusterfs()) is not None:
+        pytest.skip(reason)
+    return GlusterLab(float(caches) if caches else None, state_dir=LAB_DIR, shared=[REPOSITORY], **options)
 
 
 @pytest.fixture

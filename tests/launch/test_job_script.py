@@ -71,7 +71,9 @@ def launched(script: str, directory: str) -> list[str]:
     """Run the script up to the launcher, which lists its arguments, and return them."""
     start, mark, _ = script.partition("launcher=$!")
     assert mark
-    done = subprocess.run(["bash"], input=f"{start}\nwait\n".encode(), cwd=directory, capture_output=True, timeout=60)
+    done = subprocess.run(
+        ["bash"], input=f"{start}\nwait\n}}\n".encode(), cwd=directory, capture_output=True, timeout=60
+    )
     assert (done.returncode, done.stderr) == (0, b"")
     (log,) = Path(directory).glob("*/attempt-0/steps.log")
     return log.read_bytes().decode().removesuffix("\0").split("\0")

@@ -104,6 +104,7 @@ def _exec_leaderless(identity: Identity, error: Exception) -> None:
         return
     logger.error("the agent crashed", exc_info=error)
     reason = f"the agent of {identity.host} crashed: {error!r}"
+    logging.shutdown()  # exec ends the thread that writes messages
     with contextlib.suppress(OSError):
         os.execv(sys.executable, [sys.executable, "-I", "-S", identity.run.agent, ORPHAN, identity.run.root, reason])
 

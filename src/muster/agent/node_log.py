@@ -1,10 +1,53 @@
-"""The format of log messages: one line each on stderr, with time, node, level and module."""
+"""Log messages of a node: one line each on stderr, with time, node, level and module, written by a thread.
+
+The node's log is in the run directory. Its filesystem may hang, and the event loop that logs must go on.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import queue
+import sys
+import threading
+import time
 
 FORMAT = "%(asctime)s {node} %(levelname)s %(name)s: %(message)s"
+FLUSH_TIMEOUT_S = 2.0  # at the end of the process: then what a hung filesystem has not taken is lost
+FLUSH_POLL_S = 0.005
+
+
+class ThreadedStderr(logging.Handler):
+    """Writes messages to stderr from a thread, which is started with the first message, after any fork."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._written = self._accepted = 0
+        self._pid = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._pid != os.getpid():
+            self._pid, self._lines, self._written, self._accepted = os.getpid(), queue.SimpleQueue(), 0, 0
+            threading.Thread(target=self._write, args=(self._lines,), daemon=True).start()
+        self._accepted += 1
+        self._lines.put(self.format(record) + "\n")
+
+    def flush(self) -> None:
+        """Wait until the messages are written, but not for a filesystem that hangs."""
+        deadline = time.monotonic() + FLUSH_TIMEOUT_S
+        while self._pid == os.getpid() and self._written < self._accepted and time.monotonic() < deadline:
+            time.sleep(FLUSH_POLL_S)
+
+    def _write(self, lines: queue.SimpleQueue[str]) -> None:
+        while True:
+            line = lines.get()
+            try:
+                sys.stderr.write(line)
+                sys.stderr.flush()
+            except (OSError, ValueError):  # a full disk, or a closed stream: the message is dropped
+                pass
+            self._written += 1
 
 
 def log_to_stderr(node: str) -> None:
@@ -14,7 +57,7 @@ def log_to_stderr(node: str) -> None:
     """
     logger = logging.getLogger("muster")
     if not logger.handlers:
-        handler = logging.StreamHandler()
+        handler = ThreadedStderr()
         handler.setFormatter(logging.Formatter(FORMAT.format(node=node)))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)

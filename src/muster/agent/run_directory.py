@@ -20,15 +20,15 @@ T = TypeVar("T")
 
 FILESYSTEM_TIMEOUT_S = 120.0  # twice as long as a server that restarts is usually gone
 RETRY_INTERVAL_S = 1.0
-# Answers of a server that is full, restarts or cannot be reached. All others, such as EACCES, stay as they are.
-TRANSIENT_ERRORS = frozenset(
+# Answers of a server that restarts or cannot be reached. All others, such as EACCES, stay as they are.
+SERVER_ERRORS = frozenset(
     [
         *(errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ENOMEM),
         *(errno.ENOTCONN, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT, errno.ESHUTDOWN),
         *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENOLINK, errno.ECOMM),
-        *(errno.ENOSPC, errno.EDQUOT),
     ]
 )
+TRANSIENT_ERRORS = SERVER_ERRORS | {errno.ENOSPC, errno.EDQUOT}
 
 
 class RunDirectoryError(Exception):

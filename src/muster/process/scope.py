@@ -81,6 +81,15 @@ class ScopeWatcher:
         report_left(left)
 
 
+# With vfork the thread that starts a process holds the interpreter until the child has closed its copies of open files.
+# On a network filesystem that may hang, and heartbeats must go on meanwhile.
+subprocess._USE_VFORK = False  # type: ignore[attr-defined]
+
+
+def _start_supervisor(argv: Sequence[str], env: Mapping[str, str], fds: Sequence[int]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(argv, env=env, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
 class Scope:
     """Owns processes through a supervisor."""
 
@@ -139,9 +148,11 @@ class Scope:
         env = {**os.environ, SUPERVISOR_VARIABLE: self.tag}
         with theirs:
             passed = [fd for fd in fds if fd != -1]
-            first = subprocess.Popen(
-                argv, env=env, pass_fds=passed, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-            )
+            try:
+                first = await loop.run_in_executor(None, _start_supervisor, argv, env, passed)
+            except BaseException:
+                ours.close()
+                raise
             self._socket = ours
             ours.setblocking(False)
             self._reader = asyncio.create_task(self._read())

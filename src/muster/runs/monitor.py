@@ -15,7 +15,7 @@ from muster.errors import BackendError
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.process.proctree import read_process
 from muster.rundir import AttemptPaths, RunPaths, read_record, write_json
-from muster.rundir.records import STATUS_REFRESH_S, newest_published, read_submission
+from muster.rundir.records import STATUS_REFRESH_S, Submission, newest_published, read_submission
 from muster.runs.next_attempt import has_next_attempt, read_next_attempt, script_records_next_attempt
 from muster.runs.own_jobs import is_on_this_cluster, list_own_jobs, slurm_jobs
 from muster.runs.release import record_job_gone, release
@@ -36,23 +36,38 @@ class RunMonitor:
     """Detects the end of a run that its directory does not show."""
 
     def __init__(self, run: RunPaths) -> None:
-        self._run, self._submission = run, read_submission(run)
+        self._run, self._submission = run, Submission()
         self._decides_itself, self._jobs = script_records_next_attempt(run), slurm_jobs(run)
         self._last_update = self._last_query = time.monotonic()
         self._updated: Any = None
         self._requeued: AttemptPaths | None = None
+        self._knows_submission()
 
     def poll_dead(self, attempt: AttemptPaths | None) -> str | None:
         """Return why the run is dead; None while it may live. May be called often: Slurm is queried rarely."""
-        if self._submission.pid is None and not self._query_is_due(attempt):
+        if not self._knows_submission() or (self._submission.pid is None and not self._query_is_due(attempt)):
             return None
         return self.query_dead(time.monotonic() - self._last_update)
+
+    def _knows_submission(self) -> bool:
+        """Whether it is known how the run was started, if that was recorded: the filesystem may fail for a while."""
+        if self._submission.backend is None:
+            try:
+                with open(self._run.submission, "rb"):
+                    self._submission, self._jobs = read_submission(self._run), slurm_jobs(self._run)
+            except FileNotFoundError:
+                return True
+            except OSError:
+                return False
+        return True
 
     def query_dead(self, silent: float = 0.0) -> str | None:
         """Return why the run is dead, by its local process or by a query to Slurm; None while it may live.
 
         `silent` is the number of seconds without an update of its status.
         """
+        if not self._knows_submission():
+            return None
         pid = self._submission.pid
         if pid is not None:
             elsewhere = self._submission.host != os.uname().nodename

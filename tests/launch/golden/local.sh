@@ -1,6 +1,8 @@
 #!/bin/bash
 # Written by Muster for run train-20260101T000000-ab12. What it does is explained in docs/architecture.md.
 
+# The braces let bash parse everything now: reading the rest of this file later may fail or hang.
+{
 set -u
 run=/shared/runs/train-20260101T000000-ab12
 start=${EPOCHREALTIME:-$(date +%s.%N)}
@@ -8,7 +10,17 @@ number=0
 export MUSTER_JOB_START=${start/,/.} MUSTER_ATTEMPT=$number MUSTER_BACKEND=local
 attempt=$run/attempt-$MUSTER_ATTEMPT
 canary="train-20260101T000000-ab12 $MUSTER_ATTEMPT"
-mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
+persist() { # command: repeat it for a minute if it fails, since a network filesystem may have lost its server
+  local error
+  for _ in {1..60}; do
+    error=$(LC_ALL=C "$@" 2>&1) && return
+    case $error in *denied* | *'not permitted'* | *Read-only* | *'Not a directory'*) break ;; esac
+    read -rt 1 <> <(:)
+  done
+  echo "muster: the filesystem of the run directory failed: $error" >&2
+  return 1
+}
+persist mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
 
 has() { # file: list the directory first, since a network filesystem may cache that a file was missing
   ls "$attempt" >/dev/null 2>&1
@@ -149,3 +161,4 @@ wait "$output"
 recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
 { echo ended >>"$attempt/job-end"; } 2>/dev/null # Slurm ends the job when this script exits
 exit "${recorded:-$code}"
+}

@@ -16,6 +16,7 @@ from muster.agent.job import Identity, slurm_job_id
 from muster.agent.leader.cycle_history import CycleHistory
 from muster.agent.leader.files import Files
 from muster.agent.leader.inbox import Inbox
+from muster.agent.run_directory import RETRY_INTERVAL_S, SERVER_ERRORS
 from muster.lifecycle.events import RunOutcome
 from muster.lifecycle.state_machine import Change, RunNode, RunStateMachine
 from muster.lifecycle.states import RunState
@@ -26,6 +27,7 @@ from muster.rundir.redaction import redact_words, scrubbed
 logger = logging.getLogger(__name__)
 
 
+OUTCOME_TIMEOUT_S = 60.0  # for a filesystem that has lost its server; a full one does not keep the nodes allocated
 STATUS_COST_FACTOR = 20  # a status that takes 0.1 s to build is built every 2 s at most: one core works 5% for it
 
 UNREDACTED = ("host", "phase", "state", "members", "spares", "role", "domain")  # readers compare these
@@ -201,11 +203,17 @@ class StatusPublisher:
         self.write(texts)
         with contextlib.suppress(OSError):
             os.unlink(self._attempt.reserve)
-        try:
-            if not create_exclusive(self._attempt.outcome, self.redacted(record)):
-                logger.warning("the outcome was recorded by another process before; that record is kept")
-        except OSError as error:
-            logger.error("the outcome could not be written: %s", error)
+        deadline = time.monotonic() + OUTCOME_TIMEOUT_S
+        while True:
+            try:
+                if not create_exclusive(self._attempt.outcome, self.redacted(record)):
+                    logger.warning("the outcome was recorded by another process before; that record is kept")
+                return
+            except OSError as error:
+                if error.errno not in SERVER_ERRORS or time.monotonic() >= deadline:
+                    logger.error("the outcome could not be written: %s", error)
+                    return
+                time.sleep(RETRY_INTERVAL_S)
 
     def snapshot(self, services: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the status as published; its keys are those documented for `muster status --json`."""

@@ -5,6 +5,8 @@
 # child, and exits with the outcome that the run recorded. It never signals the launcher while the run is alive: srun
 # would kill the tasks at once.
 
+# The braces let bash parse everything now: reading the rest of this file later may fail or hang.
+{
 set -u
 run=__RUN__
 start=${EPOCHREALTIME:-$(date +%s.%N)}
@@ -13,7 +15,17 @@ number=__ATTEMPT__
 export MUSTER_JOB_START=${start/,/.} MUSTER_ATTEMPT=$number MUSTER_BACKEND=__BACKEND__
 attempt=$run/attempt-$MUSTER_ATTEMPT
 canary="__RUN_ID__ $MUSTER_ATTEMPT"
-mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
+persist() { # command: repeat it for a minute if it fails, since a network filesystem may have lost its server
+  local error
+  for _ in {1..60}; do
+    error=$(LC_ALL=C "$@" 2>&1) && return
+    case $error in *denied* | *'not permitted'* | *Read-only* | *'Not a directory'*) break ;; esac
+    read -rt 1 <> <(:)
+  done
+  echo "muster: the filesystem of the run directory failed: $error" >&2
+  return 1
+}
+persist mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
 
 has() { # file: list the directory first, since a network filesystem may cache that a file was missing
   ls "$attempt" >/dev/null 2>&1
@@ -111,3 +123,4 @@ recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outco
 __AFTER_THE_END__
 { echo ended >>"$attempt/job-end"; } 2>/dev/null # Slurm ends the job when this script exits
 exit "${recorded:-$code}"
+}
