@@ -44,7 +44,12 @@ def test_lost_events_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        ({"event": "node", "state": "lost", "host": "n1", "rank": 1}, "node n1 (index 1) lost"),
+        (
+            {"event": "failure", "phase": "start", "host": "n1", "rank": 1, "reason": "--setup failed with code 3"},
+            "node n1 (index 1) failed in phase 'start': --setup failed with code 3",
+        ),
+        ({"event": "failure", "phase": "driver", "host": "n1", "rank": 1, "reason": "the driver exited with 3"}, None),
+        ({"event": "node", "state": "lost", "host": "n1", "rank": 1}, None),
         ({"event": "node", "state": "ready", "host": "n1", "rank": 1}, None),
         ({"event": "run", "state": "gathering"}, "waiting for 2 nodes"),
         ({"event": "run", "state": "starting"}, "all 2 nodes arrived"),
@@ -67,11 +72,35 @@ def test_an_event_that_matters_has_one_line(
     assert out == "" and [text.partition(" s] ")[2] for text in err.splitlines()] == ([line] if line else [])
 
 
-def test_a_node_that_is_lost_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     display = Display(2, ray=True)
-    for _ in range(3):
-        display.show(RunEvent({"event": "node", "state": "lost", "host": "n1", "rank": 1}))
-    assert capsys.readouterr().err.count("lost") == 1
+    error = {"phase": "running", "host": "n1", "rank": 1, "reason": "it broke", "log_tail": ["last words"]}
+    display.show(RunEvent({"event": "failure", **error}))
+    display.ended(RunResult("train", "/runs/train", "17", "failed", 125, "the run broke", error))
+    said = capsys.readouterr().err
+    assert said.count("failed in phase 'running': it broke") == 1
+    assert "failed: the run broke (exit code 125)" in said
+    assert "last lines of the log of n1:" in said and "    | last words" in said
+
+
+def test_a_spare_that_takes_over_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Display(3, ray=True)
+    for role, rank in (("spare", None), ("active", 1), ("active", 1)):
+        event = {"event": "node", "state": "ready", "host": "n3", "rank": 2, "role": role, "logical_rank": rank}
+        display.show(RunEvent(event))
+    assert [line.partition(" s] ")[2] for line in capsys.readouterr().err.splitlines()] == [
+        "spare n3 (index 2) takes over rank 1"
+    ]
+
+
+def test_one_node_is_not_called_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Display(1, ray=True)
+    for event in ({"event": "run", "state": "gathering"}, {"event": "run", "state": "starting"}):
+        display.show(RunEvent(event))
+    display.show(RunEvent({"event": "driver_start"}))
+    said = capsys.readouterr().err
+    assert "waiting for 1 node\n" in said and "1 node arrived\n" in said and "Ray is up on 1 node;" in said
+    assert "nodes" not in said
 
 
 def test_output_goes_to_stdout_unchanged(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

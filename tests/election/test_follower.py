@@ -83,7 +83,7 @@ def leaderless(
 ) -> FollowerElection:
     """Return a member whose leader was lost at 100 (or has released it then), and whose node is clean."""
     made = following(node_index, history)
-    assert made.lost(LostLeader(membership, last_answer, "fell silent"), False, 100.0) == CleanUp()
+    assert made.lost(LostLeader(membership, last_answer, "the leader n0 fell silent"), False, 100.0) == CleanUp()
     assert made.cleaned(100.0) == Poll(0.0) and made.state is FollowerState.ELECTING
     return made
 
@@ -214,8 +214,8 @@ def test_an_agent_that_led_an_earlier_term_cleans_up_when_it_loses_another_leade
 
 def test_a_connection_lost_before_the_first_message_never_leads_to_exit_code_0() -> None:
     made = following()
-    made.lost(LostLeader(None, 99.0, "is gone: its connection ended"), False, 100.0)
-    assert made.cleaned(100.0) == EndLeaderless("the leader is gone: is gone: its connection ended")
+    made.lost(LostLeader(None, 99.0, "the leader n0 is gone: its connection ended"), False, 100.0)
+    assert made.cleaned(100.0) == EndLeaderless("the leader n0 is gone: its connection ended")
     assert made.leaderless_ended() == Poll(0.0)
     assert made.polled(NOTHING, 130.0) == ExitAgent(INFRASTRUCTURE_FAILED)  # another node leads: nothing was recorded
 
@@ -443,7 +443,7 @@ def test_a_member_gives_up_when_no_candidate_got_a_majority_for_long_and_never_e
     member = leaderless(1)
     assert leaderless(1).polled(claims(t1=3), 100.0 + LEADER_SEARCH_TIMEOUT_S) == Connect(1, 3)
     effect = member.polled(NOTHING, 100.0 + LEADER_SEARCH_TIMEOUT_S)
-    assert effect == EndLeaderless("the leader fell silent; no majority of the nodes is left")
+    assert effect == EndLeaderless("the leader n0 fell silent; no majority of the nodes is left")
     member.leaderless_ended()
     assert member.polled(NOTHING, 200.0) == ExitAgent(INFRASTRUCTURE_FAILED)
 

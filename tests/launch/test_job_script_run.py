@@ -221,6 +221,38 @@ def test_without_an_outcome_the_success_of_all_tasks_but_those_of_lost_nodes_cou
     assert execute(run, launcher, prepare=lead).returncode == expected
 
 
+def signalled(then: str) -> list[str]:
+    """Return a launcher during which the script gets SIGTERM and takes note of it; then it ends as this code says."""
+    wait = 'until [ -s "$0/attempt-0/stop.json" ]; do sleep 0.05; done'
+    return ["sh", "-c", quote(f"kill -TERM $PPID; {wait}; {then}")]
+
+
+def test_a_step_that_a_signal_ended_before_there_was_a_leader_is_stopped_not_failed(run: RunPaths) -> None:
+    """Slurm refuses the step of a job that it is cancelling."""
+    ended = "echo srun: error: Slurm job 1 has expired; exit 1"
+    assert execute(run, [*signalled(ended), run.root]).returncode == 143
+    outcome = read_json(run.attempt(0).outcome)
+    assert outcome["state"] == "stopped" and outcome["end_reason"].startswith("the job received SIGTERM; ")
+
+
+def test_slurm_s_cause_of_the_signal_is_part_of_the_reason(run: RunPaths) -> None:
+    ended = 'echo "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***"'
+    assert execute(run, [*signalled(ended), run.root]).returncode == 143
+    assert read_json(run.attempt(0).outcome)["end_reason"].startswith("the job received SIGTERM: time limit; ")
+
+
+def test_a_leader_that_a_signal_ended_is_stopped_not_failed(run: RunPaths) -> None:
+    leads = '{"term": 0, "rank": 0}'
+    ended = f"echo '{leads}' >$0/attempt-0/lead-0.json; echo srun: error: n1: task 0: Terminated; exit 143"
+    assert execute(run, [*signalled(ended), run.root]).returncode == 143
+    assert read_json(run.attempt(0).outcome)["state"] == "stopped"
+
+
+def test_a_harmless_line_of_the_launcher_is_not_recorded_as_the_reason(run: RunPaths) -> None:
+    assert execute(run, saying("srun: cluster configuration lacks support for cpu binding")).returncode == 125
+    assert read_json(run.attempt(0).outcome)["end_reason"] == "the step ended without an outcome"
+
+
 def test_an_outcome_that_the_run_recorded_is_not_replaced(run: RunPaths) -> None:
     recorded = {"exit_code": 0, "end_reason": 'the driver said "exit_code": 9'}
     prepare = f"printf '%s\\n' {quote(json.dumps(recorded))} >\"$attempt/outcome\""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.rundir.launcher_log import EarlyEnd, LauncherLog, parse, read
+from muster.rundir.launcher_log import EarlyEnd, LauncherLog, cancellation, explaining_lines, parse, read
 
 
 def parsed(*lines: str) -> list[tuple[str, int | None, str]]:
@@ -197,3 +197,37 @@ def test_in_a_hetjob_the_rank_comes_from_the_host_not_from_the_task_s_number() -
     hosts = ["n1", "n2", "n3", "n4"]  # srun counts the tasks of n3 and n4, the second group, from 0
     ends = parse(["srun: error: n[3-4]: tasks 0-1: Killed", "srun: error: n2: task 1: Killed"], hosts)
     assert [(end.host, end.node_index) for end in ends] == [("n3", 2), ("n4", 3), ("n2", 1)]
+
+
+def test_lines_that_every_step_may_print_explain_nothing() -> None:
+    lines = [
+        "srun: cluster configuration lacks support for cpu binding",
+        "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
+        "srun: launch/slurm: launch_p_step_launch: StepId=2.0 aborted before step completely launched.",
+        "slurmstepd-n1: error: *** STEP 2.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***",
+        "srun: forcing job termination",
+    ]
+    assert explaining_lines([*lines, "srun: error: Slurm job 1 has expired"]) == [
+        "srun: error: Slurm job 1 has expired"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        (
+            "slurmstepd-n1: error: *** STEP 2.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***",
+            "time limit",
+        ),
+        ("slurmstepd: error: *** STEP 2.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO PREEMPTION ***", "preemption"),
+        ("slurmstepd: error: *** STEP 2.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***", ""),
+        ("srun: error: n1: task 0: Terminated", None),
+    ],
+)
+def test_slurm_s_cause_of_a_signal_is_read(tmp_path: Path, line: str, cause: str | None) -> None:
+    (tmp_path / "steps.log").write_text(f"srun: something\n{line}\n")
+    assert cancellation(str(tmp_path / "steps.log")) == cause
+
+
+def test_a_launcher_log_that_is_missing_has_no_cause(tmp_path: Path) -> None:
+    assert cancellation(str(tmp_path / "none")) is None

@@ -116,6 +116,18 @@ def test_any_line_of_the_launcher_is_better_than_no_reason(run: FakeRun) -> None
     assert (error["host"], error["reason"]) == (None, "srun: error: Invalid gres")
 
 
+def test_a_harmless_line_of_the_launcher_is_no_reason(run: FakeRun) -> None:
+    attempt = run.begins().ends(125, "the leader n1 is gone").attempt(0)
+    Path(attempt.steps_log).write_text("srun: cluster configuration lacks support for cpu binding\n")
+    assert part(run, "error") == (None,)
+
+
+def test_tasks_that_a_stop_ended_are_no_error(run: FakeRun) -> None:
+    attempt = run.begins().ends(143, "the job received SIGTERM; no leader was up yet").attempt(0)
+    Path(attempt.steps_log).write_text("srun: error: n1: task 0: Terminated\n")
+    assert part(run, "state", "error") == ("stopped", None)
+
+
 def test_a_launcher_that_said_nothing_is_no_error_by_itself(run: FakeRun) -> None:
     run.begins().ends(125, "the step ended without an outcome")
     assert part(run, "state", "error") == ("failed", None)

@@ -70,6 +70,7 @@ class Follower:
         self._claims: dict[int, dict[str, Any]] = {}  # the records that could be read, by term
         self._poll_seconds = 0.0  # duration of the last poll of the run directory
         self._channel: Channel  # to the leader
+        self._leader_host = ""
         self._silent_channels: list[Channel] = []  # of leaders that may live: closing one would report a dead agent
         self._inbox: Inbox | None = None  # of this node's leader, as soon as it is certain that this node leads
         self._leader: Leader | None = None
@@ -174,6 +175,7 @@ class Follower:
     async def _connect(self, to: Connect) -> FollowerEffect:
         record = self._claims[to.term]
         self._node.leads = to.node_index == self._identity.node_index
+        self._leader_host = record.get("host", f"rank-{to.node_index}")
         addresses, port = record.get("addresses", []), record.get("port", 0)
         try:
             self._channel = await connect(addresses, port, self._token, CONTROL_PROTOCOL, self._greeting())
@@ -200,7 +202,8 @@ class Follower:
         else:
             channel.close()
         last_answer = node.last_answer if result is FollowResult.LOST else None
-        loss = LostLeader(node.membership, last_answer, node.loss_reason, node.stopped)
+        how = f"the leader {self._leader_host} {node.loss_reason}"
+        loss = LostLeader(node.membership, last_answer, how, node.stopped)
         return self._election.lost(loss, self._leading is not None, time.monotonic())
 
     # -- this node as leader --------------------------------------------------------------------------------------

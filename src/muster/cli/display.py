@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -40,7 +41,8 @@ class Display:
     def __init__(self, nodes: int, ray: bool) -> None:
         self._total, self._ray = nodes, ray
         self._start = time.time()
-        self._nodes: dict[str, str] = {}
+        self._roles: dict[str, object] = {}  # by node index
+        self._failures: set[str] = set()  # lines that were printed
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def submitted(self, run: str, job_id: str | None, run_dir: str) -> None:
@@ -60,11 +62,13 @@ class Display:
         event = item.fields
         name, state, host, node_index = event["event"], str(event.get("state")), event.get("host"), event.get("rank")
         if name == "node":
-            before, self._nodes[str(node_index)] = self._nodes.get(str(node_index)), state
-            if state in ("failed", "lost") and before != state:
-                self.note(f"node {host} (index {node_index}) {state}")
+            before, self._roles[str(node_index)] = self._roles.get(str(node_index)), event.get("role")
+            if (before, event.get("role")) == ("spare", "active"):
+                self.note(f"spare {host} (index {node_index}) takes over rank {event.get('logical_rank')}")
+        elif name == "failure" and event.get("phase") != "driver":
+            self._show_failure(event)
         elif name == "run" and state in PHASES:
-            self.note(PHASES[state].format(nodes=self._total))
+            self.note(PHASES[state].format(nodes=counted_nodes(self._total), all="all " if self._total > 1 else ""))
         elif name == "service" and state == "restarting":
             self.note(f"service {event.get('service')} on {host} {event.get('reason')}; restarting it")
         elif name == "unended":
@@ -78,13 +82,13 @@ class Display:
         elif name == "job" and state in JOB_ENDS:
             self.note(JOB_ENDS[state].format(**event))
         elif name == "driver_start":
-            ready = f"Ray is up on {self._total} nodes; " if self._ray else ""
+            ready = f"Ray is up on {counted_nodes(self._total)}; " if self._ray else ""
             self.note(f"{ready}driver started")
 
     def ready(self, run: str) -> None:
         """Print how to use an idle cluster."""
         self.close()
-        self.note(f"{'Ray is up on ' if self._ray else 'ready: '}{self._total} nodes")
+        self.note(f"{'Ray is up on ' if self._ray else 'ready: '}{counted_nodes(self._total)}")
         for what, command in READY_HINTS:
             self.console.print(Text(f"    {command.format(run=run):56}{what}"))
 
@@ -92,12 +96,22 @@ class Display:
         self.note(f"{ended.state}: {ended.end_reason} (exit code {ended.exit_code})")
         error = ended.error
         if error and ended.exit_code and error["phase"] != "driver":
-            source = f"node {error['host']} (index {error['rank']})" if error["host"] else "the step"
-            self.note(f"{source} failed in phase {error['phase']!r}: {error['reason']}")
+            if not self._show_failure(error) and error["log_tail"]:
+                self.note(f"last lines of the log of {error['host'] or 'the step'}:")
             for line in error["log_tail"]:
                 self.console.print(Text(f"    | {printable(line)}"))
         if os.path.exists(report := RunPaths(ended.run_dir).report):
             self.note(f"report: {report}")
+
+    def _show_failure(self, error: Mapping[str, Any]) -> bool:
+        """Print one line about a failed node, once; return whether it is new."""
+        source = f"node {error.get('host')} (index {error.get('rank')})" if error.get("host") else "the step"
+        line = f"{source} failed in phase {error.get('phase')!r}: {error.get('reason')}"
+        if line in self._failures:
+            return False
+        self._failures.add(line)
+        self.note(line)
+        return True
 
     def task_ended(self, ended: RunResult) -> None:
         """Print one line about a task of an array; `muster status` prints more."""
@@ -113,11 +127,20 @@ EVENTS_LOST = (
 )
 
 PHASES = {
-    "gathering": "waiting for {nodes} nodes",
-    "starting": "all {nodes} nodes arrived",
+    "gathering": "waiting for {nodes}",
+    "starting": "{all}{nodes} arrived",
     "restarting": "the driver was stopped; the next cycle runs on the remaining nodes",
-    "finishing": "stopping everything on {nodes} nodes",
+    "finishing": "stopping everything on {nodes}",
 }
+
+
+def counted_nodes(count: int) -> str:
+    """Return the number with its noun.
+
+    >>> counted_nodes(1), counted_nodes(3)
+    ('1 node', '3 nodes')
+    """
+    return f"{count} node{'s' if count != 1 else ''}"
 
 
 JOB_ENDS = {

@@ -171,7 +171,7 @@ class LostLeader:
 
     membership: Membership | None
     last_answer: float | None  # time of the last message to it; None if it has released this node
-    how: str  # "fell silent"
+    how: str  # "the leader n1 fell silent"
     stopped: bool = False  # it had stopped this node: no process was left
 
 
@@ -329,7 +329,7 @@ class FollowerElection:
         if self._loss.stopped:
             self.state = FollowerState.LEAVING
             return Poll(0.0)
-        return self._end(f"the leader is gone: {self._loss.how}")
+        return self._end(self._loss.how)
 
     def _leader_failed(self, membership: Membership, last_answer: float | None, now: float) -> None:
         self._membership, self._failed_term = membership, membership.term
@@ -366,7 +366,7 @@ class FollowerElection:
             self._tries = 0
             return self._connect(max(untried), claims[max(untried)])
         if now >= self._deadline:
-            return self._end(f"the leader {self._loss.how}; no majority of the nodes is left")
+            return self._end(f"{self._loss.how}; no majority of the nodes is left")
         voter = self._node_index in membership.roster
         if voter and now >= self._turns_start + self._claim_turn(membership) * CLAIM_STAGGER_S:
             return Campaign(max([self._failed_term, *claims]) + 1, membership, in_use=self._in_use(poll, now))

@@ -13,6 +13,7 @@ from muster import exit_codes
 from muster.election.leader_silence import FIRST_LEADER_CANDIDATES, STARTUP_HEARTBEAT_S
 from muster.launch.requeue import NO_REQUEUE, RequeueCode
 from muster.launch.templates import render_template
+from muster.rundir.launcher_log import CANCELLED_PATTERN, NO_CAUSE_PATTERN
 from muster.spec.validators import FORWARDED_SIGNALS
 
 _TASK_0_ENDED = (
@@ -76,6 +77,8 @@ def render(
         REQUEUE=requeue.functions,
         AFTER_THE_END=requeue.after_the_end,
         PREPARE=launcher.prepare,
+        NO_CAUSE=quote(NO_CAUSE_PATTERN),
+        CANCELLED=quote(CANCELLED_PATTERN),
         LEADER_ENDED=launcher.leader_ended,
         LEADER_GONE="false" if succession else "leader_ended ''",
         TASK_ENDED="false" if spares else _ANY_TASK_ENDED,

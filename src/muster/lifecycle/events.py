@@ -66,6 +66,7 @@ class NodeLost:
 
     node_index: int
     reason: str
+    isolated: bool = False  # the leader has lost contact with all other nodes: rather its own node is to blame
 
 
 @dataclass(frozen=True)

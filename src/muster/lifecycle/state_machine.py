@@ -379,7 +379,8 @@ class RunStateMachine:
         if self.state is RunState.FINISHING:
             self._maybe_conclude()
         elif node.role is not Role.EXCLUDED:
-            ended = replace(end_reasons.failure(node, phase, event.reason), lost=True)
+            blamed = self.nodes[self.leader] if event.isolated else node
+            ended = replace(end_reasons.failure(blamed, phase, event.reason), lost=True)
             self._handle_node_loss(node, ended, now)
 
     def _handle_node_loss(self, node: RunNode, ended: RunOutcome, now: float) -> None:

@@ -27,6 +27,15 @@ _TASK = re.compile(r"^(?:srun|step): error: (?P<host>\S+): tasks? (?P<tasks>[\d,
 _NODE = re.compile(r"^(?:srun|step): error: Node failure on (?P<host>\S+)")
 # Error messages of pyxis, Apptainer and Charliecloud.
 _CONTAINER = re.compile(r"^(?:slurmstepd: error: pyxis: +|FATAL: +|ch-run\[\d+\]: error: )(?P<error>.+)$")
+# Lines of srun and slurmstepd that never explain a failure. Also used by grep -E in the job script.
+NO_CAUSE_PATTERN = (
+    r"^srun: ([Jj]ob|[Ff]orc|launch/|[Ww]arning|cluster configuration lacks|Check SLURM_JOB_ID)"
+    r"|^slurmstepd.*\*\*\* (JOB|STEP) .* CANCELLED|^$"
+)
+_NO_CAUSE = re.compile(NO_CAUSE_PATTERN)
+# slurmstepd's line about a signal with which Slurm ends the step. Also used by grep in the job script.
+CANCELLED_PATTERN = r"\*\*\* STEP .* CANCELLED AT [^ ]* DUE TO [A-Z][A-Z ]*[A-Z]"
+_CANCELLED = re.compile(r"\*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ (?:DUE TO (?P<cause>[A-Z ]+?) )?\*\*\*")
 _LAUNCH = re.compile(r"^srun: error: Task launch for \S+ failed on node (?P<host>\S+): (?P<how>.+)$")
 
 
@@ -68,6 +77,25 @@ def parse(lines: Iterable[str], hosts: Sequence[str] = ()) -> list[EarlyEnd]:
     return [
         EarlyEnd(host, _node_index(host, node_index, hosts), reasons.get(host, how)) for host, node_index, how in ends
     ]
+
+
+def explaining_lines(lines: Iterable[str]) -> list[str]:
+    """Return the lines that may explain a failure.
+
+    >>> explaining_lines(["srun: cluster configuration lacks support for cpu binding", "srun: error: no such node"])
+    ['srun: error: no such node']
+    """
+    return [line for line in lines if not _NO_CAUSE.match(line)]
+
+
+def cancellation(path: str) -> str | None:
+    """Return why Slurm ended the step ("time limit"; empty for scancel); None if it did not, or that is unknown."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            found = [match["cause"] or "" for match in map(_CANCELLED.search, file) if match]
+    except OSError:
+        return None
+    return max(found).lower() if found else None
 
 
 def _container_error(lines: Iterable[str]) -> str | None:

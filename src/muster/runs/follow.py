@@ -16,7 +16,7 @@ from muster.rundir.listing import AttemptListing, read_listing
 from muster.rundir.poll_pace import PollPace
 from muster.runs.leader_wait import LeaderWait
 from muster.runs.monitor import RunMonitor, record_silent_end
-from muster.runs.next_attempt import read_next_attempt
+from muster.runs.next_attempt import next_attempt_message, read_next_attempt
 from muster.runs.own_jobs import slurm_jobs
 from muster.runs.release import release, script_ends_job
 from muster.runs.status import read_status
@@ -229,12 +229,15 @@ def read_result(run: RunPaths, dead: str | None = None) -> RunResult:
     """Return the recorded result; `dead` is the reason for a run that recorded none."""
     status = read_status(run)
     recorded = status.get("exit_code")
+    refusal = next_attempt_message(status["sequel"] or {}) if status["end_reason"] else None
     return RunResult(
         run=run.run_id,
         run_dir=run.root,
         job_id=status["job_id"],
         state=status["state"] if recorded is not None else "failed",
         exit_code=INFRASTRUCTURE_FAILED if recorded is None else recorded,
-        end_reason=status["end_reason"] or dead or f"no readable outcome in {run.root}: is its disk full?",
+        end_reason="; ".join(filter(None, [status["end_reason"], refusal]))
+        or dead
+        or f"no readable outcome in {run.root}: is its disk full?",
         error=status["error"],
     )

@@ -57,6 +57,8 @@ def read_status(run: RunPaths) -> dict[str, Any]:
         # No leader has published the end, or that is not visible yet: use the outcome, which has less detail.
         status.update(state=state_of(code), end_reason=outcome.get("end_reason"))
         status["error"] = status["error"] or scrubbed(_early_error(attempt))
+    if status["state"] == "stopped":
+        status["error"] = None  # the tasks that the stop ended have not failed
     if has_next_attempt(attempt):  # the attempt has ended, the run has not
         sequel = {**status["sequel"], "end_reason": outcome.get("end_reason")}
         status.update(state="pending", exit_code=None, end_reason=None, sequel=sequel)
@@ -80,5 +82,5 @@ def _early_error(attempt: AttemptPaths) -> dict[str, Any] | None:
     ):
         tail = tail_of(attempt.node_log(end.node_index), 12) if end.node_index is not None else []
         return {"rank": end.node_index, "host": end.host, "phase": phase, "reason": end.reason, "log_tail": tail}
-    tail = tail_of(attempt.steps_log, 6)
+    tail = launcher_log.explaining_lines(tail_of(attempt.steps_log, 6))
     return {"rank": None, "host": None, "phase": "start", "reason": tail[-1], "log_tail": tail} if tail else None

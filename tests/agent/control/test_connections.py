@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.agent.conftest import DEADLINE_S, GREETING, TOKEN, identity, next_event, serve_as_leader
 
+from muster.agent.control import connections as connections_module
 from muster.agent.control.channel import Channel, connect
 from muster.agent.control.connections import (
     AgentJoined,
@@ -125,3 +126,23 @@ async def test_what_waited_for_an_answer_comes_after_the_loss_of_the_agent(serve
     member.close()
     events = [await asyncio.wait_for(served.inbox.next(), DEADLINE_S) for _ in range(2)]
     assert [type(event) for event in events] == [AgentLost, AgentMessage]
+
+
+@pytest.mark.parametrize(("answered", "isolated"), [({}, True), ({4}, False)])
+async def test_a_node_that_hears_from_no_other_is_isolated(
+    served: Served, monkeypatch: pytest.MonkeyPatch, answered: set[int], isolated: bool
+) -> None:
+    """Its own agent answers all the same."""
+    monkeypatch.setattr(connections_module, "HEARTBEAT_TIMEOUT_S", 0.0)
+    agents = [await served.connect(replace(GREETING, node_index=node_index)) for node_index in (0, 3, 4)]
+    for _ in agents:
+        await next_event(served.inbox, AgentJoined)
+    for node_index in {0, *answered}:
+        served.connections._echoed[node_index] = time.monotonic() + 1000.0
+    assert served.connections._is_isolated() == isolated
+
+
+async def test_one_of_two_nodes_cannot_know_which_is_isolated(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections_module, "HEARTBEAT_TIMEOUT_S", 0.0)
+    await served.join()
+    assert not served.connections._is_isolated()

@@ -127,6 +127,14 @@ async def test_a_lost_agent_is_the_run_s_error_at_once_and_its_log_follows(led: 
     assert led.publisher.error["reason"] == "the agent of n1 fell silent"
 
 
+async def test_a_leader_that_hears_from_no_other_node_blames_its_own(led: Led) -> None:
+    led.join(0, 1, 2)
+    led.handle(AgentLost(1, "fell silent", 1.0, isolated=True))
+    assert led.machine.outcome is not None and led.machine.outcome.node == "n0"
+    assert led.machine.outcome.end_reason == "the leader n0 lost contact with all other nodes"
+    assert led.publisher.error is not None and led.publisher.error["host"] == "n0"
+
+
 async def test_a_loss_that_the_run_survives_is_an_event_but_not_its_error(tmp_path: Path) -> None:
     led = Led(tmp_path, RunConfig(HOSTS, ray=False, spares=1, on_node_loss=RESTART, max_restarts=1))
     led.join(0, 1, 2)
@@ -167,7 +175,8 @@ async def test_a_stop_request_and_a_signal_stop_the_run_with_different_grace(tmp
 async def test_a_signal_that_an_agent_received_stops_the_run(led: Led) -> None:
     led.join(0, 1, 2)
     led.handle(AgentMessage(2, SignalReceived(15)))
-    assert led.machine.outcome is not None and led.machine.outcome.end_reason == "n2 received SIGTERM"
+    assert led.machine.outcome is not None and led.machine.outcome.end_reason == "the job received SIGTERM"
+    assert "n2 received SIGTERM" in led.parts.phases()
 
 
 async def test_a_signal_for_the_driver_is_passed_on(led: Led) -> None:

@@ -62,11 +62,25 @@ tasks_succeeded() { # after a lost node, srun exits with 0 or, from some release
   [ "$left" = 1 ] && grep -aq '^srun: error: Node failure on ' "$attempt/steps.log" && ! grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"
 }
 requested_signal() { LC_ALL=C sed -n 's/.*"signal": *\([0-9]*\).*/\1/p' "$attempt/stop.json"; }
-failure_message() { # the message of a node or of the container runtime if there is one, else the last line
+requested_reason() { LC_ALL=C sed -n 's/.*"reason": *"\([^"]*\)".*/\1/p' "$attempt/stop.json"; }
+failure_message() { # the message of a node or of the container runtime if there is one, else the last that may explain it
   for pattern in '^muster: ' '\[ERROR\]' '^FATAL: |^ch-run\[|error: pyxis: '; do
     grep -aE "$pattern" "$attempt/steps.log" | sort | head -n 1 | grep -a . && return
   done
-  grep -av '^srun: \(job\|Job\|Force\)' "$attempt/steps.log" | tail -n 1
+  grep -avE '^srun: ([Jj]ob|[Ff]orc|launch/|[Ww]arning|cluster configuration lacks|Check SLURM_JOB_ID)|^slurmstepd.*\*\*\* (JOB|STEP) .* CANCELLED|^$' "$attempt/steps.log" | tail -n 1
+}
+slurm_cause() { # why Slurm ended the step, e.g. "time limit"
+  grep -aom 1 '\*\*\* STEP .* CANCELLED AT [^ ]* DUE TO [A-Z][A-Z ]*[A-Z]' "$attempt/steps.log" | sed 's/.* DUE TO //' | tr '[:upper:]' '[:lower:]'
+}
+fail() { # what happened: a stop that the leader could not handle is no failure
+  local cause
+  if has stop.json; then
+    cause=$(slurm_cause)
+    record $((128 + $(requested_signal))) "$(requested_reason)${cause:+: $cause}; $1"
+  else
+    cause=$(failure_message)
+    record 125 "$1${cause:+: $cause}"
+  fi
 }
 request_stop() { # signal, its name: the leader polls for this file
   [ -e "$attempt/stop.json" ] || printf '{"signal": %d, "reason": "the job received %s"}\n' "$1" "$2" \
@@ -226,11 +240,11 @@ guard() {
     if has lead-0.json; then
       leader_ended '' || continue
       why="the leader is gone"
-    elif has stop.json; then record $((128 + $(requested_signal))) "stopped before the leader was up"
+    elif has stop.json; then fail "no leader was up yet"
     elif grep -aEq 'error: [^ ]*: tasks? [0-9]' "$attempt/steps.log"; then why="a task ended before the leader was up"
     fi
     # Only if seen twice: the leader knows more, and gets the time to record it.
-    [ -n "$why" ] && [ "$why" = "$before" ] && record 125 "$why: $(failure_message)"
+    [ -n "$why" ] && [ "$why" = "$before" ] && fail "$why"
     before=$why
   done
   echo seen >>"$attempt/job-end"
@@ -256,7 +270,7 @@ for _ in 1 2 3 4 5; do
 done
 why="the step ended without an outcome"
 has lead-0.json && leader_ended '' && why="the leader is gone"
-record "$code" "$why: $(failure_message)"
+if [ "$code" = 0 ]; then record 0 "$why"; else fail "$why"; fi
 wait "$output"
 recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
 after_the_end

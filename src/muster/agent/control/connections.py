@@ -72,6 +72,7 @@ class AgentLost:
     node_index: int
     how: str
     last_heard: float
+    isolated: bool = False  # all other nodes, at least two, have fallen silent: rather this node is cut off
 
 
 ConnectionEvent = Union[AgentJoined, AgentRejected, HeartbeatAnswered, AgentMessage, AgentLost]
@@ -218,7 +219,8 @@ class Connections:
             channel.close()
             silent = f"fell silent: no heartbeat for {HEARTBEAT_TIMEOUT_S:g} s"
             how = silent if channel.timed_out else channel.loss_reason
-            self._inbox.post(AgentLost(node_index, how, self._echoed[node_index]))
+            isolated = channel.timed_out and self._is_isolated()
+            self._inbox.post(AgentLost(node_index, how, self._echoed[node_index], isolated))
             self._forget(node_index)
 
     def _rejection(self, greeting: Greeting) -> Message | None:
@@ -240,6 +242,12 @@ class Connections:
         if message.at is not None:
             self._echoed[node_index] = message.at
             self._echo_changed.set()
+
+    def _is_isolated(self) -> bool:
+        """Return whether no agent of another node, of at least two, has answered for half the heartbeat timeout."""
+        own, silent_since = self._identity.node_index, time.monotonic() - HEARTBEAT_TIMEOUT_S / 2
+        others = [echoed for node_index, echoed in self._echoed.items() if node_index != own]
+        return len(others) > 1 and max(others) < silent_since
 
     def _forget(self, node_index: int) -> None:
         """Wait no more for answers of an agent. After its loss was posted: what waited for it comes later."""

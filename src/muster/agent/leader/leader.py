@@ -27,6 +27,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from muster.agent.abandoned_job import mark_abandoned_job
@@ -92,6 +93,7 @@ from muster.lifecycle.state_machine import RunStateMachine, Transition
 from muster.lifecycle.states import NodeState, RunState
 from muster.process import signal_name
 from muster.process.lease import ProcessLease
+from muster.rundir import AttemptPaths, launcher_log
 from muster.rundir.redaction import secret_values
 
 logger = logging.getLogger(__name__)
@@ -244,9 +246,11 @@ class Leader:
             return
         self._joined.discard(node_index)
         self._driver_supervisor.on_node_lost(node_index, event.last_heard)
-        reason = f"the agent of {self._machine.nodes[node_index].host} {event.how}"
-        log = self._identity.attempt.node_log(node_index)
-        self._on_failure(Failure(m.NodeLost(node_index, reason), node_index, self._machine.state.value, reason, log))
+        reason, blamed = f"the agent of {self._machine.nodes[node_index].host} {event.how}", node_index
+        if event.isolated:
+            reason, blamed = f"the leader {self._identity.host} lost contact with all other nodes", self._machine.leader
+        lost, log = m.NodeLost(node_index, reason, event.isolated), self._identity.attempt.node_log(blamed)
+        self._on_failure(Failure(lost, blamed, self._machine.state.value, reason, log))
 
     # -- messages of agents -------------------------------------------------------------------------------------
 
@@ -283,7 +287,8 @@ class Leader:
 
     def _on_signal_received(self, node_index: int, message: SignalReceived) -> None:
         host, name = self._machine.nodes[node_index].host, signal_name(message.signal)
-        self._on_stop_signalled(StopSignalled(f"{host} received {name}", message.signal))
+        self._publisher.phase(f"{host} received {name}")  # Slurm signals all nodes: the first report names any of them
+        self._on_stop_signalled(StopSignalled(f"the job received {name}", message.signal))
 
     def _on_stacks_dumped(self, node_index: int, message: StacksDumped) -> None:
         self._connections.answered(node_index, message.python)
@@ -462,6 +467,8 @@ class Leader:
         await self._driver_supervisor.close()
         await self._driver_supervisor.copy_last_log()
         await self._error.settle()
+        if self._signalled:
+            outcome = await self._files.run(_explained, outcome, self._identity.attempt)
         if self._lease.over:
             return None
         await mark_abandoned_job(self._identity)
@@ -544,6 +551,12 @@ _MESSAGE_HANDLERS: dict[type[Message], Callable[[Leader, int, Any], None]] = {
     ServiceLoad: Leader._on_service_message,
     ServiceServes: Leader._on_service_message,
 }
+
+
+def _explained(outcome: m.RunOutcome, attempt: AttemptPaths) -> m.RunOutcome:
+    """Return the outcome of a signalled run with Slurm's cause of the signal, e.g. its time limit, if that is known."""
+    cause = launcher_log.cancellation(attempt.steps_log)
+    return replace(outcome, end_reason=f"{outcome.end_reason}: {cause}") if cause else outcome
 
 
 def _read_run(identity: Identity, job: Job, term_start: TermStart) -> tuple[RunStateMachine, StatusPublisher]:

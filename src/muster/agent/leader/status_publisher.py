@@ -71,6 +71,7 @@ class StatusPublisher:
         self._changed = True  # since the status was published
         self._due = 0.0  # when the next status may be built
         self._ended = False
+        self._outcome: RunOutcome | None = None  # as published at the end
         self.timings: dict[str, float | None] = {**dict.fromkeys(TIMINGS), **self._previous("timings", {})}
         self.driver: dict[str, Any] = {"state": "waiting", "exit_code": None}
         self.error: dict[str, Any] | None = None
@@ -110,7 +111,7 @@ class StatusPublisher:
         self.event("driver_end", exit_code=code)
 
     def run_ends(self, outcome: RunOutcome) -> None:
-        self._ended = True
+        self._ended, self._outcome = True, outcome
         self.mark("ended")
         self.phase(f"exit code {outcome.exit_code}: {outcome.end_reason}")
         self.event("end", state=outcome.state, exit_code=outcome.exit_code, reason=outcome.end_reason)
@@ -155,7 +156,8 @@ class StatusPublisher:
                 self.event("node", **node_entry(change))
             else:
                 cycle = f", cycle {self._machine.cycle}" if self._machine.cycle else ""
-                self.phase(f"{change.value}: {len(self._machine.nodes)} nodes{cycle}")
+                count = len(self._machine.nodes)
+                self.phase(f"{change.value}: {count} node{'s' if count != 1 else ''}{cycle}")
                 restart = {"reason": self._machine.restart_reason} if change is RunState.RESTARTING else {}
                 self.event("run", state=change.value, **restart)
 
@@ -223,7 +225,7 @@ class StatusPublisher:
 
     def _summary(self, services: Mapping[str, Any]) -> dict[str, Any]:
         """Return the status without its lists of cycles and nodes."""
-        outcome = self._machine.outcome
+        outcome = self._outcome or self._machine.outcome
         ended = self.redacted(_outcome_record(outcome)) if outcome else None
         return {
             **self._identity,
