@@ -50,9 +50,12 @@ from muster.agent.gang_part import GangPart
 from muster.agent.job import Job
 from muster.agent.log_collection import LogCollection
 from muster.agent.node import FollowResult, NodeAgent
+from muster.agent.ray import RayNode
+from muster.agent.ray.labels import NodeFacts
 from muster.agent.ray.settings import RayOptions
 from muster.election.membership import first_membership
 from muster.exit_codes import BY_SIGNAL
+from muster.lifecycle.topology import UNKNOWN_LOCATION, NodeLocation
 from muster.process.lease import ProcessLease
 from muster.rundir import write_atomic, write_json
 
@@ -331,6 +334,24 @@ async def test_a_node_with_too_few_cpus_is_a_failure_of_its_resources(
     failure = await led.ask(Welcome(2, False, None, False, RayOptions(2, None, False, 2, local=False)))
     assert isinstance(failure, NodeFailure) and failure.phase == "resources"
     assert failure.reason.startswith("n1: this step may use 1 CPUs, 2 were asked for")
+
+
+@pytest.mark.parametrize(("location", "topology"), [(UNKNOWN_LOCATION, ""), (NodeLocation("s1", "s1.n1"), "s1.n1")])
+async def test_a_node_has_a_topology_in_ray_only_where_slurm_knows_one(
+    led: Led, monkeypatch: pytest.MonkeyPatch, location: NodeLocation, topology: str
+) -> None:
+    """Without one, Slurm's address of a node is its bare name."""
+    monkeypatch.setenv("SLURM_TOPOLOGY_ADDR", "n1")
+    made: list[NodeFacts] = []
+
+    def ray_node(options: RayOptions, facts: NodeFacts, *_: object) -> RayNode:
+        made.append(facts)
+        raise ValueError("enough is known")
+
+    monkeypatch.setattr(node, "RayNode", ray_node)
+    led.agent.location = location
+    await led.ask(Welcome(2, False, None, False, RayOptions(1, 0, False, 2, local=True)))
+    assert made[0].topology == topology
 
 
 async def test_a_ray_that_cannot_be_prepared_is_a_failure(led: Led) -> None:

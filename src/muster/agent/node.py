@@ -64,7 +64,6 @@ from muster.agent.ray.node import (
 from muster.agent.ray.resources import ResourceMismatch
 from muster.agent.ray.settings import RayOptions
 from muster.agent.services.node import NodeServices
-from muster.agent.topology_probe import SLURM_VARIABLE
 from muster.election.handover import RosterHistory
 from muster.election.membership import Membership
 from muster.election.timing import LEASE_S
@@ -272,9 +271,13 @@ class NodeAgent:
             logs = identity.attempt.ray_logs_dir(cycle)
             setup = RaySetup(temp, os.path.join(logs, host_file_name(identity.host)), env, self._token)
             rank = 0 if leads else max(identity.node_index, 1)  # provisional: start_ray has the rank of the cycle
-            topology, domain = self.location.topology or os.environ.get(SLURM_VARIABLE, ""), self.location.domain
             facts = NodeFacts(
-                rank, identity.host, topology, group=options.group, node_index=identity.node_index, domain=domain
+                rank,
+                identity.host,
+                self.location.topology,
+                group=options.group,
+                node_index=identity.node_index,
+                domain=self.location.domain,
             )
             self._ray = RayNode(options, facts, setup, partial(self._on_ray_event, channel, cycle))
             await self._ray.warm()
