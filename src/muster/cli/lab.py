@@ -114,7 +114,11 @@ def up(
     conf: tuple[str, ...],
     **networks: Any,
 ) -> None:
-    """Start a lab and wait until Slurm can use all its nodes."""
+    """Start a lab and wait until Slurm can use all its nodes.
+
+    Its files are in MUSTER_LAB_DIR (default: /run/muster-lab); a second lab needs another one. The other `muster lab`
+    commands find the lab by the same variable, which `muster lab env` sets.
+    """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(BY_SIGNAL + number))
     prefix = provide(release, lambda message: click.echo(f"muster lab: {message}", err=True)) if release else None
     started = time.monotonic()

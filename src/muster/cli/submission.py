@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from muster.cli.ignored_stdin import STDIN_WARNING, has_input
 from muster.cli.options import GroupedOption
 from muster.doctor import preflight
 from muster.errors import BackendError, Mistake
@@ -77,5 +78,6 @@ def submission_errors() -> Iterator[None]:
 
 def print_warnings(prepared: Prepared) -> None:
     """Print the warnings about a job before it waits in the queue."""
-    for warning in [*prepared.warnings, *preflight.warnings(prepared, os.environ)]:
+    stdin = [STDIN_WARNING] if has_input() else []
+    for warning in [*prepared.warnings, *preflight.warnings(prepared, os.environ), *stdin]:
         click.echo(f"muster: warning: {warning}", err=True)
