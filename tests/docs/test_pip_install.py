@@ -47,6 +47,11 @@ def test_a_version_that_is_given_counts(place: Path) -> None:
     assert (place / "constraints").read_text() == "ray-cpp==1.0\n"
 
 
+def test_without_recorded_versions_the_newest_are_installed(place: Path) -> None:
+    (place / "constraints.txt").write_text("")
+    assert install(place, "ray") == ""
+
+
 def test_where_the_recorded_versions_cannot_be_installed_the_newest_are_and_a_message_says_so(place: Path) -> None:
     (place / "fail").touch()
     assert "cannot be installed for Python 3.99: installing the newest ones" in install(place, "ray")
