@@ -20,11 +20,13 @@ COLUMNS = {
 
 
 def main() -> int:
+    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.jsonl"
         env = {**os.environ, "SPARES_REPORT": str(report)}
         code = subprocess.run([sys.executable, "-m", "pytest", "-q", *TESTS], cwd=REPOSITORY, env=env).returncode
         rows = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
+    print(f"Load of the machine before: {load:.1f}. Ray's start is CPU time: only figures of an idle machine count.\n")
     print("| lost | " + " | ".join(COLUMNS.values()) + " |\n|---|" + "---|" * len(COLUMNS))
     for row in rows:
         cells = [f"{row[column]:.1f} s" if column in row else "" for column in COLUMNS]
