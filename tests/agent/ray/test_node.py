@@ -15,7 +15,16 @@ import pytest
 from muster.agent.log_collection import GROUP_NODES, GROUP_PAUSE_S, LogCollection
 from muster.agent.ray import node
 from muster.agent.ray.labels import NodeFacts
-from muster.agent.ray.node import RayEvent, RayFailed, RayImported, RayNode, RayNote, RaySetup
+from muster.agent.ray.node import (
+    HeadAddressKnown,
+    RayEvent,
+    RayFailed,
+    RayImported,
+    RayNode,
+    RayNote,
+    RaySetup,
+    RayStartRequest,
+)
 from muster.agent.ray.settings import RayOptions
 from muster.ports.blocks import LOCAL_BLOCK_SIZE, HeldBlock, take_block
 from muster.ports.guards import bind
@@ -47,6 +56,10 @@ class Watched:
             self.noted.set()
         elif isinstance(event, RayFailed):
             self.failed.set()
+
+    def head_addresses(self) -> int:
+        """Return how often the address of the head was posted: at each start of Ray."""
+        return sum(isinstance(event, HeadAddressKnown) for event in self.events)
 
     async def fail_once(self) -> None:
         """Begin the first attempt and let it fail."""
@@ -157,6 +170,21 @@ async def test_a_stop_while_a_retry_begins_leaves_no_supervisor(
     await watched.fail_once()
     monkeypatch.setattr(node, "take_block", take)
     await asyncio.wait_for(began.wait(), BUSY_S)
+    await watched.stop()
+
+
+async def test_the_next_attempt_starts_ray_as_the_leader_has_requested(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "START_BACKOFF_S", 0.0)
+    await watched.ray.warm()
+    watched.ray.start(RayStartRequest("127.0.0.1", None, 0))
+    await until(lambda: watched.head_addresses() == 1)
+    first = watched.ray._attempt
+    assert first is not None
+    os.kill(first._starter.pid, signal.SIGKILL)
+    await until(lambda: watched.head_addresses() == 2)
+    assert watched.ray._attempt is not first
     await watched.stop()
 
 

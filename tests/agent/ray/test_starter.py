@@ -1,19 +1,19 @@
-"""What the starter does where `ray start` would hang, or give up too early."""
+"""Arguments that the starter refuses, since `ray start` would hang; how `ray start` waits for its node."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 from muster.agent.ray import starter
-from muster.agent.ray.starter import raylet_has_exited, refusal_reason, wait_longer_for_raylet
-
-NOT_REGISTERED = RuntimeError("no such node")
+from muster.agent.ray.starter import raylet_has_exited, refusal_reason, wait_for_own_node
 
 
 @pytest.mark.parametrize(
@@ -34,48 +34,75 @@ def test_a_ray_that_knows_no_ipv6_is_refused_such_an_address_by_both_names(
         assert f"Ray {version}" in reason and address in reason
 
 
-@pytest.fixture
-def get_node(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
-    """Ray's lookup of the node that it starts: each call takes the next answer of the list."""
-    services = pytest.importorskip("ray._private.services")
-    answers: list[object] = []
+class StandIn:
+    """Modules of Ray: the node is alive at the third look, or never. Records what was looked for."""
 
-    def answer(*_: object) -> object:
-        value = answers.pop(0)
-        if isinstance(value, Exception):
-            raise value
-        return value
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, alive: bool = True) -> None:
+        self.looks: list[str] = []
+        self._alive = alive
+        self.services = SimpleNamespace(get_node=lambda address, node_id: {"address": address, "id": node_id})
+        private: Any = ModuleType("ray._private")
+        private.services = self.services
+        raylet: Any = ModuleType("ray._raylet")
+        raylet.GcsClient = lambda address: self
+        ray: Any = ModuleType("ray")
+        ray.NodeID = SimpleNamespace(from_hex=lambda text: text)
+        for name, module in {"ray": ray, "ray._private": private, "ray._raylet": raylet}.items():
+            monkeypatch.setitem(sys.modules, name, module)
 
-    monkeypatch.setattr(services, "get_node", answer)
-    wait_longer_for_raylet()
-    yield answers
-
-
-def test_a_raylet_that_takes_long_to_register_is_waited_for(get_node: list[object]) -> None:
-    from ray._private import services
-
-    get_node += [NOT_REGISTERED, NOT_REGISTERED, {"node_id": "a"}]
-    assert services.get_node("address", "a") == {"node_id": "a"}
+    def check_alive(self, node_ids: list[str]) -> list[bool]:
+        self.looks += node_ids
+        return [self._alive and len(self.looks) > 2]
 
 
-def test_a_raylet_that_never_registers_is_given_up(get_node: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    from ray._private import services
+def test_ray_start_looks_often_whether_its_node_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = StandIn(monkeypatch)
+    pauses: list[float] = []
+    monkeypatch.setattr(starter, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=pauses.append))
+    wait_for_own_node(nodes=4)
+    assert ray.services.get_node("n0:6379", "ab") == {"address": "n0:6379", "id": "ab"}
+    assert ray.looks == ["ab"] * 3 and pauses == [starter.OWN_NODE_POLL_S] * 2
 
-    monkeypatch.setattr(starter, "RAYLET_WAIT_S", 0.0)
-    get_node += [NOT_REGISTERED] * 2
-    with pytest.raises(RuntimeError, match="no such node"):
-        services.get_node("address", "a")
+
+def test_the_nodes_of_a_large_cluster_look_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = StandIn(monkeypatch)
+    pauses: list[float] = []
+    monkeypatch.setattr(starter, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=pauses.append))
+    wait_for_own_node(nodes=2000)
+    ray.services.get_node("n0:6379", "ab")
+    assert pauses == [2.0, 2.0]
 
 
-def test_a_raylet_that_has_exited_is_not_waited_for(get_node: list[object], tmp_path: Path) -> None:
-    from ray._private import services
+def test_a_ray_that_cannot_be_asked_waits_as_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = StandIn(monkeypatch)
+    monkeypatch.delattr(StandIn, "check_alive")
+    wait_for_own_node(nodes=4)
+    assert ray.services.get_node("n0:6379", "ab")["id"] == "ab"
+    del ray.services.get_node
+    wait_for_own_node(nodes=4)
+    assert not hasattr(ray.services, "get_node")
 
+
+def test_a_node_that_stays_absent_while_its_raylet_lives_is_left_to_ray_after_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray = StandIn(monkeypatch, alive=False)
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setattr(starter, "time", clock)
+    wait_for_own_node(nodes=4)
+    assert ray.services.get_node("n0:6379", "ab")["id"] == "ab"
+    assert now[0] == pytest.approx(starter.OWN_NODE_TIMEOUT_S, abs=1)
+
+
+def test_a_node_whose_raylet_has_exited_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shutil.copy("/bin/false", tmp_path / "raylet")
     assert not raylet_has_exited()
     raylet = subprocess.Popen([str(tmp_path / "raylet")])
     os.waitid(os.P_PID, raylet.pid, os.WEXITED | os.WNOWAIT)
     assert raylet_has_exited()
-    get_node.append(NOT_REGISTERED)
+    ray = StandIn(monkeypatch, alive=False)
+    wait_for_own_node(nodes=4)
     with pytest.raises(ChildProcessError, match="the raylet has exited"):
-        services.get_node("address", "a")
+        ray.services.get_node("n0:6379", "ab")
     assert raylet.wait() == 1

@@ -9,8 +9,8 @@ The import of Ray is a large part of a node's start, so the agent runs this earl
           {"event": "started", "code": 0}          `ray start` returned
           {"event": "alive", "ranks": [0, 2]}      on the head: the live nodes in Ray's table, whenever it changes
 
-`ray start` runs in a forked child. On the head the parent meanwhile polls the node table in the GCS: it lists a node a
-second or more before that node's `ray start` returns.
+`ray start` runs in a forked child. On the head the parent meanwhile polls the node table in the GCS: one process knows
+when each of a thousand nodes is alive. Once all are, it ends; then the end of `ray start` shows that a spare is alive.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ import time
 import traceback
 from typing import Any
 
+OWN_NODE_POLL_S = 0.05  # interval at which `ray start` looks whether its node is alive
+OWN_NODE_POLLS_PER_S = 1000  # of all nodes: the GCS of a large cluster is busy while they start
+OWN_NODE_TIMEOUT_S = 240.0  # a raylet takes minutes on a busy host or a slow filesystem; the agent has its own limit
 NODE_TABLE_POLL_S = 0.05  # interval of reads of the node table; the GCS answers in about a millisecond
 RANK_LABEL = "muster.io/rank"
 NODE_LABEL = "muster.io/node"  # the node index: a spare may have taken the rank of another node
-RAYLET_WAIT_S = (
-    240.0  # on a busy host or a slow filesystem a raylet takes minutes; the agent's limit is --start-timeout
-)
-RAYLET_POLL_S = 0.05
 IPV6_SINCE = (2, 49)  # older releases of Ray split the address at its colons, and wait forever for the GCS
 
 
@@ -39,8 +38,8 @@ def report(event: str, **fields: Any) -> None:
     os.write(REPORTS, json.dumps({"event": event, **fields}).encode() + b"\n")
 
 
-def fork_ray_start(args: list[str]) -> int:
-    """Run `ray start` in a child; return its pid."""
+def fork_ray_start(args: list[str], nodes: int) -> int:
+    """Run `ray start` in a child; return its pid. `nodes`: of the cluster."""
     from ray.scripts import scripts
 
     pid = os.fork()
@@ -49,7 +48,7 @@ def fork_ray_start(args: list[str]) -> int:
     code = 1
     try:
         keep_temp_dir(args)
-        wait_longer_for_raylet()
+        wait_for_own_node(nodes)
         scripts.start.main(args=args, prog_name="ray start", standalone_mode=False)
         code = 0
     except SystemExit as leave:
@@ -75,25 +74,41 @@ def keep_temp_dir(args: list[str]) -> None:
     parameter.RayParams.__init__ = patched  # type: ignore[method-assign, unused-ignore]
 
 
-def wait_longer_for_raylet() -> None:
-    """Make `ray start` wait for its raylet while that lives, up to RAYLET_WAIT_S. Ray's own limit, 30 s, is fixed."""
-    from ray._private import services
+def wait_for_own_node(nodes: int) -> None:
+    """Make `ray start` return as soon as its node is alive, and wait for that while its raylet lives.
 
-    original: Any = services.get_node
+    Ray itself looks once a second, and a promoted spare waits for it, and gives up after 30 s, also on a host that is
+    merely slow. In a release of Ray without these functions, or with other arguments, `ray start` returns as it would.
+    """
+    try:
+        from ray._private import services
 
-    def patched(*args: Any) -> Any:
-        deadline = time.monotonic() + RAYLET_WAIT_S
-        while True:
-            try:
-                return original(*args)
-            except RuntimeError:  # not registered yet; Ray would try again without a pause
-                if raylet_has_exited():
-                    raise ChildProcessError("the raylet has exited during its start; see raylet.err") from None
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(RAYLET_POLL_S)
+        original = services.get_node
+    except (ImportError, AttributeError):
+        return
 
-    services.get_node = patched  # type: ignore[assignment, unused-ignore]
+    def patched(gcs_address: str, node_id: str) -> Any:
+        try:
+            wait_until_alive(gcs_address, node_id, max(OWN_NODE_POLL_S, nodes / OWN_NODE_POLLS_PER_S))
+        except ChildProcessError:
+            raise
+        except Exception as error:
+            print(f"muster: whether this node is alive is left to Ray: {error!r}", file=sys.stderr, flush=True)
+        return original(gcs_address, node_id)  # type: ignore[no-untyped-call, unused-ignore]
+
+    services.get_node = patched
+
+
+def wait_until_alive(gcs_address: str, node_id: str, interval: float) -> None:
+    """Wait until the GCS lists the node as alive, at most OWN_NODE_TIMEOUT_S; raise if its raylet has exited."""
+    from ray import NodeID
+    from ray._raylet import GcsClient  # type: ignore[attr-defined, unused-ignore]
+
+    client, end = GcsClient(address=gcs_address), time.monotonic() + OWN_NODE_TIMEOUT_S
+    while time.monotonic() < end and not client.check_alive([NodeID.from_hex(node_id)])[0]:
+        if raylet_has_exited():
+            raise ChildProcessError("the raylet has exited during its start; see raylet.err")
+        time.sleep(interval)
 
 
 def raylet_has_exited() -> bool:
@@ -208,7 +223,7 @@ def main() -> None:
     if refused is not None:
         report("refused", error=refused)
         return
-    child = fork_ray_start(command["start"] + client_arguments(command))
+    child = fork_ray_start(command["start"] + client_arguments(command), command["nodes"])
     if command["gcs"]:
         watch_cluster((command["gcs"][0], command["gcs"][1]), child, command["nodes"])
     else:
