@@ -3,6 +3,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?= -q
 BENCH_ARGS ?=
+SLURM_RELEASES ?= installed 24.11 26.05
 
 BIN := .venv/bin
 OLDEST_RAY := 2.46.0
@@ -11,7 +12,7 @@ ON_GLUSTERFS := run requeue spares succession services seeing
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-ray-oldest test-filesystems test-interpreters test-containers lint lock bench chaos simulate failures clean
+.PHONY: help demo test test-all test-ray-oldest test-slurm test-filesystems test-interpreters test-containers lint lock bench chaos simulate failures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,9 +26,9 @@ test: .venv/.ready-for-tests ## Set up everything, then lint, type-check and run
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -n 4 --dist loadfile $(PYTEST_ARGS)
 
-test-all: test ## Run also the slow tests, the oldest Ray, other Pythons, Apptainer, 100,000 schedules and the chaos tests (over an hour)
+test-all: test ## Run also the slow tests, the oldest Ray, releases of Slurm, filesystems, other Pythons, Apptainer, 100,000 schedules and the chaos tests (over an hour)
 	$(BIN)/python -m pytest -n 4 --dist loadfile -q -m slow
-	@$(MAKE) --no-print-directory test-filesystems test-ray-oldest test-interpreters test-containers simulate chaos
+	@$(MAKE) --no-print-directory test-slurm test-filesystems test-ray-oldest test-interpreters test-containers simulate chaos
 
 test-filesystems: .venv/.ready-for-tests ## Run on filesystems that fail, and the lab on GlusterFS (root; over an hour)
 	@.ci/system-packages
@@ -48,6 +49,10 @@ test-containers: .venv/.ready-for-tests ## Run jobs in containers, with Charliec
 	@.ci/system-packages
 	@.ci/apptainer $(BIN)/python .venv/apptainer
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -rs -m "" tests/lab/test_container.py tests/lab/test_apptainer.py tests/local/test_container.py
+
+test-slurm: .venv/.ready-for-tests ## Run the tests that depend on Slurm with each release in SLURM_RELEASES (root)
+	@.ci/system-packages mmdebstrap:mmdebstrap
+	@PYTEST_ARGS='$(PYTEST_ARGS)' .ci/test-slurm $(BIN)/python $(SLURM_RELEASES)
 
 lint: .venv/.ready-for-tests ## Check style, types and commit subjects
 	@$(BIN)/python .ci/commit-subjects

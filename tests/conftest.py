@@ -187,7 +187,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupSche
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--images", action="store_true", help="write the pictures in docs/images anew")
-    parser.addoption("--slurm", metavar="RELEASE", help="release of Slurm that labs run, such as 24.11")
+    parser.addoption("--slurm", metavar="RELEASE", default="installed", help="Slurm of the labs, such as 24.11")
     parser.addoption("--shared-filesystem", default="local", help="of labs: local, glusterfs, or glusterfs:SECONDS")
     parser.addoption("--golden", action="store_true", help="record the formats in tests/formats/golden again")
 

@@ -17,8 +17,8 @@ import pytest
 from tests.filesystems.gluster_lab import GlusterLab, why_no_glusterfs
 from tests.running import MusterCommand, wait_for
 
-from muster.lab import Lab
-from muster.lab.releases import provide
+from muster.lab import Lab, LabError
+from muster.lab.releases import INSTALLED, provide
 from muster.rundir import RunPaths
 from muster.rundir.startup_heartbeat import read_startup_heartbeats
 
@@ -29,17 +29,23 @@ MADE_BY_US = re.compile(r"muster-(?!ports-)")  # the leases of a host's ports ou
 REPOSITORY = Path(__file__).parents[2]  # may be a clone in /tmp, which the nodes have of their own
 
 
-def why_no_lab(release: str | None) -> str | None:
+def why_no_lab(release: str) -> str | None:
     if os.geteuid() != 0:
         return "the lab needs root"
-    programs = ("munged", "ip", "tini") if release else ("slurmctld", "slurmd", "munged", "ip", "tini")
+    programs = ("munged", "ip", "tini", *(["slurmctld", "slurmd"] if release == INSTALLED else []))
     missing = [name for name in programs if shutil.which(name) is None]
     return f"the lab needs {', '.join(missing)}" if missing else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests that use a lab; the tests of single modules of `muster.lab` run without one."""
-    reason = why_no_lab(config.getoption("--slurm"))
+    release = config.getoption("--slurm")
+    reason = why_no_lab(release)
+    if not reason:
+        try:
+            provide(release, print)  # here rather than within the time limit of the first test
+        except LabError as error:
+            raise pytest.UsageError(f"--slurm {release}: {error}") from None
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         uses_lab = "lab" in fixtures or item.get_closest_marker("lab") is not None
@@ -51,9 +57,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def slurm_prefix(request: pytest.FixtureRequest) -> Path | None:
-    """Where the release of Slurm of the option --slurm is; without it, the installed one is used."""
-    release = request.config.getoption("--slurm")
-    return provide(release, print) if release else None
+    """Where the release of Slurm of the option --slurm is; None for the installed one."""
+    return provide(request.config.getoption("--slurm"), print)
 
 
 class SharedLab:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
+import urllib.request
 from pathlib import Path
 
 import pytest
 from tests.running import wait_for
 
 from muster.lab import LabError, LabUnavailable, requirements
+from muster.lab.debian_mirror import debian_mirror
 from muster.lab.release_build import build
+from muster.lab.releases import version_of
 
 # Runs the hook as mmdebstrap does, with a root in which chroot stands in for the copy of Slurm.
 BUILDS = """\
@@ -101,6 +105,30 @@ def test_without_mmdebstrap_its_package_is_named(tools: Path, tmp_path: Path, mo
     monkeypatch.setattr(requirements, "SYSTEM_PATH", str(tools))
     with pytest.raises(LabUnavailable, match="apt-get install mmdebstrap"):
         build("trixie", tmp_path / "24.11", print)
+
+
+def why_no_build() -> str | None:
+    """Why nothing can be built here, or None."""
+    try:
+        mirror = debian_mirror()
+        urllib.request.urlopen(f"{mirror.rstrip('/')}/dists/trixie/InRelease", timeout=30).close()
+    except (LabUnavailable, OSError) as error:
+        return f"no Debian mirror: {error}"
+    if os.geteuid() != 0 or not shutil.which("mmdebstrap", path=requirements.SYSTEM_PATH):
+        return "a build needs root and mmdebstrap"
+    return None
+
+
+@pytest.mark.slow
+def test_a_real_build_runs_beside_the_installed_slurm(tmp_path: Path) -> None:
+    if reason := why_no_build():
+        pytest.skip(reason)
+    messages: list[str] = []
+    prefix = tmp_path / "24.11"
+    build("trixie", prefix, messages.append)
+    assert any("apt-get update" in message for message in messages)
+    assert (version_of(prefix) or "").startswith("24.11.")
+    assert os.listdir(tmp_path) == ["24.11"]
 
 
 def test_the_script_that_copies_slurm_is_valid_shell() -> None:

@@ -44,6 +44,7 @@ def suites(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_the_installed_release_needs_no_prefix(cache: Path, suites: list[str]) -> None:
     assert releases.version_of(None) == "22.05.8"
+    assert releases.provide("installed", print) is None
     assert releases.provide("22.05", print) is None and suites == [] and not cache.exists()
 
 

@@ -20,7 +20,7 @@ from muster.exit_codes import BY_SIGNAL, NOT_STARTED
 from muster.lab import Lab, LabError
 from muster.lab.lab import LabStatus, NodeStatus
 from muster.lab.plan import DEAD_INTERFACE, MAX_EXTRA_NETWORKS, MAX_NODES, PROCTRACKS
-from muster.lab.releases import CACHE_VARIABLE, DEFAULT_CACHE, SUITES, provide, version_of
+from muster.lab.releases import CACHE_VARIABLE, DEFAULT_CACHE, INSTALLED, SUITES, provide, version_of
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -93,8 +93,10 @@ def lab() -> None:
     "--slurm",
     "release",
     metavar="RELEASE",
-    help=f"Release of Slurm: {', '.join(SUITES)}. It is built from Debian packages at first use (mmdebstrap, network), "
-    f"and kept in {DEFAULT_CACHE} or ${CACHE_VARIABLE}. Default: the installed release.",
+    default=INSTALLED,
+    show_default=True,
+    help=f"Release of Slurm: {', '.join(SUITES)}, or that of the installed one. Another one is built from Debian "
+    f"packages at first use, which needs mmdebstrap and a network, and kept in {DEFAULT_CACHE} or ${CACHE_VARIABLE}.",
 )
 @click.option("--conf", multiple=True, metavar="LINE", help="Add a line to slurm.conf. Repeatable.")
 @click.option(
@@ -110,7 +112,7 @@ def up(
     shared: tuple[str, ...],
     slurmd_timeout: int,
     kill_wait: int,
-    release: str | None,
+    release: str,
     conf: tuple[str, ...],
     **networks: Any,
 ) -> None:
@@ -120,7 +122,7 @@ def up(
     commands find the lab by the same variable, which `muster lab env` sets.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(BY_SIGNAL + number))
-    prefix = provide(release, lambda message: click.echo(f"muster lab: {message}", err=True)) if release else None
+    prefix = provide(release, lambda message: click.echo(f"muster lab: {message}", err=True))
     started = time.monotonic()
     timing = {"slurmd_timeout": slurmd_timeout, "kill_wait": kill_wait}
     options = {**timing, "extra_conf": conf, "slurm_prefix": prefix, **networks}

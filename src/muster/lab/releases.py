@@ -18,14 +18,17 @@ from muster.lab.release_build import Report
 SUITES = {"24.11": "trixie", "26.05": "sid"}
 #: Not in root's home directory, which jobs of other users cannot read.
 DEFAULT_CACHE = Path("/var/cache/muster/slurm")
+INSTALLED = "installed"
 CACHE_VARIABLE = "MUSTER_SLURM_DIR"
 
 
 def provide(release: str, report: Report) -> Path | None:
-    """Return the prefix of a release such as `24.11`, built at first use; None if the installed Slurm is of it.
+    """Return the prefix of a release such as `24.11`, built at first use; None if it is the installed Slurm.
 
     `report` gets the progress of a build.
     """
+    if release == INSTALLED:
+        return None
     installed = version_of(None)
     if installed and _release(installed) == release:
         return None
