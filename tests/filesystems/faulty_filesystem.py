@@ -37,11 +37,11 @@ class Operation:
 class FaultyFilesystem:
     """Passes everything through to `behind` until a fault is injected. `path`: where it is mounted."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, cache_seconds: int = 0) -> None:
         self.behind, self.path = directory / "behind", directory / "mounted"
         for each in (self.behind, self.path):
             each.mkdir(parents=True)
-        argv = [sys.executable, "-I", "-S", str(SERVER), str(self.behind), str(self.path)]
+        argv = [sys.executable, "-I", "-S", str(SERVER), str(self.behind), str(self.path), str(cache_seconds)]
         self._server = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._answer() == "ready"
 
@@ -90,8 +90,8 @@ class FaultyFilesystem:
 
 
 @contextmanager
-def faulty_filesystem(directory: Path) -> Iterator[FaultyFilesystem]:
-    filesystem = FaultyFilesystem(directory)
+def faulty_filesystem(directory: Path, cache_seconds: int = 0) -> Iterator[FaultyFilesystem]:
+    filesystem = FaultyFilesystem(directory, cache_seconds)
     try:
         yield filesystem
     finally:

@@ -1,9 +1,9 @@
 """A filesystem that passes every operation through to a directory, and injects faults: `python -m ... DIR MOUNT`.
 
-It is FUSE without a library. The kernel caches nothing, so that this process sees, and can spoil, every operation. One
-thread handles all requests; those that a fault holds back wait in a list. Commands come as JSON lines on standard
-input, answers go to standard output. It is a process of its own, because a test that started a child in the mounted
-directory would wait for itself. Needs root.
+It is FUSE without a library. By default the kernel caches nothing, so that this process sees, and can spoil, every
+operation. One thread handles all requests; those that a fault holds back wait in a list. Commands come as JSON lines on
+standard input, answers go to standard output. It is a process of its own, because a test that started a child in the
+mounted directory would wait for itself. Needs root.
 """
 
 from __future__ import annotations
@@ -154,6 +154,7 @@ class Server:
 
     directory: str
     mount: str
+    cache_seconds: int = 0  # for which the kernel may trust names and attributes; then it also caches contents
     faults: list[Fault] = field(default_factory=list)
     held: list[Request] = field(default_factory=list)
     log: list[tuple[str, str, float, str]] = field(default_factory=list)
@@ -303,6 +304,10 @@ class Server:
         except KeyError:
             return errno.ESTALE, b""
 
+    @property
+    def _open_flags(self) -> int:
+        return 0 if self.cache_seconds else DIRECT_IO
+
     # -- nodes ----------------------------------------------------------------------------------------------------
 
     def _path(self, request: Request) -> str:
@@ -330,7 +335,7 @@ class Server:
             os.close(fd)
         node = self._nodes[number]
         node.path, node.lookups = path, node.lookups + 1
-        return ENTRY_OUT.pack(number, 0, 0, 0, 0, 0) + _attributes(found)
+        return ENTRY_OUT.pack(number, 0, self.cache_seconds, self.cache_seconds, 0, 0) + _attributes(found)
 
     def _forget(self, number: int, lookups: int) -> None:
         node = self._nodes.get(number)
@@ -355,7 +360,7 @@ class Server:
         return self._child(request, request.body.split(b"\0")[0])
 
     def _do_getattr(self, request: Request) -> bytes:
-        return ATTR_OUT.pack(0, 0, 0) + _attributes(os.fstat(self._nodes[request.node].fd))
+        return ATTR_OUT.pack(self.cache_seconds, 0, 0) + _attributes(os.fstat(self._nodes[request.node].fd))
 
     def _do_setattr(self, request: Request) -> bytes:
         fields = SETATTR_IN.unpack_from(request.body)
@@ -426,14 +431,14 @@ class Server:
 
     def _do_open(self, request: Request) -> bytes:
         flags = struct.unpack_from("=I", request.body)[0] & ~(os.O_NOFOLLOW | os.O_DIRECT)
-        return OPEN_OUT.pack(os.open(self._through(request), flags), DIRECT_IO, 0)
+        return OPEN_OUT.pack(os.open(self._through(request), flags), self._open_flags, 0)
 
     def _do_create(self, request: Request) -> bytes:
         flags, mode = struct.unpack_from("=II", request.body)
         name, parent = request.body[16:].split(b"\0")[0], self._nodes[request.node]
         handle = os.open(name, flags & ~os.O_DIRECT | os.O_CREAT, stat.S_IMODE(mode), dir_fd=parent.fd)
         os.fchown(handle, request.uid, request.gid)
-        return self._child(request, name) + OPEN_OUT.pack(handle, DIRECT_IO, 0)
+        return self._child(request, name) + OPEN_OUT.pack(handle, self._open_flags, 0)
 
     def _do_read(self, request: Request) -> bytes:
         handle, offset, size = READ_IN.unpack_from(request.body)[:3]
@@ -504,7 +509,7 @@ def _attributes(found: os.stat_result) -> bytes:
 
 
 def main() -> None:
-    server = Server(*sys.argv[1:3])
+    server = Server(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     sys.stdout.write('"ready"\n')
     sys.stdout.flush()
     try:

@@ -114,15 +114,15 @@ class GlusterLab(Lab):
         """Run the administrator's command on the server."""
         return _run([*self._on_server(), "gluster", "--mode=script", *words])
 
-    def kill_server(self) -> None:
-        """Kill the process that serves the files, as a crash of the server does."""
+    def signal_server(self, signum: signal.Signals) -> None:
+        """Signal the process that serves the files: SIGKILL is a crash, SIGSTOP a server that cannot be reached."""
         space = namespace_id(self._first_process(), "pid")
         for pid in all_pids():
             if namespace_id(pid, "pid") == space and Path(f"/proc/{pid}/comm").read_text() == "glusterfsd\n":
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signum)
 
     def restart_server(self) -> None:
-        """Start it again; the clients reconnect."""
+        """Start the server again after a crash; the clients reconnect."""
         self.gluster("volume", "start", VOLUME, "force")
 
     def _on_server(self) -> list[str]:

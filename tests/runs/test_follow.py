@@ -15,7 +15,7 @@ import pytest
 from tests.fake_slurm import FakeSlurm
 from tests.runs.conftest import FakeRun
 
-from muster.rundir import AttemptPaths
+from muster.rundir import AttemptPaths, write_json
 from muster.runs import follow as following
 from muster.runs import monitor
 from muster.runs.follow import Output, RunEvent, RunResult, follow
@@ -266,3 +266,44 @@ async def test_while_a_run_speaks_slurm_is_not_asked(run: FakeRun, follower: Fol
         run.publishes("running", updated=number).tells("node")
         assert await follower.event() == "node"
     assert fake_slurm.calls == []
+
+
+async def test_output_that_a_cache_still_hides_at_the_end_is_awaited(run: FakeRun) -> None:
+    """The outcome says how much was written; a client of a network filesystem may know a smaller size."""
+    run.submitted(backend="local", kind="local").begins().publishes("succeeded", end_reason="done").says("first")
+    outcome = {"exit_code": 0, "end_reason": "done", "driver_bytes": 10, "events_bytes": 0}
+    write_json(run.attempt(0).outcome, outcome)
+    items, output = follow(run), b""
+    item = await asyncio.wait_for(anext(items), DEADLINE_S)
+    assert isinstance(item, Output)
+    output += item.data
+    run.says("later")
+    while not isinstance(item := await asyncio.wait_for(anext(items), DEADLINE_S), RunResult):
+        output += item.data if isinstance(item, Output) else b""
+    assert output == b"firstlater" and item.exit_code == 0
+
+
+async def test_an_outcome_that_cannot_be_read_for_a_while_is_no_failure(
+    run: FakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.submitted(backend="local", kind="local").begins().publishes("succeeded", end_reason="done")
+    os.mkdir(run.attempt(0).outcome)  # listed, but it cannot be opened
+
+    async def recover() -> None:
+        while not opened:
+            await asyncio.sleep(0.01)
+        os.rmdir(run.attempt(0).outcome)
+        run.ends(0, "done")
+
+    opened: list[str] = []
+    wait = following._wait_until_readable
+
+    async def wait_and_note(path: str) -> None:
+        opened.append(path)
+        await wait(path)
+
+    monkeypatch.setattr(following, "_wait_until_readable", wait_and_note)
+    recovery = asyncio.create_task(recover())
+    items = await all_of(run)
+    await recovery
+    assert items[-1].exit_code == 0

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from muster.exit_codes import INFRASTRUCTURE_FAILED
-from muster.rundir import AttemptPaths, RunPaths, is_listed
+from muster.rundir import AttemptPaths, RunPaths, is_listed, read_record
+from muster.rundir.fresh import refresh
 from muster.rundir.listing import AttemptListing, read_listing
 from muster.rundir.poll_pace import PollPace
 from muster.runs.leader_wait import LeaderWait
@@ -25,6 +26,7 @@ FOLLOW_POLL_S = 0.1  # while there is news
 FOLLOW_IDLE_POLL_S = 0.5  # while there is none: every poll of every follower costs the server of a shared filesystem
 ATTEMPT_POLL_S = 1.0  # a further attempt begins seconds after the end of the one before
 FILESYSTEM_TIMEOUT_S = 120.0  # in which an outcome that is listed must become readable
+CACHE_TIMEOUT_S = 70.0  # network filesystems trust for up to 60 s that a file has not grown
 RELEASE_NOTICE_S = 2.0  # a job that takes longer to end is reported
 
 
@@ -61,9 +63,15 @@ class Tail:
     def __init__(self, path: str) -> None:
         self.path, self._offset = path, 0
 
+    @property
+    def offset(self) -> int:
+        """The number of bytes read so far."""
+        return self._offset
+
     def read(self, max_bytes: int = 1 << 20) -> bytes:
         try:
             with open(self.path, "rb") as file:
+                refresh(file.fileno())
                 file.seek(self._offset)
                 data = file.read(max_bytes)
         except OSError:
@@ -78,6 +86,10 @@ class EventFile:
     def __init__(self, path: str) -> None:
         self._tail, self._rest = Tail(path), b""
         self.path, self.torn = path, 0
+
+    @property
+    def offset(self) -> int:
+        return self._tail.offset
 
     @property
     def ends_torn(self) -> bool:
@@ -132,6 +144,12 @@ class AttemptTail:
                 else:
                     yield from self._report_loss(self._file(term))
 
+    def is_behind(self, written: Mapping[str, Any]) -> bool:
+        """Whether less was read than the leader had `written`, as the outcome says: caches may hide the last part."""
+        driver, events = written.get("driver_bytes", 0), written.get("events_bytes", 0)
+        term = max(self._events, default=0)
+        return bool(self._driver.offset < driver or self._file(term).offset < events)
+
     def rest(self) -> Iterator[RunEvent]:
         """Return the events to add once the attempt has written its last."""
         for file in self._events.values():
@@ -174,11 +192,16 @@ async def follow(run: RunPaths) -> AsyncIterator[RunEvent | Output | RunResult]:
             if run.newest_attempt() != ended:
                 attempts_due = 0.0
                 continue  # the next attempt has begun
+            await _wait_until_readable(ended.outcome)
+            written, deadline = read_record(ended.outcome), time.monotonic() + CACHE_TIMEOUT_S
+            while tail is not None and tail.is_behind(written) and time.monotonic() < deadline:
+                await asyncio.sleep(FOLLOW_POLL_S)
+                for item in tail.read():
+                    yield item
             for item in tail.rest() if tail is not None else ():
                 yield item
             async for event in _released(run, ended):
                 yield event
-            await _wait_until_readable(ended.outcome)
             yield read_result(run)
             return
         if ended is not None and ended != announced:

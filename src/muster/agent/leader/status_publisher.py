@@ -195,7 +195,7 @@ class StatusPublisher:
 
     def conclude(self, texts: dict[str, str], outcome: RunOutcome, signalled: bool) -> None:
         """Write the last batch, then (even if that failed) the outcome: its readers find the rest complete."""
-        record = {
+        record: dict[str, Any] = {
             "exit_code": outcome.exit_code,
             "state": outcome.state,
             "end_reason": outcome.end_reason,
@@ -203,6 +203,12 @@ class StatusPublisher:
             "lost": outcome.lost,
         }
         self.write(texts)
+        for name, path in (
+            ("driver_bytes", self._attempt.driver_log),
+            ("events_bytes", self._attempt.events(self.term)),
+        ):
+            with contextlib.suppress(OSError):  # readers wait for so much: their caches may hide the last part
+                record[name] = os.stat(path).st_size
         with contextlib.suppress(OSError):
             os.unlink(self._attempt.reserve)
         deadline = time.monotonic() + OUTCOME_TIMEOUT_S
