@@ -53,12 +53,18 @@ class RecordingLab:
     def env_additions(self) -> dict[str, str]:
         return {"SLURM_CONF": "/run/lab/slurm.conf", "PS1": "it's the lab> "}
 
-    def env(self) -> dict[str, str]:
+    def env(self, user: str | None = None) -> dict[str, str]:
         return dict(os.environ)
 
-    def command(self, argv: tuple[str, ...], node: str | None, directory: str) -> list[str]:
-        self.calls.append(("command", node, directory))
+    def start_directory(self, user: str | None) -> str:
+        return os.getcwd() if user is None else f"/home/{user}"
+
+    def command(self, argv: tuple[str, ...], node: str | None, directory: str, user: str | None) -> list[str]:
+        self.calls.append(("command", node, directory, user))
         return list(argv)
+
+    def python_problem(self, user: str) -> str | None:
+        return f"{user} cannot run Muster" if user == "bob" else None
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args: self.calls.append((name, *args))
@@ -193,7 +199,30 @@ def test_without_a_lab_every_command_ends_with_one_line(
 def test_exec_of_an_unknown_command_ends_as_a_shell_does(in_lab: Invoke, recording: type[RecordingLab]) -> None:
     done = in_lab("exec", "--node", "n1", "--", "no-such-command", "--flag")
     assert (done.code, done.err) == (127, "muster lab: no-such-command: command not found\n")
-    assert recording.calls == [("command", "n1", os.getcwd())]
+    assert recording.calls == [("command", "n1", os.getcwd(), None)]
+
+
+def test_exec_as_a_user_starts_in_the_home_directory(in_lab: Invoke, recording: type[RecordingLab]) -> None:
+    assert in_lab("exec", "--as", "alice", "--", "no-such-command").code == 127
+    assert recording.calls == [("command", None, "/home/alice", "alice")]
+
+
+def test_up_names_the_login_of_each_user_and_who_cannot_run_muster(in_lab: Invoke) -> None:
+    done = in_lab("up", "--user", "alice", "--user", "bob:5002")
+    assert "login of alice: muster lab exec --as alice -- bash\n" in done.out
+    assert "muster lab: bob cannot run Muster\n" in done.err and "alice cannot" not in done.err
+
+
+def test_env_warns_of_a_python_that_other_users_cannot_run(
+    in_lab: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    python = tmp_path / "closed" / "python"
+    python.parent.mkdir(mode=0o700)
+    python.touch()
+    monkeypatch.setattr(lab.sys, "executable", str(python))
+    assert f"other users cannot run {python}, because they cannot enter " in in_lab("env").err
+    monkeypatch.setattr(lab.sys, "executable", "/usr/bin/env")
+    assert in_lab("env").err == ""
 
 
 def test_exec_replaces_the_process_by_the_command(in_lab: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from muster.lab import boot
 from muster.lab.plan import CONTROLLER, LabPlan
+from muster.lab.users import LabUser
 
 FREEZER = Path("/sys/fs/cgroup/freezer/muster-lab0/n1")
 
@@ -95,3 +96,24 @@ def test_only_a_directory_below_a_private_one_is_bound_and_only_there() -> None:
     binds = [line for line in script.splitlines() if "--rbind" in line]
     assert binds == ["mount --rbind /dev/shm/x /run/muster-lab/stage/x"]
     assert script.index(binds[0]) > script.index("mount --move /run/muster-lab/stage /tmp")
+
+
+def test_a_closed_directory_is_replaced_by_one_that_shows_only_what_must_be_visible() -> None:
+    plan = LabPlan(nodes=1, users=(LabUser("alice", 5001),), closed=(Path("/root"),))
+    python = Path("/root/.pyenv/versions/3.11")
+    expected = [
+        "mount -t tmpfs -o mode=755 muster-lab0 /run/muster-lab/stage",
+        "mkdir -p /run/muster-lab/stage/.pyenv/versions/3.11",
+        "mount --rbind /root/.pyenv/versions/3.11 /run/muster-lab/stage/.pyenv/versions/3.11",
+        "mount --move /run/muster-lab/stage /root",
+        "mount --bind /run/muster-lab/etc/passwd /etc/passwd",
+        "mount --bind /run/muster-lab/etc/group /etc/group",
+    ]
+    assert boot.login_script(plan, [python]).splitlines() == ["#!/bin/sh", "set -e", *expected, 'exec "$@"']
+    on_node = boot.boot_script(plan, "n1", [python], None).splitlines()
+    assert [line for line in on_node if line in expected] == expected
+
+
+def test_without_users_the_machine_s_accounts_and_directories_stay() -> None:
+    script = boot.boot_script(LabPlan(nodes=1), "n1", [Path("/root/python")], None)
+    assert "passwd" not in script and "/root" not in script

@@ -14,6 +14,7 @@ from tests.running import wait_for
 from muster.lab import LabError, boot, machine
 from muster.lab.plan import LabPlan
 from muster.lab.process import ProcessId, kill_all
+from muster.lab.users import LabUser
 
 
 @pytest.fixture
@@ -103,3 +104,17 @@ def test_the_processes_of_a_machine_are_those_of_its_pid_namespace() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait(120)
     assert machine.processes(ProcessId(gone.pid, 1)) == []
+
+
+def test_a_user_s_command_changes_to_the_user_and_starts_at_home_if_its_directory_is_missing(tmp_path: Path) -> None:
+    login = machine.Login(LabUser("alice", 5001), tmp_path)
+    plan = LabPlan(nodes=1, users=(login.user,))
+    inside = machine.enter_argv(ProcessId(42, 1), ["pwd"], tmp_path / "none", login)
+    outside = machine.login_argv(plan, [], ["pwd"], tmp_path / "none", login)
+    assert outside[:2] == ["unshare", "--mount"]
+    for argv in (inside, outside):
+        become = argv[len(argv) - argv[::-1].index("setpriv") - 1 :]
+        assert become[become.index("--reuid=5001") :][:3] == ["--reuid=5001", "--regid=5001", "--clear-groups"]
+        in_shell = become[become.index("sh") :]
+        done = subprocess.run(in_shell, capture_output=True, text=True, check=True, timeout=120)
+        assert done.stdout == f"{tmp_path}\n"

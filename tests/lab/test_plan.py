@@ -10,6 +10,7 @@ import pytest
 
 from muster.lab import LabError
 from muster.lab.plan import CONTROLLER, DEFAULT_STATE_DIR, LOGIN, MAX_NODES, LabPlan, chosen_state_dir
+from muster.lab.users import LabUser
 
 
 def test_labs_in_different_directories_share_no_name_and_no_address() -> None:
@@ -21,7 +22,15 @@ def test_labs_in_different_directories_share_no_name_and_no_address() -> None:
 
 
 def test_a_plan_survives_its_state_file() -> None:
-    plan = LabPlan(nodes=3, shared=(Path("/tmp/a"),), extra_conf=("MaxArraySize=5",), ipv6=True, extra_networks=2)
+    plan = LabPlan(
+        nodes=3,
+        shared=(Path("/tmp/a"),),
+        extra_conf=("MaxArraySize=5",),
+        ipv6=True,
+        extra_networks=2,
+        users=(LabUser("alice", 5001),),
+        closed=(Path("/root"),),
+    )
     assert LabPlan.from_json(plan.to_json()) == plan
     other = LabPlan(nodes=1, slurm_prefix=Path("/cache/24.11"), topology=("BlockSizes=2",))
     assert LabPlan.from_json(json.loads(json.dumps(other.to_json()))) == other
@@ -98,3 +107,12 @@ def test_the_state_directory_is_the_given_one_else_the_variable_s_else_the_defau
     monkeypatch.setenv("MUSTER_LAB_DIR", str(tmp_path / "a" / ".." / "b"))
     assert chosen_state_dir(None) == tmp_path.resolve() / "b"
     assert chosen_state_dir("/run/given") == Path("/run/given").resolve()
+
+
+def test_a_user_has_a_home_and_an_unknown_one_is_refused_with_the_known_names() -> None:
+    plan = LabPlan(nodes=1, users=(LabUser("alice", 5001), LabUser("bob", 5002)))
+    assert plan.home(plan.user("bob")) == DEFAULT_STATE_DIR / "home" / "bob"
+    with pytest.raises(LabError, match="no user 'carol' in the lab; its users are: alice, bob"):
+        plan.user("carol")
+    with pytest.raises(LabError, match="none; `muster lab up --user NAME` adds one"):
+        LabPlan(nodes=1).user("carol")

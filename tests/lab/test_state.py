@@ -14,6 +14,7 @@ import pytest
 from muster.lab import LabError, state
 from muster.lab.plan import LabPlan
 from muster.lab.process import ProcessId
+from muster.lab.users import LabUser
 
 
 @pytest.fixture
@@ -122,3 +123,14 @@ def test_where_devices_cannot_be_created_gpus_are_plain_files(plan: LabPlan, mon
     state.claim(plan)
     state.write_files(plan)
     assert (plan.gres_dir / "gpu3").is_file()
+
+
+def test_users_get_a_private_home_an_account_and_a_place_to_share(plan: LabPlan) -> None:
+    user = LabUser("alice", os.getuid())  # a change of owner needs root
+    with_users = dataclasses.replace(plan, users=(user,))
+    state.claim(with_users)
+    state.write_files(with_users)
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (plan.homes_dir, plan.home(user), plan.shared_dir)}
+    assert modes == {plan.homes_dir: 0o755, plan.home(user): 0o700, plan.shared_dir: 0o1777}
+    assert f"alice:x:{user.uid}:{user.uid}::{plan.home(user)}:/bin/bash\n" in (plan.etc_dir / "passwd").read_text()
+    assert f"alice:x:{user.uid}:\n" in (plan.etc_dir / "group").read_text()

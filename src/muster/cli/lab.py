@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import click
@@ -21,6 +22,7 @@ from muster.lab import Lab, LabError
 from muster.lab.lab import LabStatus, NodeStatus
 from muster.lab.plan import DEAD_INTERFACE, MAX_EXTRA_NETWORKS, MAX_NODES, PROCTRACKS
 from muster.lab.releases import CACHE_VARIABLE, DEFAULT_CACHE, INSTALLED, SUITES, provide, version_of
+from muster.lab.users import closed_directory
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -98,6 +100,13 @@ def lab() -> None:
     help=f"Release of Slurm: {', '.join(SUITES)}, or that of the installed one. Another one is built from Debian "
     f"packages at first use, which needs mmdebstrap and a network, and kept in {DEFAULT_CACHE} or ${CACHE_VARIABLE}.",
 )
+@click.option(
+    "--user",
+    "users",
+    multiple=True,
+    metavar="NAME[:UID]",
+    help="Add an ordinary user with a home directory; `lab exec --as NAME` is the login. Repeatable.",
+)
 @click.option("--conf", multiple=True, metavar="LINE", help="Add a line to slurm.conf. Repeatable.")
 @click.option(
     "--topology",
@@ -136,6 +145,11 @@ def up(
     )
     _print(f"shared by all nodes: {running.plan.shared_dir}", soft_wrap=True)
     _print('next: eval "$(muster lab env)"   or   muster lab exec -- srun -N2 hostname', markup=False)
+    for user in networks.get("users", ()):
+        name = user.partition(":")[0]
+        _print(f"login of {name}: muster lab exec --as {name} -- bash", markup=False)
+        if problem := running.python_problem(name):
+            click.echo(f"muster lab: {problem}", err=True)
 
 
 @lab.command()
@@ -172,17 +186,24 @@ def env() -> None:
     """Print shell commands that turn a shell into the lab's login node: eval "$(muster lab env)"."""
     for name, value in Lab.attach().env_additions().items():
         click.echo(f"export {name}={shlex.quote(value)}")
+    python = Path(sys.executable)
+    if closed := closed_directory(python) or closed_directory(python.resolve()):
+        click.echo(f"muster lab: other users cannot run {python}, because they cannot enter {closed}", err=True)
 
 
 @lab.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--node", metavar="NODE", help="Node to run COMMAND in. Default: this machine, as the login node.")
+@click.option("--as", "user", metavar="USER", help="User of the lab to run COMMAND as, in a new login. Default: root.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @_report_lab_errors
-def exec_(node: str | None, command: tuple[str, ...]) -> None:
-    """Run COMMAND in the lab and exit with its code. Write `--` before COMMAND."""
+def exec_(node: str | None, user: str | None, command: tuple[str, ...]) -> None:
+    """Run COMMAND in the lab and exit with its code. Write `--` before COMMAND.
+
+    Without --as it starts in the current directory, with --as in the user's home directory.
+    """
     running = Lab.attach()
-    argv = running.command(command, node, os.getcwd())
-    env = running.env()
+    argv = running.command(command, node, running.start_directory(user), user)
+    env = running.env(user)
     try:
         # Replace this process: the command gets signals and terminal, and sets the exit code.
         os.execvpe(argv[0], argv, env)

@@ -25,6 +25,15 @@ def launch_script(plan: LabPlan, name: str, freezer: Path | None) -> str:
     return _script([*enter, f"exec unshare {namespaces} --fork -- sh {_q(boot)}"])
 
 
+def login_script(plan: LabPlan, visible: Sequence[Path]) -> str:
+    """Return the script that makes a new mount namespace the login node of a user, and runs its arguments there.
+
+    It is for users that this machine may not know; root needs none of this.
+    """
+    lines = [*_private_mounts(plan, visible, plan.closed), *_account_mounts(plan)]
+    return _script([*lines, 'exec "$@"'])
+
+
 def boot_script(plan: LabPlan, name: str, visible: Sequence[Path], freezer: Path | None) -> str:
     """Return the script of a machine's first process; `visible` directories stay visible below private ones."""
     return _script(
@@ -32,7 +41,7 @@ def boot_script(plan: LabPlan, name: str, visible: Sequence[Path], freezer: Path
             # /proc is still that of the outer namespace, so this is the pid outside.
             "read pid rest < /proc/self/stat",
             f"exec 2>> {_q(plan.boot_log(name))}",
-            *_private_mounts(plan, visible),
+            *_private_mounts(plan, visible, plan.private_dirs),
             *_config_mounts(plan, name),
             *([f"mount --bind {_q(freezer)} /sys/fs/cgroup/freezer"] if freezer else []),
             "mount -t proc proc /proc",
@@ -47,12 +56,13 @@ def boot_script(plan: LabPlan, name: str, visible: Sequence[Path], freezer: Path
     )
 
 
-def _private_mounts(plan: LabPlan, visible: Sequence[Path]) -> list[str]:
+def _private_mounts(plan: LabPlan, visible: Sequence[Path], private_dirs: Sequence[Path]) -> list[str]:
     """Build a tmpfs for each private directory, with the visible ones bound into it, and move it into place."""
     lines: list[str] = []
     stage = plan.stage_dir
-    for private in PRIVATE_DIRS:
-        lines.append(f"mount -t tmpfs -o mode=1777 {plan.mark} {_q(stage)}")
+    for private in private_dirs:
+        mode = "1777" if private in PRIVATE_DIRS else "755"
+        lines.append(f"mount -t tmpfs -o mode={mode} {plan.mark} {_q(stage)}")
         for path in visible:
             if private in path.parents:
                 target = _q(stage / path.relative_to(private))
@@ -61,13 +71,19 @@ def _private_mounts(plan: LabPlan, visible: Sequence[Path]) -> list[str]:
     return lines
 
 
+def _account_mounts(plan: LabPlan) -> list[str]:
+    files = ("passwd", "group") if plan.users else ()
+    return [f"mount --bind {_q(plan.etc_dir / name)} /etc/{name}" for name in files]
+
+
 def _config_mounts(plan: LabPlan, name: str) -> list[str]:
-    """Mount hosts, resolv.conf and /etc/slurm, so that commands find slurm.conf without SLURM_CONF."""
+    """Mount hosts, resolv.conf, accounts, and /etc/slurm, so that commands find slurm.conf without SLURM_CONF."""
     etc = plan.etc_dir
     return [
         f"mount --bind {_q(plan.hosts_file(name))} /etc/hosts",
         f"if [ -e /etc/resolv.conf ]; then mount --bind {_q(etc / 'resolv.conf')} /etc/resolv.conf; fi",
         f"if [ -d /etc/slurm ]; then mount --bind {_q(etc)} /etc/slurm; fi",
+        *_account_mounts(plan),
     ]
 
 

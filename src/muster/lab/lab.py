@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -12,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from muster.lab import cgroup, leftovers, machine, network, releases, requirements, slurm, state
+from muster.lab import cgroup, leftovers, machine, network, releases, requirements, slurm, state, users
 from muster.lab.errors import LabError
-from muster.lab.plan import CONTROLLER, PRIVATE_DIRS, LabPlan, chosen_state_dir
+from muster.lab.plan import CONTROLLER, LabPlan, chosen_state_dir
 from muster.lab.process import ProcessId, kill_all
 
 CONTROLLER_DEADLINE_S = 120.0
@@ -64,10 +65,14 @@ class Lab:
         """`shared` directories below /tmp are visible on all nodes.
 
         Further options are the fields of LabPlan: slurmd_timeout, kill_wait, cpus, memory_mb, gpus, extra_conf, ipv6,
-        extra_networks, dead_interface, debian_hosts, topology, slurm_prefix (from `releases.provide`).
+        extra_networks, dead_interface, debian_hosts, topology, slurm_prefix (from `releases.provide`); and `users`,
+        each as NAME or NAME:UID.
         """
         directories = tuple(Path(directory).resolve() for directory in shared)
         chosen = chosen_state_dir(state_dir)
+        if options.get("users"):
+            options["users"] = users.parse(options["users"], pwd.getpwall())
+            options["closed"] = _closed_dirs([*_python_dirs(), chosen, *directories], options["users"])
         self.plan = LabPlan(nodes=nodes, proctrack=proctrack, state_dir=chosen, shared=directories, **options)
         self._machines: dict[str, ProcessId] = {}
 
@@ -155,16 +160,19 @@ class Lab:
 
     def _visible(self) -> list[Path]:
         """Return the directories below private ones that nodes must see: state, shared, Python, Muster, Slurm."""
-        package = Path(__file__).resolve().parents[2]
-        wanted = [self.plan.state_dir, *self.plan.shared, Path(sys.prefix), Path(sys.base_prefix), package]
+        wanted = [self.plan.state_dir, *self.plan.shared, *_python_dirs()]
         if self.plan.slurm_prefix:
             wanted.append(self.plan.slurm_prefix)
-        return [path for path in wanted if any(private in path.parents for private in PRIVATE_DIRS)]
+        return [path for path in wanted if any(private in path.parents for private in self.plan.private_dirs)]
 
     # use
 
-    def env(self) -> dict[str, str]:
-        """Return the complete environment of commands on the login node, for subprocess."""
+    def env(self, user: str | None = None) -> dict[str, str]:
+        """Return the complete environment of commands on the login node, for subprocess; of a new login for `user`."""
+        if user is not None:
+            login = self._login(user)
+            programs = [str(Path(sys.executable).parent), *requirements.search_path(self.plan).split(os.pathsep)]
+            return users.login_environment(login.user, login.home, self.env_additions(), programs)
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
         return {**inherited, **self.env_additions()}
 
@@ -184,26 +192,53 @@ class Lab:
         }
 
     def exec(
-        self, argv: Sequence[str], node: str | None = None, **subprocess_kwargs: Any
+        self, argv: Sequence[str], node: str | None = None, user: str | None = None, **subprocess_kwargs: Any
     ) -> subprocess.CompletedProcess[Any]:
         """Run a command on the login node (this machine), or inside a node; like subprocess.run.
 
-        `env` is added to the lab's environment.
+        It runs as root, or as a user of the lab in a new login, which begins in the user's home directory unless `cwd`
+        is given. `env` is added to the environment.
         """
-        return subprocess.run(**self._call(argv, node, subprocess_kwargs))
+        return subprocess.run(**self._call(argv, node, user, subprocess_kwargs))
 
-    def popen(self, argv: Sequence[str], node: str | None = None, **popen_kwargs: Any) -> subprocess.Popen[Any]:
+    def popen(
+        self, argv: Sequence[str], node: str | None = None, user: str | None = None, **popen_kwargs: Any
+    ) -> subprocess.Popen[Any]:
         """Start a command as `exec` does, without waiting for its end."""
-        return subprocess.Popen(**self._call(argv, node, popen_kwargs))
+        return subprocess.Popen(**self._call(argv, node, user, popen_kwargs))
 
-    def _call(self, argv: Sequence[str], node: str | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-        directory = kwargs.get("cwd") or os.getcwd()
-        env = {**self.env(), **(kwargs.get("env") or {})}
-        return {**kwargs, "args": self.command(argv, node, directory), "env": env}
+    def _call(self, argv: Sequence[str], node: str | None, user: str | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+        directory = kwargs.get("cwd") or self.start_directory(user)
+        env = {**self.env(user), **(kwargs.get("env") or {})}
+        return {**kwargs, "args": self.command(argv, node, directory, user), "env": env}
 
-    def command(self, argv: Sequence[str], node: str | None, directory: str | os.PathLike[str]) -> list[str]:
-        """Return the command line that runs `argv` on the login node or inside a node."""
-        return list(argv) if node is None else machine.enter_argv(self._alive_machine(node), argv, directory)
+    def command(
+        self, argv: Sequence[str], node: str | None, directory: str | os.PathLike[str], user: str | None = None
+    ) -> list[str]:
+        """Return the command line that runs `argv` on the login node or inside a node, as root or as a user."""
+        login = self._login(user) if user is not None else None
+        if node is not None:
+            return machine.enter_argv(self._alive_machine(node), argv, directory, login)
+        return machine.login_argv(self.plan, self._visible(), argv, directory, login) if login else list(argv)
+
+    def start_directory(self, user: str | None) -> str:
+        """Return where a command starts unless its caller says so: in the current directory, or in the user's home."""
+        return os.getcwd() if user is None else str(self._login(user).home)
+
+    def _login(self, name: str) -> machine.Login:
+        user = self.plan.user(name)
+        return machine.Login(user, self.plan.home(user))
+
+    def python_problem(self, user: str) -> str | None:
+        """Return why a user of the lab cannot run Muster with this Python, or None if that works."""
+        tried = self.exec([sys.executable, "-c", "import muster.cli"], user=user, capture_output=True, text=True)
+        if tried.returncode == 0:
+            return None
+        said = (tried.stderr.strip().splitlines() or [f"exit code {tried.returncode}"])[-1]
+        return (
+            f"{user} cannot run Muster with {sys.executable}: {said}. "
+            "Install Python and Muster where all users can read them, and start the lab with that Python"
+        )
 
     def processes(self, node: str) -> list[int]:
         """Return the pids, as seen from this machine, of all processes of a node."""
@@ -299,3 +334,15 @@ class Lab:
         found = state.load(self.plan.state_dir)
         if found is not None:
             self._machines.update(found[1])
+
+
+def _python_dirs() -> tuple[Path, ...]:
+    """Return the directories of this Python and of Muster."""
+    return (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).resolve().parents[2])
+
+
+def _closed_dirs(wanted: Iterable[Path], lab_users: Iterable[users.LabUser]) -> tuple[Path, ...]:
+    """Return the directories on the way to `wanted` ones that users cannot enter; a user's own are left as they are."""
+    owners = frozenset(user.uid for user in lab_users)
+    found = (users.closed_directory(path, owners) for path in wanted if path.exists())
+    return tuple(sorted({path for path in found if path is not None}))

@@ -15,13 +15,22 @@ from muster.lab.errors import LabError
 from muster.lab.plan import LabPlan
 from muster.lab.process import ProcessId, all_pids, namespace_id
 from muster.lab.requirements import search_path
+from muster.lab.users import LabUser
 
 BOOT_DEADLINE_S = 30.0
 
 Connect = Callable[[dict[str, int]], None]
 
-#: Runs "$@" in directory $1, or in / where the machine has no such directory.
-_IN_DIRECTORY = 'cd "$1" 2>/dev/null || cd /; shift; exec "$@"'
+#: Runs "$@" in directory $1, or in $2 where the machine has no such directory or the user cannot enter it.
+_IN_DIRECTORY = 'cd "$1" 2>/dev/null || cd "$2"; shift 2; exec "$@"'
+
+
+@dataclasses.dataclass(frozen=True)
+class Login:
+    """The user that a command runs as, and the directory in which it starts if it cannot start where it should."""
+
+    user: LabUser
+    home: Path
 
 
 @dataclasses.dataclass
@@ -95,11 +104,27 @@ def _read_init_pid(plan: LabPlan, one: _Booting, deadline: float) -> ProcessId:
     return process
 
 
-def enter_argv(init: ProcessId, argv: Sequence[str], directory: str | os.PathLike[str]) -> list[str]:
+def enter_argv(
+    init: ProcessId, argv: Sequence[str], directory: str | os.PathLike[str], login: Login | None = None
+) -> list[str]:
     """Return the command that runs `argv` inside a machine, and kills it when it is itself killed."""
     kinds = ["--mount", "--uts", "--net", "--pid", "--cgroup"]
-    inside = ["setpriv", "--pdeathsig", "KILL", "sh", "-c", _IN_DIRECTORY, "sh", os.fspath(directory), *argv]
+    options = login.user.setpriv_options() if login else []
+    inside = ["setpriv", "--pdeathsig", "KILL", *options, *_in_directory(argv, directory, login)]
     return ["nsenter", f"--target={init.pid}", *kinds, "--", *inside]
+
+
+def login_argv(
+    plan: LabPlan, visible: Sequence[Path], argv: Sequence[str], directory: str | os.PathLike[str], login: Login
+) -> list[str]:
+    """Return the command that runs `argv` on the login node as a user of the lab, in the same process."""
+    become = ["setpriv", *login.user.setpriv_options(), *_in_directory(argv, directory, login)]
+    return ["unshare", "--mount", "--", "sh", "-c", boot.login_script(plan, visible), "sh", *become]
+
+
+def _in_directory(argv: Sequence[str], directory: str | os.PathLike[str], login: Login | None) -> list[str]:
+    otherwise = str(login.home) if login else "/"
+    return ["sh", "-c", _IN_DIRECTORY, "sh", os.fspath(directory), otherwise, *argv]
 
 
 def processes(init: ProcessId) -> list[int]:

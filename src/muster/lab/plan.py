@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.lab.errors import LabError
+from muster.lab.users import LabUser
 
 DEFAULT_STATE_DIR = Path("/run/muster-lab")
 MAX_NODES = 64
@@ -47,6 +48,8 @@ class LabPlan:
     debian_hosts: bool = False  # each node's name is 127.0.1.1 in its /etc/hosts
     topology: tuple[str, ...] = ()  # lines of topology.conf; extra_conf selects the TopologyPlugin
     slurm_prefix: Path | None = None  # with bin, lib and plugins of a release of Slurm, instead of the installed one
+    users: tuple[LabUser, ...] = ()  # besides root
+    closed: tuple[Path, ...] = ()  # directories of root on the way to Python; `private_dirs` says what becomes of them
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= MAX_NODES:
@@ -60,6 +63,23 @@ class LabPlan:
                 f"state directory {self.state_dir} is longer than {MAX_STATE_DIR_LENGTH} characters, "
                 "too long for the UNIX sockets in it; set MUSTER_LAB_DIR to a shorter one"
             )
+
+    # users and directories
+
+    def user(self, name: str) -> LabUser:
+        for user in self.users:
+            if user.name == name:
+                return user
+        known = ", ".join(user.name for user in self.users) or "none; `muster lab up --user NAME` adds one"
+        raise LabError(f"no user {name!r} in the lab; its users are: {known}")
+
+    @property
+    def private_dirs(self) -> tuple[Path, ...]:
+        """Return the directories that each node replaces, and in which it keeps only what must be visible.
+
+        Closed ones are replaced, so that users can reach the lab's Python in them and nothing else.
+        """
+        return (*PRIVATE_DIRS, *self.closed)
 
     # names and addresses
 
@@ -162,6 +182,14 @@ class LabPlan:
     def shared_dir(self) -> Path:
         return self.state_dir / "shared"
 
+    @property
+    def homes_dir(self) -> Path:
+        return self.state_dir / "home"
+
+    def home(self, user: LabUser) -> Path:
+        """Return the user's home directory, which all nodes share."""
+        return self.homes_dir / user.name
+
     def log_file(self, name: str) -> Path:
         """Return the log of a machine's Slurm daemon."""
         return self.log_dir / ("slurmctld.log" if name == CONTROLLER else f"slurmd-{name}.log")
@@ -177,12 +205,9 @@ class LabPlan:
 
     def to_json(self) -> dict[str, Any]:
         record = dataclasses.asdict(self)
-        return {
-            **record,
-            "state_dir": str(self.state_dir),
-            "shared": [str(path) for path in self.shared],
-            "slurm_prefix": str(self.slurm_prefix) if self.slurm_prefix else None,
-        }
+        paths = {name: [str(path) for path in getattr(self, name)] for name in ("shared", "closed")}
+        prefix = str(self.slurm_prefix) if self.slurm_prefix else None
+        return {**record, **paths, "state_dir": str(self.state_dir), "slurm_prefix": prefix}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> LabPlan:
@@ -194,6 +219,8 @@ class LabPlan:
                 "extra_conf": tuple(record["extra_conf"]),
                 "topology": tuple(record["topology"]),
                 "slurm_prefix": Path(record["slurm_prefix"]) if record["slurm_prefix"] else None,
+                "users": tuple(LabUser(**user) for user in record["users"]),
+                "closed": tuple(Path(path) for path in record["closed"]),
             }
         )
 

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from muster.lab import config
+from muster.lab import config, users
 from muster.lab.errors import LabError
 from muster.lab.plan import CONTROLLER, LabPlan
 from muster.lab.process import ProcessId
@@ -49,12 +49,24 @@ def write_files(plan: LabPlan) -> None:
     directories = [plan.etc_dir, plan.log_dir, plan.munge_dir, plan.gres_dir, plan.boot_dir, plan.stage_dir]
     for directory in [*directories, plan.shared_dir, *spools]:
         directory.mkdir(parents=True, mode=0o755)
+    _make_user_directories(plan)
     _write_config(plan)
     for device in config.gres_files(plan):
         _make_device(Path(device))
     key = plan.munge_dir / "key"
     key.touch(mode=0o400)
     key.write_bytes(os.urandom(_MUNGE_KEY_BYTES))
+
+
+def _make_user_directories(plan: LabPlan) -> None:
+    """Create a private home directory for each user, and let all users create files in the shared directory."""
+    for user in plan.users:
+        home = plan.home(user)
+        home.mkdir(parents=True)
+        home.chmod(0o700)
+        os.chown(home, user.uid, user.uid)
+        plan.homes_dir.chmod(0o755)
+        plan.shared_dir.chmod(0o1777)
 
 
 def _make_device(path: Path) -> None:
@@ -74,6 +86,9 @@ def _write_config(plan: LabPlan) -> None:
     }
     if plan.topology:
         contents["topology.conf"] = "\n".join(plan.topology) + "\n"
+    if plan.users:
+        contents["passwd"] = users.passwd_file(Path("/etc/passwd").read_text(), plan.users, plan.homes_dir)
+        contents["group"] = users.group_file(Path("/etc/group").read_text(), plan.users)
     if plan.proctrack == "cgroup":
         contents["cgroup.conf"] = config.cgroup_conf()
     for name, text in contents.items():
