@@ -21,7 +21,7 @@ def beat(step: int | None = None) -> None:
         return
     _last = now
     try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             if step is not None:
                 os.pwrite(file, b"%020d\n" % step, 0)  # fixed width: a reader never sees a mixture of two steps

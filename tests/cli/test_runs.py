@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from tests.cli.invocation import Invoke, StartRun
 from tests.fake_slurm import FakeSlurm
 
+from muster.cli import runs
 from muster.cli.runs import COMMAND_WIDTH
-from muster.rundir import write_json
+from muster.rundir import RunPaths, write_json
+from muster.runs.index import NoSuchRun
 
 
 def test_runs_are_listed_oldest_first_with_state_nodes_job_and_exit_code(start_run: StartRun, invoke: Invoke) -> None:
@@ -50,3 +53,22 @@ def test_a_job_that_still_holds_nodes_is_cancelled_and_named(
     done = invoke("runs")
     assert done.err == "muster: train has ended but still held nodes: cancelled Slurm job 17\n"
     assert fake_slurm.called("scancel") == ["17"]
+
+
+def test_private_runs_of_other_users_are_counted(
+    start_run: StartRun, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_run("train")
+    monkeypatch.setattr(runs, "private_runs", lambda _: [Path("a"), Path("b")])
+    done = invoke("runs")
+    assert (done.code, len(done.out.splitlines())) == (0, 2)
+    assert done.err == "muster: 2 more in the runs directory cannot be read: runs are private\n"
+
+
+def test_a_runs_directory_that_cannot_be_read_is_an_error(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path | None) -> list[RunPaths]:
+        raise NoSuchRun("the runs directory /x cannot be read: Permission denied")
+
+    monkeypatch.setattr(runs, "all_runs", refuse)
+    done = invoke("runs")
+    assert (done.code, done.err) == (1, "muster: error: the runs directory /x cannot be read: Permission denied\n")

@@ -62,7 +62,7 @@ def test_all_files_of_a_run_are_written_and_secrets_are_the_user_s_only(tmp_path
         "token",
     ]
     assert [mode(path) for path in (run.token, run.ray_token, run.env)] == [0o600] * 3
-    assert (mode(run.job), mode(run.script)) == (0o644, 0o755)
+    assert (mode(run.job), mode(run.script), mode(run.root), mode(run.output_dir)) == (0o600, 0o700, 0o700, 0o700)
     assert Path(run.script).read_text() == prepared.script
     token = Path(run.token).read_text()
     assert len(token) == 64 and Path(run.ray_token).read_bytes() == derive_ray_token(token.encode())

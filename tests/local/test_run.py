@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import stat
 import subprocess
 from pathlib import Path
 
@@ -261,3 +262,18 @@ def test_after_several_cycles_the_agent_has_no_zombie_children(muster: MusterCom
     options = ("--restart-on-driver-failure", "--max-restarts", "2", "--no-progress-limit", "9")
     done = muster.local(*options, "--", "python", "-c", ZOMBIES_OF_THE_AGENT, nodes=1)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "agent agent.pyz zombies 0"), done.stdout
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o027])
+def test_a_run_directory_is_private_and_the_driver_keeps_the_user_s_umask(muster: MusterCommand, umask: int) -> None:
+    show = 'umask; touch "$MUSTER_OUTPUT_DIR/result"'
+    started = muster.start(*muster.local_args("--setup", "umask", "--", "sh", "-c", show, nodes=2), umask=umask)
+    out, err = started.communicate(timeout=DEADLINE_S)
+    assert (started.returncode, out) == (0, f"{umask:04o}\n"), err
+    run = muster.run_dir()
+    assert f"{umask:04o}\n" in (run / "attempt-0" / "logs" / "node-0001.log").read_text()
+    result = run / "output" / "result"
+    assert stat.S_IMODE(result.stat().st_mode) == 0o666 & ~umask
+    wrong = {path: oct(path.stat().st_mode) for path in (run, *run.rglob("*")) if path.stat().st_mode & 0o077}
+    assert wrong.keys() <= {result}, wrong
+    assert {path for path in run.rglob("*") if path.stat().st_mode & 0o100 and path.is_file()} == {run / "job.sh"}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.runs.conftest import FakeRun
 
 from muster.rundir import RunPaths
-from muster.runs.index import NoSuchRun, all_runs, find_run, register_run
+from muster.runs.index import NoSuchRun, all_runs, find_run, private_runs, register_run
 
 MakeRun = Callable[..., FakeRun]
 
@@ -165,3 +167,47 @@ def test_a_run_that_vanishes_while_it_is_listed_does_not_hide_the_others(
 
     monkeypatch.setattr(os, "stat", stat)
     assert RunPaths(left.root) in all_runs()
+
+
+@pytest.fixture
+def deny(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Make what is inside a directory unreadable, also for root, which runs the tests."""
+    stat, listdir, denied = os.stat, os.listdir, []
+
+    def refuse(path: str) -> None:
+        if any(os.path.join(os.getcwd(), path).startswith(f"{directory}/") for directory in denied):
+            raise PermissionError(13, "Permission denied", path)
+
+    def checked_stat(path: str, **options: Any) -> os.stat_result:
+        refuse(path)
+        return stat(path, **options)
+
+    def checked_list(path: str) -> list[str]:
+        refuse(f"{path}/")
+        return listdir(path)
+
+    monkeypatch.setattr(os, "stat", checked_stat)
+    monkeypatch.setattr(os, "listdir", checked_list)
+    return denied.append
+
+
+def test_a_private_run_of_another_user_is_counted_and_named_but_not_listed(
+    make_run: MakeRun, deny: Callable[[str], None]
+) -> None:
+    own, other = make_run("own-1"), make_run("other-1")
+    deny(other.root)
+    assert [run.run_id for run in all_runs()] == ["own-1"] and [path.name for path in private_runs()] == ["other-1"]
+    assert found(None) == own.root
+    owner = pwd.getpwuid(os.getuid()).pw_name
+    for name in ("other-1", other.root):
+        with pytest.raises(NoSuchRun, match=rf"permission denied: .*other-1 belongs to {owner}, and runs are private"):
+            find_run(name)
+
+
+def test_a_runs_directory_that_cannot_be_read_is_named(
+    here: Path, make_run: MakeRun, deny: Callable[[str], None]
+) -> None:
+    make_run("own-1")
+    deny(str(here / "muster-runs"))
+    with pytest.raises(NoSuchRun, match="muster-runs cannot be read: Permission denied"):
+        all_runs(here / "muster-runs")

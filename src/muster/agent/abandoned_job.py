@@ -16,7 +16,14 @@ from typing import Any
 from muster.agent.job import Identity
 from muster.agent.net.addresses import LOOPBACK
 from muster.lifecycle.config import FIRST_LEADER
-from muster.rundir import AttemptPaths, create_exclusive, read_record, release_exclusive, write_json
+from muster.rundir import (
+    AttemptPaths,
+    create_exclusive,
+    private_opener,
+    read_record,
+    release_exclusive,
+    write_json,
+)
 from muster.rundir.hosts import host_names
 from muster.rundir.records import job_end_marks
 from muster.slurm.jobs import SlurmError, SlurmJobs, cancel_jobs, list_jobs
@@ -121,5 +128,6 @@ def _cancel_if_held(identity: Identity, job: dict[str, Any]) -> None:
             logger.warning("cancelling Slurm job %s: the run is over and its job script does not end it", own)
             cancel_jobs(own, timeout=SLURM_TIMEOUT_S)
             break
-    with contextlib.suppress(OSError), open(identity.attempt.job_end, "a", encoding="ascii") as file:
+    end = identity.attempt.job_end
+    with contextlib.suppress(OSError), open(end, "a", encoding="ascii", opener=private_opener) as file:
         file.write("gone\n")

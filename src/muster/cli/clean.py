@@ -12,7 +12,7 @@ import click
 from rich.filesize import decimal
 
 from muster.cli.output import count_runs, print_table
-from muster.cli.run_argument import runs_dir_option
+from muster.cli.run_argument import run_errors, runs_dir_option
 from muster.rundir import RunPaths
 from muster.runs.index import all_runs
 from muster.runs.removal import KeptRun, RemovableRun, plan_removals, remove
@@ -59,7 +59,9 @@ def clean(older_than: float, keep: int, with_output: bool, dry_run: bool, yes: b
     A run that is live, or may be, is never touched. Results in a run's output directory are kept, with the record of
     how the run ended, unless --with-output is given.
     """
-    decided = plan_removals(_inside(all_runs(runs_dir), runs_dir), time.time() - older_than, keep, with_output)
+    with run_errors():
+        found = _inside(all_runs(runs_dir), runs_dir)
+    decided = plan_removals(found, time.time() - older_than, keep, with_output)
     for spared in decided:
         if isinstance(spared, KeptRun):
             click.echo(f"kept: {printable(spared.run.root)} {spared.reason}", err=True)

@@ -9,7 +9,7 @@ import click
 from rich.filesize import decimal
 
 from muster.cli.output import count_runs, print_table
-from muster.cli.run_argument import resolve_run, runs_dir_option
+from muster.cli.run_argument import resolve_run, run_errors, runs_dir_option
 from muster.runs.index import all_runs
 from muster.runs.usage import PARTS, DiskUsage, measure, total
 
@@ -27,7 +27,8 @@ def du(runs: tuple[str, ...], as_json: bool, runs_dir: Path | None) -> None:
     output   results: MUSTER_OUTPUT_DIR
     other    Muster's own files
     """
-    chosen = [resolve_run(name, runs_dir) for name in runs] or all_runs(runs_dir)
+    with run_errors():
+        chosen = [resolve_run(name, runs_dir) for name in runs] or all_runs(runs_dir)
     found = [(run, measure(run)) for run in chosen]
     together = {part: sum((parts[part] for _, parts in found), DiskUsage()) for part in PARTS}
     if as_json:

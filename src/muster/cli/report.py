@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from muster.cli.run_argument import resolve_run, run_argument, runs_dir_option
-from muster.rundir import write_atomic
+from muster.rundir import PRIVATE_FILE_MODE, write_atomic
 from muster.views.record import RunReader
 from muster.views.report import report as rendered
 from muster.views.report import text_of
@@ -38,7 +38,7 @@ def report(run: str | None, output: str | None, text: bool, runs_dir: Path | Non
         click.echo(rendered(record), nl=False)
     else:
         try:
-            write_atomic(output or paths.report, rendered(record))
+            write_atomic(output or paths.report, rendered(record), mode=0o644 if output else PRIVATE_FILE_MODE)
         except OSError as error:
             raise click.ClickException(
                 f"{output or paths.report} cannot be written: {error.strerror}; give another file with --output"

@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from muster.cli.output import print_cancelled_job, print_table
-from muster.cli.run_argument import runs_dir_option
+from muster.cli.run_argument import run_errors, runs_dir_option
 from muster.rundir import RunPaths, read_record
 from muster.rundir.redaction import redact_words
-from muster.runs.index import all_runs
+from muster.runs.index import all_runs, private_runs
 from muster.runs.release import release_all
 from muster.runs.status import read_status
 
@@ -23,12 +23,15 @@ COMMAND_WIDTH = 60
 @click.command()
 @runs_dir_option
 def runs(runs_dir: Path | None) -> None:
-    """List runs, oldest first."""
-    listed = all_runs(runs_dir)
+    """List runs, oldest first. Private runs of other users are only counted."""
+    with run_errors():
+        listed, private = all_runs(runs_dir), private_runs(runs_dir)
     for released, jobs in release_all(listed):
         print_cancelled_job(released, jobs)
     columns = ("run", "state", "nodes", "job", "exit", "began", "command")
     print_table(columns, map(_row, listed), pipe_width=PIPE_WIDTH)
+    if private:
+        click.echo(f"muster: {len(private)} more in the runs directory cannot be read: runs are private", err=True)
 
 
 def _row(run: RunPaths) -> list[str]:

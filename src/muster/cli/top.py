@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from muster.cli.run_argument import resolve_run, run_argument, runs_dir_option
+from muster.cli.run_argument import resolve_run, run_argument, run_errors, runs_dir_option
 from muster.rundir import RunPaths
 from muster.runs.index import all_runs
 from muster.runs.stop import is_live
@@ -43,7 +43,8 @@ def top(run: str | None, runs_dir: Path | None) -> None:
 
 
 def _resolve(run: str | None, runs_dir: Path | None) -> RunPaths:
-    live = [found for found in all_runs(runs_dir) if is_live(found)] if run is None else []
+    with run_errors():
+        live = [found for found in all_runs(runs_dir) if is_live(found)] if run is None else []
     return live[-1] if live else resolve_run(run, runs_dir)
 
 

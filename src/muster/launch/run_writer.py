@@ -8,21 +8,22 @@ import os
 import secrets
 import shutil
 import sys
-from pathlib import Path
 
 from muster.errors import BackendError
 from muster.launch.agent_archive import build_archive
 from muster.launch.driver_library import build_library
 from muster.launch.plan import Prepared
 from muster.launch.target import Target
-from muster.rundir import write_atomic
-from muster.rundir.redaction import redact_words
+from muster.rundir import private_opener, write_atomic
+from muster.rundir.private_files import PRIVATE_DIRECTORY_MODE
 from muster.rundir.tokens import derive_ray_token
 from muster.slurm import client
 from muster.spec import JobSpec
 from muster.spec.fields.groups import resolved
 
-# The fields of a service in job.json, which others may read: none that may hold a secret.
+PRIVATE_SCRIPT_MODE = 0o700
+
+# The fields of a service in job.json, which its owner may share: none that may hold a secret.
 _PUBLIC_SERVICE_FIELDS = {"kind", "scope", "ports", "gate", "deadline", "restart", "max_restarts"}
 
 _archive = functools.lru_cache(maxsize=1)(build_archive)  # all runs of an array have the same archives
@@ -33,28 +34,34 @@ def write_run(prepared: Prepared) -> None:
     """Write the run directory; on an error, remove it. Raises BackendError if the runs directory is not writable."""
     run, spec = prepared.run, prepared.spec
     try:
-        os.makedirs(run.output_dir)
+        os.makedirs(os.path.dirname(run.root), exist_ok=True)
+        os.mkdir(run.root, PRIVATE_DIRECTORY_MODE)
+        os.mkdir(run.output_dir, PRIVATE_DIRECTORY_MODE)
     except OSError as error:
         raise BackendError(
             f"cannot write to the runs directory {os.path.dirname(run.root)}: {error.strerror}"
         ) from error
     try:
         token = secrets.token_hex(32)
-        write_atomic(run.token, token, mode=0o600)
-        write_atomic(run.ray_token, derive_ray_token(token.encode()).decode(), mode=0o600)
-        write_atomic(run.env, json.dumps(spec.env), mode=0o600)
+        write_atomic(run.token, token)
+        write_atomic(run.ray_token, derive_ray_token(token.encode()).decode())
+        write_atomic(run.env, json.dumps(spec.env))
         if spec.services:
-            write_atomic(run.services, json.dumps(_services_record(spec)) + "\n", mode=0o600)
-        has_secret = redact_words(spec.command) != spec.command
-        write_atomic(run.job, json.dumps(_job_record(prepared)) + "\n", mode=0o600 if has_secret else 0o644)
-        write_atomic(run.script, prepared.script, mode=0o755)
+            write_atomic(run.services, json.dumps(_services_record(spec)) + "\n")
+        write_atomic(run.job, json.dumps(_job_record(prepared)) + "\n")
+        write_atomic(run.script, prepared.script, mode=PRIVATE_SCRIPT_MODE)
         python = sys.executable if prepared.container else prepared.python
         sandbox = any(service.kind == "sandbox" for service in spec.services.values())
-        Path(run.agent).write_bytes(_archive(python, sandbox))
-        Path(run.library).write_bytes(_library(python, sandbox))
+        _write_bytes(run.agent, _archive(python, sandbox))
+        _write_bytes(run.library, _library(python, sandbox))
     except BaseException:
         shutil.rmtree(run.root, ignore_errors=True)
         raise
+
+
+def _write_bytes(path: str, content: bytes) -> None:
+    with open(path, "wb", opener=private_opener) as file:
+        file.write(content)
 
 
 def _signal_times(spec: JobSpec, target: Target) -> dict[str, float | None]:

@@ -14,6 +14,7 @@ from muster.errors import Mistake, SubmissionRefused
 from muster.launch.plan import Prepared, script_options, task_job_id
 from muster.launch.run_writer import write_run
 from muster.process import ManagedProcess, Scope
+from muster.rundir import private_opener
 from muster.rundir.records import Submission, write_submission
 from muster.runs.index import register_run
 from muster.slurm import client
@@ -100,7 +101,7 @@ def start_detached(prepared: Prepared) -> int:
     """Start the job script in a new session and return its pid."""
     started = time.time()
     write_run(prepared)
-    with open(prepared.run.output_file, "ab") as output:
+    with open(prepared.run.output_file, "ab", opener=private_opener) as output:
         process = subprocess.Popen(
             ["bash", prepared.run.script],
             cwd=prepared.workdir,
@@ -121,7 +122,7 @@ async def attached(prepared: Prepared) -> AsyncIterator[ManagedProcess]:
     write_run(prepared)
     grace = prepared.spec.stop_grace + LOST_OWNER_EXTRA_S
     async with Scope("run", lost_owner_grace=grace) as scope:
-        with open(prepared.run.output_file, "ab") as output:
+        with open(prepared.run.output_file, "ab", opener=private_opener) as output:
             process = await scope.spawn(
                 ["bash", prepared.run.script],
                 cwd=prepared.workdir,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TAIL_BYTES = 8192
+LOG_MODE = 0o600  # output of programs may hold secrets
 F_SETPIPE_SZ = 1031  # fcntl has no name for it before Python 3.10
 PIPE_BYTES = 1 << 20  # buffer before a slow disk blocks the process: the maximum for unprivileged users
 
@@ -33,8 +34,8 @@ class Log:
             raise ValueError(f"keep must be at least 0, not {self.keep}")
 
     def open(self) -> int:
-        """Open the file for appending."""
-        return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        """Open the file for appending; a new one is readable only by its owner."""
+        return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, LOG_MODE)
 
     def capture(self) -> dict[str, Any] | None:
         """Return the arguments for the supervisor's copier; None if the process writes directly."""

@@ -8,13 +8,15 @@ import os
 import socket
 from typing import Any
 
+from muster.rundir.private_files import PRIVATE_FILE_MODE
+
 
 def temporary_name(path: str) -> str:
     """Return a name that is unique among hosts and processes: two writers never share one."""
     return f"{path}.{socket.gethostname()}.{os.getpid()}.tmp"
 
 
-def write_atomic(path: str, text: str, mode: int = 0o644) -> None:
+def write_atomic(path: str, text: str, mode: int = PRIVATE_FILE_MODE) -> None:
     """Write to a temporary name, then rename it over the target."""
     temporary = temporary_name(path)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)

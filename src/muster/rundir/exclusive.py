@@ -18,6 +18,7 @@ import shutil
 from typing import Any
 
 from muster.rundir.atomic import is_listed, temporary_name, write_atomic
+from muster.rundir.private_files import PRIVATE_DIRECTORY_MODE, private_opener
 
 # Answers to `link` on filesystems without hard links. Some servers answer EPERM if the name exists.
 NO_HARD_LINKS = frozenset(
@@ -32,7 +33,7 @@ def create_exclusive(path: str, value: Any) -> bool:
     """
     text, temporary = json.dumps(value) + "\n", temporary_name(path)
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
+        with open(temporary, "w", encoding="utf-8", opener=private_opener) as file:
             file.write(text)
         try:
             os.link(temporary, path)
@@ -81,8 +82,8 @@ def _rename_directory(path: str, text: str) -> bool:
     claim, temporary = _claim_directory(path), temporary_name(_claim_directory(path))
     own = os.urandom(8).hex()  # the name of the record shows whose it is, also if the reply to `rename` was lost
     try:
-        os.mkdir(temporary)
-        with open(os.path.join(temporary, own), "w", encoding="utf-8") as file:
+        os.mkdir(temporary, PRIVATE_DIRECTORY_MODE)
+        with open(os.path.join(temporary, own), "w", encoding="utf-8", opener=private_opener) as file:
             file.write(text)
         os.rename(temporary, claim)
         won = True

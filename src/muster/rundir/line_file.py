@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from muster.rundir.private_files import PRIVATE_FILE_MODE
+
 MAX_UNWRITTEN_BYTES = 4 << 20  # bounds the leader's memory while the disk is full; then the oldest lines are dropped
 
 
@@ -26,7 +28,7 @@ class LineFile:
         """
         self._unwritten += text.encode("utf-8", "replace")
         try:
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE_FILE_MODE)
             try:
                 self._write(file)
             finally:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from muster.rundir.paths import AttemptPaths
+from muster.rundir.private_files import private_opener
 
 
 def write_startup_heartbeat(attempt: AttemptPaths, node_index: int, text: str) -> None:
     """Replace the node's heartbeat; readers only compare it with the text before. Raises OSError."""
-    with open(attempt.startup_heartbeat(node_index), "w", encoding="ascii") as file:
+    with open(attempt.startup_heartbeat(node_index), "w", encoding="ascii", opener=private_opener) as file:
         file.write(f"{text}\n")
 
 

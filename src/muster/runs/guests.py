@@ -6,12 +6,11 @@ The leader's side is agent/leader/guests.py.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from muster.rundir import AttemptPaths, RunPaths, is_listed, read_record, write_atomic, write_json
+from muster.rundir import AttemptPaths, RunPaths, is_listed, make_private_dirs, read_record, write_atomic, write_json
 from muster.runs.follow import FOLLOW_POLL_S, Tail
 from muster.runs.monitor import RunMonitor
 
@@ -33,9 +32,9 @@ class Guest:
 
     def request(self, command: Sequence[str], env: dict[str, str], workdir: str) -> None:
         """Write the request, which the leader polls. Its variables may be secrets: only the owner can read it."""
-        os.makedirs(self._attempt.guests_dir, mode=0o700, exist_ok=True)
+        make_private_dirs(self._attempt.guests_dir)
         request = {"command": list(command), "env": env, "workdir": workdir, "time": time.time()}
-        write_atomic(self._attempt.guest_request(self.id), json.dumps(request) + "\n", mode=0o600)
+        write_atomic(self._attempt.guest_request(self.id), json.dumps(request) + "\n")
 
     def stop(self) -> None:
         """Request its end: SIGTERM, and SIGKILL after the run's --stop-grace."""

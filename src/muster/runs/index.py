@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import os
+import pwd
+from collections.abc import Iterator
 from pathlib import Path
 
 from muster.rundir import RunPaths, written_at
@@ -40,24 +43,73 @@ def unregister_run(run: RunPaths) -> None:
 
 
 def all_runs(runs_dir: Path | None = None) -> list[RunPaths]:
-    """Return every known run, oldest first; with `runs_dir`, only those in it."""
-    places = [runs_dir] if runs_dir else [Path(DEFAULT_RUNS_DIR), _index_dir()]
-    if not runs_dir and "MUSTER_RUNS_DIR" in os.environ:
-        places.append(Path(os.environ["MUSTER_RUNS_DIR"]))
-    found: dict[str, str] = {}
-    for place in places:
-        for entry in place.iterdir() if place.is_dir() else ():
-            if (entry / "job.json").exists():
-                found[entry.name] = str(entry.resolve())
+    """Return every known run, oldest first; with `runs_dir`, only those in it. Private runs of others are left out.
+
+    Raises NoSuchRun if `runs_dir` cannot be read.
+    """
+    found = {entry.name: str(entry.resolve()) for entry in _entries(runs_dir) if _access(str(entry)) is Access.READABLE}
     runs = [RunPaths(path) for path in found.values()]
     return sorted(runs, key=lambda run: written_at(run.job) or 0.0)  # None: another process is removing it
 
 
+def private_runs(runs_dir: Path | None = None) -> list[Path]:
+    """Return the directories, beside those of `all_runs`, that belong to other users and cannot be read."""
+    return sorted(entry for entry in _entries(runs_dir) if _access(str(entry)) is Access.DENIED)
+
+
+class Access(enum.Enum):
+    """What this user can see of a directory."""
+
+    READABLE = "readable"  # a run
+    DENIED = "denied"  # a run of another user, probably
+    NO_RUN = "no run"
+
+
+def _entries(runs_dir: Path | None) -> Iterator[Path]:
+    places = [runs_dir] if runs_dir else [Path(DEFAULT_RUNS_DIR), _index_dir()]
+    if not runs_dir and "MUSTER_RUNS_DIR" in os.environ:
+        places.append(Path(os.environ["MUSTER_RUNS_DIR"]))
+    for place in places:
+        try:
+            names = os.listdir(place)
+        except PermissionError as error:
+            raise NoSuchRun(f"the runs directory {place} cannot be read: {error.strerror}") from error
+        except OSError:
+            continue
+        yield from (place / name for name in names)
+
+
+def _access(directory: str) -> Access:
+    try:
+        os.stat(os.path.join(directory, "job.json"))
+    except PermissionError:
+        return Access.DENIED
+    except OSError:
+        return Access.NO_RUN
+    return Access.READABLE
+
+
+def _denied(directory: str) -> NoSuchRun:
+    try:
+        uid = os.stat(directory).st_uid
+        owner = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        owner = f"the user with id {uid}"
+    except OSError:  # a directory on the way to it is closed
+        owner = "another user"
+    return NoSuchRun(f"permission denied: {directory} belongs to {owner}, and runs are private")
+
+
 def find_run(name: str | None, runs_dir: Path | None = None) -> RunPaths:
     """Find a run by its id (or a unique prefix), Slurm job id or path; without a name return the newest."""
-    if name and os.path.exists(os.path.join(name, "job.json")):
+    if name and _access(name) is Access.READABLE:
         return RunPaths(os.path.realpath(name))
+    if name and _access(name) is Access.DENIED:
+        raise _denied(name)
     runs = all_runs(runs_dir)
+    for entry in private_runs(runs_dir) if name and name not in (run.run_id for run in runs) else ():
+        if entry.name == name:
+            raise _denied(str(entry))
     if not runs:
         raise NoSuchRun("no runs found here; name the runs directory with --runs-dir")
     if name is None:

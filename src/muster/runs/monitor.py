@@ -14,7 +14,7 @@ from typing import Any
 from muster.errors import BackendError
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.process.proctree import read_process
-from muster.rundir import AttemptPaths, RunPaths, read_record, write_json
+from muster.rundir import AttemptPaths, RunPaths, make_private_dirs, read_record, write_json
 from muster.rundir.records import STATUS_REFRESH_S, Submission, newest_published, read_submission
 from muster.runs.next_attempt import has_next_attempt, read_next_attempt, script_records_next_attempt
 from muster.runs.own_jobs import is_on_this_cluster, list_own_jobs, slurm_jobs
@@ -170,7 +170,7 @@ def record_end(run: RunPaths, exit_code: int, reason: str) -> None:
     attempt = run.newest_attempt() or run.attempt(0)
     if os.path.exists(attempt.outcome) or has_next_attempt(attempt):
         attempt = run.attempt(attempt.number + 1)
-    os.makedirs(attempt.root, exist_ok=True)
+    make_private_dirs(attempt.root)
     write_json(attempt.next_attempt, {"again": "none", "cause": "", "note": ""})
     write_json(attempt.outcome, {"exit_code": exit_code, "end_reason": reason})
 

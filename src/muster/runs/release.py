@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from muster.errors import BackendError
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.lifecycle.config import FIRST_LEADER
-from muster.rundir import AttemptPaths, RunPaths, read_record
+from muster.rundir import AttemptPaths, RunPaths, private_opener, read_record
 from muster.rundir.records import job_end_marks, newest_published, read_submission
 from muster.runs.next_attempt import has_next_attempt
 from muster.runs.own_jobs import is_on_this_cluster, is_own, list_own_jobs, slurm_jobs
@@ -170,5 +170,5 @@ def _is_leftover(job: QueuedJob, attempt: AttemptPaths | None, pending_too: bool
 
 def record_job_gone(attempt: AttemptPaths) -> None:
     """Record that the job has ended, so that Slurm is not queried again. A read-only run is queried again."""
-    with contextlib.suppress(OSError), open(attempt.job_end, "a", encoding="ascii") as file:
+    with contextlib.suppress(OSError), open(attempt.job_end, "a", encoding="ascii", opener=private_opener) as file:
         file.write("gone\n")

@@ -11,14 +11,28 @@
 #SBATCH --array=0-7%2
 # Written by Muster for run mixed-20260101T000000-ab12. What it does is explained in docs/architecture.md.
 
+# The braces let bash parse everything now: reading the rest of this file later may fail or hang.
+{
 set -u
+mask=$(umask)
+umask 077 # the run directory is private; programs of the user get the user's mask
 run=/shared/runs/mixed-20260101T000000-ab12-"$SLURM_ARRAY_TASK_ID"
 start=${EPOCHREALTIME:-$(date +%s.%N)}
 number=$(n=0; until mkdir "$run/attempt-$n" 2>/dev/null || [ ! -d "$run/attempt-$n" ]; do n=$((n + 1)); done; echo $n)
 export MUSTER_JOB_START=${start/,/.} MUSTER_ATTEMPT=$number MUSTER_BACKEND=slurm
 attempt=$run/attempt-$MUSTER_ATTEMPT
 canary="mixed-20260101T000000-ab12-$SLURM_ARRAY_TASK_ID $MUSTER_ATTEMPT"
-mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
+persist() { # command: repeat it for a minute if it fails, since a network filesystem may have lost its server
+  local error
+  for _ in {1..60}; do
+    error=$(LC_ALL=C "$@" 2>&1) && return
+    case $error in *denied* | *'not permitted'* | *Read-only* | *'Not a directory'*) break ;; esac
+    read -rt 1 <> <(:)
+  done
+  echo "muster: the filesystem of the run directory failed: $error" >&2
+  return 1
+}
+persist mkdir -p "$attempt/nodes" "$attempt/logs" || exit 125
 
 has() { # file: list the directory first, since a network filesystem may cache that a file was missing
   ls "$attempt" >/dev/null 2>&1
@@ -74,10 +88,12 @@ unset ${!SLURM_STEP@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_PROCID SLURM
   SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK SLURM_DISTRIBUTION \
   SLURM_LABELIO SLURM_STDOUTMODE SLURM_STDERRMODE SLURM_SRUN_REDUCE_TASK_EXIT_MSG SLURM_CLUSTERS
 scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 2 >"$attempt/hosts"
+chmod go= "$run"/slurm-*.out 2>/dev/null # Slurm has created it with the user's mask
 own=$SLURM_JOB_ID
 [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || own=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 printf '{"job_id": "%s", "restarts": %d}\n' "$own" "${SLURM_RESTART_COUNT:-0}" >"$attempt/slurm-job.json.tmp" &&
   mv "$attempt/slurm-job.json.tmp" "$attempt/slurm-job.json"
+umask "$mask"
 # The launcher gets a separate session: a signal to this script must not reach it.
 setsid srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task="$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | sed 's/(.*//' | sort -n | head -n 1)" --cpu-bind=none --distribution=cyclic --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster \
   bash -c '
@@ -96,6 +112,7 @@ muster_node=$muster_attempt/nodes/$(printf %04d "${SLURM_PROCID}")
 if [ "${SLURM_PROCID}" -le 8 ]; then
   (
     trap '"'"''"'"' HUP QUIT USR1 USR2 ALRM URG
+    umask 077
     muster_beat=0
     while kill -0 $$ && [ ! -e "$muster_node.json" ]; do
       muster_beat=$((muster_beat + 1))
@@ -104,7 +121,10 @@ if [ "${SLURM_PROCID}" -le 8 ]; then
     done &
   ) </dev/null >/dev/null 2>&1 3>&-
 fi
+muster_mask=$(umask)
+umask 077
 exec >>"$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
+umask "$muster_mask"
 if [ -n "$muster_setup" ]; then
   trap '"'"'muster_report "--setup ended the shell"; exit 122'"'"' EXIT
   eval "$muster_setup" || {
@@ -129,6 +149,7 @@ exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
 ' \
   muster "$attempt" "$canary" python3 '' "$run" '' </dev/null >"$attempt/steps.log" 2>&1 &
 launcher=$!
+umask 077
 
 tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
 output=$!
@@ -180,3 +201,4 @@ wait "$output"
 recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
 { echo ended >>"$attempt/job-end"; } 2>/dev/null # Slurm ends the job when this script exits
 exit "${recorded:-$code}"
+}

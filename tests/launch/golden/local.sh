@@ -4,6 +4,8 @@
 # The braces let bash parse everything now: reading the rest of this file later may fail or hang.
 {
 set -u
+mask=$(umask)
+umask 077 # the run directory is private; programs of the user get the user's mask
 run=/shared/runs/train-20260101T000000-ab12
 start=${EPOCHREALTIME:-$(date +%s.%N)}
 number=0
@@ -73,6 +75,7 @@ touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log"
 printf '%s\n' "$canary" >"$attempt/canary"
 head -c 65536 /dev/zero >"$attempt/reserve" # so that a full disk cannot prevent the outcome from being written
 printf '%s\n' node-0 node-1 node-2 >"$attempt/hosts"
+umask "$mask"
 # The launcher gets a separate session: a signal to this script must not reach it.
 setsid /opt/muster/bin/python /opt/muster/lib/local_launcher.py 3 \
   bash -c '
@@ -91,6 +94,7 @@ muster_node=$muster_attempt/nodes/$(printf %04d "${MUSTER_TASK}")
 if [ "${MUSTER_TASK}" -le 8 ]; then
   (
     trap '"'"''"'"' HUP QUIT USR1 USR2 ALRM URG
+    umask 077
     muster_beat=0
     while kill -0 $$ && [ ! -e "$muster_node.json" ]; do
       muster_beat=$((muster_beat + 1))
@@ -99,7 +103,10 @@ if [ "${MUSTER_TASK}" -le 8 ]; then
     done &
   ) </dev/null >/dev/null 2>&1 3>&-
 fi
+muster_mask=$(umask)
+umask 077
 exec >>"$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
+umask "$muster_mask"
 if [ -n "$muster_setup" ]; then
   trap '"'"'muster_report "--setup ended the shell"; exit 122'"'"' EXIT
   eval "$muster_setup" || {
@@ -124,6 +131,7 @@ exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
 ' \
   muster "$attempt" "$canary" python3 'module load cuda; source "env.sh"' "$run" '' </dev/null >"$attempt/steps.log" 2>&1 &
 launcher=$!
+umask 077
 
 tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
 output=$!

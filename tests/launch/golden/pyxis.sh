@@ -15,6 +15,8 @@
 # The braces let bash parse everything now: reading the rest of this file later may fail or hang.
 {
 set -u
+mask=$(umask)
+umask 077 # the run directory is private; programs of the user get the user's mask
 run=/shared/runs/train-20260101T000000-ab12
 start=${EPOCHREALTIME:-$(date +%s.%N)}
 number=$(n=0; until mkdir "$run/attempt-$n" 2>/dev/null || [ ! -d "$run/attempt-$n" ]; do n=$((n + 1)); done; echo $n)
@@ -87,6 +89,7 @@ unset ${!SLURM_STEP@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_PROCID SLURM
   SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK SLURM_DISTRIBUTION \
   SLURM_LABELIO SLURM_STDOUTMODE SLURM_STDERRMODE SLURM_SRUN_REDUCE_TASK_EXIT_MSG SLURM_CLUSTERS
 scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 4 >"$attempt/hosts"
+chmod go= "$run"/slurm-*.out 2>/dev/null # Slurm has created it with the user's mask
 own=$SLURM_JOB_ID
 [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || own=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 printf '{"job_id": "%s", "restarts": %d}\n' "$own" "${SLURM_RESTART_COUNT:-0}" >"$attempt/slurm-job.json.tmp" &&
@@ -97,6 +100,7 @@ srun --help 2>/dev/null | grep -q -e --container-image || {
 }
 container="muster-$SLURM_JOB_ID-ab12-$MUSTER_ATTEMPT"
 unset PYTHONHOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV BASH_ENV LD_PRELOAD
+umask "$mask"
 # The launcher gets a separate session: a signal to this script must not reach it.
 setsid srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task="$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | sed 's/(.*//' | sort -n | head -n 1)" --cpu-bind=none --distribution=cyclic --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster '--container-image=nvcr.io#nvidia/pytorch:25.01-py3' --container-workdir=/home --container-mounts=/data:/data:ro,/home:/home,/shared/runs:/shared/runs --no-container-mount-home --container-name="$container" \
   sh -c 'if command -v bash >/dev/null 2>&1; then exec bash -c "$@"; fi; exec sh -c "$@"' sh '
@@ -115,6 +119,7 @@ muster_node=$muster_attempt/nodes/$(printf %04d "${SLURM_PROCID}")
 if [ "${SLURM_PROCID}" -le 8 ]; then
   (
     trap '"'"''"'"' HUP QUIT USR1 USR2 ALRM URG
+    umask 077
     muster_beat=0
     while kill -0 $$ && [ ! -e "$muster_node.json" ]; do
       muster_beat=$((muster_beat + 1))
@@ -123,7 +128,10 @@ if [ "${SLURM_PROCID}" -le 8 ]; then
     done &
   ) </dev/null >/dev/null 2>&1 3>&-
 fi
+muster_mask=$(umask)
+umask 077
 exec >>"$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
+umask "$muster_mask"
 if [ -n "$muster_setup" ]; then
   trap '"'"'muster_report "--setup ended the shell"; exit 122'"'"' EXIT
   eval "$muster_setup" || {
@@ -148,6 +156,7 @@ exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
 ' \
   muster "$attempt" "$canary" python3 'module load cuda; source "env.sh"' "$run" '' </dev/null >"$attempt/steps.log" 2>&1 &
 launcher=$!
+umask 077
 
 tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
 output=$!

@@ -42,6 +42,7 @@ from muster.exit_codes import INFRASTRUCTURE_FAILED, NOT_STARTED
 from muster.lifecycle.config import FAILURE_GRACE_S
 from muster.process import Exit, LeftoverProcess, ManagedProcess, Scope, ScopeWatcher, SpawnError, sweep
 from muster.process.scope import LEFTOVER_GRACE_S
+from muster.rundir import make_private_dirs, private_opener
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class GangNode(ScopeWatcher):
     def _prepare(self) -> Job:
         make_private(os.path.dirname(self._directory))
         os.mkdir(self._directory, mode=0o700)
-        os.makedirs(os.path.dirname(self._logs[0]), exist_ok=True)
+        make_private_dirs(os.path.dirname(self._logs[0]))
         return Job.load(self._identity.run)
 
     def _environment(self, job: Job) -> dict[str, str]:
@@ -123,7 +124,7 @@ class GangNode(ScopeWatcher):
     async def _start(self, local: int, job: Job, base: dict[str, str]) -> None:
         own = {**base, "MUSTER_BEAT_FILE": beat_file(self._directory, local)}
         env = rank_environment(own, self._part, local, self._identity.run.run_id, job.max_restarts)
-        log = await self._off_loop(os.open, self._logs[local], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = await self._off_loop(private_opener, self._logs[local], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             process = await self._scope.spawn(job.command, env=env, cwd=job.workdir, stdout=log, stderr=log)
         except SpawnError as error:

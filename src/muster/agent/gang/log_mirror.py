@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from muster.rundir import private_opener
+
 CHUNK_BYTES = 1 << 20
 
 
@@ -21,7 +23,7 @@ class LogMirror:
         except FileNotFoundError:
             return  # the process has not started yet
         try:
-            target = os.open(self._target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            target = private_opener(self._target, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             try:
                 while data := os.pread(source, CHUNK_BYTES, self._copied):
                     self._copied += os.write(target, data)

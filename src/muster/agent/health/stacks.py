@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from muster.process import descendants
 from muster.process.proctree import read_proc_file
+from muster.rundir import private_opener
 
 PROCESS_TIMEOUT_S = 10.0  # for the stack of one process
 NODE_TIMEOUT_S = 40.0  # for all processes of a node; those not dumped by then are left out
@@ -23,7 +24,7 @@ def dump_stacks(path: str, env: Mapping[str, str]) -> bool:
     """Write the stacks of all descendants of this process; return whether any Python stack could be read."""
     spy = shutil.which("py-spy", path=env.get("PATH"))
     deadline, seen = time.monotonic() + NODE_TIMEOUT_S, False
-    with open(path, "w", encoding="utf-8", errors="replace") as file:
+    with open(path, "w", encoding="utf-8", errors="replace", opener=private_opener) as file:
         for pid in sorted(descendants(os.getpid())):
             if time.monotonic() > deadline:
                 file.write("(no time for the rest)\n")

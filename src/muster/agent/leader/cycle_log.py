@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 
 from muster.agent.leader.driver import mark_cycle
-from muster.rundir import AttemptPaths
+from muster.rundir import AttemptPaths, make_private_dirs, private_opener
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class CycleLogs:
         """Copy the part, completely or not at all; a failure (a full disk) is only logged."""
         path = self._attempt.cycle_driver_log(part.cycle)
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            make_private_dirs(os.path.dirname(path))
             _copy(self._attempt.driver_log, part, f"{path}.tmp")
             os.replace(f"{path}.tmp", path)
         except OSError as error:
@@ -58,7 +58,7 @@ class CycleLogs:
 
 
 def _copy(log: str, part: CycleLogPart, target: str) -> None:
-    with open(log, "rb") as source, open(target, "wb") as copy:
+    with open(log, "rb") as source, open(target, "wb", opener=private_opener) as copy:
         source.seek(part.start)
         left = part.end - part.start
         while left > 0 and (data := source.read(min(left, COPY_BYTES))):

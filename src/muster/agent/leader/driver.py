@@ -17,6 +17,7 @@ from muster.agent.leader.inbox import Inbox
 from muster.exit_codes import NOT_STARTED
 from muster.process import Exit, LeftoverProcess, ManagedProcess, Scope, ScopeWatcher, SpawnError
 from muster.process.scope import LEFTOVER_GRACE_S
+from muster.rundir import private_opener
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ GangReport = Union[RankFailed, HungRankEnded, ProcessesEnded]
 
 def mark_cycle(log: str, cycle: int, reason: str) -> int:
     """Write a line that separates the cycles in the driver's log; return the offset of this cycle's output."""
-    with contextlib.suppress(OSError), open(log, "ab") as file:
+    with contextlib.suppress(OSError), open(log, "ab", opener=private_opener) as file:
         if cycle:
             line = reason.splitlines()[0] if reason else "restarted"
             file.write(f"muster: cycle {cycle}: {line}\n".encode())
@@ -81,7 +82,7 @@ class Driver(RunningDriver, ScopeWatcher):
 
     async def run(self, command: list[str], env: dict[str, str], cwd: str) -> Exit:
         """Run the command; return when it and all its processes have ended, except those that SIGKILL cannot end."""
-        log = await asyncio.to_thread(os.open, self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = await asyncio.to_thread(private_opener, self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             await self._opening
             self._held = []

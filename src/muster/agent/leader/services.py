@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from muster.lifecycle import events as m
 from muster.lifecycle.config import FAIL
 from muster.lifecycle.services import PlannedInstance, ServiceState
 from muster.lifecycle.state_machine import Transition
-from muster.rundir import AttemptPaths, write_atomic, write_json
+from muster.rundir import AttemptPaths, make_private_dirs, write_atomic, write_json
 from muster.rundir.hosts import host_file_name
 
 logger = logging.getLogger(__name__)
@@ -310,7 +309,7 @@ class LeaderServices:
 
 def _write_records(attempt: AttemptPaths, records: Sequence[ServiceRecord]) -> None:
     try:
-        os.makedirs(attempt.services_dir, exist_ok=True)
+        make_private_dirs(attempt.services_dir)
         for record in records:
             name = record.content["service"]
             if record.endpoints.in_file:

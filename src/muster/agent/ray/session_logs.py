@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from muster.rundir import make_private_dirs
 from muster.rundir.paths import RAY_LOGS_SUFFIX
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ def _list_logs(directory: str) -> list[tuple[str, int]]:
 def _write(directory: str, chosen: Sequence[tuple[str, int]], path: str, until: float) -> None:
     """Write the archive atomically."""
     temporary, name = f"{path}{RAY_LOGS_SUFFIX}.tmp", os.path.basename(path)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    make_private_dirs(os.path.dirname(path))
     try:
         with (
             _open_private(temporary) as file,

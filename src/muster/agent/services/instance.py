@@ -35,6 +35,7 @@ from muster.ports.socket_leases import PortLease, take
 from muster.process import Exit, Log, ManagedProcess, Scope, SpawnError
 from muster.process.memory_file import memory_file
 from muster.process.scope import LEFTOVER_GRACE_S
+from muster.rundir import make_private_dirs
 
 logger = logging.getLogger(__name__)
 
@@ -267,7 +268,7 @@ class ServiceInstance:
         make_private(os.path.dirname(self._directory))
         shutil.rmtree(self._directory, ignore_errors=True)
         os.mkdir(self._directory, mode=0o700)
-        os.makedirs(os.path.dirname(self._log.path), exist_ok=True)
+        make_private_dirs(os.path.dirname(self._log.path))
         self._write_members()
 
     def _write_members(self) -> None:

@@ -20,7 +20,7 @@ from muster.agent.job import Identity, Job
 from muster.agent.ray.cluster import RayCluster
 from muster.agent.services.discovery import published_variables
 from muster.exit_codes import BY_SIGNAL, INFRASTRUCTURE_FAILED, NOT_EXECUTABLE, NOT_STARTED
-from muster.rundir import AttemptPaths, RunPaths, read_record
+from muster.rundir import AttemptPaths, RunPaths, make_private_dirs, private_opener, read_record
 from muster.rundir.hosts import host_file_name
 from muster.rundir.session_command import NO_RAY_ADDRESS, SESSION_COMMAND
 
@@ -135,8 +135,8 @@ class AttachedSession:
     def _touch(self) -> None:
         """Touch the session's file; the session continues if the filesystem cannot be written."""
         with contextlib.suppress(OSError):
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            with open(self._path, "a"):
+            make_private_dirs(os.path.dirname(self._path))
+            with open(self._path, "a", opener=private_opener):
                 os.utime(self._path)
 
 

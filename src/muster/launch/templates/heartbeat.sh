@@ -9,6 +9,7 @@ muster_node=$muster_attempt/nodes/$(printf %04d "${__RANK_VARIABLE__}")
 if [ "${__RANK_VARIABLE__}" -le __CANDIDATES__ ]; then
   (
     trap '' __FORWARDED_SIGNALS__
+    umask 077
     muster_beat=0
     while kill -0 $$ && [ ! -e "$muster_node.json" ]; do
       muster_beat=$((muster_beat + 1))

@@ -8,6 +8,8 @@
 # The braces let bash parse everything now: reading the rest of this file later may fail or hang.
 {
 set -u
+mask=$(umask)
+umask 077 # the run directory is private; programs of the user get the user's mask
 run=__RUN__
 start=${EPOCHREALTIME:-$(date +%s.%N)}
 __SKIP_ENDED_RUN__
@@ -79,11 +81,13 @@ touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log"
 printf '%s\n' "$canary" >"$attempt/canary"
 head -c 65536 /dev/zero >"$attempt/reserve" # so that a full disk cannot prevent the outcome from being written
 __PREPARE__
+umask "$mask"
 # The launcher gets a separate session: a signal to this script must not reach it.
 setsid __LAUNCHER__ \
   __SHELL__ __PRELUDE__ \
   muster "$attempt" "$canary" __PYTHON__ __SETUP__ "$run" __CHECK__ </dev/null >"$attempt/steps.log" 2>&1 &
 launcher=$!
+umask 077
 
 tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
 output=$!

@@ -18,7 +18,10 @@ if [ "$(cat "$muster_attempt/canary" 2>/dev/null)" != "$muster_canary" ]; then
   exit __UNSEEN__
 fi
 __HEARTBEAT__
+muster_mask=$(umask)
+umask 077
 exec >>"$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
+umask "$muster_mask"
 if [ -n "$muster_setup" ]; then
   trap 'muster_report "--setup ended the shell"; exit __SETUP_FAILED__' EXIT
   eval "$muster_setup" || {
