@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.private_dir import make_private
+from muster.agent.private_dir import avoid_occupied, make_private
 
 
 def test_a_new_directory_and_an_existing_private_one_are_accepted(tmp_path: Path) -> None:
@@ -23,3 +23,20 @@ def test_a_directory_that_others_can_read_or_a_link_is_rejected(tmp_path: Path) 
     for name in ("open", "link"):
         with pytest.raises(PermissionError, match="remove it"):
             make_private(str(tmp_path / name))
+
+
+def test_a_directory_that_is_free_or_own_is_used(tmp_path: Path) -> None:
+    wanted = str(tmp_path / "muster-0" / "0.0.1")
+    assert avoid_occupied(wanted) == wanted
+    make_private(str(tmp_path / "muster-0"))
+    assert avoid_occupied(wanted) == wanted
+
+
+def test_an_occupied_directory_is_replaced_by_one_with_an_unpredictable_name(tmp_path: Path) -> None:
+    os.symlink("/etc", tmp_path / "muster-0")
+    used = [avoid_occupied(str(tmp_path / "muster-0" / name)) for name in ("0.0.1", "0.0.1.procs")]
+    parents = {os.path.dirname(path) for path in used}
+    assert [os.path.basename(path) for path in used] == ["0.0.1", "0.0.1.procs"] and len(parents) == 1
+    (parent,) = parents
+    assert os.path.dirname(parent) == str(tmp_path) and os.path.basename(parent) != "muster-0"
+    make_private(parent)

@@ -83,6 +83,17 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
         ports.lease_port(directory=tmp_path)
 
 
+def test_where_another_user_occupies_the_directory_s_name_all_processes_find_the_same_other_one(tmp_path: Path) -> None:
+    usual = tmp_path / f"muster-ports-{os.getuid()}"
+    assert ports._directory(tmp_path) == usual == ports._directory(tmp_path)
+    usual.rmdir()
+    usual.symlink_to("/etc")
+    (tmp_path / f"{usual.name}-0").symlink_to("/etc")
+    other = ports._directory(tmp_path)
+    assert other == ports._directory(tmp_path) and other.stat().st_mode & 0o777 == 0o700
+    assert ports.lease_port(directory=other)
+
+
 @pytest.mark.parametrize("line", ["{}}", "[1]", '{"port": 4', '{"a": 1}', "\x00", '{"port": "x", "until": "y"}'])
 def test_a_broken_lease_is_skipped_and_the_others_remain(tmp_path: Path, line: str) -> None:
     first = ports.lease_port(directory=tmp_path)

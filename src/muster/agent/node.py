@@ -49,6 +49,7 @@ from muster.agent.health.health_check import HealthCheck
 from muster.agent.job import Identity
 from muster.agent.log_collection import LogCollection, leaderless_ending
 from muster.agent.net.addresses import NoAddress, own_address
+from muster.agent.private_dir import avoid_occupied
 from muster.agent.ray import settings
 from muster.agent.ray.labels import NodeFacts
 from muster.agent.ray.node import (
@@ -263,7 +264,8 @@ class NodeAgent:
         """Start to import Ray: this takes most of its start time and needs no other node."""
         identity, cycle = self._identity, self._cycle
         try:
-            temp = settings.temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.node_index)
+            usual = settings.temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.node_index)
+            temp = avoid_occupied(usual)
             env = node_environment(identity, cycle)
             env.update(self._services.environment() if self._services is not None else {})
             if options.group is not None:

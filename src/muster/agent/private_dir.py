@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 import os
+import secrets
 import stat
+
+_replaced: dict[str, str] = {}  # occupied directories of this process, and what it uses instead
 
 
 def make_private(path: str) -> None:
     """Create the directory. PermissionError if it exists with other access: in /tmp another user may have made it."""
     os.makedirs(path, mode=0o700, exist_ok=True)
     info = os.lstat(path)
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o077:
+    if not _is_own_directory(info) or info.st_mode & 0o077:
         raise PermissionError(f"{path} is not a directory that only this user can access: remove it")
+
+
+def avoid_occupied(path: str) -> str:
+    """Return `path`, or the same name in a directory with an unpredictable name if another user occupies the usual one.
+
+    Names in /tmp follow from the run id, which other users see in the process list.
+    """
+    parent, name = os.path.split(path)
+    if parent not in _replaced:
+        try:
+            occupied = not _is_own_directory(os.lstat(parent))
+        except OSError:
+            occupied = False
+        if not occupied:
+            return path
+        _replaced[parent] = os.path.join(os.path.dirname(parent), f"muster-{secrets.token_hex(4)}")
+    return os.path.join(_replaced[parent], name)
+
+
+def _is_own_directory(info: os.stat_result) -> bool:
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid()

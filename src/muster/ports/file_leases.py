@@ -12,6 +12,8 @@ import fcntl
 import json
 import os
 import random
+import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -21,6 +23,7 @@ from muster.ports.guards import bind, is_in_a_block
 from muster.ports.ranges import BLOCKS_FROM, LAST_PORT, host_ports, split_runs
 from muster.process.proctree import start_time
 
+LEASE_ROOT = Path("/tmp")
 UNBOUND_LEASE_S = 300.0  # enough to start a program that binds the port
 
 
@@ -80,15 +83,36 @@ def _is_free(port: int) -> bool:
     return probe is not None
 
 
-def _directory() -> Path:
-    return Path(f"/tmp/muster-ports-{os.getuid()}")
+def _directory(root: Path = LEASE_ROOT) -> Path:
+    """Return this user's directory on this host.
+
+    Another user may occupy its name. Then it is a directory with an unpredictable name, which all processes of this
+    user find by its owner.
+    """
+    usual = root / f"muster-ports-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        usual.mkdir(mode=0o700)
+    if _is_own(usual):
+        return usual
+    pattern = f"{usual.name}-*"
+    if not any(map(_is_own, root.glob(pattern))):
+        tempfile.mkdtemp(prefix=f"{usual.name}-", dir=root)
+    return min(path for path in root.glob(pattern) if _is_own(path))  # of two created at the same time, the same one
+
+
+def _is_own(directory: Path) -> bool:
+    try:
+        info = os.lstat(directory)
+    except OSError:  # removed meanwhile
+        return False
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid()
 
 
 @contextlib.contextmanager
 def _leases(directory: Path) -> Iterator[list[PortReservation]]:
     """Yield the live leases of this host, to be changed in place, under an exclusive lock."""
     directory.mkdir(mode=0o700, exist_ok=True)
-    if directory.is_symlink() or directory.stat().st_uid != os.getuid():
+    if not _is_own(directory):
         raise PermissionError(f"{directory} belongs to another user")
     with open(os.open(directory / "leases.jsonl", os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -35,7 +35,7 @@ from muster.agent.gang.gang_environment import rank_environment
 from muster.agent.gang.hang_detector import HangDetector, SilentRank, beat_file
 from muster.agent.health.progress import read_beat
 from muster.agent.job import Identity, Job
-from muster.agent.private_dir import make_private
+from muster.agent.private_dir import avoid_occupied, make_private
 from muster.agent.ray.cluster import RayCluster
 from muster.agent.ray.settings import temp_dir
 from muster.exit_codes import INFRASTRUCTURE_FAILED, NOT_STARTED
@@ -58,7 +58,8 @@ class GangNode(ScopeWatcher):
         """`send` sends a message to the leader."""
         self._identity, self._request, self._part, self._send = identity, request, request.part, send
         cycle = self._part.cycle
-        self._directory = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.node_index) + ".procs"
+        usual = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.node_index)
+        self._directory = f"{avoid_occupied(usual)}.procs"
         self._logs = {n: identity.attempt.rank_log(self._part.rank(n), cycle) for n in range(self._part.procs)}
         self._scope = Scope("procs", directories=[self._directory], watcher=self)
         self._opening = asyncio.ensure_future(self._scope.open())

@@ -10,6 +10,7 @@ from muster.agent.control.codec import Message
 from muster.agent.control.messages import ServiceMembers, ServiceServes, ServiceStatus
 from muster.agent.environment import node_environment
 from muster.agent.job import Identity, Job
+from muster.agent.private_dir import avoid_occupied
 from muster.agent.ray.settings import RayOptions, block_size, temp_dir
 from muster.agent.service_model import AUTO, SANDBOX, ServiceDefinition, load_services
 from muster.agent.services import sandbox, templating
@@ -70,7 +71,8 @@ class NodeServices:
             if service is None or not self._lease(service):
                 continue
             identity, cycle = self._identity, self._cycle
-            directory = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.node_index)
+            usual = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.node_index)
+            directory = avoid_occupied(usual)
             log = identity.attempt.service_log(name, host_file_name(identity.host), cycle)
             files = InstanceFiles(f"{directory}.service-{name}", log)
             leases = self._leases.pop(name)
