@@ -55,5 +55,5 @@ def test_a_run_on_one_machine_needs_no_shared_directory(target: Target) -> None:
 
 
 def test_the_lab_s_shared_directory_is_shared_although_it_is_in_tmp(tmp_path: Path) -> None:
-    assert warnings(prepared(Target("allocation", 2)), {"MUSTER_LAB_SHARED": "/tmp/runs"}) == []
-    assert len(warnings(prepared(Target("allocation", 2)), {"MUSTER_LAB_SHARED": str(tmp_path)})) == 1
+    assert warnings(prepared(Target("allocation", 2)), {"MUSTER_LAB_DIR": "/tmp/runs"}) == []
+    assert len(warnings(prepared(Target("allocation", 2)), {"MUSTER_LAB_DIR": str(tmp_path)})) == 1

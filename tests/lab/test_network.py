@@ -45,6 +45,7 @@ def ip(monkeypatch: pytest.MonkeyPatch) -> FakeIp:
         [{"dst": "default", "dev": "eth0"}],
         [{"dst": "10.1.0.0/16", "dev": "eth0"}],
         [{"dst": f"10.77.{P}.255", "type": "broadcast", "dev": "eth0"}],
+        [{"dst": f"10.77.{P}.0/24", "dev": PLAN.host_link}],  # of a lab that has just gone down
     ],
 )
 def test_addresses_that_no_route_covers_are_free(ip: FakeIp, routes: list[dict[str, Any]]) -> None:

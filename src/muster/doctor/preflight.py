@@ -36,7 +36,7 @@ def warnings(prepared: Prepared, env: Mapping[str, str]) -> list[str]:
     if place.kind == "local" or (place.kind == "allocation" and place.nodes == 1):
         return []
     paths = {"runs-directory": os.path.dirname(prepared.run.root), "working-directory": prepared.workdir}
-    shared = env.get("MUSTER_LAB_SHARED")  # the lab's shared directory is in /tmp
+    shared = env.get("MUSTER_LAB_DIR")  # all nodes of the lab share it, on a filesystem in memory or in /tmp
     results = [
         check_reach(check, path, probe_filesystem_type(path))
         for check, path in paths.items()

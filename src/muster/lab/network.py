@@ -39,6 +39,8 @@ def check_free(plan: LabPlan) -> None:
     for route in json.loads(_run(["ip", "-json", family, "route", "show", "table", "all"]).stdout or "[]"):
         if route.get("type") not in (None, "unicast") or route["dst"] == "default":
             continue
+        if route.get("dev") == plan.host_link:  # of a lab that went down a moment ago: the link is gone already
+            continue
         if wanted.overlaps(ipaddress.ip_network(route["dst"], strict=False)):
             raise LabError(
                 f"the lab's addresses {wanted} overlap the route to {route['dst']} via {route.get('dev')}; "
