@@ -4,6 +4,7 @@
 # all libraries that they need, with the C library, to /slurm-prefix, and changes them to work at the path in $1 of a
 # machine with other libraries.
 
+umask 022 # users read it
 prefix=$1
 out=/slurm-prefix
 mkdir -p "$out/bin" "$out/lib"
