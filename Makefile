@@ -10,6 +10,9 @@ OLDEST_RAY := 2.46.0
 OLDEST := .venv-ray-oldest
 ON_GLUSTERFS := run requeue spares succession services seeing
 
+# Without bytecode files, each of the thousand processes that the tests start would compile all modules that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-all test-ray-oldest test-slurm test-filesystems test-interpreters test-containers lint lock bench chaos simulate failures clean
