@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -124,10 +125,10 @@ def test_a_runs_directory_that_cannot_be_written_is_named(tmp_path: Path) -> Non
 
 def test_an_error_leaves_no_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(python: str, sandbox: bool) -> bytes:
-        raise OSError("No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(run_writer, "_library", fail)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(BackendError, match=f"cannot write to the runs directory {tmp_path}/muster-runs: No space left"):
         write_run(planned(tmp_path))
     assert os.listdir(tmp_path / "muster-runs") == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from tests.fake_slurm import FakeSlurm, fake_slurm
 
-from muster.errors import Mistake, SubmissionRefused
+from muster.errors import BackendError, Mistake, SubmissionRefused
 from muster.launch import run_writer, submit
 from muster.launch.plan import Prepared, array_runs, plan_run
 from muster.launch.submit import attached, start_detached, submit_batch, submit_batches
@@ -44,6 +45,18 @@ def planned(directory: Path, kind: str = "sbatch", nodes: int = 2, **fields: Any
 
 def run_dirs(directory: Path) -> list[str]:
     return os.listdir(directory / "muster-runs") if (directory / "muster-runs").exists() else []
+
+
+def test_a_job_whose_record_cannot_be_written_is_cancelled(
+    tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(submit, "write_submission", full)
+    with pytest.raises(BackendError, match=r"cancelled Slurm job 17: its record could not be written: .*No space left"):
+        submit_batch(planned(tmp_path))
+    assert fake_slurm.called("scancel") == ["17"]
 
 
 def test_a_submitted_run_is_recorded_and_can_be_found(

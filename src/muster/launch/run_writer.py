@@ -14,7 +14,7 @@ from muster.launch.agent_archive import build_archive
 from muster.launch.driver_library import build_library
 from muster.launch.plan import Prepared
 from muster.launch.target import Target
-from muster.rundir import private_opener, write_atomic
+from muster.rundir import RunPaths, private_opener, write_atomic
 from muster.rundir.private_files import PRIVATE_DIRECTORY_MODE
 from muster.rundir.tokens import derive_ray_token
 from muster.slurm import client
@@ -38,9 +38,7 @@ def write_run(prepared: Prepared) -> None:
         os.mkdir(run.root, PRIVATE_DIRECTORY_MODE)
         os.mkdir(run.output_dir, PRIVATE_DIRECTORY_MODE)
     except OSError as error:
-        raise BackendError(
-            f"cannot write to the runs directory {os.path.dirname(run.root)}: {error.strerror}"
-        ) from error
+        raise _unwritable(run, error) from error
     try:
         token = secrets.token_hex(32)
         write_atomic(run.token, token)
@@ -54,14 +52,21 @@ def write_run(prepared: Prepared) -> None:
         sandbox = any(service.kind == "sandbox" for service in spec.services.values())
         _write_bytes(run.agent, _archive(python, sandbox))
         _write_bytes(run.library, _library(python, sandbox))
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(run.root, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _unwritable(run, error) from error
         raise
 
 
 def _write_bytes(path: str, content: bytes) -> None:
     with open(path, "wb", opener=private_opener) as file:
         file.write(content)
+
+
+def _unwritable(run: RunPaths, error: OSError) -> BackendError:
+    reason = error.strerror or str(error)
+    return BackendError(f"cannot write to the runs directory {os.path.dirname(run.root)}: {reason} (see --runs-dir)")
 
 
 def _signal_times(spec: JobSpec, target: Target) -> dict[str, float | None]:

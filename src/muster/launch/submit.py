@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from muster.errors import Mistake, SubmissionRefused
+from muster.errors import BackendError, Mistake, SubmissionRefused
 from muster.launch.plan import Prepared, script_options, task_job_id
 from muster.launch.run_writer import write_run
 from muster.process import ManagedProcess, Scope
@@ -46,9 +46,13 @@ def submit_batches(runs: Sequence[Prepared]) -> str:
     except SubmissionRefused:
         _remove(runs)
         raise
-    for prepared in runs:
-        own = jobs.only([task_job_id(prepared, job) for job in jobs.ids])
-        _record(prepared, started, own.ids[0], pid=None, jobs=own, script=runs[0].run.script)
+    try:
+        for prepared in runs:
+            own = jobs.only([task_job_id(prepared, job) for job in jobs.ids])
+            _record(prepared, started, own.ids[0], pid=None, jobs=own, script=runs[0].run.script)
+    except OSError as error:  # e.g. a full disk: without the record no command would find the job
+        cancel_jobs(jobs)
+        raise BackendError(f"cancelled Slurm job {jobs}: its record could not be written: {error}") from error
     return jobs.ids[0]
 
 
