@@ -12,6 +12,17 @@ from tests.fake_slurm import FakeSlurm
 
 from muster.cli import status
 from muster.rundir import write_json
+from muster.runs.idle import idle_command
+
+READY = {"rank": 0, "host": "n0", "state": "ready", "url": "http://n0:80", "restarts": 0}
+STARTING = {**READY, "state": "starting", "url": None}
+
+
+def test_an_idle_cluster_has_no_driver(start_run: StartRun, invoke: Invoke) -> None:
+    run = start_run("train")
+    write_json(run.job, {"command": idle_command("python3", run)})
+    lines = invoke("status").out.splitlines()
+    assert "  cluster is up; it has no driver" in lines and not any("driver running" in line for line in lines)
 
 
 def test_a_running_run_is_shown_with_its_nodes_and_its_directory(start_run: StartRun, invoke: Invoke) -> None:
@@ -59,7 +70,11 @@ def test_a_failure_is_shown_with_its_log_lines_and_without_control_characters(
         ({"ray": {"address": "n0:6379", "dashboard": None, "tuning": {}}}, "  ray at n0:6379"),
         (
             {"ray": {"address": "a:1", "dashboard": {"host": "n0", "port": 8265}, "tuning": {"RAY_x": "1"}}},
-            "  ray at a:1, dashboard on n0:8265\n    x = 1",
+            "  ray at a:1, dashboard on n0:8265\n  not started",
+        ),
+        (
+            {"services": {"web": {"ready": 2, "wanted": 3, "instances": [READY, READY, STARTING]}}},
+            "  service web: 2 of 3 ready at http://n0:80 and 1 more",
         ),
         ({"nodes": [{"rank": 0, "host": "n0", "state": "idle", "role": "spare"}]}, "  spare: 1 (n0)"),
         (

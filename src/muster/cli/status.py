@@ -11,6 +11,7 @@ import click
 
 from muster.cli.output import print_cancelled_job
 from muster.cli.run_argument import resolve_run, run_argument, runs_dir_option
+from muster.runs.idle import is_idle_cluster
 from muster.runs.monitor import RunMonitor, finalize_dead, record_silent_end
 from muster.runs.next_attempt import next_attempt_message
 from muster.runs.status import ENDED_STATES, read_status
@@ -34,7 +35,7 @@ def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -
     monitor = RunMonitor(paths)
     while True:
         current = read_status(paths)
-        text = json.dumps(current) if as_json else "\n".join(_status_lines(current))
+        text = json.dumps(current) if as_json else "\n".join(_status_lines(current, is_idle_cluster(paths)))
         if text != shown:
             click.echo(text)
         shown = text
@@ -51,7 +52,8 @@ def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -
             record_silent_end(paths, reason)
 
 
-def _status_lines(status: dict[str, Any]) -> list[str]:
+def _status_lines(status: dict[str, Any], idle: bool = False) -> list[str]:
+    """`idle`: of a cluster of `muster up`, whose driver only waits."""
     job = f", Slurm job {status['job_id']}" if status["job_id"] else ""
     lines = [f"{status['run']}: {status['state']} ({status['backend']}{job})"]
     lines += [f"  {status['waiting']}"] if status.get("waiting") else []
@@ -69,8 +71,12 @@ def _status_lines(status: dict[str, Any]) -> list[str]:
         lines.append(f"  {dropped} earlier cycles: see `muster report` and the events")
     lines += [f"  cycle {cycle['cycle']} ended: {cycle['reason']}" for cycle in (status.get("cycles") or [])[:-1]]
     driver = status["driver"]
-    lines.append(f"  driver {driver['state']}{_exit_code(driver)}")
-    lines += _ray_lines(status.get("ray"), len(status["nodes"]))
+    if idle and driver["state"] == "running":
+        lines.append("  cluster is up; it has no driver")
+    elif not idle:
+        lines.append(f"  driver {driver['state']}{_exit_code(driver)}")
+    lines += _ray_lines(status.get("ray"))
+    lines += [_service_line(name, service) for name, service in sorted((status.get("services") or {}).items())]
     lines += [f"  guest {guest['id']} {guest['state']}{_exit_code(guest)}" for guest in status["guests"]]
     lines.append(f"  {_timing_line(status['timings'])}")
     if status["end_reason"]:
@@ -89,15 +95,19 @@ def _exit_code(program: dict[str, Any]) -> str:
     return f", exit code {program['exit_code']}" if program["exit_code"] is not None else ""
 
 
-def _ray_lines(ray: dict[str, Any] | None, nodes: int) -> list[str]:
+def _service_line(name: str, service: dict[str, Any]) -> str:
+    """Return how many instances are ready, and where; of many, only the first endpoint."""
+    urls = [one["url"] for one in service["instances"] if one["state"] == "ready" and one["url"]]
+    more = f" and {len(urls) - 1} more" if len(urls) > 1 else ""
+    return f"  service {name}: {service['ready']} of {service['wanted']} ready{f' at {urls[0]}' if urls else ''}{more}"
+
+
+def _ray_lines(ray: dict[str, Any] | None) -> list[str]:
     if ray is None:
         return []
     dashboard = ray["dashboard"]
     where = f", dashboard on {dashboard['host']}:{dashboard['port']}" if dashboard else ""
-    lines = [f"  ray at {ray['address']}{where}"]
-    if nodes > 1:
-        lines += [f"    {name.removeprefix('RAY_')} = {value}" for name, value in sorted(ray["tuning"].items())]
-    return lines
+    return [f"  ray at {ray['address']}{where}"]
 
 
 def _timing_line(timings: dict[str, float | None]) -> str:
