@@ -26,7 +26,38 @@ def test_frequent_polls_of_a_pending_job_query_slurm_rarely(
     for _ in range(1200):  # ten minutes of `muster status --watch`
         now[0] += 0.5
         watch.poll_dead(None)
-    assert 0 < len(fake_slurm.calls) <= 600 / monitor.SLURM_POLL_S
+    assert 0 < len(fake_slurm.calls) <= 600 / monitor.SLURM_POLL_S + 2
+
+
+def test_a_job_that_dies_before_it_writes_anything_is_noticed_after_seconds(
+    run: FakeRun, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = RunMonitor(run.submitted(job_id="4711", time=0.0))
+    now = monitor.time.monotonic() + 6.0
+    monkeypatch.setattr(monitor.time, "monotonic", lambda: now)
+    fake_slurm.knows("4711", "CANCELLED", run.script)
+    assert watch.poll_dead(None) == "Slurm job 4711 is CANCELLED"
+
+
+def test_a_new_job_may_be_unknown_to_slurm_for_some_seconds(
+    run: FakeRun, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = RunMonitor(run.submitted(job_id="4711", time=0.0))
+    now = [monitor.time.monotonic() + 6.0]
+    monkeypatch.setattr(monitor.time, "monotonic", lambda: now[0])
+    assert watch.poll_dead(None) is None and len(fake_slurm.called("squeue")) == 1
+    now[0] += monitor.SLURM_POLL_S
+    assert watch.poll_dead(None) == "Slurm job 4711 is unknown to Slurm"
+
+
+def test_a_job_that_failed_without_a_file_may_have_an_unshared_runs_directory(
+    run: FakeRun, fake_slurm: FakeSlurm
+) -> None:
+    fake_slurm.knows("4711", "FAILED", run.script)
+    dead = RunMonitor(run.submitted(job_id="4711", time=0.0)).query_dead()
+    assert dead is not None and "every node shares" in dead and run.root in dead
+    run.begins()
+    assert RunMonitor(run).query_dead() == "Slurm job 4711 is FAILED"
 
 
 def test_a_job_that_was_cancelled_while_pending_is_recorded_as_ended(run: FakeRun, fake_slurm: FakeSlurm) -> None:

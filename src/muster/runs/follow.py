@@ -19,6 +19,7 @@ from muster.runs.leader_wait import LeaderWait
 from muster.runs.monitor import RunMonitor, record_silent_end
 from muster.runs.next_attempt import next_attempt_message, read_next_attempt
 from muster.runs.own_jobs import slurm_jobs
+from muster.runs.queue_wait import QueueWait
 from muster.runs.release import release, script_ends_job
 from muster.runs.status import read_status
 
@@ -169,7 +170,7 @@ async def follow(run: RunPaths) -> AsyncIterator[RunEvent | Output | RunResult]:
     """Yield events and output as they appear; the last item is the result."""
     tail: AttemptTail | None = None
     announced: AttemptPaths | None = None  # the attempt whose successor was announced
-    leader_wait: LeaderWait | None = None
+    leader_wait, queue_wait = None, QueueWait(run)
     monitor, loop, pace = RunMonitor(run), asyncio.get_running_loop(), PollPace(FOLLOW_POLL_S, FOLLOW_IDLE_POLL_S)
     attempt, attempts_due, news = run.newest_attempt(), 0.0, True
     while True:
@@ -208,6 +209,8 @@ async def follow(run: RunPaths) -> AsyncIterator[RunEvent | Output | RunResult]:
             announced = ended
             yield RunEvent({"event": "again", "attempt": ended.number, **read_next_attempt(ended)})
         if leader_wait is not None and ended is None and (text := leader_wait.poll()) is not None:
+            yield RunEvent({"event": "waiting", "text": text})
+        if attempt is None and (text := await loop.run_in_executor(None, queue_wait.poll)) is not None:
             yield RunEvent({"event": "waiting", "text": text})
         dead = await loop.run_in_executor(None, monitor.poll_dead, attempt)
         if dead is None or run.newest_attempt() != attempt:

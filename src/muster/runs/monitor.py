@@ -1,7 +1,8 @@
 """Detect that a run has died without recording its end, or that another attempt follows.
 
-Only this module polls Slurm about a submitted run: after 30 s without an update of its status, and when Slurm's own
-signal ended an attempt whose job script does not record what follows.
+Only this module polls Slurm about the end of a submitted run: after 30 s without an update of its status (before the
+first one after 5, 15 and 35 s), and when Slurm's own signal ended an attempt whose job script does not record what
+follows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from muster.runs.release import record_job_gone, release
 from muster.slurm import client
 from muster.slurm.jobs import ENDED, SlurmJobs, cancel_jobs
 
-SLURM_POLL_S = 30.0  # shortest time between two RPCs about one run
+SLURM_POLL_S = 30.0  # shortest time between two RPCs about one run that has had a leader
+FIRST_POLL_S = 5.0  # the same before that, doubled each time: a job may die before it writes anything
 REQUEUE_TIMEOUT_S = 30.0  # a requeued job leaves its nodes before Slurm shows it as pending
 REQUEUE_POLL_S = 2.0
 NEXT_ATTEMPT_TIMEOUT_S = 30.0  # a job script records what follows shortly after the outcome
@@ -39,6 +41,7 @@ class RunMonitor:
         self._run, self._submission = run, Submission()
         self._decides_itself, self._jobs = script_records_next_attempt(run), slurm_jobs(run)
         self._last_update = self._last_query = time.monotonic()
+        self._interval = min(FIRST_POLL_S, SLURM_POLL_S)
         self._updated: Any = None
         self._requeued: AttemptPaths | None = None
         self._knows_submission()
@@ -47,7 +50,8 @@ class RunMonitor:
         """Return why the run is dead; None while it may live. May be called often: Slurm is queried rarely."""
         if not self._knows_submission() or (self._submission.pid is None and not self._query_is_due(attempt)):
             return None
-        return self.query_dead(time.monotonic() - self._last_update)
+        silent = time.monotonic() - self._last_update
+        return self.query_dead(silent, new=silent < SLURM_POLL_S)
 
     def _knows_submission(self) -> bool:
         """Whether it is known how the run was started, if that was recorded: the filesystem may fail for a while."""
@@ -61,10 +65,10 @@ class RunMonitor:
                 return False
         return True
 
-    def query_dead(self, silent: float = 0.0) -> str | None:
+    def query_dead(self, silent: float = 0.0, new: bool = False) -> str | None:
         """Return why the run is dead, by its local process or by a query to Slurm; None while it may live.
 
-        `silent` is the number of seconds without an update of its status.
+        `silent` is the number of seconds without an update of its status. Slurm may not know a `new` job yet.
         """
         if not self._knows_submission():
             return None
@@ -73,9 +77,15 @@ class RunMonitor:
             elsewhere = self._submission.host != os.uname().nodename
             return None if elsewhere or _exists(pid) else "its job script was killed"
         state = self._job_state()
-        if state in ENDED or state == UNKNOWN:
-            return f"Slurm job {self._jobs} is {state}"
+        if state in ENDED or (state == UNKNOWN and not new):
+            return f"Slurm job {self._jobs} is {state}{self._missing_files(state)}"
         return self._abandoned(silent) if state == "RUNNING" else None
+
+    def _missing_files(self, state: str) -> str:
+        """Return the likely cause of a job that failed before its script made the directory of an attempt."""
+        if state != "FAILED" or self._run.newest_attempt() is not None:
+            return ""
+        return f", and wrote nothing to {self._run.root}: that must be on a filesystem that every node shares"
 
     def _abandoned(self, silent: float) -> str | None:
         """Cancel a job whose agents have all died with the batch host, which Slurm does not notice."""
@@ -92,13 +102,13 @@ class RunMonitor:
     def _query_is_due(self, attempt: AttemptPaths | None) -> bool:
         """Whether SLURM_POLL_S have passed since the last update of the status and since the last query."""
         now = time.monotonic()
-        if now - self._last_update < SLURM_POLL_S or now - self._last_query < SLURM_POLL_S:
+        if now - self._last_update < self._interval or now - self._last_query < self._interval:
             return False
         updated = (newest_published(attempt) or {}).get("updated") if attempt else None
         if updated != self._updated:
-            self._updated, self._last_update = updated, now
+            self._updated, self._last_update, self._interval = updated, now, SLURM_POLL_S
             return False
-        self._last_query = now
+        self._last_query, self._interval = now, min(2 * self._interval, SLURM_POLL_S)
         return True
 
     def will_continue(self, attempt: AttemptPaths) -> bool:

@@ -7,7 +7,8 @@ import contextlib
 import getpass
 import os
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 
 from muster.errors import BackendError
 from muster.exit_codes import TERMINATED
@@ -21,6 +22,7 @@ from muster.runs.release import cancel_all_jobs, record_job_gone
 from muster.runs.status import ENDED_STATES, read_status
 from muster.slurm.jobs import WAITING, SlurmJobs, cancel_jobs
 
+NOTICE_S = 2.0  # what takes longer is reported
 STOP_MARGIN_S = 25.0  # beyond the driver's grace: nodes stop, collect logs and record the outcome
 
 
@@ -50,8 +52,8 @@ def stop_run(
 ) -> RunResult:
     """Request the stop, wait, and cancel the Slurm job if no leader answers. Return the result.
 
-    Afterwards no job of the run is left; `log` receives a line for each cancellation. Raises BackendError if the run
-    does not end in time.
+    Afterwards no job of the run is left; `log` receives a line for each cancellation, and for what takes long. Raises
+    BackendError if the run does not end in time.
     """
 
     def report(cancelled: SlurmJobs | None) -> None:
@@ -59,9 +61,23 @@ def stop_run(
             log(f"cancelled Slurm job {cancelled}")
 
     report(finalize_dead(run))
-    ended = _stop(run, reason, signum, report)
-    report(cancel_all_jobs(run))
+    with _notice(f"waiting up to {stop_timeout(run):g} s until the driver and all nodes have ended", log):
+        ended = _stop(run, reason, signum, report)
+    with _notice(f"waiting until Slurm job {slurm_jobs(run)} has ended", log):
+        report(cancel_all_jobs(run))
     return ended
+
+
+@contextlib.contextmanager
+def _notice(text: str, log: Callable[[str], object]) -> Iterator[None]:
+    """Log the text if the block takes longer than NOTICE_S."""
+    timer = threading.Timer(NOTICE_S, log, [text])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def _stop(run: RunPaths, reason: str, signum: int, report: Callable[[SlurmJobs | None], None]) -> RunResult:

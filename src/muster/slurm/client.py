@@ -72,6 +72,12 @@ def exit_code(jobs: SlurmJobs) -> int | None:
     return int(match[1]) if match else None
 
 
+def pending_reason(jobs: SlurmJobs) -> str | None:
+    """Return Slurm's reason why the first job waits, such as Resources or Priority; None if it is not pending."""
+    match = re.search(r"JobState=PENDING Reason=(\S+)", _show(jobs.only(jobs.ids[:1])))
+    return match[1] if match else None
+
+
 def has_lost_batch_host(jobs: SlurmJobs) -> bool:
     """Whether the job runs on without the node of its script: with --no-kill, Slurm only removes that node."""
     shown = _show(jobs)
