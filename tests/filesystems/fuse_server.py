@@ -140,6 +140,13 @@ class Request:
     def name(self) -> str:
         return NAMES.get(self.opcode, "other")
 
+    def names(self) -> tuple[str, ...]:
+        """The paths that the operation changes."""
+        if self.opcode not in (12, 45):
+            return (self.path,)
+        source = self.body[8 if self.opcode == 12 else 16 :].split(b"\0")[0].decode(errors="replace")
+        return self.path, _join(os.path.dirname(self.path), source)
+
     def rank(self) -> str | None:
         """The MUSTER_RANK of the process that asks."""
         with contextlib.suppress(OSError), open(f"/proc/{self.pid}/environ", "rb") as file:
@@ -272,14 +279,13 @@ class Server:
             self._answer(request)
 
     def _answer(self, request: Request) -> None:
+        if self._remembered and request.name not in ("lookup", "getattr", "open", "read", "opendir", "readdir"):
+            self._forget_stale(request)
         self._reply(request, *self._execute(request))
 
     def _answer_stale(self, request: Request, fault: Fault) -> None:
         """Answer as a client that trusts its cache: absent names and attributes stay as they were for a while."""
         code, data = self._execute(request)
-        if request.name not in ("lookup", "getattr"):
-            self._reply(request, code, data)
-            return
         key, now = (request.rank(), request.name, request.path), time.monotonic()
         at, old_code, old_data = self._remembered.get(key, (-1e9, code, data))
         if now - at >= fault.seconds:
@@ -287,6 +293,11 @@ class Server:
             old_code, old_data = code, data
         fresh_node = code == 0 and old_code == 0 and request.name == "lookup" and data[:8] != old_data[:8]
         self._reply(request, *((code, data) if fresh_node else (old_code, old_data)))  # a forgotten node is no answer
+
+    def _forget_stale(self, request: Request) -> None:
+        """Drop what a client remembers about a file that it has changed itself."""
+        for key in [key for key in self._remembered if key[0] == request.rank() and key[2] in request.names()]:
+            del self._remembered[key]
 
     def _reply(self, request: Request, code: int, data: bytes) -> None:
         data = b"" if code else data

@@ -54,8 +54,10 @@ class FinishedRun:
 
 def run_on(filesystem: FaultyFilesystem, python: str, nodes: int = 3, driver: str = DRIVER) -> FinishedRun:
     """Run a job whose runs directory is on the filesystem; a fault must not keep it from ending."""
-    command = MusterCommand(cwd=filesystem.path, python=python)
-    process = command.start(*command.local_args("--", "sh", "-c", driver, nodes=nodes))
+    # The driver's own directory is elsewhere: what it does about a failing disk is not Muster's concern.
+    command = MusterCommand(cwd=filesystem.path.parent, python=python)
+    runs = ["--runs-dir", str(filesystem.path / "muster-runs")]
+    process = command.start(*command.local_args(*runs, "--", "sh", "-c", driver, nodes=nodes))
     try:
         out, err = process.communicate(timeout=RUN_DEADLINE_S)
     except subprocess.TimeoutExpired:

@@ -5,6 +5,7 @@ The node's log is in the run directory. Its filesystem may hang, and the event l
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -42,12 +43,19 @@ class ThreadedStderr(logging.Handler):
     def _write(self, lines: queue.SimpleQueue[str]) -> None:
         while True:
             line = lines.get()
-            try:
-                sys.stderr.write(line)
-                sys.stderr.flush()
-            except (OSError, ValueError):  # a full disk, or a closed stream: the message is dropped
-                pass
+            with contextlib.suppress(OSError, ValueError):  # a full disk, or a closed stream: the message is dropped
+                _write_line(line)
             self._written += 1
+
+
+def _write_line(line: str) -> None:
+    """Write without a buffer: it would fill up while the filesystem fails, and then refuse all further messages."""
+    try:
+        fd = sys.stderr.fileno()
+    except (OSError, ValueError, AttributeError):
+        sys.stderr.write(line)
+        return
+    os.write(fd, line.encode("utf-8", "replace"))
 
 
 def log_to_stderr(node: str) -> None:

@@ -6,6 +6,7 @@ Usage: python -m muster.launch.local_launcher NODES COMMAND...
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -51,7 +52,8 @@ async def _report(node_index: int, task: ManagedProcess) -> Exit:
     exit = await task.wait()
     if exit.shell_code:
         how = f"Exited with exit code {exit.code}" if exit.code is not None else f"The task {exit}"
-        print(f"step: error: {host_name(node_index)}: task {node_index}: {how}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # the file that it goes to may be on a filesystem that fails
+            print(f"step: error: {host_name(node_index)}: task {node_index}: {how}", file=sys.stderr, flush=True)
     return exit
 
 

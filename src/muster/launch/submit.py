@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import BinaryIO
 
 from muster.errors import BackendError, Mistake, SubmissionRefused
 from muster.launch.plan import Prepared, script_options, task_job_id
@@ -101,13 +102,31 @@ def _check_size(prepared: Prepared) -> None:
             raise Mistake(f"--nodes {nodes - spec.spares}{spares}: {where} has {max(known)} nodes")
 
 
+WRITE_TRIES, WRITE_RETRY_S = 60, 1.0  # for the record of a started job
+MAX_ARGUMENT_BYTES = 120_000  # Linux allows 131,072 for one argument
+
+
+def _script_command(prepared: Prepared) -> list[str]:
+    """Return the command that runs the job script. Its text is an argument: reading the file may fail or hang."""
+    if len(prepared.script.encode()) > MAX_ARGUMENT_BYTES:
+        return ["bash", prepared.run.script]
+    return ["bash", "-c", prepared.script, prepared.run.script]
+
+
+def _open_output(prepared: Prepared) -> BinaryIO:
+    try:
+        return open(prepared.run.output_file, "ab", opener=private_opener)
+    except OSError as error:
+        raise BackendError(f"cannot write to the run directory {prepared.run.root}: {error.strerror}") from error
+
+
 def start_detached(prepared: Prepared) -> int:
     """Start the job script in a new session and return its pid."""
     started = time.time()
     write_run(prepared)
-    with open(prepared.run.output_file, "ab", opener=private_opener) as output:
+    with _open_output(prepared) as output:
         process = subprocess.Popen(
-            ["bash", prepared.run.script],
+            _script_command(prepared),
             cwd=prepared.workdir,
             start_new_session=True,
             stdin=subprocess.DEVNULL,
@@ -126,9 +145,9 @@ async def attached(prepared: Prepared) -> AsyncIterator[ManagedProcess]:
     write_run(prepared)
     grace = prepared.spec.stop_grace + LOST_OWNER_EXTRA_S
     async with Scope("run", lost_owner_grace=grace) as scope:
-        with open(prepared.run.output_file, "ab", opener=private_opener) as output:
+        with _open_output(prepared) as output:
             process = await scope.spawn(
-                ["bash", prepared.run.script],
+                _script_command(prepared),
                 cwd=prepared.workdir,
                 stdout=output.fileno(),
                 stderr=output.fileno(),
@@ -167,5 +186,13 @@ def _record(
         asked=started,
         time=time.time(),
     )
-    write_submission(prepared.run, submission)
+    for left in reversed(range(WRITE_TRIES)):
+        try:
+            write_submission(prepared.run, submission)
+            break
+        except OSError as error:  # the job exists: a filesystem that has lost its server for a while must not lose it
+            if not left:
+                what = f"cannot write to the run directory {prepared.run.root}: {error.strerror}"
+                raise BackendError(f"{what}; the job{f' {job_id}' if job_id else ''} was started") from error
+            time.sleep(WRITE_RETRY_S)
     register_run(prepared.run)

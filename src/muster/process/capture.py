@@ -75,7 +75,8 @@ class RotatingLog:
         with contextlib.suppress(OSError):
             if self._keep and line and not self._missing:
                 os.ftruncate(old, os.fstat(old).st_size - len(line))
-        os.close(old)
+        with contextlib.suppress(OSError):
+            os.close(old)
 
     def _begun_line(self) -> bytes:
         """Return the incomplete line to move to the next file; empty if it fills this one, or is too long."""

@@ -80,7 +80,8 @@ def logged_streams(given: Sequence[int | None], log: Log) -> list[int]:
         copier_fds = [source, file]
     stdin, *outputs = given
     found = streams([stdin, *(os.dup(output) if fd is None else fd for fd in outputs)])
-    os.close(output)
+    with contextlib.suppress(OSError):
+        os.close(output)
     return found + copier_fds
 
 

@@ -38,7 +38,7 @@ from muster.process.orphan_scan import (
 )
 from muster.process.proctree import read_process
 from muster.process.reaper import reap_later
-from muster.process.supervisor import COPY_TIMEOUT_S, LENGTH
+from muster.process.supervisor import COPY_TIMEOUT_S, LENGTH, close_all
 from muster.process.unkillable import LeftoverProcess, describe_leftover
 
 LEFTOVER_GRACE_S = 0.5  # for processes that a program left when it ended
@@ -205,8 +205,7 @@ class Scope:
         except OSError as error:
             owned.refuse(SpawnError(f"the supervisor of scope {self.name!r} cannot be reached: {error}"))
         finally:
-            for fd in fds:
-                os.close(fd)
+            close_all(fds)
         await owned.started
         return owned
 

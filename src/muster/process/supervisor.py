@@ -65,6 +65,13 @@ def lease_clock() -> int:
     return time.clock_gettime_ns(CLOCK_BOOTTIME)
 
 
+def close_all(fds: Iterable[int]) -> None:
+    """Close descriptors. `close` reports a network filesystem that failed to write, which must not end this process."""
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
 class Supervisor:
     """Serves one owner; see the state table of the module."""
 
@@ -150,8 +157,7 @@ class Supervisor:
         request = json.loads(body)
         if request["do"] == "spawn" and self.ending:
             self.send(event="refused", id=request["id"], error="the scope was closed")
-            for fd in fds:
-                os.close(fd)
+            close_all(fds)
         elif request["do"] == "spawn":
             self.spawn(request, fds)
         elif request["do"] == "close":
@@ -195,8 +201,7 @@ class Supervisor:
             self.children[process.pid] = request["id"], kills
             self.send(event="spawned", id=request["id"], pid=process.pid)
         finally:
-            for fd in fds:
-                os.close(fd)
+            close_all(fds)
 
     def reap(self) -> bool:
         """Reap every ended child and report it; False if no child is left."""

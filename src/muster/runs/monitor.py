@@ -16,6 +16,7 @@ from muster.errors import BackendError
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.process.proctree import read_process
 from muster.rundir import AttemptPaths, RunPaths, make_private_dirs, read_record, write_json
+from muster.rundir.log_tail import tail_of
 from muster.rundir.records import STATUS_REFRESH_S, Submission, newest_published, read_submission
 from muster.runs.next_attempt import has_next_attempt, read_next_attempt, script_records_next_attempt
 from muster.runs.own_jobs import is_on_this_cluster, list_own_jobs, slurm_jobs
@@ -75,7 +76,7 @@ class RunMonitor:
         pid = self._submission.pid
         if pid is not None:
             elsewhere = self._submission.host != os.uname().nodename
-            return None if elsewhere or _exists(pid) else "its job script was killed"
+            return None if elsewhere or _exists(pid) else f"its job script was killed{self._last_message()}"
         state = self._job_state()
         if state in ENDED or (state == UNKNOWN and not new):
             return f"Slurm job {self._jobs} is {state}{self._missing_files(state)}"
@@ -86,6 +87,18 @@ class RunMonitor:
         if state != "FAILED" or self._run.newest_attempt() is not None:
             return ""
         return f", and wrote nothing to {self._run.root}: that must be on a filesystem that every node shares"
+
+    def _last_message(self) -> str:
+        """Return what the script or its filesystem says about its end, if anything."""
+        try:
+            with open(self._run.output_file, "ab") as file:
+                file.write(b"\n")
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            return f": the filesystem of the run directory failed: {error.strerror}"
+        last = ["", *(line for line in tail_of(self._run.output_file, 3) if line)][-1]
+        return f": {last.removeprefix('muster: ')}" if last.startswith("muster: ") else ""
 
     def _abandoned(self, silent: float) -> str | None:
         """Cancel a job whose agents have all died with the batch host, which Slurm does not notice."""

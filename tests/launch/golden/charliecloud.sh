@@ -27,7 +27,9 @@ persist() { # command: repeat it for a minute if it fails, since a network files
   local error
   for _ in {1..60}; do
     error=$(LC_ALL=C "$@" 2>&1) && return
-    case $error in *denied* | *'not permitted'* | *Read-only* | *'Not a directory'*) break ;; esac
+    case $error in
+      *'No such file'* | *denied* | *'not permitted'* | *Read-only* | *'Not a directory'* | *'No space'* | *quota*) break ;;
+    esac
     read -rt 1 <> <(:)
   done
   echo "muster: the filesystem of the run directory failed: $error" >&2
@@ -45,8 +47,13 @@ record() { # code, reason: the outcome, unless the run has recorded one
   local reason state=failed
   case $1 in 0) state=succeeded ;; 130 | 143) state=stopped ;; esac
   reason=$(printf %s "$2" | LC_ALL=C tr -cd '[:print:]' | tr -d '"\\')
-  printf '{"exit_code": %d, "state": "%s", "end_reason": "%s"}\n' "$1" "$state" "$reason" >"$attempt/outcome.tmp"
-  mv "$attempt/outcome.tmp" "$attempt/outcome"
+  persist publish outcome "$(printf '{"exit_code": %d, "state": "%s", "end_reason": "%s"}' "$1" "$state" "$reason")"
+}
+publish() { # file, line
+  echo "$2" >"$attempt/$1.tmp" && mv "$attempt/$1.tmp" "$attempt/$1"
+}
+filesystem_fails() { # whether nothing can be learned from the run directory now
+  case $(LC_ALL=C ls "$attempt" 2>&1 >/dev/null) in '' | *'No such file'*) return 1 ;; esac
 }
 leader_ended() { grep -qs '"rank": 0[,}]' "$attempt/lead-0.json" && grep -aEq "error: [^ ]*: tasks? 0[-,:].*$1" "$attempt/steps.log"; }
 tasks_succeeded() { # after a lost node, srun exits with 0 or, from some release after 22.05 on, with 1
@@ -82,8 +89,8 @@ trap 'request_stop 15 SIGTERM' TERM
 trap 'request_stop 2 SIGINT' INT
 trap : USR1 USR2 # the agents receive them too, and the leader forwards them to the driver
 
-touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log"
-printf '%s\n' "$canary" >"$attempt/canary"
+persist touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log" || exit 125
+persist publish canary "$canary" || exit 125
 head -c 65536 /dev/zero >"$attempt/reserve" # so that a full disk cannot prevent the outcome from being written
 unset ${!SLURM_STEP@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_GTIDS \
   SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK SLURM_DISTRIBUTION \
@@ -94,6 +101,10 @@ own=$SLURM_JOB_ID
 [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || own=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 printf '{"job_id": "%s", "restarts": %d}\n' "$own" "${SLURM_RESTART_COUNT:-0}" >"$attempt/slurm-job.json.tmp" &&
   mv "$attempt/slurm-job.json.tmp" "$attempt/slurm-job.json"
+for _ in {1..60}; do
+  { exec {steps}>"$attempt/steps.log"; } 2>/dev/null && break
+  read -rt 1 <> <(:)
+done
 umask "$mask"
 # The launcher gets a separate session: a signal to this script must not reach it.
 setsid srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task="$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | sed 's/(.*//' | sort -n | head -n 1)" --cpu-bind=none --distribution=cyclic --overlap --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --export=ALL --mpi=none --job-name=muster bash -c '
@@ -126,11 +137,26 @@ export MUSTER_RANK=${SLURM_PROCID} MUSTER_HOST=${SLURMD_NODENAME}
 muster_report() { echo "muster: $MUSTER_HOST: $1" >&3; }
 exec 3>&2
 trap : HUP QUIT USR1 USR2 ALRM URG # they are for the driver, which does not run yet, and must not end this shell
-ls "$muster_attempt" >/dev/null 2>&1
-if [ "$(cat "$muster_attempt/canary" 2>/dev/null)" != "$muster_canary" ]; then
-  muster_report "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
-  exit 121
-fi
+muster_log=$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log
+muster_tries=0
+until # a network filesystem may have lost its server: only a file that is not there is certain
+  ls "$muster_attempt" >/dev/null 2>&1
+  muster_seen=$(LC_ALL=C cat "$muster_attempt/canary" 2>&1) &&
+    [ "$muster_seen" = "$muster_canary" ] && (umask 077 && : >>"$muster_log") 2>/dev/null
+do
+  muster_tries=$((muster_tries + 1))
+  case $muster_seen in
+    "$muster_canary") muster_seen='"'"'its log cannot be written'"'"' ;;
+    *'"'"': '"'"'*) ;;
+    *) muster_seen='"'"'No such file'"'"' ;;
+  esac
+  case $muster_seen in *'"'"'No such file'"'"'* | *denied*) muster_tries=60 ;; esac
+  if [ "$muster_tries" -ge 60 ]; then
+    muster_report "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
+    exit 121
+  fi
+  sleep 1
+done
 muster_node=$muster_attempt/nodes/$(printf %04d "${SLURM_PROCID}")
 if [ "${SLURM_PROCID}" -le 8 ]; then
   (
@@ -144,10 +170,7 @@ if [ "${SLURM_PROCID}" -le 8 ]; then
     done &
   ) </dev/null >/dev/null 2>&1 3>&-
 fi
-muster_mask=$(umask)
-umask 077
-exec >>"$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
-umask "$muster_mask"
+exec >>"$muster_log" 2>&1 </dev/null
 if [ -n "$muster_setup" ]; then
   trap '"'"'muster_report "--setup ended the shell"; exit 122'"'"' EXIT
   eval "$muster_setup" || {
@@ -161,7 +184,7 @@ fi
 if [ -n "$muster_check" ]; then
   (eval "$muster_check") || {
     muster_code=$?
-    muster_last=$(tail -n 1 "$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log")
+    muster_last=$(tail -n 1 "$muster_log")
     muster_report "--health-check failed${muster_last:+: $muster_last} (code $muster_code)"
     exit 124
   }
@@ -170,7 +193,7 @@ command -v "$muster_python" >/dev/null || { muster_report "no Python interpreter
 trap '"'"''"'"' HUP QUIT USR1 USR2 ALRM URG # until the agent handles them
 exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
 ' \
-  muster "$attempt" "$canary" python3 'module load cuda; source "env.sh"' "$run" '' </dev/null >"$attempt/steps.log" 2>&1 &
+  muster "$attempt" "$canary" python3 'module load cuda; source "env.sh"' "$run" '' </dev/null >&"$steps" 2>&1 {steps}>&- &
 launcher=$!
 umask 077
 
@@ -186,6 +209,7 @@ guard() {
   until has outcome; do
     read -rt 0.5 -u "$pause"
     why=
+    filesystem_fails && continue
     if has lead-0.json; then
       leader_ended '' || continue
       why="the leader is gone"
@@ -208,6 +232,12 @@ while kill -0 "$launcher" 2>/dev/null; do wait "$launcher"; done # a signal to t
 wait "$launcher"
 left=$?
 kill "$guard" 2>/dev/null
+trouble=
+for _ in {1..60}; do
+  filesystem_fails || break
+  trouble='; the filesystem of the run directory failed'
+  read -rt 1 <> <(:)
+done
 if has lead-0.json; then tasks_succeeded && code=0
 elif [ ! -d "$attempt" ]; then code=$left # the run directory has vanished: only the leader's exit code is left
 fi
@@ -219,7 +249,7 @@ for _ in 1 2 3 4 5; do
 done
 why="the step ended without an outcome"
 has lead-0.json && leader_ended '' && why="the leader is gone"
-if [ "$code" = 0 ]; then record 0 "$why"; else fail "$why"; fi
+if [ "$code" = 0 ]; then record 0 "$why"; else fail "$why$trouble"; fi
 wait "$output"
 recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)
 { echo ended >>"$attempt/job-end"; } 2>/dev/null # Slurm ends the job when this script exits

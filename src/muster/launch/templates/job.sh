@@ -21,7 +21,9 @@ persist() { # command: repeat it for a minute if it fails, since a network files
   local error
   for _ in {1..60}; do
     error=$(LC_ALL=C "$@" 2>&1) && return
-    case $error in *denied* | *'not permitted'* | *Read-only* | *'Not a directory'*) break ;; esac
+    case $error in
+      *'No such file'* | *denied* | *'not permitted'* | *Read-only* | *'Not a directory'* | *'No space'* | *quota*) break ;;
+    esac
     read -rt 1 <> <(:)
   done
   echo "muster: the filesystem of the run directory failed: $error" >&2
@@ -39,8 +41,13 @@ record() { # code, reason: the outcome, unless the run has recorded one
   local reason state=failed
   case $1 in 0) state=succeeded ;; 130 | 143) state=stopped ;; esac
   reason=$(printf %s "$2" | LC_ALL=C tr -cd '[:print:]' | tr -d '"\\')
-  printf '{"exit_code": %d, "state": "%s", "end_reason": "%s"}\n' "$1" "$state" "$reason" >"$attempt/outcome.tmp"
-  mv "$attempt/outcome.tmp" "$attempt/outcome"
+  persist publish outcome "$(printf '{"exit_code": %d, "state": "%s", "end_reason": "%s"}' "$1" "$state" "$reason")"
+}
+publish() { # file, line
+  echo "$2" >"$attempt/$1.tmp" && mv "$attempt/$1.tmp" "$attempt/$1"
+}
+filesystem_fails() { # whether nothing can be learned from the run directory now
+  case $(LC_ALL=C ls "$attempt" 2>&1 >/dev/null) in '' | *'No such file'*) return 1 ;; esac
 }
 leader_ended() { __LEADER_ENDED__; }
 tasks_succeeded() { # after a lost node, srun exits with 0 or, from some release after 22.05 on, with 1
@@ -77,15 +84,19 @@ trap 'request_stop 2 SIGINT' INT
 trap : USR1 USR2 # the agents receive them too, and the leader forwards them to the driver
 __REQUEUE__
 
-touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log"
-printf '%s\n' "$canary" >"$attempt/canary"
+persist touch "$attempt/steps.log" "$attempt/phases.log" "$attempt/logs/driver.log" || exit 125
+persist publish canary "$canary" || exit 125
 head -c 65536 /dev/zero >"$attempt/reserve" # so that a full disk cannot prevent the outcome from being written
 __PREPARE__
+for _ in {1..60}; do
+  { exec {steps}>"$attempt/steps.log"; } 2>/dev/null && break
+  read -rt 1 <> <(:)
+done
 umask "$mask"
 # The launcher gets a separate session: a signal to this script must not reach it.
 setsid __LAUNCHER__ \
   __SHELL__ __PRELUDE__ \
-  muster "$attempt" "$canary" __PYTHON__ __SETUP__ "$run" __CHECK__ </dev/null >"$attempt/steps.log" 2>&1 &
+  muster "$attempt" "$canary" __PYTHON__ __SETUP__ "$run" __CHECK__ </dev/null >&"$steps" 2>&1 {steps}>&- &
 launcher=$!
 umask 077
 
@@ -101,6 +112,7 @@ guard() {
   until has outcome; do
     read -rt 0.5 -u "$pause"
     why=
+    filesystem_fails && continue
     if has lead-0.json; then
       __LEADER_GONE__ || continue
       why="the leader is gone"
@@ -123,6 +135,12 @@ while kill -0 "$launcher" 2>/dev/null; do wait "$launcher"; done # a signal to t
 wait "$launcher"
 left=$?
 kill "$guard" 2>/dev/null
+trouble=
+for _ in {1..60}; do
+  filesystem_fails || break
+  trouble='; the filesystem of the run directory failed'
+  read -rt 1 <> <(:)
+done
 if has lead-0.json; then tasks_succeeded && code=0
 elif [ ! -d "$attempt" ]; then code=$left # the run directory has vanished: only the leader's exit code is left
 fi
@@ -134,7 +152,7 @@ for _ in 1 2 3 4 5; do
 done
 why="the step ended without an outcome"
 has lead-0.json && leader_ended '' && why="the leader is gone"
-if [ "$code" = 0 ]; then record 0 "$why"; else fail "$why"; fi
+if [ "$code" = 0 ]; then record 0 "$why"; else fail "$why$trouble"; fi
 wait "$output"
 __CLEANUP__
 recorded=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$attempt/outcome" 2>/dev/null)

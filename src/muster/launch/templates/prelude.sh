@@ -12,16 +12,28 @@ export MUSTER_RANK=${__RANK_VARIABLE__} MUSTER_HOST=${__HOST_VARIABLE__}
 muster_report() { echo "muster: $MUSTER_HOST: $1" >&3; }
 exec 3>&2
 trap : __FORWARDED_SIGNALS__ # they are for the driver, which does not run yet, and must not end this shell
-ls "$muster_attempt" >/dev/null 2>&1
-if [ "$(cat "$muster_attempt/canary" 2>/dev/null)" != "$muster_canary" ]; then
-  muster_report "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
-  exit __UNSEEN__
-fi
+muster_log=$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log
+muster_tries=0
+until # a network filesystem may have lost its server: only a file that is not there is certain
+  ls "$muster_attempt" >/dev/null 2>&1
+  muster_seen=$(LC_ALL=C cat "$muster_attempt/canary" 2>&1) &&
+    [ "$muster_seen" = "$muster_canary" ] && (umask 077 && : >>"$muster_log") 2>/dev/null
+do
+  muster_tries=$((muster_tries + 1))
+  case $muster_seen in
+    "$muster_canary") muster_seen='its log cannot be written' ;;
+    *': '*) ;;
+    *) muster_seen='No such file' ;;
+  esac
+  case $muster_seen in *'No such file'* | *denied*) muster_tries=60 ;; esac
+  if [ "$muster_tries" -ge 60 ]; then
+    muster_report "cannot see $muster_attempt: the runs directory must be on a filesystem that every node shares"
+    exit __UNSEEN__
+  fi
+  sleep 1
+done
 __HEARTBEAT__
-muster_mask=$(umask)
-umask 077
-exec >>"$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log" 2>&1 </dev/null
-umask "$muster_mask"
+exec >>"$muster_log" 2>&1 </dev/null
 if [ -n "$muster_setup" ]; then
   trap 'muster_report "--setup ended the shell"; exit __SETUP_FAILED__' EXIT
   eval "$muster_setup" || {
@@ -35,7 +47,7 @@ fi
 if [ -n "$muster_check" ]; then
   (eval "$muster_check") || {
     muster_code=$?
-    muster_last=$(tail -n 1 "$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log")
+    muster_last=$(tail -n 1 "$muster_log")
     muster_report "--health-check failed${muster_last:+: $muster_last} (code $muster_code)"
     exit __UNHEALTHY__
   }
