@@ -15,6 +15,7 @@ from muster.process import Exit, ManagedProcess, Scope
 
 RANK_VARIABLE, HOST_VARIABLE = "MUSTER_TASK", "MUSTER_NODE"
 STEP_STOP_GRACE_S = 5.0  # between SIGTERM and SIGKILL: a stopped process does not react to SIGTERM
+REPORT_TRIES, REPORT_RETRY_S = 60, 1.0  # without its report, an ended task looks like a silent node
 LOST_LAUNCHER_GRACE_S = 30.0  # for the agents to stop their drivers if this launcher is killed
 
 
@@ -52,8 +53,12 @@ async def _report(node_index: int, task: ManagedProcess) -> Exit:
     exit = await task.wait()
     if exit.shell_code:
         how = f"Exited with exit code {exit.code}" if exit.code is not None else f"The task {exit}"
-        with contextlib.suppress(OSError):  # the file that it goes to may be on a filesystem that fails
-            print(f"step: error: {host_name(node_index)}: task {node_index}: {how}", file=sys.stderr, flush=True)
+        line = f"step: error: {host_name(node_index)}: task {node_index}: {how}\n"
+        for _ in range(REPORT_TRIES):  # the file that it goes to may be on a filesystem that fails for a while
+            with contextlib.suppress(OSError):
+                os.write(2, line.encode())
+                break
+            await asyncio.sleep(REPORT_RETRY_S)
     return exit
 
 

@@ -168,6 +168,11 @@ if [ -n "$muster_check" ]; then
 fi
 command -v "$muster_python" >/dev/null || { muster_report "no Python interpreter at $muster_python"; exit 127; }
 trap '"'"''"'"' HUP QUIT USR1 USR2 ALRM URG # until the agent handles them
+muster_tries=0
+until head -c 1 "$muster_run/agent.pyz" >/dev/null 2>&1 || [ "$muster_tries" -ge 60 ]; do
+  muster_tries=$((muster_tries + 1)) # a network filesystem may have lost its server
+  sleep 1
+done
 exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
 ' \
   muster "$attempt" "$canary" python3 '' "$run" '' </dev/null >&"$steps" 2>&1 {steps}>&- &
