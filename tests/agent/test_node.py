@@ -50,8 +50,8 @@ from muster.agent.gang_part import GangPart
 from muster.agent.job import Job
 from muster.agent.log_collection import LogCollection
 from muster.agent.node import FollowResult, NodeAgent
-from muster.agent.ray import RayNode
 from muster.agent.ray.labels import NodeFacts
+from muster.agent.ray.node import RayNode
 from muster.agent.ray.settings import RayOptions
 from muster.election.membership import first_membership
 from muster.exit_codes import BY_SIGNAL

@@ -29,7 +29,7 @@ MADE_BY_US = re.compile(r"muster-(?!ports-)")  # the leases of a host's ports ou
 REPOSITORY = Path(__file__).parents[2]  # may be a clone in /tmp, which the nodes have of their own
 
 
-def why_no_lab(release: str) -> str | None:
+def why_no_lab(release: str = INSTALLED) -> str | None:
     if os.geteuid() != 0:
         return "the lab needs root"
     programs = ("munged", "ip", "tini", *(["slurmctld", "slurmd"] if release == INSTALLED else []))
