@@ -79,7 +79,14 @@ class GlusterLab(Lab):
         isolated = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--"]
         argv = [*namespaces, *isolated, "sh", "-c", _SERVER, "sh", str(ROOT), str(files)]
         with open(files / "server.out", "wb") as output:
-            self._server = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            self._server = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=_environment(),
+                start_new_session=True,
+            )
         self._wait_for_server()
         self.gluster("volume", "create", VOLUME, f"{self._address}:{BRICK}", "force")
         self.gluster("volume", "set", VOLUME, "network.ping-timeout", str(PING_TIMEOUT_S))
@@ -155,4 +162,5 @@ def _run(argv: Sequence[str]) -> str:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+    """Not the test's own: a client outlives the test that mounts it in a restarted node."""
+    return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
