@@ -54,8 +54,8 @@ def write_files(plan: LabPlan) -> None:
     for device in config.gres_files(plan):
         _make_device(Path(device))
     key = plan.munge_dir / "key"
-    key.touch(mode=0o400)
-    key.write_bytes(os.urandom(_MUNGE_KEY_BYTES))
+    with open(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "wb") as file:
+        file.write(os.urandom(_MUNGE_KEY_BYTES))
 
 
 def _make_user_directories(plan: LabPlan) -> None:

@@ -95,7 +95,7 @@ def test_a_removed_workspace_is_created_anew_even_while_its_last_call_runs(tmp_p
     assert all_of_them.enter("w") != first
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+@pytest.mark.skipif(os.getuid() != 0, reason="giving files to other users needs root")
 def test_each_workspace_has_a_user_that_is_free_again_when_its_files_are_gone(tmp_path: Path, clock: Clock) -> None:
     ended = Ended()
     all_of_them = Workspaces(str(tmp_path), 9, 60, 500_000, ended)
