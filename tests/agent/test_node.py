@@ -385,7 +385,7 @@ async def test_a_failure_is_reported_with_the_node_s_log_unless_its_filesystem_h
     answers = threading.Event()
     if hangs:
         monkeypatch.setattr(module, "TAIL_TIMEOUT_S", 0.05)
-        monkeypatch.setattr(module, "node_tail", lambda attempt, node_index: [str(answers.wait())])
+        monkeypatch.setattr(module, "tail_lines", lambda path: [str(answers.wait())])
     node = NodeAgent(own, TOKEN, ProcessLease())
     agent = await connect(["127.0.0.1"], leader.port, TOKEN, CONTROL_PROTOCOL, GREETING)
     channel = await leader.channel()

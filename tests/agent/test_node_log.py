@@ -9,10 +9,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from muster.agent.node_log import log_to_stderr
+from muster.agent.node_log import ThreadedStderr, limit_node_log, log_to_stderr
+from muster.process.log_reader import LogReader
+from muster.process.log_segments import MIN_SEGMENT_BYTES, SEGMENT_COUNT, find_segments, segment_path
 
 
 @pytest.fixture(autouse=True)
@@ -83,3 +86,41 @@ def test_the_thread_that_writes_is_that_of_the_process_that_logs(capfd: pytest.C
         os._exit(0)
     os.waitpid(child, 0)
     assert [line.split()[-1] for line in capfd.readouterr().err.splitlines()] == ["parent", "child"]
+
+
+AGENT = """
+import logging, os, sys
+from muster.agent.node_log import ThreadedStderr, limit_node_log, log_to_stderr
+log_to_stderr("n1")
+limit_node_log(sys.argv[1], int(sys.argv[2]))
+for number in range(20_000):
+    logging.getLogger("muster").info("message %d %s", number, "x" * 40)
+logging.getLogger("muster").handlers[0].flush()
+os.write(1, b"last words\\n")
+"""
+
+
+@pytest.mark.parametrize("limit", [SEGMENT_COUNT * MIN_SEGMENT_BYTES, 0])
+def test_a_node_s_log_keeps_its_beginning_and_end_within_the_limit(limit: int, tmp_path: Path) -> None:
+    log = tmp_path / "node-0003.log"
+    log.write_text("output of --setup\n")
+    with open(log, "a") as file:
+        subprocess.run([sys.executable, "-c", AGENT, str(log), str(limit)], stdout=file, stderr=file, check=True)
+    starts = find_segments(str(log))
+    text = b"".join(iter(LogReader(str(log)).read_with_notice, b"")).decode()
+    assert text.startswith("output of --setup\n") and "message 0 x" in text and text.endswith("last words\n")
+    if limit:
+        assert len(starts) == SEGMENT_COUNT and "bytes of output are not kept here" in text
+        kept = sum(Path(segment_path(str(log), start)).stat().st_size for start in starts)
+        assert kept < limit + SEGMENT_COUNT * 200
+    else:
+        assert starts == [0] and text.count("message") == 20_000
+
+
+def test_a_process_whose_stderr_is_not_the_node_s_log_keeps_it(tmp_path: Path) -> None:
+    log_to_stderr("n1")
+    (tmp_path / "log").touch()
+    limit_node_log(str(tmp_path / "log"), 1)
+    limit_node_log(str(tmp_path / "missing"), 1)
+    (handler,) = logging.getLogger("muster").handlers
+    assert isinstance(handler, ThreadedStderr) and handler.limit is None

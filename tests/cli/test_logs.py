@@ -9,6 +9,9 @@ import pytest
 from tests.cli.invocation import Invoke, StartRun
 
 from muster.cli import logs
+from muster.process import Log
+from muster.process.capture import SegmentedLog
+from muster.process.log_segments import MIN_SEGMENT_BYTES, SEGMENT_COUNT, find_segments
 from muster.rundir import write_json
 
 
@@ -53,7 +56,9 @@ def test_a_rank_s_newest_cycle_is_printed_unless_another_is_chosen(start_run: St
         (["--driver", "--node", "1"], "--driver excludes --node and --ray"),
         (["--driver", "--ray"], "--driver excludes --node and --ray"),
         (["--rank", "0", "--node", "1"], "--rank excludes --driver, --node and --ray"),
-        (["--cycle", "0"], "give --rank, too"),
+        (["--cycle", "0", "--node", "1"], "it excludes --node and --ray"),
+        (["--cycle", "0", "--ray"], "it excludes --node and --ray"),
+        (["--tail", "3", "--ray"], "--ray excludes --tail"),
         (["--ray", "--follow"], "--ray excludes --follow"),
         (["--file", "worker-*"], "give --ray, too"),
         (["--node", "n1"], "give the node's index"),
@@ -66,6 +71,60 @@ def test_options_that_exclude_each_other_are_refused(
     start_run("train").says("output\n")
     done = invoke("logs", *words)
     assert (done.code, done.out) == (2, "") and told in done.err
+
+
+def test_one_cycle_of_the_driver_s_output_is_printed(start_run: StartRun, invoke: Invoke) -> None:
+    run = start_run("train").says("one\ntwo\nmuster: cycle 1: n1 is lost\nthree\nfour\n")
+    starts = {0: 0, 1: len("one\ntwo\nmuster: cycle 1: n1 is lost\n")}
+    run.publishes("running", cycles=[{"cycle": cycle, "log_start": start} for cycle, start in starts.items()])
+    assert invoke("logs", "--cycle", "0").out == "one\ntwo\nmuster: cycle 1: n1 is lost\n"
+    assert invoke("logs", "--cycle", "1", "--driver").out == "three\nfour\n"
+    assert invoke("logs", "--cycle", "0", "--tail", "2").out == "two\nmuster: cycle 1: n1 is lost\n"
+    assert invoke("logs", "--cycle", "1", "--tail", "9").out == "three\nfour\n"
+    assert invoke("logs", "--cycle", "0", "-f").out == "one\ntwo\nmuster: cycle 1: n1 is lost\n"
+    done = invoke("logs", "--cycle", "2")
+    assert done.code == 1 and "train has no output of cycle 2" in done.err
+    done = invoke("logs", "--rank", "0")
+    assert done.code == 1 and "train has no log of rank 0; only runs with --procs-per-node" in done.err
+    write_json(run.job, {"procs_per_node": 2})
+    assert invoke("logs", "--rank", "0").out == "three\nfour\n"
+    assert invoke("logs", "--rank", "0", "--cycle", "0").out == "one\ntwo\nmuster: cycle 1: n1 is lost\n"
+
+
+def test_the_last_lines_are_printed_and_then_what_is_added(
+    start_run: StartRun, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start_run("train").says("one\ntwo\nthree\n")
+    assert invoke("logs", "--tail", "2").out == "two\nthree\n"
+    assert invoke("logs", "--tail", "0").out == ""
+    steps = iter([lambda: run.says("four\n"), lambda: run.publishes("succeeded").ends(0, "done")])
+    monkeypatch.setattr(logs.time, "sleep", lambda seconds: next(steps)())
+    assert invoke("logs", "--tail", "1", "-f").out == "three\nfour\n"
+
+
+def test_a_log_of_several_files_is_printed_as_one(
+    start_run: StartRun, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start_run("train")
+    log = run.attempt(0).driver_log
+    lines = [f"line {number} {'x' * 100}\n" for number in range(4000)]
+    writing = SegmentedLog(Log(log).open(), log, MIN_SEGMENT_BYTES)
+    writing.write("".join(lines[:1000]).encode())
+
+    def go_on(number: int) -> None:
+        writing.write("".join(lines[1000 * number : 1000 * (number + 1)]).encode())
+
+    steps = iter([lambda: go_on(1), lambda: go_on(2), lambda: go_on(3), lambda: run.publishes("failed").ends(1, "x")])
+    monkeypatch.setattr(logs.time, "sleep", lambda seconds: next(steps)())
+    followed = invoke("logs", "-f").out  # it keeps up: nothing is lost, and no line is repeated
+    assert len(find_segments(log)) == SEGMENT_COUNT - 1 and followed == "".join(lines)
+    assert invoke("logs", "--tail", "1500").out == "".join(lines[-1500:])
+    writing.write("".join(lines).encode())
+    late = invoke("logs").out
+    kept, rest = late.split("muster: ", 1)
+    notice, _, end = rest.partition("\n")
+    assert "bytes of output are not kept here, because of --log-limit" in notice
+    assert "".join(lines).startswith(kept) and "".join(lines).endswith(end) and kept and end
 
 
 def test_following_prints_what_is_added_until_the_end(

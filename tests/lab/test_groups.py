@@ -119,7 +119,8 @@ def test_each_task_of_an_array_is_a_run_with_its_own_code(slurm: SlurmCommand) -
         assert f"{path.name} {'failed' if task else 'succeeded'}: " in done.stderr
         status = read_status(RunPaths(str(path)))
         assert (status["exit_code"], status["job_id"].partition("_")[2]) == (task, str(task))
-        assert f"task {task} of {path.name}\n" in (path / f"slurm-{status['job_id']}.out").read_text()
+        assert (path / "attempt-0" / "logs" / "driver.log").read_text() == f"task {task} of {path.name}\n"
+        assert f"(muster logs -f {path.name})" in (path / f"slurm-{status['job_id']}.out").read_text()
 
 
 def test_one_task_of_an_array_is_stopped_and_the_others_go_on(slurm: SlurmCommand) -> None:

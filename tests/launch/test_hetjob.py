@@ -79,7 +79,7 @@ def test_there_is_one_srun_and_its_command_is_written_once(scripts: dict[str, st
     lines = scripts["hetjob"].splitlines()
     (srun,) = [line for line in lines if line.startswith("setsid srun")]
     assert srun.count("--het-group=") == 2 and srun.count(" : ") == 1
-    assert sum("agent.pyz" in line for line in lines) == 1
+    assert sum("exec" in line and "agent.pyz" in line for line in lines) == 1
 
 
 # -- inside an allocation -----------------------------------------------------------------------------------------

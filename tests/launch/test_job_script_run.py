@@ -74,8 +74,10 @@ def test_the_agent_gets_the_run_its_rank_and_its_host_and_the_script_exits_with_
     }
 
 
-def test_the_driver_s_output_is_the_script_s_output(run: RunPaths) -> None:
-    assert on_one_node(run).stdout == "the driver speaks\n"
+def test_the_script_s_output_says_where_the_driver_s_output_is(run: RunPaths) -> None:
+    (line,) = on_one_node(run).stdout.splitlines()
+    assert line == f"muster: the driver's output is in {run.attempt(0).driver_log} (muster logs -f {run.run_id})"
+    assert Path(run.attempt(0).driver_log).read_text() == "the driver speaks\n"
 
 
 def test_the_agent_is_the_task_process_itself(run: RunPaths) -> None:

@@ -54,7 +54,10 @@ def test_a_job_whose_record_cannot_be_written_is_cancelled(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(submit, "write_submission", full)
-    with pytest.raises(BackendError, match=r"cancelled Slurm job 17: its record could not be written: .*No space left"):
+    monkeypatch.setattr(submit, "WRITE_RETRY_S", 0.0)
+    with pytest.raises(
+        BackendError, match=r"cancelled Slurm job 17: cannot write to the run directory .*No space left"
+    ):
         submit_batch(planned(tmp_path))
     assert fake_slurm.called("scancel") == ["17"]
 

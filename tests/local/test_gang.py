@@ -34,6 +34,10 @@ def start(muster: MusterCommand, *args: str, nodes: int = 2, procs: int = 2) -> 
 
 
 def rank_log(muster: MusterCommand, rank: int, cycle: int = 0) -> str:
+    """The output of a rank in a cycle; that of rank 0 is a part of the driver's log."""
+    if rank == 0:
+        lines = muster("logs", "--rank", "0", "--cycle", str(cycle)).stdout.splitlines(keepends=True)
+        return "".join(line for line in lines if not line.startswith("muster: cycle "))
     return (muster.run_dir() / RANK_LOG.format(cycle=cycle, rank=rank)).read_text()
 
 
@@ -41,7 +45,10 @@ def wait_for_ranks(muster: MusterCommand, text: str, ranks: int = 4, cycle: int 
     """Until every one of them has written this."""
 
     def look() -> bool:
-        logs = [path.read_text() for path in muster.cwd.glob(f"muster-runs/*/attempt-0/logs/cycle-{cycle}/rank-*.log")]
+        if not list(muster.cwd.glob("muster-runs/*/attempt-0/logs")):
+            return False
+        paths = muster.run_dir().glob(f"attempt-0/logs/cycle-{cycle}/rank-*.log")
+        logs = [rank_log(muster, 0, cycle), *(path.read_text() for path in paths)]
         return sum(text in log for log in logs) == ranks
 
     wait_for(f"{text!r} of {ranks} ranks", look)

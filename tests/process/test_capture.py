@@ -1,4 +1,4 @@
-"""A captured log: rotated while it is written, whole when its scope is closed, not lost with supervisor or owner."""
+"""A captured log: split into files, whole when its scope is closed, not lost with supervisor or owner."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import pytest
 from tests.process.conftest import DEADLINE_S
 from tests.running import wait_for
 
-from muster.process import Log, ManagedProcess, Scope, descendants
-from muster.process.capture import RotatingLog
+from muster.process import Log, ManagedProcess, Scope, capture, descendants
+from muster.process.capture import SegmentedLog
+from muster.process.log_segments import MIN_SEGMENT_BYTES, SEGMENT_COUNT, find_segments, segment_path
 from muster.process.proctree import read_processes, read_stat
 
 Python = Callable[[str], list[str]]
@@ -24,10 +25,9 @@ MANY_LINES = "import sys\nfor n in range(20000): print(n, 'x' * 40)"
 TALKATIVE = "i=0; while :; do i=$((i+1)); echo line $i; done"
 
 
-def rotated(log: Log) -> list[str]:
-    """The text of the files, oldest first."""
-    paths = [f"{log.path}.{n}" for n in range(log.keep + 5, 0, -1)]
-    return [Path(path).read_text() for path in [*paths, log.path] if os.path.exists(path)]
+def files_of(path: str) -> list[str]:
+    """The text of the files of a log, in order."""
+    return [Path(segment_path(path, start)).read_text() for start in find_segments(path)]
 
 
 def copier_of(scope: Scope, process: ManagedProcess) -> int:
@@ -38,24 +38,25 @@ def copier_of(scope: Scope, process: ManagedProcess) -> int:
 
 
 async def test_a_captured_log_is_whole_when_its_scope_is_closed(tmp_path: Path, python: Python) -> None:
-    log = Log(str(tmp_path / "log"), max_bytes=100_000, keep=100)
+    log = Log(str(tmp_path / "log"), limit=SEGMENT_COUNT * 200_000)
     async with Scope("test") as scope:
         assert (await (await scope.spawn(python(MANY_LINES), log=log)).wait()).code == 0
-    files = rotated(log)
+    files = files_of(log.path)
     assert "".join(files).splitlines() == [f"{n} {'x' * 40}" for n in range(20000)]
-    assert len(files) > 5 and all(len(text) <= 100_000 and text.endswith("\n") for text in files)
+    assert 4 < len(files) < SEGMENT_COUNT and all(text.endswith("\n") and len(text) < 300_000 for text in files)
 
 
-async def test_the_oldest_files_go(tmp_path: Path, python: Python) -> None:
-    log = Log(str(tmp_path / "log"), max_bytes=50_000, keep=2)
+async def test_the_beginning_and_the_end_are_kept_and_the_limit_holds(tmp_path: Path, python: Python) -> None:
+    log = Log(str(tmp_path / "log"), limit=SEGMENT_COUNT * MIN_SEGMENT_BYTES)
     async with Scope("test") as scope:
         await (await scope.spawn(python(MANY_LINES), log=log)).wait()
-    assert sorted(os.listdir(tmp_path)) == ["log", "log.1", "log.2"]
-    assert "".join(rotated(log)).splitlines()[-1].startswith("19999 ")
+    files = files_of(log.path)
+    assert len(files) == SEGMENT_COUNT and sum(map(len, files)) <= SEGMENT_COUNT * (MIN_SEGMENT_BYTES + 50)
+    assert files[0].startswith("0 x") and files[-1].splitlines()[-1].startswith("19999 ")
 
 
 async def test_what_a_daemon_writes_after_the_process_has_ended_is_captured_too(tmp_path: Path) -> None:
-    log = Log(str(tmp_path / "log"), max_bytes=1000)
+    log = Log(str(tmp_path / "log"), limit=1000)
     async with Scope("test") as scope:
         script = "setsid sh -c 'trap \"echo last words; exit\" TERM; echo up; while :; do sleep 0.05; done' & exit 0"
         await (await scope.spawn(["sh", "-c", script], log=log)).wait()
@@ -68,7 +69,7 @@ import asyncio, os, sys
 from muster.process import Log, Scope
 async def main():
     scope = await Scope("owner", lost_owner_grace=0.1).open()
-    process = await scope.spawn(["sh", "-c", {TALKATIVE!r}], log=Log(sys.argv[1], max_bytes=1 << 30))
+    process = await scope.spawn(["sh", "-c", {TALKATIVE!r}], log=Log(sys.argv[1], limit=1 << 30))
     print(scope.supervisor_pid, process.pid, flush=True)
     if sys.stdin.readline():
         os.kill(scope.supervisor_pid, 9)
@@ -117,7 +118,7 @@ async def test_nothing_is_lost_with_the_owner_or_the_supervisor(
 
 
 async def test_signals_for_everybody_do_not_end_the_capture(tmp_path: Path) -> None:
-    log = Log(str(tmp_path / "log"), max_bytes=1000)
+    log = Log(str(tmp_path / "log"), limit=1000)
     async with Scope("test") as scope:
         script = "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"
         process = await scope.spawn(["sh", "-c", script], log=log)
@@ -131,7 +132,7 @@ async def test_signals_for_everybody_do_not_end_the_capture(tmp_path: Path) -> N
 
 async def test_unread_output_does_not_prevent_closing_a_scope(tmp_path: Path, gone: Gone) -> None:
     """The copying process hangs, as on a disk that does not answer: it is left to itself."""
-    log = Log(str(tmp_path / "log"), max_bytes=1000)
+    log = Log(str(tmp_path / "log"), limit=1000)
     async with Scope("test") as scope:
         process = await scope.spawn(["sh", "-c", "echo up; sleep 1000"], log=log)
         await asyncio.to_thread(wait_for, "the process", lambda: "up" in log.tail())
@@ -142,61 +143,54 @@ async def test_unread_output_does_not_prevent_closing_a_scope(tmp_path: Path, go
     await gone(copier)
 
 
-def writer(log: Log) -> RotatingLog:
-    assert log.max_bytes is not None
-    return RotatingLog(log.open(), log.path, log.max_bytes, log.keep)
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    return str(tmp_path / "log")
 
 
-def test_a_line_longer_than_a_file_is_cut_and_none_other(tmp_path: Path) -> None:
-    log = Log(str(tmp_path / "log"), max_bytes=10, keep=9)
-    writer(log).write(b"one\ntwo\nthree\n" + b"y" * 25 + b"\nend\n")
-    assert rotated(log) == ["one\ntwo\n", "three\n", "y" * 10, "y" * 10, "y" * 5 + "\nend\n"]
+def writer(path: str, segment_bytes: int = 10) -> SegmentedLog:
+    return SegmentedLog(Log(path).open(), path, segment_bytes)
 
 
-def test_a_line_that_comes_in_pieces_goes_over_to_the_next_file(tmp_path: Path) -> None:
-    log = Log(str(tmp_path / "log"), max_bytes=10, keep=9)
+def test_a_file_ends_with_a_line(log: str) -> None:
+    writer(log).write(b"one\ntwo\nthree\nfour\n")
+    assert files_of(log) == ["one\ntwo\n", "three\n", "four\n"]
+    assert find_segments(log) == [0, 8, 14]
+
+
+def test_a_line_that_comes_in_pieces_stays_in_its_file(log: str) -> None:
     writing = writer(log)
-    for piece in (b"one\nt", b"w", b"o and", b"\nthree\nfo", b"ur", b"teen\n"):
+    for piece in (b"one\nt", b"w", b"o and", b"\nthree\nfo", b"ur", b"teen\nend\n"):
         writing.write(piece)
-        assert log.tail(3).encode().endswith(piece[-3:])  # nothing is held back
-    assert rotated(log) == ["one\n", "two and\n", "three\n", "fourteen\n"]
+        assert "".join(files_of(log)).encode().endswith(piece[-3:])  # nothing is held back
+    assert files_of(log) == ["one\ntwo and\n", "three\nfourteen\n", "end\n"]
 
 
-def test_without_old_files_the_line_that_was_begun_is_kept(tmp_path: Path) -> None:
-    log = Log(str(tmp_path / "log"), max_bytes=10, keep=0)
-    writing = writer(log)
-    for piece in (b"one\nt", b"wo and\n"):
-        writing.write(piece)
-    assert rotated(log) == ["two and\n"]
+def test_only_a_very_long_line_is_cut(log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "MAX_LINE_BYTES", 15)
+    writer(log).write(b"one\n" + b"y" * 60 + b"\nend\n")
+    assert files_of(log) == ["one\n" + "y" * 21, "y" * 25, "y" * 14 + "\n", "end\n"]
 
 
-def test_an_old_log_is_continued_and_counts(tmp_path: Path) -> None:
-    log = Log(str(tmp_path / "log"), max_bytes=10)
-    Path(log.path).write_text("12345678\n")
-    os.chmod(log.path, 0o600)
-    writer(log).write(b"abc\n")
-    assert rotated(log) == ["12345678\n", "abc\n"]
-    assert os.stat(log.path).st_mode & 0o777 == 0o600
-
-
-def test_without_old_files_a_full_one_begins_again(tmp_path: Path) -> None:
-    log = Log(str(tmp_path / "log"), max_bytes=10, keep=0)
-    writer(log).write(b"one\ntwo\nthree\n")
-    assert rotated(log) == ["three\n"]
+def test_an_old_log_is_continued_and_counts(log: str) -> None:
+    Path(log).write_text("12345678\n")
+    os.chmod(log, 0o600)
+    writer(log).write(b"abc\ndef\nghi\n")
+    writer(log).write(b"jkl\n")
+    assert files_of(log) == ["12345678\n", "abc\ndef\n", "ghi\njkl\n"]
+    assert {os.stat(segment_path(log, start)).st_mode & 0o777 for start in find_segments(log)} == {0o600}
 
 
 def test_a_log_whose_directory_is_gone_is_written_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()
-    log = Log(str(tmp_path / "place" / "log"), max_bytes=10)
-    writing = writer(log)
+    writing = writer(str(tmp_path / "place" / "log"))
     os.rename(tmp_path / "place", tmp_path / "elsewhere")
     writing.write(b"one\ntwo\nthree\nfour\nfive\n")
     assert (tmp_path / "elsewhere" / "log").read_text() == "one\ntwo\nthree\nfour\nfive\n"
 
 
-def test_a_full_disk_costs_output_and_the_log_says_how_much(tmp_path: Path) -> None:
-    log = Log(str(tmp_path / "log"), max_bytes=1000)
-    writing = writer(log)
+def test_a_full_disk_costs_output_and_the_log_says_how_much(log: str) -> None:
+    writing = writer(log, 1000)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -206,4 +200,4 @@ def test_a_full_disk_costs_output_and_the_log_says_how_much(tmp_path: Path) -> N
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     writing.write(b"again\n")
-    assert log.tail() == "kept\n\nmuster: 8 bytes of output could not be written here\nagain\n"
+    assert Log(log).tail() == "kept\n\nmuster: 8 bytes of output could not be written here\nagain\n"

@@ -25,7 +25,7 @@ async def main():
     other = subprocess.Popen(["sh", "-c", "exit 7"])  # not a scope's: its exit code must not be taken by another
     for _ in range(10):
         async with Scope("closed", lost_owner_grace=0.0) as scope:
-            await scope.spawn(["sleep", "1000"], log=Log(os.devnull, max_bytes=1000))
+            await scope.spawn(["sleep", "1000"], log=Log(os.devnull, limit=1000))
     await until_only(other.pid)
     scope = await Scope("lost").open()
     await scope.spawn(["sleep", "1000"])

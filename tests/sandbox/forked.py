@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 
-needs_root = pytest.mark.skipif(
-    os.getuid() != 0, reason="mounts and users outside a user namespace need root"
-)
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="mounts and users outside a user namespace need root")
 NOT_LEFT = 99  # the exit code of a function that returned
 
 

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from tests.views.synthetic import SyntheticRun
 
+from muster.process import Log, log_reader
+from muster.process.capture import SegmentedLog
+from muster.process.log_segments import SEGMENT_COUNT, find_segments
 from muster.web.logs import MAX_FOUND, MAX_PART_BYTES, LogFile, find_lines, find_log, logs, read_on, read_part
 
 
@@ -114,3 +117,53 @@ def test_many_findings_come_in_parts_none_twice(tmp_path: Path) -> None:
         lines += [line for _, line in part.lines]
         at = part.next
     assert lines == [b"line %d" % n for n in range(1000)]
+
+
+@pytest.fixture
+def segmented(run: SyntheticRun, monkeypatch: pytest.MonkeyPatch) -> SegmentedLog:
+    monkeypatch.setattr(log_reader, "MIN_COMPLETE_BYTES", 1)
+    path = str(Path(run.attempt.root, "logs", "node-0001.log"))
+    return SegmentedLog(Log(path).open(), path, 100)
+
+
+def node_log(run: SyntheticRun) -> LogFile:
+    (found,) = [log for log in logs(run.paths) if "node-0001" in log.name]
+    assert found == find_log(run.paths, "attempt-0/logs/node-0001.log")
+    return found
+
+
+def test_the_files_of_a_log_are_one_log(run: SyntheticRun, segmented: SegmentedLog) -> None:
+    text = b"".join(b"line %d\n" % number for number in range(50))
+    segmented.write(text)
+    log = node_log(run)
+    assert len(find_segments(log.path)) > 2 and log.size == len(text) and not log.is_whole
+    assert read_part(log, 0).data == text
+    for start in range(0, len(text), 7):
+        part = read_part(log, start)
+        assert text[part.start :] == part.data and part.start - start < 8 and not part.dropped
+        assert read_on(log, start).start == start
+    at = read_on(log, 0)
+    pieces = [at.data]
+    while at.end < log.size:
+        at = read_on(log, at.end)
+        pieces.append(at.data)
+    assert b"".join(pieces) == text
+    found = find_lines(log, b"line 4", 0)
+    assert [line for _, line in found.lines] == [b"line 4", *(b"line %d" % number for number in range(40, 50))]
+    assert all(text[start:].startswith(line) for start, line in found.lines) and found.next is None
+
+
+def test_a_part_that_is_not_kept_is_skipped_and_counted(run: SyntheticRun, segmented: SegmentedLog) -> None:
+    text = b"".join(b"line %03d\n" % number for number in range(500))
+    segmented.write(text)
+    log = node_log(run)
+    first, second, *_ = find_segments(log.path)
+    assert len(find_segments(log.path)) == SEGMENT_COUNT and (first, log.size) == (0, len(text))
+    part = read_part(log, 2000)
+    assert (part.start, part.data) == (second, text[second:]) and part.dropped > 0
+    assert read_part(log, -18).data == text[-18:]
+    part = read_on(log, 99)
+    assert (part.start, part.dropped, part.data[:9]) == (second, second - 99, text[second : second + 9])
+    found = find_lines(log, b"line", 0)
+    assert all(text[start:].startswith(line + b"\n") for start, line in found.lines)
+    assert len(found.lines) == len(read_part(log, 0).data) // 9 + len(text[second:]) // 9

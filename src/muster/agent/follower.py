@@ -25,6 +25,7 @@ from muster.agent.leader.inbox import Inbox, SignalPassedOn, StopSignalled
 from muster.agent.leader.leader import Leader
 from muster.agent.leaderless import end_leaderless_run, has_outcome, record_failure
 from muster.agent.node import FollowResult, NodeAgent
+from muster.agent.node_log import limit_node_log
 from muster.agent.run_directory import RunDirectoryError, retried
 from muster.agent.topology_probe import probe_location
 from muster.election.candidate import ELECTION_TIMEOUT_S
@@ -108,6 +109,8 @@ class Follower:
         identity = self._identity
         try:
             self._job = await retried(identity.run.job, Job.load, identity.run)
+            log = identity.attempt.node_log(identity.node_index)
+            await asyncio.to_thread(limit_node_log, log, self._job.log_limit)
             self._node.location = await probe_location(os.environ, identity.run)
             process = {"pid": os.getpid(), "python": sys.executable, "time": time.time()}
             known = {"rank": identity.node_index, "host": identity.host, "attempt": identity.attempt.number}

@@ -63,6 +63,7 @@ class Job:
     stop_grace: float
     stall_timeout: float | None
     signal_grace: float  # the driver's grace period when Slurm, not a user, ends the job
+    log_limit: int  # bytes of each log of the driver, a rank, a guest or a node; 0: no limit
     kill_wait: float | None  # from Slurm's first signal to its SIGKILL
     ray_logs: str
     ray_logs_max: int

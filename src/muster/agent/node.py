@@ -72,8 +72,8 @@ from muster.exit_codes import BY_SIGNAL
 from muster.lifecycle.topology import UNKNOWN_LOCATION
 from muster.process import SpawnError
 from muster.process.lease import ProcessLease
+from muster.process.log_reader import tail_lines
 from muster.rundir.hosts import host_file_name
-from muster.rundir.log_tail import node_tail
 from muster.rundir.node_groups import GROUP_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -327,7 +327,7 @@ class NodeAgent:
     async def _send_failure(self, channel: Channel, phase: str, reason: str, cycle: int) -> None:
         """Send a failure with the last lines of the node's log, unless its filesystem hangs."""
         tail: list[str] = []
-        reading = asyncio.to_thread(node_tail, self._identity.attempt, self._identity.node_index)
+        reading = asyncio.to_thread(tail_lines, self._identity.attempt.node_log(self._identity.node_index))
         with contextlib.suppress(asyncio.TimeoutError):
             tail = await asyncio.wait_for(reading, TAIL_TIMEOUT_S)
         channel.send(NodeFailure(phase, reason, tuple(tail), cycle))

@@ -13,6 +13,9 @@ import sys
 import threading
 import time
 
+from muster.process.log_segments import LOG_MODE, drop_middle, open_newest, segment_bytes, segment_path
+
+STDOUT, STDERR = 1, 2
 FORMAT = "%(asctime)s {node} %(levelname)s %(name)s: %(message)s"
 FLUSH_TIMEOUT_S = 2.0  # at the end of the process: then what a hung filesystem has not taken is lost
 FLUSH_POLL_S = 0.005
@@ -26,6 +29,7 @@ class ThreadedStderr(logging.Handler):
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._written = self._accepted = 0
         self._pid = 0
+        self.limit: NodeLogLimit | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._pid != os.getpid():
@@ -45,6 +49,8 @@ class ThreadedStderr(logging.Handler):
             line = lines.get()
             with contextlib.suppress(OSError, ValueError):  # a full disk, or a closed stream: the message is dropped
                 _write_line(line)
+            if self.limit is not None:
+                self.limit.apply()
             self._written += 1
 
 
@@ -69,3 +75,37 @@ def log_to_stderr(node: str) -> None:
         handler.setFormatter(logging.Formatter(FORMAT.format(node=node)))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
+
+
+def limit_node_log(path: str, limit: int) -> None:
+    """Keep the node's log, to which stdout and stderr of this process go, below `limit` bytes (0: no limit)."""
+    for handler in logging.getLogger("muster").handlers if limit and _is_written_to(path) else ():
+        if isinstance(handler, ThreadedStderr):
+            handler.limit = NodeLogLimit(path, segment_bytes(limit))
+
+
+def _is_written_to(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.samestat(os.stat(path), os.fstat(STDERR))
+    return False
+
+
+class NodeLogLimit:
+    """Begins the next file of the node's log when the current one is full."""
+
+    def __init__(self, path: str, file_bytes: int) -> None:
+        self._path, self._file_bytes = path, file_bytes
+
+    def apply(self) -> None:
+        """Check the size; called after each message, on the thread that writes it."""
+        with contextlib.suppress(OSError):  # a full disk: the next message tries it again
+            size = os.fstat(STDERR).st_size
+            if size < self._file_bytes:
+                return
+            last, start = open_newest(self._path)
+            os.close(last)
+            new = os.open(segment_path(self._path, start + size), os.O_WRONLY | os.O_CREAT | os.O_APPEND, LOG_MODE)
+            for stream in (STDOUT, STDERR):
+                os.dup2(new, stream)
+            os.close(new)
+            drop_middle(self._path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -12,8 +13,9 @@ import click
 from muster.cli.output import print_cancelled_job, write_output
 from muster.cli.ray_logs import print_ray_logs
 from muster.cli.run_argument import resolve_run, run_argument, runs_dir_option
+from muster.process.log_reader import READ_BYTES, LogReader, tail_position
 from muster.rundir import AttemptPaths, RunPaths, read_record
-from muster.runs.follow import Tail
+from muster.runs.cycle_output import cycle_output
 from muster.runs.monitor import RunMonitor, finalize_dead
 from muster.runs.stop import is_live
 
@@ -29,7 +31,13 @@ FOLLOW_POLL_S = 0.25
 @click.option("--driver", is_flag=True, help="Print the driver's output (the default).")
 @click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Print the output of this rank of a gang.")
 @click.option(
-    "--cycle", type=click.IntRange(min=0), metavar="C", help="With --rank: cycle to print. Default: the newest."
+    "--cycle",
+    type=click.IntRange(min=0),
+    metavar="C",
+    help="Print only this cycle. Default: all cycles of the driver; the newest one of a rank.",
+)
+@click.option(
+    "--tail", "tail", type=click.IntRange(min=0), metavar="N", help="Print only the last N lines, or begin with them."
 )
 @click.option("--ray", is_flag=True, help="List the files in the nodes' archives of Ray's logs; see --file.")
 @click.option("--file", "pattern", metavar="NAME", help="With --ray: print the files that match, such as worker-*.")
@@ -41,6 +49,7 @@ def logs(
     driver: bool,
     rank: int | None,
     cycle: int | None,
+    tail: int | None,
     ray: bool,
     pattern: str | None,
     runs_dir: Path | None,
@@ -50,8 +59,12 @@ def logs(
         raise click.UsageError("--driver excludes --node and --ray")
     if rank is not None and (driver or ray or node_name is not None):
         raise click.UsageError("--rank excludes --driver, --node and --ray")
-    if cycle is not None and rank is None:
-        raise click.UsageError("--cycle chooses among the logs of a rank: give --rank, too")
+    if cycle is not None and (ray or node_name is not None):
+        raise click.UsageError(
+            "--cycle chooses a part of the driver's or a rank's output: it excludes --node and --ray"
+        )
+    if tail is not None and ray:
+        raise click.UsageError("--ray excludes --tail")
     if ray and follow:
         raise click.UsageError("--ray excludes --follow: Ray's logs are archived when the run ends")
     if pattern is not None and not ray:
@@ -62,13 +75,17 @@ def logs(
         raise click.UsageError(f"--node {node_name}: give the node's index, a whole number, 0 or more")
     node = None if node_name is None else int(node_name)
     paths = resolve_run(run, runs_dir)
-    found = _print_log(paths, follow, lambda attempt: _log_path(attempt, node, rank, cycle))
+    found = _print_log(paths, follow, tail, lambda attempt: _selected(attempt, node, rank, cycle))
     if not found and node is not None:
         raise click.ClickException(f"{paths.run_id} has no log of a node with index {node}; {_nodes_text(paths)}")
     if not found and rank is not None:
         which = f" in cycle {cycle}" if cycle is not None else ""
         raise click.ClickException(
             f"{paths.run_id} has no log of rank {rank}{which}; only runs with --procs-per-node have logs per rank"
+        )
+    if not found and cycle is not None:
+        raise click.ClickException(
+            f"{paths.run_id} has no output of cycle {cycle}: see `muster status --json`, `cycles`"
         )
 
 
@@ -80,35 +97,62 @@ def _nodes_text(run: RunPaths) -> str:
     )
 
 
-def _log_path(attempt: AttemptPaths, node: int | None, rank: int | None, cycle: int | None) -> str:
-    if rank is not None and cycle is None:
-        return (attempt.rank_logs(rank) or [attempt.rank_log(rank, 0)])[-1]
-    if rank is not None and cycle is not None:
-        return attempt.rank_log(rank, cycle)
-    return attempt.driver_log if node is None else attempt.node_log(node)
+@dataclass(frozen=True)
+class SelectedOutput:
+    """A part of a log: from `start` to `end` (None: to its end, as it grows)."""
+
+    path: str
+    start: int = 0
+    end: int | None = None
 
 
-def _print_log(paths: RunPaths, follow: bool, log_path: Callable[[AttemptPaths], str]) -> bool:
+def _selected(attempt: AttemptPaths, node: int | None, rank: int | None, cycle: int | None) -> SelectedOutput | None:
+    """Return what to print of an attempt; None if there is none yet."""
+    if node is not None:
+        return SelectedOutput(attempt.node_log(node))
+    if rank:
+        newest = (attempt.rank_logs(rank) or [attempt.rank_log(rank, 0)])[-1]
+        return SelectedOutput(newest if cycle is None else attempt.rank_log(rank, cycle))
+    if rank is None and cycle is None:
+        return SelectedOutput(attempt.driver_log)
+    part = cycle_output(attempt, cycle) if rank is None or _is_gang(attempt) else None
+    return SelectedOutput(attempt.driver_log, part.start, part.end) if part is not None else None
+
+
+def _is_gang(attempt: AttemptPaths) -> bool:
+    return read_record(RunPaths(os.path.dirname(attempt.root)).job).get("procs_per_node") is not None
+
+
+def _print_log(
+    paths: RunPaths, follow: bool, tail: int | None, selected: Callable[[AttemptPaths], SelectedOutput | None]
+) -> bool:
     """Print the log, with `follow` as it grows and over later cycles and attempts; return whether one exists."""
-    tail: Tail | None = None
+    reader: LogReader | None = None
+    end: int | None = None
     monitor = RunMonitor(paths)
     while True:
         attempt = paths.newest_attempt()
         ended = not follow or (not is_live(paths) and not (attempt and monitor.will_continue(attempt)))
         ended = ended or monitor.poll_dead(attempt) is not None
-        if attempt is not None:
-            path = log_path(attempt)
-            if tail is None or tail.path != path:
-                _print_new(tail)
-                tail = Tail(path)
-            _print_new(tail)
-        if ended:
-            if follow:
+        output = selected(attempt) if attempt is not None else None
+        if output is not None:
+            if reader is None or reader.path != output.path:
+                _print_new(reader, end)
+                start = 0 if tail is None or reader is not None else tail_position(output.path, tail, output.end)
+                reader = LogReader(output.path, max(start, output.start))
+            end = output.end
+            _print_new(reader, end)
+        if ended or (reader is not None and end is not None and reader.position >= end):
+            if follow and ended:
                 print_cancelled_job(paths, finalize_dead(paths))
-            return tail is not None and os.path.exists(tail.path)
+            return reader is not None and (reader.position > 0 or os.path.exists(reader.path))
         time.sleep(FOLLOW_POLL_S)
 
 
-def _print_new(tail: Tail | None) -> None:
-    while tail is not None and (data := tail.read()):
+def _print_new(reader: LogReader | None, end: int | None) -> None:
+    while reader is not None:
+        wanted = READ_BYTES if end is None else min(READ_BYTES, end - reader.position)
+        data = reader.read_with_notice(wanted) if wanted > 0 else b""
+        if not data:
+            return
         write_output(data)

@@ -91,7 +91,8 @@ def build_archive(python: str, sandbox: bool = False) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("__main__.py", BOOTSTRAP.replace("@OLD_PYTHON@", str(OLD_PYTHON)))
-        archive.writestr("modules", marshal.dumps(blob, 2))
+        # Compressed to a third: it is stored with every run, and every node reads it from the shared filesystem.
+        archive.writestr("modules", marshal.dumps(blob, 2), zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 
 

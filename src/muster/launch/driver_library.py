@@ -38,7 +38,7 @@ def build_library(python: str, sandbox: bool = False) -> bytes:
     sources = library_sources(sandbox)
     magic, codes = compile_sources(sources, python)
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, source in sources.items():
             archive.writestr(name, source)
             if codes[name]:

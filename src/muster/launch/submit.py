@@ -51,9 +51,9 @@ def submit_batches(runs: Sequence[Prepared]) -> str:
         for prepared in runs:
             own = jobs.only([task_job_id(prepared, job) for job in jobs.ids])
             _record(prepared, started, own.ids[0], pid=None, jobs=own, script=runs[0].run.script)
-    except OSError as error:  # e.g. a full disk: without the record no command would find the job
+    except BackendError as error:  # e.g. a full disk: without the record no command would find the job
         cancel_jobs(jobs)
-        raise BackendError(f"cancelled Slurm job {jobs}: its record could not be written: {error}") from error
+        raise BackendError(f"cancelled Slurm job {jobs}: {error}") from error
     return jobs.ids[0]
 
 
@@ -192,7 +192,8 @@ def _record(
             break
         except OSError as error:  # the job exists: a filesystem that has lost its server for a while must not lose it
             if not left:
-                what = f"cannot write to the run directory {prepared.run.root}: {error.strerror}"
-                raise BackendError(f"{what}; the job{f' {job_id}' if job_id else ''} was started") from error
+                running = f"; its job script runs as process {pid}" if pid else ""
+                where = f"the run directory {prepared.run.root}"
+                raise BackendError(f"cannot write to {where}: {error.strerror}{running}") from error
             time.sleep(WRITE_RETRY_S)
     register_run(prepared.run)

@@ -6,9 +6,16 @@ import json
 import sys
 from types import ModuleType
 
-from muster.process import capture, cgroup, file_trees, proctree, supervisor, unkillable
+from muster.process import capture, cgroup, file_trees, log_segments, proctree, supervisor, unkillable
 
-MODULES = (proctree, capture, cgroup, unkillable, supervisor)  # each after its imports; the last has main()
+MODULES = (
+    proctree,
+    log_segments,
+    capture,
+    cgroup,
+    unkillable,
+    supervisor,
+)  # each after its imports; the last has main()
 LAZY_MODULES = (file_trees,)  # compiled at the first import of a name: most supervisors never need them
 _PROGRAM = """\
 import json, sys, types

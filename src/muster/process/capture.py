@@ -1,4 +1,4 @@
-"""Write captured output to a rotated log. Part of the supervisor's program.
+"""Write captured output to a log of several files. Part of the supervisor's program.
 
 Output comes through a pipe, and a separate process (the copier) writes it to the file. So no output is lost when the
 supervisor or the owner ends, and a hanging disk blocks neither of them. The copier ends when the pipe has no writers.
@@ -11,83 +11,88 @@ import os
 import signal
 import stat
 
-CHUNK = 65536
+from muster.process.log_segments import drop_middle, find_segments, segment_path
+
+CHUNK = 1 << 18
+MAX_LINE_BYTES = 1 << 16  # a file grows by so much beyond its size to hold the rest of a line
 
 
-class RotatingLog:
-    """FILE is the newest; FILE.1, FILE.2, ... are older, and `keep` of these are kept.
+class SegmentedLog:
+    """Appends to a log and begins the next file when one is full; see log_segments.py.
 
-    Programs write in blocks that end anywhere. An incomplete line is written at once, and moved to the next file if the
-    rest of it does not fit.
+    Programs write in blocks that end anywhere. An incomplete line is written at once, and its rest to the same file.
     """
 
-    def __init__(self, fd: int, path: str, max_bytes: int, keep: int) -> None:
-        self._fd, self._path, self._max_bytes, self._keep = fd, path, max_bytes, keep
+    def __init__(self, fd: int, path: str, segment_bytes: int) -> None:
+        """`fd` is the log's last file."""
+        self._fd, self._path, self._segment_bytes = fd, path, segment_bytes
+        self._start = _start_of(fd, path)
         self._size = os.fstat(fd).st_size
-        self._begun = 0  # bytes of an incomplete line at the end of the file
+        self._in_line = False  # the last line is incomplete
         self._missing = 0  # bytes that could not be written
 
     def write(self, data: bytes) -> None:
-        """Write data; a line is split only if it is longer than a file."""
+        """Write data; a line is split only if it is longer than MAX_LINE_BYTES."""
         while data:
-            room = max(0, self._max_bytes - self._size)
-            part = data if len(data) <= room else data[: data.rfind(b"\n", 0, room) + 1]
-            if not part and (self._size > self._begun or not room):
-                self._rotate()
-                continue
-            part = part or data[:room]
-            self._put(part)
-            data = data[len(part) :]
+            size = self._fitting(data)
+            if size:
+                self._put(data[:size])
+                data = data[size:]
+            else:
+                self._begin_next()
+
+    def _fitting(self, data: bytes) -> int:
+        """Return how much of the data belongs to this file; 0 if the next file begins with it."""
+        room = max(0, self._segment_bytes - self._size)
+        if len(data) <= room:
+            return len(data)
+        if lines := data.rfind(b"\n", 0, room) + 1:
+            return lines
+        if self._in_line or 2 * self._size < self._segment_bytes:
+            room = max(0, self._segment_bytes + MAX_LINE_BYTES - self._size)
+            return data.find(b"\n", 0, room) + 1 or min(len(data), room)
+        return 0
 
     def _put(self, data: bytes) -> None:
         """Append to the file. On a full disk the output is dropped and counted."""
         self._size += len(data)
+        self._in_line = not data.endswith(b"\n")
         try:
             if self._missing:
                 self._write_all(f"\nmuster: {self._missing} bytes of output could not be written here\n".encode())
                 self._missing = 0
             self._write_all(data)
-            self._begun = len(data) + (self._begun if b"\n" not in data else -data.rfind(b"\n") - 1)
         except OSError:
             self._missing += len(data)
-            self._begun = 0
 
     def _write_all(self, data: bytes) -> None:
         while data:
             data = data[os.write(self._fd, data) :]
 
-    def _rotate(self) -> None:
-        """Start a new file. If that fails, the old one grows until the next attempt."""
-        try:
-            line = self._begun_line()
-            for number in range(self._keep, 0, -1):
-                younger = f"{self._path}.{number - 1}" if number > 1 else self._path
-                if os.path.exists(younger):
-                    os.rename(younger, f"{self._path}.{number}")
-            mode = stat.S_IMODE(os.fstat(self._fd).st_mode)
-            new = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC, mode)
-        except OSError:
-            self._size = self._begun = 0
-            return
-        old, self._fd = self._fd, new
-        self._size = self._begun = 0
-        self._put(line)  # before it is removed from the old file: readers may see it twice, but never miss it
+    def _begin_next(self) -> None:
+        """Begin the next file. If that fails, the old one grows until the next attempt."""
+        self._size = 0
         with contextlib.suppress(OSError):
-            if self._keep and line and not self._missing:
-                os.ftruncate(old, os.fstat(old).st_size - len(line))
+            found = os.fstat(self._fd)
+            start = self._start + found.st_size
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            new = os.open(segment_path(self._path, start), flags, stat.S_IMODE(found.st_mode))
+            old, self._fd, self._start = self._fd, new, start
+            drop_middle(self._path)
+            os.close(old)  # last: on a network filesystem it may fail
+
+
+def _start_of(fd: int, path: str) -> int:
+    """Return the position at which the log's open file begins."""
+    inode = os.fstat(fd).st_ino
+    for start in reversed(find_segments(path)):
         with contextlib.suppress(OSError):
-            os.close(old)
-
-    def _begun_line(self) -> bytes:
-        """Return the incomplete line to move to the next file; empty if it fills this one, or is too long."""
-        if not 0 < self._begun < min(self._size, CHUNK):
-            return b""
-        with open(f"/proc/self/fd/{self._fd}", "rb") as file:
-            file.seek(-self._begun, os.SEEK_END)
-            return file.read()
+            if os.stat(segment_path(path, start)).st_ino == inode:
+                return start
+    return 0
 
 
-def start_copier(source: int, fd: int, path: str, max_bytes: int, keep: int) -> int:
+def start_copier(source: int, fd: int, path: str, segment_bytes: int) -> int:
     """Fork a copier that writes data from `source` to the log; return its pid. The caller must have no threads."""
     pid = os.fork()
     if pid:
@@ -97,7 +102,7 @@ def start_copier(source: int, fd: int, path: str, max_bytes: int, keep: int) -> 
         os.setsid()
         signal.set_wakeup_fd(-1)  # the handlers that do nothing stay installed
         close_all_but(source, fd)
-        log = RotatingLog(fd, path, max_bytes, keep)
+        log = SegmentedLog(fd, path, segment_bytes)
         while data := os.read(source, CHUNK):
             log.write(data)
         code = 0

@@ -1,7 +1,7 @@
 """Log files for the output of processes.
 
-Without a size limit the process writes directly into the file. With one, its output is captured and rotated (see
-capture.py).
+Without a limit the process writes directly into the file. With one, its output is captured, and written to several
+files of which the oldest but the first are removed (see capture.py and log_segments.py).
 """
 
 from __future__ import annotations
@@ -13,50 +13,41 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from muster.process.log_reader import tail_bytes
+from muster.process.log_segments import open_newest, segment_bytes
+
 TAIL_BYTES = 8192
-LOG_MODE = 0o600  # output of programs may hold secrets
 F_SETPIPE_SZ = 1031  # fcntl has no name for it before Python 3.10
 PIPE_BYTES = 1 << 20  # buffer before a slow disk blocks the process: the maximum for unprivileged users
 
 
 @dataclass(frozen=True)
 class Log:
-    """A file to append to. With `max_bytes` one process may use it at a time; `keep` old files stay (FILE.1, ...)."""
+    """A log to append to. With a limit (bytes of all its files; None or 0: no limit) one process may use it at a time.
+
+    The limit is not exact: a file may hold the rest of a line, and there is no file smaller than MIN_SEGMENT_BYTES.
+    """
 
     path: str
-    max_bytes: int | None = None
-    keep: int = 1
+    limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_bytes is not None and self.max_bytes < 1:
-            raise ValueError(f"max_bytes must be at least 1, not {self.max_bytes}")
-        if self.keep < 0:
-            raise ValueError(f"keep must be at least 0, not {self.keep}")
+        if self.limit is not None and self.limit < 0:
+            raise ValueError(f"limit must be at least 0, not {self.limit}")
 
     def open(self) -> int:
-        """Open the file for appending; a new one is readable only by its owner."""
-        return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, LOG_MODE)
+        """Open the last file for appending; a new one is readable only by its owner."""
+        return open_newest(self.path)[0]
 
     def capture(self) -> dict[str, Any] | None:
         """Return the arguments for the supervisor's copier; None if the process writes directly."""
-        if self.max_bytes is None:
+        if not self.limit:
             return None
-        return {"path": os.path.abspath(self.path), "max_bytes": self.max_bytes, "keep": self.keep}
+        return {"path": os.path.abspath(self.path), "segment_bytes": segment_bytes(self.limit)}
 
     def tail(self, max_bytes: int = TAIL_BYTES) -> str:
-        """Return the last `max_bytes` of output, also from rotated files; empty if there is none."""
-        parts: list[bytes] = []
-        seen: set[int] = set()  # a file that is rotated meanwhile appears again under its next name
-        wanted = max_bytes
-        for number in range(self.keep + 1 if self.max_bytes is not None else 1):
-            with contextlib.suppress(OSError), open(f"{self.path}.{number}" if number else self.path, "rb") as file:
-                inode = os.fstat(file.fileno()).st_ino
-                if wanted and inode not in seen:
-                    seen.add(inode)
-                    file.seek(max(0, file.seek(0, os.SEEK_END) - wanted))
-                    parts.append(file.read(wanted))
-                    wanted -= len(parts[-1])
-        return b"".join(reversed(parts)).decode(errors="replace")
+        """Return the last `max_bytes` of output; empty if there is none."""
+        return tail_bytes(self.path, max_bytes).decode(errors="replace")
 
 
 def streams(given: Sequence[int | None]) -> list[int]:
@@ -73,7 +64,7 @@ def logged_streams(given: Sequence[int | None], log: Log) -> list[int]:
             if fd is not None:
                 os.close(fd)
         raise
-    if log.max_bytes is None:
+    if not log.limit:
         output, copier_fds = file, []
     else:
         source, output = make_large_pipe()

@@ -11,7 +11,7 @@
     nodes/0003.json  nodes/0003.alive  services/<name>.json  services/<name>.urls
     logs/driver.log  logs/node-0003.log  logs/stacks-0003.txt  logs/ray/<host>.tar.gz  logs/guest-<id>.log
     logs/services/<name>/<host>.log  logs/cycle-1/services/<name>/<host>.log
-    logs/cycle-0/driver.log  logs/cycle-0/rank-0003.log  logs/cycle-1/ray/<host>.tar.gz
+    logs/cycle-0/rank-0003.log  logs/cycle-1/ray/<host>.tar.gz
     guests/<id>.json  guests/<id>.stop  guests/<id>.outcome  sessions/<host>-<pid>  down
 """
 
@@ -55,7 +55,7 @@ class AttemptPaths:
 
     @property
     def phases_log(self) -> str:
-        """Phase lines for humans; the job script copies them and the driver's output to its own output."""
+        """Phase lines for humans; the job script copies them to its own output."""
         return self._at("phases.log")
 
     @property
@@ -134,11 +134,8 @@ class AttemptPaths:
 
     @property
     def driver_log(self) -> str:
+        """Output of the driver, or of a gang's rank 0, in all cycles; muster/process/log_segments.py has its parts."""
         return self._at("logs", "driver.log")
-
-    def cycle_driver_log(self, cycle: int) -> str:
-        """One cycle's part of the driver's log, in a run with several cycles."""
-        return self._at("logs", f"cycle-{cycle}", "driver.log")
 
     def ray_logs_dir(self, cycle: int = 0) -> str:
         """Archives of Ray's logs; each cycle after the first has a separate directory."""
@@ -148,8 +145,12 @@ class AttemptPaths:
         """Return the directories of Ray's log archives of all cycles, in order; not all of them need exist."""
         return [self.ray_logs_dir(cycle) for cycle in sorted({0, *self._cycles()})]
 
+    def rank_output(self, rank: int, cycle: int) -> str:
+        """Return the log of one process of a gang in a cycle: of rank 0, which users follow, the driver's log."""
+        return self.rank_log(rank, cycle) if rank else self.driver_log
+
     def rank_log(self, rank: int, cycle: int) -> str:
-        """Output of one process of a gang in a cycle."""
+        """Output of one process of a gang, other than rank 0, in a cycle."""
         return self._at("logs", f"cycle-{cycle}", f"rank-{rank:04d}.log")
 
     def rank_logs(self, rank: int) -> list[str]:

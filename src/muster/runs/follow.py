@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.exit_codes import INFRASTRUCTURE_FAILED
+from muster.process.fresh import refresh
+from muster.process.log_reader import LogReader
 from muster.rundir import AttemptPaths, RunPaths, is_listed, read_record
-from muster.rundir.fresh import refresh
 from muster.rundir.listing import AttemptListing, read_listing
 from muster.rundir.poll_pace import PollPace
 from muster.runs.leader_wait import LeaderWait
@@ -128,7 +129,7 @@ class AttemptTail:
     def __init__(self, attempt: AttemptPaths) -> None:
         self.attempt = attempt
         self._events: dict[int, EventFile] = {}  # by term
-        self._driver = Tail(attempt.driver_log)
+        self._driver = LogReader(attempt.driver_log)
         self._loss_reported = False
 
     def read(self, listing: AttemptListing | None = None) -> Iterator[RunEvent | Output]:
@@ -136,7 +137,7 @@ class AttemptTail:
         listing = listing or read_listing(self.attempt)
         # Events are read first but yielded last: the event of the driver's end must come after its output.
         events = {term: self._file(term).read() for term in (listing.terms if listing else []) or [0]}
-        while data := self._driver.read():
+        while data := self._driver.read_with_notice():
             yield Output(data)
         for term, found in events.items():
             for fields in found:
@@ -149,7 +150,7 @@ class AttemptTail:
         """Whether less was read than the leader had `written`, as the outcome says: caches may hide the last part."""
         driver, events = written.get("driver_bytes", 0), written.get("events_bytes", 0)
         term = max(self._events, default=0)
-        return bool(self._driver.offset < driver or self._file(term).offset < events)
+        return bool(self._driver.position < driver or self._file(term).offset < events)
 
     def rest(self) -> Iterator[RunEvent]:
         """Return the events to add once the attempt has written its last."""

@@ -10,8 +10,9 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
+from muster.process.log_reader import LogReader
 from muster.rundir import AttemptPaths, RunPaths, is_listed, make_private_dirs, read_record, write_atomic, write_json
-from muster.runs.follow import FOLLOW_POLL_S, Tail
+from muster.runs.follow import FOLLOW_POLL_S
 from muster.runs.monitor import RunMonitor
 
 
@@ -42,12 +43,12 @@ class Guest:
 
     def follow(self, write: Callable[[bytes], None]) -> int:
         """Pass its output to `write` until it ends; return its exit code. Raises GuestLost."""
-        output, monitor = Tail(self.log), RunMonitor(self._run)
+        output, monitor = LogReader(self.log), RunMonitor(self._run)
         while True:
             over = is_listed(self._attempt.outcome) or monitor.poll_dead(self._attempt) is not None
             outcome = self._attempt.guest_outcome(self.id)
             code = read_record(outcome).get("exit_code") if is_listed(outcome) else None
-            while data := output.read():
+            while data := output.read_with_notice():
                 write(data)
             if code is not None:
                 return int(code)

@@ -14,9 +14,9 @@ from typing import Any
 
 from muster.errors import BackendError
 from muster.exit_codes import INFRASTRUCTURE_FAILED
+from muster.process.log_reader import tail_lines
 from muster.process.proctree import read_process
 from muster.rundir import AttemptPaths, RunPaths, make_private_dirs, read_record, write_json
-from muster.rundir.log_tail import tail_of
 from muster.rundir.records import STATUS_REFRESH_S, Submission, newest_published, read_submission
 from muster.runs.next_attempt import has_next_attempt, read_next_attempt, script_records_next_attempt
 from muster.runs.own_jobs import is_on_this_cluster, list_own_jobs, slurm_jobs
@@ -97,7 +97,7 @@ class RunMonitor:
             return ""
         except OSError as error:
             return f": the filesystem of the run directory failed: {error.strerror}"
-        last = ["", *(line for line in tail_of(self._run.output_file, 3) if line)][-1]
+        last = ["", *(line for line in tail_lines(self._run.output_file, 3) if line)][-1]
         return f": {last.removeprefix('muster: ')}" if last.startswith("muster: ") else ""
 
     def _abandoned(self, silent: float) -> str | None:

@@ -7,9 +7,9 @@ import signal
 from typing import Any
 
 from muster.exit_codes import BY_SIGNAL
+from muster.process.log_reader import tail_lines
 from muster.rundir import AttemptPaths, RunPaths, launcher_log, read_record
 from muster.rundir.hosts import host_names
-from muster.rundir.log_tail import tail_of
 from muster.rundir.records import TIMINGS, newest_published, read_submission
 from muster.rundir.redaction import scrubbed
 from muster.runs.leader_wait import leader_wait_message
@@ -80,7 +80,7 @@ def _early_error(attempt: AttemptPaths) -> dict[str, Any] | None:
     for end in sorted(
         launcher_log.read(attempt.steps_log, host_names(attempt)), key=lambda end: end.node_index != 0 or not led
     ):
-        tail = tail_of(attempt.node_log(end.node_index), 12) if end.node_index is not None else []
+        tail = tail_lines(attempt.node_log(end.node_index)) if end.node_index is not None else []
         return {"rank": end.node_index, "host": end.host, "phase": phase, "reason": end.reason, "log_tail": tail}
-    tail = launcher_log.explaining_lines(tail_of(attempt.steps_log, 6))
+    tail = launcher_log.explaining_lines(tail_lines(attempt.steps_log, 6))
     return {"rank": None, "host": None, "phase": "start", "reason": tail[-1], "log_tail": tail} if tail else None

@@ -23,6 +23,7 @@ _MEMORY = re.compile(r"\d+([KMGTP]B?)?", re.ASCII | re.IGNORECASE)
 
 # Cc: control characters, including newline and NUL. Zl, Zp: line and paragraph separators. Cs: lone surrogates, from
 # bytes on the command line that are not UTF-8.
+MIN_LOG_BYTES = 1024**2
 _UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
@@ -170,6 +171,13 @@ def size(value: object) -> object:
     if isinstance(value, bool) or match is None:
         raise ValueError("is not a number of bytes")
     return int(float(match[1]) * 1024 ** " KMGTP".index(match[2].upper() or " "))
+
+
+def log_size(value: int) -> int:
+    """Refuse limits of logs below MIN_LOG_BYTES: 1 is more likely a mistake than a wish."""
+    if 0 < value < MIN_LOG_BYTES:
+        raise ValueError("is too small for a log")
+    return value
 
 
 FORWARDED_SIGNALS = ("HUP", "QUIT", "USR1", "USR2", "ALRM", "URG")

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from muster.process.log_reader import tail_lines
 from muster.rundir import RunPaths, write_atomic
-from muster.rundir.log_tail import node_tail
 from muster.views.metrics import metrics
 from muster.views.model import page_model
 from muster.views.record import RunReader, RunRecord
@@ -71,7 +71,7 @@ def _digest(text: str) -> str:
 
 def _tails(run: RunRecord) -> Any:
     paths = RunPaths(run.root)
-    return lambda attempt, node_index: node_tail(paths.attempt(attempt), node_index)
+    return lambda attempt, node_index: tail_lines(paths.attempt(attempt).node_log(node_index))
 
 
 def model_of(run: RunRecord) -> dict[str, Any]:

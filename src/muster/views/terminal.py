@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from muster.process.log_reader import tail_lines
 from muster.rundir import RunPaths
-from muster.rundir.log_tail import tail_of
 from muster.views import diagnosis
 from muster.views.hosts import folded
 from muster.views.json_values import as_text
@@ -188,5 +188,5 @@ def _sign(phase: Phase, ascii_only: bool) -> str:
 def _driver_tail(run: RunRecord, lines: int) -> list[Text]:
     """Return the last lines of the driver's output that fit."""
     attempt = RunPaths(run.root).newest_attempt()
-    tail = tail_of(attempt.driver_log, max(0, lines - 2), 1 << 16) if attempt is not None and lines > 2 else []
+    tail = tail_lines(attempt.driver_log, max(0, lines - 2), 1 << 16) if attempt is not None and lines > 2 else []
     return [Text(), *(Text(f"  | {log_line(line)}", no_wrap=True) for line in tail)] if tail else []

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from muster.errors import BackendError
+from muster.process.log_reader import READ_BYTES, LogReader, drop_notice
 from muster.rundir import RunPaths
 from muster.runs.stop import is_live, stop_reason, stop_run
 from muster.views.metrics import metrics
@@ -110,7 +111,7 @@ class Handlers:
         on, most = request.query("on"), request.number("most", logs.MAX_PART_BYTES)
         start = request.number("on" if on else "from", -logs.MAX_PART_BYTES)
         part = logs.read_on(log, start) if on else logs.read_part(log, start, most)
-        text = part.data.decode("utf-8", "replace")
+        text = (drop_notice(part.dropped) if part.dropped else b"").decode() + part.data.decode("utf-8", "replace")
         return json_answer({"start": part.start, "end": part.end, "size": part.size, "text": text})
 
     def _find(self, run: RunPaths, request: Request) -> Answer:
@@ -127,7 +128,9 @@ class Handlers:
             return text_answer(404, "There is no such log.")
         name = "".join(char if char.isalnum() or char in "._-" else "-" for char in f"{run.run_id}-{log.name}")
         attached = {"Content-Disposition": f'attachment; filename="{name.encode("ascii", "replace").decode()}"'}
-        return Answer(200, _pieces(log), "application/octet-stream", attached, log.size)
+        # Parts of a log of several files may be removed meanwhile: its length is not known.
+        length = log.size if log.is_whole else None
+        return Answer(200, _pieces(log), "application/octet-stream", attached, length)
 
     # -- requests that change something -------------------------------------------------------------------------
 
@@ -156,8 +159,6 @@ class Handlers:
 
 def _pieces(log: logs.LogFile) -> Iterator[bytes]:
     """Yield the log up to the size sent as Content-Length, even if it has grown since."""
-    left = log.size
-    with open(log.path, "rb") as file:
-        while left > 0 and (data := file.read(min(left, 1 << 20))):
-            left -= len(data)
-            yield data
+    reader = LogReader(log.path)
+    while reader.position < log.size and (data := reader.read_with_notice(min(log.size - reader.position, READ_BYTES))):
+        yield data

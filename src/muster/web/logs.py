@@ -7,8 +7,9 @@ import re
 import stat
 import time
 from dataclasses import dataclass
-from typing import BinaryIO
 
+from muster.process.log_reader import LogReader, log_end
+from muster.process.log_segments import find_segments, segment_start
 from muster.rundir import RunPaths
 
 MAX_PART_BYTES = 256 * 1024
@@ -24,20 +25,29 @@ _NO_TEXT = (".tar.gz", ".tar.gz.tmp")
 
 @dataclass(frozen=True)
 class LogFile:
-    """A log file; `name` is its path relative to the run directory."""
+    """A log, which may have several files; `name` is its path relative to the run directory.
+
+    `size` counts output that is not kept any more: positions in the log do not change.
+    """
 
     name: str
     path: str
     size: int
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is one file."""
+        return len(find_segments(self.path)) < 2
+
 
 @dataclass(frozen=True)
 class LogPart:
-    """A range of a log, in whole lines where possible."""
+    """A range of a log, in whole lines where possible; `dropped` bytes before it are not kept any more."""
 
     start: int
     data: bytes
     size: int
+    dropped: int = 0
 
     @property
     def end(self) -> int:
@@ -79,9 +89,14 @@ def _below(root: str, place: str, depth: int) -> list[str]:
         path = f"{place}/{name}"
         if depth and os.path.isdir(os.path.join(root, path)) and not os.path.islink(os.path.join(root, path)):
             names += _below(root, path, depth - 1)
-        elif not name.endswith(_NO_TEXT):
+        elif not name.endswith(_NO_TEXT) and not _is_further_file(name):
             names.append(path)
     return names
+
+
+def _is_further_file(name: str) -> bool:
+    """Whether this is a further file of a log, which is shown as a part of it."""
+    return bool(segment_start(name.rpartition(".")[0], name))
 
 
 def _listed(directory: str) -> list[str]:
@@ -98,7 +113,10 @@ def _log(run: RunPaths, name: str) -> LogFile | None:
         found = os.lstat(path)
     except OSError:
         return None
-    return LogFile(name, path, found.st_size) if stat.S_ISREG(found.st_mode) else None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    end = log_end(path)
+    return LogFile(name, path, found.st_size if end is None else end[0])
 
 
 def _order(log: LogFile) -> tuple[int, int, str]:
@@ -111,28 +129,40 @@ def _order(log: LogFile) -> tuple[int, int, str]:
 
 def read_part(log: LogFile, start: int, most: int = MAX_PART_BYTES) -> LogPart:
     """Read whole lines from about `start`, which counts from the end if it is negative."""
-    with _opened(log) as file:
-        size = os.fstat(file.fileno()).st_size
-        start = min(max(0, start if start >= 0 else size + start), size)
-        file.seek(max(0, start - 1))
-        data = file.read(min(max(0, most), MAX_PART_BYTES) + (1 if start else 0))
-    if start:
+    start = min(max(0, start if start >= 0 else log.size + start), log.size)
+    reader = LogReader(log.path, max(0, start - 1))
+    data = _read(reader, min(max(0, most), MAX_PART_BYTES) + (1 if start else 0))
+    if reader.dropped:
+        start = reader.position - len(data)
+    elif start:
         before, data = data[:1], data[1:]
         first = data.find(b"\n") + 1 if before != b"\n" else 0
         start, data = start + first, data[first:]
-    if start + len(data) < size and (last := data.rfind(b"\n") + 1):
+    if start + len(data) < log.size and (last := data.rfind(b"\n") + 1):
         data = data[:last]
-    return LogPart(start, data, size)
+    return LogPart(start, data, log.size, reader.dropped)
+
+
+def _read(reader: LogReader, count: int) -> bytes:
+    """Read up to `count` bytes, also from several files, but not beyond a gap."""
+    data = reader.read(count)
+    while data and len(data) < count:
+        dropped, position = reader.dropped, reader.position
+        more = reader.read(count - len(data))
+        if reader.dropped > dropped:
+            reader.dropped, reader.position = dropped, position
+            break
+        if not more:
+            break
+        data += more
+    return data
 
 
 def read_on(log: LogFile, start: int) -> LogPart:
     """Read from exactly `start`, the end of the previous part; leave an incomplete character for the next part."""
-    with _opened(log) as file:
-        size = os.fstat(file.fileno()).st_size
-        start = min(max(0, start), size)
-        file.seek(start)
-        data = file.read(MAX_PART_BYTES)
-    return LogPart(start, data[: len(data) - _incomplete(data)], size)
+    reader = LogReader(log.path, min(max(0, start), log.size))
+    data = reader.read(MAX_PART_BYTES)
+    return LogPart(reader.position - len(data), data[: len(data) - _incomplete(data)], log.size, reader.dropped)
 
 
 def _incomplete(data: bytes) -> int:
@@ -145,27 +175,24 @@ def _incomplete(data: bytes) -> int:
     return 0
 
 
-def _opened(log: LogFile) -> BinaryIO:
-    return os.fdopen(os.open(log.path, os.O_RDONLY | os.O_NOFOLLOW), "rb")
-
-
 def find_lines(log: LogFile, words: bytes, start: int, clock: float = SEARCH_S) -> FoundLines:
     """Find lines that contain the text, ignoring case, from `start` on, for at most `clock` seconds."""
     wanted, deadline, found = words.lower(), time.monotonic() + clock, list[tuple[int, bytes]]()
-    with _opened(log) as file:
-        size = os.fstat(file.fileno()).st_size
-        at, rest = max(0, start), b""
-        file.seek(at)
-        while time.monotonic() < deadline and len(found) < MAX_FOUND:
-            block = file.read(SEARCH_BLOCK_BYTES)
-            data = rest + block
-            whole = len(data) if not block else data.rfind(b"\n") + 1 or len(data)
-            found += [(at + begin, line) for begin, line in _matching(data[:whole], wanted)]
-            at, rest = at + whole, data[whole:]
-            if not block:
-                return FoundLines(found[:MAX_FOUND], None if len(found) <= MAX_FOUND else found[MAX_FOUND][0], size)
-    further = found[MAX_FOUND][0] if len(found) > MAX_FOUND else at
-    return FoundLines(found[:MAX_FOUND], further, size)
+    reader, rest = LogReader(log.path, max(0, start)), b""
+    while time.monotonic() < deadline and len(found) < MAX_FOUND:
+        before = reader.position
+        block = reader.read(SEARCH_BLOCK_BYTES)
+        at = reader.position - len(block) - len(rest)
+        if at + len(rest) != before:  # a part was removed, and with it the rest of a line
+            at, rest = reader.position - len(block), b""
+        data = rest + block
+        whole = len(data) if not block else data.rfind(b"\n") + 1 or len(data)
+        found += [(at + begin, line) for begin, line in _matching(data[:whole], wanted)]
+        rest = data[whole:]
+        if not block:
+            return FoundLines(found[:MAX_FOUND], None if len(found) <= MAX_FOUND else found[MAX_FOUND][0], log.size)
+    further = found[MAX_FOUND][0] if len(found) > MAX_FOUND else reader.position - len(rest)
+    return FoundLines(found[:MAX_FOUND], further, log.size)
 
 
 def _matching(data: bytes, wanted: bytes) -> list[tuple[int, bytes]]:

@@ -18,3 +18,13 @@ def test_the_timeout_counts_from_the_last_output_or_beat(tmp_path: Path) -> None
     assert not stall.poll(120)
     assert not stall.poll(129)
     assert stall.poll(130)
+
+
+def test_output_in_a_further_file_of_the_log_is_activity(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("output")
+    stall = StallDetector(10, str(log), str(tmp_path / "beat"))
+    assert not stall.poll(100)
+    (tmp_path / "log.000000000000006").write_text("more")
+    assert not stall.poll(110)
+    assert stall.poll(120)

@@ -14,7 +14,7 @@ from muster.agent.control.messages import ProcessesEnded, UnendedProcess
 from muster.agent.leader.driver import Driver, mark_cycle
 from muster.agent.leader.inbox import Inbox
 from muster.exit_codes import NOT_STARTED
-from muster.process import Exit, LeftoverProcess
+from muster.process import Exit, LeftoverProcess, Log
 
 DEADLINE_S = 120.0
 ENV = {"PATH": os.environ["PATH"]}
@@ -25,7 +25,7 @@ class Started:
 
     def __init__(self, directory: Path, command: str) -> None:
         self.log, self.directory, self.inbox = directory / "driver.log", directory, Inbox()
-        self.driver = Driver(str(self.log), self.inbox, 3)
+        self.driver = Driver(Log(str(self.log), 1 << 30), self.inbox, 3)
         self.running = asyncio.ensure_future(self.driver.run(["sh", "-c", command], ENV, str(directory)))
 
     async def exit(self) -> Exit:
@@ -64,14 +64,14 @@ async def test_a_signal_reaches_the_command(tmp_path: Path) -> None:
 
 
 async def test_a_command_that_cannot_be_started_is_explained_in_the_log(tmp_path: Path) -> None:
-    driver = Driver(str(tmp_path / "driver.log"), Inbox(), 0)
+    driver = Driver(Log(str(tmp_path / "driver.log")), Inbox(), 0)
     exit = await asyncio.wait_for(driver.run([str(tmp_path / "none")], ENV, str(tmp_path)), DEADLINE_S)
     assert exit.shell_code == NOT_STARTED and "could not be started" in (tmp_path / "driver.log").read_text()
     await asyncio.wait_for(driver.close(), DEADLINE_S)
 
 
 async def test_a_driver_that_is_closed_before_its_start_starts_nothing(tmp_path: Path) -> None:
-    driver = Driver(str(tmp_path / "driver.log"), Inbox(), 0)
+    driver = Driver(Log(str(tmp_path / "driver.log")), Inbox(), 0)
     driver.end(0.0)
     await asyncio.wait_for(driver.close(), DEADLINE_S)
     exit = await asyncio.wait_for(driver.run(["true"], ENV, str(tmp_path)), DEADLINE_S)

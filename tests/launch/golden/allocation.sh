@@ -164,7 +164,9 @@ exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-
 launcher=$!
 umask 077
 
-tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
+# The driver's output is not copied here: it would be stored twice, and without a limit.
+echo "muster: the driver's output is in $attempt/logs/driver.log (muster logs -f train-20260101T000000-ab12)"
+tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" 2>/dev/null &
 output=$!
 
 # Detect what no other process can: that no leader started, that the leader ended before any agent joined it, and tasks

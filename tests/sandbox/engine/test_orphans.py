@@ -21,7 +21,7 @@ def children(scope: Scope) -> set[int]:
 
 
 async def test_orphans_are_ended_and_the_known_and_the_logs_are_not(tmp_path: Path) -> None:
-    log = Log(str(tmp_path / "log"), max_bytes=1000)
+    log = Log(str(tmp_path / "log"), limit=1000)
     async with Scope("test", lost_owner_grace=0) as scope:
         known = await scope.spawn(["sh", "-c", "echo up; sleep 1000"], log=log)
         await (await scope.spawn(LEAVES_ONE)).wait()

@@ -101,3 +101,15 @@ def test_zero_gpus_can_be_requested_but_not_zero_cpus() -> None:
     assert job(gpus_per_node=0).gpus_per_node == 0
     with pytest.raises(ValidationError):
         job(cpus_per_node=0)
+
+
+@pytest.mark.parametrize(("text", "size"), [("0", 0), ("1G", 1 << 30), (2 << 20, 2 << 20), ("1M", 1 << 20)])
+def test_a_log_may_have_any_size_or_no_limit(text: object, size: int) -> None:
+    assert job(log_limit=text).log_limit == size
+    assert job().log_limit == 1 << 30
+
+
+@pytest.mark.parametrize("text", ["1", "100k", "-1", "big"])
+def test_a_limit_that_no_log_keeps_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="log_limit"):
+        job(log_limit=text)

@@ -40,9 +40,9 @@ from muster.agent.ray.cluster import RayCluster
 from muster.agent.ray.settings import temp_dir
 from muster.exit_codes import INFRASTRUCTURE_FAILED, NOT_STARTED
 from muster.lifecycle.config import FAILURE_GRACE_S
-from muster.process import Exit, LeftoverProcess, ManagedProcess, Scope, ScopeWatcher, SpawnError, sweep
+from muster.process import Exit, LeftoverProcess, Log, ManagedProcess, Scope, ScopeWatcher, SpawnError, sweep
 from muster.process.scope import LEFTOVER_GRACE_S
-from muster.rundir import make_private_dirs, private_opener
+from muster.rundir import make_private_dirs
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class GangNode(ScopeWatcher):
         cycle = self._part.cycle
         usual = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.node_index)
         self._directory = f"{avoid_occupied(usual)}.procs"
-        self._logs = {n: identity.attempt.rank_log(self._part.rank(n), cycle) for n in range(self._part.procs)}
+        self._logs = {n: identity.attempt.rank_output(self._part.rank(n), cycle) for n in range(self._part.procs)}
         self._scope = Scope("procs", directories=[self._directory], watcher=self)
         self._opening = asyncio.ensure_future(self._scope.open())
         self._processes: dict[int, ManagedProcess] = {}  # by local rank
@@ -110,7 +110,8 @@ class GangNode(ScopeWatcher):
     def _prepare(self) -> Job:
         make_private(os.path.dirname(self._directory))
         os.mkdir(self._directory, mode=0o700)
-        make_private_dirs(os.path.dirname(self._logs[0]))
+        for log in self._logs.values():
+            make_private_dirs(os.path.dirname(log))
         return Job.load(self._identity.run)
 
     def _environment(self, job: Job) -> dict[str, str]:
@@ -125,9 +126,10 @@ class GangNode(ScopeWatcher):
     async def _start(self, local: int, job: Job, base: dict[str, str]) -> None:
         own = {**base, "MUSTER_BEAT_FILE": beat_file(self._directory, local)}
         env = rank_environment(own, self._part, local, self._identity.run.run_id, job.max_restarts)
-        log = await self._off_loop(private_opener, self._logs[local], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        output = Log(self._logs[local], job.log_limit)
+        log = await self._off_loop(output.open)
         try:
-            process = await self._scope.spawn(job.command, env=env, cwd=job.workdir, stdout=log, stderr=log)
+            process = await self._scope.spawn(job.command, env=env, cwd=job.workdir, log=output)
         except SpawnError as error:
             if self._scope.lost:  # the process may run; it is then a child of this agent, and `close` ends it
                 self._fail(local, Exit().shell_code, str(Exit()))

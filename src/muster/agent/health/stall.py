@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from muster.process.log_reader import log_end
 
 
 class StallDetector:
@@ -16,17 +16,8 @@ class StallDetector:
 
     def poll(self, now: float) -> bool:
         """Return whether nothing has changed for the timeout; the first poll starts the time."""
-        marks = [_mark(path) for path in self._files]
+        log, beat = self._files
+        marks = [log_end(log), log_end(beat)]
         if marks != self._seen:
             self._seen, self.since = marks, now
         return now - self.since >= self.timeout
-
-
-def _mark(path: str) -> object:
-    """Return a value that changes when the file is written or touched. Opening makes network filesystems revalidate."""
-    try:
-        with open(path, "rb") as file:
-            info = os.fstat(file.fileno())
-    except OSError:
-        return None
-    return info.st_size, info.st_mtime_ns

@@ -15,9 +15,9 @@ from muster.agent.control.connections import AgentMessage
 from muster.agent.control.messages import HungRankEnded, ProcessesEnded, RankFailed, UnendedProcess
 from muster.agent.leader.inbox import Inbox
 from muster.exit_codes import NOT_STARTED
-from muster.process import Exit, LeftoverProcess, ManagedProcess, Scope, ScopeWatcher, SpawnError
+from muster.process import Exit, LeftoverProcess, Log, ManagedProcess, Scope, ScopeWatcher, SpawnError
+from muster.process.log_segments import open_newest
 from muster.process.scope import LEFTOVER_GRACE_S
-from muster.rundir import private_opener
 
 logger = logging.getLogger(__name__)
 
@@ -25,12 +25,14 @@ GangReport = Union[RankFailed, HungRankEnded, ProcessesEnded]
 
 
 def mark_cycle(log: str, cycle: int, reason: str) -> int:
-    """Write a line that separates the cycles in the driver's log; return the offset of this cycle's output."""
-    with contextlib.suppress(OSError), open(log, "ab", opener=private_opener) as file:
-        if cycle:
-            line = reason.splitlines()[0] if reason else "restarted"
-            file.write(f"muster: cycle {cycle}: {line}\n".encode())
-        return file.tell()
+    """Write a line that separates the cycles in the driver's log; return the position of this cycle's output."""
+    with contextlib.suppress(OSError):
+        fd, start = open_newest(log)
+        with open(fd, "ab") as file:
+            if cycle:
+                line = reason.splitlines()[0] if reason else "restarted"
+                file.write(f"muster: cycle {cycle}: {line}\n".encode())
+            return start + file.tell()
     return 0
 
 
@@ -71,7 +73,7 @@ class RunningDriver(ABC):
 class Driver(RunningDriver, ScopeWatcher):
     """Starts the command, waits for it, and ends all its processes."""
 
-    def __init__(self, log: str, inbox: Inbox, node_index: int) -> None:
+    def __init__(self, log: Log, inbox: Inbox, node_index: int) -> None:
         """Start to open the scope, so that the driver starts as soon as the last node is ready."""
         self._log, self._inbox, self._node_index = log, inbox, node_index
         self._scope = Scope("driver", watcher=self)
@@ -82,11 +84,11 @@ class Driver(RunningDriver, ScopeWatcher):
 
     async def run(self, command: list[str], env: dict[str, str], cwd: str) -> Exit:
         """Run the command; return when it and all its processes have ended, except those that SIGKILL cannot end."""
-        log = await asyncio.to_thread(private_opener, self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        log = await asyncio.to_thread(self._log.open)
         try:
             await self._opening
             self._held = []
-            process = await self._scope.spawn(command, env=env, cwd=cwd, stdout=log, stderr=log)
+            process = await self._scope.spawn(command, env=env, cwd=cwd, log=self._log)
             self._process = process
             for signum in self._held:
                 process.signal(signum)
@@ -107,7 +109,7 @@ class Driver(RunningDriver, ScopeWatcher):
 
     def failure_source(self, leader: int) -> tuple[int, str]:
         """Return the node and the log that show why the driver failed."""
-        return leader, self._log
+        return leader, self._log.path
 
     def signal(self, signum: int) -> None:
         """Send the signal to the command's process group while it runs."""

@@ -14,8 +14,7 @@ from muster.agent.health.progress import ProgressTracker
 from muster.agent.health.stall import StallDetector
 from muster.agent.job import Identity
 from muster.agent.leader.context import LeaderContext
-from muster.agent.leader.cycle_log import CycleLogs
-from muster.agent.leader.driver import Driver, RunningDriver
+from muster.agent.leader.driver import Driver, RunningDriver, mark_cycle
 from muster.agent.leader.gang import Gang
 from muster.agent.leader.guests import Guests
 from muster.agent.leader.inbox import Failure, MachineEvent
@@ -25,12 +24,11 @@ from muster.election.timing import FENCE_S
 from muster.lifecycle import events as m
 from muster.lifecycle.config import RESTART
 from muster.lifecycle.states import RunState
-from muster.process import Exit
+from muster.process import Exit, Log
 
 CLOSE_TIMEOUT_S = 5.0  # an unkillable driver must not delay the outcome for longer
 ABORT_TIMEOUT_S = 3.0  # for a stalled driver to print its stacks
 PROGRESS_READ_TIMEOUT_S = 2.0  # a filesystem that hangs must not delay the end of the driver for longer
-LOG_COPY_TIMEOUT_S = 5.0  # the outcome does not wait longer for a copy of the last cycle's log
 STACKS_TIMEOUT_S = 45.0  # for all nodes to write their stacks
 
 
@@ -44,7 +42,7 @@ class DriverSupervisor:
         self._fenced_at = 0.0  # when the processes of all lost nodes have ended
         self.driver = self._new_driver()
         self._guests = Guests(context)
-        self._logs, self._progress_tracker = CycleLogs(attempt), ProgressTracker(attempt.beat)
+        self._progress_tracker = ProgressTracker(attempt.beat)
         self._stall: StallDetector | None = None  # while the driver runs, if the job has a stall timeout
         self._stall_reason: str | None = None  # once it has stalled
         self._driver_ended = asyncio.Event()
@@ -53,7 +51,8 @@ class DriverSupervisor:
         """Return a driver on this node, or a gang on all nodes."""
         context, identity = self._context, self._context.identity
         if context.job.procs_per_node is None:
-            return Driver(identity.attempt.driver_log, context.inbox, identity.node_index)
+            log = Log(identity.attempt.driver_log, context.job.log_limit)
+            return Driver(log, context.inbox, identity.node_index)
         return Gang(context, self._services, self._fenced_at)
 
     def note_unended(self, node_index: int, text: str) -> None:
@@ -65,7 +64,6 @@ class DriverSupervisor:
     def begin_cycle(self, command: m.BeginCycle) -> None:
         """Replace the driver and the Ray cluster of the previous cycle, which have ended or are ending."""
         context = self._context
-        context.inbox.spawn(self._copy_log(command.cycle - 1))
         self.driver = self._new_driver()
         self.cluster = RayCluster(context.identity, context.job)
         context.publisher.cycle_begins(command.cycle, command.reason)
@@ -78,7 +76,7 @@ class DriverSupervisor:
         self._driver_ended.clear()
         if job.stall_timeout is not None and job.procs_per_node is None:  # in a gang each node checks its own processes
             self._stall = StallDetector(job.stall_timeout, attempt.driver_log, attempt.beat)
-        log_start = await context.files.run(self._logs.begin, cycle, context.machine.restart_reason)
+        log_start = await context.files.run(mark_cycle, attempt.driver_log, cycle, context.machine.restart_reason)
         context.publisher.driver_begins(job.command, log_start)
         await context.files.run(self._progress_tracker.begin, cycle, time.monotonic())
         env = await self.environment({})
@@ -136,12 +134,6 @@ class DriverSupervisor:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(closing, CLOSE_TIMEOUT_S)
 
-    async def copy_last_log(self) -> None:
-        """Copy the last cycle's part of the log if the run had several cycles."""
-        if cycle := self._context.machine.cycle:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._copy_log(cycle), LOG_COPY_TIMEOUT_S)
-
     async def poll(self) -> None:
         """Check whether the driver makes progress or has stalled."""
         await self._check_progress()
@@ -172,11 +164,6 @@ class DriverSupervisor:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._driver_ended.wait(), ABORT_TIMEOUT_S)
         context.inbox.post(MachineEvent(m.DriverStalled(reason, cycle)))
-
-    async def _copy_log(self, cycle: int) -> None:
-        part = await self._context.files.run(self._logs.end, cycle)
-        if part is not None:
-            await asyncio.to_thread(self._logs.copy, part)
 
     def _report_end(self, exit: Exit, cycle: int) -> None:
         context, driver = self._context, self.driver

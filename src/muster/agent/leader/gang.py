@@ -29,7 +29,6 @@ from muster.agent.control.messages import (
     SignalProcesses,
     StartProcesses,
 )
-from muster.agent.gang.log_mirror import LogMirror
 from muster.agent.gang.master_port import MasterPort, take_master_port
 from muster.agent.gang_part import GangPart
 from muster.agent.leader.context import LeaderContext
@@ -42,7 +41,6 @@ from muster.process import Exit
 
 logger = logging.getLogger(__name__)
 
-MIRROR_INTERVAL_S = 0.2  # how often rank 0's output is copied to the driver's log
 STOP_TIMEOUT_S = HEARTBEAT_TIMEOUT_S + 3.0  # after the grace: by then the heartbeat timeout has detected lost nodes
 STACKS_TIMEOUT_S = 45.0  # for all nodes to write their stacks
 ABORT_TIMEOUT_S = 3.0  # for processes to print their own stacks
@@ -99,7 +97,7 @@ class Gang(RunningDriver):
             self._port.release()
             return Exit(signal=signal.SIGTERM)
         self._start(env, address, self._port.number)
-        await self._mirror_output()
+        await self._over.wait()
         self._port.release()
         return self._exit()
 
@@ -125,21 +123,6 @@ class Gang(RunningDriver):
             services = self._services.environment(node.node_index)
             self._connections.send(node.node_index, StartProcesses(part, ray, reason, services))
 
-    async def _mirror_output(self) -> None:
-        """Copy rank 0's output to the driver's log until the gang is over and the copy is complete."""
-        attempt, loop = self._identity.attempt, asyncio.get_running_loop()
-        mirror = LogMirror(attempt.rank_log(0, self._cycle), attempt.driver_log)
-        while True:
-            last = self._over.is_set()
-            try:
-                await loop.run_in_executor(None, mirror.copy)
-            except OSError as error:  # on a full disk output is missing from the driver's log; the run continues
-                logger.warning("rank 0's output could not be copied: %s", error)
-            if last:
-                return
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._over.wait(), MIRROR_INTERVAL_S)
-
     @property
     def _cause(self) -> RankFailure | None:
         """The rank that stopped first: ranks that wait for a hung rank stop writing, or fail, too."""
@@ -159,7 +142,7 @@ class Gang(RunningDriver):
         attempt, cause = self._identity.attempt, self._cause
         if cause is None or cause.rank is None:
             return leader, attempt.driver_log
-        return cause.node, attempt.rank_log(cause.rank, self._cycle)
+        return cause.node, attempt.rank_output(cause.rank, self._cycle)
 
     # -- reports ------------------------------------------------------------------------------------------------
 

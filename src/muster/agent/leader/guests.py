@@ -11,7 +11,7 @@ from typing import Any
 from muster.agent.leader.context import LeaderContext
 from muster.agent.leader.driver import Driver
 from muster.exit_codes import INFRASTRUCTURE_FAILED
-from muster.process import Exit
+from muster.process import Exit, Log
 from muster.rundir import read_record, write_json
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,8 @@ class Guests:
     def _start(self, guest: str, request: dict[str, Any], env: dict[str, str]) -> None:
         self._known.add(guest)
         node_index = self._context.identity.node_index
-        self._drivers[guest] = Driver(self._attempt.guest_log(guest), self._context.inbox, node_index)
+        log = Log(self._attempt.guest_log(guest), self._context.job.log_limit)
+        self._drivers[guest] = Driver(log, self._context.inbox, node_index)
         self._publish(guest, {"state": "running", "exit_code": None})
         work = self._context.inbox.spawn(self._run(guest, request["command"], env, request["workdir"]))
         self._running.add(work)

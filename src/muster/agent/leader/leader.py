@@ -465,7 +465,6 @@ class Leader:
         if outcome.state == "succeeded":
             self._error.drop()
         await self._driver_supervisor.close()
-        await self._driver_supervisor.copy_last_log()
         await self._error.settle()
         if self._signalled:
             outcome = await self._files.run(_explained, outcome, self._identity.attempt)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from muster.rundir.log_tail import tail_of
+from muster.process.log_reader import tail_lines
 
 READ_TIMEOUT_S = 0.5
 RETRY_DELAY_S = 30.0  # after a log that could not be read in time
@@ -22,7 +22,7 @@ class LogTails:
     async def read(self, path: str, lines: int = 12) -> list[str]:
         if time.monotonic() < self._retry_at:
             return []
-        reading = asyncio.get_running_loop().run_in_executor(self._thread, tail_of, path, lines)
+        reading = asyncio.get_running_loop().run_in_executor(self._thread, tail_lines, path, lines)
         try:
             return await asyncio.wait_for(reading, READ_TIMEOUT_S)
         except asyncio.TimeoutError:

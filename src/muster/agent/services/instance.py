@@ -40,7 +40,7 @@ from muster.rundir import make_private_dirs
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_S = 5.0  # between TERM and KILL, at the end of a cycle or run
-MAX_LOG_BYTES = 64 << 20
+MAX_LOG_BYTES = 128 << 20  # of each instance
 MIN_PROBE_INTERVAL_S, MAX_PROBE_INTERVAL_S = 0.05, 1.0  # between two probes
 MEMBERS_POLL_S = 0.1  # interval of polls whether a sandbox serves all its members
 LOAD_POLL_S = 5.0  # interval of polls of a sandbox's load

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Optional
 
 from muster.agent.ray.settings import join_address
+from muster.process.log_reader import LogReader, log_end
 
 Probe = Callable[[], Awaitable[Optional[str]]]
 
@@ -124,27 +125,16 @@ def log(path: str, pattern: str) -> Probe:
 
 
 class LogMatch:
-    """Search a log from its present end on; a log that is rotated, from its beginning."""
+    """Searches a log from its present end on."""
 
     def __init__(self, path: str, pattern: re.Pattern[str]) -> None:
-        self._path, self._pattern = path, pattern
-        found = _stat(path)
-        self._inode, self._offset = (found[0], found[1]) if found else (0, 0)
+        end = log_end(path)
+        self._reader, self._pattern = LogReader(path, end[0] if end is not None else 0), pattern
         self._rest = b""
 
     def poll(self) -> bool:
         """Return whether a line that was written since the last call matches."""
-        try:
-            with open(self._path, "rb") as log:
-                inode = os.fstat(log.fileno()).st_ino
-                if self._inode not in (0, inode):
-                    self._offset = 0
-                self._inode = inode
-                log.seek(self._offset)
-                data = log.read(MAX_READ_BYTES)
-        except OSError:
-            return False
-        self._offset += len(data)
+        data = self._reader.read(MAX_READ_BYTES)
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest[-MAX_READ_BYTES:]
         return any(self._pattern.search(line.decode(errors="replace")) for line in [*lines, self._rest])

@@ -100,7 +100,9 @@ setsid __LAUNCHER__ \
 launcher=$!
 umask 077
 
-tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" "$attempt/logs/driver.log" 2>/dev/null &
+# The driver's output is not copied here: it would be stored twice, and without a limit.
+echo "muster: the driver's output is in $attempt/logs/driver.log (muster logs -f __RUN_ID__)"
+tail -q -n +1 -F -s 0.2 --pid="$launcher" "$attempt/phases.log" 2>/dev/null &
 output=$!
 
 # Detect what no other process can: that no leader started, that the leader ended before any agent joined it, and tasks

@@ -10,6 +10,7 @@ from muster.spec import validators
 from muster.spec.fields.groups import Group
 from muster.spec.flags import Flag
 from muster.spec.types import (
+    SIZE,
     TIME,
     Count,
     CountOrZero,
@@ -18,6 +19,7 @@ from muster.spec.types import (
     Line,
     Seconds,
     ShellText,
+    SizeOrZero,
     Word,
 )
 
@@ -139,6 +141,16 @@ class EnvironmentFields(BaseModel):
             metavar="DIR",
         ),
     ] = None
+    log_limit: Annotated[
+        SizeOrZero,
+        Flag(
+            "Maximum size of each log of the driver, a rank, a guest or a node, in bytes or as 1G; the beginning and "
+            "the end are kept. 0: no limit.",
+            group="Environment",
+            allowed=SIZE + "; 0 for no limit, else at least 1M",
+            metavar="SIZE",
+        ),
+    ] = 1024**3
     runs_dir: Annotated[
         Line | None,
         Flag(

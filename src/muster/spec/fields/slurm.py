@@ -78,7 +78,8 @@ class SlurmFields(BaseModel):
     output: Annotated[
         Line | None,
         _slurm_flag(
-            "File for the job script's output. Default: slurm-JOBID.out in the run directory.",
+            "File for the job script's messages; the driver's output is in the run directory (`muster logs`). Default: "
+            "slurm-JOBID.out in the run directory.",
             short="-o",
             metavar="FILE",
             sbatch="output",

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.filesystems.faulty_filesystem import faulty_filesystem, why_no_fuse
 
-from muster.rundir import fresh
-from muster.rundir.fresh import refresh
+from muster.process import fresh
+from muster.process.fresh import refresh
 
 
 def test_an_ordinary_file_is_not_changed(tmp_path: Path) -> None:
