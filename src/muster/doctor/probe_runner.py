@@ -20,7 +20,7 @@ from muster.doctor.node.wire import MARK, reports_in
 from muster.launch.slurm_directives import BATCH_OPTIONS, INDEPENDENT_TASKS
 from muster.ports import blocks, guards, ranges
 from muster.process import Scope, source_of
-from muster.rundir import atomic, exclusive, filesystem_type
+from muster.rundir import atomic, exclusive, filesystem_type, private_files
 from muster.slurm.step_variables import affects_further_step
 from muster.spec import JobSpec
 from muster.spec.sbatch_options import as_argument
@@ -69,6 +69,7 @@ _MODULES = (
     guards,
     blocks,
     filesystem_type,
+    private_files,
     atomic,
     exclusive,
     claim_probe,
