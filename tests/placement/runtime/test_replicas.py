@@ -122,7 +122,7 @@ def test_a_start_on_a_probe_path_that_the_program_lacks_is_reported_and_ends_ear
     source = SERVER.replace("else 200", "else 404")
     with pytest.raises(SubprocessError, match=r"is not ready: GET /health answered 404 .*probe=Probe\(path="):
         serving("lacks", marked, source=source, on_progress=progress.append).start()
-    assert progress and "replica 0 is starting: not ready after" in progress[0]
+    assert any("replica 0 is starting: not ready after" in line for line in progress)
     assert marked.alive() == [] and of_server("lacks") == []
 
 
