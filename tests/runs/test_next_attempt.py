@@ -14,7 +14,7 @@ from tests.runs.conftest import FakeRun
 from muster.rundir import AttemptPaths, read_json, write_json
 from muster.runs import follow as following
 from muster.runs import monitor, stop
-from muster.runs.follow import RunEvent, RunResult, follow
+from muster.runs.follow import RunEvent, RunResult, follow, read_result
 from muster.runs.index import find_run
 from muster.runs.monitor import RunMonitor, finalize_dead
 from muster.runs.next_attempt import next_attempt_message, read_next_attempt, script_records_next_attempt
@@ -157,3 +157,10 @@ def test_any_job_of_a_chain_names_its_run(chained: FakeRun, monkeypatch: pytest.
 )
 def test_the_decision_about_the_next_attempt_has_a_message(next_attempt: dict[str, str], words: str | None) -> None:
     assert next_attempt_message(next_attempt) == words
+
+
+def test_the_result_says_why_the_job_is_not_requeued_again(chained: FakeRun) -> None:
+    note = "it was started again 3 times, and --max-requeues is 3"
+    decides(chained.begins().ends(143, "the job received SIGTERM: time limit"), "none", cause="timeout", note=note)
+    reason = read_result(chained).end_reason
+    assert reason == f"the job received SIGTERM: time limit; not requeued after timeout: {note}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import queue
 import socket
 import time
 from collections.abc import Callable
@@ -142,3 +143,18 @@ def test_waiting_for_a_run_ends_with_its_result_or_at_the_timeout(
     run.publishes("succeeded").ends(0, "done")
     result = asyncio.run(wait(run, 120.0))
     assert result is not None and result.exit_code == 0
+
+
+def test_a_stop_that_takes_long_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "NOTICE_S", 0.0)
+    said: queue.Queue[str] = queue.Queue()
+    with stop._notice("waiting for the nodes", said.put):
+        assert said.get(timeout=120) == "waiting for the nodes"
+
+
+def test_a_stop_that_is_quick_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "NOTICE_S", 1000.0)
+    said: list[str] = []
+    with stop._notice("waiting for the nodes", said.append):
+        pass
+    assert said == []
