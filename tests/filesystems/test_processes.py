@@ -27,7 +27,7 @@ async def test_a_log_that_fails_when_it_is_closed_does_not_end_the_supervisor(fi
     log = open(filesystem.path / "log", "wb")  # noqa: SIM115, closed by hand because that fails here
     filesystem.inject("EIO", "flush")
     async with Scope("test") as scope:
-        process = await scope.spawn(["sleep", "0.2"], stdout=log.fileno())
+        process = await scope.spawn(["sh", "-c", "sleep 0.2 >/dev/null"], stdout=log.fileno())
         assert (await asyncio.wait_for(process.wait(), DEADLINE_S)).code == 0
         assert not scope.lost
     filesystem.clear()
