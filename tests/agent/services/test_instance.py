@@ -114,11 +114,15 @@ async def test_members_are_known_to_a_sandbox_in_every_start(tmp_path: Path, con
     assert json.loads((tmp_path / "private" / "web" / sandbox.MEMBERS_FILE).read_text())["version"] == 2
 
 
-async def test_an_instance_that_leaves_before_it_is_ready_again_has_failed_once_more(context: InstanceContext) -> None:
+async def test_an_instance_that_leaves_before_it_is_ready_again_has_failed_once_more(
+    tmp_path: Path, context: InstanceContext
+) -> None:
     reports = Reports()
-    command = "if [ -e stale ]; then exit 0; fi; touch stale {dir}/up; sleep 0.2; exit 3"
+    command = "if [ -e die ]; then exit 0; fi; touch {dir}/up; until [ -e die ]; do sleep 0.05; done; exit 3"
     web = instance(context, reports, command, ready={"file": "up"}, max_restarts=1)
     web.start()
+    await reports.next("ready")
+    (tmp_path / "die").touch()
     assert (await reports.next("restarting")).detail == "exited with 3"
     assert (await reports.next("failed")).detail == "exited with 0, and may not be started again (max_restarts: 1)"
     await web.close()
