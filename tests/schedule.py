@@ -20,6 +20,7 @@ GROUPS = {
         "lab/test_gang.py",
         "lab/test_failures.py",
         "lab/test_seeing.py",
+        "lab/test_reasons.py",
     ),
     "three nodes": (
         "lab/test_faults.py",
@@ -53,6 +54,9 @@ LONG = (
     "local/test_services.py",
     "local/test_gang.py",
     "lab/test_groups.py",
+    "lab/test_ordinary_users.py",
+    "lab/test_hostile_user.py",
+    "lab/test_group_restarts.py",
     "two nodes",
     "lab/test_lab.py",
     "local/test_succession.py",
