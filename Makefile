@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-ray-oldest test-slurm test-filesystems test-interpreters test-containers lint lock bench chaos simulate failures clean
+.PHONY: help demo test test-all test-ray-oldest test-slurm test-filesystems test-interpreters test-containers coverage lint lock bench chaos simulate failures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +31,13 @@ test: .venv/.ready-for-tests ## Set up everything, then lint, type-check and run
 
 test-all: test ## Run also the slow tests, the oldest Ray, releases of Slurm, filesystems, other Pythons, Apptainer, 100,000 schedules and the chaos tests (over an hour)
 	$(BIN)/python -m pytest -n 4 --dist loadfile -q -m slow
-	@$(MAKE) --no-print-directory test-slurm test-filesystems test-ray-oldest test-interpreters test-containers simulate chaos
+	@$(MAKE) --no-print-directory coverage test-slurm test-filesystems test-ray-oldest test-interpreters test-containers simulate chaos
+
+coverage: .venv/.ready-for-tests ## Measure the line and branch coverage of agent, lifecycle, election and process
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest -q tests/agent tests/lifecycle tests/election tests/process
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
 
 test-filesystems: .venv/.ready-for-tests ## Run on filesystems that fail, and the lab on GlusterFS (root; over an hour)
 	@.ci/system-packages
