@@ -54,6 +54,7 @@ async def test_an_agent_refuses_a_leader_that_does_not_know_the_token() -> None:
         writer.write(b'{"nonce": "0123"}\n')
         nonce = json.loads(await reader.readline())["nonce"]
         writer.write(json.dumps({"proof": channels._proof(b"guessed", "lead", "0123", nonce)}).encode() + b"\n")
+        writer.close()  # Python 3.12 waits for it when the server is closed
 
     async with await asyncio.start_server(impostor, "127.0.0.1", 0) as server:
         with pytest.raises(ChannelError, match="not the leader of this run"):
@@ -64,6 +65,7 @@ async def test_an_agent_s_proof_cannot_be_sent_back_to_it_as_the_leader_s() -> N
     async def mirror(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'{"nonce": "0123"}\n')
         writer.write(await reader.readline())
+        writer.close()
 
     async with await asyncio.start_server(mirror, "127.0.0.1", 0) as server:
         with pytest.raises(ChannelError, match="not the leader of this run"):
