@@ -21,6 +21,11 @@ def test_for_programs_each_row_is_one_line_of_up_to_the_given_width(capsys: pyte
     assert len(capsys.readouterr().out.splitlines()) > 2
 
 
+def test_columns_are_aligned_by_what_is_seen_and_need_not_be_folded(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("run", "state"), [("\u4e2d\u6587", "x"), ("abcde", "y")], pipe_width=80)  # two cells for each sign
+    assert capsys.readouterr().out.splitlines() == ["run    state", "\u4e2d\u6587   x", "abcde  y"]
+
+
 def test_a_cell_is_text_and_neither_markup_nor_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("a",), [("[red]\x1b[2J",)])
     out = capsys.readouterr().out

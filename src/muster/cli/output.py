@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 import click
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +14,8 @@ from rich.text import Text
 from muster.rundir import RunPaths
 from muster.slurm.jobs import SlurmJobs
 from muster.views.sanitize import printable
+
+GAP = "  "  # between columns
 
 
 def print_table(
@@ -25,14 +28,29 @@ def print_table(
 
     A `pipe_width` sets the width, in characters, where stdout is no terminal: programs read one row per line.
     """
+    console = Console(width=None if sys.stdout.isatty() else pipe_width, highlight=False)
+    header, *cells = [[printable(cell) for cell in row] for row in (columns, *rows)]
+    widths = [max(map(cell_len, column)) for column in zip(header, *cells, strict=True)]
+    if sum(widths) + len(GAP) * (len(widths) - 1) <= console.width:
+        # rich takes a millisecond for each row, which is seconds for a list of all runs.
+        console.print(Text(_line(header, widths, align_right), style="table.header"), soft_wrap=True)
+        sys.stdout.write("".join(f"{_line(row, widths, align_right)}\n" for row in cells))
+        return
     table = Table(box=None, pad_edge=False)
-    for number, column in enumerate(columns):
-        table.add_column(
-            Text(printable(column)), justify="right" if number and align_right else "left", overflow="fold"
-        )
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    Console(width=None if sys.stdout.isatty() else pipe_width, highlight=False).print(table)
+    for number, column in enumerate(header):
+        table.add_column(Text(column), justify="right" if number and align_right else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _line(row: Sequence[str], widths: Sequence[int], align_right: bool) -> str:
+    """Return a row in columns of these widths."""
+    padded = []
+    for number, (cell, width) in enumerate(zip(row, widths, strict=True)):
+        space = " " * (width - cell_len(cell))
+        padded.append(space + cell if number and align_right else cell + space)
+    return GAP.join(padded).rstrip()
 
 
 def write_output(data: bytes) -> None:
