@@ -86,6 +86,7 @@ bench: .venv/.ready-for-tests ## Measure agents, gathering, and bring-up side by
 	$(BIN)/python bench/sandbox.py
 	$(BIN)/python bench/gateway.py
 	PYTHONPATH=. $(BIN)/python bench/seeing.py
+	PYTHONPATH=. $(BIN)/python bench/scale_views.py
 	$(BIN)/python bench/bringup.py $(BENCH_ARGS)
 
 chaos: .venv/.ready-for-tests ## Kill 200 random processes of runs, with and without Ray (about 15 minutes)

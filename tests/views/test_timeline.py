@@ -14,9 +14,10 @@ from tests.views.timelines import adds_up, phases, seen_of
 
 from muster.rundir import RunPaths, write_json
 from muster.rundir.records import Submission
+from muster.views import timeline as timeline_module
 from muster.views.phases import Phase
-from muster.views.record import AttemptRecord, RecordedEvent, RunRecord
-from muster.views.timeline import build_timeline
+from muster.views.record import AttemptRecord, RecordedEvent, RunReader, RunRecord
+from muster.views.timeline import TimelineBuilder, build_timeline
 
 
 def test_a_node_goes_through_its_phases_and_they_sum_to_the_wall_time(tmp_path: Path) -> None:
@@ -193,3 +194,40 @@ def test_whatever_the_events_say_the_spans_add_up(events: list[RecordedEvent], b
     state = {"state": "failed" if over else "running"}
     record = RunRecord("r", "/r", state, JOB, Submission(), (attempt,), began - 2, began - 1, START + 200)
     adds_up(build_timeline(record))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(HAPPENINGS, max_size=40), st.lists(st.integers(0, 40), max_size=4), st.booleans())
+def test_a_timeline_that_grows_equals_one_that_is_built_at_once(
+    events: list[RecordedEvent], reads: list[int], dropped: bool
+) -> None:
+    """At each read some more events are there, and nodes may be excluded; a new leader may have dropped the last."""
+    ordered = sorted(events, key=lambda event: (event.term, event.time))
+    growing = TimelineBuilder()
+    for count in [*sorted(reads), len(ordered)]:
+        seen = ordered[:count]
+        if dropped and count == len(ordered):
+            del seen[len(seen) // 2 : len(seen) // 2 + 3]
+        status = {"nodes": [{"rank": 1, "host": "n1", "state": "lost", "role": "excluded" if count % 2 else "active"}]}
+        attempt = AttemptRecord(0, tuple(seen), status, {}, ("n0", "n1", "n2"), START - 1)
+        times = (START - 3, START - 2, START + 200 + count)
+        record = RunRecord("r", "/r", {"state": "running"}, JOB, Submission(), (attempt,), *times)
+        assert growing.build(record) == build_timeline(record)
+
+
+def test_a_later_build_processes_only_new_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`muster top` builds a timeline twice a second: with 2,000 nodes it had a core to itself."""
+    run = SyntheticRun(tmp_path / "r", nodes=40)
+    run.brings_up()
+    run.write("running")
+    reader, growing, handled = RunReader(run.paths), TimelineBuilder(), []
+    handle = timeline_module._AttemptBuilder._handle
+    count = lambda self, event: (handled.append(event), handle(self, event))  # noqa: E731
+    monkeypatch.setattr(timeline_module._AttemptBuilder, "_handle", count)
+    growing.build(reader.read())
+    assert len(handled) == len(run.lines)
+    handled.clear()
+    run.tell("note", 1.0, text="something new")
+    run.write("running")
+    growing.build(reader.read())
+    assert len(handled) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from muster.views.json_values import as_int, as_text
 from muster.views.record import RecordedEvent
@@ -82,6 +82,16 @@ class CycleEvents:
             for name in self.awaits.pop(node_index, ()):
                 self.served.pop((name, node_index), None)
 
+    def settled(self) -> CycleEvents:
+        """Return the cycle without the node that left last, for a path; events can still be added to this one."""
+        if self._left is None:
+            return self
+        copied = replace(self)
+        for name in ("stopping", "arrived", "starting", "ready", "ranked", "awaits", "served"):
+            setattr(copied, name, dict(getattr(self, name)))
+        copied.forget_left_node()
+        return copied
+
 
 class RunCycleEvents:
     """Collect the cycles of an attempt from its events."""
@@ -107,7 +117,5 @@ class RunCycleEvents:
 
     def cycles(self, end: float) -> list[tuple[CycleEvents, float]]:
         """Return each cycle and its end, the start of the next; the first cycle exists even without events."""
-        cycles = self._cycles or [CycleEvents(0, self._began)]
-        for cycle in cycles:
-            cycle.forget_left_node()
+        cycles = [cycle.settled() for cycle in self._cycles] or [CycleEvents(0, self._began)]
         return list(zip(cycles, [*(cycle.start for cycle in cycles[1:]), end], strict=True))

@@ -38,10 +38,12 @@ SHOWN_EVENT_NAMES = (
 
 
 def page_model(
-    run: RunRecord, tail_of: Callable[[int, int], list[str]] = lambda attempt, node_index: []
+    run: RunRecord,
+    tail_of: Callable[[int, int], list[str]] = lambda attempt, node_index: [],
+    timeline: Timeline | None = None,
 ) -> dict[str, Any]:
-    """Return the page's data of a run; `tail_of` as in `diagnosis.failures`."""
-    timeline = build_timeline(run)
+    """Return the page's data of a run; `tail_of` as in `diagnosis.failures`; `timeline` if it is built already."""
+    timeline = timeline or build_timeline(run)
     status, job = run.status, run.job
     model = {
         "run": run.run_id,

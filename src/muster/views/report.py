@@ -20,6 +20,7 @@ from muster.views.metrics import metrics
 from muster.views.model import page_model
 from muster.views.record import RunReader, RunRecord
 from muster.views.summary import summary
+from muster.views.timeline import Timeline
 
 PUBLISH_LOCK = threading.RLock()  # threads of a process share the temporary name of an atomic write
 ASSETS = Path(__file__).parent / "assets"
@@ -74,9 +75,9 @@ def _tails(run: RunRecord) -> Any:
     return lambda attempt, node_index: tail_lines(paths.attempt(attempt).node_log(node_index))
 
 
-def model_of(run: RunRecord) -> dict[str, Any]:
-    """Return the page's data with the log tails of failed nodes."""
-    return page_model(run, _tails(run))
+def model_of(run: RunRecord, timeline: Timeline | None = None) -> dict[str, Any]:
+    """Return the page's data with the log tails of failed nodes; `timeline` if it is built already."""
+    return page_model(run, _tails(run), timeline)
 
 
 def text_of(run: RunRecord) -> list[str]:

@@ -23,7 +23,7 @@ from muster.views.sanitize import log_line, printable
 from muster.views.service_lines import live_lines, ready_line
 from muster.views.services import services
 from muster.views.summary import duration
-from muster.views.timeline import AttemptTimeline, Timeline, build_timeline
+from muster.views.timeline import AttemptTimeline, Timeline, TimelineBuilder
 
 VIEW_POLL_S = 0.5
 BLOCK = 10  # cells between two gaps
@@ -54,7 +54,7 @@ class View:
 
     def __init__(self, run: RunPaths, clock: Callable[[], float] = time.time) -> None:
         self._reader, self._polled_at = RunReader(run, clock), 0.0
-        self._metrics = MetricsFile(run)
+        self._metrics, self._builder = MetricsFile(run), TimelineBuilder()
         self.run, self.timeline = self._read()
 
     def poll(self) -> RunRecord:
@@ -67,7 +67,7 @@ class View:
         run = self._reader.read()
         self._polled_at = time.monotonic()
         self._metrics.refresh(run)
-        return run, build_timeline(run)
+        return run, self._builder.build(run)
 
 
 class BringUpView(View):

@@ -6,15 +6,16 @@ new span. So the spans of a node add up to the wall time of its attempt by const
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from muster.views.critical_path import PathStep, critical_path
 from muster.views.cycle_events import CycleEvents, RunCycleEvents
 from muster.views.json_values import as_dicts, as_int, as_text, as_time
 from muster.views.phases import Phase, phase_of
 from muster.views.record import AttemptRecord, RecordedEvent, RunRecord
-from muster.views.service_gate import PASSED_STATES, gate_of
+from muster.views.service_gate import PASSED_STATES, Gate, gate_of
 
 
 @dataclass(frozen=True)
@@ -98,18 +99,47 @@ class Timeline:
 
 def build_timeline(run: RunRecord) -> Timeline:
     """Return the timeline of all attempts, each beginning where the one before ended."""
-    attempts: list[AttemptTimeline] = []
-    start, queue = run.asked, run.submitted
-    for record, following in _with_next(run.attempts):
-        end = _end_of(record, following, run)
-        attempt = _AttemptBuilder(run, record, start, queue, max(end, start)).build()
-        attempts.append(attempt)
-        start = queue = attempt.end
-    end = start if attempts and not run.live else max(start, run.now)
-    if not attempts or (run.live and run.attempts[-1].ended is not None):  # still, or again, in the queue
-        waiting = AttemptRecord(len(attempts))
-        attempts.append(_AttemptBuilder(run, waiting, start, min(max(queue, start), end), end).build())
-    return Timeline(run.asked, end, tuple(attempts))
+    return TimelineBuilder().build(run)
+
+
+class TimelineBuilder:
+    """Builds the timeline of one run repeatedly as it grows: later builds process only the new events."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[int, _AttemptBuilder] = {}
+
+    def build(self, run: RunRecord) -> Timeline:
+        """Return the timeline of all attempts, each beginning where the one before ended."""
+        attempts: list[AttemptTimeline] = []
+        start, queue = run.asked, run.submitted
+        for record, following in _with_next(run.attempts):
+            end = _end_of(record, following, run)
+            attempt = self._build_attempt(run, record, start, queue, max(end, start))
+            attempts.append(attempt)
+            start = queue = attempt.end
+        end = start if attempts and not run.live else max(start, run.now)
+        if not attempts or (run.live and run.attempts[-1].ended is not None):  # still, or again, in the queue
+            waiting = AttemptRecord(len(attempts))
+            attempts.append(self._build_attempt(run, waiting, start, min(max(queue, start), end), end))
+        return Timeline(run.asked, end, tuple(attempts))
+
+    def _build_attempt(
+        self, run: RunRecord, record: AttemptRecord, start: float, queued: float, end: float
+    ) -> AttemptTimeline:
+        began = min(max(record.began if record.began is not None else end, start), end)
+        origin = _Origin(
+            start,
+            min(max(queued, start), began),
+            began,
+            record.began is not None,
+            tuple(_hosts(run, record)),
+            gate_of(run.job),
+        )
+        builder = self._attempts.get(record.number)
+        if builder is None or not builder.continues(origin, record.events):
+            builder = self._attempts[record.number] = _AttemptBuilder(origin)
+        builder.add(record.events)
+        return builder.build(record, end)
 
 
 def _with_next(
@@ -143,42 +173,73 @@ class _NodeState:
     spans: list[Span] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Origin:
+    """What the timeline of an attempt begins with. While it is unchanged, new events can be added."""
+
+    asked: float
+    queued: float
+    began: float
+    launched: bool  # the start of the job script is known
+    hosts: tuple[str, ...]
+    gate: Gate
+
+
 class _AttemptBuilder:
     """Build the timeline of one attempt from its events."""
 
-    def __init__(self, run: RunRecord, record: AttemptRecord, start: float, queued: float, end: float) -> None:
-        self._record, self._start, self._end = record, start, end
-        self._began = min(max(record.began if record.began is not None else end, start), end)
-        self._cycle, self._driver, self._run_state = 0, "waiting", "gathering"
+    def __init__(self, origin: _Origin) -> None:
+        self._origin = origin
+        self._asked, self._queued, self._began = origin.asked, origin.queued, origin.began
+        self._added = 0  # events
+        self._last_added: RecordedEvent | None = None
+        self._term, self._cycle, self._driver, self._run_state = 0, 0, "waiting", "gathering"
         self._marks: list[Mark] = []
-        self._gate = gate_of(run.job)
+        self._gate = origin.gate
         self._serving: set[tuple[str, int]] = set()  # services that are ready, by node
         self._cycle_events = RunCycleEvents(self._began, self._gate)
         self._nodes: dict[int, _NodeState] = {}
-        self._asked, self._queued = start, min(max(queued, start), self._began)
-        for node_index, host in enumerate(_hosts(run, record)):
+        for node_index, host in enumerate(origin.hosts):
             self._node(node_index, host)
 
-    def build(self) -> AttemptTimeline:
-        term = 0
-        for event in self._record.events:
-            if not self._began <= event.time <= self._end:
-                event = replace(event, time=min(max(event.time, self._began), self._end))
-            if event.term != term:
-                term = event.term
+    def continues(self, origin: _Origin, events: Sequence[RecordedEvent]) -> bool:
+        """Return whether the events begin with those that were added. A new leader may have dropped some of them."""
+        if origin != self._origin or len(events) < self._added:
+            return False
+        return self._last_added is None or events[self._added - 1] == self._last_added
+
+    def add(self, events: Sequence[RecordedEvent]) -> None:
+        """Process the events that have not been added yet."""
+        for event in events[self._added :]:
+            if event.time < self._began:
+                event = replace(event, time=self._began)
+            if event.term != self._term:
+                self._term = event.term
                 self._handle_new_leader(event)
             self._handle(event)
-        self._mark_unreported_losses()
-        for node in self._nodes.values():
-            self._enter(node, None, self._end)
-        lines = [
-            NodeTimeline(node.node_index, node.host, node.role, node.state, node.phase, tuple(node.spans))
-            for _, node in sorted(self._nodes.items())
-        ]
-        cycles = tuple(self._cycles())
-        return AttemptTimeline(
-            self._record.number, self._start, self._began, self._end, tuple(lines), tuple(self._marks), cycles
+        self._added, self._last_added = len(events), events[-1] if events else None
+
+    def build(self, record: AttemptRecord, end: float) -> AttemptTimeline:
+        """Return the timeline up to now; it does not change the state, so that events can be added later."""
+        published = {entry.get("rank"): entry for entry in as_dicts(record.status.get("nodes"))}
+        nodes = tuple(
+            self._node_timeline(node, published.get(node_index, {}), end)
+            for node_index, node in sorted(self._nodes.items())
         )
+        cycles = tuple(self._cycles(record, end))
+        return AttemptTimeline(record.number, self._asked, self._began, end, nodes, tuple(self._marks), cycles)
+
+    def _node_timeline(self, node: _NodeState, published: dict[str, Any], end: float) -> NodeTimeline:
+        """Return the node's timeline; its last status is `published`.
+
+        A node that the last leader excludes without an event was lost with the leader before.
+        """
+        host = as_text(published.get("host")) or node.host
+        role, state, phase, cycle = node.role, node.state, node.phase, node.cycle
+        if published.get("role") == "excluded" and phase is not Phase.LOST:
+            role, state, phase, cycle = "excluded", as_text(published.get("state")), Phase.LOST, self._cycle
+        last = (Span(phase, node.since, end, cycle),) if end > node.since else ()
+        return NodeTimeline(node.node_index, host, role, state, phase, (*node.spans, *last))
 
     def _handle(self, event: RecordedEvent) -> None:
         if event.cycle > self._cycle:
@@ -229,21 +290,11 @@ class _AttemptBuilder:
                 node.state = "expected"
                 self._update_phase(node, event.time)
 
-    def _mark_unreported_losses(self) -> None:
-        """Mark nodes lost that the last leader excludes without an event: they were lost with the previous leader."""
-        last = {entry.get("rank"): entry for entry in as_dicts(self._record.status.get("nodes"))}
-        for node in self._nodes.values():
-            entry = last.get(node.node_index, {})
-            node.host = as_text(entry.get("host")) or node.host
-            if entry.get("role") == "excluded" and node.phase is not Phase.LOST:
-                node.role, node.state = "excluded", as_text(entry.get("state"))
-                self._enter(node, Phase.LOST, node.since)
-
     def _node(self, node_index: int, host: str) -> _NodeState:
         if node_index not in self._nodes:
             node = self._nodes[node_index] = _NodeState(node_index, host or f"rank-{node_index}", since=self._asked)
             self._enter(node, Phase.PENDING, self._queued)
-            if self._record.began is not None:
+            if self._origin.launched:
                 self._enter(node, Phase.LAUNCHING, self._began)
         return self._nodes[node_index]
 
@@ -258,26 +309,24 @@ class _AttemptBuilder:
         if phase is not node.phase:
             self._enter(node, phase, now)
 
-    def _enter(self, node: _NodeState, phase: Phase | None, now: float) -> None:
+    def _enter(self, node: _NodeState, phase: Phase, now: float) -> None:
         """End the node's span and begin the next; a phase of no duration has no span."""
         if now > node.since:
             node.spans.append(Span(node.phase, node.since, now, node.cycle))
             node.since = now
-        node.phase, node.cycle = phase or node.phase, self._cycle
+        node.phase, node.cycle = phase, self._cycle
 
     def _mark(self, time: float, kind: str, node_index: int | None, text: str) -> None:
         self._marks.append(Mark(time, kind, node_index, text))
 
-    def _cycles(self) -> Iterator[Cycle]:
-        reasons = {
-            entry.get("cycle"): as_text(entry.get("reason")) for entry in as_dicts(self._record.status.get("cycles"))
-        }
-        cycles = self._cycle_events.cycles(self._end)
-        for number, (cycle, end) in enumerate(cycles):
+    def _cycles(self, record: AttemptRecord, end: float) -> Iterator[Cycle]:
+        reasons = {entry.get("cycle"): as_text(entry.get("reason")) for entry in as_dicts(record.status.get("cycles"))}
+        cycles = self._cycle_events.cycles(end)
+        for number, (cycle, its_end) in enumerate(cycles):
             is_last = number == len(cycles) - 1
-            path = critical_path(self._path_start(cycle), cycle, end if is_last else None)
+            path = critical_path(self._path_start(cycle), cycle, its_end if is_last else None)
             reason = reasons.get(cycle.cycle) or cycle.end_reason  # the status lists only the last cycles
-            yield Cycle(cycle.cycle, cycle.start, cycle.driver_start, cycle.driver_end, end, reason, path)
+            yield Cycle(cycle.cycle, cycle.start, cycle.driver_start, cycle.driver_end, its_end, reason, path)
 
     def _path_start(self, cycle: CycleEvents) -> list[PathStep]:
         """Return the first steps of a first cycle's path: submission and queue."""

@@ -17,6 +17,7 @@ from muster.views.listing import entry
 from muster.views.metrics_file import MetricsFile
 from muster.views.record import RunReader, RunRecord
 from muster.views.report import ensure_report, model_of
+from muster.views.timeline import TimelineBuilder
 
 CHANGE_POLL_S = 0.5
 KEEP_ALIVE_S = 5.0  # a closed connection is only noticed when something is sent
@@ -32,7 +33,7 @@ class RunCache:
 
     def __init__(self, runs_dir: Path | None = None) -> None:
         self._runs_dir = runs_dir
-        self._readers: OrderedDict[str, tuple[RunReader, MetricsFile, threading.Lock]] = OrderedDict()
+        self._readers: OrderedDict[str, _CachedReader] = OrderedDict()
         self._entries: dict[str, tuple[Signature, dict[str, Any]]] = {}
         self._models: OrderedDict[str, tuple[Signature, dict[str, Any]]] = OrderedDict()
         self._lock = threading.Lock()
@@ -57,16 +58,17 @@ class RunCache:
 
     def record(self, run: RunPaths) -> RunRecord:
         """Read a run's record; all requests share one reader per run, one at a time."""
+        cached = self._cached_reader(run)
+        with cached.lock:
+            return cached.read()
+
+    def _cached_reader(self, run: RunPaths) -> _CachedReader:
         with self._lock:
-            fresh = (RunReader(run), MetricsFile(run), threading.Lock())
-            reader, file, lock = self._readers.setdefault(run.root, fresh)
+            cached = self._readers.setdefault(run.root, _CachedReader(run))
             self._readers.move_to_end(run.root)
             while len(self._readers) > MAX_READERS:
                 self._readers.popitem(last=False)
-        with lock:
-            record = reader.read()
-            file.refresh(record)
-            return record
+            return cached
 
     def model(self, run: RunPaths) -> dict[str, Any]:
         """Return the data of a run's page; for an ended run, also write its report if it is missing."""
@@ -74,10 +76,13 @@ class RunCache:
         known = self._models.get(run.root)
         if known is not None and known[0] == current:
             return known[1]
-        record = self.record(run)
+        cached = self._cached_reader(run)
+        with cached.lock:
+            record = cached.read()
+            timeline = cached.builder.build(record)
         if record.live:
-            return {**model_of(record), "dashboard": dashboard_access(record.status)}
-        model = {**model_of(record), "dashboard": None}
+            return {**model_of(record, timeline), "dashboard": dashboard_access(record.status)}
+        model = {**model_of(record, timeline), "dashboard": None}
         with self._lock:
             self._models[run.root] = (current, model)
             while len(self._models) > MAX_MODELS:
@@ -97,6 +102,19 @@ class RunCache:
                 yield b": still here\n\n"
                 sent_at = time.monotonic()
             time.sleep(CHANGE_POLL_S)
+
+
+class _CachedReader:
+    """The reader of one run and what it has read; the lock is held while one of them is used."""
+
+    def __init__(self, run: RunPaths) -> None:
+        self._reader, self._metrics = RunReader(run), MetricsFile(run)
+        self.builder, self.lock = TimelineBuilder(), threading.Lock()
+
+    def read(self) -> RunRecord:
+        record = self._reader.read()
+        self._metrics.refresh(record)
+        return record
 
 
 def signature(run: RunPaths) -> Signature:
