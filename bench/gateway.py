@@ -9,7 +9,8 @@ Members are cheap HTTP servers on loopback, all in one process, so that the gate
 and number of members: requests per second, latency, CPU time of the gateway's processes per request, and their memory
 (PSS). The load generator is Python too, and limits requests per second where the gateway does not; CPU time per request
 does not depend on it. `direct` sends to one member without a gateway. The last case runs real programs in a real
-sandbox through its gateway. Rows of nginx are omitted where it is not installed.
+sandbox through its gateway. Rows of nginx are omitted where it is not installed. With a thousand members the gateway of
+the sandbox is also measured while its list of members changes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -27,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +45,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 TOKEN = "bench"
 MEMBERS = (4, 64)
 CLIENTS = (16, 256)
+MANY_MEMBERS = 1000
 LARGE = 8 << 20
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 START_S = 60.0
@@ -54,6 +58,7 @@ class Gateway:
 
     url: str
     pids: tuple[int, ...]
+    members_file: Path | None = None
 
 
 def main() -> int:
@@ -97,6 +102,8 @@ class Member(asyncio.Protocol):
 
 async def serve_members(count: int) -> None:
     """Serve on this many ports, print their endpoints, and serve until stdin is closed."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each member has a socket, and one for each connection
     loop = asyncio.get_running_loop()
     servers = [await loop.create_server(Member, "127.0.0.1", 0) for _ in range(count)]
     print(json.dumps([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}" for server in servers]), flush=True)
@@ -149,7 +156,7 @@ async def python_gateway(endpoints: list[str] | None) -> AsyncIterator[Gateway]:
         process.stdin.close()
         try:
             await wait_until(lambda: ready.exists() or process.poll() is not None)
-            yield Gateway(json.loads(ready.read_text())["url"], (process.pid,))
+            yield Gateway(json.loads(ready.read_text())["url"], (process.pid,), members_file)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
@@ -234,11 +241,54 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
                 results["cases"][f"{count} members, {clients} clients"] = found
             found = await rounds(gateways, 4, 40, options.rounds, LARGE_OUTPUT)
             results["cases"][f"{count} members, 4 clients, 8 MB each"] = found
+    async with members(MANY_MEMBERS) as endpoints, python_gateway(endpoints) as gateway:
+        found = await rounds({"python": gateway}, 16, options.requests, options.rounds, TINY)
+        results["cases"][f"{MANY_MEMBERS} members, 16 clients"] = found
+        results["many_members"] = membership_change(gateway, endpoints)
     async with python_gateway(None) as gateway:
         results["cases"]["print(1) at a real sandbox, 4 clients"] = {
             "python": await one_round(gateway, 4, options.requests // 4, TINY)
         }
     return results
+
+
+def membership_change(gateway: Gateway, endpoints: list[str]) -> dict[str, float]:
+    """Remove one member of many; return when the gateway knows it, the CPU time for it, and the latency of /health."""
+    assert gateway.members_file is not None
+    version, before = health(gateway)["gateway"]["version"], sum(map(cpu_s, gateway.pids))
+    began, latencies = time.monotonic(), []
+    replacement = gateway.members_file.with_suffix(".new")
+    replacement.write_text(json.dumps({"version": version + 1, "endpoints": endpoints[1:]}))
+    replacement.rename(gateway.members_file)
+    while True:
+        asked = time.monotonic()
+        known = health(gateway)["gateway"]
+        latencies.append(time.monotonic() - asked)
+        if known["version"] > version:
+            break
+        if time.monotonic() - began > START_S:
+            raise SystemExit("bench: the gateway did not read its new members")
+    passed = time.monotonic() - began
+    latencies += [_latency(gateway) for _ in range(100)]
+    assert known["members"] == len(endpoints) - 1
+    return {
+        "change_known_s": round(passed, 3),
+        "change_cpu_s": round(sum(map(cpu_s, gateway.pids)) - before, 3),  # with the requests to /health
+        "health_p50_ms": round(1e3 * statistics.median(latencies), 2),
+        "health_max_ms": round(1e3 * max(latencies), 2),
+    }
+
+
+def _latency(gateway: Gateway) -> float:
+    asked = time.monotonic()
+    health(gateway)
+    return time.monotonic() - asked
+
+
+def health(gateway: Gateway) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{gateway.url}/health", timeout=START_S) as answer:
+        found: dict[str, Any] = json.load(answer)
+        return found
 
 
 async def rounds(
@@ -297,7 +347,8 @@ def page(results: dict[str, Any], path: Path) -> str:
                     f"{one['memory_mb']:.0f}",
                 ]
             )
-    return f"{table(rows)}\n\n{path}"
+    many = ", ".join(f"{name} {value:g}" for name, value in results["many_members"].items())
+    return f"{table(rows)}\n\none of {MANY_MEMBERS} members removed: {many}\n\n{path}"
 
 
 def _options() -> argparse.Namespace:
