@@ -145,7 +145,7 @@ def test_a_requeued_job_is_another_attempt_of_the_same_run(slurm: SlurmCommand) 
         [ $MUSTER_ATTEMPT = 1 ] && exit 5
         exec 3<> <(:); trap 'echo saving; exit 0' TERM; while :; do read -t 0.1 -u 3; done
     """
-    process = slurm.start(*slurm.run_args("--", "bash", "-c", script, nodes=2))
+    process = slurm.start(*slurm.run_args("--sbatch", "requeue", "--", "bash", "-c", script, nodes=2))
     run = slurm.wait_for_driver("attempt 0 resume 0")
     job_id = slurm.status()["job_id"]
     slurm.slurm("scontrol", "requeue", job_id)
