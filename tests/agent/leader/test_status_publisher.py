@@ -15,6 +15,7 @@ from muster.lifecycle.roles import Role, RunNode
 from muster.lifecycle.state_machine import RunConfig, RunStateMachine
 from muster.lifecycle.states import NodeState
 from muster.lifecycle.topology import NodeLocation
+from muster.process.log_segments import segment_path
 from muster.rundir import read_record, write_json
 
 
@@ -66,6 +67,15 @@ async def test_the_outcome_is_written_once(parts: LeaderParts) -> None:
     parts.publisher.conclude({}, RunOutcome("succeeded", 0, "later"), signalled=False)
     record = read_record(parts.attempt.outcome)
     assert (record["exit_code"], record["state"], record["signalled"]) == (7, "failed", True)
+
+
+async def test_the_outcome_has_the_length_of_the_driver_s_output_in_all_its_files(parts: LeaderParts) -> None:
+    log = Path(parts.attempt.driver_log)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(b"x" * 100)
+    Path(segment_path(str(log), 100)).write_bytes(b"y" * 20)
+    parts.publisher.conclude({}, RunOutcome("succeeded", 0, "done"), signalled=False)
+    assert read_record(parts.attempt.outcome)["driver_bytes"] == 120
 
 
 async def test_a_later_leader_continues_the_cycles_timings_and_guests_of_the_last_one(parts: LeaderParts) -> None:

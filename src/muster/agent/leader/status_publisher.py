@@ -20,6 +20,7 @@ from muster.agent.run_directory import RETRY_INTERVAL_S, SERVER_ERRORS
 from muster.lifecycle.events import RunOutcome
 from muster.lifecycle.state_machine import Change, RunNode, RunStateMachine
 from muster.lifecycle.states import RunState
+from muster.process.log_reader import log_end
 from muster.rundir import LineFile, create_exclusive, read_record, write_atomic
 from muster.rundir.records import STATUS_REFRESH_S, TIMINGS
 from muster.rundir.redaction import redact_words, scrubbed
@@ -207,8 +208,9 @@ class StatusPublisher:
             ("driver_bytes", self._attempt.driver_log),
             ("events_bytes", self._attempt.events(self.term)),
         ):
-            with contextlib.suppress(OSError):  # readers wait for so much: their caches may hide the last part
-                record[name] = os.stat(path).st_size
+            end = log_end(path)
+            if end is not None:  # readers wait for so much: their caches may hide the last part
+                record[name] = end[0]
         with contextlib.suppress(OSError):
             os.unlink(self._attempt.reserve)
         deadline = time.monotonic() + OUTCOME_TIMEOUT_S
