@@ -100,11 +100,11 @@ def test_only_a_directory_below_a_private_one_is_bound_and_only_there() -> None:
 
 def test_a_closed_directory_is_replaced_by_one_that_shows_only_what_must_be_visible() -> None:
     plan = LabPlan(nodes=1, users=(LabUser("alice", 5001),), closed=(Path("/root"),))
-    python = Path("/root/.pyenv/versions/3.11")
+    python = Path("/root/python/3.11")
     expected = [
         "mount -t tmpfs -o mode=755 muster-lab0 /run/muster-lab/stage",
-        "mkdir -p /run/muster-lab/stage/.pyenv/versions/3.11",
-        "mount --rbind /root/.pyenv/versions/3.11 /run/muster-lab/stage/.pyenv/versions/3.11",
+        "mkdir -p /run/muster-lab/stage/python/3.11",
+        "mount --rbind /root/python/3.11 /run/muster-lab/stage/python/3.11",
         "mount --move /run/muster-lab/stage /root",
         "mount --bind /run/muster-lab/etc/passwd /etc/passwd",
         "mount --bind /run/muster-lab/etc/group /etc/group",
