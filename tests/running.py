@@ -87,6 +87,10 @@ class MusterCommand:
         (only,) = self.run_dirs()
         return only
 
+    def rank_output(self, rank: int, cycle: int = 0) -> Path:
+        """The log of one process of the only run's gang; that of rank 0 is the driver's, of all cycles."""
+        return Path(RunPaths(str(self.run_dir())).attempt(0).rank_output(rank, cycle))
+
     def status(self) -> dict[str, Any]:
         """Of the newest run, as `muster status --json` tells it; without starting a process each time."""
         return read_status(RunPaths(str(self.run_dirs()[-1])))

@@ -119,8 +119,8 @@ def test_13_on_sigterm_children_may_leave_in_time_and_are_killed_after_the_grace
     work = f'{trap}; echo "rank $RANK"; while :; do sleep 0.1; done'
     options = ("--spares", "1", "--procs-per-node", "2", "--stop-grace", grace, "--", "bash", "-c", work)
     process = slurm.start(*slurm.run_args(*options, nodes=3))
-    run = slurm.wait_for_driver("rank 0")
-    logs = [run / "attempt-0" / "logs" / "cycle-0" / f"rank-{rank:04d}.log" for rank in range(6)]
+    slurm.wait_for_driver("rank 0")
+    logs = [slurm.rank_output(rank) for rank in range(6)]
     wait_for("the trap of every process", lambda: all(log.exists() and "rank" in log.read_text() for log in logs))
     slurm.slurm("scancel", "--signal=TERM", slurm.status()["job_id"])
     _, err = process.communicate(timeout=120)

@@ -174,7 +174,7 @@ def test_occupied_names_in_tmp_do_not_block_a_run(alice: UserCommand, mallory: U
     go(alice)
     _, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
-    logs = [(alice.run_dir() / f"attempt-0/logs/cycle-0/rank-{rank:04d}.log").read_text() for rank in (0, 1)]
+    logs = [alice.rank_output(rank).read_text() for rank in (0, 1)]
     assert [log.split()[0] for log in logs] == ["0", "1"] and all(log.split()[1].isdecimal() for log in logs), logs
     for node in NODES:
         found = alice.on_node(node, "find", "/tmp", "-maxdepth", "1", "-user", "alice").stdout.split()

@@ -43,8 +43,8 @@ def test_ranks_of_a_run_go_domain_by_domain(slurm: SlurmCommand) -> None:
     assert [node["host"] for node in nodes] == slurm.hosts()
     ranks = {node["logical_rank"]: node["host"] for node in nodes}
     assert [ranks[rank] for rank in range(4)] == ["n1", "n3", "n2", "n4"]
-    logs = sorted((slurm.run_dir() / "attempt-0" / "logs" / "cycle-0").glob("rank-*.log"))
-    assert [log.read_text() for log in logs] == [f"rank {rank} on {ranks[rank]}\n" for rank in range(4)]
+    logs = [slurm.rank_output(rank).read_text() for rank in range(4)]
+    assert logs == [f"rank {rank} on {ranks[rank]}\n" for rank in range(4)]
 
 
 def test_a_segment_gets_nodes_of_one_domain_and_the_others_are_spares(slurm: SlurmCommand) -> None:
