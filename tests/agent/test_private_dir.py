@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.agent.private_dir import avoid_occupied, make_private
+from muster.agent import private_dir
+from muster.agent.private_dir import avoid_occupied, make_private, make_private_child
 
 
 def test_a_new_directory_and_an_existing_private_one_are_accepted(tmp_path: Path) -> None:
@@ -23,6 +24,24 @@ def test_a_directory_that_others_can_read_or_a_link_is_rejected(tmp_path: Path) 
     for name in ("open", "link"):
         with pytest.raises(PermissionError, match="remove it"):
             make_private(str(tmp_path / name))
+
+
+def test_a_parent_that_another_process_removes_is_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def make_and_remove_once(path: str) -> None:
+        make_private(path)
+        made.append(path)
+        if len(made) == 1:
+            os.rmdir(path)  # as an agent does that ends at this moment
+
+    monkeypatch.setattr(private_dir, "make_private", make_and_remove_once)
+    make_private_child(str(tmp_path / "muster-0" / "0.1.2.procs"))
+    assert (tmp_path / "muster-0" / "0.1.2.procs").is_dir() and len(made) == 2
+    with pytest.raises(FileExistsError):
+        make_private_child(str(tmp_path / "muster-0" / "0.1.2.procs"))
 
 
 def test_a_directory_that_is_free_or_own_is_used(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import os
 import secrets
 import stat
 
+CREATE_TRIES = 100  # each fails only if another process removes the parent at the same moment
+
 _replaced: dict[str, str] = {}  # occupied directories of this process, and what it uses instead
 
 
@@ -15,6 +17,21 @@ def make_private(path: str) -> None:
     info = os.lstat(path)
     if not _is_own_directory(info) or info.st_mode & 0o077:
         raise PermissionError(f"{path} is not a directory that only this user can access: remove it")
+
+
+def make_private_child(path: str) -> None:
+    """Create a directory, and its private parent if that is missing. FileExistsError if the directory exists.
+
+    The agents of a run on one host share the parent. One that ends removes it if it is empty, also between these steps.
+    """
+    for left in reversed(range(CREATE_TRIES)):
+        try:
+            make_private(os.path.dirname(path))
+            os.mkdir(path, mode=0o700)
+            return
+        except FileNotFoundError:
+            if not left:
+                raise
 
 
 def avoid_occupied(path: str) -> str:

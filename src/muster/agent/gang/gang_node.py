@@ -35,7 +35,7 @@ from muster.agent.gang.gang_environment import rank_environment
 from muster.agent.gang.hang_detector import HangDetector, SilentRank, beat_file
 from muster.agent.health.progress import read_beat
 from muster.agent.job import Identity, Job
-from muster.agent.private_dir import avoid_occupied, make_private
+from muster.agent.private_dir import avoid_occupied, make_private_child
 from muster.agent.ray.cluster import RayCluster
 from muster.agent.ray.settings import temp_dir
 from muster.exit_codes import INFRASTRUCTURE_FAILED, NOT_STARTED
@@ -108,8 +108,7 @@ class GangNode(ScopeWatcher):
             self._send(ProcessesEnded(self._part.cycle))
 
     def _prepare(self) -> Job:
-        make_private(os.path.dirname(self._directory))
-        os.mkdir(self._directory, mode=0o700)
+        make_private_child(self._directory)
         for log in self._logs.values():
             make_private_dirs(os.path.dirname(log))
         return Job.load(self._identity.run)

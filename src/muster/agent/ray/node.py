@@ -26,7 +26,7 @@ from typing import Any, Union
 
 from muster.agent.health.limits import warnings
 from muster.agent.log_collection import LogCollection, group_delay
-from muster.agent.private_dir import make_private
+from muster.agent.private_dir import make_private_child
 from muster.agent.ray import resources, settings, starter
 from muster.agent.ray.labels import NODE_TYPE_VARIABLE, NodeFacts, node_type, probe_nvlink_domain
 from muster.agent.ray.resources import ResourceShare
@@ -297,8 +297,7 @@ class StartAttempt(ScopeWatcher):
 
     async def warm(self) -> None:
         """Start the process that imports Ray; return before the import is complete."""
-        make_private(os.path.dirname(self.temp))
-        os.mkdir(self.temp, mode=0o700)
+        make_private_child(self.temp)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with open(os.open(self.token_file(self.temp), flags, 0o600), "wb") as file:
             file.write(derive_ray_token(self._token))

@@ -17,7 +17,7 @@ from typing import Any
 
 from muster.agent.control.codec import Message
 from muster.agent.control.messages import ServiceLoad, ServiceServes, ServiceStatus
-from muster.agent.private_dir import make_private
+from muster.agent.private_dir import make_private_child
 from muster.agent.service_model import ALWAYS, NEVER, SANDBOX, ServiceDefinition
 from muster.agent.services import sandbox
 from muster.agent.services.launch import (
@@ -265,9 +265,8 @@ class ServiceInstance:
     # -- files and reports --------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        make_private(os.path.dirname(self._directory))
         shutil.rmtree(self._directory, ignore_errors=True)
-        os.mkdir(self._directory, mode=0o700)
+        make_private_child(self._directory)
         make_private_dirs(os.path.dirname(self._log.path))
         self._write_members()
 
