@@ -285,6 +285,9 @@ class Server:
 
     def _answer_stale(self, request: Request, fault: Fault) -> None:
         """Answer as a client that trusts its cache: absent names and attributes stay as they were for a while."""
+        if request.name not in ("lookup", "getattr"):  # contents and listings are current
+            self._answer(request)
+            return
         code, data = self._execute(request)
         key, now = (request.rank(), request.name, request.path), time.monotonic()
         at, old_code, old_data = self._remembered.get(key, (-1e9, code, data))
