@@ -49,6 +49,18 @@ def eventually(what: str, condition: Callable[[], bool], deadline_s: float = 120
         time.sleep(0.05)
 
 
+def number_of(place: Path) -> int:
+    """Return the number of a lab in this place, a hash of the path."""
+    return LabPlan(nodes=1, state_dir=place).number
+
+
+def free_directory(prefix: str, *taken: Path) -> Path:
+    """Return a place for a lab whose number is not that of another lab that the tests may have up at the same time."""
+    others = {number_of(place) for place in (*(Path(f"/run/ml-testsgw{worker}") for worker in range(8)), *taken)}
+    places = (Path(f"{prefix}-{os.getpid()}-{index}") for index in range(1000))
+    return next(place for place in places if number_of(place) not in others)
+
+
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("shared")
@@ -58,7 +70,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lab(shared: Path, slurm_prefix: Path | None) -> Iterator[Lab]:
     if reason := why_not():
         pytest.skip(f"no lab here: {reason}")
-    directory = f"/run/muster-lab-test-{os.getpid()}"
+    directory = free_directory("/run/muster-lab-test")
     options = {"slurmd_timeout": SLURMD_TIMEOUT_S, "slurm_prefix": slurm_prefix}
     four = Lab(4, proctrack(), state_dir=directory, shared=[shared], **options)
     with four:
@@ -242,7 +254,8 @@ def place() -> Iterator[Path]:
     """A state directory below /tmp, which the nodes have privately; and no lab is left in it."""
     if reason := why_not():
         pytest.skip(f"no lab here: {reason}")
-    directory = Path(tempfile.mkdtemp(prefix="lab-", dir="/tmp"))
+    directory = free_directory("/tmp/lab", free_directory("/run/muster-lab-test"))
+    directory.mkdir()
     yield directory
     assert Lab.leftovers(directory) == []
     assert not directory.exists()

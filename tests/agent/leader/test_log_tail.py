@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import threading
 from pathlib import Path
 
+import pytest
+
+from muster.agent.leader import log_tail
 from muster.agent.leader.log_tail import LogTails
 
 
@@ -15,13 +18,20 @@ async def test_the_last_lines_of_a_log_and_none_of_a_missing_one(tmp_path: Path)
     assert await LogTails().read(str(tmp_path / "none")) == []
 
 
-async def test_after_a_read_that_hangs_no_other_is_tried(tmp_path: Path) -> None:
-    stuck, log = tmp_path / "stuck", tmp_path / "log"
-    os.mkfifo(stuck)  # without a writer, opening it blocks
-    log.write_text("one\n")
+async def test_after_a_read_that_hangs_no_other_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+    read: list[str] = []
+
+    def hang(path: str, lines: int) -> list[str]:
+        read.append(path)
+        over.wait()
+        return ["one"]
+
+    monkeypatch.setattr(log_tail, "tail_lines", hang)
     tails = LogTails()
     try:
-        assert await tails.read(str(stuck)) == []
-        assert await tails.read(str(log)) == []
+        assert await tails.read("stuck") == []
+        assert await tails.read("log") == []
     finally:
-        os.close(os.open(stuck, os.O_RDWR))
+        over.set()
+    assert read == ["stuck"]
