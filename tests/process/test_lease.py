@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -126,3 +127,12 @@ def test_an_owner_that_does_not_read_cannot_hold_up_the_end_of_the_lease() -> No
     finally:
         owner.kill()
         owner.communicate()
+
+
+def test_a_lease_that_is_no_longer_used_keeps_no_descriptor() -> None:
+    lease = ProcessLease()
+    fd = lease.fd
+    assert "muster-lease" in os.readlink(f"/proc/self/fd/{fd}")
+    del lease
+    gc.collect()
+    assert not os.path.exists(f"/proc/self/fd/{fd}") or "muster-lease" not in os.readlink(f"/proc/self/fd/{fd}")

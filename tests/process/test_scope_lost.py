@@ -16,7 +16,7 @@ import pytest
 from tests.process.conftest import DEADLINE_S, nest
 from tests.running import wait_for
 
-from muster.process import Exit, Scope, SpawnError, supervisor
+from muster.process import Exit, Scope, ScopeWatcher, SpawnError, supervisor
 
 if TYPE_CHECKING:
     from tests.process.conftest import Words
@@ -85,8 +85,12 @@ async def test_when_the_supervisor_is_killed_a_subreaping_owner_can_sweep_what_i
 
 async def test_when_the_supervisor_is_killed_waiters_return_and_further_starts_are_refused() -> None:
     told = asyncio.Event()
-    scope = await Scope("test").open()
-    scope.on_lost = told.set
+
+    class Watcher(ScopeWatcher):
+        def supervisor_lost(self) -> None:
+            told.set()
+
+    scope = await Scope("test", watcher=Watcher()).open()
     process = await scope.spawn(["sleep", "1000"])
     os.kill(scope.supervisor_pid, signal.SIGKILL)
     assert await asyncio.wait_for(process.wait(), DEADLINE_S) == Exit()

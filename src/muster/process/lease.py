@@ -7,6 +7,8 @@ of shared memory, so renewing it is cheap and cannot block.
 from __future__ import annotations
 
 import mmap
+import os
+import weakref
 
 from muster.process.memory_file import memory_file
 from muster.process.supervisor import LEASE, lease_clock
@@ -18,6 +20,7 @@ class ProcessLease:
     def __init__(self) -> None:
         self.fd = memory_file("muster-lease", [bytes(LEASE.size)])
         self._memory = mmap.mmap(self.fd, LEASE.size)
+        weakref.finalize(self, os.close, self.fd).atexit = False  # a process may create several, one after the other
 
     def renew(self, seconds: float) -> None:
         """Let the lease expire `seconds` from now."""

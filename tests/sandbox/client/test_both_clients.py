@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -194,16 +196,25 @@ def test_a_lost_session_is_replayed_and_no_cell_is_run_twice_in_it(
     assert served.cell("print(n)", "a")["stdout"] == "2\n"
 
 
+@pytest.fixture
+def readable_by_all() -> Iterator[Path]:
+    """A directory that programs of another user can read; pytest's are private."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        yield Path(directory)
+
+
 def test_a_replay_that_breaks_off_leaves_no_half_session_to_be_used(
-    client: Callable[..., Both], own: Callable[..., Served], tmp_path: Path
+    client: Callable[..., Both], own: Callable[..., Served], readable_by_all: Path
 ) -> None:
-    served = own(read_only=[str(tmp_path)])
+    served = own(read_only=[str(readable_by_all)])
     box = client(url(served))
-    (tmp_path / "once").touch()
+    (readable_by_all / "once").touch()
     assert box.execute("n = 1", session="a").completed
-    assert box.execute(f"import os; assert os.path.exists({str(tmp_path / 'once')!r}); n = 2", session="a").completed
+    exists = f"os.path.exists({str(readable_by_all / 'once')!r})"
+    assert box.execute(f"import os; assert {exists}; n = 2", session="a").completed
     served.ask("DELETE", "/sessions/a")
-    (tmp_path / "once").unlink()  # the cell fails from now on
+    (readable_by_all / "once").unlink()  # the cell fails from now on
     for _ in range(2):  # the first time as the second: never on what was rebuilt by half
         with pytest.raises(SandboxLost, match="'a' could not be replayed"):
             box.execute("print(n)", session="a")

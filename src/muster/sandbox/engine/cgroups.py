@@ -11,7 +11,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from muster.process.cgroup import group_name, lock_group, remove_stale_groups
 
@@ -26,7 +26,7 @@ class ParentCgroup:
 
     directories: dict[str, str]
     version: int
-    locks: tuple[int, ...] = ()  # descriptors that show others that this process lives
+    locks: list[int] = field(default_factory=list)  # descriptors that show others that this process lives
 
 
 class WorkerCgroup:
@@ -93,8 +93,8 @@ def make(parent: ParentCgroup, name: str, memory_mb: int, processes: int) -> Wor
 def remove_parent(parent: ParentCgroup) -> None:
     """Remove the groups and release their locks."""
     remove(dict.fromkeys(parent.directories.values()))
-    for lock in parent.locks:
-        os.close(lock)
+    while parent.locks:  # a second call closes no descriptor that has its number by then
+        os.close(parent.locks.pop())
 
 
 def remove(directories: Iterable[str]) -> None:
@@ -127,9 +127,9 @@ def _version_1() -> ParentCgroup:
         for directory in directories.values():
             locks.append(_make_locked(directory))
     except OSError:
-        remove_parent(ParentCgroup(directories, 1, tuple(locks)))
+        remove_parent(ParentCgroup(directories, 1, locks))
         raise
-    return ParentCgroup(directories, 1, tuple(locks))
+    return ParentCgroup(directories, 1, locks)
 
 
 def _version_2() -> ParentCgroup:
@@ -139,7 +139,7 @@ def _version_2() -> ParentCgroup:
     where = next(path for path, _ in _mounts("cgroup2"))
     name = group_name(PREFIX, secrets.token_hex(3))
     directory = f"{where}{os.path.dirname(own).rstrip('/')}/{name}"
-    parent = ParentCgroup({"memory": directory, "pids": directory}, 2, (_make_locked(directory),))
+    parent = ParentCgroup({"memory": directory, "pids": directory}, 2, [_make_locked(directory)])
     try:
         _write(f"{directory}/cgroup.subtree_control", "+memory +pids")
     except OSError:
