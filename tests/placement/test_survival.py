@@ -119,6 +119,7 @@ EVENTS: dict[str, Callable[[Life], object]] = {
 }
 
 
+@pytest.mark.kills_supervisors
 def test_nothing_survives_whatever_ends_the_actor(doomed: dict[str, Any], tmp_path: Path) -> None:
     """All at once, since every actor costs a worker's start; a family that survives is named by what it survived."""
     with ExitStack() as marks:
