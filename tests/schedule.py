@@ -13,6 +13,23 @@ from xdist.scheduler import LoadFileScheduling
 
 # By name: the files whose tests use the same lab (their LAB is equal) or the same Ray cluster.
 GROUPS = {
+    # First: a forked child of a process that has loaded Ray may crash in the handlers of Ray's libraries.
+    "forked processes": tuple(
+        f"sandbox/jail/test_{module}.py"
+        for module in (
+            "seccomp",
+            "landlock",
+            "session",
+            "program",
+            "execution",
+            "rootfs",
+            "tree",
+            "worker",
+            "confine",
+            "zygote",
+            "kernel",
+        )
+    ),
     "four nodes": ("lab/test_succession.py", "lab/test_release.py", "lab/test_services.py", "lab/test_sandbox.py"),
     "four nodes, too": (
         "lab/test_run.py",
@@ -45,12 +62,15 @@ GROUPS = {
 }
 # Groups and files that take a minute or more, the longest first; the others follow by their number of tests.
 LONG = (
+    "forked processes",
     "four nodes",
     "four nodes, too",
     "three nodes",
     "lab/test_requeue.py",
     "placement",
     "local/test_ray.py",
+    "local/test_old_build.py",
+    "local/test_unkillable.py",
     "local/test_services.py",
     "local/test_gang.py",
     "lab/test_groups.py",

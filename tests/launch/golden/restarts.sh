@@ -198,7 +198,7 @@ muster_report() { echo "muster: $MUSTER_HOST: $1" >&3; }
 exec 3>&2
 trap : HUP QUIT USR1 USR2 ALRM URG # they are for the driver, which does not run yet, and must not end this shell
 muster_log=$muster_attempt/logs/node-$(printf %04d "$MUSTER_RANK").log
-muster_tries=0
+muster_tries=0 muster_line='"'"''"'"'
 until # a network filesystem may have lost its server: only a file that is not there is certain
   ls "$muster_attempt" >/dev/null 2>&1
   muster_seen=$(LC_ALL=C cat "$muster_attempt/canary" 2>&1) &&
@@ -251,9 +251,10 @@ if [ -n "$muster_check" ]; then
 fi
 command -v "$muster_python" >/dev/null || { muster_report "no Python interpreter at $muster_python"; exit 127; }
 trap '"'"''"'"' HUP QUIT USR1 USR2 ALRM URG # until the agent handles them
-muster_tries=0
-until head -c 1 "$muster_run/agent.pyz" >/dev/null 2>&1 || [ "$muster_tries" -ge 60 ]; do
-  muster_tries=$((muster_tries + 1)) # a network filesystem may have lost its server
+muster_tries=0 muster_line='"'"''"'"'
+# A network filesystem may have lost its server. An image need not have any programs for this but the shell.
+until { read -r muster_line <"$muster_run/agent.pyz"; } 2>/dev/null || [ -n "$muster_line" ] || [ "$muster_tries" -ge 60 ]; do
+  muster_tries=$((muster_tries + 1))
   sleep 1
 done
 exec "$muster_python" -I -S "$muster_run/agent.pyz" "$muster_run" 3>&-

@@ -61,7 +61,7 @@ async def test_a_lost_worker_is_counted_and_replaced(engine: Engine) -> None:
 async def test_idle_workers_above_the_minimum_are_retired(engines: Engines) -> None:
     engine = await engines(idle_s=0)
     more = [await engine.pool.acquire(None, 60, unused=True) for _ in range(2)]
-    assert engine.pool.count == 3
+    assert engine.pool.count >= 2  # and one that is kept ready, as soon as it has started
     for worker in more:
         await worker.run(ProgramStep({"do": "python", "code": ""}, 60.0), 100)
         engine.pool.release(worker)

@@ -6,7 +6,7 @@
   Muster.Logs = class {
     constructor(run) {
       this.base = "/api/runs/" + encodeURIComponent(run) + "/";
-      this.choice = el("select", { "aria-label": "Log", onchange: () => this.open(this.choice.value) });
+      this.choice = el("select", { "aria-label": "Log", onchange: () => this.choose(this.choice.value) });
       this.follow = el("input", { type: "checkbox", id: "follow", checked: true });
       this.words = el("input", { type: "search", placeholder: "find lines", "aria-label": "Find lines in the log",
         onchange: () => this.search() });
@@ -18,7 +18,7 @@
         button("start", () => this.jump(0)), button("earlier", () => this.earlier()), button("later", () => this.later()),
         button("end", () => this.jump(-PART_BYTES)), el("label", { for: "follow" }, this.follow, " follow"), this.words,
         this.download, this.where), this.text);
-      this.name = ""; this.start = this.end = this.size = 0; this.found = false; this.run = 0;
+      this.name = ""; this.start = this.end = this.size = 0; this.found = this.chosen = false; this.run = 0;
       setInterval(() => { if (this.follow.checked && !document.hidden) this.later().catch(() => {}); }, 1000);
     }
 
@@ -37,7 +37,15 @@
         this.choice.replaceChildren(...logs.map(log => el("option", { value: log.name }, log.name)));
         if (this.name) this.choice.value = this.name;
       }
-      if (!this.name && logs.length) await this.open(logs[0].name);
+      // The driver's log is the first one as soon as it exists; until then others are shown.
+      const undisturbed = !this.chosen && !this.found && this.follow.checked;
+      if (logs.length && logs[0].name !== this.name && (!this.name || undisturbed)) await this.open(logs[0].name);
+    }
+
+    // Open a log that the user has chosen, and stay with it.
+    async choose(name) {
+      this.chosen = true;
+      await this.open(name);
     }
 
     async open(name) {

@@ -132,7 +132,7 @@
       if (key) [...where.querySelectorAll("[data-key]")].find(element => element.dataset.key === key)?.focus();
     }
 
-    openLog(name) { this.logs.open(name).catch(showError); this.logs.element.scrollIntoView(); }
+    openLog(name) { this.logs.choose(name).catch(showError); this.logs.element.scrollIntoView(); }
 
     show(model) {
       this.model = model; this.loaded = performance.now();
