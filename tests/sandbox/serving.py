@@ -37,7 +37,13 @@ class Answer(dict[str, Any]):
 class Served:
     """`python -m muster.sandbox` with these settings, as this user."""
 
-    def __init__(self, settings: dict[str, Any], user: int | None = None, python: str = sys.executable) -> None:
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        user: int | None = None,
+        python: str = sys.executable,
+        path: str = os.environ["PATH"],
+    ) -> None:
         self.place = Path(tempfile.mkdtemp(prefix="sandbox-test-"))
         os.chmod(self.place, 0o777)
         self.ready = self.place / "ready.json"
@@ -52,7 +58,7 @@ class Served:
             **settings,
         }
         self.log = (self.place / "log").open("w+")
-        environment = {"PYTHONPATH": str(SOURCE), "PATH": os.environ["PATH"], "SECRET_OF_SERVICE": "hunter2"}
+        environment = {"PYTHONPATH": str(SOURCE), "PATH": path, "SECRET_OF_SERVICE": "hunter2"}
         self.process = subprocess.Popen(
             [python, "-m", "muster.sandbox", "-"],
             stdin=subprocess.PIPE,
@@ -111,8 +117,9 @@ class Served:
         headers: dict[str, str] | None = None,
         port: int = 0,
         host: str = "127.0.0.1",
+        patience_s: float = 90,
     ) -> Answer:
-        connection = http.client.HTTPConnection(host, port or self.port, timeout=90)
+        connection = http.client.HTTPConnection(host, port or self.port, timeout=patience_s)
         try:
             data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
             kind = {} if data is None else {"Content-Type": "application/json"}

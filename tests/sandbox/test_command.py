@@ -55,6 +55,7 @@ def test_mistakes_are_told_in_one_line(muster: MusterCommand, words: list[str], 
 
 def test_serve_announces_itself_and_leaves_on_sigterm(muster: MusterCommand, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t0p\n")
+    (tmp_path / "token").chmod(0o600)
     words = [
         "--port",
         "0",
@@ -103,3 +104,12 @@ def test_an_interrupt_while_it_starts_leaves_nothing(muster: MusterCommand, tmp_
     assert process.wait(60) == 0
     assert list(tmp_path.iterdir()) == []
     process.communicate()
+
+
+def test_a_token_that_others_may_read_is_reported(muster: MusterCommand, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("t0p")
+    for mode, expected in ((0o644, True), (0o600, False)):
+        token.chmod(mode)
+        done = muster("sandbox", "serve", "--port", "70000", "--token-file", str(token))
+        assert (f"other users may read {token}" in done.stderr) is expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -70,6 +71,48 @@ sys.exit(any(os.wait()[1] for _ in range(4)))  # at the first that was ended
     assert box.out("print('fine')") == "fine\n"
 
 
+SHARED_MEMORY = """
+import mmap, os, sys, time
+held = []
+for _ in range(6):
+    held.append(mmap.mmap(-1, 256 << 20))
+    for page in range(0, 256 << 20, 4096):
+        held[-1][page] = 1
+    held[-1].madvise(mmap.MADV_DONTNEED)  # it stays allocated, and is in no resident set
+print("held it all")
+time.sleep(5)
+"""
+SOCKET_BUFFERS = """
+import os, socket, sys, time
+for _ in range(8):
+    if os.fork() == 0:
+        held = []
+        try:
+            while True:
+                pair = socket.socketpair()
+                held.append(pair)
+                for one in pair:
+                    one.setblocking(False)
+                    try:
+                        while True:
+                            one.send(bytes(65536))
+                    except BlockingIOError:
+                        pass
+        except OSError:
+            time.sleep(20)
+        os._exit(0)
+sys.exit(any(os.wait()[1] for _ in range(8)))
+"""
+
+
+@pytest.mark.parametrize("code", [SHARED_MEMORY, SOCKET_BUFFERS], ids=["shared memory", "socket buffers"])
+def test_memory_in_no_process_s_resident_set_is_limited_too(box: Served, code: str) -> None:
+    answer = box.execute(code, timeout=100, report=True)
+    assert (answer["process_status"], answer["reason"]) == ("error", "memory"), answer
+    assert "held it all" not in answer["stdout"]
+    assert box.out("print('fine')") == "fine\n"
+
+
 def test_a_smaller_limit_can_be_asked_for(strong: Served) -> None:
     assert "MemoryError" in strong.execute("x = bytearray(200 << 20)", memory_mb=100)["stderr"]
     refused = strong.execute("1", memory_mb=100_000)
@@ -128,6 +171,22 @@ time.sleep(20)
     box.ask("DELETE", "/workspaces/w")
 
 
+@pytest.mark.parametrize("workspace", [{}, {"X-Workspace-ID": "w"}], ids=["private", "workspace"])
+def test_directories_count_as_written_data(box: Served, workspace: dict[str, str]) -> None:
+    code = """
+import os, time
+for number in range(60_000):
+    os.mkdir(f"d{number}")
+print("made them all")
+time.sleep(20)
+"""
+    answer = box.execute(code, timeout=100, report=True, headers=workspace)
+    assert answer["reason"] == "disk" or "No space left on device" in answer["stderr"], answer
+    assert "made them all" not in answer["stdout"] or answer["reason"] == "disk"
+    assert box.out("print('fine')") == "fine\n"
+    box.ask("DELETE", "/workspaces/w")
+
+
 def test_a_file_cannot_be_larger_than_its_limit(own: Callable[..., Served]) -> None:
     served = own(file_mb=2, scratch_mb=64)
     answer = served.execute("open('f', 'wb').write(bytes(4 << 20))")
@@ -139,9 +198,13 @@ def test_descriptors_and_core_files_are_limited(strong: Served) -> None:
     assert strong.out(code) == "1024 0\n"
 
 
-def test_a_program_killed_by_a_signal_is_completed_as_python_s_contract_has_it(strong: Served) -> None:
-    answer = strong.execute("import os; os.kill(os.getpid(), 11)", report=True)
-    assert (answer["process_status"], answer["signal"]) == ("completed", 11)
+@pytest.mark.parametrize("signum", [9, 11, 6])
+@pytest.mark.parametrize("language", ["python", "shell"])
+def test_a_program_ended_by_a_signal_is_not_completed(box: Served, language: str, signum: int) -> None:
+    code = {"python": f"import os; os.kill(os.getpid(), {signum})", "shell": f"kill -{signum} $$"}[language]
+    answer = box.execute(code, language, report=True)
+    assert (answer["process_status"], answer["signal"]) == ("error", signum), answer
+    assert answer["stderr"].endswith(f"Execution ended: it was ended by {signal.Signals(signum).name}\n")
 
 
 def test_programs_are_the_first_to_go_when_memory_is_short(strong: Served) -> None:

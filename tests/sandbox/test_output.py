@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -53,7 +54,27 @@ def test_a_stream_keeps_what_was_asked_for_and_forgets_the_rest() -> None:
     ],
 )
 def test_ipython_s_output_is_made_plain(raw: str, tidy: str) -> None:
-    assert strip_ipython_formatting(raw) == tidy
+    assert "".join(strip_ipython_formatting([raw])) == tidy
+    assert "".join(strip_ipython_formatting([*raw])) == tidy  # wherever its parts end
+
+
+@pytest.mark.parametrize("data", [b"\n" * 2_000_000, b"x" + b" \n" * 2_000_000, b"\0" * 4_000_000], ids=["n", "s", "0"])
+def test_long_output_is_converted_in_small_steps(data: bytes) -> None:
+    steps = []
+
+    def counted(pieces: Iterable[str]) -> Iterator[str]:
+        for piece in strip_ipython_formatting(pieces):
+            steps.append(len(piece))
+            yield piece
+
+    text = Captured(data).text(100, counted)
+    assert text in ("", "x\n", "\0" * 100 + "<output cut>")
+    assert sum(steps) <= output.LONG_LINE + 2 * output.SLICE
+
+
+def test_a_line_without_end_is_cut_between_escape_sequences() -> None:
+    line = ("\x1b[31m" + "x" * 70) * 40_000
+    assert Captured(line.encode()).text(5_000_000, strip_ipython_formatting) == "x" * 70 * 40_000 + "\n"
 
 
 def test_a_stream_tells_its_end_and_keeps_what_came_before_it() -> None:

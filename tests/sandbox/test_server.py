@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from tests.running import wait_for
@@ -135,7 +136,7 @@ def test_killed_workers_are_replaced_and_only_what_ran_in_them_fails(own: Callab
     assert wait_for("a working sandbox", lambda: served.execute("print(1)")["stdout"] == "1\n")
     wait_for("its child to be ended too", lambda: not survivors(mark))
     wait_for("the minimum of workers", lambda: served.ask("GET", "/load")["workers"] >= 2)
-    probe = "import socket\ntry:\n    socket.socket()\nexcept OSError as error:\n    print('off')"
+    probe = "import socket\ntry:\n    socket.socket(type=socket.SOCK_DGRAM)\nexcept OSError as error:\n    print('off')"
     assert served.out(probe) == "off\n"  # the new ones are walled in as the old ones were
 
 
@@ -231,6 +232,7 @@ def test_programs_get_the_variables_and_places_that_were_chosen_for_them(
     own: Callable[..., Served], tmp_path: Path
 ) -> None:
     (tmp_path / "data").write_text("shared")
+    os.chmod(tmp_path, 0o755)
     served = own(env={"CHOSEN": "yes"}, read_only=[str(tmp_path)])
     code = f"""
 import os
@@ -240,7 +242,6 @@ try:
 except OSError:
     print("read-only")
 """
-    os.chmod(tmp_path, 0o755)
     assert served.out(code) == "yes shared False\nread-only\n"
 
 
@@ -277,7 +278,7 @@ class FakeLimit:
 
 
 FILES = SandboxSettings(workers_min=1, workers_max=10, sessions_max=90)
-OWN = server.FILES_PER_WORKER * 100
+OWN = server.FILES_PER_WORKER * (100 + FILES.workers_min)
 ALL = OWN + server.CONNECTION_FILES_MIN + 3 * server.CONNECTIONS_MAX
 
 
@@ -303,6 +304,30 @@ def test_the_limit_of_open_files_is_raised_and_leaves_connections_for_each_endpo
 def test_too_few_open_files_for_the_workers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = FakeLimit(1024, 1024)
     monkeypatch.setattr(server, "resource", limit)
-    with pytest.raises(SandboxError, match="1312 open files are needed, 1024 are allowed: use fewer workers"):
+    with pytest.raises(SandboxError, match=f"{OWN + 512} open files are needed, 1024 are allowed: use fewer workers"):
         server.allow_open_files(FILES)
     assert limit.soft == 1024
+
+
+def test_repeated_errors_of_the_event_loop_are_counted_instead_of_logged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    loop, now = Mock(), [1000.0]
+    loop.time = lambda: now[0]
+    log = server.ErrorLog()
+    for _ in range(500):
+        log(loop, {"message": "socket.accept() out of system resource", "exception": OSError(24, "files")})
+    assert loop.default_exception_handler.call_count == 1
+    now[0] += server.ERROR_LOG_INTERVAL_S
+    log(loop, {"message": "socket.accept() out of system resource", "exception": OSError(24, "files")})
+    assert loop.default_exception_handler.call_count == 2
+    assert "499 more errors" in capsys.readouterr().err
+
+
+def test_a_server_whose_supervisor_is_killed_ends_and_leaves_nothing(own: Callable[..., Served]) -> None:
+    served = own()
+    (supervisor,) = {read_processes()[pid][0] for pid in workers_of(served)[:1]}
+    os.kill(supervisor, signal.SIGKILL)
+    assert served.process.wait(180) == 1
+    assert "its supervisor was killed" in served.said()
+    assert not list(served.place.glob("muster-sandbox-*"))

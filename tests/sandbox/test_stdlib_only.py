@@ -15,7 +15,7 @@ from muster.sandbox.engine.zygote import JAIL_MODULES, PROCESS_MODULES
 ROOT = Path(muster.__file__).parent
 MODULES = [*sorted((ROOT / "sandbox").rglob("*.py")), ROOT / "prometheus.py"]
 ALLOWED = ("exit_codes", "process", "prometheus", "sandbox")
-OPTIONAL = {"sandbox/jail/session.py": "IPython"}
+OPTIONAL = dict.fromkeys(("sandbox/jail/notebook.py", "sandbox/jail/session.py"), "IPython")
 
 
 def imports(tree: ast.AST) -> list[str]:

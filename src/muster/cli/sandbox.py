@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import sys
 import uuid
 from collections.abc import Callable
@@ -18,6 +19,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from muster.cli.command_group import CommandGroup
+from muster.cli.json_output import json_option
+from muster.cli.units import size_value, time_value
 from muster.exit_codes import TIMED_OUT
 from muster.sandbox.client.loadgen import Measured, cell, load, program
 from muster.sandbox.client.retry_rules import SandboxRefused, SandboxUnavailable
@@ -33,7 +37,7 @@ CLUSTER_LOAD_TIMEOUT_S = 60.0  # the endpoint queries every node; 10,000 nodes t
 BUSIEST_SHOWN = 3
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def sandbox() -> None:
     """Run untrusted code on this machine, isolated: a server, one program, a benchmark.
 
@@ -45,51 +49,73 @@ def sandbox() -> None:
     """
 
 
+_SETTINGS_OPTIONS = (
+    click.option(
+        "--isolation",
+        type=click.Choice(ISOLATION),
+        help="Minimum isolation level; gvisor needs runsc. Default: auto, the strongest here but gvisor.",
+    ),
+    click.option("--network/--no-network", default=None, help="Allow programs to use the network. Default: no."),
+    click.option(
+        "--memory",
+        "memory_mb",
+        callback=size_value,
+        metavar="SIZE",
+        help="Maximum memory of a program, in MB or as 4G. Default: 4096.",
+    ),
+    click.option(
+        "--memory-total",
+        "memory_total_mb",
+        callback=size_value,
+        metavar="SIZE",
+        help="Maximum memory of all programs, in MB or as 4G. Default: four fifths of the machine's.",
+    ),
+    click.option(
+        "--memory-reserve",
+        "memory_reserve_mb",
+        callback=size_value,
+        metavar="SIZE",
+        help="End the largest program if less memory is left, in MB or as 4G. Default: a twentieth, at most 2048.",
+    ),
+    click.option(
+        "--processes",
+        type=int,
+        metavar="N",
+        help="Maximum number of processes and threads of one program. Default: 128.",
+    ),
+    click.option(
+        "--scratch",
+        "scratch_mb",
+        callback=size_value,
+        metavar="SIZE",
+        help="Maximum scratch space of a program, in MB or as 4G. Default: 512.",
+    ),
+    click.option(
+        "--file-size",
+        "file_mb",
+        callback=size_value,
+        metavar="SIZE",
+        help="Maximum size of a file, in MB or as 4G. Default: 512.",
+    ),
+    click.option(
+        "--open-files", type=int, metavar="N", help="Maximum number of open files of a process. Default: 1024."
+    ),
+    click.option("--python", metavar="PATH", help="Interpreter for Python programs. Default: this one."),
+    click.option(
+        "--preload",
+        multiple=True,
+        metavar="MODULE[?]",
+        help="Python module to import in advance (?: if installed). Repeatable. Default: numpy?, sympy?, IPython?.",
+    ),
+    click.option("--read-only", multiple=True, metavar="PATH", help="Further path that programs may read. Repeatable."),
+    click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable of programs. Repeatable."),
+    click.option("--scratch-dir", metavar="DIR", help="Directory for scratch space. Default: TMPDIR or /tmp."),
+)
+
+
 def _settings_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options of commands that start a sandbox; they are named as the fields of SandboxSettings."""
-    options = [
-        click.option(
-            "--isolation",
-            type=click.Choice(ISOLATION),
-            help="Minimum isolation level. Default: auto, the strongest that works here.",
-        ),
-        click.option("--network/--no-network", default=None, help="Allow programs to use the network. Default: no."),
-        click.option(
-            "--memory", "memory_mb", type=int, metavar="MB", help="Maximum memory of a program, in MB. Default: 4096."
-        ),
-        click.option(
-            "--processes",
-            type=int,
-            metavar="N",
-            help="Maximum number of processes and threads of one program. Default: 128.",
-        ),
-        click.option(
-            "--scratch",
-            "scratch_mb",
-            type=int,
-            metavar="MB",
-            help="Maximum scratch space of a program, in MB. Default: 512.",
-        ),
-        click.option(
-            "--file-size", "file_mb", type=int, metavar="MB", help="Maximum size of a file, in MB. Default: 512."
-        ),
-        click.option(
-            "--open-files", type=int, metavar="N", help="Maximum number of open files of a process. Default: 1024."
-        ),
-        click.option("--python", metavar="PATH", help="Interpreter for Python programs. Default: this one."),
-        click.option(
-            "--preload",
-            multiple=True,
-            metavar="MODULE[?]",
-            help="Python module to import in advance (?: if installed). Repeatable. Default: numpy?, sympy?, IPython?.",
-        ),
-        click.option(
-            "--read-only", multiple=True, metavar="PATH", help="Further path that programs may read. Repeatable."
-        ),
-        click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set a variable of programs. Repeatable."),
-        click.option("--scratch-dir", metavar="DIR", help="Directory for scratch space. Default: TMPDIR or /tmp."),
-    ]
-    for option in reversed(options):
+    for option in reversed(_SETTINGS_OPTIONS):
         command = option(command)
     return command
 
@@ -139,19 +165,29 @@ def _settings(given: dict[str, Any]) -> SandboxSettings:
     "--workers-max",
     type=int,
     metavar="N",
-    help="Maximum number of concurrent programs. Default: twice the cores, at least 4.",
+    help="Maximum number of concurrent programs; a quarter more if short. Default: twice the cores, at least 4.",
 )
-@click.option("--idle", "idle_s", type=float, metavar="S", help="Seconds until an extra idle worker ends. Default: 60.")
+@click.option(
+    "--idle",
+    "idle_s",
+    callback=time_value,
+    metavar="TIME",
+    help="Time until an extra idle worker ends, in seconds or as 1m. Default: 60.",
+)
 @click.option("--queue", type=int, metavar="N", help="Maximum number of queued requests. Default: 1024.")
 @click.option(
-    "--queue-wait", "queue_wait_s", type=float, metavar="S", help="Maximum time in the queue, in seconds. Default: 3."
+    "--queue-wait",
+    "queue_wait_s",
+    callback=time_value,
+    metavar="TIME",
+    help="Maximum time in the queue, in seconds or as 1m. Default: 3.",
 )
 @click.option(
     "--max-timeout",
     "max_timeout_s",
-    type=float,
-    metavar="S",
-    help="Maximum timeout of a request, in seconds. Default: 3600.",
+    callback=time_value,
+    metavar="TIME",
+    help="Maximum timeout of a request, in seconds or as 1h. Default: 3600.",
 )
 @click.option(
     "--max-output",
@@ -163,14 +199,18 @@ def _settings(given: dict[str, Any]) -> SandboxSettings:
     "--sessions", "sessions_max", type=int, metavar="N", help="Maximum number of ipython sessions. Default: 256."
 )
 @click.option(
-    "--session-idle", "session_idle_s", type=float, metavar="S", help="Seconds until idle sessions end. Default: 3600."
+    "--session-idle",
+    "session_idle_s",
+    callback=time_value,
+    metavar="TIME",
+    help="Time until idle sessions end, in seconds or as 1h. Default: 3600.",
 )
 @click.option(
     "--session-memory",
     "session_memory_mb",
-    type=int,
-    metavar="MB",
-    help="Maximum memory of all sessions together, in MB. Default: half of the machine's.",
+    callback=size_value,
+    metavar="SIZE",
+    help="Maximum memory of all sessions together, in MB or as 4G. Default: half of the machine's.",
 )
 @click.option(
     "--shared-scratch", is_flag=True, default=None, help="Share scratch space among calls without a workspace."
@@ -185,6 +225,8 @@ def _settings(given: dict[str, Any]) -> SandboxSettings:
 def serve_(token_file: str | None, **given: Any) -> int:
     """Serve NeMo-Skills' /execute, SandboxFusion's /run_code, /batch, /health and /metrics until SIGTERM."""
     token = Path(token_file).read_text().strip() if token_file else None
+    if token_file and os.stat(token_file).st_mode & 0o077:
+        click.echo(f"warning: other users may read {token_file}: chmod 600 {token_file}", err=True)
     return asyncio.run(serve(_settings({**given, "token": token}), _announce))
 
 
@@ -205,7 +247,12 @@ def _isolation_text(isolation: dict[str, Any]) -> str:
 @click.option("-c", "code", metavar="CODE", help="Text of the program. Default: read FILE.")
 @click.option("--language", default="python", show_default=True, help="Language of the program.")
 @click.option(
-    "--timeout", type=float, default=60.0, show_default=True, metavar="S", help="Seconds until the program is killed."
+    "--timeout",
+    callback=time_value,
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="Time until the program is killed, in seconds or as 10m.",
 )
 @click.option("--stdin", type=click.File("rb"), help="Standard input of the program. Default: empty.")
 @click.option("--url", help="URL of a running sandbox. Default: start one for this program.")
@@ -243,7 +290,7 @@ def _run_remotely(url: str, code: str, language: str, timeout: float, stdin: byt
 @click.option(
     "--requests", type=click.IntRange(10), default=500, show_default=True, help="Number of requests of each kind."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@json_option("Print the figures as JSON.")
 @_settings_options
 def bench(url: str | None, clients: int, requests: int, as_json: bool, **given: Any) -> int:
     """Measure rate and latency of programs, fresh sessions and cells of warm sessions."""
@@ -298,7 +345,7 @@ def _print_figures(level: str, measured: dict[str, Measured]) -> None:
 @click.option(
     "--url", help="URL of an endpoint for clients. Default: that of the current run, or http://127.0.0.1:6000."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the load as JSON.")
+@json_option("Print the load as JSON.")
 def load_(url: str | None, as_json: bool) -> int:
     """Show the load of every sandbox behind an endpoint: slots, queue, sessions, the busiest workers."""
     endpoint = resolve_endpoints(url)[0].rstrip("/")

@@ -10,6 +10,16 @@ from typing import Any
 from muster.sandbox.output import Captured
 
 
+def owned_name(name: str, owner: str) -> str:
+    """Return the name of a session or workspace among those of all owners; "" is the server's own user."""
+    return f"{name}\0{owner}" if owner else name
+
+
+def public_name(owned: str) -> str:
+    """Return the name that the owner gave."""
+    return owned.partition("\0")[0]
+
+
 @dataclass(frozen=True)
 class ProgramStep:
     """One process tree: the job that the execution receives, its input, its timeout in seconds."""
@@ -17,17 +27,25 @@ class ProgramStep:
     job: dict[str, Any]
     timeout: float
     stdin: bytes = b""
+    always: bool = False  # it runs also after a step that failed
 
 
 @dataclass(frozen=True)
 class Program:
-    """Steps that run one after the other in the same directory; the first failure ends them."""
+    """Steps that run one after the other in the same directory; after the first failure only those that run always."""
 
     steps: tuple[ProgramStep, ...]
     max_output: int
     language: str
     workspace: str | None = None
     within: float = math.inf  # seconds, for all steps together
+    owner: str = ""  # to whom its workspace belongs
+    client: str = ""  # among which slots are divided
+
+    @property
+    def timeout(self) -> float:
+        """The seconds that it can take at most."""
+        return min(self.within, sum(step.timeout for step in self.steps))
 
 
 @dataclass(frozen=True)
@@ -46,8 +64,7 @@ class ResourceUsage:
 class ProgramResult:
     """The result of a step.
 
-    `reason` is None if it ended by itself, otherwise the cause: timeout, memory, processes, disk, stopped (the sandbox
-    stops), lost (its worker was lost), deleted (its workspace was deleted).
+    `reason` is None if it ended by itself, otherwise the cause: a key of REASONS, or timeout.
     """
 
     exit_code: int | None
@@ -78,6 +95,9 @@ REASONS = {
     "memory": "it exceeded its memory limit",
     "processes": "it exceeded its limit of processes",
     "disk": "it exceeded its limit of written data",
+    "connections": "it exceeded its limit of connections",
+    "node_memory": "the node or the sandbox ran out of memory, and this program used the most",
+    "background": "its processes went on between two cells for longer than the last cell was allowed to take",
     "stopped": "the sandbox is stopping",
     "lost": "its worker was lost",
     "deleted": "its workspace was deleted",

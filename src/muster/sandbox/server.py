@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import math
 import os
 import resource
 import signal
@@ -26,8 +27,33 @@ from muster.sandbox.settings import SandboxSettings, split_address
 DRAIN_S = 3.0  # for responses to requests that are under way when the server is closed
 FILES_PER_WORKER = 8
 CONNECTION_FILES_MIN = 512
+ERROR_LOG_INTERVAL_S, ERROR_KINDS_MAX = 60.0, 100
 CONNECTIONS_MAX = 4096  # of one endpoint: a single client of NeMo-Skills may open 2,048
 SHARES = 3  # connections of clients, of other nodes, and to other nodes
+
+
+class ErrorLog:
+    """Reports errors of the event loop: each kind once in ERROR_LOG_INTERVAL_S, with the number of those in between.
+
+    While there are no more open files, every attempt to accept a connection is such an error.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, int]] = {}  # kind: time of its last report, errors since then
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        kind = f"{context['message']}: {type(error).__name__} {getattr(error, 'errno', '')}".rstrip()
+        reported, since = self._seen.get(kind, (-math.inf, 0))
+        if loop.time() - reported < ERROR_LOG_INTERVAL_S:
+            self._seen[kind] = reported, since + 1
+            return
+        if len(self._seen) >= ERROR_KINDS_MAX:
+            self._seen.clear()
+        self._seen[kind] = loop.time(), 0
+        if since:
+            print(f"muster sandbox: {since} more errors since the last report: {kind}", file=sys.stderr, flush=True)
+        loop.default_exception_handler(context)
 
 
 class SandboxServer:
@@ -44,6 +70,7 @@ class SandboxServer:
     async def open(self) -> None:
         """Bind first (a port in use is the most common mistake), serve when the engine has tested its isolation."""
         settings = self.settings
+        asyncio.get_running_loop().set_exception_handler(ErrorLog())
         self._connections_limit = allow_open_files(settings)
         bound = _bind(settings.host, settings.port)
         listening = _bind(*split_address(settings.listen)) if settings.listen is not None else None
@@ -118,7 +145,7 @@ def allow_open_files(settings: SandboxSettings) -> int:
     Raise SandboxError if the hard limit is too low for the workers and sessions.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    own = FILES_PER_WORKER * (settings.workers_max + settings.sessions_max)
+    own = FILES_PER_WORKER * (settings.workers_min + settings.workers_max + settings.sessions_max)
     least, wanted = own + CONNECTION_FILES_MIN, own + CONNECTION_FILES_MIN + SHARES * CONNECTIONS_MAX
     if hard != resource.RLIM_INFINITY and least > hard:
         raise SandboxError(
@@ -154,6 +181,7 @@ async def serve(settings: SandboxSettings, announce: Any = None) -> int:
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(signum, stop.set)
     server = SandboxServer(settings)
+    server.engine.on_supervisor_lost = stop.set
     opening = asyncio.ensure_future(server.open())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait([opening, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -171,4 +199,9 @@ async def serve(settings: SandboxSettings, announce: Any = None) -> int:
         announce(server)
     await stopping
     await server.close()
+    if server.engine.is_lost:
+        print(
+            "muster sandbox: its supervisor was killed: the server has to be started again", file=sys.stderr, flush=True
+        )
+        return 1
     return 0

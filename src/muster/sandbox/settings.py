@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from muster.sandbox.jail.rootfs import SCRATCH
+from muster.sandbox.node_memory import default_reserve_mb, default_total_mb
 
 GATEWAYS = ("auto", "python")  # both are the same: accepted since earlier configurations have them
-ISOLATION = ("auto", "full", "floor", "process")
+ISOLATION = ("auto", "full", "floor", "process", "gvisor")
 CLIENT_PATIENCE_S = 5.0  # clients wait their timeout and this long: queueing and killing must fit
 KILL_S = 1.0  # for ending a process tree, before its whole worker is killed
 FIRST_USER = 1_900_000_000  # of unused user ids: each worker of a service that runs as root has another one
@@ -61,6 +62,8 @@ class SandboxSettings:
     sessions_max: int = 256
     session_idle_s: float = 3600.0
     session_memory_mb: int = field(default_factory=half_of_memory_mb)  # of all sessions together; half of the memory
+    memory_total_mb: int = field(default_factory=default_total_mb)  # of all programs and sessions together
+    memory_reserve_mb: int = field(default_factory=default_reserve_mb)  # kept free on the node
     workspaces_max: int = 256
     shared_scratch: bool = False  # calls without a workspace share one
 
@@ -110,6 +113,8 @@ def _worker_problems(settings: SandboxSettings) -> list[str]:
             ("queue", 0),
             ("sessions_max", 0),
             ("session_memory_mb", 1),
+            ("memory_total_mb", 16),
+            ("memory_reserve_mb", 0),
             ("workspaces_max", 0),
             ("memory_mb", 16),
             ("processes", 1),

@@ -36,6 +36,20 @@ def test_numbers_must_be_numbers() -> None:
             nemo_skills.parse({"generated_code": "", "timeout": timeout, "language": "python"}, {}, HERE, BOUNDS)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"timeout": 10**400}, "timeout is a very large number: at most"),
+        ({"timeout": 10**5000}, "timeout is a very large number: at most"),
+        ({"workspace": 5}, "workspace must be a string"),
+        ({"workspace": ["w"]}, "workspace must be a string"),
+    ],
+)
+def test_values_that_cannot_be_used_are_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadRequest, match=message):
+        nemo_skills.parse({"generated_code": "", "timeout": 5, "language": "python", **fields}, {}, HERE, BOUNDS)
+
+
 def parsed(headers: dict[str, str] | None = None, **fields: Any) -> nemo_skills.ExecuteRequest:
     body = {"generated_code": "x", "timeout": 5, "language": "python", **fields}
     return nemo_skills.parse(body, headers or {}, HERE, BOUNDS)

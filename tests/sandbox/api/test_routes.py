@@ -69,11 +69,11 @@ class FakeEngine:
     def __init__(self) -> None:
         self.settings = SandboxSettings(workers_max=4, workers_min=1)
         self.metrics, self.languages = Metrics(), Languages(os.environ["PATH"])
-        self.admission = SimpleNamespace(is_closed=False)
+        self.admission = SimpleNamespace(is_closed=False, retry_after_s=1)
         self.pool = SimpleNamespace(
             zygote=SimpleNamespace(facts={"preloaded": ["json"]}), level=Level(FLOOR, (), ()), session_backend="repl"
         )
-        self.sessions = SimpleNamespace(delete=lambda name: name == "a b", listed=lambda: {"s": {}}, memory=7)
+        self.sessions = SimpleNamespace(delete=lambda name: name == "a b", listed=lambda owner: {"s": {}}, memory=7)
         self.workspaces = SimpleNamespace(remove=lambda name: name == "w")
         self.results: list[ProgramResult] = [ended()]
         self.error: Exception | None = None
@@ -146,18 +146,6 @@ async def test_every_failure_has_the_keys_of_an_answer(
     assert "a defect" not in str(response.content)
 
 
-async def test_run_code_asks_for_a_retry_with_504_and_fetches_files(engine: Any) -> None:
-    body = {"code": "x", "language": "python", "fetch_files": ["out"]}
-    engine.results = [ended(), ended(stdout=Captured(b'{"out": "eA=="}'))]
-    response = await ask(engine, "POST", "/run_code", body)
-    assert response.content["files"] == {"out": "eA=="} and response.content["run_result"]["stdout"] == "o"
-    engine.results = [ended(exit_code=1)]  # nothing is fetched after a failure
-    assert (await ask(engine, "POST", "/run_code", body)).content["files"] == {}
-    engine.error = Overloaded("full")
-    response = await ask(engine, "POST", "/run_code", body)
-    assert (response.status, response.content["message"]) == (504, "full")
-
-
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
@@ -222,7 +210,7 @@ def test_with_a_token_any_host_may_ask_that_has_it(engine: Any) -> None:
 async def test_the_cluster_is_asked_where_there_is_one(engine: Any) -> None:
     assert (await ask(engine, "GET", "/cluster/load")).content == {"nodes": {HOST: engine.load()}}
 
-    async def overview(path: str) -> dict[str, Any]:
+    async def overview(path: str, headers: dict[str, str]) -> dict[str, Any]:
         assert path == "/sessions"
         return {"n1": {"sessions": {"a": {}}}, "n2": {"sessions": {"b": {}}}, "n3": {"error": "lost"}}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from tests.sandbox.results import ended
 
 from muster.sandbox.api import sandbox_fusion
 from muster.sandbox.api.nemo_skills import BadRequest, Bounds
-from muster.sandbox.api.sandbox_fusion import RunCodeRequest
+from muster.sandbox.api.sandbox_fusion import CommonFields, NotebookRequest, RunCodeRequest
 from muster.sandbox.engine.languages import Languages
 from muster.sandbox.output import Captured
 
@@ -88,12 +89,12 @@ HERE = Languages(os.environ["PATH"])
 
 def test_a_request_has_defaults_and_what_was_sent() -> None:
     request = sandbox_fusion.parse({"code": "x", "language": "py", "stdin": None}, HERE, BOUNDS)
-    assert request == RunCodeRequest("x", "python", 10, 10, "", None, {}, ())
+    assert request == RunCodeRequest("x", "python", 10, 10, b"", CommonFields())
     more = {"stdin": "in", "memory_limit_MB": 64, "compile_timeout": 1.5, "run_timeout": 2, "fetch_files": ["out"]}
     request = sandbox_fusion.parse(
         {"code": "x", "language": "python", "files": {"a": "eA==", "b": None}, **more}, HERE, BOUNDS
     )
-    assert request == RunCodeRequest("x", "python", 1.5, 2, "in", 64, {"a": "eA=="}, ("out",))
+    assert request == RunCodeRequest("x", "python", 1.5, 2, b"in", CommonFields(64, {"a": "eA=="}, ("out",)))
 
 
 @pytest.mark.parametrize(
@@ -108,12 +109,62 @@ def test_a_request_has_defaults_and_what_was_sent() -> None:
         ({"code": "x", "language": "python", "files": {"a": 5}}, "files must hold base64 text"),
         ({"code": "x", "language": "python", "files": []}, "files must be a dict"),
         ({"code": "x", "language": "python", "run_timeout": 0}, "run_timeout must be a number greater than 0"),
-        ({"code": "x", "language": "python", "memory_limit_MB": 9999}, "memory_limit_MB is 9999: at most 4096"),
+        ({"code": "x", "language": "python", "run_timeout": True}, "run_timeout must be a number"),
+        ({"code": "x", "language": "python", "stdin": 5}, "stdin must be a string"),
+        ({"code": "x", "language": "python", "files": {"a": "é"}}, "files must hold base64 text: a does not"),
+        ({"code": "x", "language": "python", "fetch_files": [1]}, "fetch_files must be strings"),
     ],
 )
 def test_a_request_that_cannot_be_run_is_refused(body: Any, message: str) -> None:
     with pytest.raises(BadRequest, match=message):
         sandbox_fusion.parse(body, HERE, BOUNDS)
+
+
+def test_limits_above_the_server_s_are_reduced_with_a_note() -> None:
+    fields = {"memory_limit_MB": 9999, "run_timeout": 10**400, "compile_timeout": 3600}
+    request = sandbox_fusion.parse({"code": "x", "language": "python", **fields}, HERE, BOUNDS)
+    assert (request.run_timeout, request.compile_timeout, request.shared.memory_mb) == (3600, 3600, 4096)
+    assert request.shared.message == (
+        "run_timeout was reduced from inf to 3600, the limit of this server; "
+        "memory_limit_MB was reduced from 9999 to 4096, the limit of this server"
+    )
+    for unlimited in (None, -1, 0):
+        body = {"code": "x", "language": "python", "memory_limit_MB": unlimited}
+        assert sandbox_fusion.parse(body, HERE, BOUNDS).shared == CommonFields()
+
+
+def test_input_that_is_not_unicode_is_passed_on() -> None:
+    request = sandbox_fusion.parse({"code": "x", "language": "python", "stdin": "\ud800"}, HERE, BOUNDS)
+    assert request.stdin == b"\xed\xa0\x80"
+
+
+def test_a_notebook_has_defaults_and_limits() -> None:
+    assert sandbox_fusion.parse_notebook({"cells": ["1"]}, BOUNDS) == NotebookRequest(("1",), 0, 45, CommonFields())
+    body = {"cells": [], "cell_timeout": 2, "total_timeout": 9000, "kernel": "python3", "fetch_files": ["a"]}
+    request = sandbox_fusion.parse_notebook(body, BOUNDS)
+    assert (request.cell_timeout, request.total_timeout, request.shared.fetch) == (2, 3600, ("a",))
+    assert "total_timeout was reduced" in request.shared.message
+    for body, message in (
+        ({}, "cells is required"),
+        ({"cells": [1]}, "cells must be strings"),
+        ({"cells": [], "kernel": "ir"}, "kernel must be python3"),
+        ({"cells": [], "total_timeout": 0}, "total_timeout must be a number greater than 0"),
+    ):
+        with pytest.raises(BadRequest, match=message):
+            sandbox_fusion.parse_notebook(body, BOUNDS)
+
+
+def test_a_notebook_s_cells_are_its_output() -> None:
+    cells = [{"stdout": "1", "stderr": "", "display": [], "error": []}]
+    good = sandbox_fusion.notebook_answer(ended(stdout=Captured(json.dumps(cells).encode())), {"f": "eA=="}, "note")
+    assert (good["status"], good["cells"], good["message"], good["files"]) == ("Success", cells, "note", {"f": "eA=="})
+    assert good["driver"]["stdout"] == "" and good["driver"]["status"] == "Finished"
+    slow = sandbox_fusion.notebook_answer(ended(exit_code=None, signal=9, reason="timeout"), {}, "")
+    assert (slow["status"], slow["cells"], slow["driver"]["status"]) == ("Failed", [], "TimeLimitExceeded")
+    long = sandbox_fusion.notebook_answer(ended(stdout=Captured(b"[", more=True)), {}, "")
+    assert (long["status"], long["message"]) == ("Failed", sandbox_fusion.UNKNOWN_RESULTS)
+    lost = sandbox_fusion.notebook_answer(ended(exit_code=None, signal=9, reason="lost"), {}, "")
+    assert (lost["status"], lost["message"]) == ("SandboxError", "its worker was lost")
 
 
 def test_a_program_that_does_not_compile_has_no_result_of_running() -> None:
@@ -146,4 +197,4 @@ def test_a_command_s_result(fields: dict[str, Any], status: str, code: int | Non
 
 def test_a_refusal_has_every_key_of_an_answer() -> None:
     refused = sandbox_fusion.refusal("why")
-    assert refused["message"] == "why" and set(refused) == set(sandbox_fusion.answer([ended()], False, 1, {}))
+    assert refused["message"] == "why" and set(refused) > set(sandbox_fusion.answer([ended()], False, 1, {}))

@@ -142,7 +142,10 @@ def test_a_request_whose_connection_broke_is_not_sent_again(client: Callable[...
 def test_a_response_whose_length_is_ambiguous_is_lost(client: Callable[..., Both], lengths: bytes) -> None:
     body = b'{"process_status": "completed", "stdout": "", "stderr": ""}'
     head = b"HTTP/1.1 200 OK\r\n" + lengths.replace(b": 1\r", b": %d\r" % len(body)) + b"\r\n"
-    with endpoint_that_dies(head + body) as (endpoint, _), pytest.raises(SandboxLost, match=r"Content-Length|repeated"):
+    with (
+        endpoint_that_dies(head + body) as (endpoint, _),
+        pytest.raises(SandboxLost, match=r"Content-Length|repeated|valid name"),
+    ):
         client(endpoint).execute("print(1)")
     line = json.dumps({"index": 0, "process_status": "completed", "stdout": "", "stderr": ""}).encode() + b"\n"
     with endpoint_that_dies(head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(line), line)) as (endpoint, _):
@@ -151,9 +154,8 @@ def test_a_response_whose_length_is_ambiguous_is_lost(client: Callable[..., Both
 
 def test_a_session_whose_name_cannot_be_sent_is_refused_before_anything_is_sent(client: Callable[..., Both]) -> None:
     with endpoint_that_dies() as (endpoint, taken):
-        for name in ("a\r\nAuthorization: x", "\u65e5\u672c"):
-            with pytest.raises(ValueError, match=r"line break|latin-1"):
-                client(endpoint).execute("1", session=name)
+        with pytest.raises(ValueError, match="line break"):
+            client(endpoint).execute("1", session="a\r\nAuthorization: x")
         assert not taken
 
 
@@ -209,12 +211,12 @@ def test_a_replay_that_breaks_off_leaves_no_half_session_to_be_used(
 ) -> None:
     served = own(read_only=[str(readable_by_all)])
     box = client(url(served))
-    (readable_by_all / "once").touch()
+    (readable_by_all / "once").write_text("yes")
     assert box.execute("n = 1", session="a").completed
-    exists = f"os.path.exists({str(readable_by_all / 'once')!r})"
-    assert box.execute(f"import os; assert {exists}; n = 2", session="a").completed
+    is_first = f"open({str(readable_by_all / 'once')!r}).read() == 'yes'"
+    assert box.execute(f"assert {is_first}; n = 2", session="a").completed
     served.ask("DELETE", "/sessions/a")
-    (readable_by_all / "once").unlink()  # the cell fails from now on
+    (readable_by_all / "once").write_text("no")  # the cell fails from now on
     for _ in range(2):  # the first time as the second: never on what was rebuilt by half
         with pytest.raises(SandboxLost, match="'a' could not be replayed"):
             box.execute("print(n)", session="a")

@@ -16,7 +16,7 @@ from muster.sandbox.engine.cgroups import WORKER_OVERHEAD_MB, WorkerCgroup
 def test_a_kill_for_lack_of_memory_is_reported_once(tmp_path: Path) -> None:
     events = tmp_path / "memory.events"
     events.write_text("low 0\noom 5\noom_kill 2\n")
-    group = WorkerCgroup([str(tmp_path)], str(tmp_path), "memory.events")
+    group = WorkerCgroup([str(tmp_path)], str(tmp_path), "memory.events", "memory.current")
     assert not group.has_oom_killed()  # those were before
     events.write_text("low 0\noom 6\noom_kill 3\n")
     assert [group.has_oom_killed() for _ in range(2)] == [True, False]

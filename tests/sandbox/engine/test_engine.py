@@ -24,6 +24,7 @@ class Fake:
         self.fit_for, self.ran, self.state, self.why = fit_for, [], "warm", "unfit"
         self.counts_processes = True
         self.unused: list[bool] = []
+        self.timeouts: list[float] = []
 
     async def acquire(self, workspace: str | None, wait_s: float | None, unused: bool) -> Fake:
         self.left = self.fit_for.pop(0)
@@ -41,7 +42,9 @@ class Fake:
             raise Unclean(self.why)
         self.left -= 1
         self.ran.append(step.job["do"])
-        return ProgramResult(0, None, None, Captured(), Captured(), ResourceUsage(0.0, 0.0, 0))
+        self.timeouts.append(step.timeout)
+        exit_code = step.job.get("exit", 0)
+        return ProgramResult(exit_code, None, None, Captured(), Captured(), ResourceUsage(2.0, 0.0, 0))
 
 
 async def ends_of(pool: Fake) -> list[str | None]:
@@ -61,6 +64,25 @@ async def test_a_step_that_was_run_is_not_run_again_when_the_next_cannot_begin()
     pool = Fake([1, 2])
     assert await ends_of(pool) == [None, "lost"]
     assert pool.ran == ["compile"]
+
+
+async def run_steps(steps: tuple[ProgramStep, ...], within: float) -> Fake:
+    box, pool = Engine(settings.SandboxSettings()), Fake([9])
+    box.pool = pool  # type: ignore[assignment]
+    await box._run_in_worker(Program(steps, 100, "cpp", within=within), None, None)
+    return pool
+
+
+async def test_compiling_and_running_share_the_time() -> None:
+    pool = await run_steps((ProgramStep({"do": "compile"}, 5.0), ProgramStep({"do": "run"}, 5.0)), 5.0)
+    assert pool.timeouts == [5.0, 3.0]  # the first took two seconds
+
+
+async def test_after_a_failure_only_steps_that_run_always_are_run() -> None:
+    failing, run = ProgramStep({"do": "compile", "exit": 1}, 5.0), ProgramStep({"do": "run"}, 5.0)
+    fetch = ProgramStep({"do": "fetch"}, 5.0, always=True)
+    assert (await run_steps((failing, run, fetch, run), 60.0)).ran == ["compile", "fetch"]
+    assert (await run_steps((run, fetch), 60.0)).ran == ["run", "fetch"]
 
 
 async def test_a_program_for_which_no_worker_is_fit_was_not_run() -> None:

@@ -1,27 +1,20 @@
-"""The isolation levels: which profiles are tried, which users workers have, what is reported."""
+"""The isolation levels: which profiles are tried, what is reported."""
 
 from __future__ import annotations
 
-import os
 import types
 from typing import Any
 
 import pytest
 
 from muster.sandbox.engine import isolation
-from muster.sandbox.engine.isolation import FLOOR, PROCESS, ROOT, USER, candidates, first_user
+from muster.sandbox.engine.isolation import FLOOR, GVISOR, PROCESS, ROOT, USER, candidates
 
 
 def test_auto_never_goes_below_the_floor() -> None:
     assert candidates("auto", True) == [ROOT, USER, FLOOR]
     assert candidates("auto", False) == [USER, FLOOR]
     assert candidates("full", False) == [USER]
-
-
-def test_users_for_workers_are_found_in_small_containers_too() -> None:
-    assert first_user(1_900_000_000, [(0, 1), (1, 65535)]) is None
-    assert first_user(1_900_000_000, [(0, 1), (1, 1_000_000)]) == 800_001
-    assert first_user(500_000, [(0, 4_294_967_295)]) == 500_000
 
 
 def test_what_was_asked_for_is_tried_and_nothing_else() -> None:
@@ -57,6 +50,13 @@ def test_where_the_kernel_counts_the_processes_of_each_worker(
     assert isolation.counts_processes(profile, has_own_user) is counts
 
 
+@pytest.mark.parametrize("is_root", [True, False])
+def test_gvisor_is_used_only_on_request(is_root: bool) -> None:
+    assert candidates("gvisor", is_root) == [GVISOR]
+    assert GVISOR not in candidates("auto", is_root)
+    assert isolation.counts_processes(GVISOR, False)  # the kernel of each sandbox counts its own
+
+
 def test_the_mechanisms_of_a_level_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolation.landlock, "abi", lambda: 4)
 
@@ -74,12 +74,9 @@ def test_the_mechanisms_of_a_level_are_named(monkeypatch: pytest.MonkeyPatch) ->
         "cgroup pids",
     }
     assert named(PROCESS) == set()
+    assert named(GVISOR, own_user=True) == {"gVisor (systrap)", "a user for each worker"}  # it has no Landlock
 
 
 def test_a_level_is_reported_with_the_reasons_against_stronger_ones() -> None:
     level = isolation.Level(FLOOR, ("seccomp",), ("full (user): refused",))
     assert level.to_json() == {"level": "floor", "mechanisms": ["seccomp"], "why_not_more": ["full (user): refused"]}
-
-
-def test_the_user_ids_of_this_namespace_include_our_own() -> None:
-    assert any(first <= os.getuid() < first + count for first, count in isolation.user_id_ranges())

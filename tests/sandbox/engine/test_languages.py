@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from muster.sandbox.engine.languages import ALIASES, MAX_ARGUMENT_CHARS, TABLE, Languages, UnknownLanguage
+from muster.sandbox.engine.languages import MAX_ARGUMENT_CHARS, Languages, UnknownLanguage
 
 if TYPE_CHECKING:
     from tests.sandbox.serving import Served
@@ -37,9 +37,9 @@ def test_a_program_that_does_not_compile_is_an_error_with_the_compiler_s_words(s
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc here")
 def test_compiling_and_running_share_the_timeout(strong: Served) -> None:
-    answer = strong.execute("int main(void) { for (;;); }", "c", timeout=3, report=True)
+    """That the second step has what the first left is shown in test_engine, where no compiler is timed."""
+    answer = strong.execute("int main(void) { for (;;); }", "c", timeout=3)
     assert (answer["process_status"], answer["stderr"]) == ("timeout", "Execution timed out after 3 seconds\n")
-    assert answer["usage"]["wall_s"] < 3  # the compiler had its part of the three seconds
 
 
 def test_a_language_that_is_not_installed_is_told_apart_from_an_unknown_one() -> None:
@@ -94,7 +94,3 @@ def test_a_compiled_language_has_two_steps_and_only_the_second_reads_the_input(
     assert (compiling.job["texts"], compiling.job["files"]) == ({"main.c": "int main;"}, {"f": "eA=="})
     assert (compiling.timeout, compiling.stdin, running.timeout, running.stdin) == (5, b"", 7, b"in")
     assert running.job == {"do": "exec", "argv": ["./program"], "limits": {"memory_mb": 9}}
-
-
-def test_every_alias_names_a_language() -> None:
-    assert set(ALIASES.values()) <= {"python", *TABLE}

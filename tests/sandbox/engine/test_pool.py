@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -13,10 +14,13 @@ import pytest
 from tests.sandbox.serving import a_python_for_anybody
 
 from muster.sandbox.engine import isolation, pool
+from muster.sandbox.engine.admission_queue import PROGRAM, Overloaded
 from muster.sandbox.engine.engine import Engine
+from muster.sandbox.engine.execution import Execution
 from muster.sandbox.engine.worker import NOT_NEEDED, Worker
 from muster.sandbox.engine.zygote import SandboxError
-from muster.sandbox.models import ProgramStep
+from muster.sandbox.jail import wire
+from muster.sandbox.models import Program, ProgramStep
 
 DEADLINE_S = 120.0
 Engines = Callable[..., Awaitable[Engine]]
@@ -155,3 +159,47 @@ def test_a_worker_s_directory_belongs_to_us_and_its_parts_to_its_user(tmp_path: 
     for name in ("home", "tmp"):
         status = os.stat(tmp_path / "worker" / name)
         assert (status.st_uid, status.st_mode & 0o777) == (os.getuid() if user is None else user, 0o700)
+
+
+async def test_workers_are_bounded_however_many_workspaces_there_are(engines: Engines) -> None:
+    engine = await engines(workers_max=2)
+    for number in range(8):
+        step = ProgramStep({"do": "python", "code": "print(1)"}, 60.0)
+        (ended,) = await engine.run(Program((step,), 100, "python", workspace=f"w{number}"), PROGRAM)
+        assert ended.stdout.data == b"1\n"
+        assert engine.pool.count_outside_sessions <= 1 + 2
+    assert engine.pool.lost == 0
+
+
+async def test_a_worker_that_gets_no_descriptors_is_given_up_and_nothing_is_lost(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> Execution:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    step = ProgramStep({"do": "python", "code": "print(1)"}, 60.0)
+    work = Program((step,), 100, "python")
+    with monkeypatch.context() as patched:
+        patched.setattr("muster.sandbox.engine.worker.Execution", refuse)
+        await engine.run(work, PROGRAM)  # in the execution that waits already
+        with pytest.raises(Overloaded, match="Too many open files"):
+            await engine.run(work, PROGRAM)
+    (ended,) = await engine.run(work, PROGRAM)
+    assert ended.stdout.data == b"1\n" and engine.admission.running == 0
+
+
+async def test_a_job_that_cannot_be_sent_is_run_by_another_worker(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, refused = wire.send_job, []
+
+    def refuse_once(*arguments: Any) -> None:
+        if not refused:
+            refused.append(1)
+            raise OSError(errno.EMFILE, "Too many open files")
+        send(*arguments)
+
+    monkeypatch.setattr("muster.sandbox.engine.execution.wire.send_job", refuse_once)
+    step = ProgramStep({"do": "python", "code": "print(1)"}, 60.0)
+    (ended,) = await engine.run(Program((step,), 100, "python"), PROGRAM)
+    assert ended.stdout.data == b"1\n" and refused

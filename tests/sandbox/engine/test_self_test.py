@@ -58,8 +58,8 @@ async def test_a_program_that_could_do_more_is_an_error_except_where_nothing_was
 async def test_root_in_a_container_without_other_users_gets_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for ranges, told in (([(0, 1)], True), ([(0, 4294967295)], False)):
-        monkeypatch.setattr(self_test, "user_id_ranges", lambda found=ranges: found)
+    for has_users, told in ((False, True), (True, False)):
+        monkeypatch.setattr(self_test, "has_users", lambda found=has_users: found)
         with pytest.raises(SandboxError) as raised:
             await verify(FakeEngine(tmp_path, reported(["be root"])))
         assert ("run the job as an ordinary user" in str(raised.value)) == told
@@ -86,13 +86,16 @@ def test_the_test_program_finds_what_is_open(tmp_path: Path, capsys: pytest.Capt
     secret = tmp_path / "secret"
     secret.write_text("x")
     values = {"network": False, "foreign": str(tmp_path), "secret": str(secret), "pid": os.getpid()}
-    code = self_test.TEST_PROGRAM.format(**values, is_root=os.getuid() == 0)
+    host_port = self_test.HostPort()
+    code = self_test.TEST_PROGRAM.format(**values, port=host_port.number, is_root=os.getuid() == 0)
     before = os.getcwd()
     os.chdir(tmp_path)
     try:
-        exec(compile(code, "<test>", "exec"), {})
+        with host_port:
+            exec(compile(code, "<test>", "exec"), {})
+            assert host_port.has_received() and not host_port.has_received()
     finally:
         os.chdir(before)
     could = json.loads(capsys.readouterr().out)
-    assert {"open an internet socket", "send a datagram", f"write to {tmp_path}", f"read {secret}"} <= set(could)
+    assert {"connect to the host", f"write to {tmp_path}", f"read {secret}"} <= set(could)
     assert ("be root" in could) == (os.getuid() == 0) and "trace the service" in could

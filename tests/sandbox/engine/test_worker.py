@@ -212,3 +212,26 @@ async def test_a_worker_that_reports_nothing_is_given_up(monkeypatch: pytest.Mon
         await worker.start(zygote, {})  # type: ignore[arg-type]
     assert worker.state == "gone"
     os.close(zygote.kept)
+
+
+# -- in a sandbox ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_destroyed_first", [False, True])
+async def test_the_sandbox_of_a_worker_ends_with_it_also_during_its_start(is_destroyed_first: bool) -> None:
+    sandbox = await asyncio.create_subprocess_exec("sleep", "600")
+    worker = Worker(1, "/nowhere", None, None, True)
+    steps = [lambda: worker.kill("stopped"), lambda: worker.contain(sandbox.pid)]
+    for step in steps if is_destroyed_first else reversed(steps):
+        step()
+    assert await asyncio.wait_for(sandbox.wait(), DEADLINE_S) == -signal.SIGKILL
+    assert worker.state == "gone" and worker.why == "its start was abandoned"
+    assert await asyncio.get_running_loop().run_in_executor(None, worker.wait_until_gone)
+
+
+@pytest.mark.parametrize(("is_contained", "reason"), [(True, "memory"), (False, "lost")])
+async def test_a_sandbox_that_its_cgroup_ended_for_its_memory_is_reported_so(is_contained: bool, reason: str) -> None:
+    cgroup: Any = SimpleNamespace(has_oom_killed=lambda: True)
+    worker = Worker(1, "/nowhere", None, cgroup, True)
+    worker.is_contained = is_contained
+    assert worker._reason_of_end() == reason

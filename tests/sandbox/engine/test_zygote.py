@@ -74,3 +74,14 @@ async def test_an_interpreter_that_exits_without_reading_what_it_was_sent_is_tol
             python.chmod(0o755)
             with pytest.raises(SandboxError, match="it exited at once"):
                 await Zygote.start(scope, SandboxSettings(python=str(python), preload=()), lambda: None)
+
+
+async def test_a_zygote_in_a_sandbox_is_ended_if_its_start_is_abandoned(tmp_path: Path) -> None:
+    started = tmp_path / "pid"
+    silent = ["/bin/sh", "-c", f"echo $$ > {shlex.quote(str(started))}; exec sleep 600"]
+    async with Scope("test", lost_owner_grace=0) as scope:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(Zygote.start(scope, SandboxSettings(), lambda: None, silent), 3)
+        pid = int(started.read_text())
+        while os.path.exists(f"/proc/{pid}"):  # ended by the test's deadline at the latest
+            await asyncio.sleep(0.01)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from collections.abc import AsyncIterator
 
 import pytest
@@ -102,7 +103,7 @@ async def balancer(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> AsyncI
 
 async def ask(balancer: Balancer, path: str = "/execute", body: bytes = b"{}", **headers: str) -> HttpResponse:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return await asyncio.wait_for(balancer(HttpRequest("POST", path, named, body)), 120)
+    return await asyncio.wait_for(balancer(HttpRequest("POST", path, named, body, os.getuid())), 120)
 
 
 def node_of(response: HttpResponse) -> str:
@@ -158,11 +159,17 @@ async def test_a_request_that_was_sent_is_not_sent_again(balancer: Balancer, nod
 
 
 async def test_the_token_and_the_client_s_own_headers_are_passed_on(balancer: Balancer, nodes: list[Node]) -> None:
-    dropped = {"authorization": "Bearer mine", "host": "localhost", "expect": "100-continue"}
+    dropped = {"x_muster_user": "0815", "authorization": "Bearer mine", "host": "localhost", "expect": "100-continue"}
     await ask(balancer, "/execute?x=1", b'{"a": 1}', x_mine="1", **dropped)
     (head, body), *_ = nodes[0].requests
     assert (head.method, head.path, body) == ("POST", "/execute?x=1", b'{"a": 1}')
-    assert head.headers == {"authorization": "Bearer t0p", "host": "sandbox", "x-mine": "1", "content-length": "8"}
+    assert head.headers == {
+        "authorization": "Bearer t0p",
+        "host": "sandbox",
+        "x-mine": "1",
+        "x-muster-user": str(os.getuid()),
+        "content-length": "8",
+    }
 
 
 async def test_a_chunked_response_is_passed_on_as_it_comes(balancer: Balancer, nodes: list[Node]) -> None:
@@ -199,7 +206,7 @@ async def test_without_members_this_node_is_alone(balancer: Balancer) -> None:
 async def test_all_nodes_are_asked_and_those_that_do_not_answer_named(balancer: Balancer, nodes: list[Node]) -> None:
     nodes[1].answer = codec.response_bytes(HttpResponse(200, "not json"), False)
     await balancer.set_members(PeerList(8, (nodes[0].endpoint, nodes[1].endpoint, "http://127.0.0.1:9")))
-    found = await balancer.overview("/load")
+    found = await balancer.overview("/load", {})
     assert found.pop(nodes[0].endpoint) == {"node": "n0"} and nodes[0].paths == ["/load"]
     assert sorted(found) == sorted([nodes[1].endpoint, "http://127.0.0.1:9"])
     assert all(answer["error"] for answer in found.values())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.sandbox.http_messages import AMBIGUOUS
 
-from muster.sandbox.http.codec import HttpRequest, HttpResponse, RequestHead
+from muster.sandbox.http.codec import CONTINUE, HttpRequest, HttpResponse, RequestHead
 from muster.sandbox.http.server import REJECTED_MAX, OpenConnections
 from muster.sandbox.http.server import serve as serve_http
 
@@ -160,3 +160,48 @@ def test_a_connection_that_was_replaced_is_not_idle_again() -> None:
     connections.add(current)
     connections.mark_busy(current)
     assert not connections.add(other)
+
+
+async def test_head_gets_the_head_of_the_answer_to_get() -> None:
+    said = await exchange([b"HEAD /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\nConnection: close\r\n\r\n"])
+    first, second = said.split(b"HTTP/1.1 200 OK\r\n")[1:]
+    assert first.endswith(b"\r\n\r\n") and b"Content-Length: 0" not in first
+    assert second.endswith(b'{"method": "GET", "path": "/b", "body": ""}')
+
+
+class Waiter:
+    """A handler that answers when the test wants it."""
+
+    def __init__(self) -> None:
+        self.entered, self.may_answer, self.cancelled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def refusal(self, head: RequestHead) -> None:
+        return None
+
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
+        self.entered.set()
+        try:
+            await self.may_answer.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return HttpResponse(200, {"path": request.path})
+
+
+@pytest.mark.parametrize("closes", ["one half", "both"])
+async def test_a_client_that_closes_its_sending_half_is_answered_and_one_that_is_gone_is_not(closes: str) -> None:
+    handler, sock = Waiter(), socket.create_server(("127.0.0.1", 0))
+    server = await serve_http(handler, OpenConnections(8), sock)
+    reader, writer = await asyncio.open_connection(*sock.getsockname())
+    writer.write(b"GET /x HTTP/1.1\r\n\r\n")
+    await asyncio.wait_for(handler.entered.wait(), 120)
+    if closes == "both":
+        writer.close()
+        await asyncio.wait_for(handler.cancelled.wait(), 120)
+    else:
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 120) == CONTINUE
+        handler.may_answer.set()
+        assert (await asyncio.wait_for(reader.read(), 120)).endswith(b'{"path": "/x"}')
+        writer.close()
+    server.close()

@@ -64,8 +64,8 @@ def test_whose_processes_programs_can_signal(profile: str, user: int | None, wor
 
 
 def test_directories_are_emptied_between_programs_except_for_mounts_and_workspaces() -> None:
-    assert plan("root").scratch == {"/sandbox": [], "/tmp": ["env"], "/dev/shm": []}
-    assert plan("root", workspace="/w").scratch == {"/dev/shm": []}
+    assert plan("root").scratch == {"/sandbox": [], "/tmp": ["env"], "/dev/shm": [], "/mnt": []}
+    assert plan("root", workspace="/w", read_only=["/mnt/data"]).scratch == {"/dev/shm": []}
     assert plan("floor").scratch == {"/scratch/w1/home": [], "/scratch/w1/tmp": []}
     assert plan("floor", workspace="/w").scratch == {}
     beside = plan("process").scratch
@@ -126,3 +126,11 @@ def test_a_limit_never_exceeds_the_one_that_the_process_had() -> None:
 
     before = list(resource.getrlimit(resource.RLIMIT_NPROC))
     assert value_of(limited) == [[32, 32], before]  # processes are not counted per worker here
+
+
+def test_a_worker_in_gvisor_has_a_private_system_without_namespaces_of_the_host() -> None:
+    made = plan("gvisor", user=7)
+    assert (made.home, made.temporary) == ("/sandbox", "/tmp")
+    assert made.owns_processes and not made.forbids_tcp and not made.has_namespaces
+    assert made.scratch == plan("root").scratch
+    assert made.is_on_disk and set(made.written) == set(made.scratch)  # each has the whole size: checks add them up

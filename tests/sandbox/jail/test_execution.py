@@ -81,6 +81,25 @@ def test_files_are_there_before_the_program_runs(tmp_path: Path) -> None:
     assert run(job, where=tmp_path) == (0, "b'\\xff' grüße\n", "")
 
 
+def test_a_variable_of_a_job_is_set_unless_the_operator_has_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_OPERATOR", "operator")
+    job = {"do": "exec", "argv": ["/bin/bash", "-c", "echo $OF_OPERATOR $OF_JOB"]}
+    assert run({**job, "env": {"OF_OPERATOR": "job", "OF_JOB": "job"}})[1] == "operator job\n"
+
+
+def test_a_python_program_can_be_a_file(tmp_path: Path) -> None:
+    code = "import sys; print(__file__, sys.argv, sys.path[0]); assert open(__file__).read().startswith('import sys')"
+    shown = run({"do": "python", "code": code, "file": "main.py"}, where=tmp_path)
+    name = str(tmp_path / "main.py")
+    assert shown == (0, f"{name} {[name]} {tmp_path}\n", "")
+
+
+def test_the_cells_of_a_notebook_are_run(tmp_path: Path) -> None:
+    job = {"do": "notebook", "cells": ["x = 41", "x + 1"], "backend": "repl", "cell_timeout": 0}
+    code, stdout, _ = run(job, where=tmp_path)
+    assert code == 0 and json.loads(stdout)[1]["display"] == [{"text/plain": "42"}]
+
+
 def test_files_are_fetched_and_missing_ones_left_out(tmp_path: Path) -> None:
     (tmp_path / "made").write_bytes(b"\xff\x00")
     code, stdout, _ = run({"do": "fetch", "names": ["made", "missing", "."]}, where=tmp_path)

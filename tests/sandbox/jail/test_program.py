@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 from tests.sandbox.forked import output_of
@@ -34,6 +35,19 @@ def test_a_program_runs_as_by_a_new_interpreter(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAMS[name]], capture_output=True, text=True)
     expected = done.returncode, done.stdout, done.stderr
     assert output_of(lambda: program.run(PROGRAMS[name])) == expected
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_in_a_file_runs_as_by_a_new_interpreter(name: str, tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours.py", tmp_path / "theirs.py"
+    theirs.write_text(PROGRAMS[name])
+    done = subprocess.run([sys.executable, str(theirs)], capture_output=True, text=True)
+    code, stdout, stderr = output_of(lambda: program.run(PROGRAMS[name], str(ours)))
+    assert (code, *(text.replace("ours.py", "theirs.py") for text in (stdout, stderr))) == (
+        done.returncode,
+        done.stdout,
+        done.stderr,
+    )
 
 
 def test_an_interrupt_is_reported_as_by_a_shell() -> None:

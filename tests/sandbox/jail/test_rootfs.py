@@ -91,17 +91,17 @@ def test_a_worker_sees_the_system_its_scratch_and_nothing_else_of_the_host(tmp_p
             "test": os.path.exists(tmp_path),
             "owners": [os.stat(path).st_uid for path in rootfs.SCRATCH],
             "devices": sorted(set(rootfs.DEVICES) & set(os.listdir("/dev"))),
-            "writable": [path for path in ("/", "/usr", "/etc", "/dev", *rootfs.SCRATCH) if can_write(path)],
+            "writable": [path for path in ("/", "/usr", "/etc", "/dev", "/mnt", *rootfs.SCRATCH) if can_write(path)],
         }
 
     found = built(tmp_path, look)
     system = {path.split("/")[1] for path in rootfs.SYSTEM if os.path.exists(path)}
-    assert set(found["top"]) == system | {"etc", "dev", "proc", "sandbox", "tmp"}
+    assert set(found["top"]) == system | {"etc", "dev", "mnt", "proc", "sandbox", "tmp"}
     assert found["users"] == [["root", "0"], ["sandbox", "4711"]]
-    assert found["hosts"] == "127.0.0.1 localhost sandbox\n"
+    assert found["hosts"] == "127.0.0.1 localhost sandbox\n::1 localhost\n"
     assert (found["secret"], found["test"]) == (False, False)
     assert found["owners"] == [4711] * 3 and found["devices"] == sorted(rootfs.DEVICES)
-    assert found["writable"] == list(rootfs.SCRATCH)
+    assert found["writable"] == ["/mnt", *rootfs.SCRATCH]
 
 
 @needs_root

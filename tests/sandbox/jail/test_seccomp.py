@@ -24,6 +24,8 @@ def decide(program: bytes, number: int, arguments: tuple[int, ...] = (), machine
             (value,) = struct.unpack_from("=I", data, operand)
         elif code == 0x06:
             return operand
+        elif code == 0x54:
+            value &= operand
         else:
             holds = {0x15: value == operand, 0x35: value >= operand, 0x45: bool(value & operand)}[code]
             at += when_true if holds else when_false
@@ -43,6 +45,18 @@ def test_the_filter_refuses_by_number_argument_and_machine() -> None:
     assert decide(program, 16, (0, 0x5401)) == allowed
     assert decide(program, 0x40000000 + 41) == seccomp.KILL_PROCESS  # x32
     assert decide(program, 41, machine="i386") == seccomp.KILL_PROCESS
+
+
+def test_in_a_private_network_only_tcp_is_there_and_buffers_stay_small() -> None:
+    program = seccomp.filter_for("x86_64", seccomp.LOCAL_FAMILIES, memory_files=False, others=[1])
+    refused = seccomp.ERRNO | errno.EACCES
+    for family in (2, 10):
+        assert decide(program, 41, (family, 1)) == decide(program, 41, (family, 1 | 0x80000)) == seccomp.ALLOW
+        assert [decide(program, 41, (family, kind)) for kind in (2, 3, 5)] == [refused] * 3
+    assert [decide(program, 41, (1, kind)) for kind in (1, 2, 5)] == [seccomp.ALLOW] * 3
+    assert [decide(program, 41, (family, 1)) for family in (16, 17, 40)] == [refused] * 3
+    assert [decide(program, 54, (3, 1, option)) for option in (7, 8)] == [seccomp.ERRNO] * 2  # succeeds, does nothing
+    assert decide(program, 54, (3, 1, 2)) == decide(program, 54, (3, 6, 7)) == seccomp.ALLOW
 
 
 def test_with_the_network_on_every_socket_may_be_made() -> None:

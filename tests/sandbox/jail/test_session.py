@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,8 +37,8 @@ class ForkedSession:
         os.close(write)
         self.output = read
 
-    def send(self, number: int, code: str) -> None:
-        wire.send_job(self.channel, {"cell": number, "code": code, "verbosity": "Minimal"}, b"")
+    def send(self, number: int, code: str, **more: float) -> None:
+        wire.send_job(self.channel, {"cell": number, "code": code, "verbosity": "Minimal", **more}, b"")
 
     def receive(self) -> dict[str, Any] | None:
         return wire.receive(self.channel)[0]
@@ -87,6 +88,12 @@ def test_an_interrupt_between_two_cells_has_no_effect(opened: ForkedSession) -> 
     assert opened.cell(2, "x") == {"event": "done", "cell": 2, "failed": False}
 
 
+def test_a_cell_whose_time_is_over_before_it_begins_is_interrupted_at_once(opened: ForkedSession) -> None:
+    opened.send(1, "while True: pass", deadline=0.001)
+    assert opened.receive() == {"event": "done", "cell": 1, "failed": True}
+    assert opened.cell(2, "2") == {"event": "done", "cell": 2, "failed": False}
+
+
 def test_the_guard_raises_only_while_a_cell_runs() -> None:
     before = signal.getsignal(signal.SIGINT)
     try:
@@ -95,6 +102,10 @@ def test_the_guard_raises_only_while_a_cell_runs() -> None:
         guard.cell_is_running = True
         with pytest.raises(KeyboardInterrupt):
             guard.on_interrupt(signal.SIGINT, None)
+        guard.begin(time.monotonic() + 600)
+        guard.on_interrupt(signal.SIGINT, None)  # for an earlier cell: this one has time left
+        with pytest.raises(KeyboardInterrupt):
+            guard.begin(time.monotonic())
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -17,6 +17,8 @@ from muster.sandbox.output import strip_ipython_formatting
 VERBOSITIES = ("Plain", "Minimal", "Context", "Verbose")
 PLAIN_VERBOSITIES = ("Plain", "Minimal")  # escape sequences are removed from the output
 DEFAULT_OUTPUT_CHARACTERS = 1000
+SHOWN_MAX = 10**18  # of integers in messages: longer ones may not even be converted to text
+NoneType = type(None)
 
 
 class BadRequest(ValueError):
@@ -75,27 +77,30 @@ def parse(body: Any, headers: Mapping[str, str], languages: Languages, bounds: B
         verbosity=verbosity,
         session=session,
         must_exist=bool(headers.get("x-session-must-exist")),
-        workspace=headers.get("x-workspace-id") or body.get("workspace") or None,
+        workspace=headers.get("x-workspace-id") or typed(body, "workspace", (str, NoneType), None) or None,
         memory_mb=int(within(body, "memory_mb", bounds.memory_mb, 0)) or None if "memory_mb" in body else None,
         report=bool(body.get("report", False)),
     )
 
 
-def typed(body: dict[str, Any], name: str, kind: type, default: Any) -> Any:
-    """Return a field; raise BadRequest if it has another type."""
+def typed(body: dict[str, Any], name: str, kind: type | tuple[type, ...], default: Any) -> Any:
+    """Return a field; raise BadRequest if it has another type, the first of `kind` if there are several."""
     value = body.get(name, default)
     if not isinstance(value, kind):
-        raise BadRequest(f"{name} must be {'a string' if kind is str else 'a ' + kind.__name__}")
+        wanted = kind[0] if isinstance(kind, tuple) else kind
+        raise BadRequest(f"{name} must be {'a string' if wanted is str else 'a ' + wanted.__name__}")
     return value
 
 
 def within(body: dict[str, Any], name: str, limit: float, default: Any) -> Any:
     """Return a field; raise BadRequest unless it is a number greater than 0 and at most `limit`."""
     value = body.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+    # Not math.isfinite: it fails for integers beyond the range of floats.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise BadRequest(f"{name} must be a number greater than 0")
     if value > limit:
-        raise BadRequest(f"{name} is {value}: at most {limit:g} is allowed here")
+        shown = value if isinstance(value, float) or value < SHOWN_MAX else "a very large number"
+        raise BadRequest(f"{name} is {shown}: at most {limit:g} is allowed here")
     return value
 
 
@@ -107,9 +112,9 @@ def answer(request: ExecuteRequest, ended: ProgramResult) -> dict[str, Any]:
     if ended.reason == "timeout":
         return _status("timeout", stderr=timeout_message(request.timeout))
     stdout, stderr = ended.stdout.text(request.max_output), ended.stderr.text(request.max_output)
-    if ended.reason is not None:
+    if ended.reason is not None or ended.signal is not None:
         body = _status("error", stdout, f"{stderr}Execution ended: {ended.message}\n")
-        return {**body, "reason": ended.reason}
+        return body if ended.reason is None else {**body, "reason": ended.reason}
     return _status(_process_status(request.language, ended), stdout, stderr)
 
 

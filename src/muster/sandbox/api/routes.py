@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import json
 import sys
@@ -12,23 +13,25 @@ from typing import Any, Callable
 from urllib.parse import unquote
 
 from muster.sandbox import models
-from muster.sandbox.api import nemo_skills, sandbox_fusion
+from muster.sandbox.api import fusion_routes, nemo_skills, sandbox_fusion
+from muster.sandbox.api.fusion_routes import FusionRoutes
+from muster.sandbox.api.large_bodies import LargeBodies
 from muster.sandbox.api.nemo_skills import BadRequest, Bounds
+from muster.sandbox.api.sender import Sender, sender_of
 from muster.sandbox.engine.admission_queue import BATCH, PROGRAM, Overloaded
 from muster.sandbox.engine.engine import Engine
 from muster.sandbox.engine.languages import IPYTHON, PYTHON
 from muster.sandbox.engine.metrics import HOST
 from muster.sandbox.engine.sessions import SessionLost
 from muster.sandbox.engine.workspaces import BadName
-from muster.sandbox.http import origin
+from muster.sandbox.http import large_json, origin
 from muster.sandbox.http.codec import HttpRequest, HttpResponse, RequestHead
-from muster.sandbox.models import Program, ProgramResult, ProgramStep, ResourceUsage
+from muster.sandbox.models import Program, ResourceUsage
 
-FETCH_TIMEOUT_S = 10.0
 EMPTY_LINE_S = 2.0  # between empty lines of a batch in which no program ends, so that clients keep waiting
 NAMED_PATHS = ("/sessions", "/workspaces")  # a name follows
 PROBLEM_CHARACTERS = 500  # of a gateway's problem in the load summary: the run's status has one for every node
-Overview = Callable[[str], Awaitable["dict[str, Any]"]]
+Overview = Callable[[str, "dict[str, str]"], Awaitable["dict[str, Any]"]]
 Facts = Callable[[], "dict[str, Any]"]
 
 
@@ -40,11 +43,12 @@ class Routes:
         self, engine: Engine, token: str | None, overview: Overview | None = None, gateway: Facts | None = None
     ) -> None:
         self._engine, self._token, self._overview, self._gateway = engine, token, overview, gateway
+        self._bodies = LargeBodies()
         settings = engine.settings
         self._bounds = Bounds(settings.max_timeout_s, settings.max_output, settings.memory_mb)
         self._table = {
             ("POST", "/execute"): self._execute,
-            ("POST", "/run_code"): self._run_code,
+            **FusionRoutes(engine, self._bounds, self._bodies, token is not None).table,
             ("POST", "/batch"): self._batch,
             ("GET", "/health"): self._health,
             ("GET", "/metrics"): self._metrics,
@@ -57,6 +61,9 @@ class Routes:
     async def __call__(self, request: HttpRequest) -> HttpResponse:
         path = request.path.partition("?")[0]
         try:
+            if len(request.body) > large_json.LARGE:
+                with contextlib.suppress(ValueError):  # the endpoint gets it again
+                    await self._bodies.in_thread(request.json)
             response = await self._route(request, path)
         except Exception:  # a defect: the client gets a valid response, the log the traceback
             traceback.print_exc(file=sys.stderr)
@@ -74,7 +81,7 @@ class Routes:
         else:
             return None
         path = head.path.partition("?")[0]
-        refused = sandbox_fusion.refusal(reason) if path == "/run_code" else models.refusal(reason)
+        refused = sandbox_fusion.refusal(reason) if path in fusion_routes.PATHS else models.refusal(reason)
         return self._counted(path, HttpResponse(status, refused))
 
     def _counted(self, path: str, response: HttpResponse) -> HttpResponse:
@@ -89,9 +96,9 @@ class Routes:
         if do is not None:
             return await do(request)
         if request.method == "DELETE" and path.startswith("/sessions/"):
-            return self._delete("IPython session", unquote(path[10:]), self._engine.sessions.delete)
+            return self._delete(request, "IPython session", unquote(path[10:]), self._engine.sessions.delete)
         if request.method == "DELETE" and path.startswith("/workspaces/"):
-            return self._delete("workspace", unquote(path[12:]), self._engine.workspaces.remove)
+            return self._delete(request, "workspace", unquote(path[12:]), self._engine.workspaces.remove)
         if any(path == known for _, known in self._table):
             return HttpResponse(405, models.refusal(f"{path} does not support {request.method}"))
         return HttpResponse(404, models.refusal(f"no endpoint at {path}"))
@@ -101,12 +108,15 @@ class Routes:
         given = head.headers.get("authorization", "")
         return hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode())
 
+    def _sender(self, request: HttpRequest) -> Sender:
+        return sender_of(request, self._token is not None)
+
     # -- programs -----------------------------------------------------------------------------------------------------
 
     async def _execute(self, request: HttpRequest) -> HttpResponse:
         try:
             parsed = nemo_skills.parse(request.json(), request.headers, self._engine.languages, self._bounds)
-            body, usage = await self._answer(parsed, PROGRAM)
+            body, usage = await self._answer(parsed, PROGRAM, self._sender(request))
         except (BadRequest, BadName) as error:
             return HttpResponse(400, models.refusal(str(error)))
         except ValueError as error:
@@ -114,30 +124,34 @@ class Routes:
         except SessionLost as error:
             return HttpResponse(409, {**models.refusal(str(error)), "reason": "session_lost"})
         except Overloaded as error:
-            return HttpResponse(503, {**models.refusal(str(error)), "reason": "overloaded"}, {"Retry-After": "1"})
+            refused = {**models.refusal(str(error)), "reason": "overloaded"}
+            return HttpResponse(error.status, refused, {"Retry-After": str(self._engine.admission.retry_after_s)})
         headers = {"X-Muster-Node": HOST}
         if usage is not None:
             headers["X-Muster-Usage"] = json.dumps(usage.to_json())
-        return HttpResponse(200, body, headers)
+        return HttpResponse(200, await self._bodies.encoded(body), headers)
 
     async def _answer(
-        self, parsed: nemo_skills.ExecuteRequest, kind: int
+        self, parsed: nemo_skills.ExecuteRequest, kind: int, sender: Sender
     ) -> tuple[dict[str, Any], ResourceUsage | None]:
         if parsed.language == IPYTHON:
             assert parsed.session is not None
-            cell = self._engine.cell(
-                parsed.session, parsed.code, parsed.verbosity, parsed.timeout, parsed.max_output, parsed.must_exist
-            )
+            name = models.owned_name(parsed.session, sender.owner)
+            options = parsed.verbosity, parsed.timeout, parsed.max_output, parsed.must_exist
+            cell = self._engine.cell(name, parsed.code, *options, sender.client)
             # A cell runs to its end even if its client is lost: the state of the session depends on it.
-            return nemo_skills.cell_answer(parsed, await asyncio.shield(asyncio.ensure_future(cell))), None
+            done = await asyncio.shield(asyncio.ensure_future(cell))
+            return await self._bodies.translated([done], nemo_skills.cell_answer, parsed, done), None
         limits = {"memory_mb": parsed.memory_mb} if parsed.memory_mb else None
         stdin = parsed.stdin.encode("utf-8", "surrogatepass")
         steps = self._engine.languages.steps(
             parsed.language, parsed.code, stdin, (parsed.timeout, parsed.timeout), limits=limits
         )
-        work = Program(steps, parsed.max_output, parsed.language, parsed.workspace, within=parsed.timeout)
+        work = Program(
+            steps, parsed.max_output, parsed.language, parsed.workspace, parsed.timeout, sender.owner, sender.client
+        )
         ended = (await self._engine.run(work, kind))[-1]
-        body = nemo_skills.answer(parsed, ended)
+        body = await self._bodies.translated([ended], nemo_skills.answer, parsed, ended)
         if parsed.report:
             body |= {
                 "usage": ended.usage.to_json(),
@@ -146,26 +160,6 @@ class Routes:
                 "reason": ended.reason,
             }
         return body, ended.usage
-
-    async def _run_code(self, request: HttpRequest) -> HttpResponse:
-        try:
-            parsed = sandbox_fusion.parse(request.json(), self._engine.languages, self._bounds)
-        except ValueError as error:  # BadRequest is one
-            return HttpResponse(400, sandbox_fusion.refusal(str(error)))
-        limits = {"memory_mb": parsed.memory_mb} if parsed.memory_mb else None
-        timeouts = parsed.compile_timeout, parsed.run_timeout
-        steps = self._engine.languages.steps(
-            parsed.language, parsed.code, parsed.stdin.encode(), timeouts, parsed.files, limits
-        )
-        compiled = len(steps) > 1
-        if parsed.fetch:
-            steps += (ProgramStep({"do": "fetch", "names": list(parsed.fetch)}, FETCH_TIMEOUT_S),)
-        try:
-            ends = await self._engine.run(Program(steps, self._bounds.output, parsed.language), PROGRAM)
-        except Overloaded as error:
-            return HttpResponse(504, sandbox_fusion.refusal(str(error)))  # the status after which its clients retry
-        files = _fetched(ends.pop()) if parsed.fetch and len(ends) == len(steps) else {}
-        return HttpResponse(200, sandbox_fusion.answer(ends, compiled, self._bounds.output, files))
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
@@ -176,16 +170,16 @@ class Routes:
                 raise BadRequest('the body must be {"requests": [...]}')
         except ValueError as error:
             return HttpResponse(400, models.refusal(str(error)))
-        return HttpResponse(200, self._results(body["requests"]))
+        return HttpResponse(200, self._results(body["requests"], self._sender(request)))
 
-    async def _results(self, bodies: list[Any]) -> AsyncIterator[bytes]:
+    async def _results(self, bodies: list[Any], sender: Sender) -> AsyncIterator[bytes]:
         """Run as many programs as there are slots; yield a line for each as it ends, and empty ones in between."""
         rest = iter(enumerate(bodies))
         running: set[asyncio.Task[dict[str, Any]]] = set()
         try:
             while True:
                 for index, body in rest:
-                    running.add(asyncio.ensure_future(self._one_of_batch(index, body)))
+                    running.add(asyncio.ensure_future(self._one_of_batch(index, body, sender)))
                     if len(running) >= self._engine.settings.workers_max:
                         break
                 if not running:
@@ -194,21 +188,25 @@ class Routes:
                 if not done:
                     yield b"\n"
                 for task in done:
-                    yield json.dumps(task.result()).encode() + b"\n"
+                    body = await self._bodies.encoded(task.result())
+                    yield (body if isinstance(body, bytes) else json.dumps(body).encode()) + b"\n"
         finally:
             for task in running:
                 task.cancel()
 
-    async def _one_of_batch(self, index: int, body: Any) -> dict[str, Any]:
+    async def _one_of_batch(self, index: int, body: Any, sender: Sender) -> dict[str, Any]:
         try:
             language = body.get("language", PYTHON) if isinstance(body, dict) else PYTHON
             if language == IPYTHON:
                 raise BadRequest("a batch cannot use sessions: its programs run in any order")
             fields = {"language": PYTHON, **body} if isinstance(body, dict) else body
             parsed = nemo_skills.parse(fields, {}, self._engine.languages, self._bounds)
-            answer, usage = await self._answer(parsed, BATCH)
+            answer, usage = await self._answer(parsed, BATCH, sender)
         except (BadRequest, BadName, Overloaded) as error:
             return {"index": index, **models.refusal(str(error))}
+        except Exception:  # a defect: the other programs of the batch go on
+            traceback.print_exc(file=sys.stderr)
+            return {"index": index, **models.refusal("the sandbox failed: see its log")}
         return {"index": index, **answer, "usage": usage.to_json() if usage else None}
 
     # -- state --------------------------------------------------------------------------------------------------------
@@ -251,7 +249,8 @@ class Routes:
     # -- sessions and workspaces --------------------------------------------------------------------------------------
 
     async def _sessions(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponse(200, {"sessions": self._engine.sessions.listed(), "backend": "ipython"})
+        owner = self._sender(request).owner
+        return HttpResponse(200, {"sessions": self._engine.sessions.listed(owner), "backend": "ipython"})
 
     # -- the cluster --------------------------------------------------------------------------------------------------
 
@@ -259,25 +258,21 @@ class Routes:
         return HttpResponse(200, {"nodes": await self._ask_all("/load", self._own_load)})
 
     async def _cluster_sessions(self, request: HttpRequest) -> HttpResponse:
-        answers = await self._ask_all("/sessions", lambda: {"sessions": self._engine.sessions.listed()})
+        sender = self._sender(request)
+        listed = self._engine.sessions.listed(sender.owner)
+        answers = await self._ask_all("/sessions", lambda: {"sessions": listed}, sender.headers)
         merged = {name: one for answer in answers.values() for name, one in answer.get("sessions", {}).items()}
         missing = {where: answer["error"] for where, answer in answers.items() if "error" in answer}
         return HttpResponse(
             200, {"sessions": merged, "backend": "ipython", **({"missing": missing} if missing else {})}
         )
 
-    async def _ask_all(self, path: str, own: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        return await self._overview(path) if self._overview else {HOST: own()}
+    async def _ask_all(
+        self, path: str, own: Callable[[], dict[str, Any]], headers: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        return await self._overview(path, headers or {}) if self._overview else {HOST: own()}
 
-    def _delete(self, what: str, name: str, remove: Any) -> HttpResponse:
-        if remove(name):
+    def _delete(self, request: HttpRequest, what: str, name: str, remove: Any) -> HttpResponse:
+        if "\0" not in name and remove(models.owned_name(name, self._sender(request).owner)):
             return HttpResponse(200, {"message": f"{what} {name} deleted successfully"})
         return HttpResponse(404, {"error": f"{what} {name} not found"})
-
-
-def _fetched(ended: ProgramResult) -> dict[str, str]:
-    try:
-        found: dict[str, str] = json.loads(ended.stdout.data)
-        return found
-    except ValueError:
-        return {}

@@ -123,7 +123,7 @@ class AsyncClient:
                 self._selector.mark_reachable(endpoint, call.key)
                 if answer.status == retry_rules.SESSION_LOST:
                     return answer.status, None
-                if answer.status != retry_rules.NOT_RUN:
+                if answer.status not in retry_rules.NOT_RUN:
                     return answer.status, retry_rules.result_of(answer)
                 why = answer.error
                 if call.key is not None:

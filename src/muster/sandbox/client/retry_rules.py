@@ -18,7 +18,8 @@ from muster.sandbox.hash_ring import Ring
 
 RESPONSE_MARGIN_S = 5.0  # beyond a program's timeout: for queueing and killing
 CONNECT_TIMEOUT_S = 5.0
-NOT_RUN, SESSION_LOST = 503, 409  # statuses after which nothing was run
+NOT_RUN = (503, 429)  # statuses after which nothing was run, and the same request may be sent again
+SESSION_LOST = 409  # nothing was run either
 LOST = (502, 504)  # statuses of a gateway after the node that had the request was lost
 MUST_EXIST = "X-Session-Must-Exist"
 BATCH_CHUNK = 128  # programs of a batch in one request: what a lost endpoint can cost
@@ -163,7 +164,7 @@ def result_of(answer: HttpAnswer) -> Result:
 
 def raise_refusal(answer: HttpAnswer) -> None:
     """Raise the error of a batch that was not begun; ConnectionRefused if another endpoint may run it."""
-    if answer.status == NOT_RUN:
+    if answer.status in NOT_RUN:
         raise ConnectionRefused(answer.error)
     if answer.status not in LOST:
         raise SandboxRefused(answer.error)

@@ -17,6 +17,7 @@ from muster.process.cgroup import group_name, lock_group, remove_stale_groups
 
 PREFIX = "muster-sandbox-"
 REMOVAL_TIMEOUT_S = 2.0
+MAX_TCP_MEMORY_BYTES = 64 << 20  # of a program: all of the host's connections share what the kernel allows
 WORKER_OVERHEAD_MB = 64  # beyond the limit of programs, for the worker itself and the kernel
 
 
@@ -32,8 +33,9 @@ class ParentCgroup:
 class WorkerCgroup:
     """The cgroup of one worker."""
 
-    def __init__(self, directories: list[str], memory: str, events: str) -> None:
+    def __init__(self, directories: list[str], memory: str, events: str, usage: str) -> None:
         self.directories = directories
+        self._usage = f"{memory}/{usage}"
         self._events = os.open(f"{memory}/{events}", os.O_RDONLY | os.O_CLOEXEC)  # read after every program
         self._killed = self._count()
 
@@ -50,6 +52,14 @@ class WorkerCgroup:
             if name == b"oom_kill":
                 return int(value)
         return 0
+
+    def memory(self) -> int:
+        """Return the bytes that the group uses; 0 if it is gone."""
+        try:
+            with open(self._usage) as file:
+                return int(file.read())
+        except (OSError, ValueError):
+            return 0
 
     def close(self) -> None:
         os.close(self._events)
@@ -81,18 +91,30 @@ def make(parent: ParentCgroup, name: str, memory_mb: int, processes: int) -> Wor
     memory = (memory_mb + WORKER_OVERHEAD_MB) << 20
     if parent.version == 1:
         _write(f"{groups['memory']}/memory.limit_in_bytes", memory)
+        with contextlib.suppress(OSError):  # of the buffers of connections, which version 1 counts separately
+            _write(f"{groups['memory']}/memory.kmem.tcp.limit_in_bytes", min(memory, MAX_TCP_MEMORY_BYTES))
         _write(f"{groups['pids']}/pids.max", processes + 2)
-        return WorkerCgroup(list(groups.values()), groups["memory"], "memory.oom_control")
+        return WorkerCgroup(list(groups.values()), groups["memory"], "memory.oom_control", "memory.usage_in_bytes")
     _write(f"{groups['memory']}/memory.max", memory)
     with contextlib.suppress(OSError):
         _write(f"{groups['memory']}/memory.swap.max", 0)
     _write(f"{groups['memory']}/pids.max", processes + 2)
-    return WorkerCgroup([groups["memory"]], groups["memory"], "memory.events")
+    return WorkerCgroup([groups["memory"]], groups["memory"], "memory.events", "memory.current")
+
+
+def limit_memory(parent: ParentCgroup, memory_mb: int) -> None:
+    """Limit the memory of all workers together; best effort, since the memory guard watches it too."""
+    name = "memory.limit_in_bytes" if parent.version == 1 else "memory.max"
+    with contextlib.suppress(OSError):
+        _write(f"{parent.directories['memory']}/{name}", memory_mb << 20)
 
 
 def remove_parent(parent: ParentCgroup) -> None:
     """Remove the groups and release their locks."""
-    remove(dict.fromkeys(parent.directories.values()))
+    for directory in dict.fromkeys(parent.directories.values()):
+        with contextlib.suppress(OSError):  # groups of workers whose processes took long to exit
+            remove(entry.path for entry in os.scandir(directory) if entry.is_dir())
+        remove([directory])
     while parent.locks:  # a second call closes no descriptor that has its number by then
         os.close(parent.locks.pop())
 

@@ -8,20 +8,22 @@ import os
 import signal
 import tempfile
 import time
-from typing import Any
+from dataclasses import replace
+from typing import Any, Callable
 
-from muster.process import Scope
+from muster.process import Scope, ScopeWatcher
 from muster.process.file_trees import remove_tree
 from muster.sandbox.engine import cgroups, metrics
 from muster.sandbox.engine.admission_queue import BATCH, SESSION, Admission, Overloaded
 from muster.sandbox.engine.languages import Languages
+from muster.sandbox.engine.memory_guard import MemoryGuard
 from muster.sandbox.engine.pool import Pool
 from muster.sandbox.engine.self_test import verify
 from muster.sandbox.engine.sessions import Session, Sessions
 from muster.sandbox.engine.worker import Unclean, Worker
 from muster.sandbox.engine.workspaces import SHARED, Workspaces
 from muster.sandbox.engine.zygote import SandboxError, environment
-from muster.sandbox.models import CellResult, Program, ProgramResult, ProgramStep, ResourceUsage
+from muster.sandbox.models import CellResult, Program, ProgramResult, ProgramStep, ResourceUsage, owned_name
 from muster.sandbox.output import Captured
 from muster.sandbox.settings import CLIENT_PATIENCE_S, KILL_S, SandboxSettings
 
@@ -34,6 +36,16 @@ MAX_WAIT_S = CLIENT_PATIENCE_S - KILL_S - 0.5  # for a slot and a worker togethe
 LOST = ProgramResult(None, signal.SIGKILL, "lost", Captured(), Captured(), ResourceUsage(0.0, 0.0, 0))
 
 
+class SupervisorWatch(ScopeWatcher):
+    """Calls back when the supervisor is lost."""
+
+    def __init__(self, on_lost: Callable[[], None]) -> None:
+        self._on_lost = on_lost
+
+    def supervisor_lost(self) -> None:
+        self._on_lost()
+
+
 class Engine:
     """Runs programs (`run`) and cells of sessions (`cell`) between `open` and `close`."""
 
@@ -43,6 +55,8 @@ class Engine:
         self.admission = Admission(settings.workers_max, settings.queue, settings.queue_wait_s)
         self.languages = Languages(environment(settings)["PATH"])
         self.started = time.monotonic()
+        self._is_supervised = False
+        self.on_supervisor_lost: Callable[[], None] = lambda: None  # the engine cannot go on: close it
         self._tasks: list[asyncio.Task[None]] = []
         self._others = 0  # threads of our user, if its process limit is shared by all workers
 
@@ -57,22 +71,49 @@ class Engine:
             os.makedirs(directory, exist_ok=True)
             os.chmod(directory, 0o711)
         removed = [self.directory, *(dict.fromkeys(self._parent.directories.values()) if self._parent else [])]
-        self._scope = Scope("sandbox", lost_owner_grace=0.0, directories=removed)
+        watch = SupervisorWatch(self._on_supervisor_lost)
+        self._scope = Scope("sandbox", lost_owner_grace=0.0, directories=removed, watcher=watch)
         self.pool = Pool(self.settings, self._scope, self.directory, self._parent)
         self.sessions = Sessions(self.settings, self.pool)
         try:
-            await self._scope.open()
+            await self._open_scope()
             await self.pool.open()
             await self._count_others()
             settings, first = self.settings, self.pool.first_user_of_workspaces
             self.workspaces = Workspaces(
                 self.directory, settings.workspaces_max, settings.session_idle_s, first, self.pool.remove_workspace
             )
+            if self._parent is not None:
+                cgroups.limit_memory(self._parent, settings.memory_total_mb)
+            self.guard = MemoryGuard(
+                self.pool.occupied, settings.memory_total_mb, settings.memory_reserve_mb, settings.open_files
+            )
             await verify(self)
         except BaseException:
             await self.close()
             raise
-        self._tasks = [asyncio.create_task(job) for job in (self.sessions.housekeeping(), self._housekeeping())]
+        self._tasks = [
+            asyncio.create_task(job) for job in (self.sessions.housekeeping(), self._housekeeping(), self.guard.watch())
+        ]
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the supervisor was killed."""
+        return self._scope.lost
+
+    def _on_supervisor_lost(self) -> None:
+        """Admit nothing more: without a supervisor no zygote can be started, and nothing cleans up after us."""
+        self.admission.close()
+        self.on_supervisor_lost()
+
+    async def _open_scope(self) -> None:
+        """Start the supervisor. A start that was begun is finished: a supervisor that is half there cannot be ended."""
+        opening = asyncio.ensure_future(self._scope.open())
+        try:
+            await asyncio.shield(opening)
+        finally:
+            await asyncio.gather(opening, return_exceptions=True)
+            self._is_supervised = opening.exception() is None
 
     async def close(self) -> None:
         """Stop everything; no process and no file is left when this returns."""
@@ -81,7 +122,8 @@ class Engine:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.pool.close()
-        await self._scope.close(grace=0.0)
+        if self._is_supervised:
+            await self._scope.close(grace=0.0)
         if self._parent is not None:
             await asyncio.get_running_loop().run_in_executor(None, cgroups.remove_parent, self._parent)
         await asyncio.get_running_loop().run_in_executor(None, remove_tree, self._top)
@@ -102,7 +144,8 @@ class Engine:
         """Run the steps and return their results; raises Overloaded if none was started."""
         asked = time.monotonic()
         name = work.workspace or (SHARED if self.settings.shared_scratch else None)
-        async with self.admission.slot(kind):
+        name = owned_name(name, work.owner) if name else None
+        async with self.admission.slot(kind, work.client, work.timeout):
             waited = time.monotonic() - asked
             directory = self.workspaces.enter(name) if name else None
             try:
@@ -110,8 +153,8 @@ class Engine:
             finally:
                 if name:
                     self.workspaces.leave(name)
-        last = ends[-1]
-        status = last.reason or ("ok" if last.exit_code == 0 else "failed")
+        worst = next((ended for ended in ends if not ended.succeeded), ends[-1])
+        status = worst.reason or ("ok" if worst.exit_code == 0 else "failed")
         self.metrics.ended(work.language, status, waited, sum(ended.usage.wall_s for ended in ends))
         return ends
 
@@ -128,9 +171,11 @@ class Engine:
     async def _run_steps(self, worker: Worker, work: Program) -> list[ProgramResult]:
         """Run the steps in order in this worker; raises Unclean if the first was not started."""
         ends: list[ProgramResult] = []
-        left = work.within
+        left, has_failed = work.within, False
         try:
             for step in work.steps:
+                if has_failed and not step.always:
+                    continue
                 if ends:
                     worker.prepare(fresh=False)
                 try:
@@ -142,8 +187,7 @@ class Engine:
                         raise
                     ends.append(LOST)  # steps that have run are not run again
                 left -= ends[-1].usage.wall_s
-                if not ends[-1].succeeded:
-                    break
+                has_failed = has_failed or not ends[-1].succeeded
         finally:
             self.pool.release(worker)
         return ends
@@ -155,15 +199,15 @@ class Engine:
         """
         timeout = min(step.timeout, left)
         if self.pool.counts_processes:
-            return step if timeout == step.timeout else ProgramStep(step.job, timeout, step.stdin)
+            return step if timeout == step.timeout else replace(step, timeout=timeout)
         processes = self._others + self.settings.processes + THREADS_HEADROOM
         limits = {**step.job.get("limits", {}), "processes_of_user": processes}
-        return ProgramStep({**step.job, "limits": limits}, timeout, step.stdin)
+        return replace(step, job={**step.job, "limits": limits}, timeout=timeout)
 
     async def cell(
-        self, name: str, code: str, verbosity: str, timeout: float, limit: int, must_exist: bool
+        self, name: str, code: str, verbosity: str, timeout: float, limit: int, must_exist: bool, client: str = ""
     ) -> CellResult:
-        """Run a cell of a session, which is created unless it must exist.
+        """Run a cell of a session, which is created unless it must exist; `client` shares the slots with others.
 
         Raises SessionLost if it must exist and does not, Overloaded if nothing was run.
         """
@@ -171,9 +215,9 @@ class Engine:
         for _ in range(MAX_WORKER_ATTEMPTS):
             session, created = await self._session(name, must_exist)
             try:
-                async with self.admission.slot(SESSION):
+                async with self.admission.slot(SESSION, client, timeout):
                     waited = time.monotonic() - asked
-                    ended = await session.run(code, verbosity, timeout, limit, created)
+                    ended = await session.run(code, verbosity, timeout, limit, created, waited)
             except Unclean:
                 continue  # with a new session: nothing was run in this one
             finally:
@@ -215,6 +259,7 @@ class Engine:
             "refused_total": self.admission.refused,
             "workers_started_total": self.pool.started,
             "workers_lost_total": self.pool.lost,
+            "ended_for_memory_total": self.guard.ended,
             "sessions_created_total": self.sessions.created,
             "sessions_evicted_total": self.sessions.evicted,
             "sessions_lost_total": self.sessions.lost,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 from typing import Any, Callable
@@ -15,11 +16,20 @@ class Execution:
     """An execution. It is created before its process, and read from once its job has been sent."""
 
     def __init__(self) -> None:
-        self.socket, self._child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        """Raises OSError if there are no more open files, and then leaves none open."""
+        with contextlib.ExitStack() as opened:
+            self.socket, self._child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            opened.callback(self.socket.close)
+            opened.callback(self._child_socket.close)
+            self.stdout = Stream()
+            opened.callback(self.stdout.close)
+            opened.callback(self.stdout.close_child_end)
+            self.stderr = Stream()
+            opened.pop_all()
         self.socket.setblocking(False)
-        self.stdout, self.stderr = Stream(), Stream()
         self._loop = asyncio.get_running_loop()
         self._read: set[Stream] = set()
+        self._on_unsent: Callable[[], None] = lambda: None
         self._is_unread = False  # the last job or cell could not be sent, or was not received
 
     @property
@@ -36,8 +46,13 @@ class Execution:
         """Send a job or a cell; long ones, and input, as a memory file. A dead process is detected elsewhere."""
         try:
             wire.send_job(self.socket, message, stdin)
-        except ConnectionError:
+        except OSError:  # the process is gone, or there are no more open files or memory
             self._is_unread = True
+            self._on_unsent()
+
+    def on_unsent(self, callback: Callable[[], None]) -> None:
+        """Call back if a job or cell could not be sent: then the other end waits for it in vain."""
+        self._on_unsent = callback
 
     @property
     def was_not_received(self) -> bool:

@@ -5,6 +5,7 @@ full      root                         root with CAP_SYS_ADMIN
 full      user                         unprivileged user namespaces
 floor     floor                        Landlock (Linux 5.13)
 process   process                      nothing; only on request: it does not protect files
+gvisor    gvisor                       gVisor (runsc); only on request: a program costs several times as much
 """
 
 from __future__ import annotations
@@ -14,10 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from muster.sandbox.jail import landlock, seccomp
-from muster.sandbox.settings import MAX_SLOTS
 
-USERS = 2 * MAX_SLOTS  # one for each worker and for each workspace
-LEAST_USER = 1000  # lower user ids belong to the system
 NPROC_BY_NAMESPACE = (5, 14)  # Linux version since which RLIMIT_NPROC counts each user namespace separately
 
 
@@ -31,6 +29,7 @@ class Profile:
 
 ROOT, USER = Profile("full", "root"), Profile("full", "user")
 FLOOR, PROCESS = Profile("floor", "floor"), Profile("process", "process")
+GVISOR = Profile("gvisor", "gvisor")
 
 
 @dataclass(frozen=True)
@@ -48,26 +47,8 @@ class Level:
 def candidates(isolation: str, is_root: bool) -> list[Profile]:
     """Return the profiles to try, in order. `auto` never goes below the floor: less must be requested explicitly."""
     full = [ROOT, USER] if is_root else [USER]
-    return {"auto": [*full, FLOOR], "full": full, "floor": [FLOOR], "process": [PROCESS]}[isolation]
-
-
-def user_id_ranges() -> list[tuple[int, int]]:
-    """Return (first, count) of each range of user ids in our namespace: a container may have few."""
-    with open("/proc/self/uid_map") as file:
-        return [(int(fields[0]), int(fields[2])) for fields in map(str.split, file)]
-
-
-def first_user(wanted: int, ranges: Sequence[tuple[int, int]]) -> int | None:
-    """Return the first user id for workers and workspaces: `wanted`, else the last that fits; None if too few exist.
-
-    >>> first_user(1_900_000_000, [(0, 4294967295)]), first_user(1_900_000_000, [(0, 300_000)])
-    (1900000000, 100000)
-    """
-    for first, count in ranges:
-        if first <= wanted and wanted + USERS <= first + count:
-            return wanted
-    ends = [first + count - USERS for first, count in ranges if count > USERS + LEAST_USER]
-    return max(ends) if ends else None
+    levels = {"auto": [*full, FLOOR], "full": full, "floor": [FLOOR], "process": [PROCESS], "gvisor": [GVISOR]}
+    return levels[isolation]
 
 
 def why_impossible(profile: Profile) -> str | None:
@@ -81,7 +62,7 @@ def why_impossible(profile: Profile) -> str | None:
 
 def counts_processes(profile: Profile, has_own_user: bool) -> bool:
     """Return whether RLIMIT_NPROC limits each worker separately: else it counts all processes of the service's user."""
-    return has_own_user or (profile is USER and _kernel() >= NPROC_BY_NAMESPACE)
+    return has_own_user or profile is GVISOR or (profile is USER and _kernel() >= NPROC_BY_NAMESPACE)
 
 
 def mechanisms(
@@ -89,12 +70,14 @@ def mechanisms(
 ) -> tuple[str, ...]:
     """Name the mechanisms in use, for people and for /health."""
     found = ["no_new_privs", "seccomp", "rlimits"]
+    if profile is GVISOR:
+        found.insert(0, "gVisor (systrap)")
     if profile.level == "full":
         kinds = (["user"] if profile is USER else []) + ["mount", "pid", "ipc", "uts"] + ([] if network else ["net"])
         found += [f"{kind} namespace" for kind in kinds]
         if not proc:
             found.append("no /proc")
-    if landlock.abi() and profile is not PROCESS:
+    if landlock.abi() and profile not in (PROCESS, GVISOR):
         found.append(f"Landlock {landlock.abi()}")
     if own_user:
         found.append("a user for each worker")

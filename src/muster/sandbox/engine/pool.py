@@ -14,11 +14,14 @@ from typing import Any, Callable
 
 from muster.process import Scope
 from muster.process.file_trees import remove_tree
-from muster.sandbox.engine import cgroups, isolation
+from muster.sandbox.engine import cgroups, gvisor, isolation
 from muster.sandbox.engine.isolation import Level, Profile
 from muster.sandbox.engine.orphans import kill_orphans
+from muster.sandbox.engine.user_ids import NoUserIds, UserIds
 from muster.sandbox.engine.worker import NOT_NEEDED, NOT_WANTED, Worker
-from muster.sandbox.engine.zygote import SandboxError, Zygote
+from muster.sandbox.engine.zygote import SandboxError, Zygote, command, environment
+from muster.sandbox.jail.confine import INNER_USER
+from muster.sandbox.jail.gvisor import clock_difference
 from muster.sandbox.settings import MAX_SLOTS, SandboxSettings
 
 HOUSEKEEPING_INTERVAL_S = 1.0
@@ -40,7 +43,7 @@ class Pool:
         self.last_failure = ""
         self._warm: dict[str | None, list[Worker]] = {}
         self._profile: Profile | None = None
-        self._first_user = isolation.first_user(settings.first_user, isolation.user_id_ranges())
+        self._user_ids: UserIds | None = None
         self._numbers: list[int] = []
         self._next_number = 0
         self._closing = False
@@ -55,6 +58,10 @@ class Pool:
 
     async def open(self) -> None:
         """Start the zygote, find the strongest isolation level that works here, and start the first workers."""
+        try:
+            self._user_ids = UserIds(self.settings.first_user)
+        except NoUserIds as error:
+            raise SandboxError(str(error)) from None
         self.zygote = await Zygote.start(self._scope, self.settings, self._on_zygote_lost)
         first = await self._find_level()
         self.release(first)
@@ -65,6 +72,8 @@ class Pool:
         reasons: list[str] = []
         for profile in isolation.candidates(self.settings.isolation, os.getuid() == 0):
             why = isolation.why_impossible(profile)
+            if profile is isolation.GVISOR:
+                why = why or gvisor.why_unusable(self._directory, self.settings.network)
             if why is None:
                 self._profile = profile
                 try:
@@ -111,8 +120,12 @@ class Pool:
     async def _start(self, workspace: str | None) -> Worker:
         if self.zygote is None:
             raise SandboxError(f"the warm interpreter was lost and is not replaced yet {self.last_failure}".rstrip())
+        if workspace is not None and self._profile is isolation.GVISOR and self._user(0) is None:
+            # Its files belong to the user of the service, which is root in a sandbox; programs are not.
+            raise SandboxError("at level gvisor, workspaces need a service that runs as root")
         if workspace in self._deleted_workspaces:
             raise SandboxError("the workspace was deleted")
+        self._make_room()
         number = self._number()
         directory = f"{self._directory}/worker-{number}-{secrets.token_hex(8)}"  # not to be guessed by other programs
         user = self._user(number)
@@ -121,13 +134,13 @@ class Pool:
         try:
             _make_directory(directory, user)
             if self._parent is not None:
-                settings = self.settings
-                cgroup = cgroups.make(self._parent, f"worker-{number}", settings.memory_mb, settings.processes)
+                cgroup = cgroups.make(self._parent, f"worker-{number}", *self._cgroup_limits())
             is_on_disk = workspace is not None or (self._profile is not None and self._profile.level != "full")
             worker = Worker(number, directory, workspace, cgroup, is_on_disk)
             worker.on_gone = self._on_gone
             self.workers[number] = worker
-            await worker.start(self.zygote, self._plan(directory, user, workspace, cgroup))
+            plan = self._plan(directory, user, workspace, cgroup)
+            await worker.start(await self._zygote_of(worker, plan), plan)
         except (SandboxError, OSError) as error:
             self.last_failure = str(error)
             if worker is None:
@@ -138,11 +151,48 @@ class Pool:
         self.started += 1
         return worker
 
+    def _cgroup_limits(self) -> tuple[int, int]:
+        """Return the memory in MB and the number of processes of a worker."""
+        memory_mb, processes = self.settings.memory_mb, self.settings.processes
+        if self._profile is not isolation.GVISOR:
+            return memory_mb, processes
+        host_threads = processes * gvisor.HOST_THREADS_OF_PROCESS + gvisor.OVERHEAD_PROCESSES
+        return memory_mb + gvisor.OVERHEAD_MB, host_threads
+
+    async def _zygote_of(self, worker: Worker, plan: dict[str, Any]) -> Zygote:
+        """Return the zygote that forks the worker; at level gvisor a new one, in a sandbox for this worker alone."""
+        assert self.zygote is not None
+        runsc = gvisor.find_runsc()
+        if self._profile is not isolation.GVISOR or runsc is None:
+            return self.zygote
+        try:
+            root = gvisor.make_root(self._directory, self.zygote.facts["read_only"])
+            where = gvisor.write_bundle(root, plan, command(self.settings), environment(self.settings))
+            sandbox = gvisor.command(runsc, where, plan, os.getuid() == 0)
+            zygote = await Zygote.start(self._scope, self.settings, lambda: None, sandbox, worker.contain)
+        except BaseException:
+            worker.destroy("its sandbox could not be started")
+            raise
+        if worker.state == "gone":
+            zygote.close()
+            raise SandboxError(f"a worker could not be started: {worker.why}")
+        return zygote
+
+    def _make_room(self) -> None:
+        """End the longest idle warm worker if there are as many workers as allowed, whatever they were started for."""
+        while self.count_outside_sessions >= self.settings.workers_min + self.settings.workers_max:
+            warm = [one for waiting in self._warm.values() for one in waiting if one.state == "warm"]
+            if not warm:
+                return  # all are busy: their number is that of the slots
+            min(warm, key=lambda one: one.idle_since).destroy(NOT_NEEDED)
+
     def _plan(self, directory: str, user: int | None, workspace: str | None, cgroup: Any) -> dict[str, Any]:
         assert self._profile is not None
         settings = self.settings
         if workspace is not None:
             user = os.stat(f"{workspace}/home", follow_symlinks=False).st_uid if user is not None else None
+        if self._profile is isolation.GVISOR and user is None:
+            user = INNER_USER
         return {
             "profile": self._profile.name,
             "memory_mb": settings.memory_mb,
@@ -156,6 +206,7 @@ class Pool:
             "workspace": workspace,
             "counts_processes": self.counts_processes,
             "cgroups": [] if cgroup is None else cgroup.directories,
+            "clock_difference": clock_difference(),
         }
 
     @property
@@ -173,8 +224,8 @@ class Pool:
 
     def _user(self, number: int) -> int | None:
         """Return a separate user id for a worker, if we may change to it (not in a user namespace)."""
-        is_root = os.getuid() == 0 and self._profile is not isolation.USER
-        return self._first_user + number if is_root and self._first_user is not None else None
+        first = self._user_ids.first if self._user_ids is not None else None
+        return None if first is None or self._profile is isolation.USER else first + number
 
     def _number(self) -> int:
         if self._numbers:
@@ -203,7 +254,7 @@ class Pool:
         """Remove what a worker left, in threads since its processes may take time to exit; then its number is free."""
         loop = asyncio.get_running_loop()
         is_gone = await loop.run_in_executor(None, worker.wait_until_gone)
-        if self._profile is not None and self._profile.level != "full" and worker.why != NOT_NEEDED:
+        if self._profile is not None and self._profile.level not in ("full", "gvisor") and worker.why != NOT_NEEDED:
             async with self._supervisor_lock:
                 known = {one.pid for one in self.workers.values()}
                 known |= {self.zygote.pid} if self.zygote is not None else set()
@@ -257,6 +308,15 @@ class Pool:
         """The number of workers that belong neither to sessions nor to workspaces."""
         return sum(1 for worker in self.workers.values() if worker.workspace is None and not worker.in_session)
 
+    def occupied(self) -> list[Worker]:
+        """Return the workers with a program or a session."""
+        return [worker for worker in self.workers.values() if worker.state == "running"]
+
+    @property
+    def count_outside_sessions(self) -> int:
+        """The number of workers that do not belong to sessions."""
+        return sum(1 for worker in self.workers.values() if not worker.in_session)
+
     async def _start_one(self) -> bool:
         try:
             worker = await self._start(None)
@@ -306,6 +366,8 @@ class Pool:
             self.zygote.close()
         while self._removals:
             await asyncio.gather(*self._removals, return_exceptions=True)
+        if self._user_ids is not None:
+            self._user_ids.close()
 
 
 def _make_directory(directory: str, user: int | None) -> None:

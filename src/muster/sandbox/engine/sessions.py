@@ -12,13 +12,18 @@ from typing import Any
 from muster.sandbox.engine.admission_queue import Overloaded
 from muster.sandbox.engine.pool import Pool
 from muster.sandbox.engine.worker import Unclean, Worker, result_of
-from muster.sandbox.models import CellResult
+from muster.sandbox.models import CellResult, owned_name, public_name
 from muster.sandbox.output import Captured
-from muster.sandbox.settings import KILL_S, SandboxSettings
+from muster.sandbox.settings import CLIENT_PATIENCE_S, KILL_S, SandboxSettings
 
-INTERRUPT_GRACE_S = 0.5  # for a cell to end after its interrupt; then its session is killed
+# For a cell to end after its interrupt; then its session is killed. On a busy machine it needs time to do so; but the
+# next cell of the session may be waiting for it.
+MIN_INTERRUPT_GRACE_S, MAX_INTERRUPT_GRACE_S = 0.5, 1.0
 HOUSEKEEPING_INTERVAL_S = 1.0
 MAX_USAGE_AGE_S = 30.0  # also the memory of unused sessions is checked this often: they may have threads
+ACTIVE_S = 5.0  # after CPU time was last used, in which the session is checked every time
+# Reasons that are named to the client.
+LIMITS = ("memory", "processes", "disk", "connections", "node_memory", "background")
 
 
 class SessionLost(Exception):
@@ -36,6 +41,10 @@ class Session:
         self.why = ""  # the reason of its end, if it is known
         self.usage_checked = float("-inf")  # monotonic time of the last request for its memory usage
         self.is_closed = False
+        self._allowed_s = 0.0  # CPU seconds in the background
+        self._cpu_at_rest: float | None = None  # CPU seconds soon after the last cell; None: not known yet
+        self._cpu_last = 0.0
+        self._active_until = 0.0
         self._cells = 0
         self._is_open = False
         self._answer: asyncio.Future[dict[str, Any] | None] | None = None
@@ -68,8 +77,13 @@ class Session:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(message)
 
-    async def run(self, code: str, verbosity: str, timeout: float, limit: int, created: bool) -> CellResult:
-        """Run one cell. The caller holds the session's lock. Raises Unclean if its first cell was not started."""
+    async def run(
+        self, code: str, verbosity: str, timeout: float, limit: int, created: bool, waited: float = 0.0
+    ) -> CellResult:
+        """Run one cell, for which its client has waited so many seconds. The caller holds the session's lock.
+
+        Raises Unclean if its first cell was not started.
+        """
         started = time.monotonic()
         self._cells += 1
         loop = asyncio.get_running_loop()
@@ -77,9 +91,10 @@ class Session:
         if not self.alive:
             self._set_answer(None)
         self._execution.begin(limit)
-        self._execution.send({"cell": self._cells, "code": code, "verbosity": verbosity})
+        deadline = started + timeout
+        self._execution.send({"cell": self._cells, "code": code, "verbosity": verbosity, "deadline": deadline})
         timer = loop.call_later(timeout, self.worker.interrupt)
-        last = loop.call_later(timeout + INTERRUPT_GRACE_S, self.worker.kill, "timeout")
+        last = loop.call_later(timeout + interrupt_grace_s(waited), self.worker.kill, "timeout")
         self.worker.start_usage_checks()
         try:
             message = await answer
@@ -88,6 +103,7 @@ class Session:
             timer.cancel()
             last.cancel()
             self.last_used = time.monotonic()
+            self._allowed_s, self._cpu_at_rest = timeout, None
             wall = time.monotonic() - started
             self.worker.busy_s += wall
         if message is None:  # it has ended, or untrusted code closed the socket
@@ -103,15 +119,42 @@ class Session:
             return CellResult("lost", stdout, stderr, created, wall, self._why_lost())
         return CellResult("error" if message.get("failed") else "completed", stdout, stderr, created, wall)
 
+    def check_background(self) -> bool:
+        """Compare the CPU time since the last cell with what is allowed; return whether it has grown recently.
+
+        A cell may report its end and go on, or leave threads and processes: together they may use as much CPU time as
+        the cell was allowed to take. The reports that this uses are about a second old.
+        """
+        used, now = self.worker.cpu_s, time.monotonic()
+        if used > self._cpu_last or self.last_used > now - ACTIVE_S:
+            self._cpu_last, self._active_until = used, now + ACTIVE_S
+        if self.lock.locked() or self.usage_checked < self.last_used:
+            return True
+        if self._cpu_at_rest is None:
+            self._cpu_at_rest = used
+        elif used - self._cpu_at_rest > self._allowed_s and self.alive:
+            self.worker.kill("background")
+        return now < self._active_until
+
     def _why_lost(self) -> str:
         if self.why or not self.ended.done():
             return self.why
         ended = result_of(self.ended.result(), Captured(), Captured(), 0.0, self.worker.cgroup)
-        return ended.message if ended.reason in ("memory", "processes", "disk") else ""
+        return ended.message if ended.reason in LIMITS else ""
 
     def close(self) -> None:
         self.is_closed = True
         self._execution.close()
+
+
+def interrupt_grace_s(waited: float) -> float:
+    """Return how long a cell may take to end after its interrupt, if its client is to have a response in time.
+
+    >>> interrupt_grace_s(0.0), interrupt_grace_s(2.75), interrupt_grace_s(3.5)
+    (1.0, 0.75, 0.5)
+    """
+    left = CLIENT_PATIENCE_S - KILL_S - 0.5 - waited
+    return min(MAX_INTERRUPT_GRACE_S, max(MIN_INTERRUPT_GRACE_S, left))
 
 
 class Sessions:
@@ -126,17 +169,18 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def listed(self) -> dict[str, dict[str, Any]]:
-        """Describe the sessions, with times of the wall clock."""
+    def listed(self, owner: str = "") -> dict[str, dict[str, Any]]:
+        """Describe the sessions of an owner, with times of the wall clock."""
         offset = time.time() - time.monotonic()
         return {
-            name: {
+            public_name(name): {
                 "backend": one.backend,
                 "created": one.created,
                 "last_used": max(one.created, one.last_used + offset),
                 "alive": one.alive,
             }
             for name, one in self._sessions.items()
+            if owned_name(public_name(name), owner) == name
         }
 
     @property
@@ -151,7 +195,7 @@ class Sessions:
                 await asyncio.wait([self._opening[name]])
             session = self._sessions.get(name)
             if session is None and must_exist:
-                raise SessionLost(f"session {name} does not exist any more")
+                raise SessionLost(f"session {public_name(name)} does not exist any more")
             if session is None:
                 session, created = await self._open(name), True
             await session.lock.acquire()
@@ -166,6 +210,8 @@ class Sessions:
         opening = self._opening[name] = asyncio.get_running_loop().create_future()
         try:
             worker = await self._pool.acquire(None, self._settings.queue_wait_s)
+            if worker.state != "warm":  # it was lost since then
+                raise Overloaded(f"a worker was lost: {worker.why}")
             session = Session(name, worker, self._pool.session_backend)
             self._sessions[name] = session
             session.ended.add_done_callback(lambda _: self._on_ended(session))
@@ -231,7 +277,7 @@ class Sessions:
         """Request the memory usage of sessions that were used since the last request, or were not checked for long."""
         now = time.monotonic()
         for session in self._sessions.values():
-            if session.last_used > session.usage_checked or now - session.usage_checked > MAX_USAGE_AGE_S:
+            if session.check_background() or now - session.usage_checked > MAX_USAGE_AGE_S:
                 session.usage_checked = now
                 session.worker.check_usage()
 

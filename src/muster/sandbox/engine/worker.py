@@ -46,11 +46,13 @@ class Worker:
         self.pid, self.proc = 0, False
         self.executions, self.busy_s, self.idle_since = 0, 0.0, time.monotonic()
         self.in_session = False
+        self.is_contained = False  # whether the kernel of a sandbox, which has no other worker, runs it
         self.needs_usage_checks = cgroup is None or is_on_disk
         self._usage_check: asyncio.TimerHandle | None = None
-        self.memory = 0  # bytes, as last reported for a session's tree
+        self.memory, self.cpu_s = 0, 0.0  # bytes and CPU seconds of the running tree, as last reported
         self.on_gone: Callable[[Worker], None] = lambda worker: None
         self.waiting: Execution | None = None
+        self._control: socket.socket  # there from `start` on
         self._pidfd: int | None = None
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
@@ -58,6 +60,14 @@ class Worker:
         self._last_resort: asyncio.TimerHandle | None = None
 
     # -- lifecycle --------------------------------------------------------------------------------------------------
+
+    def contain(self, pid: int) -> None:
+        """Set the process with which everything in the worker ends: that of its sandbox, which has just started."""
+        self.is_contained, self.pid = True, pid
+        with contextlib.suppress(AttributeError, OSError):  # before Linux 5.3, or Python was built there
+            self._pidfd = os.pidfd_open(pid)
+        if self.state == "gone":  # it was destroyed meanwhile
+            self._signal(signal.SIGKILL)
 
     async def start(self, zygote: Zygote, plan: dict[str, Any]) -> None:
         """Have the zygote fork the worker; returns when it is confined and an execution waits in it."""
@@ -85,8 +95,9 @@ class Worker:
             return
         self.state, self.why = "gone", why
         self._signal(signal.SIGKILL)
-        self._loop.remove_reader(self._control)
-        self._control.close()
+        if hasattr(self, "_control"):
+            self._loop.remove_reader(self._control)
+            self._control.close()
         if self.waiting is not None:
             self.waiting.close()
             self.waiting = None
@@ -161,6 +172,7 @@ class Worker:
         assert self.state == "warm" and self.waiting is not None
         execution, self.waiting, self.state = self.waiting, None, "running"
         self.executions += 1
+        self.memory, self.cpu_s = 0, 0.0
         return execution
 
     def finished(self, report: dict[str, Any]) -> None:
@@ -181,7 +193,12 @@ class Worker:
                 self.state = "warm"
 
     def _spawn(self, fresh: bool) -> None:
-        self.waiting = Execution()
+        try:
+            self.waiting = Execution()
+        except OSError as error:  # no more open files: the descriptors of this worker become free
+            self.destroy(f"an execution cannot be prepared: {error}")
+            return
+        self.waiting.on_unsent(lambda: self.destroy("it could not receive a job"))
         try:
             wire.send_bytes(self._control, commands.SPAWN if fresh else commands.SPAWN_AGAIN, self.waiting.descriptors)
         except OSError as error:
@@ -193,7 +210,9 @@ class Worker:
     def kill(self, reason: str) -> None:
         """Kill the running process tree; if that takes too long, the whole worker."""
         if self._send(commands.KILL + reason.encode()) and self._last_resort is None:
-            self._last_resort = self._loop.call_later(KILL_S, self.destroy, "its processes did not exit")
+            # With a sandbox all processes end at once: its end is that of the program, for the same reason.
+            why = reason if self.is_contained else "lost"
+            self._last_resort = self._loop.call_later(KILL_S, self.destroy, "its processes did not exit", why)
 
     def start_usage_checks(self) -> None:
         """Have the worker check memory, processes and files of its tree regularly, where the kernel does not count."""
@@ -219,6 +238,9 @@ class Worker:
     def _send(self, command: bytes) -> bool:
         if self.state == "gone":
             return False
+        if not hasattr(self, "_control"):
+            self.destroy("its start was abandoned")
+            return False
         try:
             self._control.send(command)
         except OSError as error:
@@ -237,11 +259,16 @@ class Worker:
             except BlockingIOError:
                 return
             if not data:
-                self.destroy(ENDED)
+                self.destroy(ENDED, self._reason_of_end())
             elif data.startswith(b"ended "):
                 self._on_end(parse_report(data))
             else:
                 self._on_message(wire.decoded(data), fds)
+
+    def _reason_of_end(self) -> str:
+        """Return the reason for which the worker has exited: its sandbox is ended where a cgroup has no memory left."""
+        out_of_memory = self.is_contained and self.cgroup is not None and self.cgroup.has_oom_killed()
+        return "memory" if out_of_memory else "lost"
 
     def _on_end(self, report: dict[str, Any]) -> None:
         if self.state == "warm":  # the waiting execution was killed, for example by the kernel's OOM killer
@@ -257,8 +284,8 @@ class Worker:
             self.proc = message["proc"]
             if not self._ready.done():
                 self._ready.set_result(None)
-        elif event == "memory":
-            self.memory = message["bytes"]
+        elif event == "usage":
+            self.memory, self.cpu_s = message["bytes"], message["cpu_s"]
         elif event == "failed":
             self.destroy(message["why"], "unclean")
 

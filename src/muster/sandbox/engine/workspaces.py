@@ -9,6 +9,7 @@ import time
 from typing import Callable
 
 from muster.sandbox.engine.admission_queue import Overloaded
+from muster.sandbox.models import public_name
 
 SHARED = "shared"  # the workspace of calls without one, if the settings ask for shared scratch
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -44,9 +45,10 @@ class Workspaces:
 
     def enter(self, name: str) -> str:
         """Return the workspace's directory, created if necessary; the caller calls `leave` afterwards."""
-        if not _NAME.fullmatch(name):
+        public = public_name(name)
+        if not _NAME.fullmatch(public):
             raise BadName(
-                f"a workspace's name has up to 100 letters, digits, dots, dashes, underscores; {name!r} has not"
+                f"a workspace's name has up to 100 letters, digits, dots, dashes, underscores; {public!r} has not"
             )
         if name not in self._used:
             self._make(name)
@@ -67,7 +69,7 @@ class Workspaces:
             self.remove(idle[0][1])
         number = next(number for number in range(len(self._numbers) + 1) if number not in self._numbers)
         # A new path each time: the previous directory may not be removed yet, and programs must not guess the path.
-        directory = f"{self._directory}/workspace-{name}-{secrets.token_hex(8)}"
+        directory = f"{self._directory}/workspace-{public_name(name)}-{secrets.token_hex(8)}"
         user = -1 if self._first_user is None else self._first_user + number
         os.mkdir(directory, 0o711)  # ours, so that no program can replace its entries by links
         for path in (f"{directory}/home", f"{directory}/tmp"):

@@ -10,7 +10,9 @@ import contextlib
 import importlib
 import json
 import os
+import signal
 import socket
+from collections.abc import Sequence
 from typing import Any, Callable
 
 from muster.process import Scope, source_of
@@ -22,8 +24,10 @@ THREAD_COUNT_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_TH
 JAIL_MODULES = (
     "confine",
     "execution",
+    "gvisor",
     "kernel",
     "landlock",
+    "notebook",
     "program",
     "repl",
     "rootfs",
@@ -31,6 +35,7 @@ JAIL_MODULES = (
     "session",
     "state",
     "tree",
+    "usage",
     "wire",
     "worker",
     "zygote",
@@ -76,19 +81,31 @@ class Zygote:
         self.channel, self.pid, self.facts = channel, pid, facts
 
     @classmethod
-    async def start(cls, scope: Scope, settings: SandboxSettings, on_lost: Callable[[], None]) -> Zygote:
-        """Start the interpreter and wait until it has imported everything."""
+    async def start(
+        cls,
+        scope: Scope,
+        settings: SandboxSettings,
+        on_lost: Callable[[], None],
+        sandbox: Sequence[str] | None = None,
+        on_started: Callable[[int], None] = lambda pid: None,
+    ) -> Zygote:
+        """Start the interpreter and wait until it has imported everything; call back with the pid before that.
+
+        With `sandbox`, a command that runs it in a sandbox, it becomes the first worker that it is to fork.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         with theirs:
             owned = await scope.spawn(
-                [settings.python, "-I", "-X", "utf8", "-c", BOOTSTRAP],
+                command(settings) if sandbox is None else sandbox,
                 env=environment(settings),
                 cwd="/",
                 stdin=theirs.fileno(),
                 stderr=2,
             )
-        fd = wire.in_memory([bundle({"preload": settings.preload, "read_only": settings.read_only})])
+        config = {"preload": settings.preload, "read_only": settings.read_only, "becomes_worker": sandbox is not None}
+        on_started(owned.pid)
+        fd = wire.in_memory([bundle(config)])
         with contextlib.suppress(ConnectionError):  # it has exited, which the read below detects
             wire.send(ours, {}, (fd,))
         os.close(fd)
@@ -96,7 +113,12 @@ class Zygote:
             facts = await asyncio.wait_for(_next_message(ours), START_TIMEOUT_S)
         except asyncio.TimeoutError:
             facts = {"event": "failed", "why": f"{settings.python} was not ready after {START_TIMEOUT_S:g} s"}
+        except BaseException:
+            owned.signal(signal.SIGKILL)
+            ours.close()
+            raise
         if facts["event"] != "ready":
+            owned.signal(signal.SIGKILL)
             ours.close()
             raise SandboxError(f"the warm interpreter ({settings.python}) did not start: {facts['why']}")
         zygote = cls(ours, owned.pid, facts)
@@ -127,6 +149,11 @@ async def _next_message(channel: socket.socket) -> dict[str, Any]:
         return {"event": "failed", "why": "it exited at once; see the log above"}
     message: dict[str, Any] = wire.decoded(data)
     return message
+
+
+def command(settings: SandboxSettings) -> list[str]:
+    """Return the command of the interpreter, which reads its sources from stdin."""
+    return [settings.python, "-I", "-X", "utf8", "-c", BOOTSTRAP]
 
 
 def bundle(config: dict[str, object]) -> bytes:

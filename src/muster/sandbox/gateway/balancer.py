@@ -17,6 +17,7 @@ from urllib.parse import unquote_to_bytes
 
 from muster.sandbox import models
 from muster.sandbox.api import nemo_skills
+from muster.sandbox.api.sender import USER_HEADER
 from muster.sandbox.gateway.peers import PeerList, address_of
 from muster.sandbox.hash_ring import Ring
 from muster.sandbox.http import client, codec, origin
@@ -29,6 +30,7 @@ RESPONSE_HEADERS = ("content-type", "retry-after", "x-muster-node", "x-muster-us
 # Not passed on to the node: headers of one connection, and the token, which only the gateway sends.
 DROPPED_HEADERS = ("authorization", "connection", "content-length", "expect", "host", "keep-alive", "transfer-encoding")
 CONNECT_TIMEOUT_S = 2.0
+STREAMED_LENGTH = 1 << 20  # bytes of a response that is passed on in parts
 UNREACHABLE_S = 5.0  # for which a node that could not be reached gets no requests without a key
 IDLE_CONNECTIONS_MAX = 64  # to all nodes together
 OVERVIEW_TIMEOUT_S = 2.0  # for the response of one node
@@ -109,7 +111,7 @@ class Balancer:
 
     async def _forward(self, request: HttpRequest, candidates: Iterable[str], path: str) -> HttpResponse:
         headers = {name: value for name, value in request.headers.items() if name not in DROPPED_HEADERS}
-        headers.update({"host": "sandbox", "authorization": f"Bearer {self._token}"})
+        headers.update({"host": "sandbox", "authorization": f"Bearer {self._token}", USER_HEADER: str(request.user)})
         data = codec.request_bytes(request.method, path, headers, request.body)
         endpoint = self._own
         for endpoint in candidates:
@@ -153,6 +155,9 @@ class Balancer:
             if head.is_chunked:
                 self._begin(endpoint)  # until the stream ends
                 return HttpResponse(head.status, self._stream(endpoint, streams), passed)
+            if head.length > STREAMED_LENGTH:
+                self._begin(endpoint)
+                return HttpResponse(head.status, self._stream_length(endpoint, streams, head.length), passed)
             body = await reader.readexactly(head.length)
         except (OSError, EOFError, ValueError):
             writer.close()
@@ -176,20 +181,33 @@ class Balancer:
             self._end(endpoint)
             streams[1].close()
 
+    async def _stream_length(self, endpoint: str, streams: Streams, length: int) -> AsyncIterator[bytes]:
+        """Yield a long body of this length as it arrives, so that no more than a part of it is kept here."""
+        try:
+            while length:
+                data = await streams[0].read(min(length, client.READ_SIZE))
+                if not data:
+                    raise EOFError("the connection was closed within a response")
+                length -= len(data)
+                yield data
+        finally:
+            self._end(endpoint)
+            streams[1].close()
+
     # -- all nodes ----------------------------------------------------------------------------------------------------
 
-    async def overview(self, path: str) -> dict[str, Any]:
+    async def overview(self, path: str, headers: dict[str, str]) -> dict[str, Any]:
         """Return the JSON that each node answers to a GET, by endpoint; {"error": reason} for nodes that do not."""
         endpoints, free = self._endpoints, asyncio.Semaphore(OVERVIEW_CONCURRENCY)
 
         async def ask(endpoint: str) -> Any:
             async with free:
-                return await self._ask(endpoint, path)
+                return await self._ask(endpoint, path, headers)
 
         return dict(zip(endpoints, await asyncio.gather(*map(ask, endpoints))))
 
-    async def _ask(self, endpoint: str, path: str) -> Any:
-        headers = {"host": "sandbox", "authorization": f"Bearer {self._token}"}
+    async def _ask(self, endpoint: str, path: str, given: dict[str, str]) -> Any:
+        headers = {**given, "host": "sandbox", "authorization": f"Bearer {self._token}"}
         try:
             reader, writer = await client.connect(endpoint, CONNECT_TIMEOUT_S)
             try:
@@ -206,4 +224,4 @@ def routing_key(path: str, headers: dict[str, str]) -> bytes:
     for prefix in ("/sessions/", "/workspaces/"):
         if path.startswith(prefix) and len(path) > len(prefix):
             return unquote_to_bytes(path[len(prefix) :])
-    return (headers.get("x-session-id") or headers.get("x-workspace-id") or "").encode("latin-1")
+    return (headers.get("x-session-id") or headers.get("x-workspace-id") or "").encode()

@@ -20,7 +20,8 @@ from muster.sandbox.http.codec import (
 )
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-STREAM_BUFFER_LIMIT = 256 << 20
+STREAM_BUFFER_LIMIT = 1 << 20  # bytes that are received before they are read; a head cannot be longer
+INTERIM_MAX = 100  # responses (such as 100 Continue) before the final one
 READ_SIZE = 256 << 10  # bytes of one read
 IDLE_S = 60.0  # for which an unused connection is kept: servers keep it for longer (server.KEEP_ALIVE_S)
 
@@ -37,7 +38,15 @@ async def connect(endpoint: str, timeout_s: float) -> Streams:
 
 async def read_head(reader: asyncio.StreamReader) -> ResponseHead:
     """Read the head of a response; raise ProtocolError, or EOFError if the connection ends before it."""
-    return parse_response_head((await reader.readuntil(HEAD_END))[: -len(HEAD_END)])
+    for _ in range(INTERIM_MAX):
+        try:
+            data = await reader.readuntil(HEAD_END)
+        except asyncio.LimitOverrunError:
+            raise ProtocolError(502, "the head of the response is too long") from None
+        head = parse_response_head(data[: -len(HEAD_END)])
+        if not head.is_interim:
+            return head
+    raise ProtocolError(502, "the response does not come to an end")
 
 
 async def read_response(reader: asyncio.StreamReader) -> tuple[ResponseHead, bytes]:
@@ -133,6 +142,13 @@ class BlockingConnection:
         """Send a request and read the head of its response; `timeout_s` is for each read from now on."""
         self._socket.settimeout(timeout_s)
         self._socket.sendall(data)
+        for _ in range(INTERIM_MAX):
+            head = self._read_head()
+            if not head.is_interim:
+                return head
+        raise ProtocolError(502, "the response does not come to an end")
+
+    def _read_head(self) -> ResponseHead:
         while (end := self._buffer.find(HEAD_END)) == -1:
             if len(self._buffer) > HEAD_LIMIT:
                 raise ProtocolError(502, "the head of the response is too long")

@@ -10,7 +10,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+
+from muster.sandbox.http import large_json
 
 HEAD_LIMIT = 32 << 10  # bytes; the default of common servers
 HEAD_LINES_MAX = 100
@@ -28,6 +31,7 @@ REASONS = {
     409: "Conflict",
     413: "Content Too Large",
     415: "Unsupported Media Type",
+    429: "Too Many Requests",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     501: "Not Implemented",
@@ -39,9 +43,27 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 HEAD_END = b"\r\n\r\n"
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?!\n)")  # other parsers may split a line there
-_CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}")
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_REQUEST = re.compile(rf"({_TOKEN}) ([!-~]+) HTTP/1\.([01])")
+_STATUS = re.compile(r"HTTP/1\.([01]) ([1-5][0-9]{2})( .*)?")
+_HEADER = re.compile(rf"({_TOKEN}):(.*)")
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t -~\x80-\xff]*)?")
 _LENGTH = re.compile(r"[0-9]{1,18}")
-_STATUS = re.compile(r"HTTP/1\.[0-9] ([1-5][0-9]{2})( .*)?")
+# A second one of these would let two parsers see two different requests.
+SINGLE_HEADERS = (
+    "authorization",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "origin",
+    "transfer-encoding",
+    "x-client-id",
+    "x-client-secret",
+    "x-session-id",
+    "x-session-must-exist",
+    "x-workspace-id",
+)
 
 
 class ProtocolError(ValueError):
@@ -63,16 +85,26 @@ class RequestHead:
 
 @dataclass(frozen=True)
 class HttpRequest(RequestHead):
-    """A request with its body."""
+    """A request with its body; `user` is the id of the user who sent it from this node, where that is known."""
 
     body: bytes
+    user: int | None = None
 
     def json(self) -> Any:
-        """Return the body as JSON; raise ValueError if it is not JSON."""
+        """Return the body as JSON; raise ValueError if it is not JSON. For a large body call it in a thread first."""
+        value, error = self._json
+        if error is not None:
+            raise error
+        return value
+
+    @cached_property
+    def _json(self) -> tuple[Any, ValueError | None]:
         try:
-            return json.loads(self.body)
+            return (large_json.load if len(self.body) > large_json.LARGE else json.loads)(self.body), None
+        except ValueError as error:
+            return None, error
         except RecursionError:
-            raise ValueError("nested too deeply") from None
+            return None, ValueError("nested too deeply")
 
 
 @dataclass(frozen=True)
@@ -82,6 +114,11 @@ class ResponseHead:
     status: int
     headers: dict[str, str]
     is_last: bool  # the connection takes no further request
+
+    @property
+    def is_interim(self) -> bool:
+        """Whether another response follows to the same request."""
+        return self.status < 200
 
     @property
     def is_chunked(self) -> bool:
@@ -110,45 +147,69 @@ class HttpResponse:
 
 def parse_request_head(data: bytes) -> tuple[RequestHead, bool]:
     """Return the head (given without HEAD_END), and whether the connection ends after its request."""
-    text = data.decode("latin-1")
-    first, *lines = text.split("\r\n")
-    if len(lines) > HEAD_LINES_MAX:
-        raise ProtocolError(431, f"the head has too many lines: at most {HEAD_LINES_MAX}")
-    if _CONTROL.search(text):
-        raise ProtocolError(400, "the head contains a control character")
-    parts = first.split(" ")
-    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
-        raise ProtocolError(400, "this is not HTTP/1.1")
+    first, lines = _head_lines(data)
+    matched = _REQUEST.fullmatch(first)
+    if matched is None:
+        raise ProtocolError(400, "this is not a request of HTTP/1.1")
+    method, path, version = matched.groups()
     headers = _parse_headers(lines)
-    return RequestHead(parts[0], parts[1], headers), _is_last(parts[2], headers)
+    if version == "0" and "transfer-encoding" in headers:
+        raise ProtocolError(400, "HTTP/1.0 has no Transfer-Encoding")
+    return RequestHead(method, path, headers), version == "0" or _ends_connection(headers)
 
 
 def parse_response_head(data: bytes) -> ResponseHead:
     """Return the head of a response, given without HEAD_END; raise ProtocolError."""
-    first, *lines = data.decode("latin-1").split("\r\n")
+    first, lines = _head_lines(data)
     matched = _STATUS.fullmatch(first)
     if matched is None:
         raise ProtocolError(502, f"this is not an HTTP/1.1 response: {first[:100]!r}")
     headers = _parse_headers(lines)
     if headers.get("transfer-encoding", "chunked").lower() != "chunked":
         raise ProtocolError(502, f"unknown transfer encoding {headers['transfer-encoding']}")
-    return ResponseHead(int(matched[1]), headers, _is_last(first, headers))
+    return ResponseHead(int(matched[2]), headers, matched[1] == "0" or _ends_connection(headers))
+
+
+def _head_lines(data: bytes) -> tuple[str, list[str]]:
+    text = data.decode("latin-1")
+    first, *lines = text.split("\r\n")
+    if len(lines) > HEAD_LINES_MAX:
+        raise ProtocolError(431, f"the head has too many lines: at most {HEAD_LINES_MAX}")
+    if _CONTROL.search(text):
+        raise ProtocolError(400, "the head contains a control character")
+    return first, lines
 
 
 def _parse_headers(lines: list[str]) -> dict[str, str]:
-    """Return the headers; of a repeated one the last value, except for those of the length."""
-    headers = {name.strip().lower(): value.strip() for name, _, value in [line.partition(":") for line in lines]}
-    if len(headers) < len(lines):
-        names = [line.partition(":")[0].strip().lower() for line in lines]
-        if any(names.count(name) > 1 for name in ("content-length", "transfer-encoding")):
-            raise ProtocolError(400, "Content-Length or Transfer-Encoding is repeated")
+    """Return the headers; of one that is repeated the values as a list, unless it may occur only once."""
+    headers: dict[str, str] = {}
+    for line in lines:
+        matched = _HEADER.fullmatch(line)
+        if matched is None:
+            raise ProtocolError(400, "a header has no valid name, or continues on a second line")
+        name, value = matched[1].lower(), _text(matched[2].strip(" \t"))
+        if name in headers:
+            if name in SINGLE_HEADERS:
+                raise ProtocolError(400, f"the header {name} is repeated")
+            value = ", ".join(filter(None, (headers[name], value)))
+        headers[name] = value
     if "transfer-encoding" in headers and "content-length" in headers:
         raise ProtocolError(400, "the head has both Content-Length and Transfer-Encoding")
     return headers
 
 
-def _is_last(version: str, headers: Mapping[str, str]) -> bool:
-    return version.startswith("HTTP/1.0") or headers.get("connection", "").lower() == "close"
+def _text(value: str) -> str:
+    """Return the text of a value that was read as Latin-1: many clients send UTF-8."""
+    if value.isascii():
+        return value
+    try:
+        return value.encode("latin-1").decode("utf-8")
+    except UnicodeDecodeError:
+        return value
+
+
+def _ends_connection(headers: Mapping[str, str]) -> bool:
+    return "close" in [option.strip().lower() for option in headers.get("connection", "").split(",")]
 
 
 def request_body_length(headers: Mapping[str, str]) -> int | None:
@@ -159,7 +220,7 @@ def request_body_length(headers: Mapping[str, str]) -> int | None:
             raise ProtocolError(501, f"unknown transfer encoding {coding}")
         return None
     text = headers.get("content-length", "0")
-    if not text.isdigit() or not text.isascii():
+    if not text.isascii() or not text.isdigit():
         raise ProtocolError(400, "Content-Length is not a number")
     if not _LENGTH.fullmatch(text) or int(text) > BODY_LIMIT:
         raise _too_long()
@@ -208,10 +269,10 @@ class ChunkDecoder:
             if len(buffer) >= CHUNK_LINE_LIMIT:
                 raise ProtocolError(400, "the size line of a chunk is too long")
             return False
-        size = bytes(buffer[:end]).partition(b";")[0].strip()
-        if not _CHUNK_SIZE.fullmatch(size):
+        matched = _CHUNK_LINE.fullmatch(bytes(buffer[:end]))
+        if matched is None:
             raise ProtocolError(400, "a chunk has no valid size")
-        self._missing = int(size, 16)
+        self._missing = int(matched[1], 16)
         self._is_last = self._missing == 0
         self._overhead += end + 4
         del buffer[: end + 2]
@@ -226,22 +287,26 @@ class ChunkDecoder:
 
 
 def request_bytes(method: str, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
-    """Return a request; raise ValueError if a header cannot be sent: line breaks, or characters beyond Latin-1."""
+    """Return a request; raise ValueError if a header or the path contains a line break."""
     head = _head_text(f"{method} {path} HTTP/1.1", {**headers, "Content-Length": str(len(body))})
     if not head.count("\r") == head.count("\n") == len(headers) + 3:
         raise ValueError("a header or the path contains a line break")
-    return head.encode("latin-1") + body
+    return head.encode() + body
 
 
-def response_bytes(response: HttpResponse, is_last: bool) -> bytes:
-    """Return a response whose content is not an iterator. `is_last`: announce the end of the connection."""
+def response_bytes(response: HttpResponse, is_last: bool, has_body: bool = True) -> bytes:
+    """Return a response whose content is not an iterator. `is_last`: announce the end of the connection.
+
+    Without `has_body`, for HEAD, it has only the length of the body.
+    """
     if isinstance(response.content, bytes):
         body, kind = response.content, "application/json"
     elif isinstance(response.content, str):
         body, kind = response.content.encode(), "text/plain; charset=utf-8"
     else:
         body, kind = json.dumps(response.content).encode(), "application/json"
-    return _response_head(response, {"Content-Type": kind, "Content-Length": str(len(body))}, is_last) + body
+    head = _response_head(response, {"Content-Type": kind, "Content-Length": str(len(body))}, is_last)
+    return head + body if has_body else head
 
 
 def stream_head_bytes(response: HttpResponse, is_last: bool) -> bytes:

@@ -1,7 +1,8 @@
 """The HTTP/1.1 server on asyncio. Requests of one connection are answered one after the other.
 
 The handler admits a request by its head: nothing of the body is kept before. Heads, chunk lines, bodies, connections
-and the time for each are bounded. A lost connection cancels the handler of its request.
+and the time for each are bounded. A lost connection cancels the handler of its request. A client may close its sending
+half: while its request is being answered it gets `100 Continue`, which shows whether it is still there.
 """
 
 from __future__ import annotations
@@ -9,19 +10,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Callable, Protocol
 
 from muster.sandbox import models
 from muster.sandbox.http import codec
-from muster.sandbox.http.codec import (
-    HEAD_END,
-    HEAD_LIMIT,
-    ChunkDecoder,
-    HttpRequest,
-    HttpResponse,
-    ProtocolError,
-    RequestHead,
-)
+from muster.sandbox.http.codec import HEAD_LIMIT, HttpRequest, HttpResponse, ProtocolError, RequestHead
+from muster.sandbox.http.peer import user_of_peer
+from muster.sandbox.http.request_reader import RequestReader
 
 HEAD_TIMEOUT_S = 10.0  # for a whole head, from the connection or its first byte on
 STALL_TIMEOUT_S = 60.0  # without a byte of a body that is being sent, or of a response that is being read
@@ -29,6 +25,8 @@ KEEP_ALIVE_S = 300.0  # until the next request of a connection; our clients clos
 LINGER_S = 5.0  # in which further input of a rejected client is dropped, so that it can read the response
 BACKLOG = 4096
 REJECTED_MAX = 64  # connections beyond the limit that are answered at the same time: each takes an open file
+PROBE_INTERVAL_S = 0.5  # between two signs of life to a client that has closed its sending half
+WRITE_SIZE = 1 << 18  # bytes of a response that are handed to the transport at once
 ACCEPT_BATCH = 64  # connections accepted between two checks of their number
 
 
@@ -110,17 +108,16 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, handler: Handler, connections: OpenConnections) -> None:
         self._handler, self._connections = handler, connections
-        self._buffer = bytearray()
-        self._searched = 0  # how far the buffer was searched for the end of a head
-        self._head: RequestHead | None = None
-        self._length: int | None = None  # of the body; None: in chunks
-        self._chunks, self._chunked_body = ChunkDecoder(bounded=True), bytearray()
+        self._reader = RequestReader(self._admit)
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._unsent = 0
         self._can_write = asyncio.Event()
         self._can_write.set()
         self._closing = self._is_idle = self._lingers = self._paused = False
+        self._at_eof = self._responds = False
+        self._user: int | None = None
+        self._probing: asyncio.TimerHandle | None = None
 
     # -- callbacks of asyncio -----------------------------------------------------------------------------------------
 
@@ -135,8 +132,23 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.abort()
 
+    def eof_received(self) -> bool:
+        """Keep the connection if a request is being answered: some clients close their sending half after it."""
+        self._at_eof = True
+        if self._task is not None:
+            self._probe()
+        return self._task is not None
+
+    def _probe(self) -> None:
+        """Find out whether a client that sends nothing more still reads: if not, the second write fails."""
+        if self._task is not None and not self._responds and not self._transport.is_closing():
+            self._transport.write(codec.CONTINUE)
+            self._probing = asyncio.get_running_loop().call_later(PROBE_INTERVAL_S, self._probe)
+
     def connection_lost(self, error: Exception | None) -> None:
         self._cancel_timer()
+        if self._probing is not None:
+            self._probing.cancel()
         self._connections.discard(self)
         self._can_write.set()
         if self._task is not None:
@@ -144,20 +156,24 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._can_write.clear()
+        if self._task is not None:
+            self._set_timer(STALL_TIMEOUT_S, self._abort_unless_read)
 
     def resume_writing(self) -> None:
         self._can_write.set()
+        if self._task is not None:
+            self._cancel_timer()
 
     def data_received(self, data: bytes) -> None:
         if self._lingers or self._transport.is_closing():
             return
-        self._buffer += data
+        self._reader.feed(data)
         if self._task is None:
             if self._is_idle:
                 self._is_idle = False
                 self._set_timer(HEAD_TIMEOUT_S, self._on_timeout)
             self._advance()
-        elif len(self._buffer) > HEAD_LIMIT and not self._paused:
+        elif self._reader.buffered > HEAD_LIMIT and not self._paused:
             self._paused = True  # pipelined requests wait in the buffers of their sender
             self._transport.pause_reading()
 
@@ -184,7 +200,7 @@ class Connection(asyncio.Protocol):
 
     def _on_timeout(self) -> None:
         """Reject a request whose head or body did not arrive in time."""
-        if self._head is None and not self._buffer:
+        if self._reader.head is None and not self._reader.buffered:
             self._transport.abort()  # no request was begun
         else:
             self._reject(
@@ -205,88 +221,64 @@ class Connection(asyncio.Protocol):
     def _advance(self) -> None:
         """Process the input that has arrived."""
         try:
-            request = self._next_request()
+            request = self._reader.next()
         except ProtocolError as error:
             self._reject(HttpResponse(error.status, models.refusal(str(error))))
             return
         if request is not None:
             self._cancel_timer()
+            self._responds = False
+            request = replace(request, user=self._find_user())
             self._task = asyncio.get_running_loop().create_task(self._answer(request))
-        elif self._head is not None:
+        elif self._reader.head is not None:
             self._set_timer(STALL_TIMEOUT_S, self._on_timeout)
 
-    def _reject(self, response: HttpResponse) -> None:
+    def _find_user(self) -> int:
+        """Return the user at the other end, asked for once: a connection is not passed on to other users."""
+        if self._user is None:
+            own, peer = (self._transport.get_extra_info(name) for name in ("sockname", "peername"))
+            self._user = user_of_peer(own, peer)
+        return self._user
+
+    def _reject(self, response: HttpResponse, has_body: bool = True) -> None:
         """Answer, then drop further input for a while: a reset could keep the client from reading the response."""
         self._closing = self._lingers = True
-        self._buffer, self._chunked_body = bytearray(), bytearray()
-        self._transport.write(codec.response_bytes(response, is_last=True))
+        self._reader.clear()
+        self._transport.write(codec.response_bytes(response, is_last=True, has_body=has_body))
         self._transport.write_eof()
         self._set_timer(LINGER_S, self._transport.abort)
 
-    def _next_request(self) -> HttpRequest | None:
-        if self._head is None and not self._read_head():
-            return None
-        head = self._head
-        if head is None:
-            return None  # it was rejected
-        body = self._read_chunked() if self._length is None else self._read_body(self._length)
-        if body is None:
-            return None
-        self._head = None
-        return HttpRequest(head.method, head.path, head.headers, body)
-
-    def _read_head(self) -> bool:
-        end = self._buffer.find(HEAD_END, self._searched)
-        if end == -1 and len(self._buffer) <= HEAD_LIMIT:
-            self._searched = max(0, len(self._buffer) - 3)
-            return False
-        self._searched = 0
-        if not 0 <= end <= HEAD_LIMIT:
-            raise ProtocolError(431, f"the head is too long: at most {HEAD_LIMIT >> 10} KB")
-        head, is_last = codec.parse_request_head(bytes(self._buffer[:end]))
-        del self._buffer[: end + len(HEAD_END)]
-        self._closing = self._closing or is_last
+    def _admit(self, head: RequestHead) -> bool:
+        """Let the handler decide about a request; after a refusal the connection only sends the response."""
+        self._closing = self._closing or self._reader.is_last
         refusal = self._handler.refusal(head)
         if refusal is not None:
-            self._reject(refusal)
+            self._reject(refusal, has_body=head.method != "HEAD")
             return False
         self._connections.mark_busy(self)
-        self._length = codec.request_body_length(head.headers)
-        self._chunks, self._chunked_body = ChunkDecoder(bounded=True), bytearray()
-        self._head = head
         if head.headers.get("expect", "").lower() == "100-continue":
             self._transport.write(codec.CONTINUE)
         return True
-
-    def _read_chunked(self) -> bytes | None:
-        self._chunked_body += self._chunks.decode(self._buffer)
-        if not self._chunks.is_complete:
-            return None
-        body, self._chunked_body = bytes(self._chunked_body), bytearray()
-        return body
-
-    def _read_body(self, length: int) -> bytes | None:
-        if len(self._buffer) < length:
-            return None
-        body = bytes(self._buffer[:length])
-        del self._buffer[:length]
-        return body
 
     # -- responses ----------------------------------------------------------------------------------------------------
 
     async def _answer(self, request: HttpRequest) -> None:
         try:
-            response = await self._handler(request)
-            if hasattr(response.content, "__aiter__"):
+            has_body = request.method != "HEAD"
+            response = await self._handler(request if has_body else replace(request, method="GET"))
+            self._responds = True
+            if not has_body and hasattr(response.content, "__aiter__"):
+                self._transport.write(codec.stream_head_bytes(response, self._closing))
+            elif hasattr(response.content, "__aiter__"):
                 await self._write_lines(response)
             else:
-                self._transport.write(codec.response_bytes(response, self._closing))
+                await self._write(codec.response_bytes(response, self._closing, has_body))
         except Exception:  # within a response, only closing the connection can report an error
             self._transport.abort()
             raise
         finally:
             self._task = None
-        if self._closing:
+        if self._closing or (self._at_eof and not self._reader.buffered):
             self._transport.close()
             self._set_timer(STALL_TIMEOUT_S, self._abort_unless_read)
             return
@@ -296,8 +288,14 @@ class Connection(asyncio.Protocol):
         if self._paused:
             self._paused = False
             self._transport.resume_reading()
-        if self._buffer:
+        if self._reader.buffered:
             self.data_received(b"")
+
+    async def _write(self, data: bytes) -> None:
+        """Write a response; of a long one only so much as the client reads: the transport would copy all of it."""
+        for start in range(0, len(data), WRITE_SIZE):
+            self._transport.write(data[start : start + WRITE_SIZE])
+            await self._can_write.wait()
 
     async def _write_lines(self, response: HttpResponse) -> None:
         self._transport.write(codec.stream_head_bytes(response, self._closing))

@@ -16,18 +16,24 @@ import resource
 import signal
 import socket
 import sys
-from typing import Any
+from typing import Any, Protocol
 
-from muster.sandbox.jail import kernel, program, session, wire
-from muster.sandbox.jail.landlock import Ruleset
+from muster.sandbox.jail import gvisor, kernel, notebook, program, session, wire
 
 JOB = 3  # the descriptor of the job socket
 DESCRIPTORS = 3  # sent with the spawn command: the job socket, stdout, stderr
 NICE = 5  # lower priority than the server and the worker, which must be able to kill any number of processes
+INTERPRETED = ("python", "notebook", "session")  # jobs that run in this interpreter
 CANNOT_START = 127  # as in a shell
 
 
-def main(fds: list[int], rules: Ruleset) -> None:
+class Rules(Protocol):
+    """The restrictions that an execution adds to those of its worker."""
+
+    def enforce(self) -> None: ...
+
+
+def main(fds: list[int], rules: Rules) -> None:
     """Run one job. Never returns: the frames above are the worker's."""
     try:
         channel = _set_up(fds, rules)
@@ -45,7 +51,7 @@ def main(fds: list[int], rules: Ruleset) -> None:
         os._exit(CANNOT_START)
 
 
-def _set_up(fds: list[int], rules: Ruleset) -> socket.socket:
+def _set_up(fds: list[int], rules: Rules) -> socket.socket:
     """Prepare the process with few, plain calls: every page touched here is copied again for each program."""
     job, out, err = fds
     signal.set_wakeup_fd(-1)
@@ -75,13 +81,19 @@ def _run(job: dict[str, Any], channel: socket.socket) -> None:
     gc.enable()
     if "limits" in job:
         _limit(job["limits"])
+        if job["do"] in INTERPRETED and "memory_mb" in job["limits"]:
+            gvisor.limit_address_space(job["limits"]["memory_mb"] << 20)
+    for name, value in job.get("env", {}).items():
+        os.environ.setdefault(name, value)  # what the operator has set stays
     if "files" in job or "texts" in job:
         _write_files(job)
     if job["do"] == "session":
         session.serve(channel, job["backend"])
     channel.close()
     if job["do"] == "python":
-        program.run(job["code"])
+        program.run(job["code"], job.get("file"))
+    elif job["do"] == "notebook":
+        notebook.run(job["cells"], job["backend"], job["cell_timeout"])
     elif job["do"] == "fetch":
         _fetch(job["names"])
     else:
@@ -123,7 +135,8 @@ def _fetch(names: list[str]) -> None:
 
 
 def _execute(argv: list[str]) -> None:
-    # Python changes the first three at its start; a shell lets what it starts in the background ignore the last two.
-    for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT):
+    # Python changes the first two at its start, `nohup` ignores the third, and a shell lets background programs ignore
+    # the last two.
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_DFL)
     os.execv(argv[0], argv)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import platform
+import socket
 import struct
 
 MACHINE = platform.machine()
@@ -21,6 +23,8 @@ MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 AT_RECURSIVE, MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 0x8000, 1, 2, 4
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+TCP_BUFFERS = "4096 16384 65536"  # minimum, default and maximum in bytes: the memory of all connections is the host's
 CAPABILITY_VERSION_3 = 0x20080522
 LAST_CAPABILITY = 63
 MADV_COLLAPSE, HUGE_PAGE = 25, 2 << 20
@@ -49,6 +53,24 @@ def prctl(option: int, value: int = 0) -> None:
 
 def unshare(flags: int) -> None:
     checked(libc.unshare(flags), "unshare")
+
+
+def bring_up_loopback() -> None:
+    """Switch on the loopback interface of this network namespace, which has no other."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sh14x", b"lo", IFF_UP)
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, request)
+
+
+def limit_tcp_buffers() -> bool:
+    """Limit the buffers of connections in this network namespace; return False if that is not allowed here."""
+    try:
+        for name in ("tcp_rmem", "tcp_wmem"):
+            with open(f"/proc/sys/net/ipv4/{name}", "w") as file:
+                file.write(TCP_BUFFERS)
+    except OSError:
+        return False
+    return True
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:

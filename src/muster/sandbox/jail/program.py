@@ -1,4 +1,4 @@
-"""Run a Python program in this interpreter as `python3 -c` would: same names, same traceback, same exit code."""
+"""Run a Python program in this interpreter as `python3 -c` or `python3 FILE` would: names, traceback, exit code."""
 
 from __future__ import annotations
 
@@ -14,17 +14,25 @@ from typing import Any
 NAME = "<string>"
 
 
-def run(code: str) -> None:
-    """Run the program and exit; threads, exit functions and buffers are completed as at a normal exit."""
+def run(code: str, file: str | None = None) -> None:
+    """Run the program and exit; threads, exit functions and buffers are completed as at a normal exit.
+
+    With `file` it is written there first, and can read its own source.
+    """
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = main
-    sys.argv[:] = ["-c"]
-    sys.path.insert(0, "")
+    name = os.path.abspath(file) if file else NAME
+    sys.argv[:] = [name if file else "-c"]
+    sys.path.insert(0, os.path.dirname(name))
     reseed()
     status = 0
     try:
-        program = compile(code, NAME, "exec", dont_inherit=True)
+        if file:
+            main.__file__ = name
+            with open(name, "w", encoding="utf-8", errors="surrogatepass") as source:
+                source.write(code)
+        program = compile(code, name, "exec", dont_inherit=True)
     except BaseException as error:
         status = _report(error, None, code)
     else:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import traceback
 import types
+from collections.abc import Callable
 from typing import Any
 
 CELL = "<cell {}>"
@@ -41,14 +42,20 @@ class Shell:
             linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
             tree = ast.parse(code, name)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            sys.stdout.write(format_syntax_error(error, verbosity))
+            self.report(error, verbosity, format_syntax_error)
             return True
         try:
             self._execute(tree, name, echoes=not code.rstrip().endswith(";"))
         except BaseException as error:  # including SystemExit: only its owner ends a session
-            sys.stdout.write(format_error(error, verbosity))
+            self.report(error, verbosity, format_error)
             return True
         return False
+
+    def report(self, error: BaseException, verbosity: str, format_it: Callable[[BaseException, str], str]) -> None:
+        sys.stdout.write(format_it(error, verbosity))
+
+    def show(self, value: Any) -> None:
+        sys.stdout.write(repr(value) + "\n")
 
     def _execute(self, tree: ast.Module, name: str, echoes: bool) -> None:
         last = tree.body[-1] if tree.body and isinstance(tree.body[-1], ast.Expr) and echoes else None
@@ -59,7 +66,7 @@ class Shell:
             value = self._value(compile(ast.Expression(last.value), name, "eval", _FLAGS, dont_inherit=True))
             if value is not None:
                 self.names["_"] = value
-                sys.stdout.write(repr(value) + "\n")
+                self.show(value)
 
     def _value(self, code: types.CodeType) -> Any:
         value = eval(code, self.names)

@@ -1,8 +1,8 @@
 """The root filesystem of a worker: the system and the interpreter read-only, and a scratch of limited size.
 
-/usr /opt /bin /lib ...    the host's, read-only, no set-user-id      /etc      a few files, no secrets
+/usr /opt /bin /lib ...    the host's, read-only, as overlays, no suid /etc      a few files, no secrets
 the interpreter's paths    the same                                   /proc     only this worker's processes
-/sandbox /tmp /dev/shm     the scratch                                /dev      null, zero, random ..., pts
+/sandbox /tmp /dev/shm /mnt    the scratch                            /dev      null, zero, random ..., pts
 
 A read-only path below one of the three scratch directories, such as /tmp/env/bin, is mounted there too. Its directories
 are on a read-only filesystem that is created here and mounted as a whole on /tmp/env: a program can neither write to a
@@ -30,12 +30,14 @@ from muster.sandbox.jail.kernel import (
     MS_REMOUNT,
     make_read_only,
     mount,
+    mounts_at_or_below,
     pivot_root,
     unmount,
 )
 
 HOME, TEMPORARY, SHARED_MEMORY = "/sandbox", "/tmp", "/dev/shm"
 SCRATCH = (HOME, TEMPORARY, SHARED_MEMORY)
+MOUNTS = "/mnt"  # scratch too, unless a read-only path is there: programs made for SandboxFusion write to it
 SYSTEM = ("/usr", "/opt", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
 ETC = (
     "alternatives",
@@ -57,10 +59,17 @@ ETC = (
     "magic",
     "java-17-openjdk",
     "java-11-openjdk",
+    "dmd.conf",
+    "ldc2.conf",
+    "mono",
+    "php",
+    "racket",
+    "R",
     "ImageMagick-6",
     "texmf",
 )
 NETWORK_ETC = ("resolv.conf", "hosts", "nsswitch.conf", "gai.conf", "host.conf")
+EMPTY = "/proc"  # an empty directory, which overlays need, until /proc is mounted there
 DEVICES = ("null", "zero", "full", "random", "urandom")
 INODES_PER_MB = 256
 
@@ -82,6 +91,7 @@ def build(root: RootSpec) -> bool:
     mount("none", "/", "", MS_REC | MS_PRIVATE)
     mount("tmpfs", root.directory, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m")
     new = root.directory
+    os.mkdir(new + EMPTY)
     _system(new)
     _etc(new, root)
     _devices(new)
@@ -102,8 +112,7 @@ def _system(new: str) -> None:
         if os.path.islink(path):
             os.symlink(os.readlink(path), new + path)
         elif os.path.isdir(path):
-            _bind(path, new + path)
-            make_read_only(new + path)
+            _show(path, new + path, new + EMPTY)
 
 
 def _etc(new: str, root: RootSpec) -> None:
@@ -119,7 +128,8 @@ def _etc(new: str, root: RootSpec) -> None:
     _write(f"{new}/etc/passwd", f"root:x:0:0::/:/bin/false\nsandbox:x:{user}:{group}::{HOME}:/bin/bash\n")
     _write(f"{new}/etc/group", f"root:x:0:\nsandbox:x:{group}:\n")
     if not root.network:
-        _write(f"{new}/etc/hosts", "127.0.0.1 localhost sandbox\n")
+        _write(f"{new}/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n")
+        _write(f"{new}/etc/nsswitch.conf", "hosts: files\n")
 
 
 def _devices(new: str) -> None:
@@ -138,19 +148,35 @@ def _scratch(new: str, root: RootSpec) -> None:
     """Mount one filesystem of limited size on all writable directories."""
     behind = new + "/.scratch"
     os.mkdir(behind)
-    limits = f"mode=755,size={root.scratch_mb}m,nr_inodes={max(1024, root.scratch_mb * INODES_PER_MB)}"
+    limits = f"mode=755,size={root.scratch_mb}m,nr_inodes={inodes_of(root.scratch_mb)}"
     mount("tmpfs", behind, "tmpfs", MS_NOSUID | MS_NODEV, limits)
-    for path, name in ((HOME, "home"), (TEMPORARY, "tmp"), (SHARED_MEMORY, "shm")):
+    private = [(path, path.rpartition("/")[2]) for path in private_scratch(root.read_only)]
+    for path, name in ((HOME, "home"), (TEMPORARY, "tmp"), *private):
         source = f"{behind}/{name}"
         os.mkdir(source)
         os.chown(source, *root.owner)
-        if root.workspace and name != "shm":
+        if root.workspace and path in (HOME, TEMPORARY):
             source = f"{root.workspace}/{name}"
         os.makedirs(new + path, exist_ok=True)
         mount(source, new + path, "", MS_BIND)
         mount("none", new + path, "", MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV)
     unmount(behind)
     os.rmdir(behind)
+
+
+def inodes_of(scratch_mb: int) -> int:
+    """Return how many files and directories a scratch of this size may have."""
+    return max(1024, scratch_mb * INODES_PER_MB)
+
+
+def private_scratch(read_only: Iterable[str]) -> list[str]:
+    """Return the scratch directories that a worker never shares, not even in a workspace.
+
+    >>> private_scratch(["/srv/data"]), private_scratch(["/mnt/env"])
+    (['/dev/shm', '/mnt'], ['/dev/shm'])
+    """
+    is_taken = any(path == MOUNTS or path.startswith(MOUNTS + "/") for path in read_only)
+    return [SHARED_MEMORY] if is_taken else [SHARED_MEMORY, MOUNTS]
 
 
 def shown_in(directory: str, read_only: Iterable[str]) -> list[str]:
@@ -167,8 +193,7 @@ def _read_only(new: str, root: RootSpec) -> None:
     inside = [path for path in root.read_only if any(path.startswith(scratch + "/") for scratch in SCRATCH)]
     for path in root.read_only:
         if path not in inside:
-            _bind(path, new + path)
-            make_read_only(new + path)
+            _show(path, new + path, new + EMPTY)
     if inside:
         _mount_in_scratch(new, inside)
 
@@ -178,7 +203,7 @@ def _mount_in_scratch(new: str, paths: Sequence[str]) -> None:
     os.mkdir(behind)
     mount("tmpfs", behind, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m")
     for path in paths:
-        _bind(path, behind + path)
+        _show(path, behind + path, new + EMPTY)
     make_read_only(behind)  # with everything below; copies of these mounts are read-only too
     for scratch in SCRATCH:
         for name in shown_in(scratch, paths):
@@ -214,12 +239,32 @@ def _mount_point(scratch: str, name: str, is_directory: bool) -> int:
 
 
 def _proc(new: str) -> bool:
-    os.mkdir(new + "/proc")
     try:
         mount("proc", new + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     except OSError:
         return False  # the kernel refuses it in a container whose own /proc is partly hidden
     return True
+
+
+def _show(source: str, target: str, empty: str) -> None:
+    """Show a path of the host read-only. Sockets, pipes and locks in it do not lead to processes of the host.
+
+    A read-only bind mount still lets programs connect to sockets and write to pipes. In an overlay these are other
+    objects, as are locks and watches of files. Where the kernel refuses the overlay, and for paths that contain other
+    mounts, which an overlay would not show, it is a bind mount. `empty` is an empty directory: an overlay needs two.
+    """
+    special = any(character in source for character in ",:\\")
+    if os.path.isdir(source) and not special and not _has_mounts_below(source):
+        os.makedirs(target, exist_ok=True)
+        with suppress(OSError):
+            mount("overlay", target, "overlay", MS_RDONLY | MS_NOSUID | MS_NODEV, f"lowerdir={source}:{empty}")
+            return
+    _bind(source, target)
+    make_read_only(target)
+
+
+def _has_mounts_below(path: str) -> bool:
+    return any(place != path for place in mounts_at_or_below(path))
 
 
 def _bind(source: str, target: str) -> None:

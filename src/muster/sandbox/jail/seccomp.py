@@ -104,14 +104,18 @@ PROCESS_CALLS = {
 # The same for a process, a group or a user: the first argument selects which, the second is its id.
 # The last value selects a process; those for a group and a user follow it.
 GROUP_CALLS = {"setpriority": (141, 140, 0), "ioprio_set": (251, 30, 1)}
-SOCKET, CLONE, CLONE3, IOCTL = (41, 198), (56, 220), (435, 435), (16, 29)
+SOCKET, CLONE, CLONE3, IOCTL, SETSOCKOPT = (41, 198), (56, 220), (435, 435), (16, 29), (54, 208)
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 NEW_NAMESPACES = 0x7E020000 | 0x80  # every CLONE_NEW* flag, CLONE_NEWTIME among them
 TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: they type into another process's terminal
-AF_UNIX = 1
+AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
+LOCAL_FAMILIES = (AF_UNIX, AF_INET, AF_INET6)  # in a private network, which has only a loopback interface
+INTERNET_FAMILIES = (AF_INET, AF_INET6)
+SOCK_STREAM, SOCKET_TYPES = 1, 0xF  # the other bits of a type are flags
+SOL_SOCKET, BUFFER_SIZES = 1, (7, 8)  # SO_SNDBUF, SO_RCVBUF
 
 ALLOW, ERRNO, KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN, _AND = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 _X32 = 0x40000000
 
@@ -155,8 +159,8 @@ def filter_for(machine: str, families: Sequence[int] | None, memory_files: bool,
             ],
         )
     if families is not None:
-        allowed = [(_EQUAL, family, 0) for family in families]
-        code += _when(SOCKET[column], _on_argument(0, allowed, ERRNO | errno.EACCES))
+        code += _when(SOCKET[column], _on_socket(families))
+        code += _when(SETSOCKOPT[column], _on_buffer_size())
     return b"".join([*code, _instruction(_RETURN, ALLOW)])
 
 
@@ -191,6 +195,30 @@ def _on_argument(index: int, tests: Sequence[tuple[int, int, int]], otherwise: i
     for test, value, number in tests:
         block += _test(test, value, _refuse(number) if number else _instruction(_RETURN, ALLOW))
     return [*block, _instruction(_RETURN, otherwise)]
+
+
+def _on_socket(families: Sequence[int]) -> list[bytes]:
+    """Allow the families, of the internet's only TCP: buffers of other sockets are limited by nothing but the host."""
+    is_stream = [
+        _load(1),
+        _instruction(_AND, SOCKET_TYPES),
+        *_test(_EQUAL, SOCK_STREAM, _instruction(_RETURN, ALLOW)),
+        _refuse(errno.EACCES),
+    ]
+    block = [_load(0)]
+    for family in families:
+        if family not in INTERNET_FAMILIES:
+            block += _test(_EQUAL, family, _instruction(_RETURN, ALLOW))
+    for family in set(families) & set(INTERNET_FAMILIES):
+        block += _when(family, is_stream)
+    return [*block, _refuse(errno.EACCES)]
+
+
+def _on_buffer_size() -> list[bytes]:
+    """Ignore, as if it had succeeded, a request for larger buffers of a socket; allow other options."""
+    ignore = [part for option in BUFFER_SIZES for part in _test(_EQUAL, option, _instruction(_RETURN, ERRNO))]
+    block = [_load(2), *ignore, _instruction(_RETURN, ALLOW)]
+    return [_load(1), *_when(SOL_SOCKET, block), _instruction(_RETURN, ALLOW)]
 
 
 def _by_process(others: Sequence[int] | None) -> list[bytes]:

@@ -14,27 +14,40 @@ from types import FrameType
 from typing import Any
 
 from muster.sandbox.jail import program, repl, wire
+from muster.sandbox.jail.gvisor import engine_time
 
 
 class InterruptGuard:
-    """Raises KeyboardInterrupt only while a cell runs: a late interrupt must not hit what comes after the cell."""
+    """Raises KeyboardInterrupt only while a cell runs whose time is over.
+
+    A late interrupt must not hit what comes after its cell; an early one, before the cell has begun here, must not be
+    lost: on a busy machine the session would be killed for it.
+    """
 
     def __init__(self) -> None:
         self.cell_is_running = False
+        self.deadline = 0.0  # of the cell, by the monotonic clock of the engine
         signal.signal(signal.SIGINT, self.on_interrupt)
 
+    def begin(self, deadline: float) -> None:
+        """Start a cell; raises KeyboardInterrupt if its time is over already."""
+        self.deadline, self.cell_is_running = deadline, True
+        if 0 < deadline <= engine_time():
+            raise KeyboardInterrupt
+
     def on_interrupt(self, signum: int, frame: FrameType | None) -> None:
-        if self.cell_is_running:
+        if self.cell_is_running and engine_time() >= self.deadline:
             raise KeyboardInterrupt
 
 
 class IPythonShell:
     """An IPython shell without history, colors or a terminal, for interpreters that have IPython."""
 
-    def __init__(self) -> None:
+    def __init__(self, shell: Any = None) -> None:
+        """Set up the given shell, or a new one."""
         from IPython.core.interactiveshell import InteractiveShell  # optional, and slow to import
 
-        self.shell: Any = InteractiveShell()
+        self.shell: Any = shell or InteractiveShell()
         self.shell.history_manager.enabled = False
         self.shell.colors = "NoColor"
         self.shell.ask_exit = lambda: None  # `exit` does nothing: only its owner ends a session
@@ -78,7 +91,7 @@ def serve(channel: socket.socket, backend: str) -> None:
 
 def _run(shell: Any, guard: InterruptGuard, message: dict[str, Any]) -> bool:
     try:
-        guard.cell_is_running = True
+        guard.begin(message.get("deadline", 0.0))
         return bool(shell.run(message["code"], message["verbosity"]))
     except KeyboardInterrupt:
         return True

@@ -6,7 +6,7 @@ It gets commands from the engine over a packet socket, and reports there:
     spawn, again  + job socket, stdout, stderr: fork the next born + pidfd   first, by the process that forked it
                   execution; `again`: keep the scratch        ready          it is confined; or: failed, why
     usage         check the tree's usage against its limits   ended          status, usage, reason, is all clean?
-    interrupt     SIGINT to the execution                     memory         of the tree, after a large change
+    interrupt     SIGINT to the execution                     usage          memory and CPU time of the tree, if changed
     kill REASON   kill the tree
 
 It reads no code, no input and no output. It exits when the socket is closed.
@@ -22,14 +22,17 @@ import signal
 import socket
 
 from muster.process.file_trees import OPEN_DIRECTORY, empty_directory, used_bytes
-from muster.sandbox.jail import confine, execution, kernel, state, tree, wire
+from muster.sandbox.jail import confine, execution, gvisor, kernel, state, tree, usage, wire
 from muster.sandbox.jail.confine import Confinement, ConfinementPlan
+from muster.sandbox.jail.rootfs import inodes_of
 
 MEMORY_REPORT_BYTES = 8 << 20  # smaller changes are not reported
+CPU_REPORT_S = 0.2  # CPU time since the last report; less is not reported
 SPAWN, SPAWN_AGAIN, CHECK_USAGE, INTERRUPT, KILL = b"spawn", b"again", b"usage", b"interrupt", b"kill "
 MAX_COMMAND_BYTES = 100
 REPORT = "ended %d %.4f %d %d %d %s"  # status, CPU seconds, max RSS in KB, others killed, clean, reason or -
-MAX_COUNTED_FILES = 20000  # in the scratch
+MAX_COUNTED_FILES = 20000  # in the scratch; fewer if it is small, as on the filesystem of the level full
+MAX_TCP_SOCKETS = 1000  # of a program, where no cgroup counts the memory of their buffers
 # Limits of emptying the scratch, for which the next program may be waiting: a worker with more is replaced, which takes
 # a few milliseconds. Under Landlock every step in a tree costs time in proportion to its depth.
 MAX_REMOVED_FILES, MAX_REMOVED_LEVELS = 1000, 50
@@ -41,7 +44,7 @@ def main(control: socket.socket, plan: ConfinementPlan) -> None:
         _restore_signals()
         confine.enter_namespaces(plan)
         pid = os.fork() if plan.has_namespaces else 0
-        if pid or not plan.has_namespaces:
+        if (pid or not plan.has_namespaces) and not plan.is_in_gvisor:  # whose process is that of runsc
             _send_birth(control, pid or os.getpid())
         if pid:
             os._exit(0)
@@ -91,11 +94,15 @@ class JailWorker:
         self.reaper: tree.TreeReaper | None = None
         self.reason: str | None = None
         self.is_clean = True
-        self.baseline = tree.memory_of(os.getpid())
-        self.reported_memory = 0
+        self.own_sandbox_memory = gvisor.used_memory() if plan.is_in_gvisor else 0
+        self.own_memory, self.own_pages = usage.resident(os.getpid())[0], usage.pages_of(os.getpid())
+        self.reported_memory, self.reported_cpu_s = 0, 0.0
         self.scratch = [(state.ScratchDirectory(path), keep) for path, keep in plan.scratch.items()]
         self.attributes = state.attributes()
-        self.checks_usage = not plan.cgroups  # of memory and processes, which cgroups limit by themselves
+        # In a sandbox of gVisor the cgroups count its kernel, too, and would end it as a whole.
+        self.checks_usage = (
+            not plan.cgroups or plan.is_in_gvisor
+        )  # of memory and processes, which cgroups limit by themselves
         self.poll = select.poll()
         self.poll.register(control, select.POLLIN)
         self.exit_watch = tree.ExitWatch(self.poll)
@@ -139,7 +146,7 @@ class JailWorker:
         A failure before the fork is reported to the engine: the job, if it was sent already, was not started. A failure
         after it ends this worker: the engine then reports the program as lost, since it may have started.
         """
-        self.reason, self.reported_memory = None, 0
+        self.reason, self.reported_memory, self.reported_cpu_s = None, 0, 0.0
         pid = -1
         try:
             why = self.why_unfit(fresh, fds)
@@ -187,23 +194,42 @@ class JailWorker:
 
     def check_usage(self) -> None:
         """Check memory, processes and scratch of the tree against their limits, where the kernel does not."""
-        processes = tree.descendants()
-        memory = sum(max(0, tree.memory_of(pid) - self.baseline) for pid in processes)
-        if abs(memory - self.reported_memory) > MEMORY_REPORT_BYTES:
-            self.reported_memory = memory
+        assert self.reaper is not None
+        processes = usage.tree_below(os.getpid())
+        memory = self.memory_of(processes)
+        cpu_s = self.reaper.cpu_s + usage.cpu_of(processes)
+        if abs(memory - self.reported_memory) > MEMORY_REPORT_BYTES or cpu_s - self.reported_cpu_s > CPU_REPORT_S:
+            self.reported_memory, self.reported_cpu_s = memory, cpu_s
             with contextlib.suppress(OSError):
-                wire.send(self.control, {"event": "memory", "bytes": memory})
+                wire.send(self.control, {"event": "usage", "bytes": memory, "cpu_s": cpu_s})
         if self.checks_usage and memory > self.plan.memory_mb << 20:
             self.reason = "memory"
         elif self.checks_usage and len(processes) > self.plan.processes:
             self.reason = "processes"
-        elif self.plan.is_on_disk and _used_bytes(self.plan.written) > self.plan.scratch_mb << 20:
+        elif self.checks_usage and self.plan.has_loopback and tree.tcp_sockets() > MAX_TCP_SOCKETS:
+            self.reason = "connections"
+        elif self.plan.is_on_disk and _used_bytes(self.plan.written, self.plan.scratch_mb) > self.plan.scratch_mb << 20:
             self.reason = "disk"
         if self.reason is not None:
             self.finish()
 
+    def memory_of(self, processes: list[int]) -> int:
+        if self.plan.is_in_gvisor:
+            buffers = 0 if self.plan.cgroups else gvisor.count_buffers(processes, self.plan.open_files)
+            used = max(0, gvisor.used_memory() - self.own_sandbox_memory)
+            return used + max(0, buffers - usage.FREE_SOCKETS) * usage.SOCKET_BYTES
+        return usage.memory_of_tree(processes, self.own_pages, self.own_memory, self.count_sockets(processes))
 
-def _used_bytes(directories: dict[str, list[str]]) -> int:
+    def count_sockets(self, processes: list[int]) -> int:
+        """Return the number of the tree's sockets, where no cgroup counts their buffers."""
+        if not self.checks_usage:
+            return 0
+        if self.plan.has_namespaces and not self.plan.network:
+            return usage.sockets_of_namespace("self")
+        return usage.sockets_of_processes(processes, self.plan.open_files)
+
+
+def _used_bytes(directories: dict[str, list[str]], scratch_mb: int) -> int:
     """Return the bytes that files use; more than any limit if there are too many files to count."""
     total = 0
     for path, skip in directories.items():
@@ -211,7 +237,7 @@ def _used_bytes(directories: dict[str, list[str]]) -> int:
             directory = os.open(path, OPEN_DIRECTORY)
         except OSError:
             continue  # the program removed our access
-        used = used_bytes(directory, skip, MAX_COUNTED_FILES)
+        used = used_bytes(directory, skip, min(MAX_COUNTED_FILES, inodes_of(scratch_mb)))
         os.close(directory)
         if used is None:
             return 1 << 62

@@ -80,7 +80,8 @@ def main(channel: socket.socket, config: dict[str, Any]) -> None:
         message, fds = wire.receive(channel)
         if message is None:
             return
-        if os.fork() == 0:
+        # In a sandbox of gVisor this process becomes the worker: its first process must be ours.
+        if config.get("becomes_worker") or os.fork() == 0:
             channel.close()
             worker.main(socket.socket(fileno=fds[0]), ConfinementPlan.from_json({"read_only": read_only, **message}))
         for fd in fds:
