@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -60,6 +61,28 @@ def test_with_a_runs_directory_named_a_link_out_of_it_is_not_followed(runs_dir: 
     (tmp_path / "other" / "old").symlink_to(runs_dir / "old")
     assert muster("clean", "--runs-dir", str(tmp_path / "other"), "--with-output", "--yes") == 0
     assert (runs_dir / "old").exists()
+
+
+def test_y_is_yes(runs_dir: Path) -> None:
+    assert muster("clean", "-y", "--with-output") == 0
+    assert not (runs_dir / "old").exists()
+
+
+def test_json_lists_what_is_removed_or_would_be(runs_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert muster("clean", "--json", "--dry-run") == 0
+    dry = json.loads(capsys.readouterr().out)
+    assert muster("clean", "--json", "--yes") == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (dry["dry_run"], done["dry_run"]) == (True, False) and dry["removed"] == done["removed"]
+    (run,) = done["removed"]
+    assert run["run"] == "old" and run["output_kept"] and run["bytes"] > 50_000 and done["failed"] == []
+    assert not (runs_dir / "old" / "attempt-0" / "logs").exists()
+
+
+def test_json_does_not_ask(runs_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert muster("clean", "--json") == 2
+    error = json.loads(capsys.readouterr().err)["error"]
+    assert error["exit_code"] == 2 and "give --yes" in error["message"] and (runs_dir / "old").exists()
 
 
 @pytest.mark.parametrize("age", ["30", "d", "-1d", "soon"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,13 @@ def test_figures_of_both_runs_are_shown_with_their_difference(invoke: Invoke) ->
     (row,) = [row for row in rows if row.startswith("from job start to driver")]
     first, second, difference = row.split()[-3:]
     assert float(second) - float(first) == pytest.approx(float(difference), abs=0.011) and difference == "+4.50"
+
+
+def test_json_has_every_figure_in_seconds(invoke: Invoke) -> None:
+    found = json.loads(invoke("compare", "quick", "slow", "--json").out)
+    assert found["runs"] == [{"run": name, "state": "succeeded", "nodes": 4} for name in ("quick", "slow")]
+    (row,) = [row for row in found["seconds"] if row["what"] == "from job start to driver"]
+    assert row["second"] - row["first"] == pytest.approx(row["difference"]) == pytest.approx(4.5, abs=0.01)
 
 
 def test_a_figure_that_one_run_lacks_is_a_dash(make_run: StartRun, invoke: Invoke) -> None:

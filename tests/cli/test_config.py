@@ -76,6 +76,14 @@ def test_path_prints_the_files_that_are_read(
     assert muster("config", "path") == f"site\t{site}\tfound\nuser\t/nowhere/muster/config.yaml\tnot there\n"
 
 
+def test_path_as_json_has_the_files(site: str, muster: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")
+    assert json.loads(muster("config", "path", "--json")) == {
+        "site": {"file": site, "found": True},
+        "user": {"file": "/nowhere/muster/config.yaml", "found": False},
+    }
+
+
 def test_a_doubtful_variable_is_warned_about_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

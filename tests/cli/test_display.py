@@ -56,7 +56,16 @@ def test_lost_events_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
         ({"event": "run", "state": "running"}, None),
         ({"event": "driver_start"}, "Ray is up on 2 nodes; driver started"),
         ({"event": "waiting", "text": "waiting for a leader"}, "waiting for a leader"),
+        (
+            {"event": "control", "host": "n1", "kind": "exclude_node", "reason": "bad memory"},
+            "a program on n1 requests exclude_node: bad memory",
+        ),
+        ({"event": "hang", "reason": "the run hangs: rank 3"}, "the run hangs: rank 3"),
         ({"event": "unended", "host": "n1", "reason": "process 7 is stuck"}, "n1: process 7 is stuck"),
+        (
+            {"event": "gcs_restart", "host": "n0", "reason": "Ray's gcs_server exited with 1", "seconds": 0.412},
+            "n0: Ray's gcs_server exited with 1; restarted with its state after 0.412 s",
+        ),
         ({"event": "again", "attempt": 0, "again": "chain"}, "attempt 0 ended: the next job of the chain follows"),
         (
             {"event": "job", "state": "cancelled", "job": "17"},

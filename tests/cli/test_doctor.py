@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,19 @@ def test_the_table_has_findings_remedies_and_a_count(monkeypatch: pytest.MonkeyP
     lines = [line.split() for line in out.splitlines()]
     assert ["warn", "clocks", "n1", "is", "3", "s", "ahead"] in lines and ["->", "use", "NTP"] in lines
     assert out.splitlines()[-1] == "1 pass, 1 warn, 1 fail" and "\x1b" not in out
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_colours_of_a_terminal_are_left_out_with_no_color(
+    refused: bool, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
+) -> None:
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLORTERM", ""), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+    if not refused:
+        monkeypatch.delenv("NO_COLOR")
+    reports(monkeypatch, PASSED, FAILED)
+    out = invoke("doctor", "--backend", "local").out
+    assert bool(re.search(r"\x1b\[[0-9;]*3[0-7]", out)) == (not refused)
 
 
 def test_json_is_the_report(monkeypatch: pytest.MonkeyPatch, invoke: Invoke) -> None:

@@ -44,6 +44,7 @@ def test_without_a_cluster_it_says_so_and_succeeds(start_run: StartRun, invoke: 
     start_run("train")
     done = invoke("down")
     assert (done.code, done.out) == (0, "no cluster is up\n")
+    assert invoke("down", "--json").out == "null\n"
 
 
 def test_several_clusters_are_named(start_run: StartRun, invoke: Invoke) -> None:

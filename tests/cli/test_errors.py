@@ -8,8 +8,8 @@ import click
 import pytest
 
 from muster.cli.errors import run_command_line
+from muster.errors import SettingsWarning
 from muster.spec import SpecError
-from muster.spec.settings import SettingsWarning
 
 
 def command(action: object) -> click.Command:

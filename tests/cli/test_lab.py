@@ -109,6 +109,13 @@ def test_up_passes_its_options_on_and_says_what_is_next(in_lab: Invoke, recordin
     assert 'next: eval "$(muster lab env)"' in done.out and "shared by all nodes: /shared\n" in done.out
 
 
+@pytest.mark.parametrize("option", ["-N", "--nodes", "-n"])
+def test_the_number_of_nodes_is_given_as_for_run_or_by_the_earlier_name(
+    option: str, in_lab: Invoke, recording: type[RecordingLab]
+) -> None:
+    assert in_lab("up", option, "2").code == 0 and recording.calls[0][1] == 2
+
+
 def test_up_provides_the_release_of_slurm_that_is_asked_for_and_reports_the_progress(
     in_lab: Invoke, recording: type[RecordingLab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +163,7 @@ def test_status_as_json(in_lab: Invoke) -> None:
 def test_env_prints_shell_commands_with_quoted_values(in_lab: Invoke) -> None:
     out = in_lab("env").out
     assert out == "export SLURM_CONF=/run/lab/slurm.conf\nexport PS1='it'\"'\"'s the lab> '\n"
+    assert json.loads(in_lab("env", "--json").out)["SLURM_CONF"] == "/run/lab/slurm.conf"
 
 
 @pytest.mark.parametrize(
@@ -194,6 +202,8 @@ def test_without_a_lab_every_command_ends_with_one_line(
     for words in (["status"], ["env"], ["exec", "--", "true"], ["heal", "n1"], ["kill-node", "n1"]):
         done = in_lab(*words)
         assert (done.code, done.out, done.err) == (code, "", "muster lab: no lab is up; `muster lab up` starts one\n")
+    error_as_json = json.loads(in_lab("status", "--json").err)["error"]
+    assert (error_as_json["exit_code"], error_as_json["hint"]) == (code, "`muster lab up` starts one")
 
 
 def test_exec_of_an_unknown_command_ends_as_a_shell_does(in_lab: Invoke, recording: type[RecordingLab]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -31,6 +32,23 @@ def test_output_is_printed_unchanged(start_run: StartRun, invoke: Invoke) -> Non
 def test_the_log_of_a_node_is_printed(start_run: StartRun, invoke: Invoke) -> None:
     Path(start_run("train").attempt(0).node_log(1)).write_text("agent of n1\n")
     assert invoke("logs", "--node", "1").out == "agent of n1\n"
+
+
+def test_a_node_may_be_given_by_host_name(start_run: StartRun, invoke: Invoke) -> None:
+    attempt = start_run("train").attempt(0)
+    Path(attempt.hosts).write_text("n0\nn1\n")
+    Path(attempt.node_log(1)).write_text("agent of n1\n")
+    assert invoke("logs", "--node", "n1").out == "agent of n1\n"
+    done = invoke("logs", "--node", "n7")
+    assert done.code == 2 and "train has no such node; give the node's index or its host name: n0, n1" in done.err
+
+
+def test_json_has_an_object_for_each_line(start_run: StartRun, invoke: Invoke) -> None:
+    run = start_run("train")
+    Path(run.attempt(0).driver_log).write_bytes("ü\n\n".encode() + b"\xff\nthe rest")
+    lines = [json.loads(line) for line in invoke("logs", "--json").out.splitlines()]
+    assert [line.get("text") for line in lines] == ["ü", "", None, "the rest"]
+    assert lines[2] == {"event": "output", "base64": "/w=="}
 
 
 def test_a_node_without_a_log_is_an_error_that_names_the_number_of_nodes(start_run: StartRun, invoke: Invoke) -> None:
@@ -96,6 +114,7 @@ def test_the_last_lines_are_printed_and_then_what_is_added(
 ) -> None:
     run = start_run("train").says("one\ntwo\nthree\n")
     assert invoke("logs", "--tail", "2").out == "two\nthree\n"
+    assert invoke("logs", "-n", "2").out == "two\nthree\n"
     assert invoke("logs", "--tail", "0").out == ""
     steps = iter([lambda: run.says("four\n"), lambda: run.publishes("succeeded").ends(0, "done")])
     monkeypatch.setattr(logs.time, "sleep", lambda seconds: next(steps)())

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.invocation import Invoke
 
 import muster
-from muster.cli.main import COMMANDS, cli
+from muster.cli.main import COMMANDS, OLD_NAMES, SECTIONS, cli
 from muster.spec.model import FLAGS
 
 OPTIONS_OF_A_JOB = {*FLAGS, "file", "profile"}  # tests/cli/test_options.py and tests/spec check these
@@ -67,7 +67,7 @@ def test_the_help_of_every_optional_value_names_its_default() -> None:
 
 
 def test_the_help_of_every_measured_value_names_its_unit() -> None:
-    units = {"S": "econds", "SECONDS": "econds", "MB": " MB", "CHARACTERS": "characters"}
+    units = {"S": "econds", "TIME": "econds", "SIZE": " MB", "CHARACTERS": "characters"}
     measured = {path: units[str(option.metavar)] for path, option in OPTIONS.items() if option.metavar in units}
     assert [path for path, unit in measured.items() if unit not in (OPTIONS[path].help or "")] == []
     decimals = [path for path, option in OPTIONS.items() if isinstance(option.type, click.types.FloatParamType)]
@@ -79,6 +79,25 @@ def test_a_summary_in_the_list_of_commands_is_not_cut_off(invoke: Invoke) -> Non
     assert all(re.search(rf"^  {re.escape(name)} ", out, re.MULTILINE) for name in COMMANDS)
 
 
+def test_the_summary_of_every_command_is_listed_whole_and_short(invoke: Invoke) -> None:
+    out = invoke("--help").out
+    summaries = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
+    assert [name for name, text in summaries.items() if f"  {name} " not in out or text not in out] == []
+    assert "..." not in out.partition("Options:")[2] and all(text.endswith(".") for text in summaries.values())
+
+
+def test_the_summaries_of_subcommands_are_listed_whole(invoke: Invoke) -> None:
+    for group in ("lab", "sandbox", "config", "nodes"):
+        listed = invoke(group, "--help").out.partition("Commands:")[2]
+        assert listed and "..." not in listed
+
+
+@pytest.mark.parametrize("name", OLD_NAMES)
+def test_an_earlier_name_of_a_command_works_and_is_not_listed(name: str, invoke: Invoke) -> None:
+    assert invoke(name, "--help").out.startswith(f"Usage: muster {name} ")
+    assert f"  {name} " not in invoke("--help").out and name not in COMMANDS
+
+
 def test_cancel_is_another_name_of_stop() -> None:
     assert ALL["muster cancel"] is ALL["muster stop"]
 
@@ -88,18 +107,41 @@ def test_an_unknown_command_is_refused(invoke: Invoke) -> None:
     assert done.code == 2 and "No such command 'statsu'" in done.err
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["stat"], "No such command 'stat'. Did you mean status? (see `muster --help`)"),
+        (["lab", "upp"], "No such command 'upp'. Did you mean up? (see `muster lab --help`)"),
+        (["qqq"], "No such command 'qqq'. (see `muster --help`)"),
+    ],
+)
+def test_an_unknown_command_is_answered_with_the_nearest(words: list[str], told: str, invoke: Invoke) -> None:
+    assert invoke(*words).err == f"muster: error: {told}\n"
+
+
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_both_spellings_of_help_work(flag: str, invoke: Invoke) -> None:
     assert invoke(flag).out.startswith("Usage: muster ")
 
 
-def test_the_version_is_printed(invoke: Invoke) -> None:
-    assert invoke("--version").out == f"muster, version {muster.__version__}\n"
+@pytest.mark.parametrize("flag", ["-V", "--version"])
+def test_the_version_is_printed(flag: str, invoke: Invoke) -> None:
+    assert invoke(flag).out == f"muster, version {muster.__version__}\n"
+
+
+def imported_by(command: str) -> set[str]:
+    """Return the modules that a new process has imported after `muster COMMAND --help`."""
+    code = f"import sys; from muster.cli.main import cli; cli(['{command}', '--help'], standalone_mode=False);"
+    code += "print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
 
 
 def test_a_command_imports_no_other_command() -> None:
-    code = "import sys; from muster.cli.main import cli; cli(['runs', '--help'], standalone_mode=False);"
-    code += "print([name for name in sys.modules if name.startswith('muster.cli.')])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    imported = set(re.findall(r"muster\.cli\.(\w+)", done.stdout.splitlines()[-1]))
+    imported = {name.removeprefix("muster.cli.") for name in imported_by("runs") if name.startswith("muster.cli.")}
     assert "runs" in imported and not imported & (COMMANDS.keys() - {"runs"})
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "stop", "runs"])
+def test_a_command_that_reads_no_job_does_not_import_the_model_of_jobs(command: str) -> None:
+    assert not imported_by(command) & {"pydantic", "yaml", "muster.spec.model", "muster.sandbox"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 import pytest
 
 from muster.cli.errors import run_command_line
-from muster.cli.options import GroupedOption, JobCommand, job_options, spell_out_bare
+from muster.cli.options import COMMON, GroupedOption, JobCommand, job_options, spell_out_bare
 from muster.spec import JobSpec, load_job
 from muster.spec.flags import long_flag
 from muster.spec.model import FLAGS
@@ -125,6 +126,21 @@ def test_sbatch_short_forms_and_aliases_are_understood(run: Callable[..., Seen])
     assert run("--job-name", "y", "true").spec.name == "y"
 
 
+def test_ray_s_arguments_resources_and_labels_may_be_repeated(run: Callable[..., Seen], tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("command: [a]\nray_start_arg: [--verbose]\nray_resource: {disk: 1, net: 1}\n")
+    words = "--ray-start-arg=--node-name=a --ray-start-arg --no-monitor --ray-resource disk=2 --ray-label a=b"
+    spec = run("-f", str(file), *words.split(), "--ray-label=c=d").spec
+    assert spec.ray_start_arg == ["--node-name=a", "--no-monitor"]
+    assert (spec.ray_resource, spec.ray_label) == ({"disk": 2, "net": 1}, {"a": "b", "c": "d"})
+
+
+def test_an_argument_of_ray_start_that_muster_sets_is_refused(refused: Callable[..., str]) -> None:
+    line = refused("run", "--ray-start-arg=--num-cpus=4", "true")
+    assert "--ray-start-arg" in line and "is set by Muster: use --cpus-per-node" in line
+    assert "--ray-resource" in refused("run", "--ray-resource", "disk", "true")
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -207,7 +223,7 @@ def test_a_bare_flag_is_spelt_out_only_where_it_is_an_option(words: list[str], e
 def test_help_lists_flags_by_group_with_defaults_and_examples(
     cli: click.Group, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_command_line(cli, ["run", "--help"]) == 0
+    assert run_command_line(cli, ["run", "--help-all"]) == 0
     text = capsys.readouterr().out
     lines = [line.strip() for line in text.splitlines()]
 
@@ -229,6 +245,24 @@ def test_help_lists_flags_by_group_with_defaults_and_examples(
     assert all(long_flag(name) in text for name, flag in FLAGS.items() if not (flag.argument or flag.file_only))
     assert "--exclusive[=user|mcs|topo]" in text and "[default: 600s]" in text
     assert "muster run -N 4 -- python train.py --lr 3e-4" in lines
+
+
+def test_the_short_help_has_common_flags_by_group_examples_and_the_way_to_all_others(
+    cli: click.Group, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command_line(cli, ["run", "--help"]) == 0
+    short = capsys.readouterr().out
+    assert run_command_line(cli, ["run", "--help-all"]) == 0
+    everything = capsys.readouterr().out
+
+    named = {name for name, flag in FLAGS.items() if re.search(rf"{long_flag(name)}\b(?!-)", short)}
+    assert COMMON - {"file", "profile"} <= named and len(named) < len(FLAGS) / 2
+    assert "Slurm:" in short and "muster run -N 4 -- python train.py" in short and "--detach" in short
+    hidden = (
+        len(FLAGS) - len(COMMON - {"file", "profile"}) - len([flag for flag in FLAGS.values() if flag.file_only]) - 1
+    )
+    assert f"Show also the other {hidden} options, and exit." in short
+    assert len(short.splitlines()) < len(everything.splitlines()) / 2
 
 
 @pytest.mark.parametrize(
@@ -262,6 +296,13 @@ def test_bad_input_is_refused_in_one_line_with_code_2(refused: Callable[..., str
 def test_a_command_without_a_job_offers_no_sbatch_options(refused: Callable[..., str]) -> None:
     assert refused("status", "--jsn") == "unknown option --jsn; did you mean --json?"
     assert refused("statsu").startswith("No such command 'statsu'.")
+
+
+def test_slurm_s_options_for_tasks_and_gpus_are_answered_with_muster_s(refused: Callable[..., str]) -> None:
+    assert "--procs-per-node" in refused("run", "--ntasks-per-node", "8", "x")
+    for option in ("--gpus", "-G", "--gpus-per-task"):
+        told = refused("run", option, "8", "x")
+        assert told.startswith(f"unknown option {option}; use --gpus-per-node, or the sbatch option: --sbatch gpus")
 
 
 def test_several_problems_are_one_line_each(cli: click.Group, capsys: pytest.CaptureFixture[str]) -> None:

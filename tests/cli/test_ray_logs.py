@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import tarfile
 from pathlib import Path
@@ -66,6 +67,13 @@ def test_files_of_all_nodes_are_listed_with_their_size(archived: FakeRun, invoke
 def test_matching_files_of_a_node_are_printed(node: str, pattern: str, archived: FakeRun, invoke: Invoke) -> None:
     out = invoke("logs", "--ray", "--node", node, "--file", pattern).out
     assert out == "==> n1/logs/worker-1.err <==\nlogs/worker-1.err of n1\n"
+
+
+def test_json_lists_files_and_has_their_text(archived: FakeRun, invoke: Invoke) -> None:
+    listed = [json.loads(line) for line in invoke("logs", "--ray", "--json").out.splitlines()]
+    assert (listed[0]["file"], listed[0]["size"], len(listed)) == ("n0/logs/gcs_server.out", 26, 4)
+    (shown,) = invoke("logs", "--ray", "--json", "--node", "n1", "--file", "worker-*").out.splitlines()
+    assert json.loads(shown)["text"] == "logs/worker-1.err of n1\n"
 
 
 def test_a_file_that_no_archive_has_is_an_error(archived: FakeRun, invoke: Invoke) -> None:

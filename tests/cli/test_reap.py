@@ -54,6 +54,13 @@ def test_with_yes_everything_without_an_owner_is_ended_and_named(cluster: FakeRu
     assert asked(cluster) == [["reap", "2.5"]]
 
 
+def test_the_grace_period_has_the_name_and_units_of_run(cluster: FakeRun, invoke: Invoke) -> None:
+    assert invoke("reap", "-y", "--stop-grace", "1m").code == 0
+    assert asked(cluster) == [["reap", "60.0"]]
+    shown = invoke("reap", "--help").out
+    assert "--stop-grace TIME" in shown and "--grace" not in shown.replace("--stop-grace", "")
+
+
 def test_with_yes_json_is_the_answer(invoke: Invoke) -> None:
     assert json.loads(invoke("reap", "--yes", "--json").out) == REAPED
 

@@ -42,6 +42,13 @@ def test_the_job_may_come_from_the_variables_of_ray_sub(invoke: Invoke, monkeypa
     assert done.code == 0 and "muster: --from-env adds: " in done.err
 
 
+@pytest.mark.parametrize("command", [["run"], ["render"], ["up"], ["doctor"], ["config", "show"]])
+def test_the_short_help_of_every_command_with_a_job_has_its_own_examples(command: list[str], invoke: Invoke) -> None:
+    short, everything = (invoke(*command, flag).out for flag in ("--help", "--help-all"))
+    assert f"    muster {' '.join(command)} " in short and "--help-all" in short
+    assert len(short.splitlines()) < 0.6 * len(everything.splitlines()) and "--log-limit" in everything
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

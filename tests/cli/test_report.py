@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,21 @@ def test_the_report_is_written_to_another_file(run: SyntheticRun, invoke: Invoke
     assert not Path(run.paths.report).exists()
 
 
+def test_the_file_is_named_as_for_render_and_the_earlier_names_work(
+    run: SyntheticRun, invoke: Invoke, tmp_path: Path
+) -> None:
+    for option in ("--to", "--output", "-o"):
+        assert invoke("report", option, f"{option}.html").out == f"{option}.html\n"
+        assert (tmp_path / f"{option}.html").exists()
+    shown = invoke("report", "--help").out
+    assert "--to FILE" in shown and "--output" not in shown
+
+
+def test_json_is_the_data_of_the_report(run: SyntheticRun, invoke: Invoke) -> None:
+    data = json.loads(invoke("report", "--json").out)
+    assert data["run"] == "train" and not Path(run.paths.report).exists()
+
+
 def test_the_report_is_printed(run: SyntheticRun, invoke: Invoke) -> None:
     out = invoke("report", "--output", "-").out
     assert out.startswith("<!doctype html>") and out.endswith("</html>\n")
@@ -43,5 +59,5 @@ def test_a_file_that_cannot_be_written_is_named_with_a_remedy(run: SyntheticRun,
     assert (done.code, done.out) == (1, "")
     assert done.err == (
         "muster: error: /nonexistent/report.html cannot be written: No such file or directory; "
-        "give another file with --output\n"
+        "give another file with --to\n"
     )

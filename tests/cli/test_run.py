@@ -68,6 +68,23 @@ def test_a_dry_run_prints_the_script_and_submits_nothing(runs: Path, invoke: Inv
     assert not runs.exists() and fake_slurm.called("sbatch") == []
 
 
+def test_a_dry_run_names_the_command_which_the_script_does_not_have(runs: Path, invoke: Invoke) -> None:
+    done = invoke("run", "--dry-run", "-N", "2", "--", "python", "train.py", "--token", "verysecret", "a b")
+    told = "muster: dry run; would submit a Slurm job of 2 nodes, with this script, and run: python train.py "
+    assert f"{told}--token '***' 'a b'\n" in done.err and "train.py" not in done.out
+    here = invoke("run", "--dry-run", "--backend", "local", "--", "true").err
+    assert "muster: dry run; would use this machine as 1 node, with this script, and run: true\n" in here
+
+
+@pytest.mark.parametrize("words", [["run", "--dry-run"], ["render"]])
+def test_a_dry_run_as_json_has_script_and_job(words: list[str], runs: Path, invoke: Invoke) -> None:
+    done = invoke(*words, "--json", "-N", "2", "--env", "API_KEY=verysecret", "--", "x", "--token", "verysecret")
+    plan = json.loads(done.out)
+    assert plan.keys() == {"how", "nodes", "run_dir", "job", "script"} and "verysecret" not in done.out
+    assert (plan["how"], plan["nodes"], plan["job"]["command"]) == ("sbatch", 2, ["x", "--token", "***"])
+    assert plan["script"].startswith("#!/bin/bash\n") and plan["job"]["env"] == ["API_KEY"] and not runs.exists()
+
+
 def test_every_task_of_an_array_is_a_run_and_the_highest_code_is_returned(runs: Path, invoke: Invoke) -> None:
     def all_submitted() -> list[FakeRun]:
         found = [FakeRun(str(path)) for path in runs.glob("*") if (path / "submission.json").exists()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -72,3 +73,12 @@ def test_a_runs_directory_that_cannot_be_read_is_an_error(invoke: Invoke, monkey
     monkeypatch.setattr(runs, "all_runs", refuse)
     done = invoke("runs")
     assert (done.code, done.err) == (1, "muster: error: the runs directory /x cannot be read: Permission denied\n")
+
+
+def test_runs_are_printed_as_one_json_list(runs_dir: Path, invoke: Invoke) -> None:
+    done = invoke("runs", "--json")
+    old, young = json.loads(done.out)
+    assert [old["run"], young["run"]] == ["old", "young"]
+    assert (old["exit_code"], old["nodes"], old["job_id"], old["command"]) == (0, 1, None, [])
+    assert old["run_dir"] == str(runs_dir / "old") and old["began"] < young["began"]
+    assert json.loads(invoke("runs", "--json", "--runs-dir", "/nonexistent").out) == []

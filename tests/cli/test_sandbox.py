@@ -221,3 +221,15 @@ def test_a_server_is_announced(facts: dict[str, Any], told: str, capsys: pytest.
 def test_why_isolation_is_not_stronger_is_said() -> None:
     isolation = {"level": "floor", "mechanisms": ["seccomp"], "why_not_more": ["no user namespaces", "no root"]}
     assert sandbox._isolation_text(isolation) == "isolation floor (seccomp); not more: no user namespaces; no root"
+
+
+def test_sizes_and_times_may_have_units() -> None:
+    words = ["--memory", "4G", "--file-size", "100", "--queue-wait", "2s", "--max-timeout", "1h"]
+    given = sandbox.serve_.make_context("serve", words).params
+    assert (given["memory_mb"], given["file_mb"], given["queue_wait_s"], given["max_timeout_s"]) == (4096, 100, 2, 3600)
+
+
+def test_a_size_or_time_without_sense_is_refused(invoke: Invoke) -> None:
+    for option, told in (("--memory", "a size such as 512M or 4G"), ("--timeout", "a duration such as 90s or 10m")):
+        done = invoke("sandbox", "exec", option, "much", "-c", "1")
+        assert done.code == 2 and told in done.err

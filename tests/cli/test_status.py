@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import Any
 
 import pytest
@@ -14,6 +15,15 @@ from muster.cli import status
 from muster.rundir import write_json
 from muster.runs.idle import idle_command
 
+REQUEST = {
+    "cycle": 1,
+    "rank": 0,
+    "host": "n0",
+    "kind": "exclude_node",
+    "reason": "bad memory",
+    "at_once": True,
+    "process_rank": 3,
+}
 READY = {"rank": 0, "host": "n0", "state": "ready", "url": "http://n0:80", "restarts": 0}
 STARTING = {**READY, "state": "starting", "url": None}
 
@@ -73,6 +83,15 @@ def test_a_failure_is_shown_with_its_log_lines_and_without_control_characters(
             "  ray at a:1, dashboard on n0:8265\n  not started",
         ),
         (
+            {"ray": {"address": "a:1", "dashboard": None, "gcs_restarts": 2, "tuning": {}}},
+            "  ray at a:1, control service restarted 2 times",
+        ),
+        (
+            {"requests": [REQUEST, {**REQUEST, "at_once": False, "process_rank": None}]},
+            "  cycle 1: rank 3 on n0 requested exclude_node: bad memory\n"
+            "  cycle 1: n0 requested exclude_node at the next restart: bad memory",
+        ),
+        (
             {"services": {"web": {"ready": 2, "wanted": 3, "instances": [READY, READY, STARTING]}}},
             "  service web: 2 of 3 ready at http://n0:80 and 1 more",
         ),
@@ -96,6 +115,18 @@ def test_an_attempt_that_another_follows_is_explained(start_run: StartRun, invok
     out = invoke("status").out
     assert out.startswith("train: pending (slurm, Slurm job 17)\n")
     assert "  attempt 0 ended (the time limit): put back into the queue after timeout" in out
+
+
+def test_a_pending_job_has_slurm_s_reason_and_its_expected_start(
+    make_run: StartRun, invoke: Invoke, fake_slurm: FakeSlurm
+) -> None:
+    run = make_run("train")
+    run.submitted(job_id="17", job_ids=["17"], uid=os.geteuid(), script=run.script, time=time.time())
+    fake_slurm.shows("JobId=17 JobState=PENDING Reason=Priority StartTime=2099-01-02T03:04:05 EndTime=Unknown")
+    told = "Slurm job 17 is pending: Priority; expected start 2099-01-02 03:04"
+    assert f"\n  {told}\n" in invoke("status", run.root).out
+    assert json.loads(invoke("status", run.root, "--json").out)["waiting"] == told
+    assert len(fake_slurm.called("scontrol")) == 1
 
 
 def test_a_run_that_ended_gets_its_report(start_run: StartRun, invoke: Invoke) -> None:

@@ -11,6 +11,9 @@ from tests.cli.invocation import Invoke, StartRun, acting
 from tests.fake_slurm import FakeSlurm
 from tests.runs.conftest import FakeRun
 
+from muster.rundir import write_json
+from muster.runs.idle import idle_command
+
 
 def end_when_asked(run: FakeRun) -> Callable[[object], FakeRun]:
     """Return what a leader does after a stop request."""
@@ -36,6 +39,26 @@ def test_a_job_that_has_not_begun_is_cancelled(make_run: StartRun, invoke: Invok
     assert set(fake_slurm.called("scancel")) == {"17"}
     first, *_, last = done.out.splitlines()
     assert (first, last) == ("cancelled Slurm job 17", "train: stopped: job 17 was cancelled before it began")
+
+
+def test_json_is_the_result(start_run: StartRun, invoke: Invoke) -> None:
+    run = start_run("train")
+    with acting("the request", lambda: os.path.exists(run.attempt(0).stop_request), end_when_asked(run)):
+        result = json.loads(invoke("stop", "--json").out)
+    assert (result["run"], result["state"], result["exit_code"]) == ("train", "stopped", 143)
+    assert invoke("stop", "--json").out == "null\n"
+
+
+def test_a_cluster_of_up_ends_as_with_down(start_run: StartRun, invoke: Invoke) -> None:
+    run = start_run("cluster")
+    write_json(run.job, {"nodes": 2, "command": idle_command("python3", run)})
+
+    def end(_: object) -> None:
+        run.publishes("succeeded", end_reason="the driver exited with 0").ends(0, "the driver exited with 0")
+
+    with acting("the request", lambda: os.path.exists(run.attempt(0).down_request), end):
+        assert invoke("stop").out == "cluster: succeeded: the driver exited with 0\n"
+    assert not os.path.exists(run.attempt(0).stop_request)
 
 
 def test_without_a_live_run_it_says_so_and_succeeds(start_run: StartRun, invoke: Invoke) -> None:

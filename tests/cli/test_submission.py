@@ -51,6 +51,34 @@ def test_from_env_adds_fields_under_the_flags_and_says_which(
     assert added.startswith("muster: --from-env adds: ") and "gpus" not in added
 
 
+def test_a_job_file_wins_over_what_ray_sub_does_without_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("gather_timeout: 5m\nenv: {OMP_NUM_THREADS: 8}\n")
+    monkeypatch.setenv("COMMAND", "python train.py")
+    monkeypatch.setenv("RAY_DEBUG", "legacy")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    spec = load_submitted_job(file, {"ray_start_arg": ["--verbose"]}, from_env=True)
+    assert (spec.gather_timeout, spec.start_timeout) == (300.0, 1800.0)
+    assert spec.env == {"OMP_NUM_THREADS": "8", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+    assert spec.ray_start_arg == ["--ray-debugger-external", "--verbose"]
+
+
+@pytest.mark.parametrize("name", ["job.yaml", "conf/job.yml"])
+def test_a_job_file_in_place_of_the_command_is_refused_with_the_option(name: str) -> None:
+    with pytest.raises(SpecError, match=f"{name} is a job file, not a command; did you mean -f {name}\\?"):
+        load_submitted_job(None, {"command": [name, "--dry-run"]}, from_env=False)
+
+
+def test_a_program_that_is_named_as_a_job_file_is_a_command(tmp_path: Path) -> None:
+    program = tmp_path / "play.yaml"
+    program.write_text("#!/usr/bin/env ansible-playbook\n")
+    program.chmod(0o755)
+    assert load_submitted_job(None, {"command": [str(program)]}, from_env=False).command == [str(program)]
+    assert load_submitted_job(None, {"command": ["python", "job.yaml"]}, from_env=False).command[0] == "python"
+
+
 def test_from_env_prints_the_same_job_as_arguments(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import click
@@ -40,6 +41,19 @@ def test_for_a_job_the_ssh_command_is_printed_without_a_terminal(start_run: Star
     start_run("train", "slurm", hosts=("n0", "n1"))
     done = invoke("tunnel", "train", "7001", "--node", "1", "--local-port", "9000", "--login", "ann@login")
     assert (done.code, done.out, done.err) == (0, "ssh -N -L 9000:127.0.0.1:7001 -J ann@login n1\n", "")
+
+
+def test_json_has_the_address_and_the_command(start_run: StartRun, invoke: Invoke) -> None:
+    start_run("train", "slurm", hosts=("n0", "n1"))
+    found = json.loads(invoke("tunnel", "train", "7001", "--local-port", "9000", "--login", "ann@login", "--json").out)
+    assert (found["run"], found["host"], found["port"], found["url"]) == ("train", "n0", 7001, "http://127.0.0.1:9000")
+    assert found["command"] == ["ssh", "-N", "-L", "9000:127.0.0.1:7001", "-J", "ann@login", "n0"]
+
+
+def test_json_of_a_local_run_has_no_command(start_run: StartRun, invoke: Invoke) -> None:
+    start_run("train")
+    found = json.loads(invoke("tunnel", "7001", "--json").out)
+    assert (found["url"], found["command"]) == ("http://127.0.0.1:7001", None)
 
 
 @pytest.mark.parametrize(

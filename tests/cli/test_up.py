@@ -88,3 +88,9 @@ def test_what_does_not_fit_a_cluster_is_refused(words: list[str], told: str, run
 
 def test_the_usage_has_no_command(invoke: Invoke) -> None:
     assert invoke("up", "--help").out.startswith("Usage: muster up [OPTIONS]\n")
+
+
+def test_the_short_help_has_the_options_of_clusters(invoke: Invoke) -> None:
+    short = invoke("up", "--help").out
+    assert "--idle-timeout" in short and "--dashboard" in short and "--stall-timeout" not in short
+    assert "--stall-timeout" in invoke("up", "--help-all").out

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from muster.spec import JobSpec, SpecError
-from muster.spec.errors import NO_COMMAND, explain, on_one_line, show
+from muster.spec import JobSpec
+from muster.spec.errors import NO_COMMAND, explain, show
 from muster.spec.model import FLAGS
 
 
@@ -16,17 +16,6 @@ def explained(origins: dict[str, str] | None = None, **fields: Any) -> list[str]
     with pytest.raises(ValidationError) as refused:
         JobSpec.model_validate(fields)
     return explain(refused.value, FLAGS, origins or {})
-
-
-def test_an_error_has_one_line_per_problem_whatever_a_problem_quotes() -> None:
-    error = SpecError(["a\nb", "c\x1b[31m"])
-    assert error.problems == ("a\\nb", "c\\x1b[31m")
-    assert str(error) == "a\\nb\nc\\x1b[31m"
-
-
-def test_printable_text_stays_as_it_is_and_other_characters_are_escaped() -> None:
-    assert on_one_line("ünï ✓ 'x'") == "ünï ✓ 'x'"
-    assert on_one_line("\t\u2028\udcff") == "\\t\\u2028\\udcff"
 
 
 @pytest.mark.parametrize(

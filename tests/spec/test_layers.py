@@ -25,11 +25,10 @@ def test_a_file_s_fields_get_their_names_and_their_origin() -> None:
 
 
 def test_a_section_s_prefix_is_part_of_every_origin_and_problem() -> None:
-    found = file_layer("site.yaml", {"nodes": "2", "nodez": "3", "name": "a", "job_name": "b"}, prefix="profiles.gpu.")
+    content = {"nodes": "2", "nodez": "3", "name": "a", "job_name": "b"}
+    found = file_layer("site.yaml", content, prefix="profiles.gpu.", lines={"profiles.gpu.nodez": 7})
     assert found.origins["nodes"] == "site.yaml: profiles.gpu.nodes"
-    assert found.problems[0].startswith(
-        "site.yaml: unknown field 'profiles.gpu.nodez'; did you mean nodes, nodelist? valid fields: command,"
-    )
+    assert found.problems[0] == "site.yaml:7: unknown field 'profiles.gpu.nodez'; did you mean nodes, nodelist?"
     assert found.problems[1] == (
         "site.yaml: profiles.gpu.name and profiles.gpu.job_name are the same field; give one of them"
     )
@@ -38,7 +37,12 @@ def test_a_section_s_prefix_is_part_of_every_origin_and_problem() -> None:
 
 def test_a_field_that_resembles_none_gets_no_suggestion() -> None:
     (problem,) = file_layer("job.yaml", {"qqqq": 1}).problems
-    assert problem.startswith("job.yaml: unknown field 'qqqq'; valid fields: command,")
+    assert problem == "job.yaml: unknown field 'qqqq'; fields are named as the flags in `muster run --help-all`"
+
+
+def test_a_field_that_a_file_cannot_have_is_not_suggested() -> None:
+    assert file_layer("job.yaml", {"nam": 1}).problems[0].endswith("did you mean name?")
+    assert "did you mean" not in file_layer("site.yaml", {"nam": 1}, not_allowed=("name",)).problems[0]
 
 
 def test_the_origin_of_an_sbatch_option_is_as_written_wherever_it_ends_up() -> None:

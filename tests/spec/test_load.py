@@ -10,6 +10,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from muster.errors import SettingsWarning
 from muster.spec import JobSpec, SpecError, load_job
 
 
@@ -124,13 +125,66 @@ def test_the_file_accepts_flag_spellings_aliases_anchors_and_empty_sections(job_
     assert merged.env == {"A": "x", "B": "y"}
 
 
-def test_an_unknown_field_is_refused_with_the_nearest_and_all_valid_ones(job_file: Path) -> None:
+def test_an_unknown_field_is_refused_with_its_line_and_the_nearest_one(job_file: Path) -> None:
     told = problem(job_file, "command: a\nnodez: 3")
 
-    assert told.startswith(
-        "job.yaml: unknown field 'nodez'; did you mean nodes, nodelist? valid fields: command, name,"
+    assert told == "job.yaml:2: unknown field 'nodez'; did you mean nodes, nodelist?"
+
+
+def test_an_unknown_field_of_the_python_api_is_refused_with_the_nearest_one() -> None:
+    told = problem(None, command=["a"], nodez=2)
+
+    assert told == "unknown field 'nodez'; did you mean nodes, nodelist?"
+
+
+def test_a_conflict_of_fields_names_the_flag_or_the_file_as_written(job_file: Path) -> None:
+    flag = problem(None, command=["a"], nodes="4", segment="3")
+    in_file = problem(job_file, "command: a\non_node_loss: replace")
+    service = problem(job_file, "command: a\nnodes: 1\nservices: {s: {command: x, scope: 2}}")
+
+    assert flag.startswith("--segment: 4 nodes are not a multiple of")
+    assert in_file.startswith("job.yaml:2: on_node_loss: replace needs a spare node")
+    assert service == "job.yaml:3: services.s.scope: needs 2 nodes, but the job has 1"
+
+
+@pytest.mark.parametrize("field", ["container_mounts", "container_workdir", "container_args"])
+def test_an_option_of_a_container_without_an_image_is_refused(field: str, job_file: Path) -> None:
+    flag = problem(None, command=["a"], **{field: "/a"})
+    in_file = problem(job_file, f"command: a\n{field}: /a")
+
+    assert flag.endswith("has no effect without an image; give --container-image (field container_image), or remove it")
+    assert flag.startswith("--container-") and in_file.startswith(f"job.yaml:2: {field}: has no effect")
+    assert getattr(load(job_file, f"command: a\n{field}: /a", container_image="i"), field) == "/a"
+
+
+def test_a_site_may_set_the_mounts_of_all_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site.yaml").write_text("container_mounts: /data\n")
+    monkeypatch.setenv("MUSTER_SITE_CONFIG", str(tmp_path / "site.yaml"))
+
+    assert load_job(None, {"command": ["a"]}).container_mounts == "/data"
+
+
+def test_gpus_requested_in_two_ways_are_refused(job_file: Path) -> None:
+    told = problem(None, command=["a"], gpus_per_node="8", gres="nvme:1,gpu:4")
+    group = problem(job_file, "command: a\ngroups: [{name: a, nodes: 1, gpus_per_node: 8, gres: gpu:4}]")
+
+    assert told == (
+        "--gpus-per-node: 8 GPUs per node conflict with --gres nvme:1,gpu:4, which requests GPUs, too; give one of them"
+        " (--sbatch gres= removes the gres of a settings or job file)"
     )
-    assert all(name in told for name in JobSpec.model_fields)
+    assert group.startswith("job.yaml:2: groups, group 1: 8 GPUs per node conflict with --gres gpu:4")
+    assert load_job(None, {"command": ["a"], "gpus_per_node": "8", "gres": "nvme:1"}).gres == "nvme:1"
+
+
+def test_an_unknown_placeholder_of_a_service_causes_a_warning(job_file: Path) -> None:
+    text = "command: a\nservices: {s: {command: 'x {foo} {http} {port} {address} {dir} ${b} {}', ports: {http: auto}}}"
+    with pytest.warns(SettingsWarning) as warned:
+        load(job_file, text)
+
+    assert [str(each.message) for each in warned] == [
+        "job.yaml:2: services.s.command: {foo} is not a placeholder and stays as it is; placeholders: "
+        "{http}, {port}, {address}, {dir}"
+    ]
 
 
 def test_two_spellings_of_one_field_are_refused(job_file: Path) -> None:
@@ -167,18 +221,20 @@ def test_two_spellings_of_one_field_are_refused(job_file: Path) -> None:
     ],
 )
 def test_a_bad_value_is_reported_with_field_value_and_allowed_values(job_file: Path, field: str, told: str) -> None:
-    assert problem(job_file, f"command: a\n{field}").startswith(f"job.yaml: {told}")
+    assert problem(job_file, f"command: a\n{field}").startswith(f"job.yaml:2: {told}")
 
 
 def test_a_bad_word_of_the_command_is_reported_with_its_position(job_file: Path) -> None:
-    assert problem(job_file, "command: [a, [b]]").startswith("job.yaml: command, word 2: ['b'] is not valid; allowed:")
+    assert problem(job_file, "command: [a, [b]]").startswith(
+        "job.yaml:1: command, word 2: ['b'] is not valid; allowed:"
+    )
     assert problem(None, command=["a", "b\0"]).startswith("COMMAND, word 2: 'b\\x00' contains a NUL byte; allowed:")
 
 
 def test_a_missing_or_empty_command_is_reported(job_file: Path) -> None:
     assert problem(None).startswith("no command to run: give it after --, as in `muster run")
     assert problem(job_file, "nodes: 2").startswith("no command to run")
-    assert problem(job_file, "command: []").startswith("job.yaml: command: [] is empty; allowed: a list of words")
+    assert problem(job_file, "command: []").startswith("job.yaml:1: command: [] is empty; allowed: a list of words")
 
 
 def test_a_bad_flag_is_reported_as_flag_even_if_the_file_has_the_field(job_file: Path) -> None:
@@ -196,7 +252,7 @@ def test_a_good_flag_replaces_a_bad_value_in_the_file(job_file: Path) -> None:
 def test_all_problems_are_reported_at_once_in_one_line_each(job_file: Path) -> None:
     lines = problems(job_file, "nodez: 1\nbackend: pbs\nsbatch: {wrap: x}", nodes="0")
 
-    assert [line.split(" ")[0] for line in lines] == ["job.yaml:", "job.yaml:", "no", "job.yaml:", "--nodes:"]
+    assert [line.split(" ")[0] for line in lines] == ["job.yaml:1:", "job.yaml:3:", "no", "job.yaml:2:", "--nodes:"]
 
 
 def test_a_long_or_nested_value_is_cut_short_in_the_message(job_file: Path) -> None:

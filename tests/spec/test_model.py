@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from muster.spec import JobSpec
+from muster.spec import JobSpec, SpecError
 from muster.spec.flags import flags_of
 from muster.spec.model import FLAGS
 from muster.spec.sbatch_options import DECIDED, KNOWN, SHORT, as_argument
@@ -46,8 +46,22 @@ def test_every_sbatch_field_sets_the_sbatch_option_of_its_name() -> None:
 def test_a_job_cannot_be_changed_or_given_unknown_fields() -> None:
     with pytest.raises(ValidationError):
         job().nodes = 3  # type: ignore[misc]
-    with pytest.raises(ValidationError):
+    with pytest.raises(SpecError):
         job(nodez=3)
+
+
+def test_an_invalid_job_in_python_raises_spec_error_with_a_line_per_problem() -> None:
+    with pytest.raises(SpecError) as refused:
+        JobSpec(command=["a"], nodes=0, nodez=3)  # type: ignore[call-arg]
+    assert refused.value.problems == (
+        "nodes: 0 is not valid; allowed: a whole number, 1 or more",
+        "unknown field 'nodez'; did you mean nodes, nodelist?",
+    )
+
+
+def test_validation_by_pydantic_raises_pydantic_s_error() -> None:
+    with pytest.raises(ValidationError):
+        JobSpec.model_validate({"command": ["a"], "nodes": 0})
 
 
 def test_nodes_given_distinguishes_one_node_from_the_default() -> None:
@@ -100,16 +114,16 @@ def test_nodes_given_distinguishes_one_node_from_the_default() -> None:
     ],
 )
 def test_invalid_values_are_refused(field: str, value: Any) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(SpecError):
         job(**{field: value})
 
 
 @pytest.mark.parametrize("bad", ["a\nb", "a\rb", "a\x1bb", "a\0b", "a\u2028b", "\x85", "\udcff"])
 @pytest.mark.parametrize("field", [name for name, flag in FLAGS.items() if flag.sbatch and name != "gpus_per_node"])
 def test_nothing_that_reaches_the_batch_script_has_a_newline_or_control_character(field: str, bad: str) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(SpecError):
         job(**{field: bad})
-    with pytest.raises(ValidationError):
+    with pytest.raises(SpecError):
         job(sbatch={"mail-user": bad})
 
 
@@ -128,15 +142,15 @@ def test_an_sbatch_option_with_a_field_moves_into_it() -> None:
 
 def test_an_option_given_in_two_ways_must_have_one_value() -> None:
     assert job(partition="gpu", sbatch={"partition": "gpu"}).partition == "gpu"
-    with pytest.raises(ValidationError, match="give it once"):
+    with pytest.raises(SpecError, match="give it once"):
         job(partition="gpu", sbatch={"partition": "cpu"})
-    with pytest.raises(ValidationError, match="given twice"):
+    with pytest.raises(SpecError, match="given twice"):
         job(sbatch={"mem-per-cpu": "1G", "mem_per_cpu": "2G"})
 
 
 @pytest.mark.parametrize("key", sorted(DECIDED))
 def test_an_option_that_muster_decides_is_refused_with_the_reason(key: str) -> None:
-    with pytest.raises(ValidationError, match="cannot be set here"):
+    with pytest.raises(SpecError, match="cannot be set here"):
         job(sbatch={key: "1"})
 
 
@@ -144,7 +158,7 @@ def test_an_option_that_muster_decides_is_refused_with_the_reason(key: str) -> N
     ("key", "meant"), [("mail-tpye", "mail-type"), ("constriant", "constraint"), ("part", "partition")]
 )
 def test_a_misspelt_sbatch_option_is_refused_with_the_nearest(key: str, meant: str) -> None:
-    with pytest.raises(ValidationError, match=f"did you mean .*{meant}"):
+    with pytest.raises(SpecError, match=f"did you mean .*{meant}"):
         job(sbatch={key: "x"})
 
 
@@ -155,7 +169,7 @@ def test_options_of_site_plugins_pass_through(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["", "--", "mail type", "a=b", "a\nb", "a;b", "a#b"])
 def test_an_invalid_option_name_is_refused(key: str) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(SpecError):
         job(sbatch={key: "x"})
 
 
@@ -177,7 +191,7 @@ def test_options_without_a_value_differ_from_removed_ones() -> None:
         "output": "",
         "container-writable": None,
     }
-    with pytest.raises(ValidationError, match="takes no value"):
+    with pytest.raises(SpecError, match="takes no value"):
         job(sbatch={"requeue": "often"})
 
 

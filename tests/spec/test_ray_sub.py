@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster.spec import load_job
-from muster.spec.ray_sub import as_arguments, ray_sub_job
+from muster.spec import JobSpec, load_job
+from muster.spec.ray_sub import RaySubJob, as_arguments, ray_sub_job
 
 LAUNCH = {
     "COMMAND": 'uv run examples/run_grpo.py --name "it\'s $USER"',
@@ -19,9 +19,13 @@ LAUNCH = {
 SANDBOX = {"SANDBOX_CONTAINER": "registry#sandbox:1", "SANDBOX_COMMAND": "/start-with-nginx.sh"}
 
 
+def load(found: RaySubJob) -> JobSpec:
+    return load_job(None, found.fields, found.defaults)
+
+
 def test_every_variable_of_a_launch_becomes_a_field() -> None:
     found = ray_sub_job(LAUNCH)
-    spec = load_job(None, found.fields)
+    spec = load(found)
     assert found.notes == []
     assert spec.command == ["bash", "-c", LAUNCH["COMMAND"]]
     assert (spec.container_image, spec.container_mounts) == (LAUNCH["CONTAINER"], LAUNCH["MOUNTS"])
@@ -48,7 +52,7 @@ def test_a_variable_without_effect_is_reported_with_its_replacement() -> None:
 @pytest.mark.parametrize(("given", "port"), [({}, 6000), ({"NEMO_SKILLS_SANDBOX_PORT": "6500"}, 6500)])
 def test_a_sandbox_becomes_a_service_at_its_clients_port(given: dict[str, str], port: int) -> None:
     found = ray_sub_job({**LAUNCH, **SANDBOX, **given})
-    spec = load_job(None, found.fields)
+    spec = load(found)
     assert spec.services["sandbox"].kind == "sandbox" and spec.services["sandbox"].ports == {"http": port}
     assert found.fields["env"]["NEMO_SKILLS_SANDBOX_PORT"] == str(port)
     notes = "\n".join(found.notes)
@@ -57,7 +61,7 @@ def test_a_sandbox_becomes_a_service_at_its_clients_port(given: dict[str, str], 
         and f"services: {{sandbox: {{kind: sandbox, ports: {{http: {port}}}}}}}" in notes
     )
     assert "do not exist" not in notes and "does not start sandboxes" not in notes
-    assert not [word for word in as_arguments(found.fields) if "services" in word]  # there is no such flag
+    assert not [word for word in as_arguments(found) if "services" in word]  # there is no such flag
 
 
 def test_unused_variables_of_a_sandbox_are_reported_with_a_remedy() -> None:
@@ -79,21 +83,31 @@ def test_an_incomplete_sandbox_is_not_started_and_reported() -> None:
         assert [note.split()[0] for note in found.notes] == [name, "NEMO_SKILLS_SANDBOX_PORT"]
 
 
-@pytest.mark.parametrize(
-    ("value", "dedicated", "said"), [("1", True, "neither GPUs nor CPUs"), ("0", False, ""), ("yes", False, "1")]
-)
-def test_a_dedicated_head_is_requested_and_its_difference_reported(value: str, dedicated: bool, said: str) -> None:
+@pytest.mark.parametrize(("value", "dedicated", "said"), [("1", True, ""), ("0", False, ""), ("yes", False, "only 1")])
+def test_a_dedicated_head_keeps_its_cpus_and_another_value_is_reported(value: str, dedicated: bool, said: str) -> None:
     found = ray_sub_job({**LAUNCH, "DEDICATED_RAY_HEAD": value})
-    assert load_job(None, found.fields).dedicated_head == dedicated
-    assert ("--dedicated-head" in as_arguments(found.fields)) == dedicated
+    assert load(found).dedicated_head_cpus == dedicated
+    assert ("--dedicated-head-cpus" in as_arguments(found)) == dedicated
     assert len(found.notes) == bool(said) and said in "".join(found.notes)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("RAY_DEBUG", "legacy"), ("RAY_SUB_DEBUG_ENV", "1"), ("NRL_GPU_CPU_AFFINITY_FILE", "/tmp/x")]
-)
-def test_features_of_the_script_that_muster_lacks_are_reported(name: str, value: str) -> None:
-    assert [note.split()[0] for note in ray_sub_job({**LAUNCH, name: value}).notes] == [name]
+def test_the_legacy_debugger_is_an_argument_of_ray_start() -> None:
+    found = ray_sub_job({**LAUNCH, "RAY_DEBUG": "legacy"})
+    assert load(found).ray_start_arg == ["--ray-debugger-external"]
+    assert "--ray-start-arg=--ray-debugger-external" in as_arguments(found)
+    assert load(ray_sub_job({**LAUNCH, "RAY_DEBUG": "1"})).ray_start_arg == []
+
+
+def test_ray_sub_s_defaults_apply_where_nothing_else_is_given() -> None:
+    spec = load(ray_sub_job(LAUNCH))
+    assert (spec.gather_timeout, spec.start_timeout) == (1800.0, 1800.0)
+    assert spec.ray_unset == ["MPI_*", "OMPI_*", "PMI_*", "PMIX_*", "SLURM_*"]
+    assert spec.gpu_affinity_file == "/tmp/nrl_gpu_cpu_affinity"
+    assert spec.env == {"OMP_NUM_THREADS": "16", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+    found = ray_sub_job({**LAUNCH, "OMP_NUM_THREADS": "4", "NRL_GPU_CPU_AFFINITY_FILE": "/tmp/mine"})
+    spec = load_job(None, {**found.fields, "gather_timeout": "5m"}, found.defaults)
+    assert (spec.gather_timeout, spec.gpu_affinity_file) == (300.0, "/tmp/mine")
+    assert "OMP_NUM_THREADS" not in spec.env  # the nodes get it from the environment of the submission
 
 
 def test_the_home_directory_is_not_mounted_with_any_runtime() -> None:
@@ -113,6 +127,6 @@ def test_a_field_that_a_flag_replaces_is_omitted() -> None:
 
 
 def test_the_same_job_can_be_written_with_flags() -> None:
-    words = as_arguments(ray_sub_job(LAUNCH).fields)
+    words = as_arguments(ray_sub_job(LAUNCH))
     assert words[-4:] == ["--", "bash", "-c", LAUNCH["COMMAND"]]
     assert {"--gpus-per-node=4", "--exclusive", "--env=RAY_ENABLE_UV_RUN_RUNTIME_ENV=0"} <= set(words)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import muster
+from muster.errors import SettingsWarning
 from muster.spec import JobSpec, SpecError, explain_job, load_job
-from muster.spec.settings import SettingsWarning
 
 COMMAND = {"command": ["a"]}
 
@@ -68,12 +68,12 @@ def test_each_layer_wins_over_those_before_it(
 
 def test_fields_of_different_layers_are_merged(site: Write, user: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     site("partition: cpu\ninterface: ib0\nprofiles: {gpu: {partition: gpu, gpus_per_node: 8}}")
-    user("account: ann\nprofiles: {gpu: {gres: 'gpu:a100:4'}}")
+    user("account: ann\nprofiles: {gpu: {gres: 'nvme:1'}}")
     monkeypatch.setenv("MUSTER_PROFILE", "gpu")
     monkeypatch.setenv("MUSTER_RAY", "false")
     spec = load_job(None, COMMAND)
     assert (spec.partition, spec.interface, spec.account, spec.gpus_per_node) == ("gpu", "ib0", "ann", 8)
-    assert (spec.gres, spec.ray) == ("gpu:a100:4", False)
+    assert (spec.gres, spec.ray) == ("nvme:1", False)
 
 
 def test_entries_merge_through_all_layers(site: Write, user: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +111,8 @@ def test_one_file_serves_many_users(site: Write, monkeypatch: pytest.MonkeyPatch
     assert (spec.runs_dir, spec.setup, spec.comment) == ("/scratch/ann/anns-runs", "echo $USER", "costs 5$")
     site("runs_dir: /scratch/$NOWHERE\nworkdir: a$")
     assert problems() == [
-        f"{path}: runs_dir: '/scratch/$NOWHERE' uses the variable NOWHERE, which is not set",
-        f"{path}: workdir: 'a$' has a $ without a name; write $$ for a $ sign",
+        f"{path}:1: runs_dir: '/scratch/$NOWHERE' uses the variable NOWHERE, which is not set",
+        f"{path}:2: workdir: 'a$' has a $ without a name; write $$ for a $ sign",
     ]
 
 
@@ -123,14 +123,14 @@ def test_mistakes_are_reported_with_their_layer(site: Write, user: Write, monkey
     monkeypatch.setenv("MUSTER_SBATCH", "'")
     told = problems(profile="p")
     starts = [
-        f"{mine}: command: is not a setting; it belongs in a job file or on the command line",
-        f"{mine}: name: is not a setting; it belongs in a job file or on the command line",
-        f"{path}: unknown field 'profiles.p.nodez'; did you mean nodes, nodelist? valid fields:",
-        f"{path}: profiles.p.sbatch.ntasks: cannot be set here",
+        f"{mine}:1: command: is not a setting; it belongs in a job file or on the command line",
+        f"{mine}:2: name: is not a setting; it belongs in a job file or on the command line",
+        f"{path}:2: unknown field 'profiles.p.nodez'; did you mean nodes, nodelist?",
+        f"{path}:2: profiles.p.sbatch.ntasks: cannot be set here",
         "MUSTER_SBATCH: No closing quotation; write KEY=VALUE",
-        f"{path}: profiles.p.backend: 'pbs' is not valid; allowed: auto, local or slurm",
-        f"{path}: nodes: '0' is not valid; allowed: a whole number, 1 or more",
-        f"{mine}: env.1A: '1A' is not the name",
+        f"{path}:2: profiles.p.backend: 'pbs' is not valid; allowed: auto, local or slurm",
+        f"{path}:1: nodes: '0' is not valid; allowed: a whole number, 1 or more",
+        f"{mine}:3: env.1A: '1A' is not the name",
         "MUSTER_TIME: 'soon' is not a time limit",
     ]
     assert len(told) == len(starts)

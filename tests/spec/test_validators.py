@@ -126,3 +126,8 @@ def test_an_invalid_value_is_refused_with_the_reason(
 @given(days=st.integers(0, 99), hours=st.integers(0, 99), minutes=st.integers(0, 99), seconds=st.integers(0, 99))
 def test_a_duration_is_the_sum_of_its_parts(days: int, hours: int, minutes: int, seconds: int) -> None:
     assert v.seconds(f"{days}d{hours}h{minutes}m{seconds}s") == ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+@pytest.mark.parametrize(("value", "words"), [("a 'b c'", ["a", "b c"]), ("", []), (None, []), (["x y"], ["x y"])])
+def test_words_are_a_list_or_text_quoted_as_in_a_shell(value: object, words: list[str]) -> None:
+    assert v.words(value) == words

@@ -50,6 +50,24 @@ def test_a_key_may_override_a_merged_one(path: Path) -> None:
     assert read_job_file(path)["more"] == {"A": "y"}
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("job.sh", "python x.py\n"), ("job.sbatch", "#SBATCH -N 2\nsrun x\n"), ("job", "#!/bin/bash\nexport A=1\n")],
+)
+def test_a_shell_script_is_refused_with_the_way_to_keep_it(name: str, text: str, path: Path) -> None:
+    assert problem(Path(name), text) == (
+        f"{name}: is a shell script, not a job file; to use Muster inside your own batch script, see "
+        "docs/how-to/keep-your-sbatch.md"
+    )
+
+
+def test_the_lines_of_fields_and_of_fields_of_profiles_are_known(path: Path) -> None:
+    path.write_text("nodes: 1\n\nname: x\nprofiles:\n  gpu:\n    time: 1\n  cpu: {time: 2}\n")
+    lines = read_job_file(path).lines
+    assert (lines["nodes"], lines["name"]) == (1, 3)
+    assert (lines["profiles.gpu.time"], lines["profiles.cpu.time"]) == (6, 7)
+
+
 def test_a_settings_file_may_be_empty_or_missing_and_a_job_file_may_not(path: Path) -> None:
     assert read_settings_file(path) is None
     path.write_text("# nothing yet\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 from rich.filesize import decimal
 
+from muster.cli.json_output import json_option, print_json
 from muster.cli.output import count_runs, print_table
 from muster.cli.run_argument import run_errors, runs_dir_option
 from muster.rundir import RunPaths
@@ -51,14 +52,25 @@ def _age(context: click.Context, parameter: click.Parameter, value: str) -> floa
     "--with-output", is_flag=True, help="Remove results (the run's output directory), too. Default: keep them."
 )
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@json_option("Print one JSON object; needs --yes or --dry-run.")
 @runs_dir_option
-def clean(older_than: float, keep: int, with_output: bool, dry_run: bool, yes: bool, runs_dir: Path | None) -> int:
+def clean(
+    older_than: float,
+    keep: int,
+    with_output: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    runs_dir: Path | None,
+) -> int:
     """Remove the directories of runs that ended long ago.
 
     A run that is live, or may be, is never touched. Results in a run's output directory are kept, with the record of
     how the run ended, unless --with-output is given.
     """
+    if as_json and not (yes or dry_run):
+        raise click.UsageError("cannot ask for confirmation with --json: give --yes, or --dry-run to only list")
     with run_errors():
         found = _inside(all_runs(runs_dir), runs_dir)
     decided = plan_removals(found, time.time() - older_than, keep, with_output)
@@ -66,6 +78,8 @@ def clean(older_than: float, keep: int, with_output: bool, dry_run: bool, yes: b
         if isinstance(spared, KeptRun):
             click.echo(f"kept: {printable(spared.run.root)} {spared.reason}", err=True)
     doomed = [each for each in decided if isinstance(each, RemovableRun)]
+    if as_json:
+        return _clean_as_json(doomed, dry_run)
     if not doomed:
         click.echo("nothing to remove")
         return 0
@@ -100,6 +114,21 @@ def _confirmed(number: int) -> bool:
     if not sys.stdin.isatty():
         raise click.ClickException("cannot ask for confirmation here: give --yes, or --dry-run to only list")
     return click.confirm(f"Remove {'this run' if number == 1 else f'these {number} runs'}?")
+
+
+def _clean_as_json(doomed: Sequence[RemovableRun], dry_run: bool) -> int:
+    """Remove the runs unless `dry_run`, and print what was removed, or would be; return the exit code."""
+    removed, failed = [], []
+    for each in doomed:
+        record = {"run": each.run.run_id, "run_dir": each.run.root, "output_kept": each.keeps_output}
+        try:
+            if not dry_run:
+                remove(each)
+            removed.append({**record, **vars(each.frees)})
+        except OSError as error:
+            failed.append({**record, "error": str(error)})
+    print_json({"dry_run": dry_run, "removed": removed, "failed": failed})
+    return 1 if failed else 0
 
 
 def _remove(doomed: Sequence[RemovableRun]) -> int:

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from muster.cli.command_group import CommandGroup
+from muster.cli.json_output import json_option, print_json
 from muster.cli.options import GroupedOption, JobCommand, job_options
 from muster.cli.output import print_table
 from muster.rundir.redaction import HIDDEN, looks_secret, redact_words, scrubbed, secret_values
@@ -31,7 +33,7 @@ Examples:
 """
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def config() -> None:
     """Show the settings in force: of the site, the user, a profile and the environment."""
 
@@ -50,7 +52,7 @@ class Setting:
 @click.option(
     "--all", "everything", is_flag=True, cls=GroupedOption, group="Showing", help="Include settings at their default."
 )
-@click.option("--json", "as_json", is_flag=True, cls=GroupedOption, group="Showing", help="Print one JSON object.")
+@json_option("Print one JSON object.", cls=GroupedOption, group="Showing")
 def show(file: Path | None, flags: dict[str, Any], everything: bool, as_json: bool) -> None:
     """Show every value that is set, and its source.
 
@@ -59,7 +61,7 @@ def show(file: Path | None, flags: dict[str, Any], everything: bool, as_json: bo
     """
     found = list(_settings(explain_job(file, flags), everything))
     if as_json:
-        click.echo(json.dumps({setting.name: {"value": setting.value, "from": setting.origin} for setting in found}))
+        print_json({setting.name: {"value": setting.value, "from": setting.origin} for setting in found})
     elif found:
         print_table(("setting", "value", "from"), map(_row, found), pipe_width=PIPE_WIDTH)
     else:
@@ -101,7 +103,12 @@ def _default(name: str) -> Any:
 
 
 @config.command()
-def path() -> None:
+@json_option("Print one JSON object.")
+def path(as_json: bool) -> None:
     """Print the files that settings are read from, and whether they exist."""
-    for layer, file in settings_files(os.environ).items():
+    files = settings_files(os.environ)
+    if as_json:
+        print_json({layer: {"file": str(file), "found": file.exists()} for layer, file in files.items()})
+        return
+    for layer, file in files.items():
         click.echo(f"{layer}\t{file}\t{'found' if file.exists() else 'not there'}")

@@ -5,7 +5,6 @@ The driver's output goes to stdout unchanged, Muster's own lines to stderr.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import sys
@@ -18,6 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from muster.cli.json_output import as_text_or_base64
 from muster.cli.output import write_output
 from muster.launch.plan import Prepared
 from muster.rundir import RunPaths
@@ -71,6 +71,12 @@ class Display:
             self.note(PHASES[state].format(nodes=counted_nodes(self._total), all="all " if self._total > 1 else ""))
         elif name == "service" and state == "restarting":
             self.note(f"service {event.get('service')} on {host} {event.get('reason')}; restarting it")
+        elif name == "gcs_restart":
+            self.note(f"{host}: {event.get('reason')}; restarted with its state after {event.get('seconds')} s")
+        elif name == "hang":
+            self.note(str(event.get("reason")))
+        elif name == "control":
+            self.note(f"a program on {host} requests {event.get('kind')}: {event.get('reason')}")
         elif name == "unended":
             self.note(f"{host}: {event.get('reason')}")
         elif name == "waiting":
@@ -203,10 +209,7 @@ class JsonDisplay(Display):
         if isinstance(item, RunEvent):
             self._print(item.fields)
             return
-        try:
-            self._print({"event": "output", "text": item.data.decode()})
-        except UnicodeDecodeError:
-            self._print({"event": "output", "base64": base64.b64encode(item.data).decode()})
+        self._print({"event": "output", **as_text_or_base64(item.data)})
 
     def ended(self, ended: RunResult) -> None:
         self._print({"event": "result", **asdict(ended)})

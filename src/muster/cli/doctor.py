@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from muster.cli.json_output import json_option
 from muster.cli.options import GroupedOption, JobCommand, job_options
 from muster.doctor.check_result import CheckResult
 from muster.doctor.examine import Examination, Report
@@ -34,7 +35,7 @@ Examples:
 
 @click.command(cls=JobCommand, epilog=EXAMPLES)
 @job_options
-@click.option("--json", "as_json", is_flag=True, cls=GroupedOption, group="Report", help="Print the report as JSON.")
+@json_option("Print the report as JSON.", cls=GroupedOption, group="Report")
 def doctor(file: Path | None, flags: dict[str, Any], as_json: bool) -> int:
     """Check whether a run would work here: Slurm, filesystem, Python and Ray, ports, limits, clocks.
 

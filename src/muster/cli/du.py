@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 from rich.filesize import decimal
 
+from muster.cli.json_output import json_option, print_json
 from muster.cli.output import count_runs, print_table
 from muster.cli.run_argument import resolve_run, run_errors, runs_dir_option
 from muster.runs.index import all_runs
@@ -16,7 +16,7 @@ from muster.runs.usage import PARTS, DiskUsage, measure, total
 
 @click.command()
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
-@click.option("--json", "as_json", is_flag=True, help="Print bytes and inodes as one JSON object.")
+@json_option("Print bytes and inodes as one JSON object.")
 @runs_dir_option
 def du(runs: tuple[str, ...], as_json: bool, runs_dir: Path | None) -> None:
     """Show the disk usage of each RUN (default: all), in bytes and in files.
@@ -33,7 +33,7 @@ def du(runs: tuple[str, ...], as_json: bool, runs_dir: Path | None) -> None:
     together = {part: sum((parts[part] for _, parts in found), DiskUsage()) for part in PARTS}
     if as_json:
         listed = [{"run": run.run_id, "run_dir": run.root, **_as_json(parts)} for run, parts in found]
-        click.echo(json.dumps({"runs": listed, "total": _as_json(together)}))
+        print_json({"runs": listed, "total": _as_json(together)})
         return
     rows = [[run.run_id, *_sizes(parts)] for run, parts in found]
     rows.append([count_runs(len(found)), *_sizes(together)])

@@ -17,6 +17,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from muster.cli.command_group import CommandGroup
+from muster.cli.json_output import error_record, json_option, json_requested, print_json
 from muster.exit_codes import BY_SIGNAL, NOT_STARTED
 from muster.lab import Lab, LabError
 from muster.lab.lab import LabStatus, NodeStatus
@@ -36,7 +38,8 @@ def _report_lab_errors(command: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             return command(*args, **kwargs)
         except LabError as error:
-            click.echo(f"muster lab: {error}", err=True)
+            shown = error_record([str(error)], error.exit_code)
+            click.echo(json.dumps(shown) if json_requested() else f"muster lab: {error}", err=True)
             sys.exit(error.exit_code)
 
     return wrapper
@@ -47,7 +50,7 @@ def _print(*objects: Any, **style: Any) -> None:
     Console(highlight=False).print(*objects, **style)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def lab() -> None:
     """Run a real multi-node Slurm on this machine, for tests and experiments.
 
@@ -65,7 +68,8 @@ def lab() -> None:
 
 
 @lab.command()
-@click.option("--nodes", "-n", type=click.IntRange(1, MAX_NODES), default=4, show_default=True, help="Number of nodes.")
+@click.option("--nodes", "-N", type=click.IntRange(1, MAX_NODES), default=4, show_default=True, help="Number of nodes.")
+@click.option("-n", "old_nodes", type=click.IntRange(1, MAX_NODES), hidden=True)  # the earlier short form
 @click.option(
     "--proctrack",
     type=click.Choice(PROCTRACKS),
@@ -117,6 +121,7 @@ def lab() -> None:
 @_report_lab_errors
 def up(
     nodes: int,
+    old_nodes: int | None,
     proctrack: str,
     shared: tuple[str, ...],
     slurmd_timeout: int,
@@ -130,6 +135,7 @@ def up(
     Its files are in MUSTER_LAB_DIR (default: /run/muster-lab); a second lab needs another one. The other `muster lab`
     commands find the lab by the same variable, which `muster lab env` sets.
     """
+    nodes = old_nodes or nodes
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(BY_SIGNAL + number))
     prefix = provide(release, lambda message: click.echo(f"muster lab: {message}", err=True))
     started = time.monotonic()
@@ -153,7 +159,7 @@ def up(
 
 
 @lab.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
+@json_option("Print the status as JSON.")
 @_report_lab_errors
 def status(as_json: bool) -> None:
     """Show the lab's nodes and their state in Slurm. The exit code is 1 if no lab is up."""
@@ -181,10 +187,14 @@ def _condition(node: NodeStatus) -> str:
 
 
 @lab.command()
+@json_option("Print the variables as one JSON object.")
 @_report_lab_errors
-def env() -> None:
+def env(as_json: bool) -> None:
     """Print shell commands that turn a shell into the lab's login node: eval "$(muster lab env)"."""
-    for name, value in Lab.attach().env_additions().items():
+    variables = Lab.attach().env_additions()
+    if as_json:
+        return print_json(variables)
+    for name, value in variables.items():
         click.echo(f"export {name}={shlex.quote(value)}")
     python = Path(sys.executable)
     if closed := closed_directory(python) or closed_directory(python.resolve()):

@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from muster.spec.errors import SpecError, show
+from muster.errors import SpecError
+from muster.spec.errors import show
 from muster.spec.flags import Flag, long_flag
+from muster.spec.layers import ENTRY_FIELDS
 from muster.spec.load import PROFILE
 from muster.spec.model import FLAGS, JobSpec
 
@@ -27,7 +29,7 @@ Examples:
 _BARE = {"--exclusive": "true"}
 """Flags whose value is optional and only accepted after `=`, as in sbatch, each with its value when none is given."""
 
-_REPEATED = ("env", "sbatch")
+_REPEATED = (*ENTRY_FIELDS, "ray_start_arg")
 
 
 class GroupedOption(click.Option):
@@ -43,8 +45,23 @@ class GroupedOption(click.Option):
         return (record[0].replace(" [=", "[="), record[1]) if record else None
 
 
+_COMMON = """
+file profile name backend nodes cpus_per_node gpus_per_node procs_per_node ray python setup env workdir runs_dir
+container_image container_mounts partition account time sbatch requeue_on spares on_node_loss stall_timeout
+"""
+COMMON = frozenset(_COMMON.split())
+"""Options of a job that the short `--help` shows."""
+
+_SHOWS_ALL = "muster.help_all"
+
+
 class JobCommand(click.Command):
-    """A command that ends in COMMAND: options are parsed up to the first other word, or up to `--`."""
+    """A command that ends in COMMAND: options are parsed up to the first other word, or up to `--`.
+
+    `--help` shows the most used options of a job, those in `common`, `--help-all` all of them.
+    """
+
+    common = COMMON
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["context_settings"] = {
@@ -57,17 +74,43 @@ class JobCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, spell_out_bare(args, _BARE, _taking_values(self.get_params(ctx))))
 
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        params = super().get_params(ctx)
+        hidden = sum(isinstance(param, click.Option) and not self._is_common(param) for param in params)
+        help_all = click.Option(
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_help_all,
+            help=f"Show also the other {hidden} options, and exit.",
+        )
+        return [*params, help_all]
+
+    def _is_common(self, parameter: click.Parameter) -> bool:
+        """Return whether the short help shows the option: one that only some commands have, or a common one of jobs."""
+        return parameter.name not in FLAGS or parameter.name in self.common
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         # Options without a group, such as --help, come last.
         for option in sorted(options, key=lambda option: not isinstance(option, GroupedOption)):
+            if not (self._is_common(option) or ctx.meta.get(_SHOWS_ALL)):
+                continue
             record = option.get_help_record(ctx)
             if record is not None:
                 groups.setdefault(getattr(option, "group", "Other"), []).append(record)
         for group, records in groups.items():
             with formatter.section(group):
                 formatter.write_dl(records)
+
+
+def _print_help_all(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        context.meta[_SHOWS_ALL] = True
+        click.echo(context.get_help(), color=context.color)
+        context.exit()
 
 
 def job_options(function: Callable[..., R]) -> Callable[..., R]:
@@ -94,10 +137,10 @@ def given_flags(context: click.Context, params: Mapping[str, Any]) -> dict[str, 
     for name, value in params.items():
         if context.get_parameter_source(name) in (ParameterSource.DEFAULT, None) or value == ():
             continue
-        if name in _REPEATED:
+        if name in ENTRY_FIELDS:
             given[name] = dict(_entry(name, text) for text in value)
         else:
-            given[name] = list(value) if FLAGS[name].argument else value
+            given[name] = list(value) if isinstance(value, tuple) else value
     return given
 
 

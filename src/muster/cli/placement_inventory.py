@@ -1,4 +1,4 @@
-"""Query and print what `muster.placement` runs on a cluster, for `muster ps` and `muster reap`."""
+"""Query and print what `muster.placement` runs on a cluster, for `muster programs` and `muster reap`."""
 
 from __future__ import annotations
 

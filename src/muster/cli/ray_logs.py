@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 from rich.filesize import decimal
 
+from muster.cli.json_output import as_text_or_base64, print_json
 from muster.cli.output import write_output
 from muster.rundir import AttemptPaths, RunPaths, read_record
 from muster.rundir.hosts import host_file_name, hosts_by_index
@@ -18,7 +19,7 @@ from muster.runs.stop import is_live
 from muster.views.sanitize import printable
 
 
-def print_ray_logs(run: RunPaths, node: str | None, pattern: str | None) -> None:
+def print_ray_logs(run: RunPaths, node: str | None, pattern: str | None, as_json: bool = False) -> None:
     """List the files in the archives or, with a pattern, print the files that match it."""
     attempt, archives = _newest_archives(run)
     if attempt is None:
@@ -33,6 +34,10 @@ def print_ray_logs(run: RunPaths, node: str | None, pattern: str | None) -> None
     for archive in archives:
         for member, data in _members(archive, pattern):
             found += 1
+            if as_json:
+                content = {} if data is None else as_text_or_base64(data)
+                print_json({"archive": str(archive), "file": member.name, "size": member.size, **content})
+                continue
             if data is None:
                 click.echo(f"{decimal(member.size):>10}  {printable(member.name)}")
                 continue

@@ -19,6 +19,7 @@ from muster.cli.submission import (
     from_env_option,
     json_lines_option,
     load_submitted_job,
+    print_plan,
     print_warnings,
     submission_errors,
 )
@@ -46,7 +47,13 @@ from muster.views.report import ensure_report
 @click.option(
     "--detach", is_flag=True, cls=GroupedOption, group="Following", help="Print the run id and job id, and exit."
 )
-@click.option("--dry-run", is_flag=True, cls=GroupedOption, group="Following", help="Print the script; submit nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    cls=GroupedOption,
+    group="Following",
+    help="Print the script, or with --json the plan; submit nothing.",
+)
 @json_lines_option
 @from_env_option
 def run(
@@ -73,7 +80,7 @@ def run(
         prepared = prepare(spec)
         print_warnings(prepared)
         if dry_run:
-            click.echo(prepared.script, nl=False)
+            print_plan(prepared, as_json)
             return 0
         with contextlib.closing(make_display(prepared, as_json)) as display:
             return _start(prepared, display, detach)

@@ -10,10 +10,19 @@ import click
 
 from muster.errors import BackendError
 from muster.rundir import RunPaths
-from muster.runs.index import NoSuchRun, find_run
+from muster.runs.index import NoSuchRun, all_runs, find_run
 from muster.runs.lookup import NotRunning
 
-run_argument = click.argument("run", required=False)
+
+def complete_run(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the ids of runs that begin with what was typed, newest first; a shell shows no errors."""
+    with contextlib.suppress(Exception):
+        found = [run.run_id for run in all_runs(context.params.get("runs_dir"))]
+        return [run_id for run_id in reversed(found) if run_id.startswith(incomplete)]
+    return []
+
+
+run_argument = click.argument("run", required=False, shell_complete=complete_run)
 
 runs_dir_option = click.option(
     "--runs-dir",

@@ -9,11 +9,13 @@ from typing import Any
 
 import click
 
+from muster.cli.json_output import json_option
 from muster.cli.output import print_cancelled_job
 from muster.cli.run_argument import resolve_run, run_argument, runs_dir_option
 from muster.runs.idle import is_idle_cluster
 from muster.runs.monitor import RunMonitor, finalize_dead, record_silent_end
 from muster.runs.next_attempt import next_attempt_message
+from muster.runs.queue_wait import pending_message
 from muster.runs.status import ENDED_STATES, read_status
 from muster.runs.stop import is_live
 from muster.views.hosts import folded
@@ -25,7 +27,7 @@ WATCH_POLL_S = 0.5
 
 @click.command()
 @run_argument
-@click.option("--json", "as_json", is_flag=True, help="Print the status as one JSON object.")
+@json_option("Print the status as one JSON object.")
 @click.option("--watch", is_flag=True, help="Print the status at every change until the run has ended.")
 @runs_dir_option
 def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -> None:
@@ -35,6 +37,8 @@ def status(run: str | None, as_json: bool, watch: bool, runs_dir: Path | None) -
     monitor = RunMonitor(paths)
     while True:
         current = read_status(paths)
+        if current["state"] == "pending":
+            current["waiting"] = pending_message(paths)
         text = json.dumps(current) if as_json else "\n".join(_status_lines(current, is_idle_cluster(paths)))
         if text != shown:
             click.echo(text)
@@ -77,6 +81,7 @@ def _status_lines(status: dict[str, Any], idle: bool = False) -> list[str]:
         lines.append(f"  driver {driver['state']}{_exit_code(driver)}")
     lines += _ray_lines(status.get("ray"))
     lines += [_service_line(name, service) for name, service in sorted((status.get("services") or {}).items())]
+    lines += [_request_line(request) for request in status.get("requests") or []]  # an older build has none
     lines += [f"  guest {guest['id']} {guest['state']}{_exit_code(guest)}" for guest in status["guests"]]
     lines.append(f"  {_timing_line(status['timings'])}")
     if status["end_reason"]:
@@ -95,6 +100,15 @@ def _exit_code(program: dict[str, Any]) -> str:
     return f", exit code {program['exit_code']}" if program["exit_code"] is not None else ""
 
 
+def _request_line(request: dict[str, Any]) -> str:
+    """Describe what a program has requested of the run."""
+    rank = f"rank {request['process_rank']} on " if request["process_rank"] is not None else ""
+    later = "" if request["at_once"] else " at the next restart"
+    return (
+        f"  cycle {request['cycle']}: {rank}{request['host']} requested {request['kind']}{later}: {request['reason']}"
+    )
+
+
 def _service_line(name: str, service: dict[str, Any]) -> str:
     """Return how many instances are ready, and where; of many, only the first endpoint."""
     urls = [one["url"] for one in service["instances"] if one["state"] == "ready" and one["url"]]
@@ -107,7 +121,9 @@ def _ray_lines(ray: dict[str, Any] | None) -> list[str]:
         return []
     dashboard = ray["dashboard"]
     where = f", dashboard on {dashboard['host']}:{dashboard['port']}" if dashboard else ""
-    return [f"  ray at {ray['address']}{where}"]
+    restarts = ray.get("gcs_restarts", 0)  # a run of an older build has none
+    times = f", control service restarted {restarts} time{'s' if restarts > 1 else ''}" if restarts else ""
+    return [f"  ray at {ray['address']}{where}{times}"]
 
 
 def _timing_line(timings: dict[str, float | None]) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from muster.cli.json_output import json_option, print_json
 from muster.cli.run_argument import run_argument, run_errors, runs_dir_option
 from muster.rundir import RunPaths
+from muster.runs.follow import RunResult
+from muster.runs.idle import bring_down, is_idle_cluster
 from muster.runs.lookup import NoLiveRun, live_run
 from muster.runs.stop import stop_reason, stop_run
 from muster.views.report import ensure_report
@@ -15,17 +20,39 @@ from muster.views.report import ensure_report
 
 @click.command()
 @run_argument
+@json_option("Print the result as one JSON object; null if no run is live.")
 @runs_dir_option
-def stop(run: str | None, runs_dir: Path | None) -> None:
-    """End RUN (default: the only live one): SIGTERM to its driver, the grace period, then SIGKILL to what is left.
+def stop(run: str | None, as_json: bool, runs_dir: Path | None) -> None:
+    """End RUN (default: the only live one), and wait until every process of it is verified dead.
 
-    Waits until every process of the run is verified dead.
+    Its driver gets SIGTERM and, after the grace period, SIGKILL, with everything that is left. A cluster of `muster up`
+    ends as with `muster down`. `muster cancel` is the same command.
     """
     with run_errors():
         try:
-            ended = stop_run(live_run(run, runs_dir), stop_reason(), log=click.echo)
+            paths = live_run(run, runs_dir)
         except NoLiveRun as error:
-            click.echo(str(error))
+            print_no_run(str(error), as_json)
             return
+        if is_idle_cluster(paths):
+            ended = bring_down(paths, stop_reason())
+        else:
+            ended = stop_run(paths, stop_reason(), log=functools.partial(click.echo, err=as_json))
+    print_end(ended, as_json)
+
+
+def print_no_run(text: str, as_json: bool) -> None:
+    """Print that there is nothing to end: null as JSON."""
+    if as_json:
+        print_json(None)
+    else:
+        click.echo(text)
+
+
+def print_end(ended: RunResult, as_json: bool) -> None:
+    """Write the report of a run that was ended, and print its result."""
     ensure_report(RunPaths(ended.run_dir))
-    click.echo(f"{ended.run}: {ended.state}: {ended.end_reason}")
+    if as_json:
+        print_json(asdict(ended))
+    else:
+        click.echo(f"{ended.run}: {ended.state}: {ended.end_reason}")

@@ -6,12 +6,14 @@ import getpass
 import os
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import click
 
+from muster.cli.json_output import json_option, print_json
 from muster.cli.node_entry import find_node
 from muster.cli.run_argument import run_errors, runs_dir_option
 from muster.rundir import RunPaths
@@ -30,6 +32,7 @@ DASHBOARD = "dashboard"
 )
 @click.option("--login", metavar="[USER@]HOST", help="Login node, as your machine reaches it. Default: this host.")
 @click.option("--print", "only_print", is_flag=True, help="Print the ssh command; the default without a terminal.")
+@json_option("Print the address and the ssh command as one JSON object.")
 @runs_dir_option
 def tunnel(
     words: tuple[str, ...],
@@ -37,6 +40,7 @@ def tunnel(
     local_port: int | None,
     login: str | None,
     only_print: bool,
+    as_json: bool,
     runs_dir: Path | None,
 ) -> int:
     """Open, or print, an ssh tunnel to Ray's dashboard, a service or a port of RUN (default: the only live one).
@@ -49,15 +53,20 @@ def tunnel(
         attempt, status = running_attempt(run)
     leader = find_node(node, run, attempt, status).host
     target = _target(what, leader, status)
-    if status["backend"] == "local":
+    local = status["backend"] == "local"
+    port = target.port if local else local_port or target.port
+    ssh = [] if local else target.ssh(port, login or f"{getpass.getuser()}@{this_host()}")
+    if as_json:
+        print_json({"run": run.run_id, **asdict(target), "url": f"http://127.0.0.1:{port}", "command": ssh or None})
+        return 0
+    if local:
         click.echo(f"http://127.0.0.1:{target.port}")
         return 0
-    local = local_port or target.port
     if only_print or not sys.stdin.isatty():
-        click.echo(shlex.join(target.ssh(local, login or f"{getpass.getuser()}@{this_host()}")))
+        click.echo(shlex.join(ssh))
         return 0
-    click.echo(f"http://127.0.0.1:{local} on this host, until you interrupt it", err=True)
-    argv = target.ssh(local, login)
+    click.echo(f"http://127.0.0.1:{port} on this host, until you interrupt it", err=True)
+    argv = target.ssh(port, login)
     try:
         os.execvp(argv[0], argv)
     except OSError as error:

@@ -14,7 +14,7 @@ import click
 
 from muster.api import prepare, submit_prepared
 from muster.cli.display import Display, make_display
-from muster.cli.options import GroupedOption, JobCommand, job_options
+from muster.cli.options import COMMON, GroupedOption, JobCommand, job_options
 from muster.cli.submission import json_lines_option, print_warnings, submission_errors
 from muster.exit_codes import INTERRUPTED
 from muster.launch.plan import Prepared
@@ -35,6 +35,8 @@ Examples:
 
 class UpCommand(JobCommand):
     """A command with all options of a job, but without COMMAND."""
+
+    common = COMMON - {"procs_per_node", "stall_timeout"} | {"idle_timeout", "dashboard"}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"epilog": EXAMPLES, **kwargs})

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from pydantic import ValidationError
 
 from muster.rundir.redaction import HIDDEN, looks_secret, redacted
-from muster.spec.fields import services
+from muster.spec.fields import groups, services
 from muster.spec.flags import Flag
+from muster.spec.nearest import did_you_mean
 
 SERVICES = "services"
+GROUPS = "groups"
 
 _shown = reprlib.Repr()
 _shown.maxstring = _shown.maxother = 80
 _shown.maxlevel = 2
 
 
-class SpecError(ValueError):
-    """Raised for an invalid job. The message has one line per problem and can be shown to users unchanged."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(on_one_line(problem) for problem in problems)
-        super().__init__("\n".join(self.problems))
-
-
-def on_one_line(text: str) -> str:
-    """Return the text with control characters escaped: a problem may quote a key or a path with a newline."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
+WHERE_FIELDS_ARE = "fields are named as the flags in `muster run --help-all`"
 NO_COMMAND = "no command to run: give it after --, as in `muster run -N 2 -- python train.py`"
 
 
@@ -48,16 +38,52 @@ def _line(
 ) -> str:
     reason = _reason(problem)
     if not loc:
-        return reason
+        return _with_origin(reason, origins)
     field = str(loc[0])
     if field == "command" and problem["type"] == "missing":
         return NO_COMMAND
+    if problem["type"] == "extra_forbidden" and len(loc) == 1:
+        return f"unknown field {field!r}; {did_you_mean(field, flags, WHERE_FIELDS_ARE)}"
+    if field == GROUPS:
+        return _group_line(loc, problem, flags, origins)
     if field == SERVICES and len(loc) > 1:
         return _service_line(loc, problem, origins)
     allowed = f"; allowed: {flags[field].allowed}" if field in flags else ""
     secret = field == "env" and len(loc) == 2 and looks_secret(str(loc[1]))
     value = HIDDEN if secret else show(problem["input"])
     return f"{_origin(loc, origins)}: {value} {reason}{allowed}"
+
+
+def _with_origin(reason: str, origins: Mapping[str, str]) -> str:
+    """Replace the field that begins the reason of a conflict by its origin: "segment: ..." by "--segment: ..."."""
+    path, colon, rest = reason.partition(": ")
+    field, dot, inner = path.partition(".")
+    return f"{origins[field]}{dot}{inner}{colon}{rest}" if colon and field in origins else reason
+
+
+def _group_line(
+    loc: tuple[int | str, ...], problem: Mapping[str, object], flags: Mapping[str, Flag], origins: Mapping[str, str]
+) -> str:
+    """Return the line with the group's number, from 1, and its field."""
+    origin, given = origins.get(GROUPS, GROUPS), problem["input"]
+    allowed = flags[GROUPS].allowed
+    if len(loc) == 1:
+        unknown = [str(key) for key in given if key not in groups.FIELDS] if isinstance(given, Mapping) else []
+        if unknown:
+            return f"{origin}: {groups.unknown_field(unknown[0])} allowed: {allowed}"
+        return f"{origin}: {show(given)} {_reason(problem)}; allowed: {allowed}"
+    group = f"{origin}, group {int(loc[1]) + 1}"
+    if len(loc) == 2:
+        return f"{group}: " + (
+            _reason(problem) if problem["type"] == "value_error" else f"{show(given)} is not valid; allowed: {allowed}"
+        )
+    field = str(loc[2])
+    if problem["type"] == "extra_forbidden":
+        return f"{group}: {groups.unknown_field(field)}"
+    if problem["type"] == "missing":
+        return f"{group}: the field {field} is missing"
+    known = f"; allowed: {flags[field].allowed}" if field in flags and field != "name" else ""
+    return f"{group}, {'.'.join(map(str, loc[2:]))}: {show(given)} {_reason(problem)}{known}"
 
 
 def _service_line(loc: tuple[int | str, ...], problem: Mapping[str, object], origins: Mapping[str, str]) -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
+from muster.spec.errors import WHERE_FIELDS_ARE
+from muster.spec.file_lines import normalized_lines
 from muster.spec.flags import spellings
 from muster.spec.model import FLAGS
+from muster.spec.nearest import did_you_mean
 from muster.spec.passthrough import move_options
 from muster.spec.sbatch_options import option_name
 
-ENTRY_FIELDS = ("env", "sbatch")
+ENTRY_FIELDS = ("env", "sbatch", "ray_resource", "ray_label")
 """Fields that hold entries: a later layer adds or replaces single entries, not the whole field."""
 
 
@@ -25,10 +27,21 @@ class Layer:
     origins: dict[str, str] = field(default_factory=dict)
     """Origin of each field and each `field.key`: "--nodes", "job.yaml: nodes"."""
     problems: list[str] = field(default_factory=list)
+    lines: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Line of each key, by file and by path of the key (`env.A`, `groups.0.nodes`)."""
 
 
-def file_layer(place: str, content: Mapping[str, Any], prefix: str = "") -> Layer:
-    """Return the layer of the file `place`, or of its section with `prefix`, as in "profiles.gpu."."""
+def file_layer(
+    place: str,
+    content: Mapping[str, Any],
+    prefix: str = "",
+    lines: Mapping[str, int] | None = None,
+    not_allowed: Sequence[str] = (),
+) -> Layer:
+    """Return the layer of the file `place`, or of its section with `prefix`, as in "profiles.gpu.".
+
+    `lines` are the lines of keys, for errors. Fields in `not_allowed` are not suggested for a misspelt one.
+    """
     known = spellings(FLAGS)
     values: dict[str, Any] = {}
     written: dict[str, str] = {}
@@ -36,18 +49,20 @@ def file_layer(place: str, content: Mapping[str, Any], prefix: str = "") -> Laye
     for key, value in content.items():
         name = known.get(key.replace("-", "_"))
         if name is None:
-            problems.append(f"{place}: {_unknown_field(prefix + key, list(known))}")
+            line = f":{lines[prefix + key]}" if lines and prefix + key in lines else ""
+            problems.append(f"{place}{line}: {unknown_field(key, prefix, not_allowed)}")
         elif name in written:
             problems.append(f"{place}: {prefix}{written[name]} and {prefix}{key} are the same field; give one of them")
         else:
             values[name], written[name] = value, key
-    return make_layer(values, problems, lambda name, key: f"{place}: {prefix}{name}" + (f".{key}" if key else ""))
+    layer = make_layer(values, problems, lambda name, key: f"{place}: {prefix}{name}" + (f".{key}" if key else ""))
+    return replace(layer, lines={place: normalized_lines(lines or {}, known)})
 
 
-def _unknown_field(key: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(key.rpartition(".")[2].replace("-", "_"), known, n=3)
-    hint = f" did you mean {', '.join(near)}?" if near else ""
-    return f"unknown field {key!r};{hint} valid fields: {', '.join(FLAGS)}"
+def unknown_field(key: str, prefix: str = "", not_allowed: Sequence[str] = ()) -> str:
+    """Return the error text for a field that jobs do not have."""
+    known = [spelling for spelling, name in spellings(FLAGS).items() if name not in not_allowed]
+    return f"unknown field {prefix + key!r}; {did_you_mean(key, known, WHERE_FIELDS_ARE)}"
 
 
 def make_layer(values: dict[str, Any], problems: list[str], origin: Callable[[str, str], str]) -> Layer:
@@ -78,7 +93,7 @@ def _merge(low: Layer, high: Layer) -> Layer:
         if (above is None or isinstance(above, Mapping)) and isinstance(below, Mapping):
             values[name] = {**below, **(above or {})}
     _drop_overridden(values, low.values, high.values)
-    return Layer(values, {**low.origins, **high.origins}, low.problems + high.problems)
+    return Layer(values, {**low.origins, **high.origins}, low.problems + high.problems, {**low.lines, **high.lines})
 
 
 def _drop_overridden(values: dict[str, Any], low: Mapping[str, Any], high: Mapping[str, Any]) -> None:

@@ -6,17 +6,20 @@ file. Field names are the long flags with underscores. The modules of `fields` d
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import ConfigDict, model_validator
+from pydantic import ConfigDict, ValidationError, model_validator
 
+from muster.errors import SpecError
 from muster.spec.arrays import validate_array
+from muster.spec.errors import explain
 from muster.spec.fields.gang import GangFields, validate_gang
 from muster.spec.fields.groups import validate_groups, with_total
 from muster.spec.fields.job import CommandFields, ContainerFields, DeadlineFields, EnvironmentFields
+from muster.spec.fields.node_memory import NodeMemoryFields
 from muster.spec.fields.ray import RayFields
 from muster.spec.fields.services import ServiceFields, validate_services
-from muster.spec.fields.slurm import RequeueFields, SlurmFields
+from muster.spec.fields.slurm import RequeueFields, SlurmFields, validate_gpus
 from muster.spec.fields.spares import SpareFields, validate_spares
 from muster.spec.flags import flags_of
 from muster.spec.passthrough import move_options
@@ -24,6 +27,7 @@ from muster.spec.passthrough import move_options
 
 # The last base's fields come first, in the model as in --help.
 class JobSpec(
+    NodeMemoryFields,
     SpareFields,
     RequeueFields,
     SlurmFields,
@@ -39,6 +43,18 @@ class JobSpec(
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    if not TYPE_CHECKING:  # for type checkers, the constructor has the fields as parameters
+
+        def __init__(self, **fields: Any) -> None:
+            """Raise SpecError, with a line per problem, for an invalid job."""
+            try:
+                super().__init__(**fields)
+            except ValidationError as error:
+                raise SpecError(explain(error, FLAGS, {})) from None
+
+        # As pydantic's own constructor: `model_validate`, which `load` uses, does not call it.
+        __init__.__pydantic_base_init__ = True
+
     @model_validator(mode="before")
     @classmethod
     def _move_sbatch_options(cls, data: Any) -> Any:
@@ -52,9 +68,13 @@ class JobSpec(
     @model_validator(mode="after")
     def _validate_combinations(self) -> JobSpec:
         validate_groups(self.groups, self.nodes)
+        try:
+            validate_gpus(self.gpus_per_node, self.gres)
+        except ValueError as error:
+            raise ValueError(f"gpus_per_node: {error}") from None
         validate_array(self)
+        validate_gang(self)  # before the spares: their advice is to add some, which a gang cannot use
         validate_spares(self)
-        validate_gang(self)
         validate_services(self)
         return self
 

@@ -1,4 +1,7 @@
-"""Translate the variables of NeMo-RL's ray.sub into the job's fields, with notes on those without effect. Pure."""
+"""Translate the variables of NeMo-RL's ray.sub into the job's fields, with notes on those without effect. Pure.
+
+`ray_sub_variables` lists all variables.
+"""
 
 from __future__ import annotations
 
@@ -8,47 +11,27 @@ from typing import Any
 
 from muster.spec import validators
 from muster.spec.flags import long_flag
+from muster.spec.ray_sub_variables import RAY_SUB_VARIABLES, Support
 
 # ray.sub mounts its uv cache here inside the container.
 _UV_CACHE = "/root/.cache/uv"
 
-_PORTS = "Muster uses a free block of ports on every node; to fix it, use --port-base"
 _SANDBOX_PAIR = ("SANDBOX_CONTAINER", "SANDBOX_COMMAND")  # ray.sub starts sandboxes if both are set
 _SANDBOX_PORT = "NEMO_SKILLS_SANDBOX_PORT"
 _DEFAULT_SANDBOX_PORT = "6000"  # the default of NeMo-Skills' clients
 
-UNNEEDED = {
-    **dict.fromkeys(
-        [
-            "PORT",
-            "NODE_MANAGER_PORT",
-            "OBJECT_MANAGER_PORT",
-            "RUNTIME_ENV_AGENT_PORT",
-            "DASHBOARD_AGENT_GRPC_PORT",
-            "DASHBOARD_AGENT_LISTEN_PORT",
-            "METRICS_EXPORT_PORT",
-            "RAY_CLIENT_SERVER_PORT",
-            "DASHBOARD_PORT",
-            "MIN_WORKER_PORT",
-            "MAX_WORKER_PORT",
-        ],
-        _PORTS,
-    ),
-    "RAY_LOG_SYNC_FREQUENCY": "Ray's logs are collected at the end, in one archive per node; see --ray-logs",
-    "RAY_SUB_DEBUG_ENV": "Muster does not print the environment; `muster exec RUN -- env` prints that of a node",
-    "NRL_GPU_CPU_AFFINITY_FILE": "Muster does not write that file, so NeMo-RL does not bind its workers to CPUs; "
-    "write it with --setup",
-    "WORKER_NUM_RETRIES": "Muster tries to start each Ray node three times, with fresh state",
+_DEFAULT_ENV = {
+    "OMP_NUM_THREADS": "16",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # Ray's handling of `uv run` would create an environment per task
 }
-"""Variables without a field, each with the reason or the replacement; those of a sandbox are below."""
-
-UNUSED_BY_SANDBOX = {
-    "SANDBOX_EXTRA_MOUNTS": "list paths that programs may read in `settings: {read_only: [...]}` of the service",
-    "SANDBOX_ENV_VARS": "set variables for programs in `settings: {env: {...}}` of the service",
-    "SANDBOX_BASE_PORT": "the workers of Muster's sandbox have no ports",
+_DEFAULTS = {
+    # ray.sub waits so long for its workers, set-up and the start of the container included.
+    "gather_timeout": "30m",
+    "start_timeout": "30m",
+    # MPI_Init in a Ray worker, as in TensorRT-LLM, would otherwise take itself for a task of the job step.
+    "ray_unset": "MPI_*,OMPI_*,PMI_*,PMIX_*,SLURM_*",
+    "gpu_affinity_file": "/tmp/nrl_gpu_cpu_affinity",
 }
-"""Variables of ray.sub's sandbox that have no effect, each with the replacement in a job file."""
-
 _REPLACED_BY = {"gpus_per_node": "gres"}  # a flag that excludes the field
 
 
@@ -57,6 +40,9 @@ class RaySubJob:
     """The job that the variables describe."""
 
     fields: dict[str, Any] = field(default_factory=dict)
+    """Fields that the variables set: flags win over them, field by field or entry by entry."""
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """Fields that ray.sub sets without a variable: settings, job file and flags win over them."""
     notes: list[str] = field(default_factory=list)
     """One line per variable without effect, for users."""
 
@@ -67,31 +53,27 @@ def ray_sub_job(env: Mapping[str, str], flags: Collection[str] = ()) -> RaySubJo
     `flags` are the fields given as flags; they win, so the result does not have them.
     """
     given = {name: value for name, value in env.items() if value.strip()}
-    names = {
-        "COMMAND": "command",  # text for bash, as in ray.sub
-        "CONTAINER": "container_image",
-        "GPUS_PER_NODE": "gpus_per_node",
-        "CPUS_PER_WORKER": "cpus_per_node",
-        "BASE_LOG_DIR": "runs_dir",
-    }
-    fields: dict[str, Any] = {field: given[name] for name, field in names.items() if name in given}
-    # Ray's handling of `uv run` would create an environment per task.
-    fields["env"] = {} if "RAY_ENABLE_UV_RUN_RUNTIME_ENV" in given else {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
-    fields["exclusive"] = "true"
-    fields |= _mounts(given) | _setup(given)
+    named = {name: variable.field for name, variable in RAY_SUB_VARIABLES.items() if name in given}
+    fields: dict[str, Any] = {field: given[name] for name, field in named.items() if field is not None}
+    fields |= {"exclusive": "true", **_mounts(given), **_setup(given)}
     if "CONTAINER" in given:
         fields["container_args"] = "--no-container-mount-home"  # other runtimes, too: see containers.discover
     if given.get("DEDICATED_RAY_HEAD") == "1":
-        fields["dedicated_head"] = "true"
+        fields["dedicated_head_cpus"] = "true"
+    if given.get("RAY_DEBUG") == "legacy":
+        fields["ray_start_arg"] = ["--ray-debugger-external"]
     if _has_sandbox(given):
         port = given.get(_SANDBOX_PORT, _DEFAULT_SANDBOX_PORT)
         fields["services"] = {"sandbox": {"kind": "sandbox", "ports": {"http": port}}}
-        fields["env"][_SANDBOX_PORT] = port
+        fields["env"] = {_SANDBOX_PORT: port}
     left = {name: value for name, value in fields.items() if name not in flags and _REPLACED_BY.get(name) not in flags}
+    kept = {name: value for name, value in fields.items() if name in ("env", "ray_start_arg")}  # flags add to these
+    defaults: dict[str, Any] = {name: value for name, value in _DEFAULTS.items() if name not in {*fields, *flags}}
+    defaults["env"] = {name: value for name, value in _DEFAULT_ENV.items() if name not in given}
     notes = _notes(given)
     if not {"gpus_per_node", "gres"} & {*left, *flags}:
         notes.append("GPUS_PER_NODE is not set (ray.sub: 8), so no GPUs are requested; use --gpus-per-node or --gres")
-    return RaySubJob({**left, "env": fields["env"]}, notes)
+    return RaySubJob({**left, **kept}, defaults, notes)
 
 
 def _mounts(given: Mapping[str, str]) -> dict[str, str]:
@@ -108,15 +90,13 @@ def _setup(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _notes(given: Mapping[str, str]) -> list[str]:
-    notes = [f"{name} has no effect: {UNNEEDED[name]}" for name in UNNEEDED if name in given]
-    if given.get("RAY_DEBUG") == "legacy":
-        notes.append(
-            "RAY_DEBUG has no effect on the cluster: `legacy` does not add --ray-debugger-external to `ray start`"
-        )
+    notes = [
+        f"{name} has no effect: {variable.text}"
+        for name, variable in RAY_SUB_VARIABLES.items()
+        if name in given and variable.support is not Support.SUPPORTED and not name.startswith("SANDBOX_")
+    ]
     dedicated = given.get("DEDICATED_RAY_HEAD", "0")
-    if dedicated == "1":
-        notes.append("DEDICATED_RAY_HEAD becomes --dedicated-head: Ray uses neither GPUs nor CPUs of the head")
-    elif dedicated != "0":
+    if dedicated not in ("0", "1"):
         notes.append(f"DEDICATED_RAY_HEAD={dedicated} has no effect; only 1 reserves the head")
     return notes + _sandbox_notes(given)
 
@@ -140,17 +120,24 @@ def _sandbox_notes(given: Mapping[str, str]) -> list[str]:
         f"services: {{sandbox: {{kind: sandbox, ports: {{http: {port}}}}}}}"
     ]
     others = [name for name in sorted(given) if name.startswith("SANDBOX_") and name not in _SANDBOX_PAIR]
-    unknown = "Muster's sandbox has no such setting"
-    return notes + [f"{name} has no effect: {UNUSED_BY_SANDBOX.get(name, unknown)}" for name in others]
+    return notes + [f"{name} has no effect: {_sandbox_text(name)}" for name in others]
 
 
-def as_arguments(fields: Mapping[str, Any]) -> list[str]:
-    """Return the fields as arguments of `muster run`, COMMAND last."""
+def _sandbox_text(name: str) -> str:
+    return RAY_SUB_VARIABLES[name].text if name in RAY_SUB_VARIABLES else "Muster's sandbox has no such setting"
+
+
+def as_arguments(job: RaySubJob) -> list[str]:
+    """Return the job as arguments of `muster run`, COMMAND last."""
+    fields = {**job.defaults, **job.fields}
+    fields["env"] = {**job.defaults.get("env", {}), **job.fields.get("env", {})}
     words: list[str] = []
     for name, value in fields.items():
         if name == "env":
             words += [f"--env={key}={text}" for key, text in value.items()]
-        elif name in ("exclusive", "dedicated_head"):
+        elif name == "ray_start_arg":
+            words += [f"{long_flag(name)}={text}" for text in value]
+        elif name in ("exclusive", "dedicated_head_cpus"):
             words.append(long_flag(name))
         elif name not in ("command", "services"):  # services have no flag: a note shows them
             words.append(f"{long_flag(name)}={value}")

@@ -64,7 +64,10 @@ SHORT = {
     "x": "exclude",
 }
 
-_ONE_AGENT = "Muster runs one agent on every node; set the number of nodes with --nodes"
+_ONE_AGENT = (
+    "Muster runs one agent on every node; set the number of nodes with --nodes, and of processes on each node with "
+    "--procs-per-node"
+)
 _OUTPUT_PARSED = "Muster parses the output of sbatch"
 
 DECIDED = {
@@ -89,6 +92,9 @@ DECIDED = {
     "wrap": "Muster writes the batch script; give the command after --",
 }
 """Options that cannot be passed through, each with the reason or the replacement."""
+
+PER_NODE = {"gpus": "--gpus-per-node", "gpus-per-task": "--gpus-per-node"}
+"""Options that can be passed through, but for which users mean one of Muster's: its counts are per node."""
 
 # Minimum similarity of a misspelling; the container-* options of pyxis stay below it.
 _MISSPELLING_CUTOFF = 0.85

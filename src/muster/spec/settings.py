@@ -15,7 +15,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from muster.spec.errors import SpecError
+from muster.errors import SpecError
 from muster.spec.layers import ENTRY_FIELDS, Layer, file_layer, make_layer
 from muster.spec.model import FLAGS
 from muster.spec.yaml_file import read_settings_file
@@ -35,10 +35,6 @@ _WITH_VARIABLES = ("container_image", "container_mounts", "output", "python", "r
 _SET_BY_MUSTER = "ATTEMPT CYCLE GROUP HOST JOB_START KEEPER NODE OUTPUT_DIR OWNER RANK RESUME RUN_ID TASK"
 _MUSTER_VARIABLES = {SITE_VARIABLE, PROFILE_VARIABLE, *(PREFIX + name for name in _SET_BY_MUSTER.split())}
 _MISSPELLING_CUTOFF = 0.85  # minimum similarity to a field's name
-
-
-class SettingsWarning(UserWarning):
-    """A setting that probably has a mistake."""
 
 
 @dataclass
@@ -66,9 +62,9 @@ def read_settings(env: Mapping[str, str], profile: str | None = None) -> Setting
     for path, content in files.items():
         sections = _profiles(path, content.pop("profiles", None))
         known.update(sections)
-        plain.append(_file_layer(path, content, "", env))
+        plain.append(_file_layer(path, content, "", env, content.lines))
         if chosen in sections:
-            profiles.append(_file_layer(path, sections[chosen], f"profiles.{chosen}.", env))
+            profiles.append(_file_layer(path, sections[chosen], f"profiles.{chosen}.", env, content.lines))
     if chosen and not profiles:
         raise SpecError([_no_profile(chosen, "--profile" if profile else PROFILE_VARIABLE, known, env)])
     environment, warnings = _environment_layer(env)
@@ -94,8 +90,10 @@ def _no_profile(name: str, origin: str, known: set[str], env: Mapping[str, str])
     return f"{origin}: there is no profile {name!r}; define it under `profiles:` in {files}"
 
 
-def _file_layer(path: Path, content: Mapping[str, Any], prefix: str, env: Mapping[str, str]) -> Layer:
-    layer = file_layer(str(path), content, prefix)
+def _file_layer(
+    path: Path, content: Mapping[str, Any], prefix: str, env: Mapping[str, str], lines: Mapping[str, int]
+) -> Layer:
+    layer = file_layer(str(path), content, prefix, lines, not_allowed=JOB_ONLY)
     for name in JOB_ONLY:
         if name in layer.values:
             del layer.values[name]

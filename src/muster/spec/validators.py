@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
+import shlex
 import signal
 import unicodedata
 
@@ -217,6 +218,13 @@ def comma_list(value: object) -> object:
     """Return a list of words, from a list or from text with commas."""
     if isinstance(value, str):
         return [word.strip() for word in value.split(",") if word.strip()]
+    return [] if value is None else value
+
+
+def words(value: object) -> object:
+    """Return a list of words, from a list or from text quoted as in a shell."""
+    if isinstance(value, str):
+        return shlex.split(value)
     return [] if value is None else value
 
 

@@ -7,15 +7,19 @@ an account or a word of the command. The model converts numbers and booleans ins
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable
+import re
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from muster.spec.errors import SpecError, show
+from muster.errors import SpecError
+from muster.spec.errors import show
 
 _MAX_BYTES = 1 << 20  # a job file has about a page; a larger file is the wrong one
+_SCRIPT_SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
+_SHEBANG = re.compile(rb"#!.*\b(ba|da|k|z)?sh\b")
 _EXAMPLE = "write fields, as in `nodes: 2`"
 
 
@@ -43,22 +47,32 @@ _TextLoader.yaml_implicit_resolvers = {
 }
 
 
-def read_job_file(path: Path) -> dict[str, Any]:
+class FileFields(dict[str, Any]):
+    """The fields of a file, with the line of each key, by its path: `nodes`, `env.A`, `groups.0.nodes`."""
+
+    def __init__(self, fields: Mapping[str, Any], lines: Mapping[str, int]) -> None:
+        super().__init__(fields)
+        self.lines = dict(lines)
+
+
+def read_job_file(path: Path) -> FileFields:
     """Return the fields of the job file; raise SpecError with file, line and column of a mistake."""
-    content = _read(path, "job file")
+    content, lines = _read(path, "job file")
     if content is None:
         raise SpecError([f"{path}: is empty; {_EXAMPLE}"])
-    return _mapping(path, content)
+    return FileFields(_mapping(path, content), lines)
 
 
-def read_settings_file(path: Path) -> dict[str, Any] | None:
+def read_settings_file(path: Path) -> FileFields | None:
     """Return the fields of the settings file, which may be empty; None if it does not exist."""
     if not os.path.lexists(path):
         return None
-    return _mapping(path, _read(path, "settings file") or {})
+    content, lines = _read(path, "settings file")
+    return FileFields(_mapping(path, content or {}), lines)
 
 
-def _read(path: Path, kind: str) -> Any:
+def _read(path: Path, kind: str) -> tuple[Any, dict[str, int]]:
+    """Return the content of the file and the lines of its keys."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
@@ -70,12 +84,21 @@ def _read(path: Path, kind: str) -> Any:
         raise SpecError([f"{str(path)!r}: cannot be read: {error}"]) from None
     if len(content) > _MAX_BYTES:
         raise SpecError([f"{path}: is larger than 1 MiB and cannot be a {kind}"])
+    if path.suffix in _SCRIPT_SUFFIXES or _SHEBANG.match(content):
+        raise SpecError(
+            [
+                f"{path}: is a shell script, not a {kind}; to use Muster inside your own batch script, see "
+                "docs/how-to/keep-your-sbatch.md"
+            ]
+        )
     return _parse(path, content, kind)
 
 
-def _parse(path: Path, content: bytes, kind: str) -> Any:
+def _parse(path: Path, content: bytes, kind: str) -> tuple[Any, dict[str, int]]:
     try:
-        return yaml.load(content, Loader=_TextLoader)
+        loader = _TextLoader(content)
+        node = loader.get_single_node()
+        return (None, {}) if node is None else (loader.construct_document(node), dict(_key_lines(node, set())))
     except yaml.reader.ReaderError as error:
         raise SpecError([f"{path}: is not text: {error.reason} at position {error.position}"]) from None
     except yaml.MarkedYAMLError as error:
@@ -85,6 +108,22 @@ def _parse(path: Path, content: bytes, kind: str) -> Any:
         raise SpecError([f"{path}{place}: malformed YAML: {what}"]) from None
     except RecursionError:
         raise SpecError([f"{path}: is nested too deeply to be a {kind}"]) from None
+
+
+def _key_lines(node: yaml.Node, seen: set[int], prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the paths of all keys and items with their lines, from 1. A node with an anchor is visited only once."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        parts = [(key.value, key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)]
+    elif isinstance(node, yaml.SequenceNode):
+        parts = [(str(number), value, value) for number, value in enumerate(node.value)]
+    else:
+        return
+    for name, start, value in parts:
+        yield prefix + name, start.start_mark.line + 1
+        yield from _key_lines(value, seen, f"{prefix}{name}.")
 
 
 def _mapping(path: Path, content: Any) -> dict[str, Any]:

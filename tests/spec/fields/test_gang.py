@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from muster.spec import JobSpec, SpecError, load_job
 
@@ -30,13 +29,20 @@ def test_a_gang_may_fail_or_restart_as_a_whole(loss: str) -> None:
 
 
 def test_a_gang_cannot_replace_a_node() -> None:
-    with pytest.raises(SpecError, match=r"on_node_loss: .*--procs-per-node.*choose restart"):
+    with pytest.raises(SpecError, match=r"--on-node-loss: .*--procs-per-node.*choose restart"):
         load_job(None, {"command": ["true"], "procs_per_node": "2", "spares": "1", "on_node_loss": "replace"})
+
+
+def test_a_gang_that_is_to_replace_nodes_is_not_advised_to_have_spares() -> None:
+    with pytest.raises(SpecError) as refused:
+        load_job(None, {"command": ["true"], "procs_per_node": "2", "on_node_loss": "replace"})
+    assert "cannot continue without a lost node; choose restart" in str(refused.value)
+    assert "--spares" not in str(refused.value)
 
 
 @pytest.mark.parametrize("value", [0, -1, "many"])
 def test_a_node_has_at_least_one_process(value: object) -> None:
-    with pytest.raises(ValidationError, match="procs_per_node"):
+    with pytest.raises(SpecError, match="procs_per_node"):
         job(procs_per_node=value)
 
 

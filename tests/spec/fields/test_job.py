@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from muster.errors import SpecError
 from muster.spec import JobSpec
 from muster.spec.fields.job import CommandFields, ContainerFields, DeadlineFields, EnvironmentFields
 
@@ -34,14 +35,14 @@ def test_durations_are_seconds_or_have_units(text: Any, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "ten", "10x", "1m1h", "-1", "-5s", "1.2.3s", "nan", "inf", True, None, [1]])
 def test_an_invalid_duration_is_refused(text: Any) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(SpecError):
         job(stop_grace=text)
 
 
 def test_a_grace_period_may_be_zero_but_a_deadline_may_not() -> None:
     assert job(stop_grace=0).stop_grace == 0
     for field in ("gather_timeout", "start_timeout"):
-        with pytest.raises(ValidationError):
+        with pytest.raises(SpecError):
             job(**{field: 0})
 
 
@@ -93,13 +94,13 @@ def test_the_supported_container_runtimes_are_accepted_and_no_other(runtime: str
 @pytest.mark.parametrize("field", ["setup", "health_check"])
 def test_shell_code_may_have_several_lines_but_not_be_blank(field: str) -> None:
     assert getattr(job(**{field: "cd x\nmake"}), field) == "cd x\nmake"
-    with pytest.raises(ValidationError, match="is empty"):
+    with pytest.raises(SpecError, match="is empty"):
         job(**{field: " \n"})
 
 
 def test_zero_gpus_can_be_requested_but_not_zero_cpus() -> None:
     assert job(gpus_per_node=0).gpus_per_node == 0
-    with pytest.raises(ValidationError):
+    with pytest.raises(SpecError):
         job(cpus_per_node=0)
 
 

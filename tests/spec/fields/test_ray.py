@@ -40,3 +40,36 @@ def test_logs_are_kept_always_never_or_after_a_failure(when: str) -> None:
     assert RayFields.model_validate({"ray_logs": when}).ray_logs == when
     with pytest.raises(ValidationError, match="ray_logs"):
         RayFields.model_validate({"ray_logs": "sometimes"})
+
+
+def test_arguments_of_ray_start_are_a_list_or_text_quoted_as_in_a_shell() -> None:
+    for given in (["--verbose", "--node-name=a b"], "--verbose '--node-name=a b'"):
+        assert RayFields.model_validate({"ray_start_arg": given}).ray_start_arg == ["--verbose", "--node-name=a b"]
+
+
+def test_resources_and_labels_are_entries() -> None:
+    fields = RayFields.model_validate({"ray_resource": {"disk": "2"}, "ray_label": {"example.com/rack": "r1"}})
+    assert (fields.ray_resource, fields.ray_label) == ({"disk": 2}, {"example.com/rack": "r1"})
+    assert RayFields.model_validate({"ray_resource": None, "ray_label": None}).ray_label == {}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("ray_resource", {"disk": "0.5"}),  # Ray allows whole numbers only
+        ("ray_resource", {"disk": -1}),
+        ("ray_resource", {"CPU": 4}),
+        ("ray_label", {"site": "a b"}),
+        ("ray_label", {"muster.io/rank": "0"}),
+        ("ray_start_arg", ["--num-cpus=4"]),
+        ("ray_unset", "SLURM_*,*"),
+        ("gpu_affinity_file", "affinity"),
+    ],
+)
+def test_values_that_ray_or_muster_cannot_use_are_refused(field: str, value: object) -> None:
+    with pytest.raises(ValidationError, match=field):
+        RayFields.model_validate({field: value})
+
+
+def test_variables_to_remove_are_separated_by_commas() -> None:
+    assert RayFields.model_validate({"ray_unset": "SLURM_*, MPI_HOME"}).ray_unset == ["SLURM_*", "MPI_HOME"]

@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
+from muster.agent.services import templating
 from muster.spec import JobSpec, SpecError, load_job
+from muster.spec.fields import services
 
 JUDGE = {"command": "python judge.py --port {http}", "ports": {"http": "auto"}, "ready": {"http": "/health"}}
+
+
+def test_placeholders_are_recognized_as_on_the_nodes() -> None:
+    assert services.PLACEHOLDER.pattern == templating._PLACEHOLDER.pattern
 
 
 def job(**fields: Any) -> JobSpec:

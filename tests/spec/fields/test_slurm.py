@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from muster.agent.guardian import FORWARDED_SIGNALS
+from muster.errors import SpecError
 from muster.spec import JobSpec, validators
 from muster.spec.fields.slurm import RequeueFields, SlurmFields
 from muster.spec.flags import flags_of
@@ -36,7 +37,7 @@ def test_a_signal_that_the_agents_forward_is_kept_as_written(value: str) -> None
     ],
 )
 def test_other_signals_are_refused_with_the_reason(value: str, why: str) -> None:
-    with pytest.raises(ValidationError, match=why):
+    with pytest.raises(SpecError, match=why):
         JobSpec(command=["x"], signal=value)
 
 
@@ -55,7 +56,7 @@ def test_reasons_to_requeue_are_a_list_or_text_with_commas() -> None:
     [("exit=0", "1 to 255"), ("exit=256", "1 to 255"), ("always", "is not a reason"), ("exit=", "is not a reason")],
 )
 def test_other_reasons_to_requeue_are_refused(value: str, why: str) -> None:
-    with pytest.raises(ValidationError, match=why):
+    with pytest.raises(SpecError, match=why):
         JobSpec(command=["x"], requeue_on=value)
 
 
@@ -71,7 +72,7 @@ def test_a_bare_number_is_minutes_of_time_and_megabytes_of_memory() -> None:
 
 @pytest.mark.parametrize("limit", ["1h", "1:2:3:4", "2-", "-5", "", "1:30:00\n", "soon", True, 1.5])
 def test_a_time_limit_that_slurm_would_refuse_is_refused(limit: Any) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(SpecError):
         job(time=limit)
 
 

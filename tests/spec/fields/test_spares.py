@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from muster.errors import Mistake
+from muster.errors import Mistake, SpecError
 from muster.launch import slurm_directives
 from muster.launch.target import Target, choose_target
 from muster.spec import JobSpec
@@ -29,7 +28,7 @@ def job(**fields: Any) -> JobSpec:
     ],
 )
 def test_invalid_combinations_are_refused_with_the_reason(fields: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValidationError, match=why):
+    with pytest.raises(SpecError, match=why):
         job(**fields)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from muster.spec import validators
-from muster.spec.types import Count, CountOrZero, Line
+from muster.spec.fields.slurm import validate_gpus
+from muster.spec.nearest import did_you_mean
+from muster.spec.types import Count, CountOrZero, Line, RayLabels, RayResources
 
 if TYPE_CHECKING:
     from muster.spec.model import JobSpec
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 class Group(BaseModel):
     """A number of identical nodes. The group's name is a label and a Ray resource of these nodes.
 
-    A field that is not set has the job's value.
+    A field that is not set has the job's value. Resources and labels are added to the job's, or replace single ones.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -33,13 +36,29 @@ class Group(BaseModel):
     mem: Annotated[str, BeforeValidator(validators.memory)] | None = None
     nodelist: Line | None = None
     exclude: Line | None = None
+    ray_resource: RayResources = Field(default_factory=dict)
+    ray_label: RayLabels = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _validate_gpus(self) -> Group:
+        validate_gpus(self.gpus_per_node, self.gres)
+        return self
+
+
+FIELDS = tuple(Group.model_fields)
+
+
+def unknown_field(name: str) -> str:
+    """Return the error text for a field that groups do not have."""
+    fields = f"valid fields: {', '.join(FIELDS)};"
+    return f"unknown field {name!r} of a group; {did_you_mean(name, FIELDS, fields)}"
 
 
 def with_total(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the job's fields as given; `nodes`, if not given, is the sum of the groups' nodes."""
     groups = data.get("groups")
     counts = [_given(group, "nodes") for group in groups] if isinstance(groups, (list, tuple)) else []
-    if not counts or "nodes" in data or not all(str(count).isdecimal() for count in counts):
+    if not counts or "nodes" in data or not all(re.fullmatch(r"0*[1-9]\d*", str(count), re.ASCII) for count in counts):
         return dict(data)  # the model of the group reports an invalid count
     return {**data, "nodes": sum(int(str(count)) for count in counts)}
 
@@ -74,4 +93,5 @@ def _resolved(group: Group, spec: JobSpec) -> Group:
         if field not in ("name", "nodes") and getattr(group, field) is None
         if not (own_gpus and field in ("gres", "gpus_per_node"))
     }
-    return group.model_copy(update=inherited)
+    added = {field: {**getattr(spec, field), **getattr(group, field)} for field in ("ray_resource", "ray_label")}
+    return group.model_copy(update={**inherited, **added})

@@ -271,6 +271,26 @@ class DeadlineFields(BaseModel):
             metavar="TIME",
         ),
     ] = None
+    on_hang: Annotated[
+        Literal["report", "restart", "fail"] | None,
+        Flag(
+            "Reaction to a process that stays in a muster.section(), or a step, beyond its limit, after all stacks are "
+            "dumped: report it; restart (--max-restarts); or fail the run. Default: report; with "
+            "--stall-timeout, a limit given by the program counts as a stall.",
+            group="Deadlines",
+            allowed="report, restart or fail",
+            metavar="report|restart|fail",
+        ),
+    ] = None
+    hang_min_time: Annotated[
+        Deadline,
+        Flag(
+            "Shortest limit that Muster learns for a muster.section() or a step, in seconds or as 5m.",
+            group="Deadlines",
+            allowed=TIME + ", more than 0",
+            metavar="TIME",
+        ),
+    ] = 300.0
     health_check: Annotated[
         ShellText | None,
         Flag(

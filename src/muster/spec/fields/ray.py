@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
-from muster.spec import validators
+from muster.spec import ray_values, validators
 from muster.spec.flags import Flag
-from muster.spec.types import SIZE, Count, Size
+from muster.spec.types import SIZE, Count, Line, RayLabels, RayResources, Size, Word
 
 
 class RayFields(BaseModel):
@@ -43,6 +43,65 @@ class RayFields(BaseModel):
             allowed="true or false",
         ),
     ] = False
+    dedicated_head_cpus: Annotated[
+        bool,
+        Flag(
+            "Give Ray no GPUs of the head, but its CPUs: a dedicated head on which tasks without GPUs run, as "
+            "DEDICATED_RAY_HEAD=1 of ray.sub. Default: no.",
+            group="Ray",
+            allowed="true or false",
+        ),
+    ] = False
+    ray_start_arg: Annotated[
+        list[Annotated[Word, AfterValidator(ray_values.start_argument)]],
+        BeforeValidator(validators.words),
+        Flag(
+            "Further argument of `ray start` on every node, as in --ray-start-arg=--ray-debugger-external; may be "
+            "repeated.",
+            group="Ray",
+            allowed="--NAME or --NAME=VALUE, an argument of `ray start` that Muster does not set",
+            metavar="ARG",
+        ),
+    ] = Field(default_factory=list)
+    ray_resource: Annotated[
+        RayResources,
+        Flag(
+            "Custom resource of every Ray node; may be repeated. A group of the job file may have others.",
+            group="Ray",
+            allowed="NAME=N, N a whole number, 0 or more",
+            metavar="NAME=N",
+        ),
+    ] = Field(default_factory=dict)
+    ray_label: Annotated[
+        RayLabels,
+        Flag(
+            "Label of every Ray node; may be repeated. A group of the job file may have others.",
+            group="Ray",
+            allowed="KEY=VALUE, at most 63 letters, digits, _, . and - each; a KEY may begin with a domain and a slash",
+            metavar="KEY=VALUE",
+        ),
+    ] = Field(default_factory=dict)
+    ray_unset: Annotated[
+        list[Annotated[str, AfterValidator(ray_values.unset_pattern)]],
+        BeforeValidator(validators.comma_list),
+        Flag(
+            "Variables that Ray's processes do not get, with commas, as in 'OMPI_*,SLURM_*'; the driver keeps them. "
+            "Those of PMI, PMIx and the job step are always removed.",
+            group="Ray",
+            allowed="names of variables or their beginnings with *, several with commas",
+            metavar="LIST",
+        ),
+    ] = Field(default_factory=list)
+    gpu_affinity_file: Annotated[
+        Annotated[Line, AfterValidator(ray_values.absolute_path)] | None,
+        Flag(
+            "File to write on every node before Ray starts, with a line GPU:CPULIST for each GPU; NeMo-RL, which gets "
+            "its path in NRL_GPU_CPU_AFFINITY_FILE, binds workers by it. Default: none.",
+            group="Ray",
+            allowed="an absolute path on a filesystem of each node",
+            metavar="PATH",
+        ),
+    ] = None
     object_store_memory: Annotated[
         Size | None,
         Flag(
@@ -57,6 +116,15 @@ class RayFields(BaseModel):
         bool,
         Flag("Refuse a Ray without tokens (before 2.52). Default: no.", group="Ray", allowed="true or false"),
     ] = False
+    gcs_recovery: Annotated[
+        bool,
+        Flag(
+            "Restart Ray's control service (GCS) with its state if it exits, where the Ray release can store it "
+            "(default); --no-gcs-recovery ends the cycle instead.",
+            group="Ray",
+            allowed="true or false",
+        ),
+    ] = True
     large_from: Annotated[
         Count,
         Flag(

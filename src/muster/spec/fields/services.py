@@ -1,11 +1,11 @@
-"""Define the job's services: programs that run beside the driver on all or some nodes (docs/services.md)."""
+"""Define the job's services: programs beside the driver, on all or some nodes (docs/explanation/services.md)."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from pydantic import (
@@ -201,6 +201,26 @@ def unknown_field(name: str) -> str:
     near = difflib.get_close_matches(name, ALLOWED, n=1)
     hint = f" did you mean {near[0]}?" if near else ""
     return f"is not a field of a service;{hint} valid fields: {', '.join(ALLOWED)}"
+
+
+# As in agent.services.templating, which nodes use: agents import nothing from here, and this package nothing from them.
+PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z][a-z0-9_-]*)\}")
+
+
+def unknown_placeholders(services: Mapping[str, Service]) -> Iterator[tuple[str, str]]:
+    """Yield the path and a remark for each word in braces that looks like a placeholder and is none.
+
+    It is not an error: programs such as awk have braces in their arguments.
+    """
+    for name, service in services.items():
+        known = [*dict.fromkeys([*service.ports, *(["port"] if service.ports else []), "address", "dir"])]
+        texts = {"command": service.command or [], "env": list(service.env.values())}
+        for field, words in texts.items():
+            for word in dict.fromkeys(found for text in words for found in PLACEHOLDER.findall(text)):
+                if word not in known:
+                    placeholders = ", ".join(f"{{{each}}}" for each in known)
+                    remark = f"{{{word}}} is not a placeholder and stays as it is; placeholders: {placeholders}"
+                    yield f"{name}.{field}", remark
 
 
 class ServiceFields(BaseModel):

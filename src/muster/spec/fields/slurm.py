@@ -16,6 +16,17 @@ def _slurm_flag(help: str, allowed: str = "one line of text", **more: Any) -> Fl
     return Flag(help=help, allowed=allowed, group="Slurm", **more)
 
 
+def validate_gpus(gpus_per_node: int | None, gres: str | None) -> None:
+    """Raise ValueError if GPUs are requested in both ways: Slurm would combine the two requests."""
+    kinds = [part.strip().removeprefix("gres/").partition(":")[0] for part in (gres or "").split(",")]
+    if gpus_per_node is not None and "gpu" in kinds:
+        count = f"{gpus_per_node} GPU{'s' * (gpus_per_node != 1)} per node"
+        raise ValueError(
+            f"{count} conflict with --gres {gres}, which requests GPUs, too; give one of them"
+            " (--sbatch gres= removes the gres of a settings or job file)"
+        )
+
+
 class SlurmFields(BaseModel):
     """sbatch options by their long names; `sbatch` passes any other option through."""
 

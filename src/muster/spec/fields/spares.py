@@ -53,6 +53,15 @@ class SpareFields(BaseModel):
             allowed="true or false",
         ),
     ] = False
+    control_exit_codes: Annotated[
+        bool,
+        Flag(
+            "Take exit code 115 of the driver or of a rank as muster.request_restart(), 116 as muster.no_restart() and "
+            "117 as muster.exclude_node(). Default: no.",
+            group="Spares",
+            allowed="true or false",
+        ),
+    ] = False
     no_progress_limit: Annotated[
         CountOrZero,
         Flag(

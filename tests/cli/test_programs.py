@@ -1,4 +1,4 @@
-"""`muster ps`: programs with their owners, as a table and as JSON."""
+"""`muster programs`: programs with their owners, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def cluster(start_run: StartRun) -> None:
 
 
 def test_groups_that_their_program_owns_are_left_out_of_the_table(invoke: Invoke) -> None:
-    done = invoke("ps")
+    done = invoke("programs")
     names = [line.split()[0] for line in done.out.splitlines()]
     assert (done.code, names) == (0, ["program", "a", "left"])
 
 
 def test_json_has_everything(invoke: Invoke) -> None:
-    assert json.loads(invoke("ps", "train", "--json").out) == FOUND
+    assert json.loads(invoke("programs", "train", "--json").out) == FOUND
 
 
 def test_a_run_without_ray_is_refused(start_run: StartRun, invoke: Invoke) -> None:
     start_run("plain")
-    done = invoke("ps", "plain")
+    done = invoke("programs", "plain")
     assert (done.code, done.out) == (1, "") and "plain has no Ray cluster" in done.err
