@@ -1,4 +1,4 @@
-"""Inject every fault of tests/lab/faults.py, check the time limits, and write docs/failures.md from the output."""
+"""Inject every fault of tests/lab/faults.py, check the time limits, and write docs/reference/failures.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[1]
-PAGE = REPOSITORY / "docs" / "failures.md"
+PAGE = REPOSITORY / "docs" / "reference" / "failures.md"
 
 HEAD = """# Failures, as they look
 

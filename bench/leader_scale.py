@@ -274,11 +274,12 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _cpu_s(pid: int) -> float:
+    """Return the CPU time of all threads of the process. The clock ticks of /proc/PID/stat are too coarse."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
     except FileNotFoundError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _peak_mb(pid: int) -> float:

@@ -1,6 +1,8 @@
 """Cost of gathering the nodes of a run: the leader's CPU and messages. leader_scale.py measures it over sockets.
 
 simulated  only the state machine and the quorum, on a virtual network: the leader's CPU in the real code, and messages.
+losses     the same with the loss of 500 nodes while the driver runs: the CPU that they cost the leader, with everything
+           that members send because of them.
 store      torch's TCPStore for comparison: one client reads the records of all nodes with one multi_get, as torchrun's
            barrier does; compared with the event that closes a round of as many nodes, after which the leader has
            decided about all of them and nothing is left to read.
@@ -24,6 +26,8 @@ from muster.lifecycle.events import Arrived
 from muster.lifecycle.state_machine import RunConfig, RunStateMachine
 
 NODES = 10_000
+LOSSES = 500
+DRIVER_S = 60.0
 GOAL_CPU_S = 1.0
 
 
@@ -33,6 +37,7 @@ def main() -> int:
     results: dict[str, Any] = {
         "machine": machine(),
         "simulated": simulated(options.nodes),
+        "losses": losses(options.nodes),
         "store": beside_a_store(options.nodes, options.repeat),
     }
     wanted = goals(results)
@@ -43,9 +48,22 @@ def main() -> int:
 
 
 def simulated(nodes: int) -> dict[str, Any]:
-    figures = simulate(LargeRun(nodes - 100, 100, losses=0, seed=7, leader_losses=0, seconds=60.0))
+    figures = simulate(LargeRun(nodes - 100, 100, losses=0, seed=7, leader_losses=0, seconds=DRIVER_S))
     figures["lead_cpu_to_close_s"] = figures.pop("rounds")[0]["lead_cpu_s"]
     return figures
+
+
+def losses(nodes: int) -> dict[str, Any]:
+    """Return the figures of runs that differ only in their losses."""
+    spares = LOSSES + 100
+    with_losses, without = (
+        simulate(LargeRun(nodes - spares, spares, losses=count, seed=7, leader_losses=0, seconds=DRIVER_S))
+        for count in (LOSSES, 0)
+    )
+    found = {"losses": LOSSES, "lead_cpu_of_losses_s": round(with_losses["lead_cpu_s"] - without["lead_cpu_s"], 3)}
+    for name in ("outcome", "cycles", "terms", "messages_per_node", "bytes_per_node", "lead_cpu_s_by_event"):
+        found[name] = with_losses[name]
+    return found
 
 
 def beside_a_store(nodes: int, repeat: int) -> dict[str, float]:
@@ -86,14 +104,18 @@ def goals(results: dict[str, Any]) -> list[Goal]:
     read, close = store["multi_get_ms"], store["close_ms"]
     return [
         Goal(closing, sim["lead_cpu_to_close_s"], GOAL_CPU_S, " s", below=True),
+        Goal(
+            f"leader's CPU for {LOSSES} losses", results["losses"]["lead_cpu_of_losses_s"], GOAL_CPU_S, " s", below=True
+        ),
         Goal(f"close of {store['keys']} against the store's read", close, read, " ms", below=True),
     ]
 
 
 def _page(results: dict[str, Any], wanted: list[Goal], path: Path) -> str:
     parts = [goals_table(wanted)]
-    for name in ("simulated", "store"):
-        parts += ["", table([[name, ""], *([key, str(value)] for key, value in results[name].items())])]
+    for name in ("simulated", "losses", "store"):
+        rows = [[key, str(value)] for key, value in results[name].items() if not isinstance(value, dict)]
+        parts += ["", table([[name, ""], *rows])]
     return "\n".join([*parts, "", f"written to {path}"])
 
 

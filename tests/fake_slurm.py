@@ -37,13 +37,18 @@ case "$*" in
 esac
 """,
     "sbatch": """
+case "$*" in
+  *--test-only*) [ ! -e "$here/unfit" ] || { cat "$here/unfit" >&2; exit 1; }; exit 0 ;;
+esac
 last=$(cat "$here/last" 2>/dev/null || echo 16)
 echo $((last + 1)) >"$here/last"
 for word; do [ ! -f "$word" ] || written=$(sed -n 's/^#SBATCH --clusters=//p' "$word" | head -n 1); done
 chosen=${cluster:-${SBATCH_CLUSTERS:-${SLURM_CLUSTERS:-$written}}} # a variable goes before the script
 echo "$((last + 1))${chosen:+;${chosen##*,}}"
 """,
-    "sinfo": "echo 'lab* 64'",
+    "sinfo": """
+case "$*" in *--Node*) printf 'n%d\\n' 0 1 2 3 4 5 6 7 ;; *) echo 'lab* 64' ;; esac
+""",
 }
 
 
@@ -63,6 +68,10 @@ class FakeSlurm:
     def calls(self) -> list[str]:
         calls = self._root / "calls"
         return calls.read_text().splitlines() if calls.exists() else []
+
+    def cannot_fit(self, why: str) -> None:
+        """No job with the tested options could ever run."""
+        (self._root / "unfit").write_text(f"sbatch: error: {why}\n")
 
     def called(self, program: str) -> list[str]:
         return [call.partition(" ")[2] for call in self.calls if call.startswith(program + " ")]

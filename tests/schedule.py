@@ -14,21 +14,28 @@ from xdist.scheduler import LoadFileScheduling
 # By name: the files whose tests use the same lab (their LAB is equal) or the same Ray cluster.
 GROUPS = {
     # First: a forked child of a process that has loaded Ray may crash in the handlers of Ray's libraries.
-    "forked processes": tuple(
-        f"sandbox/jail/test_{module}.py"
-        for module in (
-            "seccomp",
-            "landlock",
-            "session",
-            "program",
-            "execution",
-            "rootfs",
-            "tree",
-            "worker",
-            "confine",
-            "zygote",
-            "kernel",
-        )
+    "forked processes": (
+        *(
+            f"sandbox/jail/test_{module}.py"
+            for module in (
+                "seccomp",
+                "landlock",
+                "session",
+                "program",
+                "execution",
+                "gvisor",
+                "rootfs",
+                "tree",
+                "worker",
+                "confine",
+                "zygote",
+                "kernel",
+                "notebook",
+                "usage",
+            )
+        ),
+        "sandbox/api/test_sender.py",
+        "sandbox/http/test_peer.py",
     ),
     "four nodes": ("lab/test_succession.py", "lab/test_release.py", "lab/test_services.py", "lab/test_sandbox.py"),
     "four nodes, too": (
@@ -41,6 +48,7 @@ GROUPS = {
     ),
     "three nodes": (
         "lab/test_faults.py",
+        "lab/test_bad_nodes.py",
         "lab/test_doctor.py",
         "lab/test_interactive.py",
         "lab/test_torchrun.py",

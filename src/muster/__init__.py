@@ -18,8 +18,12 @@ __all__ = [
     "RunResult",
     "SpecError",
     "beat",
+    "exclude_node",
     "load_job",
+    "no_restart",
+    "request_restart",
     "run",
+    "section",
     "service",
     "submit",
     "submit_array",
@@ -27,7 +31,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from muster.api import BackendError, JobSpec, RunHandle, RunResult, SpecError, load_job, run, submit, submit_array
+    from muster.control_requests import exclude_node, no_restart, request_restart
     from muster.progress import beat
+    from muster.sections import section
     from muster.service_lookup import service
 
 
@@ -37,6 +43,14 @@ def __getattr__(name: str) -> Any:
         from muster.progress import beat
 
         return beat
+    if name == "section":
+        from muster.sections import section
+
+        return section
+    if name in ("exclude_node", "no_restart", "request_restart"):
+        from muster import control_requests
+
+        return getattr(control_requests, name)
     if name == "service":
         from muster.service_lookup import service
 

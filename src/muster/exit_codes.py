@@ -6,6 +6,12 @@ Standard library only: every package may import this module.
 
 BAD_INPUT = 2  # a wrong option or job file, as click and argparse have it
 
+# With --control-exit-codes, a program requests something of the run by its exit code. No shell, sysexits.h, signal,
+# container runtime or torchrun uses these codes; a program that exits with an errno may, so they are an option.
+RESTART_REQUESTED = 115  # also the code of a run that cannot begin the requested cycle
+RESTART_FORBIDDEN = 116
+NODE_EXCLUDED = 117
+
 NO_PROGRESS = 119  # a run that was restarted `no_progress_limit` times without progress
 
 # The prelude (job_script.py) and the archive's first lines end with these codes before an agent runs on the node. They

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+from muster.sections import note_beat
+
 BEAT_INTERVAL_S = 1.0  # shortest time between two writes: the file is on a shared filesystem
 _last = -BEAT_INTERVAL_S
 
@@ -16,6 +18,7 @@ def beat(step: int | None = None) -> None:
     `touch "$MUSTER_BEAT_FILE"`, or write the step into it.
     """
     global _last
+    note_beat(step)
     path, now = os.environ.get("MUSTER_BEAT_FILE"), time.monotonic()
     if path is None or now - _last < BEAT_INTERVAL_S:
         return

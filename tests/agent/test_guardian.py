@@ -14,6 +14,7 @@ import pytest
 from tests.agent.conftest import DEADLINE_S, identity
 from tests.running import wait_for
 
+from muster.agent.environment import control_directory
 from muster.agent.guardian import certify
 from muster.process.proctree import read_process
 from muster.rundir import read_record, write_json
@@ -107,6 +108,19 @@ def test_an_agent_that_ends_by_itself_leaves_no_process_of_the_setup(tmp_path: P
     with agent(tmp_path, body, setup) as (guardian, _):
         assert guardian.wait(DEADLINE_S) == 7
     assert read_process(int((tmp_path / "child").read_text())) is None
+
+
+def test_a_killed_agent_leaves_no_directory_for_control_requests(tmp_path: Path) -> None:
+    with agent(tmp_path) as (guardian, pid):
+        left, others = (Path(control_directory(identity(tmp_path, node), 3)) for node in (NODE, NODE + 1))
+        for directory in (left, others):
+            directory.mkdir(parents=True, exist_ok=True)
+        (left / "request.json").touch()
+        os.kill(pid, signal.SIGKILL)
+        assert guardian.wait(DEADLINE_S) == -signal.SIGKILL
+    assert not left.exists() and others.exists()
+    others.rmdir()
+    others.parent.rmdir()
 
 
 def test_an_agent_that_has_claimed_nothing_needs_no_certificate(tmp_path: Path) -> None:

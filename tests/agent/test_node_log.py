@@ -8,12 +8,13 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from muster.agent.node_log import ThreadedStderr, limit_node_log, log_to_stderr
+from muster.agent.node_log import AGENT_LIBRARIES, ThreadedStderr, limit_node_log, log_to_stderr
 from muster.process.log_reader import LogReader
 from muster.process.log_segments import MIN_SEGMENT_BYTES, SEGMENT_COUNT, find_segments, segment_path
 
@@ -40,6 +41,43 @@ def test_a_message_shows_time_node_level_and_module_and_is_written_once(capsys: 
 def flush() -> None:
     for handler in logging.getLogger("muster").handlers:
         handler.flush()
+
+
+class ThreadNoting(logging.Formatter):
+    """Notes the threads that format a traceback, which looks for source files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[int] = []
+
+    def formatException(self, ei: object) -> str:
+        self.threads.append(threading.get_ident())
+        return "traceback"
+
+
+def test_a_traceback_is_formatted_by_the_thread_that_writes(capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_stderr("n1")
+    (handler,) = logging.getLogger("muster").handlers
+    formatter = ThreadNoting()
+    handler.setFormatter(formatter)
+    logging.getLogger("muster.agent.leader").error("failed", exc_info=ValueError("defect"))
+    flush()
+    assert capsys.readouterr().err == "failed\ntraceback\n"
+    assert formatter.threads and threading.get_ident() not in formatter.threads
+
+
+def test_messages_of_asyncio_are_written_by_the_same_thread(capsys: pytest.CaptureFixture[str]) -> None:
+    """Python writes a message without a handler to stderr itself, on the event loop."""
+    library = logging.getLogger("asyncio")
+    before, library.handlers = library.handlers, []
+    try:
+        log_to_stderr("n1", AGENT_LIBRARIES)
+        library.error("Task exception was never retrieved")
+        flush()
+        assert library.handlers == logging.getLogger("muster").handlers
+        assert capsys.readouterr().err.endswith(" n1 ERROR asyncio: Task exception was never retrieved\n")
+    finally:
+        library.handlers = before
 
 
 class FullDisk(io.StringIO):

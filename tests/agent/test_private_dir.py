@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.agent import private_dir
-from muster.agent.private_dir import avoid_occupied, make_private, make_private_child
+from muster.agent.private_dir import avoid_occupied, make_private, make_private_child, remove_private_children
 
 
 def test_a_new_directory_and_an_existing_private_one_are_accepted(tmp_path: Path) -> None:
@@ -59,3 +59,17 @@ def test_an_occupied_directory_is_replaced_by_one_with_an_unpredictable_name(tmp
     (parent,) = parents
     assert os.path.dirname(parent) == str(tmp_path) and os.path.basename(parent) != "muster-0"
     make_private(parent)
+
+
+def test_only_matching_entries_of_an_own_directory_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("0.1.2.ctl", "0.1.3.ctl"):
+        (tmp_path / "shared" / name).mkdir(parents=True)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    remove_private_children(str(tmp_path / "shared"), r"0\.\d+\.2\.ctl")
+    assert (tmp_path / "shared" / "0.1.2.ctl").exists()
+    monkeypatch.undo()
+    remove_private_children(str(tmp_path / "shared"), r"0\.\d+\.2\.ctl")
+    assert os.listdir(tmp_path / "shared") == ["0.1.3.ctl"]
+    remove_private_children(str(tmp_path / "shared"), r"0\.\d+\.3\.ctl")
+    assert not (tmp_path / "shared").exists()
+    remove_private_children(str(tmp_path / "shared"), "x")

@@ -19,7 +19,7 @@ from muster.launch.agent_archive import AGENT_PACKAGES, agent_sources, build_arc
 
 ROOT = Path(muster.__file__).parent
 PACKAGES = ("agent", "lifecycle", "election", "rundir", "process", "ports", "slurm")
-SINGLE_MODULES = ("exit_codes.py", "errors.py")
+SINGLE_MODULES = ("exit_codes.py", "errors.py", "control_requests.py", "sections.py")
 MODULES = sorted(
     [
         *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")),
@@ -119,7 +119,7 @@ def test_the_agent_loaded_from_its_archive_pulls_in_nothing_but_the_standard_lib
 
 
 def test_with_matching_bytecode_nothing_is_compiled_on_the_node(contents: bytes, tmp_path: Path) -> None:
-    assert probe(contents, tmp_path)["main"] == "agent/muster.agent.main"  # the name given when it was compiled
+    assert probe(contents, tmp_path)["main"] == "muster/agent/main.py"  # the name given when it was compiled
 
 
 def test_with_the_bytecode_of_another_version_the_sources_are_used(

@@ -1,4 +1,4 @@
-"""Any process of a run is killed at any moment: the run ends in time, with a code that tells, and leaves nothing."""
+"""A run whose processes are killed at random moments ends in time with a meaningful code and leaves nothing."""
 
 from __future__ import annotations
 

@@ -226,3 +226,18 @@ def test_nobody_is_ruled_out_if_a_member_knows_a_newer_membership_than_the_candi
     newer = Membership(0, 0, 2, 8, ROSTER, frozenset({9}))
     win = join(candidacy_after(frozenset({1, 2, 4})), 1, 2, 3, known=newer)
     assert win is not None and win.in_use == (ROSTER | {9}) - {1, 2, 3}
+
+
+def test_the_cycle_of_a_leader_that_stepped_down_before_its_driver_ran_counts_as_no_restart() -> None:
+    after = MEMBERSHIP.without_leader()
+    win = join(candidacy(membership=MEMBERSHIP), 1, 2, 3, known=after)
+    assert win is not None and win.term_start.handed_over
+    assert (win.term_start.cycle, win.term_start.handovers, win.membership.handovers) == (after.cycle + 1, 1, 1)
+    lost = join(candidacy(membership=MEMBERSHIP), 1, 2, 3)
+    assert lost is not None and (lost.term_start.handed_over, lost.term_start.handovers) == (False, 0)
+
+
+def test_a_node_that_a_leader_has_handed_over_to_wins_without_others_and_no_other_node_can() -> None:
+    last = first_membership(5).handed_to(2, frozenset({0}))
+    assert join(candidacy(1, 2, last), 2, known=last)
+    assert not join(candidacy(1, 1, last), 1, 2, 3, 4, known=last)

@@ -8,11 +8,14 @@ import pytest
 
 from muster.election.leader_lease import (
     FIRST_LEASE_TIMEOUT_S,
+    ROSTER_INTERVAL_PER_1000_S,
     AuthorizeCycle,
+    AuthorizeOutcome,
     Broadcast,
     LeaderLease,
     LeaseEffect,
     RenewLease,
+    RequestAnswers,
     SendMembership,
     StepDown,
 )
@@ -113,6 +116,36 @@ def test_a_change_waits_until_the_pending_one_is_in_force_and_follows_at_once() 
     assert isinstance(first, Broadcast) and isinstance(second, Broadcast)
     assert (first.membership.roster, first.membership.before) == ({0, 1, 2, 3}, frozenset())
     assert (second.membership.roster, second.membership.before) == ({0, 1, 2}, {0, 1, 2, 3})
+
+
+def large_run_with_a_lost_node() -> LeaderOfARun:
+    """Return a leader of 2,500 nodes at 1 s, which has just sent that a node is lost, and all nodes know it."""
+    leader = LeaderOfARun(spares=200, nodes=2500)
+    leader.arrive(*range(2500))
+    leader.know(*range(1, 2500), sent=0.0)
+    assert [effect.membership.excluded for effect in broadcasts(leader.lose(2499, 1.0))] == [{2499}]
+    leader.know(*range(1, 2499), sent=1.0, now=1.0)
+    assert not leader.lease.membership.before
+    return leader
+
+
+def broadcasts(effects: Iterable[LeaseEffect]) -> list[Broadcast]:
+    return [effect for effect in effects if isinstance(effect, Broadcast)]
+
+
+def test_a_large_run_sends_losses_together_that_follow_soon_after_another() -> None:
+    leader = large_run_with_a_lost_node()
+    wait = 2 * ROSTER_INTERVAL_PER_1000_S
+    assert [broadcasts(leader.lose(node, 1.0 + 0.5 * wait)) for node in range(1000, 1100)] == [[]] * 100
+    (together,) = broadcasts(leader.lease.run_changed(1.0 + wait))
+    assert together.membership.excluded == {2499, *range(1000, 1100)}
+
+
+def test_a_new_cycle_of_a_large_run_is_sent_at_once() -> None:
+    leader = large_run_with_a_lost_node()
+    leader.run.cycle += 1
+    (sent,) = broadcasts(leader.lease.run_changed(1.0))
+    assert sent.membership.cycle == leader.run.cycle
 
 
 def test_a_run_with_an_outcome_sends_no_new_roster() -> None:
@@ -330,3 +363,210 @@ def test_without_failover_there_is_neither_membership_nor_lease_and_every_cycle_
     assert leader.lease.died(1, 0.0) == []
     assert leader.lease.cycle_wanted(0, 0.0) == [AuthorizeCycle(0)]
     assert leader.lease.tick(1e6) == []
+
+
+# -- outcome_wanted ---------------------------------------------------------------------------------------------------
+
+
+def failed(leader: LeaderOfARun, now: float) -> list[LeaseEffect]:
+    """Let the run fail: so many nodes are lost that none is left to replace one."""
+    for node_index in (1, 2, 3):
+        leader.run.handle(NodeLost(node_index, "fell silent"), now)
+    assert leader.run.outcome is not None
+    return leader.lease.outcome_wanted(now)
+
+
+def test_a_leader_with_a_lease_may_record_an_outcome() -> None:
+    assert failed(holding(), 1.0) == [AuthorizeOutcome()]
+
+
+def test_a_leader_without_failover_may_record_an_outcome() -> None:
+    leader = LeaderOfARun(on_node_loss=FAIL)
+    leader.arrive(*range(NODES))
+    assert failed(leader, 1.0) == [AuthorizeOutcome()]
+
+
+def test_a_leader_that_was_cut_off_before_its_first_lease_steps_down_instead_of_recording_an_outcome() -> None:
+    leader = LeaderOfARun()
+    leader.arrive(*range(NODES))
+    cut_off = LEASE_S + 1.0
+    assert failed(leader, cut_off) == []
+    assert leader.lease.tick(cut_off + FIRST_LEASE_TIMEOUT_S - 0.1) == []
+    assert of_type(leader.lease.tick(cut_off + FIRST_LEASE_TIMEOUT_S), StepDown)
+
+
+def test_an_outcome_is_recorded_as_soon_as_half_of_the_roster_answers() -> None:
+    leader = LeaderOfARun()
+    leader.arrive(*range(NODES))
+    assert failed(leader, LEASE_S + 1.0) == []
+    assert of_type(leader.know(3, sent=LEASE_S + 1.5, now=LEASE_S + 2.0), AuthorizeOutcome) == []
+    assert of_type(leader.know(4, sent=LEASE_S + 1.5, now=LEASE_S + 2.0), AuthorizeOutcome) == [AuthorizeOutcome()]
+
+
+def test_an_outcome_is_recorded_while_all_nodes_that_came_follow_the_first_leader() -> None:
+    """The others know no membership, so they cannot elect another leader."""
+    leader = LeaderOfARun()
+    leader.arrive(0, 1)
+    leader.run.handle(Tick(), leader.run.config.gather_timeout)
+    assert leader.run.outcome is not None
+    assert leader.know(1, sent=599.0, now=599.5) == []
+    assert leader.lease.outcome_wanted(600.0) == [AuthorizeOutcome()]
+
+
+def test_a_node_that_died_while_it_followed_the_first_leader_does_not_contest_an_outcome() -> None:
+    leader = LeaderOfARun()
+    leader.arrive(0, 1)
+    leader.lose(1, 1.0)
+    leader.run.handle(Tick(), leader.run.config.gather_timeout)
+    assert leader.run.outcome is not None
+    assert leader.lease.outcome_wanted(600.0) == []
+    reported_in_time = LeaderOfARun()
+    reported_in_time.arrive(0, 1)
+    reported_in_time.die(1, 1.0)
+    reported_in_time.lose(1, 1.0)
+    reported_in_time.run.handle(Tick(), leader.run.config.gather_timeout)
+    assert reported_in_time.lease.outcome_wanted(600.0) == [AuthorizeOutcome()]
+
+
+def test_a_leader_whose_own_agent_has_not_joined_it_counts_no_majority() -> None:
+    """That agent may have joined another leader."""
+    leader = LeaderOfARun(nodes=3, spares=2)
+    leader.arrive(1, 2)
+    leader.run.handle(Tick(), 600.0)
+    assert leader.run.outcome is not None
+    assert leader.know(2, sent=599.0, now=599.5) == []
+    assert leader.lease.outcome_wanted(600.0) == []
+
+
+def test_a_stop_is_recorded_by_any_leader() -> None:
+    leader = LeaderOfARun()
+    leader.arrive(*range(NODES))
+    leader.run.handle(StopRequested("stopped", 15, 5.0), LEASE_S + 1.0)
+    assert leader.lease.outcome_wanted(LEASE_S + 1.0) == [AuthorizeOutcome()]
+
+
+# -- the last membership --------------------------------------------------------------------------------------------
+
+
+def test_the_last_membership_of_a_leader_excludes_it() -> None:
+    leader = LeaderOfARun()
+    leader.arrive(*range(NODES))
+    last = leader.lease.last_membership(1)
+    assert (last.roster, last.excluded, last.version) == ({1, 2, 3, 4}, {0}, leader.lease.membership.version + 1)
+
+
+def test_the_last_membership_names_the_cycle_that_has_not_begun_although_another_change_is_pending() -> None:
+    leader = holding()
+    leader.lose(4, 1.0)
+    assert leader.lease.membership.before
+    leader.run.cycle = 1
+    assert leader.lease.run_changed(1.0) == [] and leader.lease.membership.cycle == 0
+    assert leader.lease.last_membership(1).cycle == 1
+
+
+def test_the_last_membership_of_a_leader_without_failover_names_the_only_node_that_may_lead() -> None:
+    leader = LeaderOfARun(on_node_loss=FAIL)
+    leader.arrive(*range(NODES))
+    leader.lose(4, 1.0)
+    last = leader.lease.last_membership(2)
+    assert (last.roster, last.excluded, last.cycle) == ({2}, {0, 4}, 0)
+
+
+def test_a_later_leader_without_failover_starts_its_driver_at_once() -> None:
+    run = RunStateMachine(RunConfig([f"n{index}" for index in range(3)], ray=False, spares=1), 0.0)
+    last = first_membership(3).handed_to(1, frozenset({0}))
+    lease = LeaderLease(run, Membership(1, 1, 0, 1_000_000, last.roster, last.excluded), frozenset({2}))
+    assert lease.joined(1, 0.0, 1, 0.0) == []
+    assert lease.cycle_wanted(0, 1.0) == [AuthorizeCycle(0)]
+
+
+# -- resumed --------------------------------------------------------------------------------------------------------
+
+STOP_S = 60.0
+
+
+def stopped(seconds: float = STOP_S) -> tuple[LeaderOfARun, list[LeaseEffect]]:
+    """Return a leader that was stopped for this long after it got its lease, and what it does at once."""
+    leader = holding()
+    return leader, leader.lease.resumed(seconds, 0.5 + seconds)
+
+
+def test_a_leader_that_was_stopped_longer_than_its_lease_asks_its_members_and_does_not_act() -> None:
+    leader, effects = stopped()
+    assert effects == [RequestAnswers()]
+    assert leader.lease.lapsed and not leader.lease.over
+    assert leader.lease.cycle_wanted(0, 61.0) == []
+    assert leader.lose(4, 61.0) == []
+
+
+def test_it_acts_again_once_half_of_the_members_have_answered() -> None:
+    leader, _ = stopped()
+    assert leader.know(0, 1, sent=60.5, now=61.0) == []
+    effects = leader.know(2, sent=60.6, now=61.0)
+    assert of_type(effects, RenewLease) == [RenewLease(60.5 + LEASE_S, again=True)]
+    assert of_type(effects, RequestAnswers) == [RequestAnswers()]
+    assert not leader.lease.lapsed
+    assert not any(renewal.again for renewal in of_type(leader.know(1, 2, sent=63.0, now=63.0), RenewLease))  # type: ignore[union-attr]
+
+
+def test_it_steps_down_if_the_majority_does_not_answer_within_a_lease() -> None:
+    leader, _ = stopped()
+    leader.know(0, 1, sent=60.5, now=61.0)
+    assert leader.lease.tick(60.5 + LEASE_S - 0.1) == []
+    assert of_type(leader.lease.tick(60.5 + LEASE_S), StepDown)
+    assert leader.know(2, 3, sent=62.0, now=71.0) == []
+
+
+def test_it_steps_down_at_once_if_its_processes_were_killed() -> None:
+    leader, _ = stopped()
+    assert of_type(leader.lease.fenced(), StepDown)
+
+
+def test_a_lease_that_ends_right_after_a_stop_is_acquired_again() -> None:
+    leader = holding()
+    assert leader.lease.resumed(8.0, 8.5) == [RequestAnswers()]
+    assert leader.lease.tick(LEASE_S) == [RequestAnswers()]
+    assert leader.lease.lapsed
+    assert of_type(leader.know(0, 1, 2, sent=LEASE_S, now=10.0), RenewLease) == [RenewLease(2 * LEASE_S, again=True)]
+    assert of_type(leader.lease.tick(2 * LEASE_S), StepDown)
+
+
+def test_a_lease_that_had_ended_before_the_stop_is_lost() -> None:
+    leader = holding()
+    assert of_type(leader.lease.resumed(STOP_S, LEASE_S + STOP_S), StepDown)
+
+
+def test_a_stop_within_the_lease_only_asks_for_answers() -> None:
+    leader = holding()
+    assert leader.lease.resumed(5.0, 5.5) == [RequestAnswers()]
+    assert not leader.lease.lapsed
+
+
+def test_the_end_of_the_lease_by_another_clock_counts() -> None:
+    leader = holding()
+    leader.lease.resumed(STOP_S, 1.0, expired=True)
+    assert leader.lease.lapsed
+
+
+def test_a_second_stop_makes_it_ask_again() -> None:
+    leader, _ = stopped()
+    leader.know(0, 1, sent=60.5, now=61.0)
+    assert leader.lease.resumed(30.0, 91.0) == [RequestAnswers()]
+    assert leader.know(2, sent=60.5, now=91.0) == []
+    assert of_type(leader.know(0, 1, 2, sent=91.0, now=91.5), RenewLease)
+
+
+def test_what_waits_for_the_first_lease_waits_for_longer_by_the_stop() -> None:
+    leader = LeaderOfARun()
+    leader.arrive(*range(NODES))
+    leader.lease.cycle_wanted(0, 1.0)
+    leader.lease.resumed(600.0, 602.0)
+    assert leader.lease.tick(603.0) == []
+    assert of_type(leader.lease.tick(601.0 + FIRST_LEASE_TIMEOUT_S), StepDown)
+
+
+def test_a_run_without_failover_has_no_lease_that_a_stop_could_end() -> None:
+    leader = LeaderOfARun(on_node_loss=FAIL, spares=0)
+    leader.arrive(*range(NODES))
+    assert leader.lease.resumed(STOP_S, 61.0) == [RequestAnswers()]
+    assert not leader.lease.lapsed

@@ -37,3 +37,8 @@ def test_a_member_waits_for_the_lease_and_the_kill_though_its_clock_is_fast_and_
 
 def test_the_fence_leaves_time_to_elect_a_leader_and_start_its_driver_within_two_seconds_of_the_lease() -> None:
     assert FENCE_S + ELECTION_POLL_S + CLAIM_POLL_S < LEASE_S + 2.0
+
+
+def test_a_leader_that_hands_over_without_an_election_leaves_one_voter() -> None:
+    last = first_membership(4).handed_to(2, frozenset({0, 3}))
+    assert last == Membership(0, 0, 0, 1, frozenset({2}), frozenset({0, 3}))

@@ -228,3 +228,63 @@ def test_a_lease_after_many_changes_is_that_of_a_new_count() -> None:
         quorum._answered[node] for node in quorum.membership.roster - {0} - {6, 18, 31, 32, 33} if node != 0
     )
     assert quorum.expires_at() == counted[-(len(counted) // 2)] + LEASE_S
+
+
+# -- after a stop of the leader --------------------------------------------------------------------------------------
+
+
+def stopped_quorum(nodes: int) -> QuorumLease:
+    """Return the lease of a leader that was stopped from 1 to 61."""
+    quorum = quorum_of(nodes)
+    know(quorum, *range(1, nodes))
+    answer(quorum, 1.0, *range(nodes))
+    assert quorum.acquire(1.0)
+    quorum.lapse(61.0)
+    return quorum
+
+
+def test_after_a_stop_the_lease_needs_half_of_the_members_and_the_leader_s_own_node() -> None:
+    quorum = stopped_quorum(5)
+    answer(quorum, 61.0, 1, 2)
+    assert not quorum.acquire(61.5)
+    answer(quorum, 61.0, 0)
+    assert quorum.acquire(61.5)
+    assert quorum.expires_at() == 61.0 + LEASE_S
+
+
+def test_after_a_stop_one_answer_less_than_half_is_not_enough() -> None:
+    quorum = stopped_quorum(5)
+    answer(quorum, 61.0, 0, 1)
+    assert not quorum.acquire(61.5)
+
+
+def test_answers_to_heartbeats_from_before_a_stop_do_not_count() -> None:
+    quorum = stopped_quorum(5)
+    answer(quorum, 60.9, *range(5))
+    assert not quorum.acquire(61.5)
+
+
+def test_after_a_stop_the_dead_count_since_they_may_have_followed_another_leader_before() -> None:
+    quorum = quorum_of(5)
+    know(quorum, 1, 2, 3, 4)
+    answer(quorum, 1.0, 0, 1, 2, 3, 4)
+    assert quorum.acquire(1.0)
+    quorum.died(3)
+    quorum.died(4)
+    quorum.lapse(61.0)
+    answer(quorum, 61.0, 0, 1)
+    assert not quorum.acquire(61.5)  # it is half of the living only
+    answer(quorum, 61.0, 2)
+    assert quorum.acquire(61.5)
+
+
+def test_after_a_stop_both_rosters_of_a_pending_change_count() -> None:
+    quorum = quorum_of(5)
+    know(quorum, 1, 2, 3, 4)
+    answer(quorum, 1.0, 0, 1, 2, 3, 4)
+    assert quorum.acquire(1.0) and change(quorum, 0, 1, 2)
+    quorum.lapse(61.0)
+    answer(quorum, 61.0, 0, 1)
+    assert not quorum.acquire(61.5)  # half of the new roster, not of the old one
+    answer(quorum, 61.0, 2)
+    assert quorum.acquire(61.5)

@@ -32,6 +32,8 @@ class Operation:
     path: str
     at: float
     program: str  # the command line of the process that called, after its rank
+    thread: int  # the id of the thread that called; that of a process's first thread is the process's
+    process: int
 
 
 class FaultyFilesystem:

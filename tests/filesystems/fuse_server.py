@@ -61,6 +61,7 @@ NAMES = {
     35: "create",
     45: "rename",
 }
+UNDER_EXEC_LOCK = ("flush", "release")  # operations of `exec`, which locks the process's files in /proc
 ENDS_QUIETLY = ("release", "releasedir")  # the kernel ignores their answers
 ALLOCATES = ("create", "write", "mkdir", "mknod", "symlink", "link")  # what a full filesystem refuses
 
@@ -147,8 +148,21 @@ class Request:
         source = self.body[8 if self.opcode == 12 else 16 :].split(b"\0")[0].decode(errors="replace")
         return self.path, _join(os.path.dirname(self.path), source)
 
+    def process(self) -> int:
+        """The pid of the process that asks, which the kernel names by its thread; 0 if the thread has ended."""
+        with contextlib.suppress(OSError), open(f"/proc/{self.pid}/status", "rb") as file:
+            found = re.search(rb"^Tgid:\s*(\d+)", file.read(), re.MULTILINE)
+            return int(found[1]) if found else 0
+        return 0
+
     def rank(self) -> str | None:
-        """The MUSTER_RANK of the process that asks."""
+        """The MUSTER_RANK of the process that asks; None for `flush`.
+
+        A program that begins closes its predecessor's files. Until it has, reading its environment would wait for it,
+        and it waits for this server.
+        """
+        if self.name in UNDER_EXEC_LOCK:
+            return None
         with contextlib.suppress(OSError), open(f"/proc/{self.pid}/environ", "rb") as file:
             found = re.search(rb"(?:^|\0)MUSTER_RANK=(\d+)", file.read())
             return found[1].decode() if found else None
@@ -164,7 +178,7 @@ class Server:
     cache_seconds: int = 0  # for which the kernel may trust names and attributes; then it also caches contents
     faults: list[Fault] = field(default_factory=list)
     held: list[Request] = field(default_factory=list)
-    log: list[tuple[str, str, float, str]] = field(default_factory=list)
+    log: list[tuple[str, str, float, str, int, int]] = field(default_factory=list)
     logging: bool = False
     _nodes: dict[int, Node] = field(default_factory=dict)
     _ids: dict[tuple[int, int], int] = field(default_factory=dict)  # by device and inode
@@ -247,12 +261,13 @@ class Server:
         elif request.opcode not in (INTERRUPT, DESTROY):  # as a mount with `hard`: only an answer ends a call
             request.path = self._path(request)
             if self.logging:
-                self.log.append((request.name, request.path, time.monotonic(), self._program(request)))
+                at, program, process = time.monotonic(), self._program(request), request.process()
+                self.log.append((request.name, request.path, at, program, request.pid, process))
             self._handle(request)
 
     def _program(self, request: Request) -> str:
         """The command line of the process that asks."""
-        if request.pid not in self._programs:
+        if request.pid not in self._programs and request.name not in UNDER_EXEC_LOCK:
             with contextlib.suppress(OSError), open(f"/proc/{request.pid}/cmdline", "rb") as file:
                 rank = request.rank()
                 words = file.read().decode(errors="replace").split("\0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,12 +53,20 @@ class FinishedRun:
         return "\n".join([f"exit code {self.code}", self.err, *outcomes, *tails])
 
 
-def run_on(filesystem: FaultyFilesystem, python: str, nodes: int = 3, driver: str = DRIVER) -> FinishedRun:
+def run_on(
+    filesystem: FaultyFilesystem,
+    python: str,
+    nodes: int = 3,
+    driver: str = DRIVER,
+    options: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    ray: bool = False,
+) -> FinishedRun:
     """Run a job whose runs directory is on the filesystem; a fault must not keep it from ending."""
     # The driver's own directory is elsewhere: what it does about a failing disk is not Muster's concern.
-    command = MusterCommand(cwd=filesystem.path.parent, python=python)
-    runs = ["--runs-dir", str(filesystem.path / "muster-runs")]
-    process = command.start(*command.local_args(*runs, "--", "sh", "-c", driver, nodes=nodes))
+    command = MusterCommand(cwd=filesystem.path.parent, python=python, env=dict(env or {}))
+    runs = ["--runs-dir", str(filesystem.path / "muster-runs"), *options]
+    process = command.start(*command.local_args(*runs, "--", "sh", "-c", driver, nodes=nodes, ray=ray))
     try:
         out, err = process.communicate(timeout=RUN_DEADLINE_S)
     except subprocess.TimeoutExpired:

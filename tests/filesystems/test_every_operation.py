@@ -1,4 +1,4 @@
-"""The server of the runs directory fails at every operation of a run, one after another.
+"""A run survives a failure of the runs directory's server at each of its operations, one after another.
 
 A first run without faults shows the operations: what is done to which file. Then, for each of them, a run meets the
 fault at this moment, on the whole filesystem and for some seconds.

@@ -1,4 +1,4 @@
-"""The filesystem with faults that other tests run on: what it passes through, and each of its faults."""
+"""The filesystem with faults, on which other tests run, passes operations through and injects each fault."""
 
 from __future__ import annotations
 
@@ -121,3 +121,22 @@ def test_operations_are_recorded_with_the_program_that_called(filesystem: Faulty
     subprocess.run(["cat", str(filesystem.path / "file")], check=True, env={"MUSTER_RANK": "3", **os.environ})
     found = [(each.name, each.program.split("/")[0]) for each in filesystem.operations() if each.path == "file"]
     assert ("create", "touch ") in found and ("open", "rank 3: cat ") in found
+
+
+def test_operations_are_recorded_with_the_thread_that_called(filesystem: FaultyFilesystem) -> None:
+    filesystem.record()
+    writer = threading.Thread(target=(filesystem.path / "other").touch)
+    writer.start()
+    writer.join(60)
+    (filesystem.path / "own").touch()
+    found = {each.path: (each.process, each.thread) for each in filesystem.operations() if each.name == "create"}
+    assert found == {"other": (os.getpid(), writer.native_id), "own": (os.getpid(), threading.get_native_id())}
+
+
+def test_a_program_that_begins_closes_files_while_operations_are_recorded(filesystem: FaultyFilesystem) -> None:
+    """The kernel then locks its entry in /proc, for which the server must not wait."""
+    filesystem.record()
+    program = "import subprocess, sys; file = open(sys.argv[1], 'w'); subprocess.run(['true'], close_fds=False)"
+    subprocess.run([sys.executable, "-c", program, str(filesystem.path / "file")], check=True, timeout=60)
+    flushed = {each.process for each in filesystem.operations() if each.name == "flush"}
+    assert len(flushed) == 2  # by the second program at its begin, and by the first at its end

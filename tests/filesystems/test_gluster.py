@@ -1,4 +1,4 @@
-"""Runs on a real network filesystem whose server crashes or falls silent: the run and its nodes survive."""
+"""A run and its nodes survive a crash or silence of the server of a real network filesystem."""
 
 from __future__ import annotations
 

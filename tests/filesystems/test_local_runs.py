@@ -1,4 +1,4 @@
-"""Whole runs on a filesystem that fails for a while: no node is lost, the outcome is true, errors name the cause."""
+"""Runs survive a filesystem that fails for a while: no node is lost, outcomes are true, errors name the cause."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def test_a_filesystem_on_which_no_leader_can_be_claimed_is_named(filesystem: Fau
     assert "the filesystem of the run directory (fuse.faulty) failed" in done.err and "not supported" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("operation", "path"),
     [("write", r".*events-0\.jsonl"), ("link", r".*lead-0\.json"), ("rename", r".*nodes/0001\.json")],
@@ -53,6 +54,7 @@ def test_a_server_that_hangs_for_longer_than_a_lease_costs_no_node(
     assert filesystem.hits()[0] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ["EIO", "ESTALE", "ENOTCONN"])
 @pytest.mark.parametrize(
     ("operation", "path"),

@@ -1,19 +1,23 @@
-"""Processes whose open files are on a filesystem that fails or hangs."""
+"""Supervisors and event loops continue although open files are on a filesystem that fails or hangs."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.filesystems.faulty_filesystem import FaultyFilesystem, faulty_filesystem, why_no_fuse
 
-from muster.process import Scope
+from muster.process import Log, Scope
 
 pytestmark = pytest.mark.skipif(why_no_fuse() is not None, reason=str(why_no_fuse()))
 
 DEADLINE_S = 120.0
+STDERR = 2
+LONG_HANG_S = 30.0  # an event loop that waits for the server misses everything that happens meanwhile
 
 
 @pytest.fixture
@@ -50,3 +54,45 @@ async def test_the_event_loop_continues_while_a_scope_opens_and_the_filesystem_h
         filesystem.clear()
         await asyncio.wait_for(opening, DEADLINE_S)
         await scope.close(grace=0.0)
+
+
+async def test_the_event_loop_continues_while_the_first_process_of_a_scope_closes_its_stderr(
+    filesystem: FaultyFilesystem,
+) -> None:
+    """The stderr of an agent is its node's log; the process that forks the supervisor closes its copy when it exits."""
+    saved, log = os.dup(STDERR), os.open(filesystem.path / "log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, STDERR, inheritable=True)
+    os.close(log)
+    try:
+        filesystem.inject("hang", "flush", seconds=LONG_HANG_S)
+        scope = Scope("test")
+        opening = asyncio.ensure_future(scope.open())
+        assert await seconds_in_which_the_loop_sees_a_hang(filesystem) < LONG_HANG_S / 2
+        assert not opening.done()
+        filesystem.clear()
+        await asyncio.wait_for(opening, DEADLINE_S)
+        await scope.close(grace=0.0)
+    finally:
+        filesystem.clear()
+        os.dup2(saved, STDERR, inheritable=True)
+        os.close(saved)
+
+
+async def test_the_event_loop_continues_while_a_process_starts_whose_log_hangs(filesystem: FaultyFilesystem) -> None:
+    """The owner of a scope closes its descriptor of the log once the supervisor has received it."""
+    async with Scope("test") as scope:
+        filesystem.inject("hang", "flush", seconds=LONG_HANG_S)
+        starting = asyncio.ensure_future(scope.spawn(["true"], log=Log(str(filesystem.path / "log"), limit=1 << 20)))
+        assert await seconds_in_which_the_loop_sees_a_hang(filesystem) < LONG_HANG_S / 2
+        filesystem.clear()
+        process = await asyncio.wait_for(starting, DEADLINE_S)
+        assert (await asyncio.wait_for(process.wait(), DEADLINE_S)).code == 0
+
+
+async def seconds_in_which_the_loop_sees_a_hang(filesystem: FaultyFilesystem) -> float:
+    """Return the time until the event loop has noticed a call that hangs, and gone on for another second."""
+    start = time.monotonic()
+    while not filesystem.hits()[0]:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(1.0)  # what follows the call in the process under test
+    return time.monotonic() - start

@@ -1,4 +1,4 @@
-"""The exit codes of `muster run` that scripts rely on; docs/architecture.md lists them."""
+"""The exit codes of `muster run` that scripts rely on; docs/reference/exit-codes.md lists them."""
 
 from __future__ import annotations
 

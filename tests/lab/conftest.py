@@ -198,6 +198,12 @@ class SlurmCommand(MusterCommand):
         return [step for step in out.split() if not step.endswith((".batch", ".extern"))]
 
 
+def begins_again(slurm: SlurmCommand, job_id: str) -> None:
+    """Slurm would wait two minutes: started at once, the job would meet its own revoked credential and fail."""
+    wait_for(f"job {job_id} to be pending again", lambda: slurm.job(job_id)["JobState"] == "PENDING")
+    slurm.slurm("scontrol", "update", f"jobid={job_id}", "starttime=now+2")
+
+
 def agent_on(slurm: SlurmCommand, node: str) -> int:
     """Wait until the node's agent runs; return its pid on this machine."""
     look = lambda: [pid for pid in _processes(slurm, node, "python") if b"agent.pyz" in _command_line(pid)]  # noqa: E731

@@ -1,6 +1,6 @@
 """The table of faults: what is done to a run, what it must say, and what a person should know of it.
 
-`test_faults.py` inflicts each on a real Slurm; `make failures` makes docs/failures.md from what it saw.
+`test_faults.py` inflicts each on a real Slurm; `make failures` makes docs/reference/failures.md from what it saw.
 """
 
 from __future__ import annotations
@@ -88,8 +88,10 @@ FAULTS = [
     Fault(
         "Ray's control service is killed",
         "Ray's gcs_server was ended by SIGKILL",
-        "The GCS on the head was killed; the cluster cannot live without it.",
+        "The GCS on the head was killed, and `--no-gcs-recovery` is set: by default it is restarted with its state "
+        "([gcs-recovery.md](../explanation/gcs-recovery.md)).",
         "As for a raylet; at size, `--dedicated-head` leaves it the node.",
+        options=("--no-gcs-recovery",),
         inflict=kill_process("n1", "gcs_server"),
         bound=PROCESS_S,
         ray=True,
@@ -154,7 +156,7 @@ FAULTS = [
     ),
     Fault(
         "a node has other GPUs",
-        "n2: this step has 1 GPUs, 2 were asked for",
+        "n2: this step has 1 GPU, 2 were asked for",
         ray=True,
         nodes=2,
         cause="Fewer (or more) GPUs are visible inside the step than the job asked for.",

@@ -1,4 +1,4 @@
-"""Nodes with several interfaces, of which only some connect them, and whose own name means 127.0.1.1 to them."""
+"""Nodes with several interfaces find the network that connects them, even if their name resolves to 127.0.1.1."""
 
 from __future__ import annotations
 

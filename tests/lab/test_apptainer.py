@@ -1,4 +1,4 @@
-"""`muster run --container-image` on a real Slurm with a real Apptainer, of root and of an ordinary user."""
+"""`muster run --container-image` works on a real Slurm with Apptainer, for root and for an ordinary user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Behaviours of the rendezvous with real agents on a real Slurm; the numbers are those of tests/rendezvous."""
+"""Real agents on a real Slurm show the behaviors that have the same numbers in lifecycle/test_acceptance.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripts that start a machine: namespaces, private directories, network, daemon."""
+"""The scripts that start a machine set up namespaces, private directories, the network and the daemon."""
 
 from __future__ import annotations
 

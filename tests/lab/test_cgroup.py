@@ -1,4 +1,4 @@
-"""The nodes' cgroups: their places, and their removal once their processes are gone."""
+"""The cgroups of the nodes have the expected paths and are removed when their processes are gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files rendered from a lab's plan: slurm.conf, gres.conf, cgroup.conf, hosts, resolv.conf."""
+"""The lab's plan is rendered to slurm.conf, gres.conf, cgroup.conf, hosts and resolv.conf."""
 
 from __future__ import annotations
 

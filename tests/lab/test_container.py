@@ -1,4 +1,4 @@
-"""`muster run --container-image` on a real Slurm, with a real runtime and an image without Muster and Slurm."""
+"""`muster run --container-image` works on a real Slurm with a real runtime; the image has no Muster and no Slurm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`muster doctor` on a real Slurm of three nodes."""
+"""`muster doctor` checks a real Slurm of three nodes."""
 
 from __future__ import annotations
 
@@ -122,6 +122,10 @@ def test_an_interrupt_while_it_waits_leaves_no_job_and_no_file(slurm: SlurmComma
 def test_a_run_whose_directory_nodes_have_of_their_own_is_warned_of_before(slurm: SlurmCommand, tmp_path: Path) -> None:
     done = slurm.run("--dry-run", "--runs-dir", "/tmp/runs", "--", "true", nodes=2)
     assert done.returncode == 0
-    (line,) = done.stderr.splitlines()
+    (line,) = warnings(done.stderr)
     assert line.startswith("muster: warning: the runs directory /tmp/runs is in /tmp") and "--runs-dir" in line
-    assert slurm.run("--dry-run", "--", "true", nodes=2).stderr == ""
+    assert warnings(slurm.run("--dry-run", "--", "true", nodes=2).stderr) == []
+
+
+def warnings(stderr: str) -> list[str]:
+    return [line for line in stderr.splitlines() if not line.startswith("muster: dry run; would ")]

@@ -1,4 +1,4 @@
-"""Failing fast, by name, on a real Slurm: what a node can do wrong that one machine alone cannot show."""
+"""A run fails fast and names the node, in cases that need several hosts with a real Slurm."""
 
 from __future__ import annotations
 

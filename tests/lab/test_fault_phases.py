@@ -1,4 +1,4 @@
-"""Faults that depend on when they come: scancel at every phase, a requeue while starting; failing surroundings."""
+"""Runs handle scancel in every phase, a requeue during the start, wrong clocks and a vanished run directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every fault of the table: the run ends by itself, with the right code, says who and why, and leaves nothing."""
+"""After each fault of the table the run ends with the right code, names the node and the cause, and leaves nothing."""
 
 from __future__ import annotations
 

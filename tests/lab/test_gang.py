@@ -1,4 +1,4 @@
-"""A gang with torch.distributed on a real Slurm: it crashes, it hangs, and within its budget it succeeds."""
+"""A gang with torch.distributed on a real Slurm succeeds within its restart budget after crashes and hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job of unlike groups, a hetjob, begins again on a real Slurm: requeued, or as the next job of a chain."""
+"""A job of groups (a heterogeneous job) starts again on a real Slurm by a requeue or as the next job of a chain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of unlike nodes and job arrays on a real Slurm, and jobs that come from elsewhere."""
+"""Groups of different nodes, job arrays, launches of ray.sub and sbatch files run on a real Slurm."""
 
 from __future__ import annotations
 
@@ -145,14 +145,14 @@ def test_one_task_of_an_array_is_stopped_and_the_others_go_on(slurm: SlurmComman
 
 def test_a_launch_of_ray_sub_runs_with_its_variables(slurm: SlurmCommand) -> None:
     slurm.env |= {
-        "COMMAND": "hostname; echo $SETTING $RAY_ENABLE_UV_RUN_RUNTIME_ENV; exit 3",
+        "COMMAND": "hostname; echo $SETTING $RAY_ENABLE_UV_RUN_RUNTIME_ENV $OMP_NUM_THREADS $SLURM_MASTER_NODE; exit 3",
         "GPUS_PER_NODE": "2",
         "SETUP_COMMAND": "export SETTING=set",
         "BASE_LOG_DIR": str(slurm.cwd / "logs"),
         "PORT": "6379",
     }
     done = slurm("run", "--from-env", "--nodes=2", "--no-ray", "--python", slurm.python)
-    assert (done.returncode, done.stdout) == (3, "n1\nset 0\n"), done.stderr
+    assert (done.returncode, done.stdout) == (3, "n1\nset 0 16 n1\n"), done.stderr
     assert "PORT has no effect" in done.stderr
     (run,) = (slurm.cwd / "logs").iterdir()
     assert "#SBATCH --gpus-per-node=2" in (run / "job.sh").read_text()
@@ -161,7 +161,9 @@ def test_a_launch_of_ray_sub_runs_with_its_variables(slurm: SlurmCommand) -> Non
 @pytest.mark.slow
 @pytest.mark.ray
 def test_the_sbatch_file_of_the_documentation_works_as_it_is_written(slurm: SlurmCommand) -> None:
-    (script,) = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", (DOCS / "keep-your-sbatch.md").read_text(), re.DOTALL)
+    (script,) = re.findall(
+        r"```bash\n(#!/bin/bash\n.*?)```", (DOCS / "how-to" / "keep-your-sbatch.md").read_text(), re.DOTALL
+    )
     (slurm.cwd / "mine.sh").write_text(script)
     (slurm.cwd / "train.py").write_text("import ray; ray.init(); print(len(ray.nodes()), 'nodes'); raise SystemExit(5)")
     slurm.env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), slurm.env["PATH"]])

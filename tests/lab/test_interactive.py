@@ -1,4 +1,4 @@
-"""Interactive work on a real Slurm: an idle cluster, commands and shells on its nodes, guests, its end."""
+"""Interactive work runs on a real Slurm: an idle cluster, commands and shells on its nodes, guests, its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster without IPv4: Slurm, the control channel and Ray all use IPv6."""
+"""Slurm, the control channel and Ray use IPv6 on a cluster without IPv4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lab left on this host is found: processes, mounts, cgroups and its state directory."""
+"""Muster finds the processes, mounts, cgroups and state directory that a lab left on this host."""
 
 from __future__ import annotations
 

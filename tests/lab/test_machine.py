@@ -1,4 +1,4 @@
-"""Machines of the lab: their start, with scripts that need no namespaces here, and commands inside them."""
+"""Machines of the lab start, with scripts that need no namespaces here, and run commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lab's networks: the lines given to `ip`, and what its answers mean; no link is made on this host."""
+"""The lab checks routes and creates and removes links with `ip`, whose output is given here: no link is created."""
 
 from __future__ import annotations
 

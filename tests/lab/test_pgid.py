@@ -1,4 +1,4 @@
-"""Where Slurm tracks processes by group, not by cgroup: what Slurm would miss, the supervisors end."""
+"""Supervisors end processes that Slurm misses if it tracks processes by group and not by cgroup."""
 
 from __future__ import annotations
 

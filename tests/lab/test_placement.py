@@ -1,4 +1,4 @@
-"""`muster.placement` on a real Slurm, in an environment that has Ray alone; a node is killed under what is placed."""
+"""`muster.placement` survives a killed node on a real Slurm, in an environment that has only Ray."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_what_is_placed_outlives_a_killed_node_on_the_others_and_nothing_of_it_i
             assert process.poll() is None, process.communicate()
             assert servers(families.alive()) == servers(before) and not before & families.alive()
             assert families.on(slurm, "n1") and families.on(slurm, spare)
-            programs = json.loads(slurm("ps", "--json").stdout)["programs"]
+            programs = json.loads(slurm("programs", "--json").stdout)["programs"]
             assert [program["name"] for program in programs] == ["only/1/0.0", "wide/1/0.0", "wide/1/0.1"]
             assert programs[0]["host"] == spare and {program["host"] for program in programs[1:]} == {"n1", spare}
             assert all(program["owned"] for program in programs)

@@ -1,4 +1,4 @@
-"""The plan of a lab: its names, addresses, paths and limits."""
+"""The plan of a lab contains names, addresses, paths and limits."""
 
 from __future__ import annotations
 
@@ -19,6 +19,18 @@ def test_labs_in_different_directories_share_no_name_and_no_address() -> None:
     assert not {one.address(name) for name in names} & {other.address(name) for name in names}
     assert not {one.mac(name) for name in names} & {other.mac(name) for name in names}
     assert one.host_link != other.host_link and one.mark != other.mark
+
+
+def test_what_belongs_to_a_lab_is_told_from_that_of_a_lab_with_the_same_addresses() -> None:
+    plans: dict[int, LabPlan] = {}
+    for n in range(251):
+        plan = LabPlan(nodes=1, state_dir=Path(f"/run/lab-{n}"))
+        other = plans.setdefault(plan.number, plan)
+        if other is not plan:
+            assert plan.address(LOGIN) == other.address(LOGIN)
+            assert plan.host_link != other.host_link and plan.mark != other.mark
+            return
+    pytest.fail("251 labs have 250 numbers")
 
 
 def test_a_plan_survives_its_state_file() -> None:

@@ -1,4 +1,4 @@
-"""Processes of the lab: identified by pid and start time, and killed without touching others."""
+"""Processes of the lab are identified by pid and start time and are killed without an effect on others."""
 
 from __future__ import annotations
 

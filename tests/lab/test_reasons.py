@@ -1,4 +1,4 @@
-"""Reasons for the end of a run on a real Slurm: stopped or failed, which node, and what happened to it."""
+"""The end of a run on a real Slurm has a reason: stopped or failed, which node, and what happened to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The build of a release of Slurm, with a program in place of mmdebstrap; `make test-slurm` builds real ones."""
+"""A release of Slurm is built, with a program in place of mmdebstrap; `make test-slurm` builds real ones."""
 
 from __future__ import annotations
 

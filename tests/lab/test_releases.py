@@ -1,4 +1,4 @@
-"""Which Slurm a lab gets for a release: the installed one, a cached one, or one that is built now."""
+"""A lab gets the installed Slurm of a release, a cached one, or one that is built on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time limits, preemption, lost nodes and chains on a real Slurm: which jobs begin again, and as what."""
+"""Jobs start again on a real Slurm after time limits, preemption and lost nodes, by a requeue or as a chain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from tests.lab.conftest import SlurmCommand, agent_on
+from tests.lab.conftest import SlurmCommand, agent_on, begins_again
 from tests.running import wait_for
 from tests.views.timelines import adds_up, phases
 
@@ -36,12 +36,6 @@ UNTIL_BOTH = (
     "exec 3<> <(:); got=; trap 'echo checkpoint; got+=u' USR2; trap 'echo saving; got+=t' TERM; "
     f"{BEGIN}; while [ ${{#got}} -lt 2 ]; do read -t 0.1 -u 3; done; exit 0"
 )
-
-
-def begins_again(slurm: SlurmCommand, job_id: str) -> None:
-    """Slurm would wait two minutes: started at once, the job would meet its own revoked credential and fail."""
-    wait_for(f"job {job_id} to be pending again", lambda: slurm.job(job_id)["JobState"] == "PENDING")
-    slurm.slurm("scontrol", "update", f"jobid={job_id}", "starttime=now+2")
 
 
 def next_attempt(slurm: SlurmCommand, attempt: int = 0) -> Any:
@@ -109,7 +103,11 @@ def test_a_job_that_slurm_requeues_itself_is_not_requeued_twice(slurm: SlurmComm
 
 
 def test_an_exit_code_that_was_named_is_followed_by_another_attempt_as_often_as_asked(slurm: SlurmCommand) -> None:
-    process, job_id = started(slurm, *ALL, "--max-requeues", "1", "--", "bash", "-c", f"{STARTED}; exit 7")
+    process = slurm.start(
+        *slurm.run_args(*ALL, "--max-requeues", "1", "--", "bash", "-c", f"{STARTED}; exit 7", nodes=1)
+    )
+    wait_for("the decision", lambda: slurm.run_dirs() and next_attempt(slurm))  # the driver has ended at once
+    job_id = slurm.status()["job_id"]
     begins_again(slurm, job_id)
     out, err = process.communicate(timeout=180)
     assert process.returncode == 7, err

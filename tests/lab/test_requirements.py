@@ -1,4 +1,4 @@
-"""What a lab needs of this machine: each lack is reported with its remedy."""
+"""Each requirement of a lab that this machine does not meet is reported with a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node has is counted inside the step; two users' jobs share a node without noticing each other."""
+"""Resources of a node are counted inside the step; jobs of two users share a node without an effect on each other."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_node_with_other_gpus_than_asked_for_is_refused_by_name(slurm: SlurmCo
     assert done.returncode == 125
     error = slurm.status()["error"]
     assert (error["host"], error["phase"]) == ("n2", "resources")
-    assert "has 1 GPUs, 2 were asked for" in error["reason"]
+    assert "has 1 GPU, 2 were asked for" in error["reason"]
 
 
 def test_a_node_with_fewer_cpus_than_asked_for_is_refused_by_name(slurm: SlurmCommand) -> None:

@@ -1,4 +1,4 @@
-"""`muster run` on a real Slurm of four nodes."""
+"""`muster run` works on a real Slurm of four nodes."""
 
 from __future__ import annotations
 

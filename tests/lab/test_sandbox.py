@@ -1,4 +1,4 @@
-"""The sandbox of a cluster on a real Slurm, behind a gateway on every node: gated, even, and it outlives a node."""
+"""The sandboxes of a cluster on a real Slurm share requests evenly by a gateway per node and survive a lost node."""
 
 from __future__ import annotations
 

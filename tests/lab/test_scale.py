@@ -1,4 +1,4 @@
-"""Sixty-four real Slurm nodes: one step, and no more RPCs of slurmctld than for four."""
+"""A run on sixty-four real Slurm nodes uses one step and no more RPCs of slurmctld than a run on four."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeing runs of a real Slurm: the time in the queue is one of the phases, and all of them add up."""
+"""The phases of a run on a real Slurm include the time in the queue and add up."""
 
 from __future__ import annotations
 

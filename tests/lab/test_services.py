@@ -1,4 +1,4 @@
-"""Services on a real Slurm: a killed node's services are its spare's, and everybody who looks finds them."""
+"""The spare of a killed node starts its services on a real Slurm, and the endpoints are updated."""
 
 from __future__ import annotations
 

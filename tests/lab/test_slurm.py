@@ -1,4 +1,4 @@
-"""Questions to the lab's Slurm: nodes' states, waiting for them, and the log of a daemon that failed."""
+"""The lab queries its Slurm for the states of nodes, waits for them, and shows the log of a failed daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hot spares on a real Slurm: a killed node is replaced in Ray, or costs a cycle; spares leave with 0."""
+"""A spare on a real Slurm replaces a killed node in Ray, or a new cycle starts; unused spares exit with 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state directory of a lab: who may claim it, what is written into it, and what is read back."""
+"""The state directory of a lab can be claimed once, and its files are written and read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leader is lost three ways on a real Slurm: the job goes on under another node, and the allocation is freed."""
+"""A job on a real Slurm survives three kinds of leader loss under another leader, and the allocation is released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks and spares follow the topology that a real Slurm knows: switches, or blocks where the release has them."""
+"""Ranks and spares follow the topology of a real Slurm: switches, or blocks if the release supports them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`srun muster torchrun` on a real Slurm: nobody says who takes part or where they meet; a killed node is replaced."""
+"""`srun muster torchrun` needs no list of nodes and no endpoint on a real Slurm, and a killed node is replaced."""
 
 from __future__ import annotations
 

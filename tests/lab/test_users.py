@@ -1,4 +1,4 @@
-"""The accounts of a lab's users, and the directories that they cannot enter."""
+"""Users of a lab get accounts, and directories that they cannot enter are found."""
 
 from __future__ import annotations
 

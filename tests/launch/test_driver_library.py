@@ -62,7 +62,8 @@ def test_the_archive_has_the_source_of_every_module_and_nothing_else(contents: b
     members = zipfile.ZipFile(tmp_path / LIBRARY).namelist()
     assert {name for name in members if name.endswith(".py")} == set(library_sources())
     rooms = {name.split("/")[1].removesuffix(".py") for name in library_sources()}
-    assert rooms == {"__init__", "placement", "process", "progress", "service_lookup", "ports", "exit_codes"}
+    helpers = {"progress", "sections", "control_requests", "service_lookup", "exit_codes"}
+    assert rooms == {"__init__", "placement", "process", "ports", *helpers}
 
 
 def test_the_library_has_the_sandbox_only_for_jobs_with_a_sandbox() -> None:

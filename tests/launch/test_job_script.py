@@ -120,3 +120,17 @@ def test_a_missing_run_directory_ends_the_job_at_once(tmp_path: Path) -> None:
     launcher = Launcher("slurm", ["true"], "SLURM_PROCID", "SLURMD_NODENAME", attempt=NEXT_ATTEMPT)
     script = render(f"{tmp_path}/r", "r", PreludeArguments("python3"), launcher, [])
     assert subprocess.run(["bash"], input=script.encode(), capture_output=True, timeout=60).returncode == 125
+
+
+@pytest.mark.parametrize(
+    ("spares", "succession", "condition"),
+    [(0, False, "leader_ended ''"), (1, False, "! has lead-1.json && leader_ended ''"), (1, True, "false")],
+)
+def test_a_run_ends_with_its_leader_s_task_unless_another_node_leads_it(
+    tmp_path: Path, spares: int, succession: bool, condition: str
+) -> None:
+    """A spare can replace the first leader before the driver ran, under every policy."""
+    arguments = (f"{tmp_path}/r", "r", PreludeArguments("python3"), Launcher("local", ["true"], "R", "H"), [])
+    script = render(*arguments, spares=spares, succession=succession)
+    assert f"      {condition} || continue\n" in script
+    check_bash(script)

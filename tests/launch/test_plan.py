@@ -66,6 +66,7 @@ def test_a_directory_with_a_line_break_in_its_name_is_refused(tmp_path: Path) ->
     [
         ({"workdir": "missing"}, 2, "--workdir missing: no such directory"),
         ({"dedicated_head": True}, 1, "--dedicated-head: one node is not enough"),
+        ({"dedicated_head_cpus": True}, 1, "--dedicated-head-cpus: one node is not enough"),
         ({"segment": 2}, 3, "segment"),
         ({"requeue_on": ["timeout"], "sbatch": {"no-requeue": None}}, 2, "exclude each other"),
         ({"setup": "export HF_TOKEN=abcdef"}, 2, "looks like a secret"),

@@ -26,8 +26,15 @@ SCONTROL = """#!/bin/bash
 case "$*" in
   "--oneliner show job $EXPECTED_ID") cat "$SLURM_SHOWS" ;;
   "requeue $EXPECTED_ID") echo requeue >>"$SLURM_ASKED"; exit "${SLURM_REFUSES:-0}" ;;
+  "--oneliner show job 78") echo "JobId=78 JobState=PENDING ExcNodeList=n9 Dependency=afterany:77" ;;
+  "update JobId="*) echo "$*" >>"$SLURM_ASKED.updates" ;;
   *) echo "not expected: $*" >&2; exit 9 ;;
 esac
+"""
+# A fake sbatch: tests whether a job would fit.
+SBATCH = """#!/bin/bash
+echo "$*" >>"$SLURM_ASKED.tests"
+[ -z "$DOES_NOT_FIT" ] || { echo "sbatch: error: $DOES_NOT_FIT" >&2; exit 1; }
 """
 SHOWN = (
     "JobId=77 JobName=x JobState={state} Reason={reason} Requeue=1 Restarts={restarts} StartTime=2026-01-01T10:00:00"
@@ -53,8 +60,9 @@ class Job:
         self._bin = directory / "bin"
         os.makedirs(self.run.root)
         self._bin.mkdir()
-        (self._bin / "scontrol").write_text(SCONTROL)
-        (self._bin / "scontrol").chmod(0o755)
+        for name, text in (("scontrol", SCONTROL), ("sbatch", SBATCH)):
+            (self._bin / name).write_text(text)
+            (self._bin / name).chmod(0o755)
 
     def ends(
         self,
@@ -93,6 +101,11 @@ class Job:
     def requeues(self) -> int:
         return len(self._asked.read_text().splitlines()) if self._asked.exists() else 0
 
+    def updates(self) -> list[str]:
+        """Changes of jobs that Slurm was asked for."""
+        updates = Path(f"{self._asked}.updates")
+        return updates.read_text().splitlines() if updates.exists() else []
+
     def next_attempt(self, attempt: int = 0) -> dict[str, str] | None:
         found: dict[str, str] | None = read_json(self.run.attempt(attempt).next_attempt)
         return found
@@ -128,6 +141,12 @@ def test_a_job_is_requeued_once_for_a_requested_reason(
     assert job.next_attempt() == {"again": "requeue", "cause": cause, "note": ""}
 
 
+def test_a_hang_is_a_stall_for_requeues(tmp_path: Path) -> None:
+    job = Job(tmp_path, requeue_on=["stall"])
+    job.ends({**failed(125), "end_reason": "the run hangs: rank 3 on n2 in 'load'"})
+    assert job.next_attempt() == {"again": "requeue", "cause": "stall", "note": ""}
+
+
 def test_a_job_that_only_slurm_may_requeue_records_that_it_does(tmp_path: Path) -> None:
     """`scontrol requeue` of a job with `--sbatch requeue`: the run is pending, not stopped."""
     job = Job(tmp_path, requeue_on=(), sbatch={"requeue": None})
@@ -153,6 +172,27 @@ def test_a_job_is_not_requeued_for_other_reasons(tmp_path: Path, outcome: dict[s
     assert job.requeues() == 0
     next_attempt = job.next_attempt()
     assert next_attempt is not None and next_attempt["again"] == "none"
+
+
+FORBID = """printf '{"reason": "the data are wrong"}\\n' >$run/attempt-$MUSTER_ATTEMPT/no-restart.json"""
+
+
+@pytest.mark.parametrize("chain", [1, 2], ids=["requeue", "chain"])
+def test_after_a_program_forbade_restarts_a_failed_job_does_not_begin_again(tmp_path: Path, chain: int) -> None:
+    job = Job(tmp_path, chain=chain)
+    assert job.ends(failed(7), step=FORBID, arguments=("1",)).returncode == 7
+    assert job.requeues() == 0
+    note = "a program has forbidden it: the data are wrong"
+    assert job.next_attempt() == {"again": "none", "cause": "exit=7", "note": note}
+    again = job.ends(failed(7))  # Slurm has requeued it, or it is the next one of the chain
+    assert (again.returncode, job.next_attempt(1)) == (7, None)
+    assert "the run has ended with attempt 0" in again.stdout
+
+
+def test_what_slurm_decides_is_no_failure_that_a_program_forbids_to_follow(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.ends(STOPPED, "preempt", step=FORBID)
+    assert job.requeues() == 1
 
 
 @pytest.mark.parametrize(("outcome", "shows"), [(STOPPED, "timeout"), (STOPPED, "preempt"), (failed(7), "scancel")])
@@ -300,3 +340,44 @@ def test_requeue_on_and_no_requeue_exclude_each_other() -> None:
         check_requeue_options(
             JobSpec(command=["true"], requeue_on=["timeout"], sbatch={"no-requeue": None}), Target("sbatch", 1)
         )
+
+
+# -- nodes that have failed ----------------------------------------------------------------------------------------
+
+BAD = "echo n2,n5 >$run/attempt-$MUSTER_ATTEMPT/avoided-nodes"  # as the leader writes it
+
+
+def test_nodes_that_have_failed_are_excluded_from_the_requeued_job(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    done = job.ends(failed(125, lost=True), step=BAD)
+    assert job.requeues() == 1 and job.updates() == ["update JobId=77 ExcNodeList=n2,n5"]
+    assert "muster: nodes that failed (n2,n5) are excluded from job 77" in done.stdout
+    assert "are excluded from job 77" in Path(job.run.attempt(0).phases_log).read_text()
+
+
+def test_they_are_excluded_from_the_next_job_of_a_chain_beside_those_that_the_user_excludes(tmp_path: Path) -> None:
+    job = Job(tmp_path, requeue_on=(), chain=2)
+    Path(job.run.submission).write_text('{"job_ids": ["77", "78"]}')
+    job.ends(failed(125, lost=True), step=BAD)
+    assert job.updates() == ["update JobId=78 ExcNodeList=n2,n5,n9"]
+    job.ends(failed(125, lost=True), step=BAD, arguments=["2"])  # the last one
+    assert len(job.updates()) == 1
+
+
+def test_where_too_few_others_are_left_they_are_used_again_and_the_output_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOES_NOT_FIT", "Requested node configuration is not available")
+    job = Job(tmp_path)
+    done = job.ends(failed(125, lost=True), step=BAD)
+    assert job.requeues() == 1 and job.updates() == []
+    assert "could not be excluded from job 77, and may be used again: Requested node configuration" in done.stdout
+
+
+@pytest.mark.parametrize("fields", [{"avoid_bad_nodes": False}, {}])
+def test_nothing_is_excluded_without_bad_nodes_or_if_they_are_not_to_be_avoided(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    job = Job(tmp_path, **fields)
+    job.ends(failed(125, lost=True), step=BAD if fields else "")
+    assert job.requeues() == 1 and job.updates() == []

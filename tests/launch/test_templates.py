@@ -6,12 +6,12 @@ import pytest
 
 from muster.launch.templates import render_template
 
-VALUES = {"CAUSES": "timeout", "MAX_REQUEUES": "3", "CHAIN": "1"}
+VALUES = {"CAUSES": "timeout", "MAX_REQUEUES": "3", "CHAIN": "1", "AVOID": "true"}
 
 
 def test_a_missing_value_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"requeue.sh: no value for \['CHAIN'\], no placeholder for \[\]"):
-        render_template("requeue.sh", **{name: VALUES[name] for name in ("CAUSES", "MAX_REQUEUES")})
+        render_template("requeue.sh", **{name: VALUES[name] for name in ("CAUSES", "MAX_REQUEUES", "AVOID")})
 
 
 def test_an_unknown_value_is_an_error() -> None:

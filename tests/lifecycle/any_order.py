@@ -12,6 +12,7 @@ from muster.lifecycle.events import (
     Arrived,
     DriverEnded,
     DriverStalled,
+    ExclusionRequested,
     HeadUp,
     Health,
     NodeFailed,
@@ -19,6 +20,8 @@ from muster.lifecycle.events import (
     NodeLost,
     NodeReady,
     Progress,
+    RestartForbidden,
+    RestartRequested,
     StopRequested,
     Tick,
 )
@@ -134,6 +137,18 @@ class AnyOrder(Invariants):
     @rule(node_index=NODE_INDEXES, ok=st.booleans())
     def a_node_checks_itself(self, node_index: int, ok: bool) -> None:
         self.feed(Health(self.node_index(node_index), ok, "it is too warm"))
+
+    @rule(node_index=NODE_INDEXES, at_once=st.booleans())
+    def a_program_excludes_its_node(self, node_index: int, at_once: bool) -> None:
+        self.feed(ExclusionRequested(self.node_index(node_index), "bad memory", at_once))
+
+    @rule(ago=AGO)
+    def a_program_forbids_restarts(self, ago: int) -> None:
+        self.feed(RestartForbidden("the data are wrong", self.cycle - ago))
+
+    @rule(ago=AGO)
+    def a_program_requests_a_restart(self, ago: int) -> None:
+        self.feed(RestartRequested("the loss is NaN", self.cycle - ago))
 
     @rule(ago=AGO)
     def the_driver_makes_progress(self, ago: int) -> None:

@@ -68,6 +68,7 @@ class Yield:
     """Step down."""
 
     reason: str
+    successor: int
 
 
 @dataclass(frozen=True)

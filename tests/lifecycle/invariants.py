@@ -79,7 +79,7 @@ class Invariants(RuleBasedStateMachine):
         self.now, self.answers = 0.0, answers
         self.protocol = CheckedStateMachine(plan, self.now)
         self.protocol.start(self.now)
-        self.protocol.nodes = CheckedNodes(self.protocol.nodes)
+        self.protocol.nodes = self.protocol.table.nodes = CheckedNodes(self.protocol.nodes)
         self.commands: Counter[Any] = Counter()  # by cycle; commands to a node also by its number of joins
         self.joined: Counter[int] = Counter()  # number of joins of each node
         self.joined_in: dict[int, int] = {}  # the cycle of its last join

@@ -267,7 +267,7 @@ def test_11_a_duplicate_host_or_a_duplicate_rank_is_refused(node_index: int, hos
     run = Run(CONFIG)
     run.feed(*arrived(0, 1))
     assert join_refusal(run.protocol.nodes, node_index, host) == why
-    assert run.protocol.join_refusal(node_index, host) == why
+    assert run.protocol.table.join_refusal(node_index, host) == why
 
 
 def test_11_an_excluded_node_is_not_refused_as_a_duplicate() -> None:

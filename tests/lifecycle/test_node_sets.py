@@ -84,7 +84,7 @@ def check_against_scan(sets: NodeSets, nodes: list[RunNode], config: RunConfig, 
     assert sets.possible.is_sufficient(leader, by_location=known) == possible_pool(nodes, config, leader).sufficient
     for without in range(NODES):
         others = [node for node in nodes if node.node_index != without]
-        assert sets.usable.is_sufficient(leader, without=without) == usable_pool(others, config, leader).sufficient
+        assert sets.usable.is_sufficient(leader, without=(without,)) == usable_pool(others, config, leader).sufficient
         assert index_of(sets.usable) == {node.node_index for node in nodes if node.joined and node.eligible}
 
 
@@ -96,7 +96,7 @@ def test_a_node_that_moves_to_another_domain_counts_there() -> None:
     pool.add(1, "a")
     assert pool.is_sufficient(0) and len(pool) == 2
     pool.add(1, "a")  # again, without an effect
-    assert pool.is_sufficient(0) and not pool.is_sufficient(0, without=1)
+    assert pool.is_sufficient(0) and not pool.is_sufficient(0, without=(1,))
 
 
 @pytest.mark.parametrize("number", [0, 7])
@@ -127,3 +127,13 @@ def test_the_leader_must_be_in_a_whole_segment() -> None:
         pool.add(number, domain)
     assert pool.is_sufficient(1) and pool.is_sufficient(EXTERNAL_LEADER)
     assert not pool.is_sufficient(0) and pool.is_sufficient(0, by_location=False)
+
+
+def test_a_host_counts_as_joined_when_its_node_has_arrived_not_when_it_becomes_a_spare() -> None:
+    expected = RunNode(1, "n1")
+    sets = NodeSets(plan(), [RunNode(0, "n0"), expected])
+    spare = expected.with_role(Role.SPARE, None)
+    sets.update(expected, spare)
+    assert sets.joined_hosts == {}
+    sets.update(spare, spare.with_state(NodeState.ARRIVED))
+    assert sets.joined_hosts == {"n1": 1} and 1 in sets.spares

@@ -38,6 +38,7 @@ from muster.lifecycle.events import (
     DriverStalled,
     Event,
     HeadUp,
+    Health,
     NodeFailed,
     NodeGone,
     NodeLost,
@@ -47,6 +48,7 @@ from muster.lifecycle.events import (
     Tick,
 )
 from muster.lifecycle.states import RunState
+from muster.lifecycle.topology import NodeLocation
 
 STOP = StopRequested("stopped by alice", signal=15, grace=30.0)
 
@@ -202,6 +204,17 @@ def test_a_failed_driver_is_the_end_unless_restarts_are_wanted_for_it() -> None:
     assert run.outcome == RunOutcome("failed", 7, "the driver exited with 7")
 
 
+@pytest.mark.parametrize(("restart", "on_failure", "begins"), [(True, False, True), (False, True, False)])
+def test_a_job_may_want_another_reaction_to_a_hang_than_to_a_failure(
+    restart: bool, on_failure: bool, begins: bool
+) -> None:
+    run = driving(replace(RESTART_CONFIG, restart_on_driver_failure=on_failure))
+    run.feed(DriverStalled("the run hangs", restart=restart))
+    assert (run.state is RunState.RESTARTING) is begins
+    if not begins:
+        assert (run.outcome.phase, run.outcome.end_reason) == ("stalled", "the run hangs")
+
+
 def test_a_stall_a_crash_and_a_clean_exit_under_a_budget_of_two_end_with_0() -> None:
     run = driving(replace(RESTART_CONFIG, restart_on_driver_failure=True))
     run.feed(DriverStalled("no output for 60 s"))
@@ -262,7 +275,7 @@ def test_a_leader_that_cannot_lead_steps_down_once_the_others_can_elect_another(
     run = Run(FIVE)
     run.feed(Arrived(0, "n0"), NodeFailed(0, "ray", "Ray cannot be imported"), Arrived(1, "n1"))
     assert run.feed(Arrived(2, "n2")) == [] and run.state is RunState.GATHERING
-    assert run.feed(Arrived(3, "n3")) == [Yield("Ray cannot be imported")]
+    assert run.feed(Arrived(3, "n3")) == [Yield("Ray cannot be imported", 1)]
     assert run.state is RunState.YIELDED
 
 
@@ -279,3 +292,50 @@ def test_a_leader_that_cannot_leader_ends_the_run_when_another_node_is_lost_that
     run.feed(Arrived(0, "n0"), NodeFailed(0, "ray", "Ray cannot be imported"), Arrived(1, "n1"))
     run.feed(NodeLost(1, "its connection ended"))
     assert run.protocol.outcome is not None and run.protocol.outcome.node_index == 0
+
+
+@pytest.mark.parametrize(
+    ("on_node_loss", "max_restarts"), [("fail", 0), ("replace", 0), ("replace", 1), ("restart", 0)]
+)
+def test_a_leader_whose_node_fails_before_the_driver_hands_over_to_a_spare_under_every_policy(
+    on_node_loss: str, max_restarts: int
+) -> None:
+    run = Run(replace(FIVE, on_node_loss=on_node_loss, max_restarts=max_restarts))
+    run.feed(*(Arrived(node_index, f"n{node_index}") for node_index in range(5)))
+    assert run.feed(NodeFailed(0, "health", "its check failed")) == [Yield("its check failed", 1)]
+
+
+def test_a_leader_without_failover_waits_for_one_node_that_can_lead_instead() -> None:
+    run = Run(replace(FIVE, on_node_loss="fail"))
+    run.feed(Arrived(0, "n0"))
+    assert run.feed(NodeFailed(0, "ray", "Ray cannot be imported")) == []
+    assert run.feed(Arrived(3, "n3")) == [Yield("Ray cannot be imported", 3)]
+
+
+def test_a_leader_without_a_spare_ends_the_run_with_the_failure_only() -> None:
+    run = Run(RunConfig(["n0", "n1", "n2"]))
+    run.feed(Arrived(0, "n0"), NodeFailed(0, "ray", "Ray cannot be imported"))
+    assert run.protocol.outcome is not None and run.protocol.outcome.end_reason == "Ray cannot be imported"
+
+
+def test_the_node_that_leads_next_has_a_whole_segment_around_it() -> None:
+    run = Run(RunConfig([f"n{index}" for index in range(6)], spares=2, topology=True, segment=2))
+    for node_index, domain in enumerate(("a", "a", "b", "c", "c", "b")):
+        run.feed(Arrived(node_index, f"n{node_index}", NodeLocation(domain, "")))
+    assert run.feed(NodeFailed(0, "ray", "Ray cannot be imported")) == [Yield("Ray cannot be imported", 2)]
+
+
+def test_nodes_that_all_fail_their_checks_before_the_next_cycle_end_the_run() -> None:
+    run = driving(RESTART_CONFIG)
+    run.feed(NodeLost(1, "gone"), *(Health(node_index, False, "too hot") for node_index in (0, 2, 3)))
+    run.feed(DriverEnded(143, "was ended by SIGTERM"))
+    assert run.state is RunState.FINISHING
+
+
+def test_a_leader_that_fails_after_its_round_does_not_wait_for_nodes_that_have_not_come() -> None:
+    run = Run(RunConfig(["n0", "n1", "n2"], spares=2, last_call=5.0))
+    run.feed(Arrived(0, "n0"))
+    run.feed(Tick(), at=6.0)
+    assert run.state is RunState.STARTING
+    run.feed(NodeFailed(0, "ray", "Ray cannot be imported"), at=7.0)
+    assert run.outcome.end_reason == "Ray cannot be imported; too few other nodes joined to elect another leader"

@@ -161,9 +161,10 @@ def test_two_late_nodes_and_one_spare_are_the_end(run: Run) -> None:
     assert run.outcome.end_reason == "Ray was not up on n1, n2 within 50 s; no spare is left"
 
 
-def test_a_head_that_does_not_start_ends_the_run_even_with_spares(run: Run) -> None:
-    run.feed(*arrived(0, 1, 2, 3), NodeFailed(0, "ray", "`ray start` exited with 1"))
-    assert run.outcome == RunOutcome("failed", 125, "`ray start` exited with 1", "n0", 0, "ray")
+def test_a_head_that_does_not_start_ends_the_run_if_too_few_other_nodes_are_left(run: Run) -> None:
+    run.feed(*arrived(0, 1, 2, 3), NodeLost(1, "gone"), NodeFailed(0, "ray", "`ray start` exited with 1"))
+    reason = "`ray start` exited with 1; 2 usable nodes are left, and the job needs 3"
+    assert run.outcome == RunOutcome("failed", 125, reason, "n0", 0, "ray")
 
 
 # -- under the driver -------------------------------------------------------------------------------------------

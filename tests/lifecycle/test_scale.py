@@ -103,7 +103,9 @@ def cost_of_refusals(nodes: int) -> int:
     """Return the cost of agents that report other names of their hosts than the allocation has."""
     machine = gathering(nodes)
     late = range(nodes // 2, nodes // 2 + EVENTS)
-    return lines_executed(lambda: [machine.join_refusal(n, f"n{n}.cluster") for n in late for _ in range(3)] and None)
+    return lines_executed(
+        lambda: [machine.table.join_refusal(n, f"n{n}.cluster") for n in late for _ in range(3)] and None
+    )
 
 
 COSTS: dict[str, Callable[[int], int]] = {

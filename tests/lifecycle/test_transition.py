@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tests.lifecycle.conftest import Run
 from tests.lifecycle.four_nodes import CONFIG, RESTART_CONFIG, arrived, driving, restarted, up
 
@@ -92,3 +93,42 @@ def test_the_conclusion_carries_the_outcome() -> None:
     (transition,) = run.transitions(NodeGone(3))
     assert transition.commands == (Conclude(run.outcome),)
     assert transition.changes[-1] is RunState.SUCCEEDED
+
+
+HANDED_OVER = replace(LOST, handed_over=True, handovers=1)
+
+
+@pytest.mark.parametrize("on_node_loss", ["fail", "replace", "restart"])
+def test_a_leader_that_another_has_handed_over_to_begins_the_next_cycle_without_a_restart(on_node_loss: str) -> None:
+    machine = RunStateMachine(replace(CONFIG, on_node_loss=on_node_loss, max_restarts=0), 0.0, HANDED_OVER)
+    assert machine.start(0.0).changes == (RunState.GATHERING,)
+    for event in arrived(1, 2, 3):
+        machine.handle(event, 1.0)
+    assert (machine.outcome, machine.cycle, machine.state) == (None, 1, RunState.STARTING)
+    assert {node.node_index: node.rank for node in machine.nodes} == {0: None, 1: 0, 2: 1, 3: 2}
+
+
+def test_a_leader_that_another_has_handed_over_to_ends_the_run_if_too_few_nodes_are_left() -> None:
+    start = replace(HANDED_OVER, excluded=frozenset({0, 3}))
+    machine = RunStateMachine(CONFIG, 0.0, start)
+    machine.start(0.0)
+    assert machine.outcome is not None
+    assert machine.outcome.end_reason == "n0 is lost; 2 usable nodes are left, and the job needs 3"
+
+
+def test_an_excluded_leader_gets_no_rank() -> None:
+    machine = RunStateMachine(replace(CONFIG, ray=False), 0.0, replace(HANDED_OVER, excluded=frozenset({0, 1})))
+    machine.start(0.0)
+    for event in arrived(1, 2, 3):
+        machine.handle(event, 1.0)
+    assert machine.nodes[1].rank is None and machine.nodes[1].role is Role.EXCLUDED
+
+
+def test_a_cycle_that_was_handed_over_leaves_the_whole_budget() -> None:
+    config = replace(RESTART_CONFIG, ray=False, restart_on_driver_failure=True, max_restarts=1)
+    machine = RunStateMachine(config, 0.0, HANDED_OVER)
+    machine.start(0.0)
+    for event in arrived(1, 2, 3):
+        machine.handle(event, 1.0)
+    machine.handle(DriverEnded(1, "exited with 1", 1), 2.0)
+    assert (machine.outcome, machine.cycle) == (None, 2)

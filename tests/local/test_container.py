@@ -1,4 +1,4 @@
-"""`muster run --container-image` on this machine, with Charliecloud."""
+"""`muster run --container-image` works on this machine with Charliecloud."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ray's dashboard: off unless asked for, on loopback, behind the run's token."""
+"""Ray's dashboard is off by default, listens on loopback and requires the run's token."""
 
 from __future__ import annotations
 

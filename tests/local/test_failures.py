@@ -1,4 +1,4 @@
-"""Failing fast, by name: what `muster run` says and does when something breaks, on this machine."""
+"""`muster run` on this machine fails fast and names the cause when a part of the run breaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gangs on this machine: what each process finds, how one failure ends all, and how the run goes on or ends."""
+"""Gang processes on this machine get their environment; one failure ends all of them, and the run restarts or ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of unlike nodes on one machine."""
+"""Groups of different nodes run on one machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`muster up`, `attach`, `exec`, `run --in`, `tunnel` and `down` on this machine, without Ray."""
+"""`muster up`, `attach`, `exec`, `run --in`, `tunnel` and `down` work on this machine, without Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs whose nodes have other interpreters than the command: agents, services, sandbox and spares on each version."""
+"""Agents, services, sandbox and spares run on nodes with other Python versions than the command's."""
 
 from __future__ import annotations
 

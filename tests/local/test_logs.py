@@ -1,4 +1,4 @@
-"""The output of a run: stored once, within its limit, and whole for everything that follows it."""
+"""The output of a run is stored once, within its limit, and every reader that follows it gets all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cycles without progress on this machine: when they end a run, and with which code."""
+"""Cycles without progress end a run on this machine at the configured limit, with their exit code."""
 
 from __future__ import annotations
 

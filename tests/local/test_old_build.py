@@ -1,4 +1,4 @@
-"""A run on interpreters without os.memfd_create and os.pidfd_open: the agent, a service and a sandbox work there."""
+"""The agent, a service and a sandbox run on interpreters without os.memfd_create and os.pidfd_open."""
 
 from __future__ import annotations
 

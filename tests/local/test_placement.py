@@ -1,4 +1,4 @@
-"""`muster.placement` on a cluster of this machine with declared GPUs, in an environment that has Ray alone."""
+"""`muster.placement` works on this machine with declared GPUs, in an environment that has only Ray."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def owner(cluster: MusterCommand) -> Iterator[int]:
 
 
 def listed(cluster: MusterCommand) -> dict[str, dict[str, Any]]:
-    done = cluster("ps", "--json")
+    done = cluster("programs", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     return {each["name"]: each for each in [*found["programs"], *found["groups"]]}
@@ -111,7 +111,7 @@ def test_ps_tells_what_runs_and_whose_it_is_and_reap_ends_what_a_killed_driver_l
     assert [group["name"] for group in ended["groups"]] == ["left/1/0"]
     pids = [each["pid"] for each in ended["programs"]]
     wait_for("the programs to be gone", lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
-    assert cluster("ps").stdout == "nothing is placed on the cluster\n"
+    assert cluster("programs").stdout == "nothing is placed on the cluster\n"
 
 
 def test_a_run_without_ray_has_nothing_placed_on_it(muster: MusterCommand) -> None:

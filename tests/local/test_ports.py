@@ -1,4 +1,4 @@
-"""Ports where the ephemeral range begins at 9000, as on some DGX and GB200 systems: in a namespace set up like that."""
+"""Runs get ports in a namespace whose ephemeral range begins at 9000, as on some DGX and GB200 systems."""
 
 from __future__ import annotations
 

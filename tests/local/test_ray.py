@@ -1,7 +1,8 @@
-"""Real Ray on this machine: a cluster comes up, fails by name, and goes without a trace."""
+"""A real Ray cluster on this machine starts, reports failures with their cause, and leaves nothing."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -21,11 +22,30 @@ KNOWS_TOKENS = tuple(map(int, version("ray").split(".")[:2])) >= TOKENS_SINCE
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hello_cluster.py"
 
 
-def test_two_nodes_come_up_run_the_driver_and_leave_no_logs_of_rays(muster: MusterCommand) -> None:
-    done = muster.local("--", "python", str(EXAMPLE), nodes=2, ray=True)
+EXAMPLE_AND_DETAILS = """
+import json, os, runpy, sys, ray
+runpy.run_path(sys.argv[1])
+described = [(node["NodeName"], node["Labels"]["example.com/site"], node["Resources"]["disk"]) for node in ray.nodes()]
+print(json.dumps(described))
+variables = "NRL_JOB_START_EPOCH", "NRL_RAY_READY_EPOCH", "REMOVED_FOR_RAY"
+print(json.dumps([os.environ[name] for name in variables]))
+print("in a task:", ray.get(ray.remote(lambda: os.environ.get("REMOVED_FOR_RAY")).remote()))
+"""
+
+
+def test_two_nodes_come_up_as_described_run_the_driver_and_leave_no_logs_of_rays(muster: MusterCommand) -> None:
+    described = ["--ray-label", "example.com/site=x", "--ray-resource", "disk=2", "--ray-start-arg=--node-name=chosen"]
+    muster.env["REMOVED_FOR_RAY"] = "set"
+    driver = ["--ray-unset", "REMOVED_*", "--", "python", "-c", EXAMPLE_AND_DETAILS, str(EXAMPLE)]
+    done = muster.local(*described, *driver, nodes=2, ray=True)
     assert done.returncode == 0, done.stderr
     assert f"2 alive nodes in run {muster.run_dir().name}" in done.stdout
+    *_, nodes, variables, task = done.stdout.splitlines()
+    assert json.loads(nodes) == [["chosen", "x", 2.0]] * 2
     timings = muster.status()["timings"]
+    start, ready, kept = json.loads(variables)
+    assert (start, ready) == (f"{timings['job_start']:.3f}", f"{timings['ray_ready']:.3f}")
+    assert (kept, task) == ("set", "in a task: None")
     order = ["job_start", "lead_ready", "ray_head_ready", "ray_ready", "driver_start", "driver_end", "ended"]
     assert [timings[name] for name in order] == sorted(timings[name] for name in order)
     assert not archives(muster)
@@ -120,7 +140,8 @@ def test_a_head_and_a_worker_that_fail_once_are_tried_again_with_reason_and_logs
     done = muster.local("--ray-logs", "always", "--", "true", nodes=2, ray=True)
     assert done.returncode == 0, done.stderr
     kept = archives(muster)
-    assert list(kept) == ["node-0.tar.gz", "node-0.try1.tar.gz", "node-1.tar.gz", "node-1.try1.tar.gz"]
+    # On a busy machine a second try may fail as well: Ray's raylet aborts if its agent takes longer than 15 s to start.
+    assert {"node-0.tar.gz", "node-0.try1.tar.gz", "node-1.tar.gz", "node-1.try1.tar.gz"} <= set(kept)
     assert kept["node-1.try1.tar.gz"] == ["node-1.try1/raylet.out"]
     events = (muster.run_dir() / "attempt-0" / "events-0.jsonl").read_text()
     assert events.count("`ray start` exited with 1; try 2 of 3 follows") == 2  # the head's, and the worker outlasted it

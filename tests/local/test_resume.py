@@ -1,4 +1,4 @@
-"""The example that resumes: a checkpoint when asked, and the next attempt goes on from there."""
+"""The example that resumes writes a checkpoint on request, and the next attempt continues from it."""
 
 from __future__ import annotations
 

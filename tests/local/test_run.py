@@ -1,4 +1,4 @@
-"""`muster run` on this machine, without Ray: the agent, the protocol and the end, for real."""
+"""`muster run` works on this machine, without Ray, with the real agent, protocol and cleanup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets given by --env, in the command or in the environment: used by the driver, shown by nothing of Muster's."""
+"""The driver gets secrets from --env, the command or the environment, and Muster never displays them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeing real runs on this machine: the numbers add up, and what failed is told."""
+"""The phases of real runs on this machine add up, and reports show the failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeing real services on this machine: who waited for which, and what a failed one said."""
+"""The views of real runs show which part waited for which service, and the output of a failed service."""
 
 from __future__ import annotations
 

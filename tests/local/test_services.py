@@ -1,4 +1,4 @@
-"""Services on this machine: the driver waits for them, finds them, and a run without one of them ends by its name."""
+"""The driver waits for services and finds them; a run whose service fails ends with the name of the service."""
 
 from __future__ import annotations
 

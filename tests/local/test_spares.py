@@ -1,4 +1,4 @@
-"""Spares and restarts on this machine: who stands in, what is counted, and how the run ends."""
+"""Spares on this machine replace lost nodes, restarts are counted, and the run ends with the right reason."""
 
 from __future__ import annotations
 

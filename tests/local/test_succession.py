@@ -1,4 +1,4 @@
-"""The leader is lost, on this machine: another node leads, the driver runs again, and there are never two of them."""
+"""After the loss of the leader another node leads and restarts the driver; two drivers never run at once."""
 
 from __future__ import annotations
 
@@ -139,7 +139,10 @@ time.sleep(600 if os.environ["MUSTER_CYCLE"] == "0" else 0)
 
 
 @pytest.mark.ray
-def test_a_leader_on_whose_node_ray_does_not_start_lets_another_one_leader(muster: MusterCommand) -> None:
+@pytest.mark.parametrize("on_node_loss", ["restart", "fail"])
+def test_a_leader_on_whose_node_ray_does_not_start_lets_another_one_leader(
+    muster: MusterCommand, on_node_loss: str
+) -> None:
     """The others come only after Ray has failed there: the first leader waits until they can elect another one."""
     (muster.cwd / "driver.py").write_text(RAY_DRIVER.replace("600", "0"))
     (muster.cwd / "bad").mkdir()
@@ -149,7 +152,7 @@ def test_a_leader_on_whose_node_ray_does_not_start_lets_another_one_leader(muste
       0) export PYTHONPATH={shlex.quote(str(muster.cwd))}/bad ;;
       *) until {failed}; do sleep 0.1; done ;;
     esac"""
-    options = ("--spares", "1", "--on-node-loss", "restart", "--cpus-per-node", "1", "--setup", setup)
+    options = ("--spares", "1", "--on-node-loss", on_node_loss, "--cpus-per-node", "1", "--setup", setup)
     done = muster.local(*options, "--", "python", "driver.py", ray=True)
     assert done.returncode == 0, done.stderr
     status = muster.status()

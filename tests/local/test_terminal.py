@@ -1,4 +1,4 @@
-"""`muster run` and `muster top` on a real terminal: they show the nodes, and leave the driver's output alone."""
+"""`muster run` and `muster top` show the nodes on a real terminal and do not change the driver's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks by topology on this machine: nodes say where they are by our variables, and one agent is one node."""
+"""Ranks follow the topology that nodes report by Muster's variables; a second agent of a node is refused."""
 
 from __future__ import annotations
 

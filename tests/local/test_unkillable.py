@@ -1,4 +1,4 @@
-"""A child that KILL does not end, since its filesystem hangs: the run ends all the same, with the driver's code."""
+"""A run ends with the driver's code although KILL cannot end a child whose filesystem hangs."""
 
 from __future__ import annotations
 

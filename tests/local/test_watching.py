@@ -1,4 +1,4 @@
-"""A driver that stalls, and nodes that are not fit to begin with."""
+"""A stalled driver is ended with its stacks kept, and nodes that fail the health check are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver that tries what docs/placement.md promises on the cluster it is run on: two nodes or more with equal GPUs.
+"""A driver that tries what docs/reference/placement.md promises on its cluster: two nodes or more with equal GPUs.
 
     muster run --gpus-per-node 2 ... -- python scenarios.py [NAME...]
 

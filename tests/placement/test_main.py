@@ -1,4 +1,4 @@
-"""The node side of `muster ps` and `muster reap`: its output is one JSON object. Without Ray's cluster."""
+"""The node side of `muster programs` and `muster reap`: its output is one JSON object. Without Ray's cluster."""
 
 from __future__ import annotations
 

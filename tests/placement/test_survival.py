@@ -82,7 +82,7 @@ class Life:
         began = time.monotonic()
         self.act(self)
         eventually(f"nothing to survive: {self.event}", self.marked.gone)
-        print(f"{self.event}: nothing left after {time.monotonic() - began:.1f} s")  # with -s: docs/placement.md
+        print(f"{self.event}: nothing left after {time.monotonic() - began:.1f} s")
         if self.waiting is not None:
             assert ray.wait([self.waiting], timeout=180)[0], self.event
         remove_groups([self.group])

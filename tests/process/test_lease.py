@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from tests.running import wait_for
 
 from muster.process import Scope, lease
 from muster.process.lease import ProcessLease
+from muster.process.lease_enforcer import RESUME_GRACE_S
+from muster.process.proctree import read_stat
 
 IGNORES_TERM = ["bash", "-c", "trap '' TERM; sleep 1000 & wait; sleep 1000"]
 OWNER = """
@@ -75,6 +79,75 @@ def test_what_a_stopped_owner_had_started_is_killed_and_its_directory_goes_with_
         owner.communicate()
     wait_for("the supervisor to be gone", lambda: not is_alive(supervisor))
     assert not scratch.exists()
+
+
+def state_of(pid: int) -> str:
+    """Return the state of a process, such as T for a stopped one; empty once it is gone."""
+    fields = read_stat(pid)
+    return fields[0].decode() if is_alive(pid) and fields else ""
+
+
+class SuspendedOwner:
+    """An owner whose lease of one second has expired while it, its supervisor and its child were stopped."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.supervisor, self.child = map(int, self.process.stdout.readline().split())
+        for pid in (self.process.pid, self.supervisor, self.child):
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(2.5)  # the claim is about time that passes while they are stopped
+
+    def resume_without_the_owner(self) -> None:
+        """Continue the supervisor, and later the child, as something does that resumes one process after the other."""
+        os.kill(self.supervisor, signal.SIGCONT)
+        time.sleep(0.1)
+        os.kill(self.child, signal.SIGCONT)
+
+    def end(self) -> None:
+        self.process.kill()
+        os.kill(self.supervisor, signal.SIGCONT)
+        self.process.communicate()
+
+
+@pytest.fixture
+def suspended() -> Iterator[SuspendedOwner]:
+    owner = SuspendedOwner()
+    yield owner
+    owner.end()
+    wait_for("the child to be gone", lambda: not is_alive(owner.child))
+
+
+def test_a_suspended_child_goes_on_once_its_resumed_owner_has_renewed_the_lease(suspended: SuspendedOwner) -> None:
+    suspended.resume_without_the_owner()
+    wait_for("the child to be stopped again", lambda: state_of(suspended.child) == "T")
+    os.kill(suspended.process.pid, signal.SIGCONT)
+    wait_for("the child to go on", lambda: state_of(suspended.child) == "S")
+
+
+def test_a_suspended_child_is_killed_if_its_owner_does_not_renew_the_lease(suspended: SuspendedOwner) -> None:
+    suspended.resume_without_the_owner()
+    began = time.monotonic()
+    wait_for("the child to be gone", lambda: not is_alive(suspended.child))
+    assert time.monotonic() - began > RESUME_GRACE_S / 2
+
+
+def test_a_killed_process_fences_the_lease_until_it_is_cleared(held: ProcessLease) -> None:
+    held.renew(1000.0)
+    assert not held.fenced
+    asyncio.run(expire(held))
+    assert held.expired and held.fenced
+    held.clear()
+    assert not held.fenced
+
+
+async def expire(held: ProcessLease) -> None:
+    scope = await Scope("test").open()
+    process = await scope.spawn(["sleep", "1000"])
+    await asyncio.sleep(1.0)  # the supervisor has seen that the lease lasts
+    held.renew(0.0)
+    await process.wait()
+    await scope.close(0.0)
 
 
 CHATTY = """

@@ -231,3 +231,8 @@ def test_slurm_s_cause_of_a_signal_is_read(tmp_path: Path, line: str, cause: str
 
 def test_a_launcher_log_that_is_missing_has_no_cause(tmp_path: Path) -> None:
     assert cancellation(str(tmp_path / "none")) is None
+
+
+def test_code_120_blames_the_container_or_the_filesystem_since_python_uses_it_too() -> None:
+    (end,) = parse(["srun: error: n3: task 2: Exited with exit code 120"])
+    assert "container" in end.reason and "filesystem" in end.reason

@@ -29,4 +29,4 @@ def test_groups_are_read_from_the_job_s_record_and_other_keys_ignored() -> None:
 def test_a_node_of_a_group_carries_its_name_as_label_and_resource() -> None:
     facts = NodeFacts(2, "n3", group="small")
     assert labels.labels(facts)["muster.io/group"] == "small"
-    assert labels.resources(facts, 0, runs_tasks=True)["group_small"] == 1
+    assert labels.resources(facts, 0)["group_small"] == 1

@@ -89,6 +89,11 @@ def test_where_there_are_no_runs_that_is_said(name: str | None) -> None:
         find_run(name)
 
 
+def test_the_run_that_was_asked_for_is_named_where_there_are_no_runs() -> None:
+    with pytest.raises(NoSuchRun, match="no run or job nosuch: no runs found here; name the runs directory with"):
+        find_run("nosuch")
+
+
 def test_a_run_is_found_by_its_path(make_run: MakeRun, here: Path) -> None:
     elsewhere = make_run("train-1", here / "elsewhere")
     assert found(elsewhere.root) == elsewhere.root

@@ -56,6 +56,7 @@ def test_a_job_that_failed_without_a_file_may_have_an_unshared_runs_directory(
     fake_slurm.knows("4711", "FAILED", run.script)
     dead = RunMonitor(run.submitted(job_id="4711", time=0.0)).query_dead()
     assert dead is not None and "every node shares" in dead and run.root in dead
+    assert "the nodes may not see this directory" in dead and "--runs-dir" in dead
     run.begins()
     assert RunMonitor(run).query_dead() == "Slurm job 4711 is FAILED"
 

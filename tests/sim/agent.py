@@ -8,6 +8,7 @@ from typing import Any
 from muster.election.leader_silence import STARTUP_HEARTBEAT_S
 from muster.election.timing import FENCE_S
 from muster.lifecycle.config import RunConfig
+from muster.process.running_time import STALL_S as RUNNING_STALL_S
 from tests.sim.files import RunDirectory
 from tests.sim.host import NEVER, Host
 from tests.sim.invariants import InvariantChecker
@@ -17,6 +18,7 @@ from tests.sim.world import World
 
 HEARTBEAT_TIMEOUT_S = FENCE_S  # after which a silent peer is considered lost
 MAX_LAUNCHER_DELAY_S = 30.0  # between the end of a task and its report
+STOPPED_S = RUNNING_STALL_S  # by which the clock of an event loop advances in a stop
 STALL_S = HEARTBEAT_TIMEOUT_S / 4  # a check for silence that is later than this shows that this process stalled
 
 
@@ -42,6 +44,10 @@ class Agent:
         self.code: int | None = None  # its exit code
         self.troubled_at = -NEVER  # when it was last stopped or stalled
         self.stops = 0  # number of times that it was stopped or stalled
+        self._stopped_at = 0.0
+        self._troubled = False  # other nodes did not stop with this one
+        self._silence_from = -NEVER  # before which silence of peers does not count, by the clock of the event loop
+        self._not_running = 0.0  # seconds for which it was stopped, as its event loop measures them
         self._computing = False
         self._held: list[tuple[bool, Callable[..., None], tuple[Any, ...]]] = []
         self._beat = 0
@@ -50,7 +56,13 @@ class Agent:
 
     @property
     def now(self) -> float:
+        """The monotonic clock, for leases."""
         return self.host.now
+
+    @property
+    def running_now(self) -> float:
+        """The clock of the event loop, which hardly advances while the process is stopped: for everything else."""
+        return self.host.now - self._not_running
 
     def log(self, text: str) -> None:
         if self.env.world.trace is not None:
@@ -69,8 +81,15 @@ class Agent:
         self._run(False, act, args)
 
     def after(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
-        """Schedule an act by the agent's clock."""
-        self.host.after(seconds, self._run, True, act, args)
+        """Schedule an act by the clock of the event loop."""
+        self.host.after(seconds, self._run, True, self._when_due, (self.running_now + seconds, act, args))
+
+    def _when_due(self, due: float, act: Callable[..., None], args: tuple[Any, ...]) -> None:
+        left = due - self.running_now
+        if left > 1e-6:
+            self.after(left, act, *args)
+        else:
+            act(*args)
 
     def _run(self, timed: bool, act: Callable[..., None], args: tuple[Any, ...]) -> None:
         if self.stopped or self._computing:
@@ -98,6 +117,10 @@ class Agent:
     def _note_trouble(self) -> None:
         self.troubled_at, self.stops = self.env.world.now, self.stops + 1
 
+    def forget_time(self, seconds: float) -> None:
+        """Let the time of the last trouble be as long ago as it was before the run was suspended."""
+        self.troubled_at += seconds
+
     def _computed(self) -> None:
         self._computing = False
         self._run_held()
@@ -115,19 +138,19 @@ class Agent:
 
     def listen(self, end: ConnectionEnd, lost: Callable[[ConnectionEnd], None]) -> None:
         """Call `lost` when the peer of this connection is silent for HEARTBEAT_TIMEOUT_S."""
-        end.wait = self.now
+        end.wait = self.running_now
         self._listen_for(HEARTBEAT_TIMEOUT_S, end, lost)
 
     def _listen_for(self, seconds: float, end: ConnectionEnd, lost: Callable[[ConnectionEnd], None]) -> None:
-        self.after(seconds, self._check_silence, self.now + seconds, end, lost)
+        self.after(seconds, self._check_silence, self.running_now + seconds, end, lost)
 
     def _check_silence(self, due: float, end: ConnectionEnd, lost: Callable[[ConnectionEnd], None]) -> None:
         """Check for silence. While this process stalled the peer had nothing to answer: then the time starts again."""
         if end.closed:
             return
-        if self.now - due > STALL_S:
-            end.wait = self.now
-        left = end.wait + HEARTBEAT_TIMEOUT_S - self.now
+        if self.running_now - due > STALL_S:
+            end.wait = self.running_now
+        left = max(end.wait, self._silence_from) + HEARTBEAT_TIMEOUT_S - self.running_now
         if left > 1e-9:
             self._listen_for(left, end, lost)
         else:
@@ -137,16 +160,47 @@ class Agent:
 
     def stop(self) -> None:
         self.log("is stopped")
-        self.stopped = True
+        self._pause()
         self._note_trouble()
 
+    def _pause(self) -> None:
+        self.stopped, self._stopped_at = True, self.now
+
     def resume(self) -> None:
+        """Continue after a stop of this process; nothing continues on a suspended host."""
+        if self.stopped and self.alive and not self.host.suspended:
+            self._note_trouble()
+            self._continue()
+
+    def suspend_host(self, alone: bool = False) -> None:
+        """Stop everything on the host: of all hosts of the job at about the same time, or of this one alone."""
+        if not self.host.suspended and self.host.alive:
+            self.log("its host is suspended")
+            self.host.suspend()
+            self._troubled = alone or self.stopped
+            if self.alive and not self.stopped:
+                self._pause()
+            if alone:
+                self._note_trouble()
+
+    def resume_host(self) -> None:
+        """Continue everything on the host, including a process that was stopped before."""
+        if self.host.suspended:
+            self.log("its host is resumed")
+            self.host.resume()
+            if self._troubled:
+                self._note_trouble()
+            if self.alive and self.stopped:
+                self._continue()
+
+    def _continue(self) -> None:
         """Continue; pending events run now, timers first or in the order of arrival."""
-        if not self.stopped or not self.alive:
-            return
         self.log("is continued")
-        self.stopped = False
-        self._note_trouble()
+        self.stopped, self.stops = False, self.stops + 1
+        stopped = self.now - self._stopped_at
+        self._not_running += max(0.0, stopped - STOPPED_S)
+        if stopped > STALL_S:
+            self._silence_from = self.running_now
         if self.env.world.chance.random() < 0.5:
             self._held.sort(key=lambda entry: not entry[0])
         self._run_held()
@@ -198,7 +252,7 @@ class Agent:
 
     def _notify_launcher(self) -> None:
         env = self.env
-        if env.network.is_blocked(self.node_index, 0):
+        if env.network.is_blocked(self.node_index, 0) or (0 in env.agents and env.agents[0].host.suspended):
             env.world.after(1.0, self._notify_launcher)
         elif not {0, self.node_index} & env.network.dead:
             env.files.ended[self.node_index] = env.world.now

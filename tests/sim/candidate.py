@@ -41,7 +41,7 @@ class Candidate:
     def open(self) -> None:
         """Begin after the claim succeeded."""
         self._agent.env.checker.note("claim")
-        self._execute(self.candidacy.claimed(self._agent.now))
+        self._execute(self.candidacy.claimed(self._agent.running_now))
         self._poll()
 
     def accept(self, end: ConnectionEnd) -> None:
@@ -52,10 +52,14 @@ class Candidate:
 
     def _beat(self) -> None:
         if not self.closed:
-            now = self._agent.now
-            for node_index, end in self.ends.items():
-                end.send("beat", now, self._echo[node_index])
+            self.beat_once()
             self._agent.after(HEARTBEAT_INTERVAL_S, self._beat)
+
+    def beat_once(self) -> None:
+        """Send one heartbeat to all members."""
+        now = self._agent.now
+        for node_index, end in self.ends.items():
+            end.send("beat", now, self._echo[node_index])
 
     def send_membership(self, membership: Membership, *node_indexes: int) -> None:
         """Send the membership to these members, or to all."""
@@ -65,7 +69,7 @@ class Candidate:
     # -- members ------------------------------------------------------------------------------------------------
 
     def on_message(self, end: ConnectionEnd, message: tuple[Any, ...]) -> None:
-        end.wait = self._agent.now
+        end.wait = self._agent.running_now
         kind = message[0]
         if kind == "answer":
             _, sent, version, self._echo[end.node_index] = message
@@ -126,7 +130,7 @@ class Candidate:
 
     def _poll(self) -> None:
         if self.leader is None and not self.closed:
-            self._execute(self.candidacy.tick(self._agent.now))
+            self._execute(self.candidacy.tick(self._agent.running_now))
             self._agent.after(CANDIDACY_POLL_S, self._poll)
 
     def _execute(self, effects: Iterable[CandidacyEffect]) -> None:

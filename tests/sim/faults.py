@@ -35,8 +35,12 @@ KINDS = (
     "supervisor",
     "launcher",
     "busy",
+    "freeze",
+    "suspend",
 )
 MAX_LATENCY_S = 2.5  # of a slow network: two messages and an answer pass within a lease
+RESUME_SKEW_S = 1.5  # in which all nodes of a job are suspended, and resumed
+SUSPENSIONS_S = ((1.0, 15.0), (1.0, 60.0), (60.0, 600.0))  # durations
 MAX_BUSY_S = 6.0  # of a leader's event loop: shorter than any timeout
 LIE_S, SHIELD_S = 5.0, 15.0  # how long a wrong report is visible, and the time after it without other faults
 
@@ -48,6 +52,7 @@ class Faults:
         self._env, self._agents, self._until = env, agents, until
         self._world = env.world
         self._shielded_until = 0.0
+        self._suspended_until = 0.0
         self._busy_until = 0.0  # the end of the last fault of the network or of a process
         self._waiting: list[tuple[str, int]] = []  # triggering events, and the number of occurrences to skip
         env.checker.on_note = self._note
@@ -92,12 +97,30 @@ class Faults:
                 agent.host.lose_supervisors()
         elif kind == "launcher":
             self._report_wrongly(agent)
+        elif kind == "freeze":
+            if world.now >= self._suspended_until:
+                agent.suspend_host(alone=True)
+                world.after(seconds, self._thaw, agent)
+        elif kind == "suspend":
+            seconds = self._suspend(world.between(*world.chance.choice(SUSPENSIONS_S)))
         elif kind == "busy":
             if agent.alive and not agent.stopped:
                 agent.stall(world.between(0.5, MAX_BUSY_S))
         elif world.chance.random() < 0.3:
             self._leader_stops()
         self._busy_until = max(self._busy_until, world.now + 2 * seconds)
+
+    def _suspend(self, seconds: float) -> float:
+        """Suspend the job, unless it is suspended; return how long that takes."""
+        if self._world.now < self._suspended_until:
+            return 0.0
+        self._suspended_until = self._world.now + seconds + 2 * RESUME_SKEW_S
+        suspend(self._env, self._agents, seconds)
+        return seconds + RESUME_SKEW_S
+
+    def _thaw(self, agent: Follower) -> None:
+        if self._world.now >= self._suspended_until:  # else it is resumed with the others
+            agent.resume_host()
 
     def _hit(self, kind: str, agent: Follower, seconds: float) -> None:
         if kind == "crash":
@@ -184,3 +207,18 @@ class Faults:
         for agent in self._agents:
             if agent.alive and not agent.stopped and agent.leader is not None and not agent.leader.over:
                 agent.leader.stop()
+
+
+def suspend(env: Environment, agents: Sequence[Follower], seconds: float) -> None:
+    """Suspend all hosts within RESUME_SKEW_S, and resume them within as much after so many seconds."""
+    world, end = env.world, RESUME_SKEW_S + seconds
+    for agent in agents:
+        world.after(world.between(0.0, RESUME_SKEW_S), agent.suspend_host)
+        world.after(world.between(end, end + RESUME_SKEW_S), agent.resume_host)
+    world.after(end, _forget_time, env, agents, end)
+
+
+def _forget_time(env: Environment, agents: Sequence[Follower], seconds: float) -> None:
+    env.network.forget_time(seconds)
+    for agent in agents:
+        agent.forget_time(seconds)

@@ -50,7 +50,7 @@ class Follower(Member):
         self._why = GAVE_UP  # why it exits without knowing an outcome
 
     def boot(self) -> None:
-        self._execute(self.election.started(self.now))
+        self._execute(self.election.started(self.running_now))
 
     def _execute(self, effect: FollowerEffect) -> None:
         if isinstance(effect, Poll):
@@ -90,7 +90,7 @@ class Follower(Member):
     ) -> None:
         self._outcome = outcome or self._outcome
         poll = PollResult(claims, None if outcome is None else outcome.code, seconds, startup, gone)
-        self._execute(self.election.polled(poll, self.now))
+        self._execute(self.election.polled(poll, self.running_now))
 
     # -- a leader -----------------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class Follower(Member):
 
     def on_unreachable(self) -> None:
         self.end = None
-        self._execute(self.election.connect_failed(self.now))
+        self._execute(self.election.connect_failed(self.running_now))
 
     def on_dismissed(self, outcome: Recorded) -> None:
         self._outcome = outcome
@@ -119,18 +119,18 @@ class Follower(Member):
         what = "has lost the leader of" if last_answer is not None else "is released by the candidate of"
         self.log(f"{what} term {self.term}")
         loss = LostLeader(self.membership, last_answer, "was lost", self._stopped_clean)
-        self._execute(self.election.lost(loss, self.leader is not None, self.now))
+        self._execute(self.election.lost(loss, self.leader is not None, self.running_now))
 
     def _cleaned(self) -> None:
         self.host.end_all()
         self.host.clear()
-        self._execute(self.election.cleaned(self.now))
+        self._execute(self.election.cleaned(self.running_now))
 
     # -- candidate ----------------------------------------------------------------------------------------------
 
     def fence_left(self, term: int) -> float:
         """Return the seconds until the leaders before the term that this agent has lost are fenced."""
-        return self.election.fence_left(self.now, range(term, sys.maxsize))
+        return self.election.fence_left(self.running_now, range(term, sys.maxsize))
 
     def _campaign(self, campaign: Campaign) -> None:
         """Claim the term and accept members."""
@@ -147,7 +147,7 @@ class Follower(Member):
             candidate.open()
         else:
             candidate.retire()
-        self._execute(self.election.claim_ended(self.now))
+        self._execute(self.election.claim_ended(self.running_now))
 
     def accept(self, end: ConnectionEnd, term: int) -> bool:
         if self.candidate is None or self.candidate.term != term or self.candidate.closed:
@@ -189,7 +189,7 @@ class LeaderlessEnd:
     def __init__(self, agent: Follower, reason: str, then: Callable[[], None]) -> None:
         self._agent, self._reason, self._then = agent, reason, then
         self._silence = LeaderSilence(LEADER_POLL_S)
-        self._until = agent.now + RUN_DIRECTORY_TIMEOUT_S
+        self._until = agent.running_now + RUN_DIRECTORY_TIMEOUT_S
         self._again = False  # this poll is the second look
 
     def poll(self) -> None:
@@ -211,7 +211,7 @@ class LeaderlessEnd:
         elif verdict is LeaderVerdict.LEADERLESS:
             self._again = True
             agent.after(agent.env.world.between(*MARK_S), self.poll)
-        elif verdict is LeaderVerdict.UNKNOWN and agent.now < self._until:
+        elif verdict is LeaderVerdict.UNKNOWN and agent.running_now < self._until:
             agent.after(LEADER_POLL_S, self.poll)
         else:
             if outcome is None:

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from muster.election.timing import LEASE_KILL_S
+from muster.process.lease_enforcer import LeaseAction, LeaseEnforcer
 from tests.sim.world import World
 
 NEVER = float("inf")
 CLOCK_DRIFT = 0.01  # relative error of a clock
 ORPHAN_GRACE_S = 30.0  # of supervisors for processes whose agent has ended
 GUARDIAN_POLL_S = 0.1
+ENFORCER_POLL_S = 0.5  # between two checks of a lease by a supervisor
 MAX_SCAN_S = 1.0  # in which an agent kills the processes of a lost supervisor
 DRIVER, RAY, SERVICE, GANG = "driver", "ray", "service", "gang"
 
@@ -19,16 +21,25 @@ DRIVER, RAY, SERVICE, GANG = "driver", "ray", "service", "gang"
 class SimProcess:
     """A process of the run."""
 
-    __slots__ = ("cycle", "ended", "host", "kind", "on_end", "rank", "term")
+    __slots__ = ("cycle", "ended", "held", "host", "kind", "on_end", "rank", "term")
 
     def __init__(self, host: Host, kind: str, term: int, cycle: int, rank: int) -> None:
         self.host, self.kind, self.term, self.cycle, self.rank = host, kind, term, cycle, rank
         self.ended = False
+        self.held = False  # stopped by its supervisor
         self.on_end: Callable[[str], None] = lambda how: None  # called once
+
+    @property
+    def runs(self) -> bool:
+        """Whether it can do anything: it is not stopped."""
+        return not (self.ended or self.held or self.host.suspended)
 
 
 class Host:
-    """A host. Times are in seconds of its clock."""
+    """A host. Times are in seconds of its clock.
+
+    Everything on a suspended host stops. When it is resumed, supervisors check the lease before a process goes on.
+    """
 
     def __init__(self, world: World, node_index: int, exact: bool = False) -> None:
         self._world, self.node_index = world, node_index
@@ -39,7 +50,14 @@ class Host:
         self.processes: list[SimProcess] = []
         self.lease = NEVER
         self._watched = False
+        self.suspended = False
+        self.on_resume: list[Callable[[], None]] = []  # what was due while the host was suspended
+        self._enforcer = LeaseEnforcer()  # of all supervisors
+        self._checked = self.now  # when they checked the lease last
+        self._enforcer.check(self._checked, expired=False, fenced=False)
+        self.fenced = False  # supervisors have enforced the lease
         self.on_start: Callable[[SimProcess], None] = lambda process: None
+        self.on_continue: Callable[[SimProcess], None] = lambda process: None
 
     @property
     def now(self) -> float:
@@ -66,31 +84,94 @@ class Host:
 
     @property
     def expired(self) -> bool:
-        return self.now >= self.lease
+        return self.now >= self.lease - 1e-9
 
     def renew(self, until: float) -> None:
         """Renew the lease. An expired lease stays expired: its processes are being killed."""
         if not self.expired:
-            self.lease = until
-            if not self._watched and until < NEVER:
-                self._watched = True
-                self.after(until - self.now, self._check_lease)
+            self._renew(until)
+
+    def renew_again(self, until: float) -> None:
+        """Renew a lease that has expired while this host was suspended, unless its processes are being killed."""
+        if not self.fenced and until > self.now:
+            self._renew(until)
+            self._enforce()
+
+    def _renew(self, until: float) -> None:
+        self.lease = until
+        if not self._watched and until < NEVER:
+            self._watched = True
+            self.after(until - self.now, self._check_lease)
 
     def clear(self) -> None:
         """Drop the lease: nothing runs here, or no other leader can take over."""
-        self.lease = NEVER
+        self.lease, self.fenced = NEVER, False
+        self._enforcer = LeaseEnforcer()
+        self._enforce()
+
+    def suspend(self) -> None:
+        self._check_regularly()
+        self.suspended = True
+
+    def resume(self) -> None:
+        """Continue; supervisors come first."""
+        self.suspended = False
+        self._enforce()
+        for process in self.processes:
+            self._continues(process)
+        due, self.on_resume = self.on_resume, []
+        for act in due:
+            act()
+
+    def _check_regularly(self) -> None:
+        """Let the supervisors check the lease up to now, as they do regularly: nothing has happened meanwhile."""
+        while self._checked + ENFORCER_POLL_S < self.now:
+            self._checked += ENFORCER_POLL_S
+            self._enforcer.check(self._checked, expired=False, fenced=self.fenced)
+
+    def _check(self) -> LeaseAction:
+        self._checked = self.now
+        return self._enforcer.check(self._checked, self.expired, self.fenced)
+
+    def _enforce(self) -> None:
+        """Let the supervisors do what the lease demands."""
+        if self.suspended:
+            return
+        action = self._check()
+        if action is LeaseAction.STOP:
+            self.after(ENFORCER_POLL_S, self._enforce)
+        elif action is LeaseAction.KILL and not self.fenced:
+            self._kill_soon()
+        for process in self.processes:
+            held, process.held = process.held, action is LeaseAction.STOP or (process.held and self.expired)
+            if held and not process.held:
+                self._continues(process)
+
+    def _continues(self, process: SimProcess) -> None:
+        if process.runs:
+            self.on_continue(process)
+
+    def _kill_soon(self) -> None:
+        self.fenced = True
+        late = LEASE_KILL_S if self._world.chance.random() < 0.2 else self._world.between(0.0, LEASE_KILL_S)
+        self.after(late, self._kill, list(self.processes))
 
     def _check_lease(self) -> None:
-        if self.lease == NEVER:
+        if self.suspended:
+            self.on_resume.append(self._check_lease)
+        elif self.lease == NEVER:
             self._watched = False
         elif self.now < self.lease - 1e-9:
             self.after(self.lease - self.now, self._check_lease)
         else:
             self._watched = False
-            late = LEASE_KILL_S if self._world.chance.random() < 0.2 else self._world.between(0.0, LEASE_KILL_S)
-            self.after(late, self._kill, list(self.processes))
+            self._check_regularly()
+            self._enforce()
 
     def _kill(self, processes: list[SimProcess]) -> None:
+        if self.suspended:
+            self.on_resume.append(lambda: self._kill(processes))
+            return
         for process in processes:
             self.end(process, "was killed by SIGKILL")
 
@@ -98,12 +179,24 @@ class Host:
 
     def start(self, kind: str, term: int, cycle: int, rank: int) -> SimProcess | None:
         """Start a process; return None if the lease has expired, which supervisors check first."""
-        if self.expired or not self.alive:
+        if self.expired or not self.alive or self.suspended:
             return None
         process = SimProcess(self, kind, term, cycle, rank)
         self.processes.append(process)
         self.on_start(process)
         return process
+
+    def exit_after(self, seconds: float, process: SimProcess, how: str) -> None:
+        """Let a process exit by itself, once it has run for this time; a stop of its host counts as one second."""
+        self.after(seconds, self._exit, process, how)
+
+    def _exit(self, process: SimProcess, how: str) -> None:
+        if self.suspended:
+            self.on_resume.append(lambda: self.exit_after(1.0, process, how))
+        elif process.held:
+            self.exit_after(1.0, process, how)
+        else:
+            self.end(process, how)
 
     def end(self, process: SimProcess, how: str) -> None:
         if not process.ended:
@@ -128,7 +221,9 @@ class Host:
 
     def guard(self, certify: Callable[[], None]) -> None:
         """Certify the agent's end once no process of it is left. A guardian that dies with its agent never does."""
-        if self.alive and not self.processes:
+        if self.suspended:
+            self.on_resume.append(lambda: self.guard(certify))
+        elif self.alive and not self.processes:
             certify()
         elif self.alive:
             self.after(GUARDIAN_POLL_S, self.guard, certify)

@@ -12,8 +12,10 @@ from muster.lifecycle.config import RunConfig, TermStart
 from muster.lifecycle.events import Event, NodeFailed, NodeGone, RunOutcome
 from muster.lifecycle.policy import RAY_PHASE
 from muster.lifecycle.roles import Role, RunNode
-from muster.lifecycle.state_machine import Change, RunStateMachine
+from muster.lifecycle.state_machine import RunStateMachine
 from muster.lifecycle.states import CONNECTED, DEPARTED, NodeState, RunState
+from muster.lifecycle.transition import Change
+from tests.sim.control import ControlChecker
 from tests.sim.host import DRIVER, GANG, Host, SimProcess
 from tests.sim.network import ConnectionEnd
 from tests.sim.outcomes import InvariantViolated, OutcomeChecker
@@ -36,7 +38,7 @@ class InvariantChecker:
         self.hosts: list[Host] = []
         self.drivers: list[SimProcess] = []  # alive or not, in the order of their starts
         self.terms: dict[int, int] = {}  # the leader of each term
-        self.outcomes = OutcomeChecker()
+        self.outcomes, self.control = OutcomeChecker(), ControlChecker()
         self.conclusions: dict[int, RunOutcome] = {}  # by term
         self.authorized_memberships: dict[int, Membership] = {}  # by term: that of its last driver
         self.released: dict[int, tuple[list[int], str]] = {}  # by term: the members at its end, and the reason
@@ -48,6 +50,7 @@ class InvariantChecker:
         self._closed: set[tuple[int, int]] = set()  # rounds, by term and cycle
         self._protocols: dict[int, RunStateMachine] = {}  # by term
         self._served: set[tuple[str, int, int, int]] = set()  # services that were ready: node, term and cycle
+        self.handed_over: dict[int, int] = {}  # leaders whose own node failed before the driver, and their terms
         self.progressed: set[tuple[int, int]] = set()  # terms and cycles
         self._first_cycles: dict[int, int] = {}  # by term
         self._ranked: dict[int, int] = {}  # number of checked role changes, by term
@@ -110,6 +113,10 @@ class InvariantChecker:
         self.note("stepped down")
 
     def concluded(self, term: int, outcome: RunOutcome) -> None:
+        """Check that no later leader continues the run. A stop applies to its run, whichever leader handles it."""
+        if max(self.terms) > term and outcome.state != "stopped":
+            later = f"n{self.terms[max(self.terms)]} leads term {max(self.terms)}"
+            raise InvariantViolated(f"the leader of term {term} records an outcome, and {later}: {outcome.end_reason}")
         self.conclusions[term] = outcome
 
     def started(self, process: SimProcess) -> None:
@@ -120,22 +127,32 @@ class InvariantChecker:
             return
         self.note("driver")
         for other in self.drivers:
-            if not other.ended:
+            if other.runs:
                 raise InvariantViolated(f"the driver of {_name(other)} lives when that of {_name(process)} starts")
             if other.cycle >= process.cycle:
                 raise InvariantViolated(f"the driver of {_name(process)} starts after that of {_name(other)}")
-        if process.cycle > self.plan.max_restarts:
+        if process.cycle - len(self.handed_over) > self.plan.max_restarts:
             raise InvariantViolated(f"{_name(process)} is past the budget of {self.plan.max_restarts} restarts")
         self.drivers.append(process)
         self._check_progress(process)
         self._check_active_nodes(process, self._protocols[process.term])
+        self.control.driver_starts(process, self._protocols[process.term])
+
+    def continued(self, process: SimProcess) -> None:
+        """Check that a stopped process goes on only if no later one has taken its place."""
+        if process.kind == DRIVER and process in self.drivers:
+            later = self.drivers[self.drivers.index(process) + 1 :]
+            if later:
+                raise InvariantViolated(f"the driver of {_name(process)} goes on after that of {_name(later[0])} began")
+        if process.kind == GANG:
+            self._check_gang(process)
 
     def starts_early(self, term: int) -> None:
         """Check that a driver that starts before the fences have passed finds no process of an earlier term."""
         self.early += 1
         for host in self.hosts:
             for process in host.processes:
-                if process.term < term:
+                if process.term < term and process.runs:
                     raise InvariantViolated(
                         f"the {process.kind} of {_name(process)} lives when the driver of term {term} starts early"
                     )
@@ -144,7 +161,7 @@ class InvariantChecker:
         """Check that no process of an earlier gang is left on any node, lost ones included."""
         for host in self.hosts:
             for other in host.processes:
-                if other.kind == GANG and (other.term, other.cycle) != (process.term, process.cycle):
+                if other.kind == GANG and other.runs and (other.term, other.cycle) != (process.term, process.cycle):
                     raise InvariantViolated(f"the gang of {_name(other)} lives when that of {_name(process)} starts")
 
     def _check_progress(self, driver: SimProcess) -> None:
@@ -178,8 +195,8 @@ class InvariantChecker:
 
     def declared_silent(self, leader: Agent, node_index: int, term: int) -> None:
         """Check that a node declared silent is already fenced."""
-        alive = [process for process in self.hosts[node_index].processes if process.term == term]
-        if alive and self.plan.failover and node_index != leader.node_index:
+        alive = [process for process in self.hosts[node_index].processes if process.term == term and process.runs]
+        if alive and self.plan.member_leases and node_index != leader.node_index:
             process = f"{alive[0].kind} of {_name(alive[0])}"
             raise InvariantViolated(f"n{leader.node_index} declares n{node_index} silent, and its {process} lives")
 
@@ -197,8 +214,10 @@ class InvariantChecker:
                 self._works(term, protocol, move)
                 if move.unhealthy_reason is not None:
                     raise InvariantViolated(f"n{move.node_index} works and is unhealthy")
-        if protocol.role_changes != self._ranked[term]:
-            self._ranked[term] = protocol.role_changes
+                if term > self.handed_over.get(move.node_index, term):
+                    raise InvariantViolated(f"n{move.node_index} works and has failed as the leader")
+        if protocol.table.role_changes != self._ranked[term]:
+            self._ranked[term] = protocol.table.role_changes
             _ranks(protocol)
 
     def is_stale(self, event: Event, protocol: RunStateMachine) -> bool:

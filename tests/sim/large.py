@@ -13,9 +13,10 @@ from tests.sim.follower import Follower
 from tests.sim.host import Host
 from tests.sim.invariants import check_end
 from tests.sim.meter import Meter
+from tests.sim.replay import replay
 from tests.sim.world import World
 
-LOSS_EVENTS = ("NodeLost", "lease: died", "lease: run changed")
+LOSS_EVENTS = ("NodeLost", "lease: died", "lease: run_changed")
 ARRIVALS_S = 5.0  # within which all agents start
 
 
@@ -83,6 +84,7 @@ def _lose(world: World, meter: Meter, agents: list[Follower], large: LargeRun) -
 
 
 def _figures(large: LargeRun, world: World, meter: Meter, wall: float, cpu: float) -> dict[str, Any]:
+    cost = replay(meter.recordings)
     nodes, messages, size = large.plan.nodes, sum(meter.messages.values()), sum(meter.bytes.values())
     outcome = meter.conclusions[max(meter.conclusions)] if meter.conclusions else None
     return {
@@ -93,17 +95,17 @@ def _figures(large: LargeRun, world: World, meter: Meter, wall: float, cpu: floa
         "virtual_s": round(world.now, 1),
         "rounds": [
             {"cycle": cycle, "close_s": round(seconds, 2), "lead_cpu_s": round(spent, 3)}
-            for cycle, seconds, spent in meter.rounds
+            for seconds, (cycle, spent) in zip(meter.rounds, cost.rounds, strict=True)
         ],
         "messages_per_node": round(messages / nodes, 1),
         "bytes_per_node": round(size / nodes),
         "messages_per_node_per_s": round(messages / nodes / world.now, 3),
-        "lead_cpu_s": round(meter.cpu, 2),
+        "lead_cpu_s": round(cost.cpu, 2),
         "lead_cpu_s_by_event": {
-            event: f"{spent:.3f} s for {meter.events[event]}"
-            for event, spent in sorted(meter.cpu_by_event.items(), key=lambda entry: -entry[1])
+            event: f"{spent:.3f} s for {cost.events[event]}"
+            for event, spent in sorted(cost.cpu_by_event.items(), key=lambda entry: -entry[1])
         },
-        "lead_cpu_s_of_losses": round(sum(meter.cpu_by_event[event] for event in LOSS_EVENTS), 3),
+        "lead_cpu_s_of_losses": round(sum(cost.cpu_by_event[event] for event in LOSS_EVENTS), 3),
         "wall_s": round(wall, 1),
         "cpu_s": round(cpu, 1),
         "memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),

@@ -7,6 +7,7 @@ from typing import Any
 from muster.election.handover import RosterHistory
 from muster.election.membership import Membership
 from muster.election.timing import LEASE_S
+from muster.lifecycle.control import ControlKind
 from muster.lifecycle.services import ServiceState
 from tests.sim.agent import Agent, Environment
 from tests.sim.files import Recorded
@@ -28,7 +29,7 @@ class Member(Agent):
         self.history = RosterHistory()
         self.term, self.leader_rank = -1, 0  # of the leader that it follows
         self.cycle = 0
-        self.answered = 0.0  # time of the last message to the leader
+        self.answered = 0.0  # time of the last message to the leader, by the clock of the event loop
         self._heard = 0.0  # time of the last message that the leader is known to have received
         self._commands: list[tuple[Any, ...]] = []  # that wait for the current one to finish
         self._busy = False
@@ -50,7 +51,7 @@ class Member(Agent):
 
     def _greet(self, end: ConnectionEnd) -> None:
         """Send the greeting. From here on the leader may count this member, even if the connection fails."""
-        self._greeted, self.answered, self._heard = True, self.now, self.now
+        self._greeted, self.answered, self._heard = True, self.running_now, self.now
         self._commands, self._busy, self._stopped_clean = [], False, False
         end.send("greeting", self.node_index, self.membership, self.now)
         self.listen(end, self._silent)
@@ -68,7 +69,7 @@ class Member(Agent):
         """Answer heartbeats and memberships at once, even while a command runs."""
         if end is not self.end:
             return  # of a previous leader
-        end.wait = self.now
+        end.wait = self.running_now
         kind = message[0]
         if kind == "beat":
             self._answer(end, message[1])
@@ -76,7 +77,7 @@ class Member(Agent):
             self._renew(self._heard)
         elif kind == "membership":
             self.membership = message[1]
-            self.history.received(message[1], self.now)
+            self.history.received(message[1], self.running_now)
             self._answer(end, None)
             self._renew(self._heard)
         elif kind == "nonce":
@@ -88,7 +89,7 @@ class Member(Agent):
 
     def _answer(self, end: ConnectionEnd, sent: float | None) -> None:
         """Answer with the time in the heartbeat; None only reports the known version."""
-        self.answered = self.now
+        self.answered = self.running_now
         end.send("answer", sent, self.membership.version if self.membership else -1, self.now)
 
     def _renew(self, echo: float) -> None:
@@ -96,13 +97,15 @@ class Member(Agent):
 
         So the processes here are gone before the leader declares this node silent.
         """
-        if self.membership is not None and not self.leads:
-            self.host.renew(echo + LEASE_S)
+        if (self.membership is not None or self.env.plan.member_leases) and not self.leads:
+            renew = self.host.renew_again if self.host.expired else self.host.renew
+            renew(echo + LEASE_S)
 
     def _handle(self, end: ConnectionEnd, message: tuple[Any, ...]) -> None:
         kind = message[0]
         if kind == "welcome":
             self.cycle, self._stopped_clean = message[1], False
+            self._renew(self._heard)
             self.env.checker.welcomed(self.node_index, self.term, message[1])
         elif kind == "start":
             process = self.host.start(RAY, self.term, self.cycle, message[1])
@@ -195,6 +198,12 @@ class Member(Agent):
         if self.end is not None and self.alive and not self.stopped:
             self.log(f"reports a failure ({phase})")
             self.end.send("failed", phase, f"{phase} failed", self.cycle)
+
+    def request(self, kind: ControlKind, at_once: bool) -> None:
+        """Send the control request of a program on this node."""
+        if self.end is not None and self.alive and not self.stopped:
+            self.log(f"requests: {kind.value}, at once: {at_once}")
+            self.end.send("control", kind, at_once, self.cycle)
 
     # -- loss of the leader--------------------------------------------------------------------------------------
 

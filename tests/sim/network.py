@@ -90,6 +90,11 @@ class Network:
         for pair in pairs:
             self._troubled_at[pair] = max(self._troubled_at[pair], when)
 
+    def forget_time(self, seconds: float) -> None:
+        """Let all trouble be as long ago as it was before the run was suspended."""
+        for pair in self._troubled_at:
+            self._troubled_at[pair] += seconds
+
     def _free(self, pairs: list[tuple[int, int]]) -> None:
         self._blocked.subtract(pairs)
         for host in {source for source, _ in pairs}:

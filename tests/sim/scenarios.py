@@ -28,6 +28,7 @@ class Scenario:
     progress: bool = False  # some drivers report progress
     stalls: bool = False  # some drivers hang
     guests_s: float = 0.0  # longest time that sessions take to end after the driver
+    requests: bool = False  # some programs make control requests
     requeue: bool = False  # agents of the attempt before still run, and join
     leader_cpu_s: float = 0.0  # most CPU time of the leader for one event
     domains: tuple[str, ...] = ()  # of the nodes
@@ -57,6 +58,7 @@ def random_scenario(world: World, plan: RunConfig) -> tuple[RunConfig, Scenario]
         progress,
         stalls,
         guests_s=chance.choice((0.0, 0.0, 3.0)),
+        requests=world.request_chance.random() < 0.25,
         requeue=requeue,
         leader_cpu_s=chance.choice((0.0, 0.0, MAX_LEADER_CPU_S)),
     )

@@ -16,7 +16,7 @@ from tests.sim.scenarios import OtherAttempt, Scenario, plain, random_scenario
 from tests.sim.world import World
 
 MAX_NODES = 8
-LIVENESS_S = 900.0  # after the last fault, longer than any timeout
+LIVENESS_S = 3000.0  # after the last fault, longer than any timeout and than all suspensions
 
 
 @dataclass
@@ -114,6 +114,6 @@ def run_random(seed: int, traced: bool = False) -> Result:
 def _hosts(world: World, checker: InvariantChecker) -> list[Host]:
     for node_index in range(checker.plan.nodes):
         host = Host(world, node_index)
-        host.on_start = checker.started
+        host.on_start, host.on_continue = checker.started, checker.continued
         checker.hosts.append(host)
     return checker.hosts

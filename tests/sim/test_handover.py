@@ -1,4 +1,4 @@
-"""A leader's process is killed and certified to be gone: the next driver starts early, but never beside an old process.
+"""After a certified end of the leader the next driver starts early, but never while an old process runs.
 
 Each test with one rule broken shows that the schedules find it.
 """

@@ -1,4 +1,4 @@
-"""Each rule, broken on purpose: the simulator must find it, and find nothing in the same schedules without the break.
+"""The simulator detects each rule that is broken on purpose, and nothing in the same schedules without the break.
 
 A rule whose break random schedules would find too rarely has a directed schedule.
 """
@@ -14,20 +14,25 @@ import pytest
 
 from muster.election.candidate import Candidacy
 from muster.election.follower import FollowerEffect, FollowerElection, LostLeader
-from muster.election.leader_lease import AuthorizeCycle, LeaderLease, LeaseEffect
+from muster.election.leader_lease import AuthorizeCycle, AuthorizeOutcome, LeaderLease, LeaseEffect, RenewLease
 from muster.election.membership import Membership
 from muster.election.quorum_lease import QuorumLease
+from muster.election.timing import LEASE_S
 from muster.lifecycle import events as m
-from muster.lifecycle import policy, state_machine
-from muster.lifecycle.config import REPLACE, RESTART, RunConfig
+from muster.lifecycle import node_sets, policy, state_machine
+from muster.lifecycle.config import REPLACE, RESTART, RunConfig, TermStart
+from muster.lifecycle.control import ControlKind, ControlState
 from muster.lifecycle.node_sets import AvailableSpares
 from muster.lifecycle.policy import Decision, FailureContext
 from muster.lifecycle.roles import Role, RunNode
 from muster.lifecycle.state_machine import RunStateMachine
+from muster.process.lease_enforcer import LeaseAction, LeaseEnforcer
 from tests.sim.agent import Environment
+from tests.sim.directed import CutTheLeaderOff, two_spares
 from tests.sim.faults import Faults
 from tests.sim.follower import Follower
 from tests.sim.leader import Leader
+from tests.sim.member import Member
 from tests.sim.scenarios import Scenario, plain
 from tests.sim.schedule import random_config, run
 from tests.sim.world import World
@@ -52,6 +57,11 @@ def one_active_of_five(world: World) -> RunConfig:
 
 def two_active_of_five(world: World) -> RunConfig:
     return replace(one_active_of_five(world), spares=3)
+
+
+def two_nodes_that_may_restart(world: World) -> RunConfig:
+    config = replace(one_active_of_five(world), hosts=["n0", "n1"], ray=True, spares=0)
+    return replace(config, gather_timeout=40.0, start_timeout=20.0)
 
 
 def gang(world: World, plan: RunConfig) -> tuple[RunConfig, Scenario]:
@@ -218,6 +228,66 @@ class StopWhileRunning(Script):
         leader.stop()
 
 
+class ProgramRequests(Script):
+    """Lets the program on the leader's node, or on another one, make a request while the first driver runs."""
+
+    node_index, kind, at_once = 0, ControlKind.REQUEST_RESTART, True
+
+    def begin(self) -> None:
+        ends = iter([(30.0, 1)])
+        self.env.driver = lambda: next(ends, (20.0, 0))
+
+    def on_note(self, what: str, count: int) -> None:
+        if (what, count) == ("driver", 1):
+            self.world.after(3.0, self.agents[self.node_index].request, self.kind, self.at_once)
+
+
+class RestartIsRequested(ProgramRequests):
+    """Requests a restart."""
+
+
+class RestartsAreForbidden(ProgramRequests):
+    """Forbids restarts before the driver fails."""
+
+    kind = ControlKind.NO_RESTART
+
+
+class NodeIsExcluded(ProgramRequests):
+    """Excludes the only active node, which leads."""
+
+    kind = ControlKind.EXCLUDE_NODE
+
+
+class LeaderIsExcluded(ProgramRequests):
+    """Excludes the leader's node from the cycle that follows when the driver fails."""
+
+    kind, at_once = ControlKind.EXCLUDE_NODE, False
+
+
+class RestartsAreForbiddenBeforeTheLoss(RestartsAreForbidden):
+    """Forbids restarts before the leader is lost."""
+
+    def on_note(self, what: str, count: int) -> None:
+        super().on_note(what, count)
+        if (what, count) == ("driver", 1):
+            self.world.after(6.0, self.agents[0].crash)
+
+
+class NodeIsExcludedBeforeTheLoss(RestartsAreForbiddenBeforeTheLoss):
+    """Excludes the next leader's node, which is a second active one, before the leader is lost."""
+
+    kind, at_once, node_index = ControlKind.EXCLUDE_NODE, False, 1
+
+
+class LeaderIsFrozen(Script):
+    """Stops everything on the leader's host while the driver runs; meanwhile the others elect another leader."""
+
+    def on_note(self, what: str, count: int) -> None:
+        if (what, count) == ("driver", 1):
+            self.world.after(5.0, self.agents[0].suspend_host, True)
+            self.world.after(50.0, self.agents[0].resume_host)
+
+
 # -- sabotages ----------------------------------------------------------------------------------------------------
 
 
@@ -267,7 +337,7 @@ def begin_the_next_cycle_at_once(patch: Patch) -> None:
         running, self.driver_running = self.driver_running, False
         real(self, decision, ended, now, grace)
         if running:
-            self._commands.append(m.EndDriver(grace, self.cycle))
+            self._results.commands.append(m.EndDriver(grace, self.cycle))
 
     patch.setattr(RunStateMachine, "_restart_or_end", restart)
 
@@ -370,6 +440,7 @@ def start_before_earlier_processes_have_ended(patch: Patch) -> None:
 
 def use_unhealthy_nodes(patch: Patch) -> None:
     patch.setattr(RunNode, "eligible", property(lambda self: self.role is not Role.EXCLUDED))
+    patch.setattr(node_sets, "_traits", node_sets._traits.__wrapped__)  # those that are kept are of the intact rule
 
 
 def ignore_missing_progress(patch: Patch) -> None:
@@ -386,8 +457,72 @@ def replace_nodes_from_other_domains(patch: Patch) -> None:
     patch.setattr(AvailableSpares, "nearest", lambda self, location, same_domain: real(self, location, False))
 
 
+def give_no_leases_without_failover(patch: Patch) -> None:
+    real = Member._renew
+    patch.setattr(Member, "_renew", lambda self, echo: real(self, echo) if self.membership is not None else None)
+
+
+def record_outcomes_before_the_first_lease(patch: Patch) -> None:
+    patch.setattr(LeaderLease, "outcome_wanted", lambda self, now: [AuthorizeOutcome()])
+
+
 def ignore_stop_requests(patch: Patch) -> None:
     patch.setitem(state_machine._HANDLERS, m.StopRequested, lambda self, event, now: None)
+
+
+def ignore_requested_restarts(patch: Patch) -> None:
+    patch.setitem(state_machine._HANDLERS, m.RestartRequested, lambda self, event, now: None)
+
+
+def restart_after_a_ban(patch: Patch) -> None:
+    patch.setattr(ControlState, "restrict", lambda self, decision: decision)
+
+
+def ignore_exclusions_at_once(patch: Patch) -> None:
+    real = RunStateMachine._on_exclusion_requested
+
+    def requested(self: RunStateMachine, event: m.ExclusionRequested, now: float) -> None:
+        real(self, replace(event, at_once=False), now)
+
+    patch.setitem(state_machine._HANDLERS, m.ExclusionRequested, requested)
+
+
+def use_excluded_nodes_again(patch: Patch) -> None:
+    """Exclude nothing at the next restart, and let the leader's own node stay."""
+    real = RunStateMachine._next_cycle
+
+    def next_cycle(self: RunStateMachine, now: float) -> None:
+        self.control.leaving.clear()
+        real(self, now)
+
+    patch.setattr(RunStateMachine, "_next_cycle", next_cycle)
+
+
+def forget_requests_with_the_leader(patch: Patch) -> None:
+    real = RunStateMachine.__init__
+
+    def init(self: RunStateMachine, config: RunConfig, now: float, term_start: TermStart) -> None:
+        real(self, config, now, replace(term_start, leaving=frozenset(), no_restart=None))
+
+    patch.setattr(RunStateMachine, "__init__", init)
+
+
+def renew_an_expired_lease_without_a_majority(patch: Patch) -> None:
+    def resumed(self: LeaderLease, seconds: float, now: float, expired: bool = False) -> list[LeaseEffect]:
+        self._until = now + LEASE_S
+        return [RenewLease(self._until, again=True)]
+
+    patch.setattr(LeaderLease, "resumed", resumed)
+
+
+def continue_processes_under_an_expired_lease(patch: Patch) -> None:
+    real = LeaseEnforcer.check
+
+    def check(self: LeaseEnforcer, now: float, expired: bool, fenced: bool) -> LeaseAction:
+        action = real(self, now, expired, fenced)
+        return LeaseAction.CONTINUE if action is LeaseAction.STOP else action
+
+    patch.setattr(LeaseEnforcer, "check", check)
 
 
 @dataclass(frozen=True)
@@ -435,7 +570,23 @@ SABOTAGES = [
     Sabotage(use_unhealthy_nodes, "is unhealthy", draw=with_spares, scenario=checked_gang),
     Sabotage(ignore_missing_progress, "without progress", draw=with_spares, scenario=checked_gang),
     Sabotage(replace_nodes_from_other_domains, "in several domains", draw=with_spares, scenario=checked_gang),
+    Sabotage(record_outcomes_before_the_first_lease, "records an outcome, and", CutTheLeaderOff, two_spares, seeds=20),
+    Sabotage(give_no_leases_without_failover, "silent, and its", draw=two_nodes_that_may_restart),
+    directed(renew_an_expired_lease_without_a_majority, "goes on after", LeaderIsFrozen),
+    directed(continue_processes_under_an_expired_lease, "goes on after", LeaderIsFrozen),
     directed(ignore_stop_requests, "goes on after a stop request", StopWhileRunning),
+    directed(ignore_requested_restarts, "has requested a restart", RestartIsRequested),
+    directed(restart_after_a_ban, "has forbidden restarts", RestartsAreForbidden),
+    directed(ignore_exclusions_at_once, "works on, and a program has excluded it", NodeIsExcluded),
+    directed(use_excluded_nodes_again, "and a program excluded it", LeaderIsExcluded),
+    directed(forget_requests_with_the_leader, "has forbidden restarts", RestartsAreForbiddenBeforeTheLoss),
+    Sabotage(
+        forget_requests_with_the_leader,
+        "and a program excluded it",
+        NodeIsExcludedBeforeTheLoss,
+        two_active_of_five,
+        DIRECTED_SCHEDULES,
+    ),
 ]
 
 

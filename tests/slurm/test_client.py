@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -175,3 +176,23 @@ def test_the_nodes_of_a_partition_are_counted_over_their_states(fake_slurm: Fake
 def test_without_an_answer_no_partition_is_known(fake_slurm: FakeSlurm) -> None:
     fake_slurm.refuses("Unable to contact slurm controller")
     assert client.partition_sizes() == {}
+
+
+SHOWN = "JobId=17 JobState={state} Reason={reason} Dependency=(null) StartTime={start} EndTime=Unknown"
+
+
+@pytest.mark.parametrize(
+    ("state", "start", "known"), [("PENDING", "2031-05-01T10:20:30", True), ("PENDING", "Unknown", False)]
+)
+def test_a_pending_job_has_its_reason_and_its_start_if_slurm_knows_it(
+    state: str, start: str, known: bool, fake_slurm: FakeSlurm
+) -> None:
+    fake_slurm.shows(SHOWN.format(state=state, reason="Resources", start=start))
+    found = client.pending_job(SlurmJobs(("17",)))
+    expected = time.mktime((2031, 5, 1, 10, 20, 30, 0, 0, -1)) if known else None
+    assert found == client.PendingJob("Resources", expected)
+
+
+def test_a_job_that_runs_is_not_pending(fake_slurm: FakeSlurm) -> None:
+    fake_slurm.shows(SHOWN.format(state="RUNNING", reason="None", start="2020-01-01T00:00:00"))
+    assert client.pending_job(SlurmJobs(("17",))) is None

@@ -3,64 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.running import wait_for
-from tests.torch.conftest import DEADLINE_S, Game, Player
+from tests.torch.conftest import DEADLINE_S, Player
+from tests.torch.failover_game import FailoverGame, leave_all, recalled
 
 from muster.election import follower
+from muster.process.running_time import RunningTime
 from muster.rundir import create_exclusive
-from muster.torch.failover import FailoverSession
-from muster.torch.session import JobOver, NodeSession, Refused, Unreachable
+from muster.torch.session import JobOver, Refused, Unreachable
 from muster.torch.term_coordinator import TermCoordinator
-
-
-class FailoverGame(Game):
-    """Players of one job that share a directory; player 0 coordinates first."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self.directory = directory
-        self.killed: list[int] = []  # numbers of the players whose workers were killed
-        self._ports = itertools.count(1)
-
-    def player(self, number: int, *words: Any, **plan: Any) -> Player:
-        settings = self.settings(number, **{"failover": True, **plan})
-        settings = replace(settings, job_directory=str(self.directory))
-        kill: Callable[[], None] = lambda: self.killed.append(number)  # noqa: E731
-        player = Player(FailoverSession(settings, lambda: (next(self._ports), object()), kill))
-        self.players.append(player)
-        return player
-
-    def crash(self, player: Player) -> None:
-        """End the player's connections and its thread, as if its process died."""
-        session = player.session
-        asyncio.run_coroutine_threadsafe(_crash(session), session._loop).result(DEADLINE_S)
-        session._loop.call_soon_threadsafe(session._loop.stop)
-        session._thread.join(DEADLINE_S)
-        session._loop.close()
-        self.players.remove(player)
-
-
-async def _crash(session: NodeSession) -> None:
-    term = session._coordinator
-    if isinstance(term, TermCoordinator):
-        term.end_of_term = "it has crashed"  # so that it does nothing while its tasks end
-        term._server.close()
-        for channel in term._channels.values():
-            channel._writer.transport.abort()
-    if session._channel is not None:
-        session._channel._writer.transport.abort()
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def term(player: Player) -> TermCoordinator | None:
@@ -81,20 +38,6 @@ def game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FailoverGa
     for thread in leaving:
         thread.join(DEADLINE_S)
     assert not any(player.session._thread.is_alive() for player in game.players), "a session's thread is left"
-
-
-def recalled(*players: Player) -> None:
-    for player in players:
-        wait_for("the recall", lambda player=player: player.session.is_recalled)
-
-
-def leave_all(*players: Player) -> list[int | None]:
-    """Let torchrun succeed on these nodes; return the exit codes that they got."""
-    for thread in [player.leave(0) for player in players]:
-        thread.join(DEADLINE_S)
-        assert not thread.is_alive()
-    outcomes = [player.session.outcome for player in players]
-    return [outcome.exit_code if outcome is not None else None for outcome in outcomes]
 
 
 def test_without_a_loss_the_job_ends_as_without_failover(game: FailoverGame) -> None:
@@ -217,6 +160,26 @@ def test_a_coordinator_that_missed_the_end_of_its_lease_neither_acts_nor_records
     assert leave_all(second, spare) == [0, 0]
 
 
+def test_a_coordinator_of_a_suspended_job_goes_on_once_its_nodes_have_answered(game: FailoverGame) -> None:
+    first, second, spare = game.running(3, spares=1)
+    coordinator = term(first)
+    assert coordinator is not None and coordinator._lease is not None
+    lease = coordinator._lease
+
+    async def resume() -> bool:
+        """Let a minute have passed in which nothing ran; the lease has ended meanwhile."""
+        now = time.monotonic()
+        coordinator._running_time = RunningTime()
+        coordinator._running_time.observe(now - 60.0)
+        lease._until = now - 50.0
+        return not coordinator._may_act() and lease.lapsed
+
+    assert asyncio.run_coroutine_threadsafe(resume(), first.session._loop).result(DEADLINE_S)
+    wait_for("the coordinator to act again", lambda: not lease.lapsed)
+    assert coordinator.end_of_term is None and game.killed == []
+    assert leave_all(first, second, spare) == [0, 0, 0]
+
+
 def test_a_second_node_of_the_same_number_is_refused(game: FailoverGame) -> None:
     first, second, _ = game.running(3, spares=1)
     with pytest.raises(Refused, match="n1 cannot join as node 1: n1 is that node"):
@@ -243,8 +206,10 @@ def test_a_late_node_finds_the_second_coordinator(game: FailoverGame) -> None:
 
 def test_another_node_coordinates_if_node_0_does_not_come(game: FailoverGame, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "SEARCH_MAX_POLL_S", 0.1)
-    plan = {"spares": 1, "gather_timeout": 3.0, "last_call": 0.5}
-    second, third = [game.player(number, **plan).join() for number in (1, 2)]
+    players = [game.player(number, spares=1, last_call=0.5) for number in (1, 2)]
+    for player in players:
+        player.session._election._gather_timeout = 3.0  # nodes wait so long for node 0; the coordinator waits longer
+    second, third = [player.join() for player in players]
     assert {second.joined().rank, third.joined().rank} == {0, 1}
     assert leave_all(second, third) == [0, 0]
 

@@ -56,6 +56,16 @@ def test_a_live_run_is_described_so_far(tmp_path: Path) -> None:
     assert "1 min 00.0 s without a driver so far" in lines
 
 
+def test_requests_of_programs_are_listed_with_their_times(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "r", nodes=2)
+    run.brings_up()
+    run.tell("control", rank=1, host="n1", kind="exclude_node", reason="bad memory")
+    run.ends()
+    lines = summary(RunReader(run.paths).read())
+    (line,) = [line for line in lines if line.startswith("requested after ")]
+    assert line.endswith(": n1 exclude_node: bad memory")
+
+
 def test_unreadable_events_and_a_full_disk_are_mentioned(tmp_path: Path) -> None:
     run = SyntheticRun(tmp_path / "r", 2)
     run.lines += ["{", "[]"]

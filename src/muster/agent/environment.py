@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping
 
 from muster.agent.job import Identity
+from muster.agent.private_dir import avoid_occupied, remove_private_children
+from muster.agent.ray.settings import temp_dir
 from muster.rundir.paths import LIBRARY
 from muster.slurm.step_variables import belongs_to_step
 
@@ -56,8 +58,21 @@ def job_environment(
         MUSTER_RESUME="1" if identity.attempt.number or cycle else "0",
         MUSTER_OUTPUT_DIR=identity.run.output_dir,
         MUSTER_BEAT_FILE=identity.attempt.beat,
+        MUSTER_CONTROL_DIR=control_directory(identity, cycle),
     )
     return env
+
+
+def control_directory(identity: Identity, cycle: int) -> str:
+    """Return the directory on this node's disk for control requests of the job's processes."""
+    return f"{avoid_occupied(temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.node_index))}.ctl"
+
+
+def remove_control_directories(identity: Identity) -> None:
+    """Remove what a killed agent of this node has left of them, in any cycle."""
+    parent, name = os.path.split(temp_dir(identity.run.run_id, identity.attempt.number, 0, identity.node_index))
+    attempt, _, node_index = name.split(".")
+    remove_private_children(parent, rf"{attempt}\.\d+\.{node_index}\.ctl")
 
 
 def path_with_library(path: str, library: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from muster.agent.abandoned_job import cancel_abandoned_job
 from muster.agent.control.channel import Channel, ChannelError, ProtocolMismatch, connect
 from muster.agent.control.messages import CONTROL_PROTOCOL, Greeting
+from muster.agent.event_loop import running_now
 from muster.agent.first_leader import StartupPoll
 from muster.agent.guardian import Guardian
 from muster.agent.job import Identity, Job
@@ -117,11 +118,12 @@ class Follower:
             record = {**known, **asdict(self._node.location), **process}
             path = identity.attempt.node_record(identity.node_index)
             await retried(path, write_json, path, record)
+            self._node.holds_lease = bool(self._job.max_restarts)
             nodes, gather_timeout = self._job.step_nodes, self._job.gather_timeout
             self._election = FollowerElection(
                 identity.node_index, nodes, identity.host, gather_timeout, self._node.history
             )
-            effect = self._election.started(time.monotonic())
+            effect = self._election.started(running_now())
             while not isinstance(effect, (ExitAgent, Lead)):
                 effect = await self._execute(effect)
             return effect.code if isinstance(effect, ExitAgent) else INFRASTRUCTURE_FAILED
@@ -143,7 +145,7 @@ class Follower:
             await asyncio.sleep(slowed(effect.after, self._poll_seconds) if effect.after else 0.0)
             poll = await asyncio.to_thread(self._read_run_directory, effect.startup)
             self._poll_seconds = poll.seconds
-            return election.polled(poll, time.monotonic())
+            return election.polled(poll, running_now())
         if isinstance(effect, Connect):
             await asyncio.sleep(effect.after)
             return await self._connect(effect)
@@ -152,10 +154,10 @@ class Follower:
         if isinstance(effect, CleanUp):
             await self._node.clean()
             self._lease.clear()  # no process is left that it would have to end
-            return election.cleaned(time.monotonic())
+            return election.cleaned(running_now())
         if isinstance(effect, Campaign):
             await self._campaign(effect)
-            return election.claim_ended(time.monotonic())
+            return election.claim_ended(running_now())
         await end_leaderless_run(self._identity, effect.reason)
         return election.leaderless_ended()
 
@@ -184,7 +186,7 @@ class Follower:
             self._channel = await connect(addresses, port, self._token, CONTROL_PROTOCOL, self._greeting())
         except ChannelError as error:
             logger.info("term %d: %s", to.term, error)
-            return self._election.connect_failed(time.monotonic())
+            return self._election.connect_failed(running_now())
         return self._election.connected()
 
     def _greeting(self) -> Greeting:
@@ -204,10 +206,10 @@ class Follower:
             self._silent_channels.append(channel)
         else:
             channel.close()
-        last_answer = node.last_answer if result is FollowResult.LOST else None
+        last_answer = node.answered_at if result is FollowResult.LOST else None
         how = f"the leader {self._leader_host} {node.loss_reason}"
         loss = LostLeader(node.membership, last_answer, how, node.stopped)
-        return self._election.lost(loss, self._leading is not None, time.monotonic())
+        return self._election.lost(loss, self._leading is not None, running_now())
 
     # -- this node as leader --------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ import sys
 import time
 from collections.abc import Callable, Collection
 
+from muster.agent.environment import remove_control_directories
 from muster.agent.job import Identity
 from muster.process.proctree import POLL_S, become_subreaper, own_children, prctl, read_process
 from muster.process.unkillable import sweep
@@ -100,6 +101,7 @@ def _guard(identity: Identity, agent: int, link: socket.socket, before: Collecti
     terms = _claimed_terms(link)
     if status and terms and _wait_for_children(before):
         _write_certificates(identity, terms)
+    remove_control_directories(identity)
     if os.WIFSIGNALED(status):
         _die_of(os.WTERMSIG(status))
         return 128 + os.WTERMSIG(status)

@@ -50,9 +50,16 @@ class Job:
     dashboard: bool
     port_base: int | None
     dedicated_head: bool
+    dedicated_head_cpus: bool
+    ray_start_arg: Sequence[str]
+    ray_resource: Mapping[str, int]
+    ray_label: Mapping[str, str]
+    ray_unset: Sequence[str]
+    gpu_affinity_file: str | None
     object_store_memory: int | None
     large_from: int
     require_auth: bool
+    gcs_recovery: bool
     interface: str | None
     cpus_per_node: int | None
     gpus_per_node: int | None
@@ -62,6 +69,8 @@ class Job:
     start_timeout: float
     stop_grace: float
     stall_timeout: float | None
+    on_hang: str | None
+    hang_min_time: float
     signal_grace: float  # the driver's grace period when Slurm, not a user, ends the job
     log_limit: int  # bytes of each log of the driver, a rank, a guest or a node; 0: no limit
     kill_wait: float | None  # from Slurm's first signal to its SIGKILL
@@ -72,10 +81,13 @@ class Job:
     on_node_loss: str
     max_restarts: int
     restart_on_driver_failure: bool
+    control_exit_codes: bool
     no_progress_limit: int
     segment: int
     health_check: str | None
     spare_check_interval: float
+    node_memory: str | None  # directory in which nodes that failed are recorded
+    on_bad_node: str | None
     services: Sequence[ServicePlan]
 
     @property

@@ -10,7 +10,7 @@ import time
 
 from muster.agent.abandoned_job import cancel_abandoned_job, mark_abandoned_job
 from muster.agent.job import Identity
-from muster.agent.node_log import log_to_stderr
+from muster.agent.node_log import AGENT_LIBRARIES, log_to_stderr
 from muster.election.leader_silence import LeaderSilence, LeaderVerdict, RunDirectoryView
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.rundir import AttemptPaths, create_exclusive, is_listed, read_record, write_json
@@ -97,7 +97,7 @@ def _record_failure(attempt: AttemptPaths, reason: str) -> bool:
 def main(argv: list[str]) -> int:
     """Run `agent.pyz orphan RUN_DIR REASON`, which a crashed agent becomes: the last node must end the run."""
     identity = Identity.from_environment(argv[0], os.environ)
-    log_to_stderr(identity.host)
+    log_to_stderr(identity.host, AGENT_LIBRARIES)
     asyncio.run(_end(identity, argv[1]))
     return INFRASTRUCTURE_FAILED
 

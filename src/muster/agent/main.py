@@ -18,13 +18,14 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
+from muster.agent import event_loop
 from muster.agent.abandoned_job import cancel_abandoned_job
 from muster.agent.follower import Follower
 from muster.agent.guardian import FORWARDED_SIGNALS, STOP_SIGNALS, AgentSignals, Guardian, start_guardian
 from muster.agent.health.limits import raise_limits
 from muster.agent.job import Identity
 from muster.agent.leaderless import has_outcome
-from muster.agent.node_log import log_to_stderr
+from muster.agent.node_log import AGENT_LIBRARIES, log_to_stderr
 from muster.agent.run_directory import RunDirectoryError, retried
 from muster.exit_codes import INFRASTRUCTURE_FAILED
 from muster.lifecycle.config import FIRST_LEADER
@@ -51,13 +52,13 @@ def main(argv: list[str]) -> int:
         sandbox_code: int = importlib.import_module("muster.sandbox.__main__").main()
         return sandbox_code
     identity = Identity.from_environment(argv[0], os.environ)
-    log_to_stderr(identity.host)
+    log_to_stderr(identity.host, AGENT_LIBRARIES)
     logging.raiseExceptions = False  # a message that cannot be written (a full disk) is dropped
     guardian = start_guardian(identity)
     become_subreaper()
     raise_limits()
     try:
-        return asyncio.run(_run(identity, guardian))
+        return event_loop.run(_run(identity, guardian))
     except Exception as error:
         sweep()
         _exec_leaderless(identity, error)

@@ -15,9 +15,11 @@ from typing import Any
 from muster.agent.control.channel import Channel
 from muster.agent.control.codec import Message
 from muster.agent.control.messages import (
+    ControlRecorded,
     Dismissal,
     DumpStacks,
     EndProcesses,
+    GcsRestarted,
     HeadAddress,
     HealthReport,
     Heartbeat,
@@ -42,7 +44,8 @@ from muster.agent.control.messages import (
     Welcome,
     WorkStopped,
 )
-from muster.agent.environment import node_environment
+from muster.agent.environment import control_directory, node_environment
+from muster.agent.event_loop import running_now
 from muster.agent.gang.gang_node import GangNode
 from muster.agent.health import stacks
 from muster.agent.health.health_check import HealthCheck
@@ -51,6 +54,7 @@ from muster.agent.log_collection import LogCollection, leaderless_ending
 from muster.agent.net.addresses import NoAddress, own_address
 from muster.agent.private_dir import avoid_occupied
 from muster.agent.ray import settings
+from muster.agent.ray.gcs_recovery import GcsRecovered
 from muster.agent.ray.labels import NodeFacts
 from muster.agent.ray.node import (
     HeadAddressKnown,
@@ -64,6 +68,8 @@ from muster.agent.ray.node import (
 )
 from muster.agent.ray.resources import ResourceMismatch
 from muster.agent.ray.settings import RayOptions
+from muster.agent.request_mailbox import RequestMailbox
+from muster.agent.section_watch import SectionWatch
 from muster.agent.services.node import NodeServices
 from muster.election.handover import RosterHistory
 from muster.election.membership import Membership
@@ -105,6 +111,8 @@ class NodeAgent:
         self._ray: RayNode | None = None
         self._procs: GangNode | None = None  # this node's part of a gang
         self._services: NodeServices | None = None
+        self._requests: RequestMailbox | None = None  # of the job's programs on this node
+        self._sections: SectionWatch | None = None  # of these programs
         self._cycle = 0
         self._channel: Channel | None = None
         self._check = HealthCheck(self._report_health)
@@ -112,9 +120,11 @@ class NodeAgent:
         self._address: str  # at which other nodes reach this one
         self.membership: Membership | None = None  # the last one received; None in a run without failover
         self.history = RosterHistory()
+        self.holds_lease = False  # in every run that may restart; else only once it has a membership
         self.leads = False  # the leader is in this process, and renews the lease itself
         self.stopped = False  # the leader has stopped this node, and no process is left
         self.last_answer = 0.0  # when this agent last sent a heartbeat to a leader
+        self.answered_at = 0.0  # the same, by the clock of the loop: a fence does not pass while this node is suspended
         self.heard = 0.0  # when this agent sent the last message that the leader is known to have received
         self.loss_reason = ""  # how the last leader was lost
         self.code = 0  # the job's exit code, once known
@@ -130,6 +140,7 @@ class NodeAgent:
             SignalProcesses: self._on_signal_processes,
             EndProcesses: self._on_end_processes,
             DumpStacks: self._on_dump_stacks,
+            ControlRecorded: self._on_control_recorded,
             StopWork: self._on_stop_work,
         }
 
@@ -137,6 +148,7 @@ class NodeAgent:
         """Handle this leader's messages until it releases this agent or is lost."""
         self._channel = channel
         self.last_answer = self.heard = time.monotonic()  # the end of the handshake, from which on the leader counts
+        self.answered_at = running_now()
         messages: asyncio.Queue[Message | None] = asyncio.Queue()
         reading = asyncio.create_task(self._read_loop(channel, messages))
         try:
@@ -165,22 +177,24 @@ class NodeAgent:
                 self._answer(channel, message.at)
             elif isinstance(message, MembershipUpdate):
                 self.membership = message.membership
-                self.history.received(message.membership, time.monotonic())
+                self.history.received(message.membership, running_now())
                 self._renew()  # the first heartbeat may come after the first processes
                 self._answer(channel, None)
             else:
+                if isinstance(message, Welcome):
+                    self._renew()  # without failover no membership comes before the first processes
                 messages.put_nowait(message)
         messages.put_nowait(None)
 
     def _answer(self, channel: Channel, at: float | None) -> None:
         """Send a heartbeat. `at`: the time in the leader's heartbeat; None to send only the membership version."""
-        self.last_answer = time.monotonic()
+        self.last_answer, self.answered_at = time.monotonic(), running_now()
         version = self.membership.version if self.membership else -1
         channel.send(HeartbeatAnswer(at, version, self.last_answer))
 
     def _renew(self) -> None:
         """Renew the lease: the leader received the message of time `heard` and counts this node alive for a lease."""
-        if self.membership is not None and not self.leads:
+        if (self.holds_lease or self.membership is not None) and not self.leads:
             self._lease.renew(max(0.0, self.heard + LEASE_S - time.monotonic()))
 
     def report_signal(self, signum: int) -> None:
@@ -195,6 +209,10 @@ class NodeAgent:
     async def _on_welcome(self, message: Welcome, channel: Channel) -> None:
         """Prepare for a cycle. The leader sends this for each cycle, once the node is clean."""
         self._cycle, self.stopped = message.cycle, False
+        await self._close_requests()
+        directory = control_directory(self._identity, message.cycle)
+        self._requests = RequestMailbox(directory, message.cycle, channel.send)
+        self._sections = SectionWatch(self._identity, directory, message.cycle, channel.send)
         if self._has_address(message.interface, channel):
             if message.services:
                 await self._prepare_services(channel, message.leads)
@@ -233,6 +251,10 @@ class NodeAgent:
     async def _on_dump_stacks(self, message: DumpStacks, channel: Channel) -> None:
         self._dumping = asyncio.create_task(self._dump_stacks())
 
+    async def _on_control_recorded(self, message: ControlRecorded, channel: Channel) -> None:
+        if self._requests is not None:
+            self._requests.on_recorded(message.ids)
+
     async def _on_stop_work(self, message: StopWork, channel: Channel) -> None:
         await self.clean(message.logs)
         self.stopped = True
@@ -266,7 +288,7 @@ class NodeAgent:
         try:
             usual = settings.temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.node_index)
             temp = avoid_occupied(usual)
-            env = node_environment(identity, cycle)
+            env = await asyncio.to_thread(node_environment, identity, cycle)
             env.update(self._services.environment() if self._services is not None else {})
             if options.group is not None:
                 env[GROUP_VARIABLE] = options.group
@@ -298,20 +320,32 @@ class NodeAgent:
             channel.send(RayAlive(event.node_indexes, cycle))
         elif isinstance(event, RayRunning):
             channel.send(RayStarted(cycle))
+        elif isinstance(event, GcsRecovered):
+            channel.send(GcsRestarted(event.restarts, event.reason, event.seconds, cycle))
         else:
             channel.send(Note(event.text))
 
     async def _dump_stacks(self) -> None:
         """Write the stacks of all processes. Runs as a task: a stop message may arrive meanwhile."""
         identity = self._identity
-        env = node_environment(identity, self._cycle)
+        if self._sections is not None:
+            await self._sections.report()
         try:
+            env = await asyncio.to_thread(node_environment, identity, self._cycle)
             dumped = await asyncio.to_thread(stacks.dump_stacks, identity.attempt.stacks(identity.node_index), env)
         except OSError as error:
             logger.warning("stacks could not be written: %s", error)
             dumped = False
         if self._channel is not None:
             self._channel.send(StacksDumped(dumped))
+
+    async def _close_requests(self) -> None:
+        if self._sections is not None:
+            sections, self._sections = self._sections, None
+            await sections.close()
+        if self._requests is not None:
+            requests, self._requests = self._requests, None
+            await requests.close()
 
     def _report_health(self, ok: bool, reason: str) -> None:
         if self._channel is not None:
@@ -335,6 +369,7 @@ class NodeAgent:
     async def clean(self, ending: LogCollection | None = None) -> None:
         """End and remove everything of the run on this node. Idempotent."""
         await self._check.close()
+        await self._close_requests()
         if self._procs is not None:
             procs, self._procs = self._procs, None
             await procs.close()

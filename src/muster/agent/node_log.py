@@ -6,12 +6,14 @@ The node's log is in the run directory. Its filesystem may hang, and the event l
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import os
 import queue
 import sys
 import threading
 import time
+from collections.abc import Collection
 
 from muster.process.log_segments import LOG_MODE, drop_middle, open_newest, segment_bytes, segment_path
 
@@ -19,6 +21,7 @@ STDOUT, STDERR = 1, 2
 FORMAT = "%(asctime)s {node} %(levelname)s %(name)s: %(message)s"
 FLUSH_TIMEOUT_S = 2.0  # at the end of the process: then what a hung filesystem has not taken is lost
 FLUSH_POLL_S = 0.005
+AGENT_LIBRARIES = ("asyncio",)  # loggers of the libraries that an agent uses
 
 
 class ThreadedStderr(logging.Handler):
@@ -26,17 +29,19 @@ class ThreadedStderr(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
         self._written = self._accepted = 0
         self._pid = 0
         self.limit: NodeLogLimit | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._pid != os.getpid():
-            self._pid, self._lines, self._written, self._accepted = os.getpid(), queue.SimpleQueue(), 0, 0
-            threading.Thread(target=self._write, args=(self._lines,), daemon=True).start()
+            self._pid, self._records, self._written, self._accepted = os.getpid(), queue.SimpleQueue(), 0, 0
+            threading.Thread(target=self._write, args=(self._records,), daemon=True).start()
+        taken = copy.copy(record)
+        taken.msg, taken.args = record.getMessage(), None  # now: the arguments may change
         self._accepted += 1
-        self._lines.put(self.format(record) + "\n")
+        self._records.put(taken)
 
     def flush(self) -> None:
         """Wait until the messages are written, but not for a filesystem that hangs."""
@@ -44,11 +49,12 @@ class ThreadedStderr(logging.Handler):
         while self._pid == os.getpid() and self._written < self._accepted and time.monotonic() < deadline:
             time.sleep(FLUSH_POLL_S)
 
-    def _write(self, lines: queue.SimpleQueue[str]) -> None:
+    def _write(self, records: queue.SimpleQueue[logging.LogRecord]) -> None:
+        """Format and write messages. A traceback is formatted here, too, because that looks for source files."""
         while True:
-            line = lines.get()
-            with contextlib.suppress(OSError, ValueError):  # a full disk, or a closed stream: the message is dropped
-                _write_line(line)
+            record = records.get()
+            with contextlib.suppress(Exception):  # a full disk, or a closed stream: the message is dropped
+                _write_line(self.format(record) + "\n")
             if self.limit is not None:
                 self.limit.apply()
             self._written += 1
@@ -64,17 +70,19 @@ def _write_line(line: str) -> None:
     os.write(fd, line.encode("utf-8", "replace"))
 
 
-def log_to_stderr(node: str) -> None:
+def log_to_stderr(node: str, others: Collection[str] = ()) -> None:
     """Send the messages of Muster's loggers, from INFO up, to stderr: for an agent that is its node's log.
 
-    A process that has configured these loggers already keeps its configuration.
+    Messages of the loggers `others` follow them; Python would write those without a handler to stderr by itself, on
+    the event loop. A process that has configured Muster's loggers already keeps its configuration.
     """
     logger = logging.getLogger("muster")
     if not logger.handlers:
         handler = ThreadedStderr()
         handler.setFormatter(logging.Formatter(FORMAT.format(node=node)))
-        logger.addHandler(handler)
         logger.setLevel(logging.INFO)
+        for name in ("muster", *others):
+            logging.getLogger(name).addHandler(handler)
 
 
 def limit_node_log(path: str, limit: int) -> None:

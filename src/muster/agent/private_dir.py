@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import secrets
+import shutil
 import stat
 
 CREATE_TRIES = 100  # each fails only if another process removes the parent at the same moment
@@ -32,6 +35,19 @@ def make_private_child(path: str) -> None:
         except FileNotFoundError:
             if not left:
                 raise
+
+
+def remove_private_children(parent: str, pattern: str) -> None:
+    """Remove the entries of a private directory with matching names, and the directory itself if it is empty then.
+
+    Nothing is removed from a directory of another user.
+    """
+    with contextlib.suppress(OSError):
+        if _is_own_directory(os.lstat(parent)):
+            for name in os.listdir(parent):
+                if re.fullmatch(pattern, name):
+                    shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+            os.rmdir(parent)
 
 
 def avoid_occupied(path: str) -> str:

@@ -133,12 +133,20 @@ class Candidacy:
         return Win(TermStart(leader=self._node_index), self._own)
 
     def _next_term(self) -> Win:
-        """Continue with the next cycle, without the lost leader. The old roster counts until another is in force."""
+        """Continue with the next cycle, without the lost leader. The old roster counts until another is in force.
+
+        A leader that has excluded itself has stepped down, and no driver of its last cycle ran.
+        """
         old, lost = self.membership, self.membership.leader
-        excluded = (old.excluded | {lost}) - {self._node_index}
-        start = TermStart(self.term, self._node_index, old.cycle + 1, excluded, self._reason, lost)
+        excluded, handed_over = (old.excluded | {lost}) - {self._node_index}, lost in old.excluded
+        handovers = old.handovers + handed_over
+        start = TermStart(
+            self.term, self._node_index, old.cycle + 1, excluded, self._reason, lost, handed_over, handovers
+        )
         version = self.term * VERSIONS_PER_TERM
-        first = Membership(self.term, self._node_index, start.cycle, version, old.roster, excluded, old.before)
+        first = Membership(
+            self.term, self._node_index, start.cycle, version, old.roster, excluded, old.before, handovers
+        )
         return Win(start, first, self._still_in_use())
 
     def _still_in_use(self) -> frozenset[int] | None:

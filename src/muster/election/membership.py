@@ -18,6 +18,7 @@ class Membership:
     roster: frozenset[int]  # node numbers of the voters: a new leader needs more than half of them
     excluded: frozenset[int] = frozenset()  # never used again
     before: frozenset[int] = frozenset()  # the roster that this one replaces, until this one is known to be in force
+    handovers: int = 0  # cycles that a leader handed over before their driver ran: they count as no restart
 
     @property
     def rosters(self) -> tuple[frozenset[int], ...]:
@@ -34,6 +35,13 @@ class Membership:
         gone = {self.leader}
         roster, before, excluded = self.roster - gone, self.before - gone, self.excluded | gone
         return replace(self, version=self.version + 1, roster=roster, before=before, excluded=excluded)
+
+    def handed_to(self, successor: int, excluded: frozenset[int]) -> Membership:
+        """Return the membership that a leader sends as it steps down in a run that elects no leaders.
+
+        Only the successor votes, so no other node can lead, whichever messages are lost.
+        """
+        return replace(self.without_leader(), roster=frozenset({successor}), before=frozenset(), excluded=excluded)
 
     def newer(self, other: Membership) -> Membership:
         """Return the newer of two, with the higher cycle of both."""

@@ -12,6 +12,11 @@ A member is removed from the roster in one of two ways:
 
 A leader that has held its lease without interruption knows that no majority has left it. Before its first lease it may
 have been left, and members that died since may have followed another leader: for the first lease the dead count.
+
+A leader that was stopped longer than its lease is in the same position: it must acquire the lease again, from answers
+to heartbeats that it sent after that, with the dead counted and its own node among those that answer. Half of every
+roster then still followed it after the stop. They intersect every majority of another candidate, so none has won, and
+from now on they are bound by the usual fence.
 """
 
 from __future__ import annotations
@@ -37,6 +42,7 @@ class QuorumLease:
         self._knows: dict[int, int] = {}  # the version that each member knows
         self._dead: set[int] = set()
         self._held = False  # the lease was acquired
+        self._lapsed_at: float | None = None  # when this leader found that it was stopped longer than its lease
         self._quorums = [_Quorum(roster, self._left_out(), self._answered) for roster in membership.rosters]
 
     def answered(self, node_index: int, sent: float | None, version: int) -> bool:
@@ -45,7 +51,7 @@ class QuorumLease:
         Return True if a roster is in force because of it: then send `membership` to the members.
         """
         before, knew = self._answered.get(node_index, -NEVER), self._knows.get(node_index, -1)
-        if sent is not None and sent > before:
+        if sent is not None and sent > before and (self._lapsed_at is None or sent >= self._lapsed_at):
             self._answered[node_index] = sent
             for quorum in self._quorums:
                 quorum.answered(node_index, before, sent)
@@ -57,6 +63,10 @@ class QuorumLease:
                 quorum.add_knowing(node_index)
         return self._settle()
 
+    def answered_at(self, node_index: int) -> float:
+        """Return when the last heartbeat that the member has answered was sent; -NEVER if there is none."""
+        return self._answered.get(node_index, -NEVER)
+
     def died(self, node_index: int) -> bool:
         """Record that the launcher saw the member's process end. The result is that of `answered`."""
         self._dead.add(node_index)
@@ -66,13 +76,31 @@ class QuorumLease:
         return self._settle()
 
     def acquire(self, now: float) -> bool:
-        """Return whether the leader holds the lease. An acquired lease that expires is never acquired again."""
-        if not self._held and self.settled and self.expires_at() > now:
-            self._held = True
+        """Return whether the leader holds the lease. One that has expired is acquired again only after `lapse`."""
+        if not self._held and self._is_first_in_force and self._is_at_home(now) and self.expires_at() > now:
+            self._held, self._lapsed_at = True, None
             for quorum in self._quorums:
                 for node_index in self._dead:
                     quorum.leave_out(node_index, self._answered.get(node_index, -NEVER))
         return self._held
+
+    def lapse(self, now: float) -> None:
+        """Handle that this leader was stopped until `now`, longer than its lease: no earlier answer counts any more."""
+        self._held, self._lapsed_at = False, now
+        self._answered.clear()
+        self._quorums = [_Quorum(roster, self._left_out(), {}) for roster in self.membership.rosters]
+        for node_index, version in self._knows.items():
+            for quorum in self._quorums if version >= self.membership.version else ():
+                quorum.add_knowing(node_index)
+
+    @property
+    def _is_first_in_force(self) -> bool:
+        """Whether a membership of this leader has been in force: that is needed only for the first lease."""
+        return self.settled or self._lapsed_at is not None
+
+    def _is_at_home(self, now: float) -> bool:
+        """Return whether the leader's own node still follows it. Only a stop makes that uncertain."""
+        return self._lapsed_at is None or self.answered_at(self.membership.leader) + LEASE_S > now
 
     def propose(self, roster: Iterable[int], excluded: Iterable[int], cycle: int) -> bool:
         """Propose a membership; return True if it is to be sent. Only one change of the roster is pending at a time."""

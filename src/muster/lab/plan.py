@@ -89,19 +89,29 @@ class LabPlan:
 
     @property
     def number(self) -> int:
-        """Return 0 for the default state directory, else 1 to 250 from its path, so that labs do not collide."""
-        if self.state_dir == DEFAULT_STATE_DIR:
-            return 0
-        return zlib.crc32(str(self.state_dir).encode()) % 250 + 1
+        """Return the number in the lab's addresses: 0 for the default state directory, else 1 to 250 from its path.
+
+        Two labs may have the same number. The second cannot start beside the first, since its addresses are taken.
+        """
+        return self._path_hash % 250 + 1 if self._path_hash else 0
 
     @property
     def mark(self) -> str:
         """Return the source name of the nodes' tmpfs mounts, also the name of the lab's cgroup directory."""
-        return f"muster-lab{self.number}"
+        return f"muster-lab{self._path_hash:x}"
 
     @property
     def host_link(self) -> str:
-        return f"mlab{self.number}"
+        return f"mlab{self._path_hash:x}"
+
+    @property
+    def _path_hash(self) -> int:
+        """Return 0 for the default state directory, else 32 bits of its path.
+
+        What belongs to a lab is recognized by these bits. With as few as an address has room for, `lab down` would
+        sometimes stop the processes of another lab.
+        """
+        return 0 if self.state_dir == DEFAULT_STATE_DIR else zlib.crc32(str(self.state_dir).encode())
 
     @property
     def networks(self) -> range:

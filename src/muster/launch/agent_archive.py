@@ -9,16 +9,34 @@ from __future__ import annotations
 
 import io
 import marshal
+import os
+import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
+from types import CodeType
 
 from muster.exit_codes import OLD_PYTHON
 
-AGENT_PACKAGES = ("agent", "lifecycle", "election", "rundir", "process", "slurm", "ports", "exit_codes", "errors")
+AGENT_PACKAGES = (
+    "agent",
+    "lifecycle",
+    "election",
+    "rundir",
+    "process",
+    "slurm",
+    "ports",
+    "exit_codes",
+    "errors",
+    "control_requests",
+    "sections",
+)
 SANDBOX_PACKAGES = ("sandbox", "prometheus")  # half as large again: only for runs with a sandbox service
+_PACKAGE = Path(__file__).parent.parent  # muster
 
 BOOTSTRAP = """\
 import marshal, sys
@@ -72,12 +90,11 @@ def agent_sources(sandbox: bool = False) -> dict[str, tuple[bool, str]]:
 
 def package_sources(packages: Sequence[str]) -> dict[str, tuple[bool, str]]:
     """Return module name -> (is a package, source) of all modules of these packages, or of single modules."""
-    root = Path(__file__).parent.parent
     modules = {}
     for name in packages:
-        single = root / f"{name}.py"
-        for path in [single] if single.exists() else sorted((root / name).rglob("*.py")):
-            parts = ("muster", *path.relative_to(root).with_suffix("").parts)
+        single = _PACKAGE / f"{name}.py"
+        for path in [single] if single.exists() else sorted((_PACKAGE / name).rglob("*.py")):
+            parts = ("muster", *path.relative_to(_PACKAGE).with_suffix("").parts)
             package = parts[-1] == "__init__"
             modules[".".join(parts[:-1] if package else parts)] = (package, path.read_text(encoding="utf-8"))
     return modules
@@ -86,8 +103,9 @@ def package_sources(packages: Sequence[str]) -> dict[str, tuple[bool, str]]:
 def build_archive(python: str, sandbox: bool = False) -> bytes:
     """Return the contents of agent.pyz, with bytecode for `python` if that interpreter runs on this host."""
     sources = agent_sources(sandbox)
-    magic, codes = compile_sources({f"agent/{name}": source for name, (_, source) in sources.items()}, python)
-    blob = {name: (package, source, magic, codes[f"agent/{name}"]) for name, (package, source) in sources.items()}
+    files = {name: file_name(name, package) for name, (package, _) in sources.items()}
+    magic, codes = compile_sources({files[name]: source for name, (_, source) in sources.items()}, python)
+    blob = {name: (package, source, magic, codes[files[name]]) for name, (package, source) in sources.items()}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("__main__.py", BOOTSTRAP.replace("@OLD_PYTHON@", str(OLD_PYTHON)))
@@ -96,11 +114,18 @@ def build_archive(python: str, sandbox: bool = False) -> bytes:
     return buffer.getvalue()
 
 
+def file_name(module: str, package: bool) -> str:
+    """Return the file of a module, relative to the directory of the package `muster`."""
+    return module.replace(".", "/") + ("/__init__.py" if package else ".py")
+
+
 def compile_sources(sources: dict[str, str], python: str) -> tuple[bytes, dict[str, bytes]]:
     """Return the magic number and the bytecode by the sources' file names.
 
     They are for `python` if that interpreter runs on this host, else for this interpreter; empty if neither works.
     """
+    if _is_this_interpreter(python):
+        return MAGIC_NUMBER, {name: marshal.dumps(_code(name, source)) for name, source in sources.items()}
     for interpreter in (python, sys.executable):
         try:
             done = subprocess.run(
@@ -115,3 +140,27 @@ def compile_sources(sources: dict[str, str], python: str) -> tuple[bytes, dict[s
         except (OSError, subprocess.SubprocessError, ValueError, EOFError):
             continue  # if none works, the nodes compile the sources
     return b"", dict.fromkeys(sources, b"")
+
+
+def _is_this_interpreter(python: str) -> bool:
+    found = shutil.which(python)
+    return found is not None and os.path.realpath(found) == os.path.realpath(sys.executable)
+
+
+def _code(name: str, source: str) -> CodeType:
+    """Compile a source, or use the bytecode that Python keeps for the installed file: compiling all takes a second."""
+    path = _PACKAGE.parent / name
+    try:
+        if path.read_text(encoding="utf-8") == source:
+            code = SourceFileLoader(name, str(path)).get_code(name)
+            if code is not None:
+                return _with_file_name(code, name)
+    except OSError:
+        pass  # the source is not that of a file
+    return compile(source, name, "exec")
+
+
+def _with_file_name(code: CodeType, name: str) -> CodeType:
+    """Return the code as if compiled from the file `name`: tracebacks show no path of the submitting host."""
+    constants = [_with_file_name(each, name) if isinstance(each, CodeType) else each for each in code.co_consts]
+    return code.replace(co_filename=name, co_consts=tuple(constants))

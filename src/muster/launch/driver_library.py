@@ -12,13 +12,15 @@ import io
 import zipfile
 
 from muster.launch import library_init
-from muster.launch.agent_archive import SANDBOX_PACKAGES, compile_sources, package_sources
+from muster.launch.agent_archive import SANDBOX_PACKAGES, compile_sources, file_name, package_sources
 from muster.process import source_of
 
 LIBRARY_PACKAGES = (  # and the sandbox, if the job has one
     "placement",
     "process",
     "progress",
+    "sections",
+    "control_requests",
     "service_lookup",
     "ports",
     "exit_codes",
@@ -30,7 +32,7 @@ def library_sources(sandbox: bool = False) -> dict[str, str]:
     """Return the sources by their names in the archive."""
     packages = [*LIBRARY_PACKAGES, *SANDBOX_PACKAGES] if sandbox else LIBRARY_PACKAGES
     modules = {"muster": (True, source_of(library_init)), **package_sources(packages)}
-    return {_file_name(name, package): source for name, (package, source) in modules.items()}
+    return {file_name(name, package): source for name, (package, source) in modules.items()}
 
 
 def build_library(python: str, sandbox: bool = False) -> bytes:
@@ -44,7 +46,3 @@ def build_library(python: str, sandbox: bool = False) -> bytes:
             if codes[name]:
                 archive.writestr(f"{name}c", magic + _UNCHECKED + codes[name])
     return buffer.getvalue()
-
-
-def _file_name(module: str, package: bool) -> str:
-    return module.replace(".", "/") + ("/__init__.py" if package else ".py")

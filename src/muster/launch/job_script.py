@@ -80,7 +80,7 @@ def render(
         NO_CAUSE=quote(NO_CAUSE_PATTERN),
         CANCELLED=quote(CANCELLED_PATTERN),
         LEADER_ENDED=launcher.leader_ended,
-        LEADER_GONE="false" if succession else "leader_ended ''",
+        LEADER_GONE=_leader_gone(spares, succession),
         TASK_ENDED="false" if spares else _ANY_TASK_ENDED,
         ANY_TASK_FAILED=_ANY_TASK_ENDED,
         LAUNCHER=" ".join(launcher.words),
@@ -94,6 +94,16 @@ def render(
     )
     about = f"# Written by Muster for run {run_id}. What it does is explained in docs/architecture.md."
     return "\n".join(["#!/bin/bash", *directives, about, "", body, ""])
+
+
+def _leader_gone(spares: int, succession: bool) -> str:
+    """Return the condition under which the run has ended with the leader's task.
+
+    A spare may have taken over before the driver ran, in a run of any policy.
+    """
+    if succession:
+        return "false"
+    return "! has lead-1.json && leader_ended ''" if spares else "leader_ended ''"
 
 
 def _prelude(launcher: Launcher) -> str:

@@ -35,13 +35,22 @@ def __getattr__(name: str) -> Any:
         from muster.progress import beat
 
         return beat
+    if name == "section":
+        from muster.sections import section
+
+        return section
+    if name in ("exclude_node", "no_restart", "request_restart"):
+        from muster import control_requests
+
+        return getattr(control_requests, name)
     if name == "service":
         from muster.service_lookup import service
 
         return service
     raise AttributeError(
         f"module 'muster' has no attribute {name!r} here: Muster is not installed in this environment; a run brings "
-        "only muster.placement, muster.process, muster.beat, muster.service and, with a sandbox, muster.sandbox"
+        "only muster.placement, muster.process, muster.beat, muster.section, muster.service, muster.exclude_node, "
+        "muster.no_restart, muster.request_restart and, with a sandbox, muster.sandbox"
     )
 
 

@@ -78,8 +78,9 @@ def plan_run(spec: JobSpec, target: Target, cwd: Path) -> Prepared:
             raise Mistake(f"the name of the {kind} directory has a control character: {path!r}")
     if not os.path.isdir(workdir):
         raise Mistake(f"--workdir {spec.workdir}: no such directory")
-    if spec.dedicated_head and target.nodes < 2:
-        raise Mistake("--dedicated-head: one node is not enough, because the head runs no work; use --nodes 2 or more")
+    if (spec.dedicated_head or spec.dedicated_head_cpus) and target.nodes < 2:
+        flag = "--dedicated-head" if spec.dedicated_head else "--dedicated-head-cpus"
+        raise Mistake(f"{flag}: one node is not enough, because the head runs no work; use --nodes 2 or more")
     try:
         validate_segment(target.nodes, spec.segment)
         validate_scopes(spec.services, target.nodes)

@@ -45,6 +45,7 @@ def requeue_code(spec: JobSpec) -> RequeueCode:
         CAUSES="|".join(map(quote, spec.requeue_on)) or "''",
         MAX_REQUEUES=str(spec.max_requeues),
         CHAIN=str(spec.chain),
+        AVOID="true" if spec.avoid_bad_nodes and not spec.groups else "false",
     )
     return RequeueCode(render_template("skip_ended_run.sh"), functions, "after_the_end")
 

@@ -46,7 +46,7 @@ def write_run(prepared: Prepared) -> None:
         write_atomic(run.env, json.dumps(spec.env))
         if spec.services:
             write_atomic(run.services, json.dumps(_services_record(spec)) + "\n")
-        write_atomic(run.job, json.dumps(_job_record(prepared)) + "\n")
+        write_atomic(run.job, json.dumps(job_record(prepared)) + "\n")
         write_atomic(run.script, prepared.script, mode=PRIVATE_SCRIPT_MODE)
         python = sys.executable if prepared.container else prepared.python
         sandbox = any(service.kind == "sandbox" for service in spec.services.values())
@@ -77,7 +77,7 @@ def _signal_times(spec: JobSpec, target: Target) -> dict[str, float | None]:
     return {"signal_grace": min(spec.stop_grace, 0.6 * kill_wait), "kill_wait": kill_wait}
 
 
-def _job_record(prepared: Prepared) -> dict[str, object]:
+def job_record(prepared: Prepared) -> dict[str, object]:
     """Return job.json, the resolved job. Of --env it has only the names: the values may be secrets."""
     spec, target = prepared.spec, prepared.target
     cpus = spec.cpus_per_node

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import BinaryIO
 
 from muster.errors import BackendError, Mistake, SubmissionRefused
+from muster.launch.node_avoidance import exclusion
 from muster.launch.plan import Prepared, script_options, task_job_id
 from muster.launch.run_writer import write_run
 from muster.process import ManagedProcess, Scope
@@ -43,7 +44,7 @@ def submit_batches(runs: Sequence[Prepared]) -> str:
         _remove(runs)
         raise
     try:
-        jobs = _submit_chain(runs[0])
+        jobs = _submit_chain(runs[0], exclusion(runs[0]))
     except SubmissionRefused:
         _remove(runs)
         raise
@@ -57,18 +58,19 @@ def submit_batches(runs: Sequence[Prepared]) -> str:
     return jobs.ids[0]
 
 
-def _submit_chain(prepared: Prepared) -> SlurmJobs:
+def _submit_chain(prepared: Prepared, more: list[str]) -> SlurmJobs:
     """Submit the job and the other jobs of its chain, each of which starts after the end of the one before.
 
+    `more` are further options of all of them.
     The dependency uses job ids, since other jobs may have the same name, so all go to the cluster of the first job.
     """
     options = script_options(prepared)
-    jobs = client.submit(prepared.run.script, options)
+    jobs = client.submit(prepared.run.script, options, more)
     for link in range(2, prepared.spec.chain + 1):
         after = [f"--dependency=afterany:{jobs.ids[-1]}"]
         cluster = [f"--clusters={jobs.cluster}"] if jobs.cluster else []
         try:
-            following = client.submit(prepared.run.script, options, [*after, *cluster], [str(link)])
+            following = client.submit(prepared.run.script, options, [*more, *after, *cluster], [str(link)])
         except SubmissionRefused as error:
             cancel_jobs(jobs)
             raise SubmissionRefused(

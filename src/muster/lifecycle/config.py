@@ -49,6 +49,11 @@ class RunConfig:
         return failover_allowed(self.nodes, self.on_node_loss, self.max_restarts)
 
     @property
+    def member_leases(self) -> bool:
+        """Whether members hold leases: when a cycle follows another one, no process of a lost node may be left."""
+        return self.max_restarts > 0
+
+    @property
     def active_nodes(self) -> int:
         """The number of active nodes in a cycle."""
         return len(self.hosts) - self.spares
@@ -69,7 +74,11 @@ class TermStart:
     excluded: frozenset[int] = frozenset()
     reason: str = ""  # why that cycle follows the previous one
     lost: int | None = None  # the previous leader
+    handed_over: bool = False  # it stepped down before the driver of its last cycle ran
+    handovers: int = 0  # earlier cycles that ended so: they count as no restart
     without_progress: int = 0  # consecutive cycles without progress before that cycle
+    leaving: frozenset[int] = frozenset()  # nodes that programs have excluded, and that a former leader still used
+    no_restart: str | None = None  # why a program has forbidden further cycles
 
 
 FIRST_TERM_START = TermStart()

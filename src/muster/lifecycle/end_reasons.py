@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from muster.exit_codes import INFRASTRUCTURE_FAILED
@@ -10,6 +10,9 @@ from muster.lifecycle.config import RunConfig
 from muster.lifecycle.events import RunOutcome
 from muster.lifecycle.roles import NodePool, RunNode
 from muster.lifecycle.services import PlannedInstance
+from muster.lifecycle.states import NodeState
+
+NO_OTHER_LEADER = "too few other nodes joined to elect another leader"
 
 
 def because(ended: RunOutcome, why: str) -> RunOutcome:
@@ -26,6 +29,21 @@ def listed(names: Sequence[str], most: int = 8) -> str:
 def failure(node: RunNode, phase: str, reason: str) -> RunOutcome:
     """Return the outcome for a failure of Muster or the cluster on this node."""
     return RunOutcome("failed", INFRASTRUCTURE_FAILED, reason, node.host, node.node_index, phase)
+
+
+def loss(node: RunNode, phase: str, reason: str) -> RunOutcome:
+    """Return the outcome for the loss of this node."""
+    return replace(failure(node, phase, reason), lost=True)
+
+
+def stalled(reason: str) -> RunOutcome:
+    """Return the outcome for a driver that stalled."""
+    return RunOutcome("failed", INFRASTRUCTURE_FAILED, reason, phase="stalled")
+
+
+def restart_failed(reason: str) -> RunOutcome:
+    """Return the outcome of a run whose next cycle never began; `reason`: why it was to begin."""
+    return RunOutcome("failed", INFRASTRUCTURE_FAILED, reason, phase="restarting")
 
 
 def gather_timed_out(config: RunConfig, nodes: Sequence[RunNode], cycle: int, available: NodePool) -> RunOutcome:
@@ -101,3 +119,10 @@ def service_late(node: RunNode, instance: PlannedInstance, deadline: float) -> s
     """Describe a missed deadline, with the last result of the probe."""
     why = f": {instance.detail}" if instance.detail else ""
     return f"service {instance.service} was not ready on {node.host} within {deadline:g} s (its deadline){why}"
+
+
+def unclean(nodes: Iterable[RunNode], driver_running: bool) -> str:
+    """Return what had not confirmed its end when the run was concluded."""
+    if driver_running:
+        return "the driver did not end"
+    return f"{listed([node.host for node in nodes if node.state is NodeState.STOPPING])} did not confirm cleanup"

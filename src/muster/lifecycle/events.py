@@ -81,10 +81,11 @@ class DriverEnded:
 
 @dataclass(frozen=True)
 class DriverStalled:
-    """The driver is alive but exceeded the time limit without progress."""
+    """The driver is alive but exceeded the time limit without progress, or a process of the run hangs."""
 
     reason: str
     cycle: int = 0
+    restart: bool | None = None  # begin a new cycle, or end the run; None: as after a failure of the driver
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,31 @@ class ServiceReport:
 
 
 @dataclass(frozen=True)
+class ExclusionRequested:
+    """A program on this node requested that the run does not use the node again."""
+
+    node_index: int
+    reason: str
+    at_once: bool = True  # False: the node works until the next restart
+
+
+@dataclass(frozen=True)
+class RestartForbidden:
+    """A program requested that a failure ends the run: no further cycle of this attempt."""
+
+    reason: str
+    cycle: int = 0
+
+
+@dataclass(frozen=True)
+class RestartRequested:
+    """A program requested a new cycle."""
+
+    reason: str
+    cycle: int = 0
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time passed: check deadlines."""
 
@@ -149,6 +175,9 @@ Event = Union[
     Health,
     Progress,
     ServiceReport,
+    ExclusionRequested,
+    RestartForbidden,
+    RestartRequested,
     Tick,
 ]
 
@@ -222,9 +251,13 @@ class Rejoin:
 
 @dataclass(frozen=True)
 class Yield:
-    """Step down because the leader's own node failed: another node leads and begins the next cycle."""
+    """Step down because the leader's own node failed before the driver ran: another node leads the next cycle.
+
+    Where no other node could lead after a loss of this one, there is no election, and `successor` leads.
+    """
 
     reason: str
+    successor: int  # node index
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
 
 from muster.lifecycle.config import EXTERNAL_LEADER, RunConfig
 from muster.lifecycle.roles import Role, RunNode
@@ -33,6 +34,9 @@ class PoolIndex:
     def __contains__(self, node_index: int) -> bool:
         return node_index in self._domains
 
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._domains)
+
     def add(self, node_index: int, domain: str) -> None:
         """Add a node, or change its domain."""
         before = self._domains.get(node_index)
@@ -45,16 +49,18 @@ class PoolIndex:
         """Remove a node, which may not be in the pool."""
         self._resize(self._domains.pop(node_index, None), -1)
 
-    def is_sufficient(self, leader: int, by_location: bool = True, without: int | None = None) -> bool:
-        """Return whether a cycle can be formed from the pool, without the node `without`. See NodePool.
+    def is_sufficient(self, leader: int, by_location: bool = True, without: Collection[int] = ()) -> bool:
+        """Return whether a cycle can be formed from the pool, without the nodes `without`. See NodePool.
 
         If not `by_location`, segments do not count: the locations of some nodes are not known yet.
         """
-        domain = self._domains.get(without) if without is not None else None
-        if domain is not None and without is not None:
-            self.remove(without)
+        left_out = {node_index: self._domains[node_index] for node_index in without if node_index in self._domains}
+        if left_out:
+            for node_index in left_out:
+                self.remove(node_index)
             sufficient = self.is_sufficient(leader, by_location)
-            self.add(without, domain)
+            for node_index, domain in left_out.items():
+                self.add(node_index, domain)
             return sufficient
         if leader != EXTERNAL_LEADER and leader not in self._domains:
             return False
@@ -130,8 +136,48 @@ def _key(node_index: int, location: NodeLocation) -> SpareKey:
     return natural(location.domain), natural(location.topology), node_index
 
 
+class _Traits(NamedTuple):
+    """The sets and counts to which a node belongs. They follow from its state, its role and its health."""
+
+    expected: bool
+    joined: bool
+    unready: bool
+    pending: bool
+    available: bool
+    usable: bool
+    possible: bool
+    excluded: bool
+    member: bool
+    spare: bool
+
+
+@cache
+def _traits(state: NodeState, role: Role, healthy: bool) -> _Traits:
+    node = RunNode(0, "", state, role, unhealthy_reason=None if healthy else "unhealthy")
+    excluded = role is Role.EXCLUDED
+    return _Traits(
+        expected=state is NodeState.EXPECTED,
+        joined=node.joined,
+        unready=node.unready,
+        pending=node.pending,
+        available=node.available,
+        usable=node.joined and node.eligible,
+        possible=node.available or node.pending,
+        excluded=excluded,
+        member=node.joined and not excluded,
+        spare=node.available and role is Role.SPARE,
+    )
+
+
+def _traits_of(node: RunNode) -> _Traits:
+    return _traits(node.state, node.role, node.unhealthy_reason is None)
+
+
+_NO_TRAITS = _Traits(*(False for _ in _Traits._fields))
+
+
 class NodeSets:
-    """The sets and counts on which the state machine's rules depend."""
+    """The sets and counts on which the state machine's rules depend. An update touches only what a change affects."""
 
     def __init__(self, config: RunConfig, nodes: Iterable[RunNode]) -> None:
         self.members: set[int] = set()  # have joined, have not left, and are not excluded
@@ -145,45 +191,58 @@ class NodeSets:
         self.joined_hosts: dict[str, int] = {}  # the first node of each host that is not expected any more
         self.membership_version = 0  # grows when a node joins, leaves or is excluded
         for node in nodes:
-            self._count(node, 1)
-            self._index(node)
+            self._apply(node, _NO_TRAITS, _traits_of(node))
+            if node.state is not NodeState.EXPECTED:
+                self._add_host(node)
+
+    def enough_available(self, leader: int) -> bool:
+        """Return whether a round led by this node could close now."""
+        return self.available.is_sufficient(leader)
 
     def update(self, before: RunNode, after: RunNode) -> None:
-        """Replace a node. Every change of a node passes through here."""
-        self._count(before, -1)
-        self._count(after, 1)
-        excluded = (before.role is Role.EXCLUDED) != (after.role is Role.EXCLUDED)
-        self.membership_version += excluded or before.joined != after.joined
-        self._index(after)
+        """Replace a node. Every change of a node passes through here. Its location may change until it arrives."""
+        old, new = _traits_of(before), _traits_of(after)
+        if old is not new:
+            self._apply(after, old, new)
+            if old.expected and not new.expected:
+                self._add_host(after)
+        if before.location is not after.location:
+            for pool in (self.available, self.usable, self.possible):
+                if after.node_index in pool:
+                    pool.add(after.node_index, after.location.domain)
 
-    def _count(self, node: RunNode, change: int) -> None:
-        self.joined += change * node.joined
-        self.unready += change * node.unready
-        if node.pending:
-            self.pending += change
-            self.unknown_locations += change * (node.state is NodeState.EXPECTED)
+    def _apply(self, node: RunNode, old: _Traits, new: _Traits) -> None:
+        self._count(old, new)
+        self._index(node, old, new)
+        if new.member != old.member:
+            (self.members.add if new.member else self.members.discard)(node.node_index)
+        if new.excluded:  # forever
+            self.excluded.add(node.node_index)
+        if new.spare and not old.spare:
+            self.spares.add(node.node_index, node.location)
+        elif old.spare and not new.spare:
+            self.spares.remove(node.node_index)
 
-    def _index(self, node: RunNode) -> None:
-        node_index, domain, available = node.node_index, node.location.domain, node.available
-        if node.state is not NodeState.EXPECTED and self.joined_hosts.setdefault(node.host, node_index) > node_index:
-            self.joined_hosts[node.host] = node_index
-        if node.role is Role.EXCLUDED:
-            self.excluded.add(node_index)
-        for nodes, is_in in (
-            (self.available, available),
-            (self.usable, node.joined and node.eligible),
-            (self.possible, available or node.pending),
+    def _count(self, old: _Traits, new: _Traits) -> None:
+        if new.joined != old.joined or new.excluded != old.excluded:
+            self.membership_version += 1
+        self.joined += new.joined - old.joined
+        self.unready += new.unready - old.unready
+        self.pending += new.pending - old.pending
+        self.unknown_locations += (new.pending and new.expected) - (old.pending and old.expected)
+
+    def _index(self, node: RunNode, old: _Traits, new: _Traits) -> None:
+        node_index, domain = node.node_index, node.location.domain
+        for pool, was_in, is_in in (
+            (self.available, old.available, new.available),
+            (self.usable, old.usable, new.usable),
+            (self.possible, old.possible, new.possible),
         ):
-            if is_in:
-                nodes.add(node_index, domain)
-            else:
-                nodes.remove(node_index)
-        if node.joined and node.role is not Role.EXCLUDED:
-            self.members.add(node_index)
-        else:
-            self.members.discard(node_index)
-        if available and node.role is Role.SPARE:
-            if node_index not in self.spares:
-                self.spares.add(node_index, node.location)
-        else:
-            self.spares.remove(node_index)
+            if is_in and not was_in:
+                pool.add(node_index, domain)
+            elif was_in and not is_in:
+                pool.remove(node_index)
+
+    def _add_host(self, node: RunNode) -> None:
+        if self.joined_hosts.setdefault(node.host, node.node_index) > node.node_index:
+            self.joined_hosts[node.host] = node.node_index

@@ -45,6 +45,10 @@ class RunNode:
         """Return the node in this role. `replace` would take three times as long for ten thousand nodes."""
         return RunNode(self.node_index, self.host, self.state, role, rank, self.location, self.unhealthy_reason)
 
+    def with_state(self, state: NodeState) -> RunNode:
+        """Return the node in this state."""
+        return RunNode(self.node_index, self.host, state, self.role, self.rank, self.location, self.unhealthy_reason)
+
     @property
     def eligible(self) -> bool:
         """Whether it is healthy and not excluded."""
@@ -176,3 +180,10 @@ def assign_roles(nodes: Sequence[RunNode], config: RunConfig, leader: int) -> li
         else node.with_role(Role.SPARE, None)
         for node in nodes
     ]
+
+
+def late_nodes(active: Iterable[RunNode], leader: int) -> list[RunNode]:
+    """Return the active nodes on which Ray has not started, the leader first; without those that wait for the head."""
+    unready = [node for node in active if node.state is not NodeState.READY]
+    started = [node for node in unready if node.state is NodeState.STARTING] or unready
+    return sorted(started, key=lambda node: node.node_index != leader)

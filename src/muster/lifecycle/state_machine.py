@@ -7,12 +7,11 @@ fit the current state, or belong to another cycle, are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Any, Union
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
-from muster.exit_codes import BY_SIGNAL, INFRASTRUCTURE_FAILED
+from muster.exit_codes import BY_SIGNAL
 from muster.lifecycle import end_reasons, policy, roles
 from muster.lifecycle import events as m
 from muster.lifecycle.config import (
@@ -23,39 +22,26 @@ from muster.lifecycle.config import (
     RunConfig,
     TermStart,
 )
-from muster.lifecycle.events import Command, RunOutcome
-from muster.lifecycle.node_sets import NodeSets
+from muster.lifecycle.control import CONTROL_PHASE, ControlState, restart_requested
+from muster.lifecycle.events import RunOutcome
+from muster.lifecycle.node_table import NodeTable
 from muster.lifecycle.policy import Action, Decision, FailureContext
 from muster.lifecycle.roles import Role, RunNode
-from muster.lifecycle.services import PlannedInstance, Services, ServiceState
+from muster.lifecycle.service_rules import ServiceRules
+from muster.lifecycle.services import Services
 from muster.lifecycle.states import (
     CONNECTED,
     DEPARTED,
     ENDED,
-    NODE_TRANSITIONS,
     RUN_TRANSITIONS,
     SERVING_STATES,
     NodeState,
     RunState,
 )
 from muster.lifecycle.topology import UNKNOWN_LOCATION
+from muster.lifecycle.transition import NO_TRANSITION, Transition, TransitionBuilder
 
 __all__ = ["FAILURE_GRACE_S", "FINISH_TIMEOUT_S", "RunConfig", "RunNode", "RunStateMachine", "Transition"]
-
-Change = Union[RunNode, RunState]
-
-
-@dataclass(frozen=True)
-class Transition:
-    """Everything that follows from one event. Its parts are complete values: they may be executed in any order."""
-
-    commands: tuple[Command, ...] = ()
-    changes: tuple[Change, ...] = ()  # nodes and states of the run, in the order in which they changed
-    service_changes: tuple[PlannedInstance, ...] = ()  # in order
-    service_failure: PlannedInstance | None = None  # the instance whose failure ends the run
-
-
-NO_TRANSITION = Transition()
 
 
 class RunStateMachine:
@@ -83,18 +69,17 @@ class RunStateMachine:
         self.driver_running = False
         self._last_call: float | None = None  # time at which a round with enough nodes stops waiting for the others
         # The nodes and services.
-        self.nodes = roles.initial_nodes(config, term_start.excluded)  # by node index
-        self.role_changes = 0
+        self._results = TransitionBuilder()  # of the current event
         self.services = Services(config.services, config.active_nodes)
-        self._sets = NodeSets(config, self.nodes)
+        initial_nodes = roles.initial_nodes(config, term_start.excluded)
+        self.table = NodeTable(config, initial_nodes, self.services, self._results)
+        self.nodes, self._sets = self.table.nodes, self.table.sets  # by node index; both change only in the table
+        self._service_rules = ServiceRules(self.services, self.table, self._results)
+        self.control = ControlState(term_start.leaving, term_start.no_restart)
         # The leader.
-        self._previous_leader = term_start.lost
+        self._previous_leader, self._handed_over = term_start.lost, term_start.handed_over
+        self._handovers = term_start.handovers
         self._failed_leader: tuple[RunOutcome, str | None] | None = None  # outcome and phase, before the driver ran
-        # Results of the current event.
-        self._commands: list[Command] = []
-        self._changes: list[Change] = []
-        self._service_changes: list[PlannedInstance] = []
-        self._service_failure: PlannedInstance | None = None
 
     @property
     def members(self) -> set[int]:
@@ -111,10 +96,6 @@ class RunStateMachine:
         """A number that grows when a node joins, leaves or is excluded."""
         return self._sets.membership_version
 
-    def join_refusal(self, node_index: int, host: str) -> str | None:
-        """Return why an agent may not join as this node; None when it may."""
-        return roles.join_refusal(self.nodes, node_index, host, self._sets.joined_hosts)
-
     def has_left(self, node_index: int) -> bool:
         """Return whether the node is gone or lost."""
         return self.nodes[node_index].state in DEPARTED
@@ -122,20 +103,19 @@ class RunStateMachine:
     # -- a term and its events ----------------------------------------------------------------------------------
 
     def start(self, now: float) -> Transition:
-        """Start the term. A later leader continues with the next cycle or, if that is not allowed, ends the run."""
-        self._changes.append(self.state)
+        """Start the term. A later leader continues the run or, if that is not allowed, ends it."""
+        self._results.changes.append(self.state)
         if self._previous_leader is not None:
-            decision = policy.after_leader_loss(
-                FailureContext(
-                    self.config, self.nodes, self._sets, self.leader, False, self.cycle - 1, self.without_progress
-                )
-            )
+            decide = policy.after_handover if self._handed_over else policy.after_leader_loss
+            restarts = self.cycle - 1 - self._handovers
+            context = replace(self._failure_context(), restarts=restarts, without_progress=self.without_progress)
+            decision = self.control.restrict(decide(context))
             if decision.action is Action.END:
-                lost = end_reasons.failure(self.nodes[self._previous_leader], "lead", self.restart_reason)
-                self.outcome = _final_outcome(replace(lost, lost=True), decision)
+                lost = self.nodes[self._previous_leader]
+                self.outcome = decision.outcome(end_reasons.loss(lost, "lead", self.restart_reason))
                 self._set_run_state(RunState.FINISHING)
                 self.deadline = now + FINISH_TIMEOUT_S
-        return self._take_transition(self.outcome)
+        return self._results.take()
 
     def handle(self, event: m.Event, now: float) -> Transition:
         """Handle one event and return everything that follows from it."""
@@ -144,30 +124,15 @@ class RunStateMachine:
         before = self.outcome
         _HANDLERS[type(event)](self, event, now)
         if self.services.plans and self.state in SERVING_STATES:
-            self._start_services(now)
-        return self._take_transition(before)
+            self._service_rules.start(now, self.cycle)
+        if self.outcome is not before:
+            self._results.set_outcome(self.outcome, self.deadline)
+        return self._results.take()
 
     def _is_stale(self, event: m.Event) -> bool:
         """Return whether the event belongs to another cycle. A `gone` of an excluded node is valid in any cycle."""
         excluded = isinstance(event, m.NodeGone) and event.node_index in self._sets.excluded
         return getattr(event, "cycle", self.cycle) != self.cycle and not excluded
-
-    def _take_transition(self, outcome_before: RunOutcome | None) -> Transition:
-        commands = self._commands
-        if self.outcome is not outcome_before:  # also for a node that was stopped before this event ended the run
-            commands = [
-                replace(command, outcome=self.outcome, deadline=self.deadline)
-                if isinstance(command, m.StopNode)
-                else command
-                for command in commands
-            ]
-        if not (commands or self._changes or self._service_changes):
-            return NO_TRANSITION
-        transition = Transition(
-            tuple(commands), tuple(self._changes), tuple(self._service_changes), self._service_failure
-        )
-        self._commands, self._changes, self._service_changes, self._service_failure = [], [], [], None
-        return transition
 
     # -- nodes arrive -------------------------------------------------------------------------------------------
 
@@ -175,8 +140,8 @@ class RunStateMachine:
         node = self.nodes[event.node_index]
         if node.state is NodeState.EXPECTED:
             location = event.location if self.config.topology else UNKNOWN_LOCATION
-            self._update_node(replace(node, host=event.host, location=location))
-            self._set_node_state(event.node_index, NodeState.ARRIVED)
+            self.table.update(replace(node, host=event.host, location=location))
+            self.table.set_state(event.node_index, NodeState.ARRIVED)
             self._join_cycle(event.node_index, now)
         self._end_if_too_few(now)
 
@@ -184,11 +149,13 @@ class RunStateMachine:
         """Add an arrived node to the cycle: as a spare once the round has closed. The first head starts at once."""
         if self.state is RunState.FINISHING:
             self._stop_node(node_index)
+        elif node_index in self.control.leaving:
+            self._drop_leaving_node(self.nodes[node_index], now)
         elif self.state is not RunState.GATHERING:
-            self._set_role(node_index, Role.SPARE)
+            self.table.set_role(node_index, Role.SPARE)
         else:
             if node_index == self.leader and self.cycle == 0:
-                self._set_role(node_index, Role.ACTIVE, 0)
+                self.table.set_role(node_index, Role.ACTIVE, 0)
             if self.nodes[node_index].role is Role.ACTIVE:
                 self._start_node(node_index)
             self._maybe_close(now)
@@ -199,8 +166,8 @@ class RunStateMachine:
         unhealthy_reason = None if event.ok else event.reason or "its check failed"
         if event.node_index not in self._sets.members or node.unhealthy_reason == unhealthy_reason:
             return
-        self._update_node(replace(node, unhealthy_reason=unhealthy_reason))
-        self._changes.append(self.nodes[event.node_index])
+        self.table.update(replace(node, unhealthy_reason=unhealthy_reason))
+        self._results.changes.append(self.nodes[event.node_index])
         self._maybe_close(now)
         self._end_if_too_few(now)
 
@@ -214,7 +181,11 @@ class RunStateMachine:
             self._yield_or_end(now)
             return
         pending = self._sets.pending
-        if (not self.config.spares and pending) or not self._enough_available() or not self._half_available():
+        if (
+            (not self.config.spares and pending)
+            or not self._sets.enough_available(self.leader)
+            or not self._half_available()
+        ):
             return
         if pending:
             assert self.deadline is not None
@@ -222,14 +193,12 @@ class RunStateMachine:
             if now < min(self._last_call, self.deadline):
                 return
         for node in roles.assign_roles(self.nodes, self.config, self.leader):
-            self._change_role(node)
+            self.table.change_role(node)
         self._set_run_state(RunState.STARTING)
         self.deadline = now + self.config.start_timeout
-        self._start_arrived_nodes()
+        for active in self.table.active(NodeState.ARRIVED):
+            self._start_node(active.node_index)
         self._maybe_start_driver()
-
-    def _enough_available(self) -> bool:
-        return self._sets.available.is_sufficient(self.leader)
 
     def _half_available(self) -> bool:
         """Return whether no more nodes are pending than available: more could elect another leader."""
@@ -237,7 +206,7 @@ class RunStateMachine:
 
     def _end_if_too_few(self, now: float) -> None:
         """End the run if too few nodes are available and none is pending."""
-        if self.state is not RunState.GATHERING or self._sets.pending or self._enough_available():
+        if self.state is not RunState.GATHERING or self._sets.pending or self._sets.enough_available(self.leader):
             return
         available = roles.available_pool(self.nodes, self.config, self.leader)
         self._finish(end_reasons.too_few_arrived(self.config, self.nodes, available), now, FAILURE_GRACE_S)
@@ -247,70 +216,37 @@ class RunStateMachine:
     def _start_node(self, node_index: int) -> None:
         """Start Ray on an active node; workers wait for the head."""
         if not self.config.ray:
-            self._set_node_state(node_index, NodeState.READY)
+            self.table.set_state(node_index, NodeState.READY)
         elif node_index == self.leader:
-            self._set_node_state(node_index, NodeState.STARTING)
-            self._commands.append(m.StartHead(node_index, self.cycle))
+            self.table.set_state(node_index, NodeState.STARTING)
+            self._results.commands.append(m.StartHead(node_index, self.cycle))
         elif self.head_up:
             rank = self.nodes[node_index].rank
             assert rank is not None
-            self._set_node_state(node_index, NodeState.STARTING)
-            self._commands.append(m.StartWorker(node_index, rank, self.cycle))
-
-    def _start_arrived_nodes(self) -> None:
-        for node in list(self._active()):
-            if node.state is NodeState.ARRIVED:
-                self._start_node(node.node_index)
+            self.table.set_state(node_index, NodeState.STARTING)
+            self._results.commands.append(m.StartWorker(node_index, rank, self.cycle))
 
     def _on_head_up(self, event: m.HeadUp, now: float) -> None:
         if self.config.ray and self.nodes[self.leader].state is NodeState.STARTING:
             self.head_up = True
-            self._start_arrived_nodes()
+            for node in self.table.active(NodeState.ARRIVED):
+                self._start_node(node.node_index)
 
     def _on_node_ready(self, event: m.NodeReady, now: float) -> None:
         if self.nodes[event.node_index].state is NodeState.STARTING:
-            self._set_node_state(event.node_index, NodeState.READY)
+            self.table.set_state(event.node_index, NodeState.READY)
             self._maybe_start_driver()
 
     # -- services -----------------------------------------------------------------------------------------------
 
-    def _start_services(self, now: float) -> None:
-        """Start services on every node that got a rank, independent of Ray; the driver waits for the gated ones."""
-        started = self.services.start_on_new_nodes(now)
-        self._service_changes += started
-        for node_index, instances in groupby(started, key=lambda instance: instance.node_index):
-            names = tuple(instance.service for instance in instances)
-            self._commands.append(m.StartServices(node_index, names, self.cycle))
-
     def _on_service_report(self, event: m.ServiceReport, now: float) -> None:
         if self.state not in SERVING_STATES:
             return  # a service may fail because of the failure that the run recovers from
-        changed = self.services.report(event.service, event.node_index, event.state, event.detail, now)
-        if changed is None:
-            return
-        self._service_changes.append(changed)
-        if changed.state is ServiceState.FAILED:
-            reason = end_reasons.service_failed(self.nodes[changed.node_index], changed)
-            self._service_failed(changed, reason, now)
+        failed = self._service_rules.report(event, now)
+        if failed is not None:
+            self._finish(failed, now, FAILURE_GRACE_S)
         else:
             self._maybe_start_driver()
-
-    def _check_service_deadlines(self, now: float) -> None:
-        """Fail the instance whose deadline passed first."""
-        late = self.services.overdue(now) if self.state in SERVING_STATES else None
-        if late is None:
-            return
-        deadline = self.services.plans[late.service].deadline
-        reason = end_reasons.service_late(self.nodes[late.node_index], late, deadline)
-        failed = self.services.report(late.service, late.node_index, ServiceState.FAILED, reason, now)
-        assert failed is not None
-        self._service_changes.append(failed)
-        self._service_failed(late, reason, now)
-
-    def _service_failed(self, instance: PlannedInstance, reason: str, now: float) -> None:
-        """End the run, naming the service: the job cannot run as specified without it."""
-        self._service_failure = instance
-        self._finish(end_reasons.failure(self.nodes[instance.node_index], "service", reason), now, FAILURE_GRACE_S)
 
     # -- the driver ---------------------------------------------------------------------------------------------
 
@@ -325,7 +261,7 @@ class RunStateMachine:
         self._set_run_state(RunState.RUNNING)
         self.deadline = None
         self.driver_running = True
-        self._commands.append(m.StartDriver(self.cycle))
+        self._results.commands.append(m.StartDriver(self.cycle))
 
     def _on_progress(self, event: m.Progress, now: float) -> None:
         self.progressed = self.progressed or self.driver_running
@@ -351,11 +287,11 @@ class RunStateMachine:
     def _on_driver_stalled(self, event: m.DriverStalled, now: float) -> None:
         if not self.driver_running or self.state is RunState.RESTARTING:
             return
-        ended = RunOutcome("failed", INFRASTRUCTURE_FAILED, event.reason, phase="stalled")
+        ended, context = end_reasons.stalled(event.reason), self._failure_context()
         if self.state is not RunState.RUNNING:
             self._finish(ended, now, FAILURE_GRACE_S)
         else:
-            self._restart_or_end(policy.after_driver_failure(self._failure_context()), ended, now, FAILURE_GRACE_S)
+            self._restart_or_end(policy.after_stall(context, event.restart), ended, now, FAILURE_GRACE_S)
 
     # -- losses -------------------------------------------------------------------------------------------------
 
@@ -365,7 +301,7 @@ class RunStateMachine:
         if ignored or node.state in DEPARTED or node.state is NodeState.STOPPING:
             return
         # A node that never joined has no agent to report "gone": treat it as lost.
-        self._set_node_state(event.node_index, NodeState.FAILED if node.state in CONNECTED else NodeState.LOST)
+        self.table.set_state(event.node_index, NodeState.FAILED if node.state in CONNECTED else NodeState.LOST)
         if self.state is RunState.RESTARTING and event.phase == policy.RAY_PHASE:
             return  # that Ray cluster is being ended: its failure is no sign of a bad node
         self._handle_node_loss(node, end_reasons.failure(node, event.phase, event.reason), now)
@@ -375,17 +311,17 @@ class RunStateMachine:
         if node.state in DEPARTED:
             return
         phase = self.state.value
-        self._set_node_state(event.node_index, NodeState.LOST)
+        self.table.set_state(event.node_index, NodeState.LOST)
         if self.state is RunState.FINISHING:
             self._maybe_conclude()
         elif node.role is not Role.EXCLUDED:
             blamed = self.nodes[self.leader] if event.isolated else node
-            ended = replace(end_reasons.failure(blamed, phase, event.reason), lost=True)
-            self._handle_node_loss(node, ended, now)
+            self._handle_node_loss(node, end_reasons.loss(blamed, phase, event.reason), now)
 
     def _handle_node_loss(self, node: RunNode, ended: RunOutcome, now: float) -> None:
         """React to a node that can no longer be used: continue if the configuration allows it, else end the run."""
-        leader, phase = node.node_index == self.leader, None if ended.lost else ended.phase
+        phase = ended.phase if ended.phase == CONTROL_PHASE or not ended.lost else None
+        leader = node.node_index == self.leader
         if leader and self.state in (RunState.GATHERING, RunState.STARTING):
             self._failed_leader = ended, phase
             self._yield_or_end(now)
@@ -399,9 +335,7 @@ class RunStateMachine:
         else:
             decision = policy.after_loss(self._failure_context(), node, phase)
             if decision.action is Action.REPLACE:
-                assert decision.replacement is not None
-                self._exclude(node.node_index)
-                self._promote(decision.replacement, node, now)
+                self._replace(node, decision, now)
                 return
             if decision.action is Action.RESTART and not leader:
                 self._exclude(node.node_index)
@@ -413,10 +347,7 @@ class RunStateMachine:
         if node.node_index == self.leader:  # in `restarting`: the leader cannot lead the next cycle
             self._finish(ended, now, FAILURE_GRACE_S)
             return
-        if self.state is RunState.GATHERING:
-            shortage = policy.shortage_in_round(context, self.leader, node.node_index)
-        else:
-            shortage = policy.shortage_in_next_cycle(context, node.node_index)
+        shortage = policy.shortage_between_drivers(context, self.state is RunState.GATHERING, node.node_index)
         if shortage is None:
             self._exclude(node.node_index)
             self._maybe_close(now)
@@ -426,19 +357,25 @@ class RunStateMachine:
 
     def _failure_context(self) -> FailureContext:
         without_progress = 0 if self.progressed else self.without_progress + 1
-        running = self.state is RunState.RUNNING
-        return FailureContext(self.config, self.nodes, self._sets, self.leader, running, self.cycle, without_progress)
+        running, restarts = self.state is RunState.RUNNING, self.cycle - self._handovers
+        nodes, sets, leaving = self.nodes, self._sets, frozenset(self.control.leaving)
+        return FailureContext(self.config, nodes, sets, self.leader, running, restarts, without_progress, leaving)
+
+    def _replace(self, node: RunNode, decision: Decision, now: float) -> None:
+        assert decision.replacement is not None
+        self._exclude(node.node_index)
+        self._promote(decision.replacement, node, now)
 
     def _promote(self, spare: int, lost: RunNode, now: float) -> None:
         """Promote a spare to the rank of the lost node. Before the driver runs this is part of starting."""
-        self._set_role(spare, Role.ACTIVE, lost.rank)
+        self.table.set_role(spare, Role.ACTIVE, lost.rank)
         if self.state is RunState.RUNNING:
             self.deadline = now + self.config.start_timeout
         self._start_node(spare)
         self._maybe_start_driver()
 
     def _exclude(self, node_index: int) -> None:
-        self._set_role(node_index, Role.EXCLUDED)
+        self.table.set_role(node_index, Role.EXCLUDED)
         self._stop_node(node_index)
 
     def _fail_late_nodes(self, now: float) -> None:
@@ -446,9 +383,7 @@ class RunStateMachine:
 
         Nodes that only wait for the head are not late. The leader comes first.
         """
-        unready = [node for node in self._active() if node.state is not NodeState.READY]
-        started = [node for node in unready if node.state is NodeState.STARTING] or unready
-        late = sorted(started, key=lambda node: node.node_index != self.leader)
+        late = roles.late_nodes(self.table.active(), self.leader)
         reason = end_reasons.too_late(self.config, late)
         self.deadline = now + self.config.start_timeout
         for node in late:
@@ -466,25 +401,64 @@ class RunStateMachine:
         if decision.action is not Action.YIELD:
             self._finish(end_reasons.because(ended, decision.reason), now, FAILURE_GRACE_S)
             return
-        pending = self._sets.pending
-        if self.state is RunState.GATHERING and pending and len(self._sets.available) <= pending:
+        pending, others = self._sets.pending, self._sets.available
+        if self.state is RunState.GATHERING and pending and self.config.failover and len(others) <= pending:
+            return
+        successor = policy.successor(self._failure_context())
+        if successor is None:  # while the round is open, more nodes can come
+            if self.state is not RunState.GATHERING:
+                self._finish(end_reasons.because(ended, end_reasons.NO_OTHER_LEADER), now, FAILURE_GRACE_S)
             return
         self._set_run_state(RunState.YIELDED)
         self.deadline = None
-        self._commands.append(m.Yield(ended.end_reason))
+        self._results.commands.append(m.Yield(ended.end_reason, successor))
+
+    # -- control requests ---------------------------------------------------------------------------------------
+
+    def _on_exclusion_requested(self, event: m.ExclusionRequested, now: float) -> None:
+        node = self.nodes[event.node_index]
+        if self.state is RunState.FINISHING or node.role is Role.EXCLUDED or node.state in DEPARTED:
+            return
+        self.control.exclude(event.node_index, event.reason)
+        if self.state in (RunState.GATHERING, RunState.STARTING) or node.role is Role.SPARE:
+            self._drop_leaving_node(node, now)
+        elif self.state is RunState.RUNNING and event.at_once:
+            decision = policy.after_exclusion(self._failure_context(), node)
+            if decision.action is Action.REPLACE:
+                self._replace(node, decision, now)
+            else:  # the driver has its grace period on all nodes; the next cycle begins without this one
+                self._restart_or_end(decision, self.control.departure(node), now, self.config.restart_grace)
+
+    def _drop_leaving_node(self, node: RunNode, now: float) -> None:
+        """Exclude a node on which no driver runs. One that is being cleaned is excluded when it is clean."""
+        if node.state in CONNECTED:
+            self.table.set_state(node.node_index, NodeState.FAILED)
+            self._handle_node_loss(node, self.control.departure(node), now)
+
+    def _on_restart_forbidden(self, event: m.RestartForbidden, now: float) -> None:
+        self.control.forbid(event.reason)
+        if self.state is RunState.RESTARTING:
+            decision = self.control.restrict(Decision(Action.RESTART))
+            self._finish(decision.outcome(end_reasons.restart_failed(self.restart_reason)), now, FAILURE_GRACE_S)
+
+    def _on_restart_requested(self, event: m.RestartRequested, now: float) -> None:
+        if self.state is RunState.RUNNING:
+            decision = policy.after_restart_cause(self._failure_context())
+            self._restart_or_end(decision, restart_requested(event.reason), now, self.config.restart_grace)
 
     # -- the next cycle -----------------------------------------------------------------------------------------
 
     def _restart_or_end(self, decision: Decision, ended: RunOutcome, now: float, grace: float) -> None:
         """Begin a new cycle after the driver's grace period, or end the run with the reason why it cannot continue."""
+        decision = self.control.restrict(decision)
         if decision.action is Action.END:
-            self._finish(_final_outcome(ended, decision), now, min(grace, FAILURE_GRACE_S))
+            self._finish(decision.outcome(ended), now, min(grace, FAILURE_GRACE_S))
             return
         self.restart_reason = ended.end_reason
         self._set_run_state(RunState.RESTARTING)
         if self.driver_running:
             self.deadline = now + grace + FINISH_TIMEOUT_S
-            self._commands.append(m.EndDriver(grace, self.cycle))
+            self._results.commands.append(m.EndDriver(grace, self.cycle))
         else:
             self._next_cycle(now)
 
@@ -495,20 +469,26 @@ class RunStateMachine:
         self.head_up, self._last_call = False, None
         self.deadline = now + self.config.gather_timeout
         self._set_run_state(RunState.GATHERING)
-        self._commands.append(m.BeginCycle(self.cycle, self.restart_reason))
+        self._results.commands.append(m.BeginCycle(self.cycle, self.restart_reason))
         for node in list(self.nodes):
             if node.role is Role.EXCLUDED:
                 continue
-            self._set_role(node.node_index, Role.WAITING)
+            if node.node_index in self.control.leaving:
+                if node.node_index != self.leader:
+                    self._exclude(node.node_index)
+                    continue
+                self._failed_leader = self.control.departure(node), CONTROL_PHASE  # it hands over, once it is clean
+            self.table.set_role(node.node_index, Role.WAITING)
             if node.state is NodeState.STOPPING:  # for an earlier cycle: its report for that one is ignored
-                self._commands.append(self._stop_command(node.node_index))
+                self._results.commands.append(self._stop_command(node.node_index))
             else:
                 self._stop_node(node.node_index)
+        self._end_if_too_few(now)
 
     def _stop_node(self, node_index: int) -> None:
         if self.nodes[node_index].state in CONNECTED:
-            self._set_node_state(node_index, NodeState.STOPPING)
-            self._commands.append(self._stop_command(node_index))
+            self.table.set_state(node_index, NodeState.STOPPING)
+            self._results.commands.append(self._stop_command(node_index))
 
     def _stop_command(self, node_index: int) -> m.StopNode:
         return m.StopNode(node_index, self.cycle, self.outcome, self.deadline)
@@ -517,11 +497,11 @@ class RunStateMachine:
         """Handle the report of a clean node: it joins the next cycle, or has left if there is none for it."""
         node = self.nodes[event.node_index]
         if node.state is NodeState.STOPPING and self.state is not RunState.FINISHING and node.role is not Role.EXCLUDED:
-            self._set_node_state(event.node_index, NodeState.ARRIVED)
-            self._commands.append(m.Rejoin(event.node_index, self.cycle))
+            self.table.set_state(event.node_index, NodeState.ARRIVED)
+            self._results.commands.append(m.Rejoin(event.node_index, self.cycle))
             self._join_cycle(event.node_index, now)
         else:
-            self._set_node_state(event.node_index, NodeState.GONE)
+            self.table.set_state(event.node_index, NodeState.GONE)
             self._maybe_conclude()
         self._end_if_too_few(now)
 
@@ -542,7 +522,7 @@ class RunStateMachine:
             ends = now + grace + FINISH_TIMEOUT_S
             if not ending or (self.deadline is not None and ends < self.deadline):
                 self.deadline = ends
-                self._commands.append(m.EndDriver(grace, self.cycle))
+                self._results.commands.append(m.EndDriver(grace, self.cycle))
             return
         if first:
             self.deadline = now + FINISH_TIMEOUT_S
@@ -559,12 +539,14 @@ class RunStateMachine:
         assert self.outcome is not None
         self._set_run_state(RunState(self.outcome.state))
         self.deadline = None
-        self._commands.append(m.Conclude(self.outcome))
+        self._results.commands.append(m.Conclude(self.outcome))
 
     # -- time passes --------------------------------------------------------------------------------------------
 
     def _on_tick(self, event: m.Tick, now: float) -> None:
-        self._check_service_deadlines(now)
+        failed = self._service_rules.check_deadlines(now) if self.state in SERVING_STATES else None
+        if failed is not None:
+            self._finish(failed, now, FAILURE_GRACE_S)
         before = self.state
         self._maybe_close(now)
         if self.state is before and self.deadline is not None and now >= self.deadline:
@@ -574,8 +556,7 @@ class RunStateMachine:
         """End what has not been reached in time: the round, the start of Ray, the end of the driver or of the run."""
         if self.state is RunState.GATHERING and self._failed_leader is not None:
             ended, _ = self._failed_leader
-            why = "too few other nodes joined to elect another leader"
-            self._finish(end_reasons.because(ended, why), now, 0.0)
+            self._finish(end_reasons.because(ended, end_reasons.NO_OTHER_LEADER), now, 0.0)
         elif self.state is RunState.GATHERING:
             available = roles.available_pool(self.nodes, self.config, self.leader)
             self._finish(end_reasons.gather_timed_out(self.config, self.nodes, self.cycle, available), now, 0.0)
@@ -587,47 +568,15 @@ class RunStateMachine:
     def _conclude_late(self, now: float) -> None:
         """End the run although the driver, or nodes, have not confirmed their end."""
         if self.outcome is None:  # restarting: no next cycle before the driver has ended
-            self.outcome = RunOutcome("failed", INFRASTRUCTURE_FAILED, self.restart_reason, phase="restarting")
+            self.outcome = end_reasons.restart_failed(self.restart_reason)
             self._set_run_state(RunState.FINISHING)
-        stopping = [node.host for node in self.nodes if node.state is NodeState.STOPPING]
-        unclean = f"{end_reasons.listed(stopping)} did not confirm cleanup"
-        if self.driver_running:
-            unclean = "the driver did not end"
-        self.outcome = end_reasons.because(self.outcome, unclean)
+        self.outcome = end_reasons.because(self.outcome, end_reasons.unclean(self.nodes, self.driver_running))
         self._conclude()
-
-    # -- changes of nodes and of the run ------------------------------------------------------------------------
-
-    def _active(self) -> Iterator[RunNode]:
-        return (node for node in self.nodes if node.role is Role.ACTIVE)
-
-    def _set_role(self, node_index: int, role: Role, rank: int | None = None) -> None:
-        self._change_role(self.nodes[node_index].with_role(role, rank))
-
-    def _change_role(self, node: RunNode) -> None:
-        before = self.nodes[node.node_index]
-        if node.role is not before.role or node.rank != before.rank:
-            self._update_node(node)
-            self.role_changes += 1
-            self._changes.append(node)
-
-    def _set_node_state(self, node_index: int, state: NodeState) -> None:
-        node = self.nodes[node_index]
-        if state in NODE_TRANSITIONS[node.state]:
-            self._update_node(replace(node, state=state))
-            self._changes.append(self.nodes[node_index])
-
-    def _update_node(self, node: RunNode) -> None:
-        """Replace a node and update what is derived from it. Nodes are changed only here."""
-        before, self.nodes[node.node_index] = self.nodes[node.node_index], node
-        self._sets.update(before, node)
-        if self.services.plans:
-            self.services.set_rank(node.node_index, node.rank if node.runs_services else None)
 
     def _set_run_state(self, state: RunState) -> None:
         assert state in RUN_TRANSITIONS[self.state], f"{self.state.value} -> {state.value}"
         self.state = state
-        self._changes.append(state)
+        self._results.changes.append(state)
 
 
 _HANDLERS: dict[type, Callable[[RunStateMachine, Any, float], None]] = {
@@ -642,12 +591,9 @@ _HANDLERS: dict[type, Callable[[RunStateMachine, Any, float], None]] = {
     m.NodeFailed: RunStateMachine._on_node_failed,
     m.NodeLost: RunStateMachine._on_node_lost,
     m.NodeGone: RunStateMachine._on_node_gone,
+    m.ExclusionRequested: RunStateMachine._on_exclusion_requested,
+    m.RestartForbidden: RunStateMachine._on_restart_forbidden,
+    m.RestartRequested: RunStateMachine._on_restart_requested,
     m.StopRequested: RunStateMachine._on_stop_requested,
     m.Tick: RunStateMachine._on_tick,
 }
-
-
-def _final_outcome(ended: RunOutcome, decision: Decision) -> RunOutcome:
-    """Add the decision's reason, and its exit code if it has one."""
-    ended = ended if decision.exit_code is None else replace(ended, exit_code=decision.exit_code)
-    return end_reasons.because(ended, decision.reason)

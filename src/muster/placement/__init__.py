@@ -1,6 +1,6 @@
 """Run long-lived programs inside a Ray cluster: plan, place and supervise them, and stop them with their owner.
 
-See docs/placement.md. It needs only Ray and the standard library; planning does not even need Ray.
+See docs/reference/placement.md. It needs only Ray and the standard library; planning does not even need Ray.
 """
 
 from __future__ import annotations

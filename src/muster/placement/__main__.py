@@ -1,4 +1,4 @@
-"""`python -m muster.placement list|reap [GRACE]`: the node side of `muster ps` and `muster reap`.
+"""`python -m muster.placement list|reap [GRACE]`: the node side of `muster programs` and `muster reap`.
 
 The last line of stdout is one JSON object with everything that is placed, or with everything that was reaped.
 """

@@ -6,7 +6,17 @@ import json
 import sys
 from types import ModuleType
 
-from muster.process import capture, cgroup, file_trees, log_segments, proctree, supervisor, unkillable
+from muster.process import (
+    capture,
+    cgroup,
+    file_trees,
+    lease_enforcer,
+    log_segments,
+    proctree,
+    running_time,
+    supervisor,
+    unkillable,
+)
 
 MODULES = (
     proctree,
@@ -14,6 +24,8 @@ MODULES = (
     capture,
     cgroup,
     unkillable,
+    running_time,
+    lease_enforcer,
     supervisor,
 )  # each after its imports; the last has main()
 LAZY_MODULES = (file_trees,)  # compiled at the first import of a name: most supervisors never need them

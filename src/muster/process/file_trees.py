@@ -15,6 +15,7 @@ OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 O_PATH = 0o10000000
 OWN_FDS = "/proc/self/fd"
 REMOVAL_PASSES = 3  # a process that is being killed may still add a file
+DIRECTORY_BYTES = 4096  # for those that some filesystems report as empty
 BLOCK_BYTES = 512  # the unit of st_blocks on Linux
 
 
@@ -107,7 +108,7 @@ def remove_tree(path: str) -> bool:
 def used_bytes(directory: int, skip: Collection[str], max_entries: int) -> int | None:
     """Return the bytes that a tree occupies, without the names in `skip` at its top; None above `max_entries`.
 
-    Directories that are moved meanwhile may be missed.
+    A directory counts with DIRECTORY_BYTES at least. Directories that are moved meanwhile may be missed.
     """
     cursor, total, seen = Cursor(directory), 0, 0
     pending: list[list[str]] = []
@@ -122,9 +123,11 @@ def used_bytes(directory: int, skip: Collection[str], max_entries: int) -> int |
                     if seen > max_entries:
                         return None
                     with suppress(OSError):
-                        total += entry.stat(follow_symlinks=False).st_blocks * BLOCK_BYTES
+                        used = entry.stat(follow_symlinks=False).st_blocks * BLOCK_BYTES
                         if entry.is_dir(follow_symlinks=False):
                             below.append(entry.name)
+                            used = max(used, DIRECTORY_BYTES)
+                        total += used
             pending.append(below)
             if not _enter_next(cursor, pending):
                 return total

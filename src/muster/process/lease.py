@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 import weakref
 
 from muster.process.memory_file import memory_file
-from muster.process.supervisor import LEASE, lease_clock
+from muster.process.supervisor import LEASE, LEASE_FENCED, lease_clock
+
+_EXPIRY = struct.Struct("=Q")  # the first field of LEASE: supervisors write the other one
 
 
 class ProcessLease:
@@ -24,16 +27,21 @@ class ProcessLease:
 
     def renew(self, seconds: float) -> None:
         """Let the lease expire `seconds` from now."""
-        LEASE.pack_into(self._memory, 0, lease_clock() + int(seconds * 1e9))
+        _EXPIRY.pack_into(self._memory, 0, lease_clock() + int(seconds * 1e9))
 
     @property
     def expired(self) -> bool:
-        (until,) = LEASE.unpack_from(self._memory)
+        until, _ = LEASE.unpack_from(self._memory)
         return bool(until) and lease_clock() >= until
 
+    @property
+    def fenced(self) -> bool:
+        """Whether a supervisor has killed processes since the lease was last cleared, because it had expired."""
+        return bool(self._memory[LEASE_FENCED])
+
     def clear(self) -> None:
-        """Remove the expiry: no other node is left that could take over."""
-        LEASE.pack_into(self._memory, 0, 0)
+        """Remove the expiry: nothing runs, or no other node is left that could take over."""
+        LEASE.pack_into(self._memory, 0, 0, 0)
 
 
 held: ProcessLease | None = None  # passed to the supervisors of all scopes of this process

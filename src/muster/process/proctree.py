@@ -184,10 +184,16 @@ def kill_descendants(
 
 
 def kill_groups(groups: Iterable[int]) -> None:
+    """KILL these groups."""
+    signal_groups(groups, signal.SIGKILL)
+
+
+def signal_groups(groups: Iterable[int], signum: int) -> None:
+    """Send a signal to these groups, but not to the group of this process."""
     # 0 would mean this group, and 1 all processes: a child in another pid namespace may show such a number.
     for group in set(groups) - {0, 1, os.getpgrp()}:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
+            os.killpg(group, signum)
 
 
 def ended_child() -> int | None:

@@ -78,7 +78,7 @@ class ScopeWatcher:
 
     def processes_left(self, left: Sequence[LeftoverProcess]) -> None:
         """Handle processes that could not be ended."""
-        report_left(left)
+        asyncio.get_running_loop().run_in_executor(None, report_left, left)  # stderr may be a file that hangs
 
 
 # With vfork the thread that starts a process holds the interpreter until the child has closed its copies of open files.
@@ -157,8 +157,10 @@ class Scope:
             ours.setblocking(False)
             self._reader = asyncio.create_task(self._read())
         self.supervisor_pid = await self._opened
-        first.wait()  # it has forked the supervisor and exited
-        self._adopter, _ = read_process(self.supervisor_pid) or (self._adopter, 0)
+        # It has forked the supervisor and exits. A filesystem may delay that, when it closes its copy of stderr.
+        await loop.run_in_executor(None, first.wait)
+        supervisor = await loop.run_in_executor(None, read_process, self.supervisor_pid)
+        self._adopter = supervisor[0] if supervisor is not None else self._adopter
         return self
 
     async def spawn(
@@ -205,7 +207,7 @@ class Scope:
         except OSError as error:
             owned.refuse(SpawnError(f"the supervisor of scope {self.name!r} cannot be reached: {error}"))
         finally:
-            close_all(fds)
+            await loop.run_in_executor(None, close_all, fds)  # one may be a log on a filesystem that hangs
         await owned.started
         return owned
 
@@ -314,14 +316,16 @@ class Scope:
             for owned in self._running.values():
                 owned.on_lost()
             self._watcher.supervisor_lost()
-        swept = await asyncio.get_running_loop().run_in_executor(None, self._sweep_lost, groups)
-        left = tuple(one for one in map(describe_leftover, swept.left) if one is not None)
+        swept, left = await asyncio.get_running_loop().run_in_executor(None, self._sweep_lost, groups)
         self._end(CloseResult(swept.ended, time.monotonic() - start, left), swept.pids)
 
-    def _sweep_lost(self, groups: Sequence[int]) -> SweepResult:
-        """Kill the scope's processes. Without grace: if this process ended first, they would be left."""
+    def _sweep_lost(self, groups: Sequence[int]) -> tuple[SweepResult, tuple[LeftoverProcess, ...]]:
+        """Kill the scope's processes, and describe those that are left.
+
+        Without grace: if this process ended first, they would be left.
+        """
         self.cgroup.kill()
         swept = sweep_tagged(self.tag, groups=groups, adopters=[self._adopter])
         self.cgroup.remove()
         wait_for_copiers(self.tag, COPY_TIMEOUT_S)
-        return swept
+        return swept, tuple(one for one in map(describe_leftover, swept.left) if one is not None)

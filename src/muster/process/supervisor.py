@@ -14,8 +14,9 @@ sent with the length.
     ending     no child left, or none that KILL could end          (exit)
 
 LEASE is the descriptor of the owner's lease (see lease.py), or -1. When it expires, the owner may be stopped while
-other nodes have taken over, so the supervisor does not wait for it. CGROUP names a control group to create for the
-scope if that is permitted; it may be empty.
+other nodes have taken over, so the supervisor does not wait for it, unless it was stopped itself: then it stops its
+processes until the lease is renewed (see lease_enforcer.py), and does nothing else. CGROUP names a control group to
+create for the scope if that is permitted; it may be empty.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from typing import Any
 
 from muster.process.capture import start_copier
 from muster.process.cgroup import Cgroup, make_cgroup, oom_counter, oom_kills
+from muster.process.lease_enforcer import LeaseAction, LeaseEnforcer
 from muster.process.proctree import (
     MAX_POLL_S,
     POLL_S,
@@ -46,16 +48,20 @@ from muster.process.proctree import (
     kill_descendants,
     kill_groups,
     own_children,
+    own_descendants,
     read_process,
     read_processes,
     send_signal,
+    signal_groups,
 )
 from muster.process.unkillable import STUCK_S, KillProgress, LeftoverProcess, describe_leftover
 
 LENGTH = struct.Struct("!I")
 MAX_FDS = 5  # standard streams; for captured output also the pipe's read end and the file
-LEASE = struct.Struct("=Q")  # expiry in nanoseconds of the clock below; 0: none
+LEASE = struct.Struct("=QB")  # expiry in nanoseconds of the clock below (0: none); 1 once a supervisor enforces it
+LEASE_FENCED = 8  # offset of the second field, which supervisors write
 CLOCK_BOOTTIME = 7  # the kernel's number: `time` has no name for it in a build with a C library older than 2.14
+HELD_POLL_S = 0.02  # of stopped processes: what resumes the job may reach them after their supervisor
 LEASE_POLL_S = 0.5  # of a lease without expiry: it may get one; less than the time in which processes must be killed
 COPY_TIMEOUT_S = 2.0  # for captured output to reach its file at the end; slower copiers finish by themselves
 
@@ -76,7 +82,8 @@ class Supervisor:
     """Serves one owner; see the state table of the module."""
 
     def __init__(self, owner: socket.socket, lease: int, grace: float, cgroup: Cgroup, directories: list[str]) -> None:
-        self.lease = mmap.mmap(lease, LEASE.size, mmap.MAP_SHARED, mmap.PROT_READ) if lease != -1 else None
+        self.lease = mmap.mmap(lease, LEASE.size) if lease != -1 else None
+        self.enforcer = LeaseEnforcer()
         self.owner: socket.socket | None = owner
         self.grace = grace  # used if the owner dies before it sends one
         self.ending = False
@@ -118,7 +125,7 @@ class Supervisor:
         while self.owner is not None:
             has_request = self.wait(None if self.lease is None else min(self.lease_left(), LEASE_POLL_S))
             self.reap()
-            if self.lease_left() == 0:
+            if not self.may_run():
                 return
             if has_request and not self.handle_request():
                 return
@@ -136,11 +143,41 @@ class Supervisor:
         return self.owner is not None and self.owner.fileno() in ready
 
     def lease_left(self) -> float:
-        """Return the seconds until the lease expires. After the expiry there is no grace either."""
-        (until,) = LEASE.unpack_from(self.lease) if self.lease is not None else (0,)
-        left = max(0, until - lease_clock()) / 1e9 if until else float("inf")
-        self.grace = self.grace if left else 0.0
-        return left
+        """Return the seconds until the lease expires."""
+        until, _ = LEASE.unpack_from(self.lease) if self.lease is not None else (0, 0)
+        return max(0, until - lease_clock()) / 1e9 if until else float("inf")
+
+    def may_run(self) -> bool:
+        """Return whether the lease lasts; False if the processes must be killed, without a grace.
+
+        After this process was stopped, it may take RESUME_GRACE_S until that is known; meanwhile no process runs.
+        """
+        if self.lease is None:
+            return True
+        while (action := self.check_lease(self.lease)) is LeaseAction.STOP:
+            self.signal_all(signal.SIGSTOP)
+            time.sleep(HELD_POLL_S)
+        if action is LeaseAction.CONTINUE:
+            self.signal_all(signal.SIGCONT)
+        elif action is LeaseAction.KILL:
+            self.grace = 0.0
+            self.lease[LEASE_FENCED] = 1
+        return action is not LeaseAction.KILL
+
+    def check_lease(self, lease: mmap.mmap) -> LeaseAction:
+        """Return what the lease demands. An owner that is gone renews nothing."""
+        fenced = bool(lease[LEASE_FENCED]) or self.owner is None
+        return self.enforcer.check(lease_clock() / 1e9, self.lease_left() == 0, fenced)
+
+    def signal_all(self, signum: int) -> None:
+        """Send a signal to all descendants, first to the groups of those that were started here.
+
+        What resumes the job continues all processes as well, so it does not matter which ones were stopped before.
+        """
+        signal_groups(self.children, signum)
+        for pid in own_descendants():
+            if pid not in self.copying:  # no program of the run
+                send_signal(pid, signum)
 
     def handle_request(self) -> bool:
         """Handle one message; False if the scope is to end."""
@@ -170,7 +207,12 @@ class Supervisor:
         body = b""
         while len(body) < size:
             self.limit_by_lease()
-            part = self.owner.recv(size - len(body))
+            try:
+                part = self.owner.recv(size - len(body))
+            except socket.timeout:
+                if self.may_run():  # the lease was renewed
+                    continue
+                raise
             if not part:
                 return b""
             body += part
@@ -237,18 +279,26 @@ class Supervisor:
         if self.owner is None:
             return
         body = json.dumps(message).encode()
+        left = LENGTH.pack(len(body)) + body
         try:
-            self.limit_by_lease()
-            self.owner.sendall(LENGTH.pack(len(body)) + body)
+            while left:
+                self.limit_by_lease()
+                try:
+                    left = left[self.owner.send(left) :]
+                except socket.timeout:
+                    if not self.may_run():
+                        raise
             self.owner.settimeout(None)
         except OSError:
             self.owner = None
 
     def limit_by_lease(self) -> None:
-        """Let calls on the owner's socket wait no longer than the lease: a stopped owner may stop in a message."""
+        """Let calls on the owner's socket wait no longer than the lease: a stopped owner may stop in a message.
+
+        They wait no longer than usual, either: a long wait would look as if this process was stopped.
+        """
         if self.owner is not None:
-            left = self.lease_left()
-            self.owner.settimeout(None if left == float("inf") else left + 0.001)
+            self.owner.settimeout(None if self.lease is None else min(self.lease_left() + 0.001, LEASE_POLL_S))
 
     # -- ending -------------------------------------------------------------------------------------------------
 
@@ -264,6 +314,8 @@ class Supervisor:
         known, pause = 0, POLL_S  # number of processes that got a signal; time until the next search for others
         has_children = self.reap()
         while has_children:
+            if self.grace:
+                self.may_run()  # else there is no grace
             now = time.monotonic()
             if now - start < self.grace and not self.send_term():
                 self.grace = 0.0  # no process is left to wait for

@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from muster import exit_codes
 
 _MEANING = {
-    exit_codes.CONTAINER_FAILED: "its container could not be started: no such runtime, or no such image",
+    exit_codes.CONTAINER_FAILED: (  # Python exits with the same code if its last messages cannot be written
+        "its container could not be started (no such runtime, or no such image), or its agent could not write to the "
+        "run directory (a full or failing filesystem)"
+    ),
     exit_codes.RUN_DIR_NOT_VISIBLE: "cannot see the run directory: it must be on a filesystem that every node shares",
     exit_codes.SETUP_FAILED: "--setup failed",
     exit_codes.HEALTH_CHECK_FAILED: "--health-check failed",

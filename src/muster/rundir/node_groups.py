@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 GROUP_LABEL = "muster.io/group"
@@ -19,11 +19,14 @@ class NodeGroup:
     cpus_per_node: int | None = None
     gpus_per_node: int | None = None
     gres: str | None = None
+    ray_resource: Mapping[str, int] = field(default_factory=dict)
+    ray_label: Mapping[str, str] = field(default_factory=dict)
 
 
 def groups_of(records: Iterable[Mapping[str, Any]]) -> list[NodeGroup]:
-    """Return the groups recorded in job.json; other fields of a record are ignored."""
-    return [NodeGroup(**{name: record[name] for name in NodeGroup.__dataclass_fields__}) for record in records]
+    """Return the groups recorded in job.json; other fields are ignored, and an older Muster recorded fewer."""
+    names = NodeGroup.__dataclass_fields__
+    return [NodeGroup(**{name: record[name] for name in names if name in record}) for record in records]
 
 
 def group_of(node_index: int, groups: Sequence[NodeGroup]) -> NodeGroup | None:

@@ -2,9 +2,10 @@
 
 <runs dir>/<run id>/
   job.json  env.json  services.json  job.sh  job.out  agent.pyz  muster-library.zip  token  ray-token  submission.json
-  output/  report.html  metrics.prom
+  output/  report.html  metrics.prom  sections/0003.json
   attempt-0/
     canary  hosts  steps.log  phases.log  stop.json  beat  reserve  outcome  sequel.json  slurm-job.json  job-end
+    bad-nodes.json  avoided-nodes  no-restart.json
     lead-0.json  status-0.json  events-0.jsonl           for each term, that is, for each leader
     lead-0-gone.json                                     if its leader was killed and left no process
     lead-0.json.claim/                                   the claim itself, on a filesystem without hard links
@@ -69,6 +70,16 @@ class AttemptPaths:
         return self._at("sequel.json")
 
     @property
+    def bad_nodes(self) -> str:
+        """Evidence against nodes of this attempt, if there is any; see muster/rundir/node_evidence.py."""
+        return self._at("bad-nodes.json")
+
+    @property
+    def avoided_nodes(self) -> str:
+        """Hosts that the next attempt avoids, with commas between them, for the job script."""
+        return self._at("avoided-nodes")
+
+    @property
     def slurm_job(self) -> str:
         """The Slurm job (`job_id`, `restarts`), if Muster submitted it: only then may Muster cancel it."""
         return self._at("slurm-job.json")
@@ -104,6 +115,11 @@ class AttemptPaths:
     def beat(self) -> str:
         """Touched by `muster.beat()`."""
         return self._at("beat")
+
+    @property
+    def no_restart(self) -> str:
+        """The `reason` for which a program of this attempt has forbidden restarts and requeues, once one has."""
+        return self._at("no-restart.json")
 
     @property
     def down_request(self) -> str:
@@ -276,6 +292,15 @@ class RunPaths:
     def services(self) -> str:
         """The job's services as agents need them, 0600: their variables may be secrets."""
         return self._at("services.json")
+
+    def section_times(self, node_index: int) -> str:
+        """How long the sections of programs took on a node, for the limits of later cycles and attempts."""
+        return self._at("sections", f"{node_index:04d}.json")
+
+    @property
+    def queue(self) -> str:
+        """Slurm's last answer about the run's pending job, and its time: further readers need not query Slurm."""
+        return self._at("queue.json")
 
     @property
     def submission(self) -> str:

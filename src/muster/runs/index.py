@@ -111,7 +111,8 @@ def find_run(name: str | None, runs_dir: Path | None = None) -> RunPaths:
         if entry.name == name:
             raise _denied(str(entry))
     if not runs:
-        raise NoSuchRun("no runs found here; name the runs directory with --runs-dir")
+        asked = f"no run or job {name}: " if name else ""
+        raise NoSuchRun(f"{asked}no runs found here; name the runs directory with --runs-dir")
     if name is None:
         return runs[-1]
     matching = [run for run in runs if run.run_id == name] or [run for run in runs if name in slurm_jobs(run).ids]

@@ -86,7 +86,8 @@ class RunMonitor:
         """Return the likely cause of a job that failed before its script made the directory of an attempt."""
         if state != "FAILED" or self._run.newest_attempt() is not None:
             return ""
-        return f", and wrote nothing to {self._run.root}: that must be on a filesystem that every node shares"
+        where = f"{self._run.root}: the nodes may not see this directory"
+        return f", and wrote nothing to {where}; choose one on a filesystem that every node shares with --runs-dir"
 
     def _last_message(self) -> str:
         """Return what the script or its filesystem says about its end, if anything."""

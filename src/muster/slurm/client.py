@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from muster.errors import BackendError, SubmissionRefused
 from muster.exit_codes import TERMINATED
@@ -39,16 +40,28 @@ def submit(script: str, written: Iterable[str], more: Sequence[str] = (), argume
     `more` are further options, `arguments` those of the script. sbatch reports the cluster only where an option or a
     variable asked for one or more; of several it chooses one.
     """
-    env, names = dict(os.environ), {*written, *(option.lstrip("-").partition("=")[0] for option in more)}
-    for name in (*names, "array"):
-        env.pop(_VARIABLES.get(name, "SBATCH_" + name.upper().replace("-", "_")), None)
-    if "clusters" in names:
-        env.pop("SLURM_CLUSTERS", None)
-    done = _command(["sbatch", "--parsable", *more, script, *arguments], env)
+    done = _sbatch(["--parsable", *more], script, written, arguments)
     if done.returncode != 0:
         raise SubmissionRefused(f"sbatch refused the job: {error_summary(done.stderr)}")
     job_id, _, cluster = done.stdout.strip().partition(";")
     return SlurmJobs((job_id,), cluster or None)
+
+
+def refusal(script: str, written: Iterable[str], more: Sequence[str]) -> str | None:
+    """Return why the job, with these further options, could never run; None if it could. Nothing is submitted."""
+    done = _sbatch(["--test-only", *more], script, written)
+    return error_summary(done.stderr) if done.returncode else None
+
+
+def _sbatch(
+    options: Sequence[str], script: str, written: Iterable[str], arguments: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    env, names = dict(os.environ), {*written, *(option.lstrip("-").partition("=")[0] for option in options)}
+    for name in (*names, "array"):
+        env.pop(_VARIABLES.get(name, "SBATCH_" + name.upper().replace("-", "_")), None)
+    if "clusters" in names:
+        env.pop("SLURM_CLUSTERS", None)
+    return _command(["sbatch", *options, script, *arguments], env)
 
 
 def state_of(jobs: SlurmJobs, seen: Sequence[QueuedJob]) -> str | None:
@@ -72,10 +85,25 @@ def exit_code(jobs: SlurmJobs) -> int | None:
     return int(match[1]) if match else None
 
 
-def pending_reason(jobs: SlurmJobs) -> str | None:
-    """Return Slurm's reason why the first job waits, such as Resources or Priority; None if it is not pending."""
-    match = re.search(r"JobState=PENDING Reason=(\S+)", _show(jobs.only(jobs.ids[:1])))
-    return match[1] if match else None
+@dataclass(frozen=True)
+class PendingJob:
+    """Why a job waits, in Slurm's word, and its expected start in seconds since the epoch; None if Slurm has none."""
+
+    reason: str
+    start: float | None
+
+
+def pending_job(jobs: SlurmJobs) -> PendingJob | None:
+    """Return why the first job waits, such as Resources or Priority, and its start; None if it is not pending.
+
+    Slurm's scheduler estimates the start of the first jobs in the queue, in the local time of this host.
+    """
+    shown = _show(jobs.only(jobs.ids[:1]))
+    match = re.search(r"JobState=PENDING Reason=(\S+)", shown)
+    if match is None:
+        return None
+    start = re.search(r"\bStartTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", shown)
+    return PendingJob(match[1], datetime.fromisoformat(start[1]).timestamp() if start else None)
 
 
 def has_lost_batch_host(jobs: SlurmJobs) -> bool:
@@ -138,6 +166,11 @@ def partition_sizes() -> dict[str, int]:
         for key in {name.rstrip("*"), "" if name.endswith("*") else name.rstrip("*")}:
             sizes[key] = sizes.get(key, 0) + int(nodes)  # one line for each state of its nodes
     return sizes
+
+
+def node_names() -> list[str]:
+    """Return the names of all nodes; empty if Slurm does not answer."""
+    return _command(["sinfo", "--noheader", "--Node", "--format=%N"]).stdout.split()
 
 
 def _command(argv: list[str], env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -17,8 +17,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from muster.agent import event_loop
 from muster.agent.control.channel import HEARTBEAT_TIMEOUT_S, Channel, ChannelReader, accept, serve
 from muster.agent.control.codec import Message
+from muster.agent.event_loop import running_now
 from muster.lifecycle.end_reasons import listed
 from muster.lifecycle.events import RunOutcome
 from muster.lifecycle.states import NodeState
@@ -53,7 +55,7 @@ OpenStore = Callable[[], tuple[int, object]]  # returns the port of a new store,
 
 def coordinate(settings: RendezvousSettings, open_store: OpenStore, announce: Callable[[int], None]) -> RunOutcome:
     """Coordinate one job from outside, to its end. `announce` gets the port. Raise OSError if it is in use."""
-    return asyncio.run(_coordinate(settings, open_store, announce))
+    return event_loop.run(_coordinate(settings, open_store, announce))
 
 
 async def _coordinate(
@@ -78,7 +80,7 @@ class Coordinator:
     def __init__(self, config: ElasticConfig, token: bytes, process_id: str, open_store: OpenStore) -> None:
         """`process_id`: a random id by which the node in this process is recognized."""
         self._token, self._process_id, self._open_store = token, process_id, open_store
-        self._job = ElasticJob(config, time.monotonic())
+        self._job = ElasticJob(config, running_now())
         self._keys = itertools.count(1)
         self._channels: dict[int, Channel] = {}
         self._stores: dict[int, object] = {}  # by round
@@ -118,7 +120,7 @@ class Coordinator:
             await asyncio.sleep(DEADLINE_POLL_S)
 
     def _tick(self) -> None:
-        self._execute(self._job.tick(time.monotonic()))
+        self._execute(self._job.tick(running_now()))
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
@@ -159,7 +161,7 @@ class Coordinator:
 
     def _lost(self, key: int, reason: str) -> None:
         """Handle the end of a connection."""
-        self._execute(self._job.lost(key, reason, time.monotonic()))
+        self._execute(self._job.lost(key, reason, running_now()))
 
     def _admit(self, key: int, request: JoinRequest) -> None:
         host, config = request.host, self._job.config
@@ -170,10 +172,10 @@ class Coordinator:
             return
         if request.process_id == self._process_id:
             self._job.coordinator = key
-        self._execute(self._job.arrived(key, host, request.node_index, time.monotonic()))
+        self._execute(self._job.arrived(key, host, request.node_index, running_now()))
 
     def _handle(self, key: int, message: Message) -> None:
-        now, job = time.monotonic(), self._job
+        now, job = running_now(), self._job
         if isinstance(message, BackAtBarrier):
             self._execute(job.returned(key, now))
         elif isinstance(message, RoundReady):

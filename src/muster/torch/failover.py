@@ -35,6 +35,7 @@ from pathlib import Path
 from muster.agent.control.channel import HEARTBEAT_TIMEOUT_S, Channel, ChannelError, ProtocolMismatch, connect
 from muster.agent.control.codec import Message
 from muster.agent.control.messages import Heartbeat, HeartbeatAnswer, MembershipUpdate, Retirement
+from muster.agent.event_loop import running_now
 from muster.election.follower import (
     Campaign,
     CleanUp,
@@ -165,7 +166,7 @@ class FailoverSession(NodeSession):
         """Execute one effect after another until the job has ended or this node leaves it."""
         try:
             await asyncio.to_thread(os.makedirs, self._directory.root, exist_ok=True)
-            effect = self._election.started(time.monotonic())
+            effect = self._election.started(running_now())
             while self._closed is None:
                 effect = await self._execute(effect)
                 if self._left and not isinstance(effect, Follow):
@@ -186,7 +187,7 @@ class FailoverSession(NodeSession):
         election = self._election
         if isinstance(effect, Poll):
             await asyncio.sleep(effect.after)
-            return election.polled(await asyncio.to_thread(self._read_directory, effect.startup), time.monotonic())
+            return election.polled(await asyncio.to_thread(self._read_directory, effect.startup), running_now())
         if isinstance(effect, Connect):
             await asyncio.sleep(effect.after)
             return await self._connect(effect)
@@ -196,10 +197,10 @@ class FailoverSession(NodeSession):
             while self._works:
                 self._idle.clear()
                 await self._idle.wait()
-            return election.cleaned(time.monotonic())
+            return election.cleaned(running_now())
         if isinstance(effect, Campaign):
             await self._campaign(effect)
-            return election.claim_ended(time.monotonic())
+            return election.claim_ended(running_now())
         if isinstance(effect, Lead):
             self._end_term()
         elif isinstance(effect, EndLeaderless):
@@ -248,7 +249,7 @@ class FailoverSession(NodeSession):
             if isinstance(error, ProtocolMismatch):
                 self._end(Refused(str(error)))
             logger.info("term %d: %s", to.term, error)
-            return self._election.connect_failed(time.monotonic())
+            return self._election.connect_failed(running_now())
         self._channel, self._connected = channel, True
         if self._left:  # meanwhile
             channel.close()
@@ -264,7 +265,7 @@ class FailoverSession(NodeSession):
         """Handle the messages of the coordinator until it is lost, releases this node, or the job has ended."""
         channel = self._channel
         assert channel is not None
-        self._last_answer = time.monotonic()
+        self._last_answer = running_now()
         while (message := await channel.receive()) is not None and not isinstance(message, Retirement):
             if isinstance(message, Heartbeat):
                 self._answer(channel, message.at)
@@ -286,8 +287,8 @@ class FailoverSession(NodeSession):
         return self._lose(channel, message)
 
     def _answer(self, channel: Channel, at: float | None) -> None:
-        self._last_answer = time.monotonic()
-        channel.send(HeartbeatAnswer(at, self._membership.version if self._membership else -1, self._last_answer))
+        self._last_answer = running_now()
+        channel.send(HeartbeatAnswer(at, self._membership.version if self._membership else -1, time.monotonic()))
 
     def _lose(self, channel: Channel, retirement: Message | None) -> FollowerEffect:
         """Handle the loss of the coordinator, or its retirement: its round is over."""
@@ -302,7 +303,7 @@ class FailoverSession(NodeSession):
             logger.warning("the coordinator %s %s", self._coordinator_host, self._loss_reason)
         last_answer = self._last_answer if retirement is None else None
         loss = LostLeader(self._membership, last_answer, self._loss_reason)
-        return self._election.lost(loss, leads, time.monotonic())
+        return self._election.lost(loss, leads, running_now())
 
     def _store_host(self, channel: Channel) -> str:
         return channel.remote_address

@@ -110,7 +110,7 @@ class KeepAlive(Message):
 _SERVER = (Heartbeat, MembershipUpdate, Retirement)
 RENDEZVOUS_PROTOCOL = MessageProtocol(
     name="rendezvous protocol",
-    version=2,
+    version=3,
     advice="all nodes of a job must use the same version of Muster",
     server=MessageRegistry([KeepAlive, JoinRefused, RoundForms, RoundRuns, RoundRecalled, JobOutcome, *_SERVER]),
     client=MessageRegistry([KeepAlive, BackAtBarrier, RoundReady, TorchrunEnded, LeaveJob, HeartbeatAnswer]),

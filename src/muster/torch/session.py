@@ -25,6 +25,7 @@ from muster.agent.control.channel import (
     connect,
 )
 from muster.agent.control.codec import Message
+from muster.agent.event_loop import RunningLoop
 from muster.lifecycle.events import RunOutcome
 from muster.torch.coordinator import CLOSE_TIMEOUT_S, Coordinator, OpenStore
 from muster.torch.endpoint import bind_endpoint, is_local
@@ -95,7 +96,7 @@ class NodeSession:
 
     def __init__(self, settings: RendezvousSettings, open_store: OpenStore) -> None:
         self._settings, self._open_store = settings, open_store
-        self._loop = asyncio.new_event_loop()
+        self._loop = RunningLoop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="muster-rendezvous", daemon=True)
         self._coordinator: Coordinator | None = None
         self._channel: Channel | None = None

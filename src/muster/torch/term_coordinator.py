@@ -18,12 +18,13 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 
 from muster.agent.control.channel import HEARTBEAT_INTERVAL_S, Channel, listen
 from muster.agent.control.codec import Message
 from muster.agent.control.messages import Heartbeat, HeartbeatAnswer, MembershipUpdate, Retirement
+from muster.agent.event_loop import running_now
 from muster.agent.leader.leader_address import LeaderAddress
 from muster.election.candidate import Candidacy, CandidacyEffect, Win
 from muster.election.leader_lease import (
@@ -31,10 +32,12 @@ from muster.election.leader_lease import (
     Broadcast,
     LeaderLease,
     LeaseEffect,
+    RequestAnswers,
     SendMembership,
     StepDown,
 )
 from muster.election.membership import Membership
+from muster.process.running_time import RunningTime
 from muster.rundir import AttemptPaths, create_exclusive
 from muster.torch.coordinator import Coordinator, OpenStore
 from muster.torch.elastic import ElasticJob
@@ -73,6 +76,8 @@ class TermCoordinator(Coordinator):
         self._requests: dict[int, JoinRequest] = {}  # of the connected nodes
         self._key_of: dict[int, int] = {}  # of the same nodes, by node index
         self._early: list[tuple[int, Message]] = []  # messages to the candidate, for the coordinator that it becomes
+        self._waiting: list[Callable[[], None]] = []  # while the lease is lapsed, after a stop of this process
+        self._running_time = RunningTime()
         self._peer_times: dict[int, float] = {}  # each node's own time in its last heartbeat
         self._home: int | None = None  # key of the node in this process, once it is a member
         self.end_of_term: str | None = None  # why it coordinates no longer, although the job has not ended
@@ -96,14 +101,14 @@ class TermCoordinator(Coordinator):
             await self.close(0.0)
             return False
         self._background(self._beat())
-        self._note(self._candidacy.claimed(time.monotonic()))
+        self._note(self._candidacy.claimed(running_now()))
         return True
 
     async def win(self) -> bool:
         """Wait until the term is won and return True; release the nodes and return False if it is not."""
         while not self._candidacy_ended.done():
             await asyncio.wait([self._candidacy_ended], timeout=CANDIDACY_POLL_S)
-            self._note(self._candidacy.tick(time.monotonic()))
+            self._note(self._candidacy.tick(running_now()))
         if isinstance(self._candidacy_ended.result(), Win):
             return True
         self.end_of_term = "it was not elected"
@@ -121,7 +126,7 @@ class TermCoordinator(Coordinator):
         if self.term:
             logger.info("this node coordinates the job from now on, from round %d: %s", start.cycle, start.reason)
         awaited = membership.roster - start.excluded if self.term else frozenset()
-        self._job = ElasticJob(self._settings.config, time.monotonic(), start, awaited)
+        self._job = ElasticJob(self._settings.config, running_now(), start, awaited)
         self._lease = LeaderLease(LeasedJob(self._job), membership)
         self._polling = self._background(self._poll_deadlines())
         for key, request in list(self._requests.items()):
@@ -140,12 +145,17 @@ class TermCoordinator(Coordinator):
     async def _beat(self) -> None:
         """Send heartbeats with the time of sending, which nodes return: it dates the answer on this node's clock."""
         while self.end_of_term is None:
-            now = time.monotonic()
-            for key, channel in self._channels.items():
-                channel.send(Heartbeat(now, self._peer_times.get(key)))
+            self._beat_once()
             await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
+    def _beat_once(self) -> None:
+        now = time.monotonic()
+        for key, channel in self._channels.items():
+            channel.send(Heartbeat(now, self._peer_times.get(key)))
+
     def _joined(self, key: int, request: JoinRequest, sent: float) -> None:
+        if self._waits(lambda: self._joined(key, request, sent)):
+            return
         node_index = request.node_index
         if node_index is None:
             self._execute([Refuse(key, f"{request.host} has no number, which a job with failover needs")])
@@ -176,6 +186,8 @@ class TermCoordinator(Coordinator):
     def _handle(self, key: int, message: Message) -> None:
         if isinstance(message, HeartbeatAnswer):
             self._on_answer(key, message)
+        elif self._waits(lambda: self._handle(key, message)):
+            return
         elif self._lease is None:
             self._early.append((key, message))
         elif self._may_act():
@@ -190,9 +202,13 @@ class TermCoordinator(Coordinator):
         if self._lease is None:
             self._candidacy.answered(request.node_index, answer.at)
         else:
+            self._check_stop()
             self._apply(self._lease.answered(request.node_index, answer.at, answer.version, time.monotonic()))
+            self._catch_up()
 
     def _lost(self, key: int, reason: str) -> None:
+        if self._waits(lambda: self._lost(key, reason)):
+            return
         request = self._requests.pop(key, None)
         self._peer_times.pop(key, None)
         if request is not None and request.node_index is not None:
@@ -218,8 +234,27 @@ class TermCoordinator(Coordinator):
     def _may_act(self) -> bool:
         """Return whether the term goes on. After a stall of this process the lease may have ended unnoticed."""
         if self.end_of_term is None and self._lease is not None:
+            self._check_stop()
             self._apply(self._lease.tick(time.monotonic()))
-        return self.end_of_term is None
+        return self.end_of_term is None and not (self._lease is not None and self._lease.lapsed)
+
+    def _check_stop(self) -> None:
+        """Check whether this process was stopped, for example with the whole job. To be called regularly."""
+        stopped = self._running_time.observe(time.monotonic())
+        if stopped and self._lease is not None:
+            self._apply(self._lease.resumed(stopped, time.monotonic()))
+
+    def _waits(self, act: Callable[[], None]) -> bool:
+        """Let an event wait while the lease is lapsed; return whether it does."""
+        if self._may_act() or self._lease is None or not self._lease.lapsed:
+            return False
+        self._waiting.append(act)
+        return True
+
+    def _catch_up(self) -> None:
+        """Handle what has waited, once this coordinator acts again."""
+        while self._waiting and self._may_act():
+            self._waiting.pop(0)()
 
     def _form(self, form: FormRound) -> None:
         super()._form(form)
@@ -233,7 +268,9 @@ class TermCoordinator(Coordinator):
             elif isinstance(effect, SendMembership):
                 self._send((self._key_of[effect.node_index],), MembershipUpdate(effect.membership))
             elif isinstance(effect, AuthorizeCycle):
-                self._execute(self._job.authorize(effect.cycle, time.monotonic()))
+                self._execute(self._job.authorize(effect.cycle, running_now()))
+            elif isinstance(effect, RequestAnswers):
+                self._beat_once()
             elif isinstance(effect, StepDown):
                 self._step_down(effect.reason)
             # RenewLease needs nothing: `_may_act` sees the end. torchrun's workers have no supervisor to be told.

@@ -1,6 +1,6 @@
 """The critical path: the chain of steps that led to the driver's start, each waited for by the next. Pure.
 
-It is computed backwards, from the driver's start or from the current wait; see docs/seeing.md.
+It is computed backwards, from the driver's start or from the current wait; see docs/explanation/views.md.
 """
 
 from __future__ import annotations

@@ -27,8 +27,13 @@ SHOWN_EVENT_NAMES = (
     "note",
     "dashboard",
     "stalled",
+    "suspended",
     "failure",
     "unended",
+    "gcs_restart",
+    "bad_node",
+    "control",
+    "hang",
     "driver_start",
     "driver_end",
     "end",
@@ -166,7 +171,7 @@ def _shown_events(timeline: Timeline, run: RunRecord) -> list[list[Any]]:
     for event in run.attempts[-1].events if run.attempts else ():
         if event.name in SHOWN_EVENT_NAMES and (event.name, event.fields.get("state")) != ("service", "ready"):
             host = as_text(event.fields.get("host"))
-            details = [as_text(event.fields.get(name)) for name in ("service", "state", "text", "reason")]
+            details = [as_text(event.fields.get(name)) for name in ("service", "state", "kind", "text", "reason")]
             text = " ".join(filter(None, [host, *details])) or event.name.replace("_", " ")
             found.append([_ms(timeline, event.time), event.name, text])
     return found[-SHOWN_EVENTS:]

@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Phase(str, Enum):
-    """The phases in the order in which a node passes through them; docs/seeing.md has the table of transitions."""
+    """The phases in the order in which a node passes through them; docs/explanation/views.md has the transitions."""
 
     SUBMITTED = "submitted"
     PENDING = "pending"

@@ -160,7 +160,7 @@ def _in_order(terms: list[list[RecordedEvent]]) -> tuple[RecordedEvent, ...]:
 def _ended(
     paths: AttemptPaths, events: tuple[RecordedEvent, ...], status: dict[str, Any], outcome: dict[str, Any]
 ) -> float | None:
-    """Return when the attempt ended; docs/seeing.md lists the cases in which its leader did not record the end."""
+    """Return when the attempt ended; docs/explanation/views.md lists the cases in which its leader recorded no end."""
     end = next((event.time for event in reversed(events) if event.name == "end"), None)
     if end is not None or not outcome:
         return end

@@ -20,7 +20,7 @@ class Gate:
     _cache: dict[int, tuple[str, ...]] = field(default_factory=dict, compare=False)  # queried at every event
 
     def services_on(self, logical_rank: int | None) -> tuple[str, ...]:
-        """Return the services on the node with this rank in the cycle; docs/services.md defines the scopes.
+        """Return the services on the node with this rank in the cycle; docs/explanation/services.md defines the scopes.
 
         >>> Gate({"sandbox": "all", "judge": 1, "web": "head"}, nodes=4).services_on(3)
         ('sandbox', 'judge')

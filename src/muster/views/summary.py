@@ -66,6 +66,9 @@ def _attempt(attempt: AttemptTimeline, one_of_several: bool, live: bool) -> Iter
         yield f"attempt {attempt.number}: {duration(attempt.end - attempt.start)}"
     for cycle in attempt.cycles:
         yield from _path(cycle, live and cycle is attempt.cycles[-1])
+    for mark in attempt.marks:
+        if mark.kind == "control":
+            yield f"requested after {duration(mark.time - attempt.start)}: {mark.text}"
     if attempt.nodes:
         phases = [
             f"{len(nodes)} {PHASE_STYLES[phase].title}" for phase, nodes in diagnosis.last_phases(attempt).items()

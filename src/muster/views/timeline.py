@@ -261,6 +261,14 @@ class _AttemptBuilder:
             self._handle_service(event, self._node(event.node_index, as_text(event.fields.get("host"))))
         elif event.name == "stalled":
             self._mark(event.time, "stalled", None, "the driver stalled")
+        elif event.name == "hang":
+            self._mark(event.time, "hang", None, "the run hangs")
+        elif event.name == "control":
+            requested = " ".join(as_text(event.fields.get(name)) for name in ("host", "kind"))
+            text = f"{requested}: {as_text(event.fields.get('reason'))}"
+            self._mark(event.time, "control", event.node_index, text)
+        elif event.name == "suspended":
+            self._mark(event.time, "suspended", None, as_text(event.fields.get("text")))
 
     def _handle_node(self, event: RecordedEvent, node: _NodeState) -> None:
         before = node.phase

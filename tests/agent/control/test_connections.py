@@ -78,7 +78,7 @@ async def test_an_agent_that_connects_after_the_others_were_released_gets_the_sa
 async def test_messages_answers_and_the_loss_of_an_agent_are_posted_in_order(served: Served) -> None:
     agent = await served.join()
     before = time.monotonic()
-    served.connections._beat_once()
+    served.connections.beat_once()
     heartbeat = await asyncio.wait_for(agent.receive(), DEADLINE_S)
     assert isinstance(heartbeat, Heartbeat)
     agent.send(Note("first"))

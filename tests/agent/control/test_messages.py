@@ -36,6 +36,7 @@ from muster.agent.leader.inbox import Inbox, TimePassed
 from muster.agent.node import _LAST_MESSAGES, NodeAgent
 from muster.election.membership import first_membership
 from muster.exit_codes import INFRASTRUCTURE_FAILED
+from muster.lifecycle.control import ControlKind
 from muster.lifecycle.services import ServiceState
 from muster.lifecycle.topology import UNKNOWN_LOCATION
 from muster.process.lease import ProcessLease
@@ -61,8 +62,11 @@ SIMPLE: dict[str, st.SearchStrategy[Any]] = {
     "tuple[str, ...]": st.lists(st.text(), max_size=3).map(tuple),
     "tuple[int, ...]": st.lists(st.integers(), max_size=3).map(tuple),
     "Mapping[str, str]": st.dictionaries(st.text(), st.text(), max_size=3),
+    "Mapping[str, int]": st.dictionaries(st.text(), st.integers(), max_size=3),
     "Mapping[str, Any]": st.dictionaries(st.text(), st.none() | st.integers() | st.lists(st.text()), max_size=3),
+    "Mapping[str, float]": st.dictionaries(st.text(), finite, max_size=3),
     "ServiceState": st.sampled_from(ServiceState),
+    "ControlKind": st.sampled_from(ControlKind),
 }
 
 
@@ -72,6 +76,8 @@ def values(annotation: str, module: Any) -> st.SearchStrategy[Any]:
         return st.none() | values(annotation[: -len(" | None")], module)
     if annotation in SIMPLE:
         return SIMPLE[annotation]
+    if annotation.startswith("tuple[") and annotation.endswith(", ...]"):
+        return st.lists(values(annotation[len("tuple[") : -len(", ...]")], module), max_size=3).map(tuple)
     return instances(getattr(module, annotation))
 
 

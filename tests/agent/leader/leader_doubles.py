@@ -45,6 +45,7 @@ class SentMessages:
         self.sent: list[tuple[int, Message]] = []
         self.refused: list[tuple[int, str]] = []
         self.released: list[Message] = []
+        self.beats = 0
         self.closed = False
         self.peers: list[str] = []  # this node's addresses that other nodes have reached
         self.stacks: asyncio.Future[list[bool]] = asyncio.get_running_loop().create_future()
@@ -71,6 +72,9 @@ class SentMessages:
 
     def refuse(self, node_index: int, reason: str) -> None:
         self.refused.append((node_index, reason))
+
+    def beat_once(self) -> None:
+        self.beats += 1
 
     async def release(self, farewell: Message) -> None:
         self.released.append(farewell)

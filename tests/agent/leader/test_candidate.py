@@ -39,7 +39,7 @@ def candidate(directory: Path, term: int, membership: Membership) -> Candidate:
 def test_the_last_cycles_without_progress_are_counted(tmp_path: Path, progress: list[bool], count: int) -> None:
     attempt = identity(tmp_path, 0).attempt
     write_json(attempt.status(0), {"cycles": [{"progress": made} for made in progress]})
-    assert cycles_without_progress(attempt) == count
+    assert cycles_without_progress(attempt, before=99) == count
 
 
 @pytest.mark.parametrize(("progress", "count"), [([False, False], 9), ([True, False], 1)])
@@ -50,11 +50,17 @@ def test_cycles_that_the_status_does_not_list_any_more_are_counted(
     cycles = [{"progress": made} for made in progress]
     status = {"cycles": cycles, "cycles_dropped": 40, "cycles_dropped_without_progress": 7}
     write_json(attempt.status(0), status)
-    assert cycles_without_progress(attempt) == count
+    assert cycles_without_progress(attempt, before=99) == count
+
+
+def test_a_cycle_whose_driver_never_ran_is_not_counted(tmp_path: Path) -> None:
+    attempt = identity(tmp_path, 0).attempt
+    write_json(attempt.status(0), {"cycles": [{"cycle": number, "progress": False} for number in range(3)]})
+    assert cycles_without_progress(attempt, before=2) == 2
 
 
 def test_without_a_status_no_cycle_is_counted(tmp_path: Path) -> None:
-    assert cycles_without_progress(identity(tmp_path, 0).attempt) == 0
+    assert cycles_without_progress(identity(tmp_path, 0).attempt, before=1) == 0
 
 
 async def test_a_term_has_one_candidate_and_the_first_term_is_won_by_its_claim(tmp_path: Path) -> None:
@@ -104,7 +110,7 @@ async def test_a_candidate_whose_filesystem_hangs_releases_its_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = threading.Event()
-    monkeypatch.setattr(candidate_module, "cycles_without_progress", lambda attempt: answers.wait())
+    monkeypatch.setattr(candidate_module, "cycles_without_progress", lambda attempt, before: answers.wait())
     monkeypatch.setattr(candidate_module, "ELECTION_TIMEOUT_S", 0.1)
     made = candidate(tmp_path, 1, ALONE)
     assert await made.claim()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.agent.leader.leader_doubles import LeaderParts, wait_until
 
+from muster.agent.control.messages import GcsRestarted
 from muster.agent.leader.driver_supervisor import DriverSupervisor
 from muster.agent.leader.gang import Gang
 from muster.agent.leader.inbox import Failure, MachineEvent
@@ -112,3 +113,27 @@ async def test_the_address_of_the_head_is_published_unless_another_cycle_has_beg
     await life.parts.context.files.finish()
     await asyncio.sleep(0)
     assert life.parts.publisher.ray is None
+
+
+async def test_a_restart_of_ray_s_control_service_is_an_event_and_counted_in_the_status(tmp_path: Path) -> None:
+    life = Life(tmp_path, large_from=64)
+    life.supervisor.on_head_address("10.0.0.1:6379", None)
+    await wait_until(lambda: life.parts.publisher.ray is not None)
+    head = life.machine.nodes[0]
+    life.supervisor.on_gcs_restarted(head, GcsRestarted(2, "Ray's gcs_server exited with 1", 0.41234, cycle=0))
+    assert life.parts.publisher.ray is not None and life.parts.publisher.ray["gcs_restarts"] == 2
+    (event,) = life.parts.events("gcs_restart")
+    assert (event["host"], event["restarts"], event["seconds"]) == (head.host, 2, 0.412)
+    assert event["reason"] == "Ray's gcs_server exited with 1"
+    life.supervisor.begin_cycle(m.BeginCycle(1, "n1 is lost"))
+    assert life.supervisor.cluster.gcs_restarts == 0
+
+
+async def test_the_driver_has_the_times_that_nemo_rl_reads_unless_the_job_sets_them(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    timings = life.parts.publisher.timings
+    timings["job_start"], timings["ray_ready"] = 1700000000.5, None
+    assert "NRL_RAY_READY_EPOCH" not in await life.supervisor.environment({})
+    timings["ray_ready"] = 1700000042.25
+    env = await life.supervisor.environment({"NRL_JOB_START_EPOCH": "1"})
+    assert (env["NRL_JOB_START_EPOCH"], env["NRL_RAY_READY_EPOCH"]) == ("1", "1700000042.250")

@@ -35,3 +35,16 @@ async def test_a_log_is_read_although_a_write_hangs(tmp_path: Path) -> None:
     answers.set()
     await asyncio.wait_for(files.finish(), 120)
     assert writing.done()
+
+
+async def test_queued_work_is_done_although_the_task_that_waits_for_it_is_cancelled() -> None:
+    files, answers, done = Files(), threading.Event(), []
+    hanging = asyncio.ensure_future(files.run(answers.wait))
+    queued = asyncio.ensure_future(files.run(done.append, "the last events"))
+    await asyncio.sleep(0)  # both are on the thread's queue
+    queued.cancel()
+    await asyncio.wait({queued})
+    assert queued.cancelled() and not done
+    answers.set()
+    await files.finish()
+    assert hanging.done() and done == ["the last events"]

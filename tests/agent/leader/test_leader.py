@@ -42,6 +42,7 @@ from muster.agent.leader.inbox import (
 )
 from muster.agent.leader.leader import Leader
 from muster.election.follower import Campaign
+from muster.election.leader_lease import LeaderLease
 from muster.election.membership import first_membership
 from muster.lifecycle import events as m
 from muster.lifecycle.config import RESTART
@@ -265,6 +266,34 @@ async def test_a_leader_whose_lease_has_ended_steps_down_and_records_nothing(led
     assert led.sent.closed and led.sent.released == [] and led.parts.events("note") == []
     assert not Path(led.parts.attempt.outcome).exists()
     assert led.leader.step_down_reason == "n0 has lost the majority of the nodes"
+
+
+async def test_a_suspension_is_published_and_a_short_stop_is_not(led: Led) -> None:
+    led.handle(TimePassed(2.0), TimePassed(61.2), TimePassed())
+    assert [(event["seconds"], event["text"]) for event in led.parts.events("suspended")] == [
+        (61.2, "suspended for 61 s")
+    ]
+
+
+async def test_while_the_lease_is_lapsed_events_wait_and_then_come_in_their_order(
+    led: Led, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LeaderLease, "lapsed", True)
+    running = led.run()
+    led.post_joins()
+    led.post(AgentMessage(1, Note("first")), TimePassed(60.0), AgentMessage(1, Note("second")))
+    await wait_until(lambda: len(led.leader._waiting) >= 5)
+    assert led.parts.events("note") == [] and not led.machine.driver_running
+    monkeypatch.setattr(LeaderLease, "lapsed", False)
+    led.post(HeartbeatAnswered(1, 2.0, 0))
+    await wait_until(lambda: led.machine.driver_running)
+    led.post(TimePassed())
+    await wait_until(lambda: led.parts.events("suspended"))
+    assert [event["text"] for event in led.parts.events("note")] == ["first", "second"]
+    assert [event["seconds"] for event in led.parts.events("suspended")] == [60.0]
+    led.parts.process_lease.renew(0.0)
+    led.post(TimePassed())
+    assert await running is None
 
 
 async def test_a_lease_that_ends_while_the_driver_is_closed_prevents_the_outcome(

@@ -22,6 +22,10 @@ GIVEN = {
     "dashboard": True,
     "large_from": 64,
     "groups": [],
+    "ray_start_arg": ["--verbose"],
+    "ray_resource": {"disk": 1},
+    "ray_label": {"site": "x"},
+    "ray_unset": ["SLURM_*"],
 }
 JOB = Job(**{**UNSET, **GIVEN})
 
@@ -67,6 +71,25 @@ def test_a_node_gets_what_its_group_has() -> None:
     assert of.environment({})["MUSTER_GROUP"] == "trainers"
 
 
+def test_a_node_has_the_job_s_start_arguments_and_its_group_s_resources_and_labels() -> None:
+    groups = [NodeGroup("trainers", 1, ray_resource={"disk": 2}, ray_label={"site": "y"}), NodeGroup("workers", 3)]
+    plain, first, last = cluster().options(0), *(cluster(replace(JOB, groups=groups)).options(at) for at in (0, 3))
+    assert plain is not None and first is not None and last is not None
+    assert (plain.start_args, plain.unset) == (("--verbose",), ("SLURM_*",))
+    assert (plain.resources, first.resources, last.resources) == ({"disk": 1}, {"disk": 2}, {})
+    assert (plain.labels, first.labels, last.labels) == ({"site": "x"}, {"site": "y"}, {})
+
+
+@pytest.mark.parametrize(
+    ("given", "dedicated", "cpus"),
+    [((True, False), True, False), ((False, True), True, True), ((True, True), True, True)],
+)
+def test_a_head_that_keeps_its_cpus_is_a_dedicated_head(given: tuple[bool, bool], dedicated: bool, cpus: bool) -> None:
+    options = cluster(replace(JOB, dedicated_head=given[0], dedicated_head_cpus=given[1])).options(0)
+    assert options is not None
+    assert (options.dedicated_head, options.head_cpus) == (dedicated, cpus)
+
+
 def test_a_run_without_ray_has_no_options_and_the_job_s_own_environment() -> None:
     plain = RayCluster(IDENTITY, replace(JOB, ray=False, cpus_per_node=2))
     assert plain.options(0) is None
@@ -77,3 +100,15 @@ def test_the_status_has_the_effective_settings() -> None:
     shown = cluster(replace(JOB, nodes=64)).status({"RAY_health_check_timeout_ms": "7"})
     assert shown["dashboard"] == {"host": "n17", "port": 20001}
     assert shown["tuning"]["RAY_health_check_timeout_ms"] == "7"
+
+
+def test_the_status_counts_the_restarts_of_the_control_service() -> None:
+    of = cluster()
+    assert of.status({})["gcs_restarts"] == 0
+    of.gcs_restarts = 2
+    assert of.status({})["gcs_restarts"] == 2
+
+
+def test_every_node_knows_whether_the_control_service_is_restarted() -> None:
+    found = [cluster(replace(JOB, gcs_recovery=wanted)).options(0) for wanted in (True, False)]
+    assert [options.gcs_recovery for options in found if options is not None] == [True, False]

@@ -26,18 +26,29 @@ def test_a_value_that_ray_does_not_take_is_left_out() -> None:
 
 
 def test_the_resources_are_those_that_nemo_rl_looks_for() -> None:
-    assert labels.resources(HEAD, 8, runs_tasks=True) == {
+    assert labels.resources(HEAD, 8) == {
         "slurm_managed_ray_cluster": 1,
         "topo_rank": 1,
         "worker_units": 8,
         "ray_head": 1,
     }
-    assert labels.resources(WORKER, None, runs_tasks=True) == {
+    assert labels.resources(WORKER, None) == {
         "slurm_managed_ray_cluster": 1,
         "topo_rank": 4,
         "worker_units": 1,
         "nvlink_domain_a1b2-c3": 1,
     }
+
+
+def test_a_dedicated_head_has_nothing_by_which_work_is_placed() -> None:
+    head = NodeFacts(0, "n1", nvlink_domain="a1b2-c3")
+    assert labels.resources(head, 8, dedicated_head=True) == {"slurm_managed_ray_cluster": 1, "ray_head": 1}
+    assert "ray.io/gpu-domain" not in labels.labels(head, dedicated_head=True)
+
+
+def test_the_gpu_domain_is_the_nvlink_domain() -> None:
+    assert labels.labels(WORKER)["ray.io/gpu-domain"] == "a1b2-c3"
+    assert "ray.io/gpu-domain" not in labels.labels(HEAD)
 
 
 def test_nodes_are_sorted_by_their_place_in_the_network_or_by_their_number() -> None:

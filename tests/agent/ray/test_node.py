@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,15 @@ NO_LOGS = LogCollection(failed=True, after=0.0, seconds=0.0)
 class Watched:
     """A node whose starter never completes the import of Ray; killing it is a failure that is retried."""
 
-    def __init__(self, directory: Path, rank: int = 0, logs: str = "never") -> None:
+    def __init__(self, directory: Path, rank: int = 0, logs: str = "never", affinity: str | None = None) -> None:
         (directory / "slow").mkdir()
         (directory / "slow" / "ray.py").write_text("import time; time.sleep(1000)")
         self.block = take_block(str(directory), LOCAL_BLOCK_SIZE)
         self.block.release()
-        options = RayOptions(1, 0, False, 1, local=True, port_base=self.block.block.base, logs=logs)
-        env = {**os.environ, "PYTHONPATH": str(directory / "slow")}
+        options = RayOptions(1, 1, False, 1, local=True, port_base=self.block.block.base, logs=logs)
+        options = replace(options, gpu_affinity_file=affinity)
+        path = os.pathsep.join([str(directory / "bin"), os.environ["PATH"]])
+        env = {**os.environ, "PYTHONPATH": str(directory / "slow"), "PATH": path}
         setup = RaySetup(str(directory / "temp" / "ray"), str(directory / "archive"), env, b"token")
         self.temp = directory / "temp"
         self.ray = RayNode(options, NodeFacts(rank, "n0", node_index=0), setup, self._posted)
@@ -232,3 +235,27 @@ async def test_a_ray_without_tokens_is_warned_about_once_and_refused_where_they_
     why = ray._check_version(version)
     assert (why is not None and "--require-auth" in why) == refused
     assert bool(notes) == warned
+
+
+async def test_the_affinity_file_is_written_before_ray_starts_and_removed_with_it(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.write_text("#!/bin/sh\nprintf '\\tGPU0\\tCPU Affinity\\nGPU0\\t X \\t0-3\\n'\n")
+    program.chmod(0o755)
+    file = tmp_path / "affinity"
+    watched = Watched(tmp_path, affinity=str(file))
+    await watched.ray.warm()
+    watched.ray.start(RayStartRequest("127.0.0.1", None, 0))
+    await until(lambda: watched.head_addresses() == 1)
+    assert file.read_text() == "0:0-3\n"
+    await watched.stop()
+    assert not file.exists()
+
+
+async def test_a_node_that_cannot_write_the_affinity_file_starts_with_a_note(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, affinity=str(tmp_path / "missing" / "affinity"))
+    await watched.ray.warm()
+    watched.ray.start(RayStartRequest("127.0.0.1", None, 0))
+    await until(lambda: watched.head_addresses() == 1)
+    assert any(isinstance(event, RayNote) and "is not written" in event.text for event in watched.events)
+    await watched.stop()

@@ -27,9 +27,9 @@ def flags(arguments: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in (argument.partition("=") for argument in arguments)}
 
 
-def common(rank: int = 1, share: ResourceShare = SHARE, runs_tasks: bool = True) -> dict[str, str]:
-    facts = NodeFacts(rank, f"n{rank}")
-    return flags(settings.start_arguments(facts, share, runs_tasks, "10.0.0.1", "/tmp/muster-x/0.0.1"))
+def common(rank: int = 1, share: ResourceShare = SHARE, options: RayOptions = OPTIONS) -> dict[str, str]:
+    facts = NodeFacts(rank, f"n{rank}", nvlink_domain="a1b2-c3")
+    return flags(settings.start_arguments(options, facts, share, "10.0.0.1", "/tmp/muster-x/0.0.1"))
 
 
 # -- the temporary directory ------------------------------------------------------------------------------------
@@ -107,10 +107,29 @@ def test_memory_is_told_only_where_the_step_has_less_than_the_machine() -> None:
 
 def test_a_dedicated_head_has_nothing_that_a_task_could_ask_for() -> None:
     options = replace(OPTIONS, dedicated_head=True)
-    assert (options.runs_tasks(0), options.runs_tasks(1)) == (False, True)
-    head = common(0, replace(SHARE, gpus=4), runs_tasks=False)
+    head, worker = (common(rank, replace(SHARE, gpus=4), options) for rank in (0, 1))
     assert (head["--num-cpus"], head["--num-gpus"]) == ("0", "0")
-    assert "worker_units" not in json.loads(head["--resources"])
+    assert (worker["--num-cpus"], worker["--num-gpus"]) == ("8", "4")
+    assert json.loads(head["--resources"]) == {"slurm_managed_ray_cluster": 1, "ray_head": 1}
+    assert "ray.io/gpu-domain" not in head["--labels"] and "ray.io/gpu-domain=a1b2-c3" in worker["--labels"]
+
+
+def test_a_dedicated_head_may_keep_its_cpus() -> None:
+    head = common(0, replace(SHARE, gpus=4), replace(OPTIONS, dedicated_head=True, head_cpus=True))
+    assert (head["--num-cpus"], head["--num-gpus"]) == ("8", "0")
+    assert json.loads(head["--resources"]) == {"slurm_managed_ray_cluster": 1, "ray_head": 1}
+
+
+def test_the_job_s_resources_labels_and_arguments_are_added_and_its_gpu_domain_wins() -> None:
+    labels = {"ray.io/gpu-domain": "rack-1", "site": "x"}
+    arguments = common(
+        options=replace(OPTIONS, resources={"disk": 2}, labels=labels, start_args=("--verbose", "--node-name=a=b"))
+    )
+    assert json.loads(arguments["--resources"])["disk"] == 2
+    given = arguments["--labels"].split(",")
+    assert {"ray.io/gpu-domain=rack-1", "site=x", "muster.io/rank=1"} <= set(given)
+    assert len([label for label in given if label.startswith("ray.io/gpu-domain")]) == 1
+    assert (arguments["--verbose"], arguments["--node-name"]) == ("", "a=b")
 
 
 # -- the environment --------------------------------------------------------------------------------------------
@@ -132,6 +151,12 @@ def test_ray_s_own_subreaper_is_off_and_nothing_is_sent_home() -> None:
     name = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"
     env = settings.environment({name: "true", "RAY_USAGE_STATS_ENABLED": "1"}, "/runs/r/token", {})
     assert (env[name], env["RAY_USAGE_STATS_ENABLED"]) == ("false", "0")
+
+
+def test_variables_are_removed_by_name_and_by_their_beginning() -> None:
+    base = {"SLURM_JOB_ID": "7", "SLURM": "1", "MPI_HOME": "/mpi", "OMPI_MCA_btl": "tcp", "PATH": "/bin"}
+    assert settings.without_variables(base, ["SLURM_*", "OMPI_*", "MPI_HOME"]) == {"SLURM": "1", "PATH": "/bin"}
+    assert settings.without_variables(base, []) == base
 
 
 def test_everything_else_stays() -> None:

@@ -6,6 +6,8 @@ The starter, its scope and the daemons are real processes; tests/local has the s
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import shutil
 import signal
@@ -16,12 +18,16 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from tests.running import wait_for
 
+from muster.agent.ray import node
+from muster.agent.ray.gcs_recovery import GcsRecovered, ProcessCommand, storage_directory
 from muster.agent.ray.node import AttemptEvent, NodesAlive, RayImported, RayRunning, StartAttempt, StartFailure
 from muster.agent.ray.session_logs import ArchiveOptions
 from muster.agent.ray.starter import NODE_LABEL
 from muster.ports.blocks import LOCAL_BLOCK_SIZE, take_block
 from muster.ports.guards import bind
+from muster.process import descendants
 from muster.rundir.tokens import derive_ray_token
 
 DEADLINE_S = 120.0
@@ -41,7 +47,12 @@ class GcsClient:
 """,
     "ray/_private/__init__.py": "",
     "ray/_private/parameter.py": "class RayParams:\n    def __init__(self, **fields): pass",
-    "ray/_private/services.py": "def get_node(address, node_id): return {}",
+    "ray/_private/services.py": """
+import os
+GCS_SERVER_EXECUTABLE = os.path.join(os.path.dirname(__file__), 'gcs_server')
+def get_node(address, node_id): return {}
+""",
+    "ray/_private/gcs_server": "a program with the setting RAY_gcs_storage_path",
     "ray/scripts/__init__.py": "",
     "ray/scripts/scripts.py": """
 import os, subprocess, sys
@@ -52,6 +63,8 @@ class start:
         os.makedirs(logs)
         with open(os.path.join(logs, 'raylet.out'), 'w') as file:
             file.write('a line of the raylet')
+        with open(os.path.join(options['bin'], 'system-config'), 'w') as file:
+            file.write(options.get('system-config', ''))
         for name in filter(None, options['daemons'].split(',')):
             daemon = subprocess.Popen([os.path.join(options['bin'], name), '1000'], start_new_session=True)
             with open(os.path.join(options['bin'], name + '.pid'), 'w') as file:
@@ -78,9 +91,9 @@ class Attempt:
         self.attempt = StartAttempt(str(self.temp), b"token", env, self.held)
         self.events: list[AttemptEvent] = []  # that were read
 
-    def start(self, daemons: str, exit: int = 0, gcs: tuple[str, int] | None = None) -> None:
+    def start(self, daemons: str, exit: int = 0, gcs: tuple[str, int] | None = None, recovery: bool = False) -> None:
         args = [f"--temp-dir={self.temp}", f"--bin={self.bin}", f"--daemons={daemons}", f"--exit={exit}"]
-        self.attempt.start(args, list(gcs) if gcs else None, len(NODES))
+        self.attempt.start(args, list(gcs) if gcs else None, len(NODES), recovery)
 
     async def read(self, kind: type[AttemptEvent]) -> AttemptEvent:
         """Read events until there was one of this kind; fail if the attempt does."""
@@ -186,6 +199,23 @@ async def test_the_end_of_a_daemon_after_the_start_is_a_failure(warm: Attempt) -
     assert failure.reason.startswith("Ray's raylet was ended by SIGKILL") and not failure.final
 
 
+async def test_the_end_of_a_daemon_while_the_daemons_are_looked_up_is_a_failure(
+    warm: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are looked up on a thread, since /proc may wait for a filesystem that hangs."""
+    find = node._daemons_below
+
+    def find_and_kill(supervisor: int) -> tuple[dict[int, str], ProcessCommand | None]:
+        found = find(supervisor)
+        os.kill(warm.pid("raylet"), signal.SIGKILL)
+        wait_for("the report of its end", lambda: warm.attempt._early_exits)
+        return found
+
+    monkeypatch.setattr(node, "_daemons_below", find_and_kill)
+    warm.start("raylet")
+    assert (await warm.failure()).reason.startswith("Ray's raylet was ended by SIGKILL")
+
+
 async def test_a_starter_that_ends_before_ray_start_returns_is_a_failure(warm: Attempt) -> None:
     os.kill(warm.attempt._starter.pid, signal.SIGKILL)
     failure = await warm.failure()
@@ -203,6 +233,60 @@ async def test_a_head_whose_starter_ends_before_all_nodes_have_joined_is_a_failu
 async def test_a_supervisor_that_was_killed_is_a_final_failure(warm: Attempt) -> None:
     os.kill(warm.attempt._scope.supervisor_pid, signal.SIGKILL)
     assert await warm.failure() == StartFailure("the supervisor of Ray's processes was killed", final=True)
+
+
+# -- recovery of the GCS --------------------------------------------------------------------------------------------
+
+
+def gcs_below(attempt: Attempt) -> int | None:
+    """Return the pid of the GCS that runs."""
+    for pid in descendants(attempt.attempt._scope.supervisor_pid):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text() == "gcs_server\n":
+                return pid
+    return None
+
+
+async def test_a_gcs_that_ends_is_restarted_with_its_state_until_the_stop(warm: Attempt) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gcs:  # what the restarted stand-in would listen on
+        warm.start("raylet,gcs_server", gcs=gcs.getsockname(), recovery=True)
+        await warm.started()
+        config = json.loads((warm.bin / "system-config").read_text())
+        assert config == {"gcs_storage": "rocksdb", "gcs_storage_path": storage_directory(str(warm.temp))}
+        before = warm.pid("gcs_server")
+        for restart in (1, 2):
+            os.kill(before, signal.SIGKILL)
+            warm.events.clear()
+            event = await warm.read(GcsRecovered)
+            assert isinstance(event, GcsRecovered) and event.restarts == restart
+            after = gcs_below(warm)
+            assert after is not None and after != before
+            before = after
+    await warm.attempt.stop(None)
+    assert (await warm.failure()).reason == "stopped"
+    assert not Path(f"/proc/{before}").exists()
+
+
+async def test_a_gcs_of_a_release_that_does_not_store_its_state_is_not_restarted(warm: Attempt, tmp_path: Path) -> None:
+    (tmp_path / "library/ray/_private/gcs_server").write_text("another program")
+    with socket.create_server(("127.0.0.1", 0)) as gcs:
+        warm.start("raylet,gcs_server", gcs=gcs.getsockname(), recovery=True)
+        await warm.started()
+        assert (warm.bin / "system-config").read_text() == ""
+        os.kill(warm.pid("gcs_server"), signal.SIGKILL)
+        assert (await warm.failure()).reason == (
+            "Ray's gcs_server was ended by SIGKILL; "
+            "its state was not stored (Ray 2.60 can do that), so it cannot be restarted"
+        )
+
+
+async def test_without_recovery_the_end_of_the_gcs_is_a_failure(warm: Attempt) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gcs:
+        warm.start("raylet,gcs_server", gcs=gcs.getsockname())
+        await warm.started()
+        assert (warm.bin / "system-config").read_text() == ""
+        os.kill(warm.pid("gcs_server"), signal.SIGKILL)
+        assert (await warm.failure()).reason == "Ray's gcs_server was ended by SIGKILL"
 
 
 # -- the stop -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from muster.agent.ray import starter
-from muster.agent.ray.starter import raylet_has_exited, refusal_reason, wait_for_own_node
+from muster.agent.ray.starter import (
+    known_labels,
+    raylet_has_exited,
+    refusal_reason,
+    storage_arguments,
+    unknown_option,
+    wait_for_own_node,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +39,23 @@ def test_a_ray_that_knows_no_ipv6_is_refused_such_an_address_by_both_names(
     assert (reason is not None) == refused
     if reason:
         assert f"Ray {version}" in reason and address in reason
+
+
+LABELS = "--labels=muster.io/rank=0,ray.io/gpu-domain=a1b2,site=x"
+
+
+@pytest.mark.parametrize(
+    ("version", "labels"), [("2.46.0", "--labels=muster.io/rank=0,site=x"), ("2.56.0", LABELS), ("3.0.0.dev0", LABELS)]
+)
+def test_the_gpu_domain_is_a_label_where_ray_has_topology_strategies(version: str, labels: str) -> None:
+    assert known_labels(version, ["--head", LABELS, "--verbose"]) == ["--head", labels, "--verbose"]
+
+
+def test_an_option_that_ray_start_does_not_have_is_refused_by_name() -> None:
+    start = SimpleNamespace(params=[SimpleNamespace(opts=["--head"], secondary_opts=[])])
+    assert unknown_option("2.60.0", ["--head"], start) is None
+    reason = unknown_option("2.60.0", ["--head", "--heap=1"], start)
+    assert reason is not None and "--heap" in reason and "2.60.0" in reason and "--ray-start-arg" in reason
 
 
 class StandIn:
@@ -106,3 +130,43 @@ def test_a_node_whose_raylet_has_exited_is_not_waited_for(monkeypatch: pytest.Mo
     with pytest.raises(ChildProcessError, match="the raylet has exited"):
         ray.services.get_node("n0:6379", "ab")
     assert raylet.wait() == 1
+
+
+# -- storage of the GCS ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gcs_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The program of a GCS that can store its state in a directory."""
+    for name in ("RAY_gcs_storage", "RAY_REDIS_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    program = tmp_path / "gcs_server"
+    program.write_bytes(b"\x7fELF gcs_storage RAY_gcs_storage_path\0")
+    StandIn(monkeypatch).services.GCS_SERVER_EXECUTABLE = str(program)
+    return program
+
+
+def test_a_gcs_stores_its_state_where_its_release_can(gcs_program: Path) -> None:
+    assert storage_arguments("/tmp/x/gcs") == [
+        '--system-config={"gcs_storage": "rocksdb", "gcs_storage_path": "/tmp/x/gcs"}'
+    ]
+    assert storage_arguments(None) == []
+
+
+@pytest.mark.parametrize("content", [b"RAY_gcs_storage only", b""])
+def test_a_gcs_of_an_older_release_stores_nothing(gcs_program: Path, content: bytes) -> None:
+    gcs_program.write_bytes(content)
+    assert storage_arguments("/tmp/x/gcs") == []
+
+
+def test_a_gcs_whose_program_is_elsewhere_stores_nothing(gcs_program: Path) -> None:
+    gcs_program.unlink()
+    assert storage_arguments("/tmp/x/gcs") == []
+
+
+@pytest.mark.parametrize("variable", ["RAY_gcs_storage", "RAY_REDIS_ADDRESS"])
+def test_storage_that_the_user_configures_is_not_replaced(
+    gcs_program: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "memory")
+    assert storage_arguments("/tmp/x/gcs") == []

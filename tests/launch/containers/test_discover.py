@@ -99,7 +99,8 @@ def test_an_image_on_this_machine_must_exist_unless_only_the_nodes_have_it(
         with pytest.raises(Mistake, match="no such file or directory"):
             found(image, kind)
     assert found(local, "sbatch")  # its directory differs between nodes
-    assert found("/no/such/directory/x.sif", "sbatch")  # its directory may exist only there
+    with pytest.raises(Mistake, match=r"x.sif: no such file or directory on this host; only images below .*node-local"):
+        found("/no/such/directory/x.sif", "sbatch")
     (tmp_path / "x.sif").touch()
     assert found("x.sif", "local")
 
@@ -117,7 +118,7 @@ def test_an_image_on_this_machine_must_exist_unless_only_the_nodes_have_it(
 def test_apptainer_gets_the_driver_of_the_gpus_that_the_job_requests(
     fields: dict[str, Any], args: tuple[str, ...]
 ) -> None:
-    spec = job(container_runtime="apptainer", container_image="/no/such/directory/x.sif", **fields)
+    spec = job(container_runtime="apptainer", container_image="/tmp/no/such/directory/x.sif", **fields)
     found = container_of(spec, Target("sbatch", 2), "/work", "/runs", Path("/"))
     assert found is not None and found.args == args
     assert found.mounts == (Mount("/work", "/work"), Mount("/runs", "/runs")) and found.workdir == "/work"

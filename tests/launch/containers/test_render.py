@@ -15,6 +15,7 @@ from tests.launch.containers.programs import with_programs
 from tests.launch.golden_scripts import SPEC, check_golden, fix_details
 
 from muster.errors import Mistake
+from muster.launch.containers import discover
 from muster.launch.containers.render import (
     Container,
     Mount,
@@ -45,6 +46,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
     """The script of a submitted job with each runtime."""
     fix_details(monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path))  # whatever runtimes this machine has
+    monkeypatch.setattr(discover, "_check_image", lambda image, target: None)
     jobs = {runtime: job(container_runtime=runtime, **fields) for runtime, fields in CONTAINED.items()}
     return {runtime: plan_run(spec, Target("sbatch", 4), Path("/")).script for runtime, spec in jobs.items()}
 

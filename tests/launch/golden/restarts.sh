@@ -18,15 +18,18 @@ mask=$(umask)
 umask 077 # the run directory is private; programs of the user get the user's mask
 run=/shared/runs/train-20260101T000000-ab12
 start=${EPOCHREALTIME:-$(date +%s.%N)}
-# A run that has succeeded or was stopped by a user does not start again: this job ends at once.
+# A run that has succeeded, was stopped by a user, or failed after a program forbade restarts does not start again: this
+# job ends at once.
 last=$(ls "$run" | sed -n 's/^attempt-\([0-9]*\)$/\1/p' | sort -n | tail -n 1)
 if [ -n "$last" ]; then
   ls "$run/attempt-$last" >/dev/null 2>&1
   if grep -qs '"state": "succeeded"' "$run/attempt-$last/outcome" ||
-    grep -qs '"patient": true' "$run/attempt-$last/stop.json"; then
+    grep -qs '"patient": true' "$run/attempt-$last/stop.json" || {
+      [ -e "$run/attempt-$last/no-restart.json" ] && ! grep -qs '"state": "stopped"' "$run/attempt-$last/outcome"
+    }; then
     echo "muster: the run has ended with attempt $last: nothing is left to do"
     ended=$(LC_ALL=C sed -n 's/.*"exit_code": *\([0-9]*\).*/\1/p' "$run/attempt-$last/outcome")
-    exit "${ended:-0}"
+    exit "${ended:-$([ -e "$run/attempt-$last/no-restart.json" ] && echo 125 || echo 0)}"
   fi
 fi
 number=$(n=0; until mkdir "$run/attempt-$n" 2>/dev/null || [ ! -d "$run/attempt-$n" ]; do n=$((n + 1)); done; echo $n)
@@ -130,6 +133,22 @@ requeue() { # cause: requeue the job; recorded first, since the job may be kille
   note="scontrol requeue failed: $output"
   return 1
 }
+avoid_bad_nodes() { # job: exclude from it the nodes that have failed in this run, unless too few others are left
+  local bad all excluded shown output own=' ExcNodeList=([^ (]+)'
+  bad=$(cat "$attempt/avoided-nodes" 2>/dev/null)
+  if ! true || [ -z "$bad" ]; then return; fi
+  shown=" $(timeout 20 scontrol --oneliner show job "$1" 2>/dev/null) "
+  all=$bad
+  [[ $shown =~ $own ]] && all=$bad,${BASH_REMATCH[1]}
+  if ! output=$(timeout 20 sbatch --test-only --exclude="$all" "$run/job.sh" 2>&1); then
+    excluded="could not be excluded from job $1, and may be used again: ${output##*error: }"
+  elif output=$(timeout 20 scontrol update JobId="$1" ExcNodeList="$all" 2>&1); then
+    excluded="are excluded from job $1"
+  else
+    excluded="could not be excluded from job $1: $output"
+  fi
+  echo "muster: nodes that failed ($bad) $excluded" | tee -a "$attempt/phases.log"
+}
 on_term() { # Slurm ends the job
   has outcome && return
   request_stop 15 SIGTERM
@@ -150,14 +169,32 @@ cause() { # print the cause of the end, from the outcome or, if Slurm ended the 
     stopped) slurm_reason ;;
     failed)
       if grep -q '"lost": true\|"end_reason": "the leader is gone' "$attempt/outcome"; then echo node-fail
-      elif grep -q '"end_reason": "the driver stalled' "$attempt/outcome"; then echo stall
+      elif grep -q '"end_reason": "the \(driver stalled\|run hangs\)' "$attempt/outcome"; then echo stall
       else echo "exit=${recorded:-$code}"; fi ;;
   esac
 }
+next_job() { # print the job of the chain that follows this one
+  LC_ALL=C sed -n 's/.*"job_ids": *\[\([^]]*\)\].*/\1/p' "$run/submission.json" | tr -d '" ' | tr , '\n' |
+    sed -n "$((link + 1))p"
+}
 after_the_end() { # decide what follows, unless that was decided when Slurm's signal arrived
-  local why
-  has sequel.json && return
+  local why following
+  has sequel.json || decide
+  case $(LC_ALL=C sed -n 's/.*"again": "\([a-z]*\)".*/\1/p' "$attempt/sequel.json") in
+    requeue) avoid_bad_nodes "$job" ;;
+    chain) following=$(next_job) && [ -n "$following" ] && avoid_bad_nodes "$following" ;;
+  esac
+}
+forbidden() { # print why a program of this attempt has forbidden restarts, unless Slurm or a user has ended the run
+  if grep -qs '"state": "stopped"' "$attempt/outcome"; then return 1; fi
+  LC_ALL=C sed -n 's/^{"reason": "\(.*\)"}$/\1/p' "$attempt/no-restart.json" 2>/dev/null | grep .
+}
+decide() { # record what follows
   why=$(cause)
+  if note=$(forbidden); then
+    record_next none "$why" "a program has forbidden it: $note"
+    return
+  fi
   start_again "$why" && return
   if [ "${link:-1}" -lt 3 ] && ! grep -qs '"patient": true' "$attempt/stop.json" &&
     ! grep -q '"state": "succeeded"' "$attempt/outcome"; then

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.placement.conftest import eventually
+from tests.placement.conftest import DEADLINE_S, eventually
 
 if TYPE_CHECKING:
     from tests.placement.conftest import Marked
@@ -38,8 +38,10 @@ def test_a_stop_that_hangs_is_forced_and_unreachable_actors_are_named(
             forced.touch()
 
     stuck = ray.remote(Stuck).options(num_cpus=0).remote()
+    ray.get(stuck.__ray_ready__.remote())  # on a busy machine, starting an actor takes longer than the waits below
     program = ManagedSubprocess.spawn("asked", group, 0, num_gpus=0, command=["sleep", "9"], subprocess_env=marked.env)
     monkeypatch.setattr(shutdown, "ANSWER_MARGIN_S", 0.5)
+    monkeypatch.setattr(shutdown, "SIGKILL_WAIT_S", DEADLINE_S)
     actors = [("alike", stuck), ("alike", program.actor), ("no actor", object())]
     assert shutdown.graceful_stop_actors(actors, timeout_s=0.5) == ["no actor"]
     assert forced.exists() and marked.gone()

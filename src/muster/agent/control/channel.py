@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from muster.agent.control.codec import MESSAGE_MAX_BYTES, Message, MessageError, MessageProtocol, MessageRegistry
+from muster.agent.event_loop import stopped_seconds
 from muster.election.timing import FENCE_S
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,7 @@ class Channel:
         self._incoming, self._outgoing = incoming, outgoing
         self._receiving = False
         self._silence_from = 0.0  # loop time before which silence does not count
+        self._stopped_s = 0.0  # for which this process was stopped before the last check
         self._timer: asyncio.TimerHandle | None = None  # the next check for silence
         self.timed_out = False  # the peer was lost by silence, not by the end of the connection
         self.violation: str | None = None  # the invalid message by which the peer was lost
@@ -139,7 +141,7 @@ class Channel:
     async def receive(self) -> Message | None:
         self._receiving = True
         if self._timer is None:
-            self._silence_from = asyncio.get_running_loop().time()
+            self._silence_from, self._stopped_s = asyncio.get_running_loop().time(), stopped_seconds()
             self._check_silence(self._silence_from)
         try:
             line = await self._reader.readline()
@@ -164,14 +166,16 @@ class Channel:
         """Check whether the peer is silent, as long as messages are awaited. `due`: the time of this check.
 
         Silence is the time since the last data was read. The loop reads pending input before it runs a timer. While
-        the loop stalls, this side sends nothing that a peer could answer: then the time starts again.
+        the loop stalls, this side sends nothing that a peer could answer: then the time starts again. So it does after
+        this process was stopped: the peer may have been stopped, too, and may be resumed a moment later.
         """
         loop = asyncio.get_running_loop()
         now, interval = loop.time(), HEARTBEAT_TIMEOUT_S / SILENCE_CHECKS
         self._timer = None
         if not self._receiving or not self.open:
             return  # the next `receive` checks
-        if now - due > interval:
+        before, self._stopped_s = self._stopped_s, stopped_seconds()
+        if now - due > interval or self._stopped_s - before > interval:
             self._silence_from = now
         end = max(self._reader.last_data, self._silence_from) + HEARTBEAT_TIMEOUT_S
         if now < end:

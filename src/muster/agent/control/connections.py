@@ -27,6 +27,7 @@ from muster.agent.control.messages import (
     HeartbeatAnswer,
     Refusal,
 )
+from muster.agent.control.outbox import Outbox
 from muster.agent.job import Identity
 
 BROADCAST_BATCH = 64  # peers at a time: 20 MB are queued for a message that names 10,000 endpoints
@@ -102,6 +103,7 @@ class Connections:
         self._peer_times: dict[int, float] = {}  # each agent's own clock in its last heartbeat
         self._farewell: Message | None = None  # the message with which all agents were released
         self._echo_changed = asyncio.Event()  # a heartbeat was answered, or an agent was lost
+        self._outbox = Outbox()
 
     async def listen(self) -> int:
         """Start to accept connections and return the port."""
@@ -111,13 +113,13 @@ class Connections:
         return port
 
     def send(self, node_index: int, message: Message) -> None:
-        self._channels[node_index].send(message)
+        self._outbox.post(self._channels[node_index], message)
 
     def send_all(self, message: Message) -> None:
         """Send to all agents; encoded once."""
         line = CONTROL_PROTOCOL.server.encode(message)
         for channel in self._channels.values():
-            channel.send_line(line)
+            self._outbox.post(channel, line)
 
     async def send_each(self, node_indexes: Sequence[int], message: Message) -> None:
         """Send a long message to many agents: encoded once, and in batches, so that heartbeats pass in between."""
@@ -125,25 +127,26 @@ class Connections:
         for first in range(0, len(node_indexes), BROADCAST_BATCH):
             batch = [self._channels[node_index] for node_index in node_indexes[first : first + BROADCAST_BATCH]]
             for channel in batch:
-                channel.send_line(line)
+                self._outbox.post(channel, line)
+            await self._outbox.drain()
             await asyncio.gather(*(channel.flush() for channel in batch))
 
     async def beat(self) -> None:
         """Send heartbeats with the time of sending, which agents return: it dates the answer on this node's clock."""
         while True:
-            self._beat_once()
+            self.beat_once()
             await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
-    def _beat_once(self) -> float:
+    def beat_once(self) -> float:
         """Send one heartbeat, with the agent's own last time: it learns until when its leader has heard from it."""
         now = time.monotonic()
         for node_index, channel in self._channels.items():
-            channel.send(Heartbeat(now, self._peer_times.get(node_index)))
+            self._outbox.post(channel, Heartbeat(now, self._peer_times.get(node_index)))
         return now
 
     async def wait_for_all_answers(self) -> None:
         """Send a heartbeat; return when every agent has answered it or has been lost."""
-        sent = self._beat_once()
+        sent = self.beat_once()
         while any(echoed < sent for echoed in self._echoed.values()):
             self._echo_changed.clear()
             await self._echo_changed.wait()
@@ -181,6 +184,7 @@ class Connections:
         """Release all agents: Dismissal at the end of the run, Retirement to another leader."""
         self._farewell = farewell
         self.send_all(farewell)
+        await self._outbox.drain()
         await asyncio.gather(*(channel.flush() for channel in self._channels.values()))
         self._server.close()
 

@@ -12,9 +12,11 @@ from typing import Any
 
 from muster.agent.control.codec import Message, MessageProtocol, MessageRegistry
 from muster.agent.gang_part import GangPart
+from muster.agent.health.section_limits import ProcessSection
 from muster.agent.log_collection import LogCollection
 from muster.agent.ray.settings import RayOptions
 from muster.election.membership import Membership
+from muster.lifecycle.control import ControlKind
 from muster.lifecycle.services import ServiceState
 from muster.lifecycle.topology import NodeLocation
 
@@ -120,6 +122,13 @@ class DumpStacks(Message):
 
 
 @dataclass(frozen=True)
+class ControlRecorded(Message):
+    """Confirm that control requests are recorded: the calls that made them may return."""
+
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class StopWork(Message):
     """End everything of the cycle on the node, collect Ray's logs, and answer with WorkStopped."""
 
@@ -197,6 +206,16 @@ class RayStarted(Message):
 
 
 @dataclass(frozen=True)
+class GcsRestarted(Message):
+    """Report that Ray's control service (GCS) had ended on this node, was restarted, and answers."""
+
+    restarts: int  # in this cycle
+    reason: str  # how it ended
+    seconds: float  # from its end to the answer
+    cycle: int
+
+
+@dataclass(frozen=True)
 class Note(Message):
     """Report something that people should read in the run's progress."""
 
@@ -254,6 +273,27 @@ class GangBeat(Message):
     """Report that a process of the gang has called muster.beat()."""
 
     step: int | None
+    cycle: int
+
+
+@dataclass(frozen=True)
+class SectionReport(Message):
+    """Report what the processes on this node do."""
+
+    processes: tuple[ProcessSection, ...]
+    overdue: bool  # a process is in a section for too long, which was not reported before
+    cycle: int
+
+
+@dataclass(frozen=True)
+class ControlRequest(Message):
+    """Pass on what a program on this node requests of the run."""
+
+    id: str  # new on this node and in this cycle
+    kind: ControlKind
+    reason: str
+    at_once: bool  # of the exclusion of a node: do not wait for the next restart
+    rank: int | None  # of the process, in a gang
     cycle: int
 
 
@@ -316,7 +356,7 @@ class ServiceServes(Message):
 
 CONTROL_PROTOCOL = MessageProtocol(
     name="control protocol",
-    version=2,
+    version=4,
     advice="all agents of a run must come from the same agent.pyz",
     server=MessageRegistry(
         [
@@ -332,6 +372,7 @@ CONTROL_PROTOCOL = MessageProtocol(
             SignalProcesses,
             EndProcesses,
             DumpStacks,
+            ControlRecorded,
             StopWork,
             Dismissal,
             Refusal,
@@ -344,6 +385,7 @@ CONTROL_PROTOCOL = MessageProtocol(
             HeadAddress,
             RayAlive,
             RayStarted,
+            GcsRestarted,
             Note,
             UnendedProcess,
             NodeFailure,
@@ -352,6 +394,8 @@ CONTROL_PROTOCOL = MessageProtocol(
             StacksDumped,
             WorkStopped,
             GangBeat,
+            ControlRequest,
+            SectionReport,
             RankFailed,
             HungRankEnded,
             ProcessesEnded,

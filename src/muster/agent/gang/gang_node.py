@@ -17,7 +17,6 @@ import contextlib
 import logging
 import os
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,7 +29,8 @@ from muster.agent.control.messages import (
     StartProcesses,
     UnendedProcess,
 )
-from muster.agent.environment import node_environment
+from muster.agent.environment import control_directory, node_environment
+from muster.agent.event_loop import running_now
 from muster.agent.gang.gang_environment import rank_environment
 from muster.agent.gang.hang_detector import HangDetector, SilentRank, beat_file
 from muster.agent.health.progress import read_beat
@@ -61,7 +61,8 @@ class GangNode(ScopeWatcher):
         usual = temp_dir(identity.run.run_id, identity.attempt.number, cycle, identity.node_index)
         self._directory = f"{avoid_occupied(usual)}.procs"
         self._logs = {n: identity.attempt.rank_output(self._part.rank(n), cycle) for n in range(self._part.procs)}
-        self._scope = Scope("procs", directories=[self._directory], watcher=self)
+        directories = [self._directory, control_directory(identity, cycle)]
+        self._scope = Scope("procs", directories=directories, watcher=self)
         self._opening = asyncio.ensure_future(self._scope.open())
         self._processes: dict[int, ManagedProcess] = {}  # by local rank
         self._signals: list[int] = []  # sent also to processes that start later
@@ -133,11 +134,12 @@ class GangNode(ScopeWatcher):
             if self._scope.lost:  # the process may run; it is then a child of this agent, and `close` ends it
                 self._fail(local, Exit().shell_code, str(Exit()))
             elif not self._close_tasks:
-                os.write(log, f"muster: the command could not be started: {error}\n".encode())
+                line = f"muster: the command could not be started: {error}\n".encode()
+                await self._off_loop(os.write, log, line)
                 self._fail(local, NOT_STARTED, f"could not be started: {error}")
             raise
         finally:
-            os.close(log)
+            await self._off_loop(os.close, log)
         self._processes[local] = process
         for signum in self._signals:
             process.signal(signum)
@@ -184,7 +186,7 @@ class GangNode(ScopeWatcher):
             await asyncio.sleep(HANG_POLL_S)
             watched = self._processes.keys() - self._hung
             running = [local for local in watched if self._processes[local].exit is None]
-            hung: SilentRank | None = await self._off_loop(detector.poll, running, time.monotonic())
+            hung: SilentRank | None = await self._off_loop(detector.poll, running, running_now())
             if hung is not None and self._processes[hung.local].exit is None and not self._close_tasks:
                 how = f"hung: no output and no muster.beat() for {timeout:g} s"
                 self._hung.add(hung.local)

@@ -52,20 +52,27 @@ class HealthCheck:
 
 async def run_check(text: str, timeout: float) -> str | None:
     """Run the check in the agent's environment, which includes --setup; return None, or the reason of the failure."""
-    command = [shutil.which("bash") or "sh", "-c", text]
     try:
-        with tempfile.TemporaryFile() as output:
+        command, output = await asyncio.to_thread(_prepare, text)
+        try:
             async with Scope("check") as scope:
                 process = await scope.spawn(command, stdout=output.fileno(), stderr=output.fileno())
                 exit = await asyncio.wait_for(process.wait(), timeout)
             if exit.shell_code == 0:
                 return None
-            last = _last_line(output)
+            last = await asyncio.to_thread(_last_line, output)
             return f"--health-check failed{f': {last}' if last else ''} (code {exit.shell_code})"
+        finally:
+            await asyncio.to_thread(output.close)
     except asyncio.TimeoutError:
         return f"--health-check did not end within {timeout:g} s"
     except (OSError, SpawnError) as error:  # a node that cannot start a process is unhealthy
         return f"--health-check could not be run: {error}"
+
+
+def _prepare(text: str) -> tuple[list[str], IO[bytes]]:
+    """Return the command and a file for its output. Both are on filesystems that may hang: PATH and TMPDIR."""
+    return [shutil.which("bash") or "sh", "-c", text], tempfile.TemporaryFile()
 
 
 def _last_line(output: IO[bytes]) -> str:

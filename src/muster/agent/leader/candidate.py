@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from muster.agent.control.connections import AgentJoined, AgentLost, Connections, HeartbeatAnswered
 from muster.agent.control.messages import Greeting, Retirement
+from muster.agent.event_loop import running_now
 from muster.agent.job import Identity, Job
 from muster.agent.leader.inbox import Inbox, LeaderEvent, TimePassed
 from muster.agent.leader.leader_address import LeaderAddress
@@ -60,7 +60,7 @@ class Candidate:
             raise
         if claimed:
             self.inbox.start_clock()
-            self._note(self._candidacy.claimed(time.monotonic()))
+            self._note(self._candidacy.claimed(running_now()))
             return True
         self.abandon()
         return False
@@ -94,7 +94,8 @@ class Candidate:
     async def _start(self, start: TermStart) -> TermStart:
         if not self.term:
             return start
-        without_progress = await asyncio.to_thread(cycles_without_progress, self._identity.attempt)
+        last = start.cycle - (2 if start.handed_over else 1)  # the last cycle whose driver may have run
+        without_progress = await asyncio.to_thread(cycles_without_progress, self._identity.attempt, last + 1)
         return replace(start, without_progress=without_progress)
 
     def _hand_over(self) -> None:
@@ -111,7 +112,7 @@ class Candidate:
         elif isinstance(event, AgentLost):
             self._candidacy.lost(event.node_index)
         elif isinstance(event, TimePassed):
-            self._note(self._candidacy.tick(time.monotonic()))
+            self._note(self._candidacy.tick(running_now()))
         else:
             self._deferred.append(event)
 
@@ -133,8 +134,12 @@ def _create_claim(path: str, record: dict[str, Any]) -> bool:
     return create_exclusive(path, record) or read_record(path) == record
 
 
-def cycles_without_progress(attempt: AttemptPaths) -> int:
-    """Return the number of consecutive last cycles without progress, from the previous leader's status."""
+def cycles_without_progress(attempt: AttemptPaths, before: int) -> int:
+    """Return the number of consecutive last cycles before this one without progress, from the previous status.
+
+    The last leader may have stepped down before the driver of its cycle ran: that cycle does not count.
+    """
     status = newest_published(attempt) or {}
-    cycles, earlier = status.get("cycles", []), status.get("cycles_dropped_without_progress", 0)
+    cycles = [cycle for cycle in status.get("cycles", []) if cycle.get("cycle", 0) < before]
+    earlier = status.get("cycles_dropped_without_progress", 0)
     return next((count for count, cycle in enumerate(reversed(cycles)) if cycle.get("progress")), len(cycles) + earlier)

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from muster.lifecycle.roles import Role, RunNode
-from muster.lifecycle.state_machine import Change, RunStateMachine
+from muster.lifecycle.state_machine import RunStateMachine
 from muster.lifecycle.states import ENDED, RunState
+from muster.lifecycle.transition import Change
 
 # The status is written several times a second, so its size must not grow with the number of cycles: a run of 1,000
 # nodes and 1,000 cycles would have 13 MB. Events have the changes of all cycles.

@@ -73,10 +73,13 @@ class RunningDriver(ABC):
 class Driver(RunningDriver, ScopeWatcher):
     """Starts the command, waits for it, and ends all its processes."""
 
-    def __init__(self, log: Log, inbox: Inbox, node_index: int) -> None:
-        """Start to open the scope, so that the driver starts as soon as the last node is ready."""
+    def __init__(self, log: Log, inbox: Inbox, node_index: int, directories: Sequence[str] = ()) -> None:
+        """Start to open the scope, so that the driver starts as soon as the last node is ready.
+
+        `directories` are removed if this agent dies.
+        """
         self._log, self._inbox, self._node_index = log, inbox, node_index
-        self._scope = Scope("driver", watcher=self)
+        self._scope = Scope("driver", directories=directories, watcher=self)
         self._opening = asyncio.ensure_future(self._scope.open())
         self._process: ManagedProcess | None = None
         self._held: list[int] | None = None  # signals received while the command was being started

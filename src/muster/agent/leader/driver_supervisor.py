@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import os
 import signal
-import time
 
-from muster.agent.control.messages import DumpStacks
-from muster.agent.environment import given_variables, job_environment
+from muster.agent.control.connections import AgentMessage
+from muster.agent.control.messages import DumpStacks, GcsRestarted
+from muster.agent.environment import control_directory, given_variables, job_environment
+from muster.agent.event_loop import running_now
 from muster.agent.health.progress import ProgressTracker
 from muster.agent.health.stall import StallDetector
 from muster.agent.job import Identity
@@ -19,10 +20,13 @@ from muster.agent.leader.gang import Gang
 from muster.agent.leader.guests import Guests
 from muster.agent.leader.inbox import Failure, MachineEvent
 from muster.agent.leader.services import LeaderServices
+from muster.agent.leader.workload_requests import exit_code_request
 from muster.agent.ray.cluster import RayCluster
+from muster.agent.ray.nemo_rl import affinity_variable, driver_variables
 from muster.election.timing import FENCE_S
 from muster.lifecycle import events as m
 from muster.lifecycle.config import RESTART
+from muster.lifecycle.roles import RunNode
 from muster.lifecycle.states import RunState
 from muster.process import Exit, Log
 
@@ -52,7 +56,8 @@ class DriverSupervisor:
         context, identity = self._context, self._context.identity
         if context.job.procs_per_node is None:
             log = Log(identity.attempt.driver_log, context.job.log_limit)
-            return Driver(log, context.inbox, identity.node_index)
+            directories = [control_directory(identity, context.machine.cycle)]
+            return Driver(log, context.inbox, identity.node_index, directories)
         return Gang(context, self._services, self._fenced_at)
 
     def note_unended(self, node_index: int, text: str) -> None:
@@ -78,7 +83,7 @@ class DriverSupervisor:
             self._stall = StallDetector(job.stall_timeout, attempt.driver_log, attempt.beat)
         log_start = await context.files.run(mark_cycle, attempt.driver_log, cycle, context.machine.restart_reason)
         context.publisher.driver_begins(job.command, log_start)
-        await context.files.run(self._progress_tracker.begin, cycle, time.monotonic())
+        await context.files.run(self._progress_tracker.begin, cycle, running_now())
         env = await self.environment({})
         exit = await self.driver.run(list(job.command), env, job.workdir)
         self._stall = None
@@ -97,7 +102,12 @@ class DriverSupervisor:
         context, machine = self._context, self._context.machine
         restart = {"MUSTER_RESTART_REASON": machine.restart_reason} if machine.cycle else {}
         more = {**self._services.environment(context.identity.node_index), **more}
-        env = await context.files.run(_read_environment, context.identity, self.cluster, machine.cycle, more)
+        head = None if context.identity.local else context.identity.host
+        usual = {
+            **driver_variables(context.publisher.timings, head),
+            **affinity_variable(context.job.gpu_affinity_file),
+        }
+        env = await context.files.run(_read_environment, context.identity, self.cluster, machine.cycle, usual, more)
         return {**env, **restart}
 
     def on_head_address(self, address: str, dashboard: int | None) -> None:
@@ -109,6 +119,11 @@ class DriverSupervisor:
         env = await self.environment({})
         if cluster is self.cluster:
             self._context.publisher.head_ready(cluster.status(env), cluster.dashboard_line())
+
+    def on_gcs_restarted(self, node: RunNode, message: GcsRestarted) -> None:
+        """Publish a restart of Ray's control service, which drivers and actors have survived."""
+        self.cluster.gcs_restarts = message.restarts
+        self._context.publisher.gcs_restarted(node, message.restarts, message.reason, message.seconds)
 
     def on_node_lost(self, node_index: int, last_heard: float) -> None:
         """Note when the node's processes are fenced: they may run until then, and the next gang waits for it."""
@@ -137,14 +152,14 @@ class DriverSupervisor:
     async def poll(self) -> None:
         """Check whether the driver makes progress or has stalled."""
         await self._check_progress()
-        if self._stall is not None and await self._context.files.run(self._stall.poll, time.monotonic()):
+        if self._stall is not None and await self._context.files.run(self._stall.poll, running_now()):
             self._context.inbox.spawn(self._on_stall(self._stall.timeout))
             self._stall = None
 
     async def _check_progress(self) -> None:
         """Report the cycle's first progress, for the limit of cycles without progress."""
         if self._context.machine.driver_running and not self._context.machine.progressed:
-            cycle = await self._context.files.run(self._progress_tracker.poll, time.monotonic())
+            cycle = await self._context.files.run(self._progress_tracker.poll, running_now())
             if cycle is not None:
                 self._context.inbox.post(MachineEvent(m.Progress(cycle)))
 
@@ -169,6 +184,10 @@ class DriverSupervisor:
         context, driver = self._context, self.driver
         if self._stall_reason is not None:
             context.inbox.post(MachineEvent(m.DriverStalled(self._stall_reason, cycle)))  # the cause of its end
+        elif context.job.control_exit_codes and context.machine.state is RunState.RUNNING:
+            request = exit_code_request(exit.shell_code, f"the driver {exit}", cycle)
+            if request is not None:
+                context.inbox.post(AgentMessage(driver.failure_source(context.machine.leader)[0], request))
         event = m.DriverEnded(exit.shell_code, str(exit), cycle, completed=driver.completed)
         if exit.shell_code:
             node_index, log = driver.failure_source(context.machine.leader)
@@ -177,6 +196,9 @@ class DriverSupervisor:
             context.inbox.post(MachineEvent(event))
 
 
-def _read_environment(identity: Identity, cluster: RayCluster, cycle: int, more: dict[str, str]) -> dict[str, str]:
-    given = {**given_variables(identity), **more}
+def _read_environment(
+    identity: Identity, cluster: RayCluster, cycle: int, usual: dict[str, str], more: dict[str, str]
+) -> dict[str, str]:
+    """Return the driver's environment; --env replaces the `usual` variables."""
+    given = {**usual, **given_variables(identity), **more}
     return cluster.environment(job_environment(os.environ, given, identity, cycle))

@@ -20,8 +20,12 @@ class Files:
         self._tails = LogTails()
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
-        """Run a file operation after all earlier ones and return its result."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
+        """Run a file operation after all earlier ones and return its result.
+
+        A queued operation is carried out even if the task that waits for it is cancelled: the end of a run cancels the
+        task that publishes regularly, and a batch that it has handed over exists nowhere else.
+        """
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work, *args))
 
     async def tail(self, path: str) -> list[str]:
         """Return the last lines of a log; none if they cannot be read within half a second."""

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from muster.agent.control.connections import AgentJoined, AgentLost, AgentMessage, AgentRejected, HeartbeatAnswered
+from muster.agent.event_loop import stopped_seconds
 from muster.lifecycle.events import Event
 from muster.rundir.launcher_log import EarlyEnd
 
@@ -80,7 +81,9 @@ class Failure:
 
 @dataclass(frozen=True)
 class TimePassed:
-    """Some time has passed."""
+    """Some time has passed; for `stopped` seconds of it this process did not run."""
+
+    stopped: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -167,9 +170,11 @@ class Inbox:
             task.cancel()
 
     async def _tick(self) -> None:
+        stopped = stopped_seconds()
         while True:
             await asyncio.sleep(CLOCK_INTERVAL_S)
-            self.post(TimePassed())
+            before, stopped = stopped, stopped_seconds()
+            self.post(TimePassed(stopped - before))
 
     def _on_done(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)

@@ -11,12 +11,13 @@
     SignalPassedOn      send the signal to the driver
     MachineEvent        feed the event
     Failure             feed the event; it is the run's error unless the run continues
-    TimePassed          feed Tick, check the lease
+    TimePassed          feed Tick, check the lease; publish that the run was suspended
     WorkFailed          feed NodeFailed for the leader's own node
     TermEnded           end the loop
 
 Handlers never wait: whatever takes time is a task of the inbox, which posts an event when it is done. The parts of a
 transition, and its commands, may be executed in any order. After every event the loop ends if the lease has ended.
+While the lease is lapsed, after a suspension, only answers and time are handled; all other events wait.
 While the end of the run is published, events are still handled, since the lease must be renewed.
 """
 
@@ -25,7 +26,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -34,8 +34,10 @@ from muster.agent.abandoned_job import mark_abandoned_job
 from muster.agent.control.codec import Message
 from muster.agent.control.connections import AgentJoined, AgentLost, AgentMessage, AgentRejected, HeartbeatAnswered
 from muster.agent.control.messages import (
+    ControlRequest,
     Dismissal,
     GangBeat,
+    GcsRestarted,
     Greeting,
     HeadAddress,
     HealthReport,
@@ -48,6 +50,7 @@ from muster.agent.control.messages import (
     RayAlive,
     RayStarted,
     Retirement,
+    SectionReport,
     ServiceLoad,
     ServiceServes,
     ServiceStatus,
@@ -60,12 +63,15 @@ from muster.agent.control.messages import (
     WorkStopped,
 )
 from muster.agent.environment import given_variables
+from muster.agent.event_loop import running_now
 from muster.agent.job import Identity, Job, run_config
+from muster.agent.leader.bad_nodes import record_bad_nodes
 from muster.agent.leader.candidate import Candidate
 from muster.agent.leader.context import LeaderContext
 from muster.agent.leader.driver import GangReport
 from muster.agent.leader.driver_supervisor import DriverSupervisor
 from muster.agent.leader.files import Files
+from muster.agent.leader.hang_reports import HangReports
 from muster.agent.leader.inbox import (
     Failure,
     LeaderEvent,
@@ -82,10 +88,12 @@ from muster.agent.leader.rundir_watch import RunDirectoryWatch
 from muster.agent.leader.services import LeaderServices
 from muster.agent.leader.spare_health import SpareHealth
 from muster.agent.leader.status_publisher import RunError, StatusPublisher
+from muster.agent.leader.workload_requests import WorkloadRequests, inherit_requests
 from muster.agent.log_collection import cycle_ending, run_ending
 from muster.agent.service_model import service_variables
 from muster.agent.topology_probe import ranks_follow_topology
 from muster.election.leader_silence import STARTUP_LOSS_S
+from muster.election.membership import Membership
 from muster.lifecycle import events as m
 from muster.lifecycle.config import FIRST_LEADER, TermStart
 from muster.lifecycle.roles import RunNode
@@ -100,6 +108,7 @@ logger = logging.getLogger(__name__)
 
 RUN_POLL_S = 0.5  # of the stop request, the launcher's stderr and the driver
 PUBLISH_INTERVAL_S = 0.2
+SUSPENSION_REPORT_S = 5.0  # a shorter stop may be an overload, and has no consequences
 
 
 class Leader:
@@ -111,7 +120,7 @@ class Leader:
     async def create(cls, identity: Identity, job: Job, candidate: Candidate, process_lease: ProcessLease) -> Leader:
         """Return the leader that the candidate has become. Its files are read on the thread: they may hang."""
         files = Files()
-        machine, publisher = await files.run(_read_run, identity, job, candidate.term_start)
+        machine, publisher = await files.run(_read_run, identity, job, candidate.term_start, running_now())
         process_lease.clear()  # nothing runs yet
         lease = LeaseExecutor(machine, candidate.connections, candidate.membership, process_lease, candidate.in_use)
         inbox = candidate.inbox
@@ -126,10 +135,14 @@ class Leader:
         self._services = LeaderServices(context)
         self._driver_supervisor = DriverSupervisor(context, self._services)
         self._spare_health = SpareHealth(context)
+        self._requests = WorkloadRequests(context, self._services.snapshot)
+        self._hangs = HangReports(context)
         self._rundir_watch = RunDirectoryWatch(self._identity.attempt, RUN_POLL_S, self._machine.config.hosts)
         self._joined: set[int] = set()  # the admitted agents that are connected
         self._signalled = False  # by Slurm, which may requeue the job
         self._killed_at: float | None = None  # when Slurm sends SIGKILL
+        self._suspended = 0.0  # seconds for which this process was stopped, to be published
+        self._waiting: list[LeaderEvent] = []  # while the lease is lapsed
         self._ending: asyncio.Future[Any] | None = None  # publishes the end of the run, or hands it over
         self._regular: list[asyncio.Future[Any]] = []
         self.step_down_reason = f"{self._identity.host} has lost the majority of the nodes"
@@ -156,7 +169,7 @@ class Leader:
         start = os.environ.get("MUSTER_JOB_START")
         self._publisher.mark("job_start", float(start) if start else None)
         self._publisher.mark("lead_ready")
-        self._execute(self._machine.start(time.monotonic()))
+        self._execute(self._machine.start(running_now()))
         self._report_takeover()
         self._regular = [self._inbox.spawn(work) for work in (self._publish_regularly(), self._poll())]
 
@@ -177,8 +190,13 @@ class Leader:
             event = await self._inbox.next()
             if isinstance(event, TermEnded):
                 return event.exit_code
-            if not self._lease.over:
+            if self._lease.lapsed and not isinstance(event, (HeartbeatAnswered, TimePassed)):
+                self._waiting.append(event)
+            elif not self._lease.over:
                 self._handle(event)
+            if self._waiting and not self._lease.lapsed:
+                self._inbox.put_back(self._waiting)
+                self._waiting = []
             if self._lease.over and self._ending is None:  # else that sees it, unless it has written the outcome
                 return None
 
@@ -214,7 +232,7 @@ class Leader:
 
     def _on_agent_joined(self, event: AgentJoined) -> None:
         greeting, node_index = event.greeting, event.greeting.node_index
-        refusal = self._machine.join_refusal(node_index, greeting.host)
+        refusal = self._machine.table.join_refusal(node_index, greeting.host)
         if refusal is not None:
             self._connections.refuse(node_index, refusal)
             self._publish_refusal(greeting, refusal)
@@ -270,6 +288,10 @@ class Leader:
     def _on_ray_started(self, node_index: int, message: RayStarted) -> None:
         self._feed(m.NodeReady(node_index, message.cycle))
 
+    def _on_gcs_restarted(self, node_index: int, message: GcsRestarted) -> None:
+        if message.cycle == self._machine.cycle:
+            self._driver_supervisor.on_gcs_restarted(self._machine.nodes[node_index], message)
+
     def _on_note(self, node_index: int, message: Note) -> None:
         host = self._machine.nodes[node_index].host
         self._publisher.phase(f"{host}: {message.text}")
@@ -299,6 +321,14 @@ class Leader:
     def _on_gang_beat(self, node_index: int, message: GangBeat) -> None:
         if message.cycle == self._machine.cycle:
             self._driver_supervisor.on_beat(message.step)
+
+    def _on_control_request(self, node_index: int, message: ControlRequest) -> None:
+        event = self._requests.record(node_index, message)
+        if event is not None:
+            self._feed(event)
+
+    def _on_section_report(self, node_index: int, message: SectionReport) -> None:
+        self._hangs.on_report(node_index, message)
 
     def _on_gang_report(self, node_index: int, message: GangReport) -> None:
         self._driver_supervisor.driver.on_message(node_index, message)
@@ -343,7 +373,7 @@ class Leader:
         """Stop the run. `patient`: on a user's request; else Slurm has sent a signal, and SIGKILL follows soon."""
         self._signalled = self._signalled or not patient
         if not patient and self._job.kill_wait is not None and self._killed_at is None:
-            self._killed_at = time.monotonic() + self._job.kill_wait
+            self._killed_at = running_now() + self._job.kill_wait
         grace = self._job.stop_grace if patient else self._job.signal_grace
         self._feed(m.StopRequested(reason, signum, grace))
 
@@ -353,6 +383,14 @@ class Leader:
 
     def _on_time_passed(self, event: TimePassed) -> None:
         self._lease.tick()
+        self._suspended += event.stopped
+        if self._lease.over or self._lease.lapsed:
+            return
+        if self._suspended >= SUSPENSION_REPORT_S:
+            text = f"suspended for {self._suspended:.0f} s"
+            self._publisher.phase(text)
+            self._publisher.event("suspended", seconds=round(self._suspended, 1), text=text)
+        self._suspended = 0.0
         self._feed(m.Tick())
 
     # -- the leader's own work ----------------------------------------------------------------------------------
@@ -380,7 +418,7 @@ class Leader:
     def _feed(self, event: m.Event) -> None:
         """Let the state machine handle an event, and do what follows from it."""
         if not self._lease.over:
-            self._execute(self._machine.handle(event, time.monotonic()))
+            self._execute(self._machine.handle(event, running_now()))
 
     def _execute(self, transition: Transition) -> None:
         """Publish the changes of a transition, execute its commands, and update the lease; in any order."""
@@ -426,7 +464,7 @@ class Leader:
 
     def _stop_node(self, command: m.StopNode) -> None:
         """Stop the node, with the instructions for Ray's logs."""
-        now, node_index, outcome = time.monotonic(), command.node_index, command.outcome
+        now, node_index, outcome = running_now(), command.node_index, command.outcome
         ends = [when for when in (command.deadline, self._killed_at) if when is not None]
         left = min(ends, default=now) - now
         logs = run_ending(node_index, outcome, left, self._machine.leader) if outcome else cycle_ending(node_index)
@@ -439,7 +477,7 @@ class Leader:
         self._end_term(self._publish_end(command.outcome))
 
     def _yield(self, command: m.Yield) -> None:
-        self._end_term(self._hand_over(command.reason))
+        self._end_term(self._hand_over(command.reason, self._lease.last_membership(command.successor)))
 
     def _welcome(self, node_index: int, cycle: int) -> None:
         """Send what the node can prepare for a cycle before it has a rank in it."""
@@ -468,7 +506,11 @@ class Leader:
         await self._error.settle()
         if self._signalled:
             outcome = await self._files.run(_explained, outcome, self._identity.attempt)
-        if self._lease.over:
+        if not await self._lease.wait_for_outcome():
+            self.step_down_reason = f"{self.step_down_reason}: {outcome.end_reason}"
+            return None
+        await record_bad_nodes(self._context, self._services.snapshot, hurry=self._signalled)
+        if not await self._lease.wait_until_it_acts():
             return None
         await mark_abandoned_job(self._identity)
         await self._services.publish()
@@ -479,10 +521,10 @@ class Leader:
         await self._connections.release(Dismissal(outcome.exit_code, outcome.end_reason))
         return outcome.exit_code
 
-    async def _hand_over(self, reason: str) -> None:
-        """Hand over to another node: exclude this one from the membership. No driver runs that would need a fence."""
+    async def _hand_over(self, reason: str, last: Membership) -> None:
+        """Hand over to another node: the last membership excludes this one. No driver runs that would need a fence."""
         self._publisher.phase(f"{self._identity.host} hands over to another node: {reason}")
-        self._connections.send_all(MembershipUpdate(self._lease.membership.without_leader()))
+        self._connections.send_all(MembershipUpdate(last))
         await self._connections.release(Retirement(reason))
 
     async def _step_down(self) -> None:
@@ -535,6 +577,7 @@ _MESSAGE_HANDLERS: dict[type[Message], Callable[[Leader, int, Any], None]] = {
     HeadAddress: Leader._on_head_address,
     RayAlive: Leader._on_ray_alive,
     RayStarted: Leader._on_ray_started,
+    GcsRestarted: Leader._on_gcs_restarted,
     Note: Leader._on_note,
     UnendedProcess: Leader._on_unended_process,
     NodeFailure: Leader._on_node_failure,
@@ -543,6 +586,8 @@ _MESSAGE_HANDLERS: dict[type[Message], Callable[[Leader, int, Any], None]] = {
     StacksDumped: Leader._on_stacks_dumped,
     WorkStopped: Leader._on_work_stopped,
     GangBeat: Leader._on_gang_beat,
+    ControlRequest: Leader._on_control_request,
+    SectionReport: Leader._on_section_report,
     RankFailed: Leader._on_gang_report,
     HungRankEnded: Leader._on_gang_report,
     ProcessesEnded: Leader._on_gang_report,
@@ -558,9 +603,11 @@ def _explained(outcome: m.RunOutcome, attempt: AttemptPaths) -> m.RunOutcome:
     return replace(outcome, end_reason=f"{outcome.end_reason}: {cause}") if cause else outcome
 
 
-def _read_run(identity: Identity, job: Job, term_start: TermStart) -> tuple[RunStateMachine, StatusPublisher]:
+def _read_run(
+    identity: Identity, job: Job, term_start: TermStart, now: float
+) -> tuple[RunStateMachine, StatusPublisher]:
     """Make what is made from files. Not on the event loop."""
     config = run_config(identity, job, ranks_follow_topology(os.environ, job))
-    machine = RunStateMachine(config, time.monotonic(), term_start)
+    machine = RunStateMachine(config, now, inherit_requests(identity.attempt, term_start))
     secrets = secret_values({**os.environ, **given_variables(identity), **service_variables(identity.run)})
     return machine, StatusPublisher(identity, machine, secrets, term_start.term)

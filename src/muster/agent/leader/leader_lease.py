@@ -14,21 +14,29 @@ from muster.agent.control.connections import Connections
 from muster.agent.control.messages import MembershipUpdate
 from muster.election.leader_lease import (
     AuthorizeCycle,
+    AuthorizeOutcome,
     Broadcast,
     LeaderLease,
     LeaseEffect,
     RenewLease,
+    RequestAnswers,
     SendMembership,
 )
 from muster.election.membership import Membership
 from muster.lifecycle.state_machine import RunStateMachine
 from muster.process.lease import ProcessLease
+from muster.process.running_time import RunningTime
+from muster.process.supervisor import lease_clock
 
 logger = logging.getLogger(__name__)
 
 
 class LeaseExecutor:
-    """`wait_for_quorum` returns when a cycle's driver may start; `over` is set when the lease has ended."""
+    """`wait_for_quorum` returns when a cycle's driver may start, `wait_for_outcome` when the run may be concluded.
+
+    `over` is set when the lease has ended, `lapsed` while this node does not know whether another one leads: it was
+    stopped longer than its lease. Every method first checks whether this process was stopped.
+    """
 
     def __init__(
         self,
@@ -41,11 +49,19 @@ class LeaseExecutor:
         self._connections, self._process_lease = connections, lease
         self._lease = LeaderLease(machine, membership, in_use)
         self._authorized: dict[int, asyncio.Event] = {}  # by cycle
+        self._outcome_decided = asyncio.Event()
         self._resigned = False
+        self._running_time = RunningTime()
+        self._acts = asyncio.Event()  # the lease is not lapsed
+        self._acts.set()
 
     @property
     def membership(self) -> Membership:
         return self._lease.membership
+
+    def last_membership(self, successor: int) -> Membership:
+        """Return the membership to send before this leader steps down (`LeaderLease.last_membership`)."""
+        return self._lease.last_membership(successor)
 
     def on_join(self, node_index: int, sent: float, version: int) -> None:
         if not self.over:
@@ -71,8 +87,22 @@ class LeaseExecutor:
             self._execute(self._lease.cycle_wanted(cycle, time.monotonic()))
         await authorized.wait()
 
+    async def wait_for_outcome(self) -> bool:
+        """Wait until no other node can contradict the outcome and return True; False if this node leads no more."""
+        if not self.over:
+            self._execute(self._lease.outcome_wanted(time.monotonic()))
+            await self._outcome_decided.wait()
+        return not self.over
+
+    async def wait_until_it_acts(self) -> bool:
+        """Wait while the lease is lapsed; return False if this node leads no more."""
+        while self.lapsed:
+            self._acts.clear()
+            await self._acts.wait()
+        return not self.over
+
     def tick(self) -> None:
-        """Check whether the lease has ended. Called regularly."""
+        """Check whether the lease has ended. Called regularly: more often than STALL_S."""
         if not self.over:
             self._execute(self._lease.tick(time.monotonic()))
 
@@ -83,9 +113,20 @@ class LeaseExecutor:
     @property
     def over(self) -> bool:
         """Whether this leader must not act any more."""
-        if not self._lease.over and self._process_lease.expired:
-            self._execute(self._lease.expired())
+        stopped = self._running_time.observe(lease_clock() / 1e9)
+        if stopped:
+            expired = self._process_lease.expired
+            self._execute(self._lease.resumed(stopped, time.monotonic(), expired))
+        if self._process_lease.fenced:
+            self._execute(self._lease.fenced())
+        elif self._process_lease.expired and not self._lease.lapsed:
+            self._execute(self._lease.expired(time.monotonic()))
         return self._resigned or self._lease.over
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether this leader must not act now, and may act later."""
+        return not self.over and self._lease.lapsed
 
     def _execute(self, effects: Iterable[LeaseEffect]) -> None:
         for effect in effects:
@@ -94,16 +135,23 @@ class LeaseExecutor:
             elif isinstance(effect, SendMembership):
                 self._connections.send(effect.node_index, MembershipUpdate(effect.membership))
             elif isinstance(effect, RenewLease):
-                self._renew(effect.until)
+                self._renew(effect)
             elif isinstance(effect, AuthorizeCycle):
                 self._authorized[effect.cycle].set()
+            elif isinstance(effect, AuthorizeOutcome):
+                self._outcome_decided.set()
+            elif isinstance(effect, RequestAnswers):
+                self._connections.beat_once()
             else:
+                self._outcome_decided.set()
+                self._acts.set()
                 logger.warning("this node stops leading: %s", effect.reason)
 
-    def _renew(self, until: float | None) -> None:
-        if self._process_lease.expired:
-            return  # since `over` was checked; an expired lease is never renewed
-        if until is None:
+    def _renew(self, effect: RenewLease) -> None:
+        if self._process_lease.fenced or (self._process_lease.expired and not effect.again):
+            return  # since `over` was checked
+        if effect.until is None:
             self._process_lease.clear()
         else:
-            self._process_lease.renew(max(until - time.monotonic(), 0.0))
+            self._process_lease.renew(max(effect.until - time.monotonic(), 0.0))
+        self._acts.set()

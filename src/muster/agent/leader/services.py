@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.agent.control.messages import ServiceLoad, ServiceServes, ServiceStatus, StartInstances
+from muster.agent.event_loop import running_now
 from muster.agent.leader.context import LeaderContext
 from muster.agent.leader.inbox import MachineEvent
 from muster.agent.services.discovery import Endpoints
@@ -255,11 +256,11 @@ class LeaderServices:
 
         An endpoint that fails to do so serves only the sandbox of its node.
         """
-        end = time.monotonic() + SERVE_TIMEOUT_S
+        end = running_now() + SERVE_TIMEOUT_S
         while self._not_serving:
             self._served.clear()
             try:
-                await asyncio.wait_for(self._served.wait(), max(0.0, end - time.monotonic()))
+                await asyncio.wait_for(self._served.wait(), max(0.0, end - running_now()))
             except asyncio.TimeoutError:
                 hosts = [
                     self._protocol.nodes[node_index].host

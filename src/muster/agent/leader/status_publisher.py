@@ -18,8 +18,9 @@ from muster.agent.leader.files import Files
 from muster.agent.leader.inbox import Inbox
 from muster.agent.run_directory import RETRY_INTERVAL_S, SERVER_ERRORS
 from muster.lifecycle.events import RunOutcome
-from muster.lifecycle.state_machine import Change, RunNode, RunStateMachine
+from muster.lifecycle.state_machine import RunNode, RunStateMachine
 from muster.lifecycle.states import RunState
+from muster.lifecycle.transition import Change
 from muster.process.log_reader import log_end
 from muster.rundir import LineFile, create_exclusive, read_record, write_atomic
 from muster.rundir.records import STATUS_REFRESH_S, TIMINGS
@@ -78,6 +79,7 @@ class StatusPublisher:
         self.error: dict[str, Any] | None = None
         self.ray: dict[str, Any] | None = None  # address, dashboard, settings in force
         self.guests: list[dict[str, Any]] = self._previous("guests", [])
+        self.requests: list[dict[str, Any]] = self._previous("requests", [])  # of the run's programs
         self._previous_status = {}
 
     def _read_previous(self) -> dict[str, Any]:
@@ -98,6 +100,24 @@ class StatusPublisher:
         if dashboard_line is not None:
             self.phase(dashboard_line)
             self.event("dashboard", **ray["dashboard"])
+
+    def gcs_restarted(self, node: RunNode, restarts: int, reason: str, seconds: float) -> None:
+        """`seconds`: from the end of Ray's control service to its answer."""
+        if self.ray is not None:
+            self.ray = {**self.ray, "gcs_restarts": restarts}
+        self.phase(f"{node.host}: {reason}; it was restarted with its state and answers after {seconds:.1f} s")
+        rounded = round(seconds, 3)
+        self.event(
+            "gcs_restart", rank=node.node_index, host=node.host, reason=reason, seconds=rounded, restarts=restarts
+        )
+
+    def control_requested(self, entry: dict[str, Any]) -> None:
+        """Publish what a program has requested."""
+        self.requests.append(entry)
+        where = entry["host"] if entry["process_rank"] is None else f"rank {entry['process_rank']} on {entry['host']}"
+        self.phase(f"{where} requests {entry['kind']}: {entry['reason']}")
+        self.event("control", **{name: value for name, value in entry.items() if name not in ("time", "cycle")})
+        self._published = 0.0  # the status shows it at once
 
     def driver_begins(self, command: Sequence[str], log_start: int) -> None:
         """`log_start`: the offset of this cycle's output in the driver's log."""
@@ -247,6 +267,7 @@ class StatusPublisher:
             "driver": self.driver,
             "ray": self.ray,
             "guests": self.guests,
+            "requests": [self.redacted(entry) for entry in self.requests],
             "services": services,
             "timings": self.timings,
             "error": self.redacted(self.error) if self.error else None,

@@ -23,6 +23,7 @@ class RayCluster:
         self._identity, self._job = identity, job
         self.address: str | None = None
         self.dashboard: int | None = None
+        self.gcs_restarts = 0  # of its control service, in this cycle
 
     def options(self, node_index: int) -> RayOptions | None:
         """Return the options for this node's agent; None in a run without Ray."""
@@ -38,12 +39,19 @@ class RayCluster:
             local=self._identity.local,
             dashboard=job.dashboard,
             port_base=job.port_base,
-            dedicated_head=job.dedicated_head,
+            dedicated_head=job.dedicated_head or job.dedicated_head_cpus,
+            head_cpus=job.dedicated_head_cpus,
+            start_args=tuple(job.ray_start_arg),
+            resources=has.ray_resource,
+            labels=has.ray_label,
+            unset=tuple(job.ray_unset),
+            gpu_affinity_file=job.gpu_affinity_file,
             store=job.object_store_memory,
             large_from=job.large_from,
             logs=job.ray_logs,
             logs_max=job.ray_logs_max,
             require_auth=job.require_auth,
+            gcs_recovery=job.gcs_recovery,
         )
 
     def environment(self, base: Mapping[str, str], processes: int = 1) -> dict[str, str]:
@@ -64,10 +72,15 @@ class RayCluster:
         return {**settings.environment(base, self._identity.run.ray_token, tuning), "RAY_ADDRESS": self.address}
 
     def status(self, base: Mapping[str, str]) -> dict[str, Any]:
-        """Return the cluster's part of the status: addresses and effective settings."""
+        """Return the cluster's part of the status: addresses, restarts of its GCS, effective settings."""
         tuning = effective_settings(base, self._job.nodes, self._job.large_from)
         dashboard = {"host": self._identity.host, "port": self.dashboard} if self.dashboard is not None else None
-        return {"address": self.address, "dashboard": dashboard, "tuning": tuning}
+        return {
+            "address": self.address,
+            "dashboard": dashboard,
+            "gcs_restarts": self.gcs_restarts,
+            "tuning": tuning,
+        }
 
     def dashboard_line(self) -> str | None:
         """Return the line with which users open the dashboard, which listens only on the head's loopback."""

@@ -2,7 +2,8 @@
 
 NeMo-RL's driver starts another cluster unless it finds `slurm_managed_ray_cluster`; it orders nodes by `topo_rank`,
 keeps groups inside an `nvlink_domain_<uuid>`, counts `worker_units`, and finds the head by `ray_head`. NeMo Curator
-reads the label `ray.io/node-type`, which only an environment variable can set, not `ray start`.
+reads the label `ray.io/node-type`, which only an environment variable can set, not `ray start`. Placement groups with a
+topology strategy (Ray 2.56 and newer) keep their bundles on nodes of one `ray.io/gpu-domain`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from muster.agent.ray.starter import NODE_LABEL, RANK_LABEL
+from muster.agent.ray.starter import GPU_DOMAIN_LABEL, NODE_LABEL, RANK_LABEL
 from muster.rundir import node_groups
 
 NODE_TYPE_VARIABLE = "RAY_OVERRIDE_LABELS"
@@ -40,7 +41,7 @@ class NodeFacts:
         return self.rank == 0
 
 
-def labels(facts: NodeFacts) -> dict[str, str]:
+def labels(facts: NodeFacts, dedicated_head: bool = False) -> dict[str, str]:
     """Return the node's labels, without those whose value Ray does not allow."""
     wanted = {
         RANK_LABEL: str(facts.rank),
@@ -50,6 +51,7 @@ def labels(facts: NodeFacts) -> dict[str, str]:
         "muster.io/topology": facts.topology,
         "muster.io/domain": facts.domain,
         "muster.io/nvlink-domain": facts.nvlink_domain or "",
+        GPU_DOMAIN_LABEL: "" if dedicated_head else facts.nvlink_domain or "",
         node_groups.GROUP_LABEL: facts.group or "",
     }
     return {key: value for key, value in wanted.items() if _VALUE.fullmatch(value)}
@@ -60,14 +62,14 @@ def node_type(facts: NodeFacts) -> str:
     return json.dumps({"ray.io/node-type": "head" if facts.head else "worker"})
 
 
-def resources(facts: NodeFacts, gpus: int | None, runs_tasks: bool) -> dict[str, int]:
-    """Return the node's custom resources; `runs_tasks` is false for a dedicated head."""
-    named = {"slurm_managed_ray_cluster": 1, "topo_rank": topology_rank(facts)}
-    if runs_tasks:
-        named["worker_units"] = gpus or 1
+def resources(facts: NodeFacts, gpus: int | None, dedicated_head: bool = False) -> dict[str, int]:
+    """Return the node's custom resources; a dedicated head has none of those by which work is placed."""
+    named = {"slurm_managed_ray_cluster": 1}
+    if not dedicated_head:
+        named |= {"topo_rank": topology_rank(facts), "worker_units": gpus or 1}
     if facts.head:
         named["ray_head"] = 1
-    if facts.nvlink_domain is not None:
+    if facts.nvlink_domain is not None and not dedicated_head:
         named[f"nvlink_domain_{facts.nvlink_domain}"] = 1
     if facts.group is not None:
         named[node_groups.group_resource(facts.group)] = 1

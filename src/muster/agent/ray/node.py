@@ -7,6 +7,7 @@ RayNode makes up to START_ATTEMPTS attempts. It handles the events of the curren
     RayImported       the starter has imported Ray                 fail if this release cannot be used
     NodesAlive        on the head: Ray's node table has changed    post it
     RayRunning        `ray start` has returned                     post it for a worker; a head is ready when alive
+    GcsRecovered      the GCS had ended, and was restarted         post it
     StartFailure      Ray could not be started, or has ended       another attempt if that may help; else post RayFailed
 
 NodeAgent handles what RayNode posts: these events, HeadAddressKnown, RayNote and RayFailed.
@@ -28,7 +29,10 @@ from muster.agent.health.limits import warnings
 from muster.agent.log_collection import LogCollection, group_delay
 from muster.agent.private_dir import make_private_child
 from muster.agent.ray import resources, settings, starter
+from muster.agent.ray.gcs_recovery import GCS, GcsRecovered, GcsRecovery, ProcessCommand, storage_directory
+from muster.agent.ray.gpu_affinity import AffinityFile
 from muster.agent.ray.labels import NODE_TYPE_VARIABLE, NodeFacts, node_type, probe_nvlink_domain
+from muster.agent.ray.nemo_rl import affinity_variable
 from muster.agent.ray.resources import ResourceShare
 from muster.agent.ray.session_logs import ArchiveOptions, archive_logs, should_keep
 from muster.agent.ray.settings import RayOptions
@@ -43,7 +47,7 @@ START_BACKOFF_S = 0.5  # doubled after each attempt
 FAILED_START_LOGS_S = 10.0  # for archiving the logs of a failed attempt
 STOP_GRACE_S = 0.3  # Ray's daemons have nothing to save at the end of a run; they write their logs continuously
 REPORT_MAX_BYTES = 4 << 20  # of a line: the node table of 100,000 nodes takes 0.7 MB; asyncio's default is 64 KiB
-DAEMONS = ("raylet", "gcs_server")  # the exit of one is a failure of the node; names as in /proc/<pid>/comm
+DAEMONS = ("raylet", GCS)  # the exit of one is a failure of the node; names as in /proc/<pid>/comm
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
@@ -107,8 +111,8 @@ class RayFailed:
     reason: str
 
 
-AttemptEvent = Union[RayStartRequest, RayImported, NodesAlive, RayRunning, StartFailure]
-RayEvent = Union[NodesAlive, RayRunning, HeadAddressKnown, RayNote, RayFailed]
+AttemptEvent = Union[RayStartRequest, RayImported, NodesAlive, RayRunning, GcsRecovered, StartFailure]
+RayEvent = Union[NodesAlive, RayRunning, GcsRecovered, HeadAddressKnown, RayNote, RayFailed]
 
 
 # -- this node --------------------------------------------------------------------------------------------------------
@@ -132,17 +136,25 @@ class RayNode:
     ) -> None:
         """`post` passes an event on to the agent."""
         self._options, self._facts, self._setup, self._post = options, facts, setup, post
-        self._env = {**setup.env, NODE_TYPE_VARIABLE: node_type(facts)}
+        self._env = {
+            **settings.without_variables(setup.env, options.unset),
+            **affinity_variable(options.gpu_affinity_file),
+            NODE_TYPE_VARIABLE: node_type(facts),
+        }
         self._attempt: StartAttempt | None = None
         self._request: RayStartRequest | None = None
         self._task: asyncio.Task[None] | None = None
         self._share: ResourceShare
         self._nvlink_domain: asyncio.Future[str | None]
+        self._affinity = AffinityFile(options.gpu_affinity_file if options.gpus != 0 else None, self._env)
+        self._affinity_note: asyncio.Future[str | None]
 
     async def warm(self) -> None:
         """Count resources (raise ResourceMismatch if there are too few), lease ports, begin importing Ray."""
         self._share = self._count_resources()
-        self._nvlink_domain = asyncio.get_running_loop().run_in_executor(None, probe_nvlink_domain, self._env)
+        loop = asyncio.get_running_loop()
+        self._nvlink_domain = loop.run_in_executor(None, probe_nvlink_domain, self._env)
+        self._affinity_note = loop.run_in_executor(None, self._affinity.write)
         self._attempt = await self._new_attempt(0)
         self._task = asyncio.create_task(self._run_attempts(self._attempt))
         self._task.add_done_callback(self._on_task_done)
@@ -225,12 +237,14 @@ class RayNode:
         """Handle the events of an attempt until it fails, however late; return why."""
         while not isinstance(event := await attempt.events.get(), StartFailure):
             if isinstance(event, RayStartRequest):
+                if (note := await self._affinity_note) is not None and self._options.gpus:
+                    self._post(RayNote(note))
                 facts = replace(self._facts, nvlink_domain=await self._nvlink_domain, rank=event.rank)
                 self._start(attempt, event, facts)
             elif isinstance(event, RayImported):
                 if (unfit := self._check_version(event.version)) is not None:
                     return StartFailure(unfit, final=True)
-            elif isinstance(event, NodesAlive) or not self._is_head:
+            elif isinstance(event, (NodesAlive, GcsRecovered)) or not self._is_head:
                 self._post(event)
         return event
 
@@ -239,12 +253,12 @@ class RayNode:
         return self._request is not None and self._request.head is None
 
     def _start(self, attempt: StartAttempt, request: RayStartRequest, facts: NodeFacts) -> None:
-        runs_tasks = self._options.runs_tasks(facts.rank)
-        args = settings.start_arguments(facts, self._share, runs_tasks, request.address, attempt.temp)
+        args = settings.start_arguments(self._options, facts, self._share, request.address, attempt.temp)
         args += attempt.ports.arguments()
         if request.head is None:
             gcs: list[Any] = [request.address, attempt.ports.gcs]
-            attempt.start(settings.head_arguments(self._options, attempt.ports) + args, gcs, self._options.nodes)
+            args = settings.head_arguments(self._options, attempt.ports) + args
+            attempt.start(args, gcs, self._options.nodes, self._options.gcs_recovery)
             dashboard = attempt.ports.dashboard if self._options.dashboard else None
             self._post(HeadAddressKnown(settings.join_address(request.address, attempt.ports.gcs), dashboard))
         else:
@@ -263,6 +277,10 @@ class RayNode:
             await asyncio.gather(self._task, return_exceptions=True)
         if self._attempt is not None:
             await self._attempt.stop(self._archive_options("", ending))
+        await asyncio.to_thread(self._remove_files)
+
+    def _remove_files(self) -> None:
+        self._affinity.remove()
         with contextlib.suppress(OSError):  # another virtual node of this machine may still use it
             os.rmdir(os.path.dirname(self._setup.temp))
 
@@ -280,13 +298,19 @@ class StartAttempt(ScopeWatcher):
         self.events: asyncio.Queue[AttemptEvent] = asyncio.Queue()
         self.temp, self.ports = temp, held.block
         self._token, self._env, self._held = token, env, held
-        self._scope = Scope("ray", directories=[temp], watcher=self)
+        directories = [temp, *(env[name] for name in ("MUSTER_CONTROL_DIR",) if name in env)]
+        self._scope = Scope("ray", directories=directories, watcher=self)
         self._daemons: dict[int, str] = {}
+        self._early_exits: dict[int, Exit] | None = None  # by pid, while the daemons are looked up
         self._commands = -1
         self._opening: asyncio.Future[Scope] | None = None
         self._stopped = False
         self._reports: asyncio.Task[None] | None = None
-        self._head, self._nodes, self._complete = False, 0, True  # complete: the node table has all nodes
+        self._gcs: tuple[str, int] | None = None  # its address, on the head
+        self._recovers = False  # the GCS is restarted if it exits, where Ray can store its state
+        self._recovery: GcsRecovery | None = None  # once Ray runs
+        self._recovering: asyncio.Task[None] | None = None
+        self._nodes, self._complete = 0, True  # complete: the node table has all nodes
         self.joined = False  # other nodes may have joined this head: a retry would start another cluster
         self.started = self._failed = False
 
@@ -322,10 +346,21 @@ class StartAttempt(ScopeWatcher):
             os.close(reports_write)
         self._reports = asyncio.create_task(self._read_reports(reports))
 
-    def start(self, args: list[str], gcs: list[Any] | None, nodes: int) -> None:
-        """Run `ray start`; with `gcs` (the head's address) the starter reports the nodes in Ray's table."""
-        self._head, self._nodes, self._complete = gcs is not None, nodes, gcs is None
-        command = {"start": args, "gcs": gcs, "nodes": nodes, "client_port": self.ports.client_server}
+    def start(self, args: list[str], gcs: list[Any] | None, nodes: int, recovery: bool = False) -> None:
+        """Run `ray start`; with `gcs` (the head's address) the starter reports the nodes in Ray's table.
+
+        `recovery`: the GCS stores its state, if this Ray can do that, and is restarted when it exits.
+        """
+        self._nodes, self._complete = nodes, gcs is None
+        self._gcs, self._recovers = (gcs[0], gcs[1]) if gcs else None, recovery
+        storage = storage_directory(self.temp) if recovery and gcs else None
+        command = {
+            "start": args,
+            "gcs": gcs,
+            "nodes": nodes,
+            "client_port": self.ports.client_server,
+            "storage": storage,
+        }
         with contextlib.suppress(BrokenPipeError):  # the starter has ended: the reader of its reports handles that
             os.write(self._commands, json.dumps(command).encode() + b"\n")
 
@@ -347,7 +382,7 @@ class StartAttempt(ScopeWatcher):
                 self.joined = True
                 self.events.put_nowait(NodesAlive(tuple(report["ranks"])))
             elif report["event"] == "started" and report["code"] == 0:
-                self._find_daemons()
+                await self._find_daemons(report.get("stored", False))
                 self.started = True
                 self.events.put_nowait(RayRunning())
             elif report["event"] == "started":
@@ -356,23 +391,32 @@ class StartAttempt(ScopeWatcher):
         if not self.started or not self._complete:
             self._fail(f"the process that starts and watches Ray {await self._starter.wait()}")
 
-    def _find_daemons(self) -> None:
-        """Record the daemons' pids, so that the exit of one is detected immediately."""
-        for pid in descendants(self._scope.supervisor_pid):
-            try:
-                with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
-                    name = file.read().strip()
-            except OSError:
-                continue
-            if name in DAEMONS:
-                self._daemons[pid] = name
-        for name in DAEMONS if self._head else DAEMONS[:1]:
+    async def _find_daemons(self, stored: bool) -> None:
+        """Record the daemons' pids, so that the exit of one is detected immediately. `stored`: the GCS's state is."""
+        self._early_exits = {}
+        found, gcs = await asyncio.to_thread(_daemons_below, self._scope.supervisor_pid)
+        early, self._early_exits = self._early_exits, None
+        self._daemons.update(found)
+        if gcs is not None and stored and self._gcs is not None:
+            self._recovery = GcsRecovery(self._scope, gcs, self._gcs, self.events.put_nowait)
+        for name in DAEMONS if self._gcs else DAEMONS[:1]:
             if name not in self._daemons.values():  # final: others may use the cluster already
                 self._fail(f"Ray's {name} was gone when `ray start` returned", final=True)
+        for pid in found.keys() & early.keys():
+            self.orphan_exited(pid, early[pid])
 
     def orphan_exited(self, pid: int, exit: Exit) -> None:
-        if pid in self._daemons:
-            self._fail(f"Ray's {self._daemons[pid]} {exit}")
+        if self._early_exits is not None:
+            self._early_exits[pid] = exit  # it may turn out to be a daemon
+        name = self._daemons.pop(pid, None)
+        if name == GCS and self._recovery is not None and not self._failed:
+            self._recovering = asyncio.ensure_future(self._recover(self._recovery, exit))
+        elif name is not None:
+            lacks = "; its state was not stored (Ray 2.60 can do that), so it cannot be restarted"
+            self._fail(f"Ray's {name} {exit}{lacks if name == GCS and self._recovers else ''}")
+
+    async def _recover(self, recovery: GcsRecovery, exit: Exit) -> None:
+        self._fail(await recovery.run(exit))
 
     def supervisor_lost(self) -> None:
         self._fail("the supervisor of Ray's processes was killed", final=True)
@@ -394,6 +438,8 @@ class StartAttempt(ScopeWatcher):
         commands, self._commands = self._commands, -1  # the descriptor may be reused as soon as it is closed
         if commands != -1:
             os.close(commands)
+        if self._recovering is not None:
+            self._recovering.cancel()
         await self._end_processes()
         loop = asyncio.get_running_loop()
         if archive is not None:
@@ -413,3 +459,25 @@ class StartAttempt(ScopeWatcher):
                     sweep()  # the processes are this agent's children now
         if self._reports is not None:
             await asyncio.wait([self._reports])
+
+
+def _daemons_below(supervisor: int) -> tuple[dict[int, str], ProcessCommand | None]:
+    """Return the names of Ray's daemons by pid, and the command of the GCS, if it runs.
+
+    Called off the event loop. /proc may withhold a process that has just executed a program until the files of its
+    predecessor are closed, which takes as long as their filesystem hangs.
+    """
+    found: dict[int, str] = {}
+    gcs = None
+    for pid in descendants(supervisor):
+        try:
+            with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+                name = file.read().strip()
+        except OSError:
+            continue
+        if name in DAEMONS:
+            found[pid] = name
+        if name == GCS:
+            with contextlib.suppress(OSError):  # it has exited
+                gcs = ProcessCommand.of(pid)
+    return found, gcs

@@ -58,7 +58,8 @@ def share(found: NodeResources, cpus: int | None, gpus: int | None, store: int |
     if cpus is not None and found.confined and found.cpus < cpus:
         raise ResourceMismatch(f"this step may use {found.cpus} CPUs, {cpus} were asked for (see --cpus-per-node)")
     if gpus is not None and found.gpus is not None and found.gpus != gpus:
-        raise ResourceMismatch(f"this step has {found.gpus} GPUs, {gpus} were asked for (see --gpus-per-node, --gres)")
+        has = f"{found.gpus} GPU{'s' * (found.gpus != 1)}"
+        raise ResourceMismatch(f"this step has {has}, {gpus} were asked for (see --gpus-per-node, --gres)")
     memory = found.memory // parts
     chosen = store if store is not None else _default_store(memory, found.shm_free // parts, local)
     return ResourceShare(cpus or found.cpus, gpus, chosen, memory - chosen if found.memory_limited else None)

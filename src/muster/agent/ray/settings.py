@@ -6,8 +6,8 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from muster.agent.ray import labels
 from muster.agent.ray.labels import NodeFacts
@@ -29,16 +29,23 @@ class RayOptions:
     local: bool
     port_base: int | None = None  # pinned by the user; else each node leases a free block
     dedicated_head: bool = False
+    head_cpus: bool = False  # a dedicated head keeps its CPUs
+    start_args: tuple[str, ...] = ()  # further arguments of `ray start`
+    resources: Mapping[str, int] = field(default_factory=dict)  # the job's, besides Muster's
+    labels: Mapping[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()  # variables that Ray's processes do not get; NAME* for all that begin with NAME
+    gpu_affinity_file: str | None = None  # see gpu_affinity.py
     store: int | None = None  # bytes of the object store; else derived from the node's memory
     large_from: int = 64
     logs: str = "on-failure"  # when Ray's logs are kept: always, on-failure, never
     logs_max: int = 64 * 1024**2
     require_auth: bool = False  # refuse a Ray without tokens
     group: str | None = None  # in a job with node groups
+    gcs_recovery: bool = True  # restart Ray's control service if it exits
 
-    def runs_tasks(self, rank: int) -> bool:
-        """Return whether tasks run on this node: on all nodes except a dedicated head."""
-        return rank != 0 or not self.dedicated_head
+    def is_dedicated_head(self, rank: int) -> bool:
+        """Return whether Ray gets no GPUs of this node, and CPUs only with `head_cpus`."""
+        return rank == 0 and self.dedicated_head
 
 
 def temp_dir(run_id: str, attempt: int, cycle: int, node_index: int, root: str = "/tmp") -> str:
@@ -64,6 +71,17 @@ def environment(base: Mapping[str, str], token_file: str, tuning: Mapping[str, s
     }
 
 
+def without_variables(base: Mapping[str, str], patterns: Sequence[str]) -> dict[str, str]:
+    """Return the environment without the variables that a name or `NAME*` describes.
+
+    >>> without_variables({"SLURM_JOB_ID": "7", "OMPI": "1", "PATH": "/bin"}, ["SLURM_*", "OMPI_*"])
+    {'OMPI': '1', 'PATH': '/bin'}
+    """
+    names = {pattern for pattern in patterns if not pattern.endswith("*")}
+    prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
+    return {name: value for name, value in base.items() if not (name in names or name.startswith(prefixes))}
+
+
 def block_size(options: RayOptions) -> int:
     """Return the number of ports for several worker processes per CPU; less if virtual nodes share one machine."""
     smallest = LOCAL_BLOCK_SIZE if options.local else BLOCK_SIZE
@@ -86,24 +104,26 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def start_arguments(facts: NodeFacts, share: ResourceShare, runs_tasks: bool, address: str, temp: str) -> list[str]:
+def start_arguments(options: RayOptions, facts: NodeFacts, share: ResourceShare, address: str, temp: str) -> list[str]:
     """Return the arguments of `ray start` for both head and workers, except ports."""
-    named = labels.labels(facts)
+    dedicated = options.is_dedicated_head(facts.rank)
+    named = {**labels.labels(facts, dedicated), **options.labels}
+    resources = {**labels.resources(facts, share.gpus, dedicated), **options.resources}
     args = [
         f"--node-ip-address={address}",
         f"--temp-dir={temp}",
-        f"--num-cpus={share.cpus if runs_tasks else 0}",
+        f"--num-cpus={share.cpus if options.head_cpus or not dedicated else 0}",
         f"--object-store-memory={share.store}",
         f"--labels={','.join(f'{key}={value}' for key, value in named.items())}",
-        f"--resources={json.dumps(labels.resources(facts, share.gpus, runs_tasks))}",
+        f"--resources={json.dumps(resources)}",
         "--disable-usage-stats",
         "--log-color=false",
     ]
     if share.memory is not None:
         args.append(f"--memory={share.memory}")
-    if share.gpus is not None or not runs_tasks:
-        args.append(f"--num-gpus={(share.gpus or 0) if runs_tasks else 0}")
-    return args
+    if share.gpus is not None or dedicated:
+        args.append(f"--num-gpus={0 if dedicated else share.gpus}")
+    return [*args, *options.start_args]
 
 
 def head_arguments(options: RayOptions, ports: PortBlock) -> list[str]:

@@ -3,10 +3,10 @@
 The import of Ray is a large part of a node's start, so the agent runs this early, in the user's interpreter:
 `python -c <this source>`. It reads commands as JSON lines from stdin and writes reports to stdout:
 
-    in    {"start": [args of ray start], "gcs": [host, port] | null, "nodes": N, "client_port": P}
+    in    {"start": [args], "gcs": [host, port] | null, "nodes": N, "client_port": P, "storage": DIR | null}
     out   {"event": "warm", "ray": version} | {"event": "no_ray", "error": ..}
           {"event": "refused", "error": ..}        this Ray does not support the arguments: a retry would fail, too
-          {"event": "started", "code": 0}          `ray start` returned
+          {"event": "started", "code": 0, "stored": B}    `ray start` returned; B: the GCS stores its state in DIR
           {"event": "alive", "ranks": [0, 2]}      on the head: the live nodes in Ray's table, whenever it changes
 
 `ray start` runs in a forked child. On the head the parent meanwhile polls the node table in the GCS: one process knows
@@ -16,6 +16,7 @@ when each of a thousand nodes is alive. Once all are, it ends; then the end of `
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import select
 import socket
@@ -31,6 +32,8 @@ OWN_NODE_TIMEOUT_S = 240.0  # a raylet takes minutes on a busy host or a slow fi
 NODE_TABLE_POLL_S = 0.05  # interval of reads of the node table; the GCS answers in about a millisecond
 RANK_LABEL = "muster.io/rank"
 NODE_LABEL = "muster.io/node"  # the node index: a spare may have taken the rank of another node
+GPU_DOMAIN_LABEL = "ray.io/gpu-domain"  # of topology strategies of placement groups
+GPU_DOMAIN_SINCE = (2, 56)  # first release of Ray with them; some older ones refuse labels that begin with ray.io
 IPV6_SINCE = (2, 49)  # older releases of Ray split the address at its colons, and wait forever for the GCS
 
 
@@ -136,10 +139,62 @@ def client_arguments(command: dict[str, Any]) -> list[str]:
     return [f"--ray-client-server-port={command['client_port']}"] if command["gcs"] and installed else []
 
 
+def storage_arguments(directory: str | None) -> list[str]:
+    """Return the arguments that let the GCS store its state in the directory; none if it cannot, or does so elsewhere.
+
+    A setting of the cluster, not of the environment, which tasks inherit: a cluster that one of them starts would use
+    the same directory.
+    """
+    if directory is None or "RAY_gcs_storage" in os.environ or "RAY_REDIS_ADDRESS" in os.environ:
+        return []
+    if not stores_in_directory():
+        return []
+    config = {"gcs_storage": "rocksdb", "gcs_storage_path": directory}
+    return [f"--system-config={json.dumps(config)}"]
+
+
+def stores_in_directory() -> bool:
+    """Return whether the GCS of this Ray can store its state in a directory: then its program has that setting."""
+    from ray._private import services
+
+    try:
+        with (
+            open(services.GCS_SERVER_EXECUTABLE, "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as program,
+        ):
+            return program.find(b"RAY_gcs_storage_path") != -1
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def release(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")[:2]))
+
+
+def known_labels(version: str, args: list[str]) -> list[str]:
+    """Return the arguments without the GPU domain if this release of Ray has no use for it."""
+    if release(version) >= GPU_DOMAIN_SINCE:
+        return args
+    kept = []
+    for arg in args:
+        name, equals, value = arg.partition("=")
+        if name == "--labels":
+            value = ",".join(pair for pair in value.split(",") if not pair.startswith(GPU_DOMAIN_LABEL + "="))
+        kept.append(name + equals + value)
+    return kept
+
+
+def unknown_option(version: str, args: list[str], start: Any) -> str | None:
+    """Return why `ray start` would refuse an argument: the command `start` of this release has no such option."""
+    known = {option for param in getattr(start, "params", []) for option in [*param.opts, *param.secondary_opts]}
+    unknown = [name for name in (arg.partition("=")[0] for arg in args) if known and name not in known]
+    return f"`ray start` of Ray {version} has no option {unknown[0]} (see --ray-start-arg)" if unknown else None
+
+
 def refusal_reason(version: str, args: list[str]) -> str | None:
     """Return why this Ray cannot start with these arguments, for cases where Ray itself would hang or fail late."""
     ipv6 = [arg.partition("=")[2] for arg in args if arg.startswith("--node-ip-address=") and ":" in arg]
-    if ipv6 and tuple(map(int, version.split(".")[:2])) < IPV6_SINCE:
+    if ipv6 and release(version) < IPV6_SINCE:
         since = ".".join(map(str, IPV6_SINCE))
         return f"Ray {version} cannot use the IPv6 address {ipv6[0]}: it needs Ray {since}, or --interface with IPv4"
     if "--include-dashboard=true" in args:
@@ -179,10 +234,19 @@ def alive_nodes(client: Any) -> list[int] | None:
     return sorted(int(info.labels[NODE_LABEL]) for info in infos if info.state == 0 and NODE_LABEL in info.labels)
 
 
-def watch_cluster(address: tuple[str, int], child: int, nodes: int) -> None:
-    """Report the exit of `ray start` and the node table until both are complete, or the agent closes stdin."""
+def connect(address: tuple[str, int]) -> Any:
+    """Return a client of the GCS; None if it does not answer."""
     from ray._raylet import GcsClient  # type: ignore[attr-defined, unused-ignore]
 
+    try:
+        return GcsClient(address=join_address(address)) if accepts_connections(address) else None
+    except Exception as error:  # as in `alive_nodes`
+        print(f"muster: Ray's control service does not answer: {error}", file=sys.stderr, flush=True)
+        return None
+
+
+def watch_cluster(address: tuple[str, int], child: int, nodes: int, stored: bool) -> None:
+    """Report the exit of `ray start` and the node table until both are complete, or the agent closes stdin."""
     client: Any = None
     seen: list[int] = []
     code: int | None = None
@@ -190,11 +254,10 @@ def watch_cluster(address: tuple[str, int], child: int, nodes: int) -> None:
         if code is None:
             code = exit_code(child)
             if code is not None:
-                report("started", code=code)
+                report("started", code=code, stored=stored)
             if code:
                 return
-        if client is None and accepts_connections(address):
-            client = GcsClient(address=join_address(address))
+        client = client or connect(address)
         alive = seen if client is None else alive_nodes(client)
         if alive is None:
             client = None  # it did not answer: reconnect
@@ -210,7 +273,7 @@ def main() -> None:
     try:
         import ray
         import ray._raylet
-        from ray.scripts import scripts  # noqa: F401
+        from ray.scripts import scripts
     except ImportError as error:
         report("no_ray", error=str(error))
         return
@@ -219,13 +282,15 @@ def main() -> None:
     if not line:
         return
     command = json.loads(line)
-    refused = refusal_reason(ray.__version__, command["start"])
+    args = known_labels(ray.__version__, command["start"])
+    refused = refusal_reason(ray.__version__, args) or unknown_option(ray.__version__, args, scripts.start)
     if refused is not None:
         report("refused", error=refused)
         return
-    child = fork_ray_start(command["start"] + client_arguments(command), command["nodes"])
+    storage = storage_arguments(command["storage"])
+    child = fork_ray_start(args + client_arguments(command) + storage, command["nodes"])
     if command["gcs"]:
-        watch_cluster((command["gcs"][0], command["gcs"][1]), child, command["nodes"])
+        watch_cluster((command["gcs"][0], command["gcs"][1]), child, command["nodes"], bool(storage))
     else:
         report("started", code=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 

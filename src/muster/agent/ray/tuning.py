@@ -13,13 +13,14 @@ ALL_CLUSTERS = {
     # A raylet that connects before its object store listens would sleep for a second: retry sooner.
     "RAY_raylet_client_connect_timeout_milliseconds": "20",
     "RAY_raylet_client_num_connect_attempts": "1500",
+    # The default is 60 s. A restarted GCS loads its state first, which takes longer on a busy disk (gcs_recovery.py).
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "180",
 }
 
 LARGE_CLUSTERS = {
     # Hundreds of raylets register within seconds: their requests wait in the GCS's queue.
     "RAY_gcs_server_request_timeout_seconds": "120",
     "RAY_gcs_rpc_server_connect_timeout_s": "60",
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "180",
     "RAY_raylet_start_wait_time_s": "300",
     # A loaded GCS must not declare slow nodes dead; the agents detect lost hosts.
     "RAY_health_check_initial_delay_ms": "30000",

@@ -1,1 +1,1 @@
-"""Services: programs that run beside the job; started in parallel with Ray, probed and restarted (docs/services.md)."""
+"""Services: programs that run beside the job; see docs/explanation/services.md."""

@@ -11,12 +11,12 @@ import contextlib
 import logging
 import os
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from muster.agent.control.codec import Message
 from muster.agent.control.messages import ServiceLoad, ServiceServes, ServiceStatus
+from muster.agent.event_loop import running_now
 from muster.agent.private_dir import make_private_child
 from muster.agent.service_model import ALWAYS, NEVER, SANDBOX, ServiceDefinition
 from muster.agent.services import sandbox
@@ -178,7 +178,8 @@ class ServiceInstance:
         try:
             await _off_loop(self._prepare)
             launch = build_launch(self._service, self._context, self.ports, self._directory)
-            probe = build_probe(
+            probe = await _off_loop(  # it reads the end of the log
+                build_probe,
                 self._service,
                 self._context,
                 self.ports,
@@ -231,9 +232,9 @@ class ServiceInstance:
                 self._send(ServiceLoad(self._service.name, load, self._cycle))
 
     async def _wait_until_ready(self, probe: Probe) -> None:
-        begun, interval, reported = time.monotonic(), MIN_PROBE_INTERVAL_S, ""
+        begun, interval, reported = running_now(), MIN_PROBE_INTERVAL_S, ""
         while (why := await probe()) is not None:
-            if why != reported and time.monotonic() - begun >= REPORT_REASON_AFTER_S:
+            if why != reported and running_now() - begun >= REPORT_REASON_AFTER_S:
                 reported = why
                 self._report(ServiceState.STARTING, why)
             await asyncio.sleep(interval)

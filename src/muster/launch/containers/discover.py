@@ -109,11 +109,12 @@ def _help(program: str) -> str:
 
 def _check_image(image: str, target: Target) -> None:
     """Raise Mistake for a missing image, unless it may exist only on the nodes: better now than after the queue."""
-    on_nodes_only = target.kind != "local" and (
-        not os.path.isdir(os.path.dirname(image)) or any(Path(top) in Path(image).parents for top in NODE_LOCAL)
-    )
+    on_nodes_only = target.kind != "local" and any(Path(top) in Path(image).parents for top in NODE_LOCAL)
     if not on_nodes_only and not os.path.exists(image):
-        raise Mistake(f"--container-image {image}: no such file or directory")
+        exception = f" on this host; only images below {', '.join(NODE_LOCAL)} may exist on the nodes only"
+        raise Mistake(
+            f"--container-image {image}: no such file or directory{'' if target.kind == 'local' else exception}"
+        )
 
 
 def _check_mount_points(image: str, mounts: tuple[Mount, ...]) -> None:

@@ -41,6 +41,22 @@ requeue() { # cause: requeue the job; recorded first, since the job may be kille
   note="scontrol requeue failed: $output"
   return 1
 }
+avoid_bad_nodes() { # job: exclude from it the nodes that have failed in this run, unless too few others are left
+  local bad all excluded shown output own=' ExcNodeList=([^ (]+)'
+  bad=$(cat "$attempt/avoided-nodes" 2>/dev/null)
+  if ! __AVOID__ || [ -z "$bad" ]; then return; fi
+  shown=" $(timeout 20 scontrol --oneliner show job "$1" 2>/dev/null) "
+  all=$bad
+  [[ $shown =~ $own ]] && all=$bad,${BASH_REMATCH[1]}
+  if ! output=$(timeout 20 sbatch --test-only --exclude="$all" "$run/job.sh" 2>&1); then
+    excluded="could not be excluded from job $1, and may be used again: ${output##*error: }"
+  elif output=$(timeout 20 scontrol update JobId="$1" ExcNodeList="$all" 2>&1); then
+    excluded="are excluded from job $1"
+  else
+    excluded="could not be excluded from job $1: $output"
+  fi
+  echo "muster: nodes that failed ($bad) $excluded" | tee -a "$attempt/phases.log"
+}
 on_term() { # Slurm ends the job
   has outcome && return
   request_stop 15 SIGTERM
@@ -61,14 +77,32 @@ cause() { # print the cause of the end, from the outcome or, if Slurm ended the 
     stopped) slurm_reason ;;
     failed)
       if grep -q '"lost": true\|"end_reason": "the leader is gone' "$attempt/outcome"; then echo node-fail
-      elif grep -q '"end_reason": "the driver stalled' "$attempt/outcome"; then echo stall
+      elif grep -q '"end_reason": "the \(driver stalled\|run hangs\)' "$attempt/outcome"; then echo stall
       else echo "exit=${recorded:-$code}"; fi ;;
   esac
 }
+next_job() { # print the job of the chain that follows this one
+  LC_ALL=C sed -n 's/.*"job_ids": *\[\([^]]*\)\].*/\1/p' "$run/submission.json" | tr -d '" ' | tr , '\n' |
+    sed -n "$((link + 1))p"
+}
 after_the_end() { # decide what follows, unless that was decided when Slurm's signal arrived
-  local why
-  has sequel.json && return
+  local why following
+  has sequel.json || decide
+  case $(LC_ALL=C sed -n 's/.*"again": "\([a-z]*\)".*/\1/p' "$attempt/sequel.json") in
+    requeue) avoid_bad_nodes "$job" ;;
+    chain) following=$(next_job) && [ -n "$following" ] && avoid_bad_nodes "$following" ;;
+  esac
+}
+forbidden() { # print why a program of this attempt has forbidden restarts, unless Slurm or a user has ended the run
+  if grep -qs '"state": "stopped"' "$attempt/outcome"; then return 1; fi
+  LC_ALL=C sed -n 's/^{"reason": "\(.*\)"}$/\1/p' "$attempt/no-restart.json" 2>/dev/null | grep .
+}
+decide() { # record what follows
   why=$(cause)
+  if note=$(forbidden); then
+    record_next none "$why" "a program has forbidden it: $note"
+    return
+  fi
   start_again "$why" && return
   if [ "${link:-1}" -lt __CHAIN__ ] && ! grep -qs '"patient": true' "$attempt/stop.json" &&
     ! grep -q '"state": "succeeded"' "$attempt/outcome"; then

@@ -28,7 +28,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Model:
-    """`replicas` replicas of `tp` x `pp` ranks each; docs/placement.md describes the fields."""
+    """`replicas` replicas of `tp` x `pp` ranks each; docs/reference/placement.md describes the fields."""
 
     name: str
     replicas: int = 1

@@ -62,7 +62,7 @@ class ReplicaStatus:
 
 
 class Replicas:
-    """Replicas of one model under one server's name; docs/placement.md describes the arguments of ReplicaProgram."""
+    """Replicas of one model under one server's name; docs/reference/placement.md has ReplicaProgram's arguments."""
 
     def __init__(
         self,
