@@ -8,6 +8,8 @@ SLURM_RELEASES ?= installed 24.11 26.05
 BIN := .venv/bin
 OLDEST_RAY := 2.46.0
 OLDEST := .venv-ray-oldest
+DOCS := .venv-docs
+DIST := .venv-dist
 ON_GLUSTERFS := run requeue spares succession services seeing
 
 # Without bytecode files, each of the thousand processes that the tests start would compile all modules that it imports.
@@ -15,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-ray-oldest test-slurm test-filesystems test-interpreters test-containers coverage lint lock bench chaos simulate failures clean
+.PHONY: help demo test test-all test-ray-oldest test-slurm test-filesystems test-interpreters test-containers test-languages test-gvisor coverage dist docs lint lock bench chaos simulate failures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,9 +31,9 @@ test: .venv/.ready-for-tests ## Set up everything, then lint, type-check and run
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -n 4 --dist loadfile $(PYTEST_ARGS)
 
-test-all: test ## Run also the slow tests, the oldest Ray, releases of Slurm, filesystems, other Pythons, Apptainer, 100,000 schedules and the chaos tests (over an hour)
+test-all: test ## Run also the slow tests, the oldest Ray, releases of Slurm, filesystems, other Pythons, Apptainer, languages, gVisor, 100,000 schedules and the chaos tests (over an hour)
 	$(BIN)/python -m pytest -n 4 --dist loadfile -q -m slow
-	@$(MAKE) --no-print-directory coverage test-slurm test-filesystems test-ray-oldest test-interpreters test-containers simulate chaos
+	@$(MAKE) --no-print-directory coverage test-slurm test-filesystems test-ray-oldest test-interpreters test-containers test-languages test-gvisor simulate chaos
 
 coverage: .venv/.ready-for-tests ## Measure the line and branch coverage of agent, lifecycle, election and process
 	$(BIN)/python -m coverage erase
@@ -59,9 +61,25 @@ test-containers: .venv/.ready-for-tests ## Run jobs in containers, with Charliec
 	@.ci/apptainer $(BIN)/python .venv/apptainer
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -rs -m "" tests/lab/test_container.py tests/lab/test_apptainer.py tests/local/test_container.py
 
+test-languages: .venv/.ready-for-tests ## Run programs in every language of the sandbox, with Debian's and npm's packages
+	@.ci/languages $(BIN)/python .venv/languages
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -rs -m "" tests/sandbox/test_every_language.py
+
+test-gvisor: .venv/.ready-for-tests ## Run the tests of the sandbox in gVisor, with runsc from Debian
+	@.ci/gvisor $(BIN)/python .venv/gvisor
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -rs -m "" tests/sandbox/test_gvisor.py tests/sandbox/engine/test_gvisor.py tests/sandbox/jail/test_gvisor.py
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -rs -m "" tests/sandbox/test_attacks.py -k gvisor
+
 test-slurm: .venv/.ready-for-tests ## Run the tests that depend on Slurm with each release in SLURM_RELEASES (root)
 	@.ci/system-packages mmdebstrap:mmdebstrap
 	@PYTEST_ARGS='$(PYTEST_ARGS)' .ci/test-slurm $(BIN)/python $(SLURM_RELEASES)
+
+docs: $(DOCS)/.ready ## Build the documentation site in site/, with a check of all links
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+	@echo "The site is built: site/index.html"
+
+dist: $(DIST)/.ready ## Build sdist and wheel in dist/, check them, and run the quick start with the wheel alone
+	@.ci/dist "$(PYTHON)" $(DIST)/bin/python
 
 lint: .venv/.ready-for-tests ## Check style, types and commit subjects
 	@$(BIN)/python .ci/commit-subjects
@@ -83,6 +101,7 @@ bench: .venv/.ready-for-tests ## Measure agents, gathering, and bring-up side by
 	$(BIN)/python bench/leader_scale.py
 	$(BIN)/python bench/placement.py
 	$(BIN)/python bench/spares.py
+	$(BIN)/python bench/gcs_recovery.py
 	$(BIN)/python bench/sandbox.py
 	$(BIN)/python bench/gateway.py
 	PYTHONPATH=. $(BIN)/python bench/seeing.py
@@ -96,12 +115,12 @@ chaos: .venv/.ready-for-tests ## Kill 200 random processes of runs, with and wit
 simulate: .venv/.ready-for-tests ## Try the protocol under 100,000 random schedules of faults (some minutes on 2 cores)
 	$(BIN)/python -m tests.sim.simulate --schedules 100000 --jobs 2
 
-failures: .venv/.ready-for-tests ## Inflict every fault on the lab, hold the bounds, write docs/failures.md (root)
+failures: .venv/.ready-for-tests ## Inflict every fault on the lab, hold the bounds, write docs/reference/failures.md (root)
 	@.ci/system-packages
 	$(BIN)/python bench/failures.py
 
 clean: ## Remove .venv and caches
-	rm -rf .venv $(OLDEST) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv $(OLDEST) $(DOCS) $(DIST) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A virtual environment, and in it a stamp for what is installed there. The stamps are older than pyproject.toml or
 # constraints.txt exactly when its packages may have changed.
@@ -124,4 +143,14 @@ $(OLDEST)/.ready-for-tests: pyproject.toml constraints.txt
 	@.ci/make-venv "$(PYTHON)" $(OLDEST)
 	@echo "Installing Muster, Ray $(OLDEST_RAY) and the tools for tests into $(OLDEST) ..."
 	@.ci/pip-install $(OLDEST)/bin/python -e '.[ray,dev]' 'ray==$(OLDEST_RAY)'
+	@touch $@
+
+$(DOCS)/.ready: .ci/docs-requirements.txt
+	@.ci/make-venv "$(PYTHON)" $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement .ci/docs-requirements.txt
+	@touch $@
+
+$(DIST)/.ready: .ci/dist-requirements.txt
+	@.ci/make-venv "$(PYTHON)" $(DIST)
+	@$(DIST)/bin/python -m pip install --quiet --disable-pip-version-check --requirement .ci/dist-requirements.txt
 	@touch $@

@@ -1,6 +1,7 @@
-"""Write docs/core-reference.md: the tables of states, events, commands and messages, from the code that defines them.
+"""Write docs/reference/core.md, the tables of states, events, commands and messages, from the code that defines them,
+and the table of languages in docs/reference/sandbox.md.
 
-python -m tests.docs.generate_tables
+python -m tests.docs.reference
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from muster.lifecycle import services
 from muster.lifecycle.events import Command, Event
 from muster.lifecycle.services import SERVICE_TRANSITIONS
 from muster.lifecycle.states import NODE_TRANSITIONS, RUN_TRANSITIONS, NodeState, RunState
+from muster.sandbox.engine.language_table import LANGUAGES
 from muster.torch.messages import RENDEZVOUS_PROTOCOL
 
-PAGE = Path(__file__).parents[2] / "docs" / "core-reference.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "core.md"
+SANDBOX_PAGE = PAGE.with_name("sandbox.md")
+LANGUAGES_BEGIN, LANGUAGES_END = "<!-- languages: generated -->", "<!-- end of languages -->"
 INTRODUCTION = """# Reference of the core
 
-This page is generated from the code by `python -m tests.docs.generate_tables`; a test checks that it is current.
-[architecture.md](architecture.md) explains how the parts work together.
+This page is generated from the code by `python -m tests.docs.reference`; a test checks that it is current.
+[architecture.md](../architecture.md) explains how the parts work together.
 """
 
 
@@ -104,5 +108,30 @@ def page() -> str:
     return "\n".join([INTRODUCTION, *(f"## {title}\n\n{section()}\n" for title, section in SECTIONS.items())])
 
 
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+def languages() -> str:
+    """Return the table of the sandbox's languages."""
+    rows = []
+    for language in LANGUAGES:
+        tools = language.toolchains
+        compiling = [" ".join(tool.compile) for tool in tools if tool.compile]
+        names = ", ".join(f"`{name}`" for name in (language.name, *language.aliases))
+        packages = " or ".join(tool.packages for tool in tools if tool.packages)
+        row = [
+            names,
+            f"`{language.file}`" if language.file else "",
+            " or ".join(f"`{text}`" for text in compiling),
+            " or ".join(dict.fromkeys(f"`{' '.join(tool.run)}`" for tool in tools)) or "the warm interpreter",
+            packages or ("" if not tools else "none"),
+            language.note,
+        ]
+        rows.append(
+            [cell.replace("{name}", "NAME").replace("{file}", "FILE").replace("{code}", "CODE") for cell in row]
+        )
+    return table(("language", "FILE", "compile", "run", "packages of Debian 12, npm, PyPI", ""), rows)
+
+
+def sandbox_page() -> str:
+    """Return docs/reference/sandbox.md with the current table of languages."""
+    before, _, rest = SANDBOX_PAGE.read_text(encoding="utf-8").partition(LANGUAGES_BEGIN)
+    after = rest.partition(LANGUAGES_END)[2]
+    return f"{before}{LANGUAGES_BEGIN}\n\n{languages()}\n\n{LANGUAGES_END}{after}"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 
 
 def quick_start() -> str:
@@ -29,7 +29,7 @@ def lines_of_code(text: str) -> Iterator[str]:
         if line.startswith("```"):
             fenced = not fenced
         elif fenced or line.startswith("    "):
-            yield re.sub(r"\s+#.*", "", line).strip()
+            yield re.sub(r"(^|\s+)#.*", "", line).strip()
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,11 @@ def test_the_installed_wheel_is_what_is_tried(installed: Path, tmp_path: Path) -
     assert Path(done.stdout.strip()).is_relative_to(installed), done.stderr
 
 
+def test_the_wheel_brings_manual_pages(installed: Path) -> None:
+    pages = {path.name for path in (installed / "share" / "man" / "man1").iterdir()}
+    assert {"muster.1", "muster-run.1"} <= pages
+
+
 @pytest.mark.ray
 def test_the_first_command_runs_three_nodes_on_this_machine(installed: Path, tmp_path: Path) -> None:
     (line,) = [line for line in lines_of_code(quick_start()) if "--backend local" in line]
@@ -80,14 +85,13 @@ def test_the_script_is_shown_without_a_job(installed: Path, tmp_path: Path) -> N
 
 
 def test_every_command_of_the_quick_start_is_there(installed: Path, tmp_path: Path) -> None:
-    named = set(re.findall(r"^ +muster ([a-z]+)|   muster ([a-z]+)", quick_start(), re.M))
-    named = {one or other for one, other in named}
+    named = set(re.findall(r"^muster ([a-z]+)", quick_start(), re.M))
     assert len(named) > 10
     offered = run(installed, tmp_path, "muster --help").stdout
     assert [name for name in sorted(named) if not re.search(rf"^  {name}\b", offered, re.M)] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_no_command_of_the_documentation_needs_a_file_of_the_checkout(page: Path) -> None:
     for line in lines_of_code(page.read_text()):
         if "muster run" in line:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from tests import schedule
+
 TESTS = Path(__file__).parents[1]
 PACKAGE = TESTS.parent / "src" / "muster"
 TESTED_ELSEWHERE = {
     # packages that only import their public names on first use
     "__init__.py": "test_api.py",
+    "spec/__init__.py": "spec/test_load.py",
     "placement/__init__.py": "placement/test_imports.py",
     "sandbox/__init__.py": "sandbox/client/test_both_clients.py",
     # an interface, and values that are made in one place and used in another
@@ -57,3 +60,14 @@ def test_every_module_with_a_function_has_a_test_file_of_its_name() -> None:
         if not (TESTS / mirror_of(module)).exists()
     }
     assert missing == set()
+
+
+def test_every_file_that_forks_the_tests_own_process_is_in_the_group_that_begins_before_ray_is_loaded() -> None:
+    """A forked child of a process that has loaded Ray may crash in the handlers of Ray's libraries."""
+    forking = {
+        str(path.relative_to(TESTS))
+        for path in TESTS.rglob("test_*.py")
+        if "tests.sandbox.forked" in imported_modules(path)
+    }
+    assert forking and forking == set(schedule.GROUPS["forked processes"])
+    assert schedule.LONG[0] == "forked processes"

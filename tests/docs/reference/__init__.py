@@ -1,0 +1,4 @@
+"""Generate the reference pages of docs/reference from the code.
+
+python -m tests.docs.reference
+"""
