@@ -6,7 +6,7 @@ real agent that leads; all others are stubs in this process, so times include th
 
     start    from the first connection until every active node was told to start its processes
     idle     heartbeats
-    losses   200 nodes (a third of a smaller run) are lost at once; until the processes of the next cycle are started
+    losses   a tenth of the nodes is lost at once; until the processes of the next cycle are started
     end      from the end of all processes until the last agent is dismissed
 
 The loop's lag is the time from a connection to the leader's listener until its first line, probed from a process that
@@ -47,7 +47,7 @@ from muster.rundir import AttemptPaths, RunPaths, read_record
 from muster.spec import JobSpec
 
 SIZES = (250, 500, 1000, 2000)
-MAX_LOSSES = 200
+LOST_NODES = 0.1  # of all: at the end as many are left in proportion, whatever the size
 IDLE_S = 10.0
 SETTLE_S = 1.0  # after a phase
 DEADLINE_S = 300.0
@@ -205,7 +205,7 @@ class LedRun:
 
     async def phases(self, port: int, release: Callable[[], object]) -> dict[str, Any]:
         """Return the figures of all phases. `release` lets the process on node 0 end."""
-        agents, active, losses = self.agents, self.nodes // 2, min(MAX_LOSSES, self.nodes // 3)
+        agents, active, losses = self.agents, self.nodes // 2, round(self.nodes * LOST_NODES)
         found: dict[str, Any] = {}
         with self._phase(found, "start"):
             await agents.join(port)
@@ -323,6 +323,11 @@ def goals(results: dict[str, Any]) -> list[Goal]:
         ("start_seconds", "time until all are ready"),
         ("start_own_cpu_s", "leader's CPU until all are ready"),
         ("idle_own_cpu_s", "leader's CPU when idle"),
+        ("end_own_cpu_s", "leader's CPU at the end"),
+        ("start_megabytes", "bytes sent until all are ready"),
+        ("idle_megabytes", "bytes sent when idle"),
+        ("end_megabytes", "bytes sent at the end"),
+        ("memory", "leader's memory"),
     ):
         if name in found:
             wanted.append(Goal(f"growth exponent, {what}", found[name], GOAL_EXPONENT))
