@@ -82,7 +82,8 @@ def test_a_job_file_without_a_field_is_an_error_that_names_it(agent: Identity) -
 @pytest.mark.parametrize("topology", [False, True])
 def test_the_run_s_configuration_has_every_value_of_the_job(agent: Identity, topology: bool) -> None:
     write_atomic(agent.attempt.hosts, "n0\nn1\nn2\n")
-    config = run_config(agent, load(agent), topology)
+    groups = [GROUP, {**GROUP, "name": "small", "nodes": 1, "ray": False}]
+    config = run_config(agent, load(agent, groups=groups), topology)
     assert config == RunConfig(
         hosts=["n0", "n1", "n2"],
         ray=False,
@@ -98,6 +99,7 @@ def test_the_run_s_configuration_has_every_value_of_the_job(agent: Identity, top
         topology=topology,
         segment=2,
         services=(ServicePlan("web", "all", True, 20.0),),
+        without_ray=frozenset({2}),
     )
     default = RunConfig(["n0", "n1", "n2"])
     same = {field.name for field in fields(config) if getattr(config, field.name) == getattr(default, field.name)}

@@ -19,7 +19,7 @@ def test_a_restarted_service_is_reported_without_control_characters(
 ) -> None:
     """That it is ready is no news, and its failure ends the run, which is told by itself."""
     told = {"event": "service", "service": "judge", "rank": 1, "host": "n1\x1b[2J", "reason": "exited with 3"}
-    Display(2, ray=False).show(RunEvent({**told, "state": state}))
+    Display(2, ray_nodes=0).show(RunEvent({**told, "state": state}))
     said = capsys.readouterr().err
     assert ("service judge on n1\ufffd[2J exited with 3; restarting it" in said) == (state == "restarting")
     assert (said == "") == (state != "restarting") and "\x1b" not in said
@@ -28,15 +28,15 @@ def test_a_restarted_service_is_reported_without_control_characters(
 @pytest.mark.parametrize(
     "name", ["node", "run", "service", "again", "driver_start", "events_lost", "of another version"]
 )
-@pytest.mark.parametrize("kind", [Display, lambda nodes, ray: JsonDisplay()])
+@pytest.mark.parametrize("kind", [Display, lambda nodes, ray_nodes: JsonDisplay()])
 def test_an_event_without_its_fields_or_with_foreign_ones_ends_nothing(name: str, kind: type[Display]) -> None:
-    display = kind(2, ray=False)
+    display = kind(2, ray_nodes=0)
     for fields in ({}, {"state": [], "rank": {}, "host": 7, "attempt": "x"}, {"state": "restarting"}):
         display.show(RunEvent({"event": name, **fields}))
 
 
 def test_lost_events_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    Display(2, ray=False).show(RunEvent({"event": "events_lost", "file": "/runs/r/attempt-0/events-0.jsonl"}))
+    Display(2, ray_nodes=0).show(RunEvent({"event": "events_lost", "file": "/runs/r/attempt-0/events-0.jsonl"}))
     said = capsys.readouterr().err
     assert "/runs/r/attempt-0/events-0.jsonl" in said and "disk" in said and "the run itself is not affected" in said
 
@@ -76,13 +76,13 @@ def test_lost_events_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_event_that_matters_has_one_line(
     event: dict[str, Any], line: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Display(2, ray=True).show(RunEvent(event))
+    Display(2, ray_nodes=2).show(RunEvent(event))
     out, err = capsys.readouterr()
     assert out == "" and [text.partition(" s] ")[2] for text in err.splitlines()] == ([line] if line else [])
 
 
 def test_a_failure_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
-    display = Display(2, ray=True)
+    display = Display(2, ray_nodes=2)
     error = {"phase": "running", "host": "n1", "rank": 1, "reason": "it broke", "log_tail": ["last words"]}
     display.show(RunEvent({"event": "failure", **error}))
     display.ended(RunResult("train", "/runs/train", "17", "failed", 125, "the run broke", error))
@@ -93,7 +93,7 @@ def test_a_failure_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_spare_that_takes_over_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    display = Display(3, ray=True)
+    display = Display(3, ray_nodes=3)
     for role, rank in (("spare", None), ("active", 1), ("active", 1)):
         event = {"event": "node", "state": "ready", "host": "n3", "rank": 2, "role": role, "logical_rank": rank}
         display.show(RunEvent(event))
@@ -103,7 +103,7 @@ def test_a_spare_that_takes_over_is_reported(capsys: pytest.CaptureFixture[str])
 
 
 def test_one_node_is_not_called_nodes(capsys: pytest.CaptureFixture[str]) -> None:
-    display = Display(1, ray=True)
+    display = Display(1, ray_nodes=1)
     for event in ({"event": "run", "state": "gathering"}, {"event": "run", "state": "starting"}):
         display.show(RunEvent(event))
     display.show(RunEvent({"event": "driver_start"}))
@@ -113,7 +113,7 @@ def test_one_node_is_not_called_nodes(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_output_goes_to_stdout_unchanged(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    Display(2, ray=True).show(Output(b"\xff loss 0.1\n"))
+    Display(2, ray_nodes=2).show(Output(b"\xff loss 0.1\n"))
     assert capfdbinary.readouterr() == (b"\xff loss 0.1\n", b"")
 
 

@@ -60,6 +60,15 @@ def test_the_scope_determines_which_ranks_have_an_instance(scope: str | int, nod
     assert run.feed(*is_ready(*node_indexes)) == [StartDriver()]
 
 
+@pytest.mark.parametrize(
+    ("scope", "node_indexes"), [("all", [1, 2]), ("head", [1]), ("any", [2]), (1, [2]), (2, [1, 2])]
+)
+def test_the_scope_may_apply_to_a_group_of_nodes(scope: str | int, node_indexes: list[int]) -> None:
+    run = run_with(ServicePlan("judge", scope, ranks=range(1, 3)))
+    assert sorted(started(run.feed(*arrived(0, 1, 2)))) == node_indexes
+    assert run.feed(*is_ready(*node_indexes)) == [StartDriver()]
+
+
 def test_with_spares_services_start_when_the_round_has_closed_and_not_on_spares() -> None:
     run = run_with(JUDGE, spares=1)
     assert started(run.feed(*arrived(0, 1))) == {0: ("judge",)}

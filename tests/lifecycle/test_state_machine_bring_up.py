@@ -59,6 +59,13 @@ def test_without_ray_a_node_that_has_arrived_is_ready() -> None:
     assert run.nodes() == [NodeState.READY] * 3
 
 
+def test_a_node_that_does_not_belong_to_ray_is_ready_when_it_arrives() -> None:
+    run = Run(replace(PLAN, without_ray=frozenset({2})))
+    assert run.feed(*arrived(2, 0, 1), HeadUp()) == [StartHead(), StartWorker(1)]
+    assert run.nodes() == [NodeState.STARTING, NodeState.STARTING, NodeState.READY]
+    assert run.feed(NodeReady(0), NodeReady(1)) == [StartDriver()]
+
+
 def test_one_node_is_a_whole_run() -> None:
     run = Run(RunConfig(["n0"]))
     assert run.feed(*arrived(0), HeadUp(), NodeReady(0)) == [StartHead(), StartDriver()]

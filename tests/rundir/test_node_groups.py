@@ -6,7 +6,7 @@ import pytest
 
 from muster.agent.ray import labels
 from muster.agent.ray.labels import NodeFacts
-from muster.rundir.node_groups import NodeGroup, group_of, groups_of
+from muster.rundir.node_groups import NodeGroup, group_of, groups_of, nodes_without_ray, ranks_of
 
 GROUPS = [NodeGroup("big", 2, 64, 8), NodeGroup("small", 1, 4, 0)]
 
@@ -15,6 +15,14 @@ GROUPS = [NodeGroup("big", 2, 64, 8), NodeGroup("small", 1, 4, 0)]
 def test_ranks_count_through_the_groups_in_order(node_index: int, name: str) -> None:
     group = group_of(node_index, GROUPS)
     assert group is not None and group.name == name
+
+
+def test_a_group_has_the_ranks_after_those_of_the_groups_before_it() -> None:
+    groups = [NodeGroup("a", 2), NodeGroup("b", 3, ray=False), NodeGroup("c", 1)]
+    assert [ranks_of(name, groups) for name in "abc"] == [range(2), range(2, 5), range(5, 6)]
+    assert nodes_without_ray(groups) == {2, 3, 4}
+    with pytest.raises(ValueError, match="no group 'd'"):
+        ranks_of("d", groups)
 
 
 def test_a_job_without_groups_has_none() -> None:

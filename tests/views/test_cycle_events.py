@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from muster.lifecycle.services import ServicePlan
 from muster.views.cycle_events import CycleEvents, RunCycleEvents
 from muster.views.record import RecordedEvent
 from muster.views.service_gate import Gate
@@ -46,7 +47,7 @@ def test_a_node_that_left_is_forgotten_with_its_services() -> None:
         event(2.0, "service", rank=0, service="web", state="ready"),
         node(3.0, 0, "lost"),
         node(4.0, 1, "arrived"),
-        gate=Gate({"web": "all"}, 2),
+        gate=Gate((ServicePlan("web"),), 2),
     )
     assert (cycle.arrived, cycle.ranked, cycle.awaits, cycle.served) == ({1: 4.0}, {}, {}, {})
 
@@ -69,7 +70,7 @@ def test_a_service_that_ended_well_is_served_since_it_was_ready_and_a_restarting
 
 
 def test_a_node_waits_for_its_services_from_the_time_it_has_a_rank() -> None:
-    gate = Gate({"web": "head"}, 2)
+    gate = Gate((ServicePlan("web", "head"),), 2)
     spare = collected(node(1.0, 0, "arrived", role="spare"), gate=gate)
     assert (spare.ranked, spare.awaits) == ({}, {})
     cycle = collected(

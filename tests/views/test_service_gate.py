@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from muster.lifecycle.services import ServicePlan
 from muster.views.service_gate import OPEN, Gate, gate_of
 
 
@@ -19,7 +20,13 @@ def test_the_scope_decides_which_nodes_have_the_gate(scope: object, node_indexes
 
 def test_a_service_holds_the_driver_unless_its_record_says_otherwise() -> None:
     gate = gate_of({"nodes": 2, "services": {"web": {}, "log": {"gate": False}, "odd": 7}})
-    assert gate == Gate({"web": "all", "odd": "all"}, 2)
+    assert gate == Gate((ServicePlan("web"), ServicePlan("odd")), 2)
+
+
+def test_a_service_of_a_group_holds_the_driver_on_the_nodes_of_that_group() -> None:
+    groups = [{"name": "trainers", "nodes": 2}, {"name": "engines", "nodes": 2}]
+    gate = gate_of({"nodes": 4, "groups": groups, "services": {"engine": {"group": "engines"}}})
+    assert [gate.services_on(rank) for rank in range(4)] == [(), (), ("engine",), ("engine",)]
 
 
 @pytest.mark.parametrize("job", [{}, {"services": None}, {"services": []}, {"nodes": "many", "services": {}}])

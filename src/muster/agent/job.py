@@ -12,7 +12,7 @@ from muster.lifecycle.config import RunConfig
 from muster.lifecycle.services import ServicePlan
 from muster.rundir import AttemptPaths, RunPaths
 from muster.rundir.hosts import hosts_by_index
-from muster.rundir.node_groups import NodeGroup, groups_of
+from muster.rundir.node_groups import NodeGroup, groups_of, nodes_without_ray
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,8 @@ class Job:
     def load(cls, run: RunPaths) -> Job:
         with open(run.job, encoding="utf-8") as file:
             values: dict[str, Any] = json.load(file)
-        values["groups"], values["services"] = groups_of(values["groups"]), service_plans(values.get("services"))
+        values["groups"] = groups_of(values["groups"])
+        values["services"] = service_plans(values.get("services"), values["groups"])
         return cls(**{name: values[name] for name in cls.__dataclass_fields__})
 
 
@@ -120,6 +121,7 @@ def run_config(identity: Identity, job: Job, topology: bool) -> RunConfig:
         topology=topology,
         segment=job.segment,
         services=job.services or (),
+        without_ray=nodes_without_ray(job.groups),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from muster.lifecycle.services import ServicePlan
 from muster.rundir import RunPaths
+from muster.rundir.node_groups import NodeGroup, ranks_of
 
 SANDBOX = "sandbox"
 AUTO = "auto"
@@ -24,6 +25,7 @@ class ServiceDefinition:
     command: Sequence[str] | None = None
     kind: str = "command"
     scope: str | int = "all"
+    group: str | None = None  # the group of nodes to which the scope applies; None: all nodes
     env: Mapping[str, str] = field(default_factory=dict)
     env_passthrough: Sequence[str] | None = None  # None: everything
     ports: Mapping[str, int | str] = field(default_factory=dict)
@@ -54,9 +56,15 @@ def service_variables(run: RunPaths) -> dict[str, str]:
     return {name: value for service in load_services(run).values() for name, value in service.env.items()}
 
 
-def service_plans(records: Mapping[str, Any] | None) -> tuple[ServicePlan, ...]:
+def service_plans(records: Mapping[str, Any] | None, groups: Sequence[NodeGroup] = ()) -> tuple[ServicePlan, ...]:
     """Return what the state machine needs of each service, from the job's record, which is not secret."""
     return tuple(
-        ServicePlan(name, record["scope"], record["gate"], record["deadline"])
+        ServicePlan(
+            name,
+            record["scope"],
+            record["gate"],
+            record["deadline"],
+            ranks_of(record["group"], groups) if record.get("group") else None,
+        )
         for name, record in (records or {}).items()
     )

@@ -30,16 +30,19 @@ from muster.views.terminal import BringUpView
 def make_display(prepared: Prepared, as_json: bool) -> Display:
     if as_json:
         return JsonDisplay()
+    nodes, ray_nodes = prepared.target.nodes, 0
+    if prepared.spec.ray:
+        ray_nodes = nodes - sum(group.nodes for group in prepared.spec.groups if group.ray is False)
     if sys.stderr.isatty() and prepared.spec.array is None:
-        return LiveDisplay(prepared.target.nodes, prepared.spec.ray, prepared.run)
-    return Display(prepared.target.nodes, prepared.spec.ray)
+        return LiveDisplay(nodes, ray_nodes, prepared.run)
+    return Display(nodes, ray_nodes)
 
 
 class Display:
     """Print timestamped lines: one per phase change, never one per node."""
 
-    def __init__(self, nodes: int, ray: bool) -> None:
-        self._total, self._ray = nodes, ray
+    def __init__(self, nodes: int, ray_nodes: int) -> None:
+        self._total, self._ray_nodes = nodes, ray_nodes
         self._start = time.time()
         self._roles: dict[str, object] = {}  # by node index
         self._failures: set[str] = set()  # lines that were printed
@@ -88,13 +91,17 @@ class Display:
         elif name == "job" and state in JOB_ENDS:
             self.note(JOB_ENDS[state].format(**event))
         elif name == "driver_start":
-            ready = f"Ray is up on {counted_nodes(self._total)}; " if self._ray else ""
+            ready = f"Ray is up on {counted_nodes(self._ray_nodes)}; " if self._ray_nodes else ""
             self.note(f"{ready}driver started")
 
     def ready(self, run: str) -> None:
         """Print how to use an idle cluster."""
         self.close()
-        self.note(f"{'Ray is up on ' if self._ray else 'ready: '}{counted_nodes(self._total)}")
+        self.note(
+            f"Ray is up on {counted_nodes(self._ray_nodes)}"
+            if self._ray_nodes
+            else f"ready: {counted_nodes(self._total)}"
+        )
         for what, command in READY_HINTS:
             self.console.print(Text(f"    {command.format(run=run):56}{what}"))
 
@@ -165,8 +172,8 @@ READY_HINTS = (
 class LiveDisplay(Display):
     """Print the same lines and, until the driver's output begins, a live view of nodes and pending work below them."""
 
-    def __init__(self, nodes: int, ray: bool, run: RunPaths) -> None:
-        super().__init__(nodes, ray)
+    def __init__(self, nodes: int, ray_nodes: int, run: RunPaths) -> None:
+        super().__init__(nodes, ray_nodes)
         view = BringUpView(run)
         self._live = Live(
             view,

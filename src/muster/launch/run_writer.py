@@ -24,7 +24,7 @@ from muster.spec.fields.groups import resolved
 PRIVATE_SCRIPT_MODE = 0o700
 
 # The fields of a service in job.json, which its owner may share: none that may hold a secret.
-_PUBLIC_SERVICE_FIELDS = {"kind", "scope", "ports", "gate", "deadline", "restart", "max_restarts"}
+_PUBLIC_SERVICE_FIELDS = {"kind", "scope", "group", "ports", "gate", "deadline", "restart", "max_restarts"}
 
 _archive = functools.lru_cache(maxsize=1)(build_archive)  # all runs of an array have the same archives
 _library = functools.lru_cache(maxsize=1)(build_library)

@@ -39,6 +39,7 @@ class RunConfig:
     topology: bool = False  # assign ranks by the nodes' locations instead of their numbers
     segment: int = 1  # number of consecutive ranks that must be in one topology domain
     services: Sequence[ServicePlan] = ()
+    without_ray: frozenset[int] = frozenset()  # nodes that do not belong to the Ray cluster; never the first leader
 
     @property
     def nodes(self) -> int:

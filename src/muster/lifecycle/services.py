@@ -51,12 +51,14 @@ class ServicePlan:
     scope: str | int = ALL
     gate: bool = True  # the driver waits for it
     deadline: float = 300.0  # seconds from the start of an instance until it must be ready
+    ranks: range | None = None  # those of the group of nodes to which the scope applies; None: all
 
     def instance_count(self, nodes: int) -> int:
         """Return the number of instances on this many active nodes."""
+        candidates = len(self._candidates(nodes))
         if isinstance(self.scope, int):
-            return min(self.scope, nodes)
-        return nodes if self.scope == ALL else 1
+            return min(self.scope, candidates)
+        return candidates if self.scope == ALL else 1
 
     def runs_on(self, rank: int, nodes: int) -> bool:
         """Return whether this rank has an instance. The last ranks are used first, since the head runs the driver.
@@ -64,7 +66,13 @@ class ServicePlan:
         >>> [ServicePlan("judge", 2).runs_on(rank, 4) for rank in range(4)]
         [False, False, True, True]
         """
-        return rank == 0 if self.scope == HEAD else rank >= nodes - self.instance_count(nodes)
+        candidates = self._candidates(nodes)
+        if rank not in candidates:
+            return False
+        return rank == candidates[0] if self.scope == HEAD else rank >= candidates[-self.instance_count(nodes)]
+
+    def _candidates(self, nodes: int) -> range:
+        return range(nodes) if self.ranks is None else self.ranks
 
 
 @dataclass(frozen=True)

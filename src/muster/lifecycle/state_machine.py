@@ -215,7 +215,7 @@ class RunStateMachine:
 
     def _start_node(self, node_index: int) -> None:
         """Start Ray on an active node; workers wait for the head."""
-        if not self.config.ray:
+        if not self.config.ray or node_index in self.config.without_ray:
             self.table.set_state(node_index, NodeState.READY)
         elif node_index == self.leader:
             self.table.set_state(node_index, NodeState.STARTING)

@@ -21,6 +21,7 @@ class NodeGroup:
     gres: str | None = None
     ray_resource: Mapping[str, int] = field(default_factory=dict)
     ray_label: Mapping[str, str] = field(default_factory=dict)
+    ray: bool = True  # its nodes belong to the Ray cluster of a job with Ray
 
 
 def groups_of(records: Iterable[Mapping[str, Any]]) -> list[NodeGroup]:
@@ -40,6 +41,25 @@ def group_of(node_index: int, groups: Sequence[NodeGroup]) -> NodeGroup | None:
             return group
         node_index -= group.nodes
     return None
+
+
+def ranks_of(name: str, groups: Sequence[NodeGroup]) -> range:
+    """Return the ranks of the nodes of a group, which are their node indexes: a job with groups has no spares.
+
+    >>> ranks_of("small", [NodeGroup("big", 2), NodeGroup("small", 4)])
+    range(2, 6)
+    """
+    first = 0
+    for group in groups:
+        if group.name == name:
+            return range(first, first + group.nodes)
+        first += group.nodes
+    raise ValueError(f"there is no group {name!r}")
+
+
+def nodes_without_ray(groups: Sequence[NodeGroup]) -> frozenset[int]:
+    """Return the node indexes of the groups that do not belong to the Ray cluster."""
+    return frozenset(index for group in groups if not group.ray for index in ranks_of(group.name, groups))
 
 
 def group_resource(name: str) -> str:

@@ -21,7 +21,10 @@ _WRITTEN_AS = {
     "boolean": ["boolean", "string"],
     "string": ["string", "number", "boolean"],
 }
-_OF_GROUPS = {"name": "letters, digits, _, . and -; the name is a label and a Ray resource of the group's nodes"}
+_OF_GROUPS = {
+    "name": "letters, digits, _, . and -; the name is a label and a Ray resource of the group's nodes",
+    "ray": "true or false; whether the group's nodes belong to the job's Ray cluster",
+}
 _LIMITS = {"ge": "minimum", "le": "maximum"}  # pydantic's names, for types with a function before them
 _LISTS_AS_TEXT = (validators.command_words, validators.comma_list, validators.words)
 

@@ -14,7 +14,7 @@ from muster.errors import SpecError
 from muster.spec.arrays import validate_array
 from muster.spec.errors import explain
 from muster.spec.fields.gang import GangFields, validate_gang
-from muster.spec.fields.groups import validate_groups, with_total
+from muster.spec.fields.groups import validate_groups, validate_ray_of_groups, with_total
 from muster.spec.fields.job import CommandFields, ContainerFields, DeadlineFields, EnvironmentFields
 from muster.spec.fields.node_memory import NodeMemoryFields
 from muster.spec.fields.ray import RayFields
@@ -68,6 +68,7 @@ class JobSpec(
     @model_validator(mode="after")
     def _validate_combinations(self) -> JobSpec:
         validate_groups(self.groups, self.nodes)
+        validate_ray_of_groups(self)
         try:
             validate_gpus(self.gpus_per_node, self.gres)
         except ValueError as error:

@@ -90,6 +90,15 @@ def test_a_head_that_keeps_its_cpus_is_a_dedicated_head(given: tuple[bool, bool]
     assert (options.dedicated_head, options.head_cpus) == (dedicated, cpus)
 
 
+def test_the_nodes_of_a_group_without_ray_do_not_belong_to_the_cluster() -> None:
+    job = replace(JOB, groups=[NodeGroup("trainers", 3), NodeGroup("engines", 1, ray=False)])
+    assert cluster(job).options(3) is None
+    options = cluster(job).options(0)
+    assert options is not None and options.nodes == 3
+    env = cluster(job, replace(IDENTITY, node_index=3)).environment({})
+    assert env["MUSTER_GROUP"] == "engines" and "RAY_ADDRESS" not in env
+
+
 def test_a_run_without_ray_has_no_options_and_the_job_s_own_environment() -> None:
     plain = RayCluster(IDENTITY, replace(JOB, ray=False, cpus_per_node=2))
     assert plain.options(0) is None

@@ -22,6 +22,7 @@ SERVICE_FIELDS = {
     "command": "The program and its arguments, with placeholders for ports; required unless `kind` is `sandbox`.",
     "kind": "`command`, or `sandbox` for Muster's sandbox.",
     "scope": "The nodes: `all`, `head`, `any` (one node) or a number of nodes.",
+    "group": "The group of nodes to which `scope` applies. Default: all nodes of the job.",
     "env": "Variables of the service.",
     "env_passthrough": "Names, or prefixes with `*`, of the job's variables to pass on, besides PATH, HOME, LANG and "
     "similar ones. Default: all.",
@@ -54,6 +55,7 @@ GROUP_FIELDS = {
     "exclude": "Hosts to exclude.",
     "ray_resource": "Ray resources of each node, added to the job's.",
     "ray_label": "Ray labels of each node, added to the job's.",
+    "ray": "Whether the nodes belong to the job's Ray cluster; the first group always does. Default: as the job.",
 }
 
 

@@ -82,6 +82,28 @@ def test_a_group_that_is_not_in_a_list_is_refused_with_its_unknown_field(tmp_pat
     )
 
 
+def test_a_group_belongs_to_the_job_s_ray_cluster_unless_it_says_otherwise() -> None:
+    groups = [{"name": "trainers", "nodes": 2}, {"name": "engines", "nodes": 1, "ray": "false"}]
+    assert [group.ray for group in resolved(job(groups=groups))] == [True, False]
+    assert [group.ray for group in resolved(job(groups=groups, ray=False))] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"groups": [{"name": "a", "nodes": 1, "ray": False}]}, "the driver are on the first node of the first group"),
+        ({"groups": [{"name": "a", "nodes": 1, "ray": True}], "ray": False}, "but the job starts no Ray"),
+        (
+            {"groups": [*TWO, {"name": "b", "nodes": 1, "ray": False, "ray_resource": {"disk": 1}}]},
+            "'b' has ray_resource, but ray: false",
+        ),
+    ],
+)
+def test_a_group_s_part_of_the_ray_cluster_must_fit_the_job(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(SpecError, match=told):
+        job(**fields)
+
+
 def test_a_group_s_own_field_wins_over_the_job_s() -> None:
     first, second = resolved(job(gpus_per_node=4, partition="gpu", mem="64G"))
     assert (first.gpus_per_node, second.gpus_per_node) == (8, 4)

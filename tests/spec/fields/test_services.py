@@ -83,6 +83,19 @@ def test_an_invalid_service_is_refused_with_its_field(service: dict[str, Any], w
     assert words in refusal(service)
 
 
+def test_a_service_of_a_group_must_fit_the_groups_of_the_job() -> None:
+    groups = [{"name": "trainers", "nodes": 2}, {"name": "engines", "nodes": 1}]
+    assert job(nodes=3, groups=groups, services={"judge": {**JUDGE, "group": "engines"}})
+    for service, told in (
+        ({"group": "engine"}, "services.judge.group: the job has no group 'engine'; its groups are trainers, engines"),
+        ({"group": "engines", "scope": 2}, "services.judge.scope: needs 2 nodes, but the group engines has 1"),
+    ):
+        with pytest.raises(SpecError, match=told):
+            job(nodes=3, groups=groups, services={"judge": {**JUDGE, **service}})
+    assert "the job has no group 'a'; it has no groups" in refusal({**JUDGE, "group": "a"})
+    assert "reaches on its loopback: remove group" in refusal({"kind": "sandbox", "group": "a"})
+
+
 def test_a_name_must_be_valid_for_a_directory_and_a_variable() -> None:
     assert "is not a name of up to 40 lower-case letters" in refusal(JUDGE, name="a/b")
     with pytest.raises(SpecError, match="two services would set MUSTER_SERVICE_A_B"):

@@ -11,7 +11,7 @@ from muster.agent.ray import settings
 from muster.agent.ray.resources import probe, requested_gpus
 from muster.agent.ray.settings import RayOptions
 from muster.agent.ray.tuning import defaults, effective_settings
-from muster.rundir.node_groups import GROUP_VARIABLE, group_of
+from muster.rundir.node_groups import GROUP_VARIABLE, group_of, nodes_without_ray
 
 TUNNEL_PORT = 8265  # of the dashboard on the user's machine: Ray's default, which users know
 
@@ -24,17 +24,18 @@ class RayCluster:
         self.address: str | None = None
         self.dashboard: int | None = None
         self.gcs_restarts = 0  # of its control service, in this cycle
+        self._nodes = job.nodes - len(nodes_without_ray(job.groups))
 
     def options(self, node_index: int) -> RayOptions | None:
-        """Return the options for this node's agent; None in a run without Ray."""
+        """Return the options for this node's agent; None if it does not belong to a Ray cluster."""
         job, group = self._job, group_of(node_index, self._job.groups)
-        if not job.ray:
+        if not job.ray or (group is not None and not group.ray):
             return None
         has = group or job
         return RayOptions(
             cpus=has.cpus_per_node,
             gpus=requested_gpus(has.gpus_per_node, has.gres),
-            nodes=job.nodes,
+            nodes=self._nodes,
             group=group.name if group else None,
             local=self._identity.local,
             dashboard=job.dashboard,
@@ -66,14 +67,14 @@ class RayCluster:
             **base,
             **({GROUP_VARIABLE: group.name} if group else {}),
         }
-        if self.address is None:
+        if self.address is None or (group is not None and not group.ray):
             return base
-        tuning = defaults(self._job.nodes, self._job.large_from)
+        tuning = defaults(self._nodes, self._job.large_from)
         return {**settings.environment(base, self._identity.run.ray_token, tuning), "RAY_ADDRESS": self.address}
 
     def status(self, base: Mapping[str, str]) -> dict[str, Any]:
         """Return the cluster's part of the status: addresses, restarts of its GCS, effective settings."""
-        tuning = effective_settings(base, self._job.nodes, self._job.large_from)
+        tuning = effective_settings(base, self._nodes, self._job.large_from)
         dashboard = {"host": self._identity.host, "port": self.dashboard} if self.dashboard is not None else None
         return {
             "address": self.address,

@@ -20,6 +20,7 @@ from muster.agent.services.members import NO_MEMBERS, MemberList, updated
 from muster.lifecycle.services import ALL, HEAD, ServiceState
 from muster.ports.socket_leases import PortLease, take
 from muster.rundir.hosts import host_file_name
+from muster.rundir.node_groups import GROUP_VARIABLE, group_of
 
 logger = logging.getLogger(__name__)
 
@@ -40,20 +41,24 @@ class NodeServices:
 
     async def prepare(self, leads: bool) -> None:
         """Lease the ports of all services that run here if this node gets a rank."""
-        self._services, self._context = await asyncio.get_running_loop().run_in_executor(None, self._load)
+        self._services, self._context, self._group = await asyncio.get_running_loop().run_in_executor(None, self._load)
         for service in self._services.values():
-            if service.scope == ALL or (service.scope == HEAD and leads):
+            group = service.group in (None, self._group)
+            if (service.scope == ALL and group) or (service.scope == HEAD and leads and service.group is None):
                 self._lease(service)
 
-    def _load(self) -> tuple[dict[str, ServiceDefinition], InstanceContext]:
+    def _load(self) -> tuple[dict[str, ServiceDefinition], InstanceContext, str | None]:
         identity = self._identity
         env = node_environment(identity, self._cycle)
         env["MUSTER_SERVICES_DIR"] = identity.attempt.services_dir
         job = Job.load(identity.run)
+        group = group_of(identity.node_index, job.groups)
+        if group is not None:
+            env[GROUP_VARIABLE] = group.name
         context = InstanceContext(
             self._address, identity.run.agent, self._token, job.workdir, env, pinned_ports(identity, job)
         )
-        return load_services(identity.run), context
+        return load_services(identity.run), context, group.name if group else None
 
     def environment(self) -> dict[str, str]:
         """Return variables with this node's endpoints, as far as they are known before the start."""

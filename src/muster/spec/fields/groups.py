@@ -38,6 +38,7 @@ class Group(BaseModel):
     exclude: Line | None = None
     ray_resource: RayResources = Field(default_factory=dict)
     ray_label: RayLabels = Field(default_factory=dict)
+    ray: bool | None = None  # whether its nodes belong to the Ray cluster of the job
 
     @model_validator(mode="after")
     def _validate_gpus(self) -> Group:
@@ -75,6 +76,23 @@ def validate_groups(groups: Sequence[Group], nodes: int) -> None:
     total = sum(group.nodes for group in groups)
     if groups and total != nodes:
         raise ValueError(f"groups: they have {total} nodes in total, but nodes is {nodes}; remove nodes or correct it")
+
+
+def validate_ray_of_groups(spec: JobSpec) -> None:
+    """Raise ValueError if a group's part of the Ray cluster contradicts the job or the group's other fields."""
+    for number, group in enumerate(spec.groups):
+        if group.ray and not spec.ray:
+            raise ValueError(f"groups: {group.name!r} has ray: true, but the job starts no Ray (--no-ray); remove one")
+        if group.ray is not False:
+            continue
+        if number == 0 and spec.ray:
+            raise ValueError(
+                f"groups: {group.name!r} has ray: false, but the head of Ray and the driver are on the first node of"
+                " the first group; list a group with Ray first, or run the job with --no-ray"
+            )
+        given = [field for field in ("ray_resource", "ray_label") if getattr(group, field)]
+        if given:
+            raise ValueError(f"groups: {group.name!r} has {given[0]}, but ray: false; remove one of them")
 
 
 def resolved(spec: JobSpec) -> list[Group]:

@@ -106,6 +106,7 @@ class Service(BaseModel):
     command: COMMAND | None = None
     kind: Literal["command", "sandbox"] = "command"
     scope: Annotated[Literal["all", "head", "any"] | Count, BeforeValidator(_number_from_text)] = "all"
+    group: Line | None = None
     env: Annotated[dict[EnvName, Word], BeforeValidator(validators.empty_for_none)] = Field(default_factory=dict)
     env_passthrough: list[Annotated[str, AfterValidator(_pattern)]] | None = None
     ports: Annotated[dict[PortName, Port], BeforeValidator(validators.empty_for_none)] = Field(default_factory=dict)
@@ -148,6 +149,8 @@ def _validate_sandbox(service: Service) -> None:
         raise ValueError(f"is a sandbox, for which {given[0]} cannot be set; remove it")
     if set(service.ports) - {"http"}:
         raise ValueError(f"has ports {', '.join(service.ports)}; the only port of a sandbox that can be set is http")
+    if service.group is not None:
+        raise ValueError("is a sandbox, which each node of the job reaches on its loopback: remove group")
     if service.scope not in ("all", "head"):
         raise ValueError("is a sandbox, whose endpoint is each node's loopback: its scope must be all or head")
 
@@ -183,6 +186,7 @@ ALLOWED = {
     "command": "a list of words, or text for bash",
     "kind": "command or sandbox",
     "scope": "all, head, any, or a number of nodes",
+    "group": "the name of a group of nodes, to which the scope then applies",
     "env": "names and values of variables",
     "env_passthrough": "a list of names of variables; HF_* matches all that start with HF_",
     "ports": "names with a number or auto, as in {http: auto}",
@@ -251,8 +255,24 @@ def validate_services(spec: JobSpec) -> None:
                 " would need a further step on every node. Remove container, or start the container runtime in the"
                 " service's command"
             )
+    _validate_service_groups(spec)
     if spec.nodes_given:
         validate_scopes(spec.services, spec.nodes)
+
+
+def _validate_service_groups(spec: JobSpec) -> None:
+    sizes = {group.name: group.nodes for group in spec.groups}
+    for name, service in spec.services.items():
+        if service.group is None:
+            continue
+        if service.group not in sizes:
+            has = f"its groups are {', '.join(sizes)}" if sizes else "it has no groups"
+            raise ValueError(f"services.{name}.group: the job has no group {service.group!r}; {has}")
+        if isinstance(service.scope, int) and service.scope > sizes[service.group]:
+            raise ValueError(
+                f"services.{name}.scope: needs {service.scope} nodes, but the group {service.group} has"
+                f" {sizes[service.group]}"
+            )
 
 
 def validate_scopes(services: Mapping[str, Service], nodes: int) -> None:
