@@ -78,6 +78,42 @@ def test_ray_s_nodes_carry_their_group_as_label_and_resource_and_have_its_gpus(s
     assert found["group"] == "actors"
 
 
+ENGINES = """
+groups:
+  - {name: trainers, nodes: 1, gpus_per_node: 2}
+  - {name: engines, nodes: 2, gpus_per_node: 1, ray: false}
+services:
+  engine:
+    group: engines
+    command: |
+      echo "$MUSTER_GROUP on $(hostname) ${RAY_ADDRESS-without Ray}" > {dir}/index.html
+      exec python -m http.server {http} --bind {address} --directory {dir}
+    ports: {http: auto}
+  sandbox: {kind: sandbox}
+"""
+TRAINER = """
+import json, os, ray, urllib.request
+from muster.sandbox import Client
+ray.init(logging_level="ERROR")
+urls = os.environ["MUSTER_SERVICE_ENGINE_URLS"].split(",")
+with Client(os.environ["MUSTER_SERVICE_SANDBOX"]) as sandbox:
+    reward = sandbox.execute("print(6 * 7)").stdout
+engines = [urllib.request.urlopen(url).read().decode() for url in urls]
+print(json.dumps({"ray": len(ray.nodes()), "engines": engines, "reward": reward}))
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_engines_without_ray_and_a_sandbox_run_beside_a_trainer_in_one_job(slurm: SlurmCommand) -> None:
+    (slurm.cwd / "job.yaml").write_text(ENGINES)
+    done = slurm("run", "-f", "job.yaml", "--python", slurm.python, "--", "python", "-c", TRAINER)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["ray"] == 1 and found["reward"] == "42\n"
+    assert found["engines"] == [f"engines on {host} without Ray\n" for host in slurm.hosts()[1:]]
+
+
 def test_a_node_of_the_second_group_that_fails_is_named_and_not_taken_for_the_leader(slurm: SlurmCommand) -> None:
     done = slurm(*mixed(slurm, "--setup", '[ "$SLURM_PROCID" != 2 ]', "--", "true"))
     assert done.returncode == 125
