@@ -22,6 +22,8 @@ RECORD: dict[str, Any] = {
     **dict.fromkeys(Job.__dataclass_fields__),
     "command": ["python", "train.py"],
     "nodes": 2,
+    "min_nodes": 1,
+    "procs_per_node": 4,
     "spares": 1,
     "ray": False,
     "gather_timeout": 61.0,
@@ -98,12 +100,22 @@ def test_the_run_s_configuration_has_every_value_of_the_job(agent: Identity, top
         no_progress_limit=4,
         topology=topology,
         segment=2,
+        min_nodes=1,
+        gang=True,
         services=(ServicePlan("web", "all", True, 20.0),),
         without_ray=frozenset({2}),
     )
     default = RunConfig(["n0", "n1", "n2"])
     same = {field.name for field in fields(config) if getattr(config, field.name) == getattr(default, field.name)}
     assert same == ({"hosts"} if topology else {"hosts", "topology"})  # no other value was left at its default
+
+
+@pytest.mark.parametrize(("fewest", "nodes"), [(1, 3), (None, 2)])
+def test_a_job_with_a_range_of_nodes_has_those_that_slurm_has_allocated(
+    agent: Identity, fewest: int | None, nodes: int
+) -> None:
+    write_json(agent.run.job, {**RECORD, "min_nodes": fewest})
+    assert Job.load(agent.run, {"MUSTER_STEP_NODES": "4"}).nodes == nodes
 
 
 def test_nodes_without_recorded_names_are_numbered(agent: Identity) -> None:

@@ -94,11 +94,28 @@ def test_a_failure_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_spare_that_takes_over_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     display = Display(3, ray_nodes=3)
-    for role, rank in (("spare", None), ("active", 1), ("active", 1)):
-        event = {"event": "node", "state": "ready", "host": "n3", "rank": 2, "role": role, "logical_rank": rank}
+    for node, role, rank in ((1, "active", 1), (2, "spare", None), (2, "active", 1), (2, "active", 1)):
+        event = {"event": "node", "state": "ready", "host": f"n{node}", "rank": node}
+        display.show(RunEvent({**event, "role": role, "logical_rank": rank}))
+    assert [line.partition(" s] ")[2] for line in capsys.readouterr().err.splitlines()] == [
+        "spare n2 (index 2) takes over rank 1"
+    ]
+
+
+def test_a_cycle_that_begins_with_fewer_nodes_and_a_late_one_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Display(3, ray_nodes=3)
+    late = {"event": "node", "state": "arrived", "host": "n2", "rank": 2}
+    for event in (
+        {"event": "run", "state": "starting", "nodes": 2},
+        {"event": "driver_start"},
+        {**late, "role": "spare", "logical_rank": None},
+        {**late, "role": "active", "logical_rank": 2},
+    ):
         display.show(RunEvent(event))
     assert [line.partition(" s] ")[2] for line in capsys.readouterr().err.splitlines()] == [
-        "spare n3 (index 2) takes over rank 1"
+        "2 of 3 nodes arrived",
+        "Ray is up on 2 nodes; driver started",
+        "n2 (index 2) has arrived late and gets rank 2",
     ]
 
 

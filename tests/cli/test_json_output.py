@@ -40,7 +40,12 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["status", "--jsn", "--json"], 2, "unknown option --jsn", "did you mean --json?"),
         (["stauts", "--json"], 2, "No such command 'stauts'.", "Did you mean status?"),
         (["status", "--json", "a", "b"], 2, "Got unexpected extra argument (b)", "see `muster status --help`"),
-        (["run", "--json", "--nodes", "0", "x"], 2, "--nodes: '0' is not valid", "allowed: a whole number, 1 or more"),
+        (
+            ["run", "--json", "--nodes", "0", "x"],
+            2,
+            "--nodes: '0' is not valid",
+            "allowed: a whole number, 1 or more, or a range such as 3-4",
+        ),
         (
             ["run", "--dry-run", "--json", "-f", "bad.yaml"],
             2,

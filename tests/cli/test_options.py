@@ -268,7 +268,7 @@ def test_the_short_help_has_common_flags_by_group_examples_and_the_way_to_all_ot
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--node", "3", "x"], "unknown option --node; did you mean --nodes, --nodelist, --name? any other"),
+        (["--node", "3", "x"], "unknown option --node; did you mean --nodes, --nodelist, --min-nodes? any other"),
         (["--zzz", "x"], "unknown option --zzz; any other sbatch option: --sbatch KEY=VALUE"),
         (["--mail-type=END", "x"], "unknown option --mail-type; it is an sbatch option: --sbatch mail-type="),
         (["--hold", "x"], "unknown option --hold; it is an sbatch option: --sbatch hold"),

@@ -29,6 +29,18 @@ def join(made: Candidacy, *node_indexes: int, known: Membership | None = MEMBERS
     return win
 
 
+def test_the_next_leader_knows_which_nodes_took_part() -> None:
+    changing = Membership(0, 0, 2, 7, frozenset({0, 1, 2}), before=frozenset({0, 1, 2, 4}))
+    win = join(candidacy(membership=changing), 1, 2, 4, known=changing)
+    assert win is not None and win.term_start.roster == frozenset({0, 1, 2, 4})
+
+
+def test_after_a_handover_the_next_leader_waits_for_all_nodes() -> None:
+    last = MEMBERSHIP.handed_to(1, frozenset({0}))
+    win = join(candidacy(membership=last), 1, known=last)
+    assert win is not None and win.term_start.roster is None
+
+
 # -- winning ------------------------------------------------------------------------------------------------------
 
 

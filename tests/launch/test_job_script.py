@@ -123,14 +123,14 @@ def test_a_missing_run_directory_ends_the_job_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spares", "succession", "condition"),
-    [(0, False, "leader_ended ''"), (1, False, "! has lead-1.json && leader_ended ''"), (1, True, "false")],
+    ("surplus", "succession", "condition"),
+    [(False, False, "leader_ended ''"), (True, False, "! has lead-1.json && leader_ended ''"), (True, True, "false")],
 )
 def test_a_run_ends_with_its_leader_s_task_unless_another_node_leads_it(
-    tmp_path: Path, spares: int, succession: bool, condition: str
+    tmp_path: Path, surplus: bool, succession: bool, condition: str
 ) -> None:
-    """A spare can replace the first leader before the driver ran, under every policy."""
+    """Another node can replace the first leader before the driver ran, under every policy."""
     arguments = (f"{tmp_path}/r", "r", PreludeArguments("python3"), Launcher("local", ["true"], "R", "H"), [])
-    script = render(*arguments, spares=spares, succession=succession)
+    script = render(*arguments, surplus=surplus, succession=succession)
     assert f"      {condition} || continue\n" in script
     check_bash(script)

@@ -19,6 +19,7 @@ def job(**fields: Any) -> JobSpec:
 
 
 def planned(directory: Path, kind: str = "sbatch", nodes: int = 2, **fields: Any) -> Prepared:
+    fields = {"nodes": nodes, **fields} if "min_nodes" in fields else fields
     return plan_run(job(**fields), Target(kind, nodes), directory)
 
 
@@ -52,6 +53,16 @@ def test_spares_have_agents_too(tmp_path: Path) -> None:
     prepared = planned(tmp_path, nodes=3, spares=2)
     assert (prepared.spec.nodes, prepared.step_nodes) == (3, 5)
     assert "--nodes=5" in prepared.script
+
+
+def test_a_job_that_can_do_without_a_node_leaves_the_end_of_a_task_to_its_leader(tmp_path: Path) -> None:
+    assert "elif false; then why=" in planned(tmp_path, nodes=4, min_nodes=3).script
+    assert "elif false; then why=" not in planned(tmp_path, nodes=4).script
+
+
+def test_a_dedicated_head_needs_another_node_in_the_smallest_cycle(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="one node is not enough"):
+        planned(tmp_path, nodes=4, min_nodes=1, dedicated_head=True)
 
 
 def test_a_directory_with_a_line_break_in_its_name_is_refused(tmp_path: Path) -> None:

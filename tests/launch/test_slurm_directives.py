@@ -63,6 +63,19 @@ def test_a_job_is_one_agent_on_each_of_its_nodes() -> None:
     assert options["chdir"] == "/home/alice"
 
 
+def test_a_range_of_nodes_includes_the_spares_and_the_step_has_all_nodes_of_the_allocation() -> None:
+    assert asked(nodes="3-4", spares=2)["nodes"] == "5-6"
+    launcher = step(None, None)
+    assert "--nodes=$SLURM_JOB_NUM_NODES" in launcher.words
+    assert launcher.prepare.endswith("\nexport MUSTER_STEP_NODES=$SLURM_JOB_NUM_NODES")
+    assert "MUSTER_STEP_NODES" not in step(4, None).prepare
+
+
+def test_slurm_keeps_a_job_that_can_do_without_a_node_also_if_it_is_requeued_then() -> None:
+    assert "no-kill" in asked(nodes="3-4", requeue_on=["node-fail"])
+    assert "no-kill" not in asked(nodes=4, requeue_on=["node-fail"])
+
+
 def test_a_lost_node_does_not_end_the_job_and_a_requeue_does_not_wipe_its_output() -> None:
     options = asked()
     assert "no-kill" in options and options["no-kill"] is None

@@ -39,7 +39,7 @@ def private_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planned(directory: Path, kind: str = "sbatch", nodes: int = 2, **fields: Any) -> Prepared:
-    spec = JobSpec(**{"command": ["true"], "name": "train", "python": sys.executable, **fields})
+    spec = JobSpec(**{"command": ["true"], "name": "train", "python": sys.executable, "nodes": nodes, **fields})
     return plan_run(spec, Target(kind, nodes), directory)
 
 
@@ -108,6 +108,10 @@ def test_all_runs_of_an_array_share_one_submission_and_each_has_its_task(tmp_pat
     records = [read_submission(prepared.run) for prepared in runs]
     assert [record.job_id for record in records] == ["17_0", "17_1", "17_2"]
     assert {record.script for record in records} == {runs[0].run.script}
+
+
+def test_a_range_of_nodes_may_begin_in_a_partition_and_end_beyond_it(tmp_path: Path, fake_slurm: FakeSlurm) -> None:
+    assert submit_batch(planned(tmp_path, nodes=70, min_nodes=60)) == "17"
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,19 @@ def test_the_target_is_chosen_as_in_the_table(
     assert choose_target(job(backend=backend, nodes=2), {"PATH": str(tmp_path), **env}) == place
 
 
+@pytest.mark.parametrize(("nodes", "spares", "used"), [("2-3", 0, 3), ("2-8", 0, 4), ("2-8", 1, 3)])
+def test_a_range_of_nodes_uses_what_the_allocation_has(tmp_path: Path, nodes: str, spares: int, used: int) -> None:
+    make_program(tmp_path / "srun")
+    target = choose_target(job(nodes=nodes, spares=spares), {"PATH": str(tmp_path), **IN_ALLOCATION})
+    assert target == Target("allocation", used)
+
+
+def test_an_allocation_with_fewer_nodes_than_the_range_is_refused(tmp_path: Path) -> None:
+    make_program(tmp_path / "srun")
+    with pytest.raises(BackendError, match="has 4 nodes, too few for --nodes 5"):
+        choose_target(job(nodes="5-8"), {"PATH": str(tmp_path), **IN_ALLOCATION})
+
+
 @pytest.mark.parametrize("env", [{}, IN_ALLOCATION])
 def test_slurm_without_sbatch_is_an_error_with_a_remedy(tmp_path: Path, env: dict[str, str]) -> None:
     with pytest.raises(BackendError, match=r"sbatch is not on PATH.*--backend local"):

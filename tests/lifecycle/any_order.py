@@ -40,6 +40,7 @@ RECOVERY = st.fixed_dictionaries(
         "restart_grace": st.floats(0, LONGEST_GRACE_S),
         "no_progress_limit": st.integers(0, 2),
         "topology": st.booleans(),
+        "gang": st.booleans(),
     }
 )
 ANSWERS = st.lists(st.booleans(), min_size=4)
@@ -51,13 +52,17 @@ class AnyOrder(Invariants):
     @initialize(
         nodes=st.integers(1, MAX_NODES),
         spares=st.integers(0, 2),
+        fewest=st.none() | st.integers(1, MAX_NODES),
         ray=st.booleans(),
         recovery=RECOVERY,
         answers=ANSWERS,
     )
-    def begin(self, nodes: int, spares: int, ray: bool, recovery: dict[str, Any], answers: list[bool]) -> None:
+    def begin(
+        self, nodes: int, spares: int, fewest: int | None, ray: bool, recovery: dict[str, Any], answers: list[bool]
+    ) -> None:
         hosts = [f"n{node_index}" for node_index in range(nodes)]
-        self.start(RunConfig(hosts, ray, 100.0, 50.0, spares=min(spares, nodes - 1), **recovery), answers)
+        plan = RunConfig(hosts, ray, 100.0, 50.0, spares=min(spares, nodes - 1), min_nodes=fewest, **recovery)
+        self.start(plan, answers)
 
     # -- events -------------------------------------------------------------------------------------------------
 

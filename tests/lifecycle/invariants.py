@@ -139,7 +139,8 @@ class Invariants(RuleBasedStateMachine):
             assert not self.protocol.driver_running or self.protocol.nodes[command.node_index].role is not Role.ACTIVE
             self.unanswered.add(command.node_index)
         if isinstance(command, StartDriver):
-            assert [node.state for node in self.active()] == [NodeState.READY] * self.protocol.config.active_nodes
+            first = [node.state for node in self.active() if not self.joins_late(node)]
+            assert first == [NodeState.READY] * self.protocol.round.size
 
     def check_data(self, command: Any) -> None:
         """Assert that the command carries the state of the run."""
@@ -162,6 +163,9 @@ class Invariants(RuleBasedStateMachine):
 
     def active(self) -> list[RunNode]:
         return [node for node in self.protocol.nodes if node.role is Role.ACTIVE]
+
+    def joins_late(self, node: RunNode) -> bool:
+        return node.rank is not None and node.rank >= self.protocol.round.size
 
     def is_excluded(self, node_index: int) -> bool:
         return self.protocol.nodes[node_index].role is Role.EXCLUDED
@@ -187,7 +191,10 @@ class Invariants(RuleBasedStateMachine):
         )
         assert len(node_indexes) == len(self.active())
         if self.protocol.state in (RunState.STARTING, RunState.RUNNING):
-            assert len(node_indexes) == self.protocol.config.active_nodes
+            config, size = self.protocol.config, self.protocol.round.size
+            assert set(range(size)) <= set(node_indexes) and config.needed_nodes <= size <= config.active_nodes
+            may_grow = self.protocol.state is RunState.RUNNING and not config.gang
+            assert len(node_indexes) == size or (may_grow and len(node_indexes) > size)
 
     @invariant()
     def every_segment_is_in_one_domain(self) -> None:
@@ -214,6 +221,7 @@ class Invariants(RuleBasedStateMachine):
         assert protocol.members == {node.node_index for node in nodes if node.joined and node.role is not Role.EXCLUDED}
         assert protocol.excluded == {node.node_index for node in nodes if node.role is Role.EXCLUDED}
         assert sets.pending == sum(node.pending for node in nodes)
+        assert sets.awaited == sum(node.awaited for node in nodes)
         assert sets.joined == sum(node.joined for node in nodes)
         assert sets.unready == sum(node.unready for node in nodes)
         assert len(sets.spares) == sum(node.role is Role.SPARE and node.available for node in nodes)

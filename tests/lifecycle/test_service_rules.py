@@ -8,7 +8,7 @@ from muster.lifecycle.node_table import NodeTable
 from muster.lifecycle.roles import Role, initial_nodes
 from muster.lifecycle.service_rules import ServiceRules
 from muster.lifecycle.services import ServicePlan, Services, ServiceState
-from muster.lifecycle.states import NodeState
+from muster.lifecycle.states import NodeState, RunState
 from muster.lifecycle.transition import TransitionBuilder
 
 CONFIG = RunConfig(["n0", "n1"], spares=1)
@@ -19,10 +19,10 @@ def started() -> tuple[ServiceRules, TransitionBuilder]:
     results = TransitionBuilder()
     services = Services((ServicePlan("judge", deadline=9.0), ServicePlan("store", deadline=30.0)), 1)
     table = NodeTable(CONFIG, initial_nodes(CONFIG), services, results)
-    rules = ServiceRules(services, table, results)
+    rules = ServiceRules(CONFIG, services, table, results)
     table.set_role(0, Role.ACTIVE, 0)
     table.set_state(0, NodeState.ARRIVED)
-    rules.start(0.0, cycle=2)
+    rules.start(0.0, 2, RunState.STARTING)
     return rules, results
 
 

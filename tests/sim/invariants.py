@@ -183,11 +183,15 @@ class InvariantChecker:
         self._served.add((name, node_index, process.term, process.cycle))
 
     def gate(self, term: int, protocol: RunStateMachine) -> None:
-        """Check that each gated service was ready in this cycle on each of its ranks before the driver."""
-        active = [node for node in protocol.nodes if node.rank is not None and node.role is Role.ACTIVE]
+        """Check that each gated service was ready in this cycle on each of its ranks before the driver.
+
+        Nodes that join late get their ranks when the driver starts.
+        """
+        size = protocol.round.size
+        active = [node for node in protocol.nodes if node.rank is not None and node.rank < size]
         for plan in self.plan.services:
             for node in active:
-                wanted = node.rank is not None and plan.runs_on(node.rank, len(active))
+                wanted = node.rank is not None and plan.runs_on(node.rank, size)
                 if wanted and (plan.name, node.node_index, term, protocol.cycle) not in self._served:
                     raise InvariantViolated(
                         f"the driver of cycle {protocol.cycle} starts before {plan.name} on n{node.node_index}"
@@ -270,11 +274,21 @@ def _ranks(protocol: RunStateMachine) -> None:
     ranks = [node.rank for node in protocol.nodes if node.role is Role.ACTIVE]
     if len(set(ranks)) < len(ranks):
         raise InvariantViolated(f"two nodes have one rank in cycle {protocol.cycle}: {ranks}")
-    needed = protocol.config.active_nodes
-    if protocol.state in (RunState.STARTING, RunState.RUNNING) and set(ranks) != set(range(needed)):
-        raise InvariantViolated(f"the nodes have the ranks {ranks} in cycle {protocol.cycle} instead of {needed} ranks")
+    if protocol.state in (RunState.STARTING, RunState.RUNNING):
+        _check_complete(protocol, set(ranks))
     if protocol.state in (RunState.STARTING, RunState.RUNNING) and protocol.config.segment > 1:
         _check_segments(protocol)
+
+
+def _check_complete(protocol: RunStateMachine, ranks: set[int | None]) -> None:
+    """Check that the cycle has the ranks of its round, which are enough, and others only as far as it can grow."""
+    config, first = protocol.config, set(range(protocol.round.size))
+    if not first <= ranks <= set(range(config.active_nodes)):
+        raise InvariantViolated(f"the nodes have the ranks {ranks} in cycle {protocol.cycle} instead of {first}")
+    if len(first) < config.needed_nodes:
+        raise InvariantViolated(f"cycle {protocol.cycle} has {len(first)} nodes, and the job needs more")
+    if ranks != first and (config.gang or protocol.state is RunState.STARTING):
+        raise InvariantViolated(f"the nodes of cycle {protocol.cycle} have the ranks {ranks}, and it cannot grow")
 
 
 def _check_segments(protocol: RunStateMachine) -> None:

@@ -32,6 +32,10 @@ class Scenario:
     requeue: bool = False  # agents of the attempt before still run, and join
     leader_cpu_s: float = 0.0  # most CPU time of the leader for one event
     domains: tuple[str, ...] = ()  # of the nodes
+    late_s: tuple[float, ...] = ()  # how much later than others each node boots
+
+    def delay(self, node_index: int) -> float:
+        return self.late_s[node_index] if self.late_s else 0.0
 
     def location(self, node_index: int) -> NodeLocation:
         if not self.domains:
@@ -47,7 +51,17 @@ def plain(world: World, plan: RunConfig) -> tuple[RunConfig, Scenario]:
 
 
 def random_scenario(world: World, plan: RunConfig) -> tuple[RunConfig, Scenario]:
-    """Draw a scenario, and adapt the configuration to it; a third of the runs are plain."""
+    """Draw a scenario, and adapt the configuration to it; a third of the runs are elastic."""
+    plan, scenario = _random_parts(world, plan)
+    if plan.segment == 1 and world.size_chance.random() < 0.33:
+        plan = replace(plan, min_nodes=world.size_chance.randint(1, plan.active_nodes))
+        late = (world.size_chance.choice((0.0, 0.0, 0.0, world.size_chance.uniform(20.0, 120.0))) for _ in plan.hosts)
+        scenario = replace(scenario, late_s=tuple(late))
+    return plan, scenario
+
+
+def _random_parts(world: World, plan: RunConfig) -> tuple[RunConfig, Scenario]:
+    """Draw the parts of a run; a third of the runs are plain."""
     chance = world.chance
     if chance.random() < 0.33:
         return plan, PLAIN
@@ -63,7 +77,7 @@ def random_scenario(world: World, plan: RunConfig) -> tuple[RunConfig, Scenario]
         leader_cpu_s=chance.choice((0.0, 0.0, MAX_LEADER_CPU_S)),
     )
     if gang:
-        plan = replace(plan, ray=plan.ray and chance.random() < 0.3)
+        plan = replace(plan, gang=True, ray=plan.ray and chance.random() < 0.3)
     if progress:
         plan = replace(plan, no_progress_limit=chance.choice((1, 2)))
     if topology:

@@ -82,7 +82,7 @@ def run(
             OtherAttempt(env, agent.node_index)
     for agent in agents:
         late = world.between(0.0, 3.0) if world.chance.random() < 0.9 else world.between(0.0, 30.0)
-        world.after(late, agent.deliver, agent.boot)
+        world.after(late + parts.delay(agent.node_index), agent.deliver, agent.boot)
     until = world.between(5.0, 120.0)
     faults(env, agents, until)
     broken = None

@@ -22,6 +22,7 @@ from muster.lifecycle import events as m
 from muster.lifecycle import node_sets, policy, state_machine
 from muster.lifecycle.config import REPLACE, RESTART, RunConfig, TermStart
 from muster.lifecycle.control import ControlKind, ControlState
+from muster.lifecycle.gathering import GatheringRound
 from muster.lifecycle.node_sets import AvailableSpares
 from muster.lifecycle.policy import Decision, FailureContext
 from muster.lifecycle.roles import Role, RunNode
@@ -74,6 +75,13 @@ def with_spares(world: World) -> RunConfig:
     plan = replace(random_config(world), hosts=[f"n{node_index}" for node_index in range(8)], spares=4)
     failing = replace(plan, restart_on_driver_failure=True, max_restarts=3, no_progress_limit=1)
     return replace(failing, on_node_loss=reaction, topology=True, segment=2, last_call=5.0)
+
+
+def three_to_six(world: World, plan: RunConfig) -> tuple[RunConfig, Scenario]:
+    """Return an elastic run, in half of the schedules of a gang, in which two nodes arrive after the deadline."""
+    hosts, is_gang = [f"n{node_index}" for node_index in range(6)], world.chance.random() < 0.5
+    elastic = replace(plan, hosts=hosts, spares=0, min_nodes=3, gang=is_gang, ray=not is_gang)
+    return elastic, Scenario(gang=is_gang, late_s=(0.0, 0.0, 0.0, 0.0, 60.0, 60.0))
 
 
 def checked_gang(world: World, plan: RunConfig) -> tuple[RunConfig, Scenario]:
@@ -319,9 +327,8 @@ def allow_one_restart_more(patch: Patch) -> None:
 def give_a_replacement_another_rank(patch: Patch) -> None:
     real = RunStateMachine._promote
 
-    def promote(self: RunStateMachine, spare: int, lost: RunNode, now: float) -> None:
-        assert lost.rank is not None
-        real(self, spare, replace(lost, rank=lost.rank + 1), now)
+    def promote(self: RunStateMachine, spare: int, rank: int, now: float) -> None:
+        real(self, spare, rank + 1, now)
 
     patch.setattr(RunStateMachine, "_promote", promote)
 
@@ -369,7 +376,7 @@ def accept_events_of_other_cycles(patch: Patch) -> None:
 
 
 def close_rounds_without_a_majority(patch: Patch) -> None:
-    patch.setattr(RunStateMachine, "_half_available", lambda self: True)
+    patch.setattr(GatheringRound, "_half_available", lambda self: True)
 
 
 def let_excluded_nodes_be_candidates(patch: Patch) -> None:
@@ -525,6 +532,34 @@ def continue_processes_under_an_expired_lease(patch: Patch) -> None:
     patch.setattr(LeaseEnforcer, "check", check)
 
 
+def begin_with_too_few_nodes(patch: Patch) -> None:
+    patch.setattr(GatheringRound, "_half_available", lambda self: True)
+    patch.setattr(node_sets.NodeSets, "enough_available", lambda self, leader: leader in self.available)
+    patch.setattr(node_sets.PoolIndex, "is_sufficient", lambda self, leader, by_location=True, without=(): True)
+
+
+def let_a_gang_grow(patch: Patch) -> None:
+    real = GatheringRound.take_rank
+
+    def take_rank(self: GatheringRound) -> tuple[int, int] | None:
+        self._config = replace(self._config, gang=False)
+        return real(self)
+
+    patch.setattr(GatheringRound, "take_rank", take_rank)
+
+
+def give_an_open_rank_again(patch: Patch) -> None:
+    real = GatheringRound.take_rank
+
+    def take_rank(self: GatheringRound) -> tuple[int, int] | None:
+        taken = real(self)
+        if taken is not None:
+            self.return_rank(taken[1])
+        return taken
+
+    patch.setattr(GatheringRound, "take_rank", take_rank)
+
+
 @dataclass(frozen=True)
 class Sabotage:
     """One broken rule, the schedules that show it, and the text of the violation."""
@@ -572,6 +607,9 @@ SABOTAGES = [
     Sabotage(replace_nodes_from_other_domains, "in several domains", draw=with_spares, scenario=checked_gang),
     Sabotage(record_outcomes_before_the_first_lease, "records an outcome, and", CutTheLeaderOff, two_spares, seeds=20),
     Sabotage(give_no_leases_without_failover, "silent, and its", draw=two_nodes_that_may_restart),
+    Sabotage(begin_with_too_few_nodes, "and the job needs more", scenario=three_to_six),
+    Sabotage(let_a_gang_grow, "it cannot grow", scenario=three_to_six),
+    Sabotage(give_an_open_rank_again, "two nodes have one rank", scenario=three_to_six),
     directed(renew_an_expired_lease_without_a_majority, "goes on after", LeaderIsFrozen),
     directed(continue_processes_under_an_expired_lease, "goes on after", LeaderIsFrozen),
     directed(ignore_stop_requests, "goes on after a stop request", StopWhileRunning),

@@ -15,6 +15,7 @@ class World:
         self.now = 0.0
         self.chance = random.Random(seed)
         self.request_chance = random.Random(f"requests {seed}")  # apart, so that other schedules stay as they are
+        self.size_chance = random.Random(f"sizes {seed}")  # likewise
         self.steps = 0
         self.trace: list[str] | None = [] if traced else None
         self._due: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []

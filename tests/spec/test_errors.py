@@ -32,7 +32,7 @@ def test_a_long_value_is_shortened_and_a_secret_is_not_shown() -> None:
 
 def test_a_line_has_the_origin_the_value_and_what_is_allowed() -> None:
     assert explained({"nodes": "--nodes"}, command=["a"], nodes="0") == [
-        "--nodes: '0' is not valid; allowed: a whole number, 1 or more"
+        "--nodes: '0' is not valid; allowed: a whole number, 1 or more, or a range such as 3-4"
     ]
     assert explained(command=["a"], name="a/b") == [
         "name: 'a/b' contains a slash; allowed: 1 to 64 characters on one line, no slash"

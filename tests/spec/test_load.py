@@ -196,11 +196,11 @@ def test_two_spellings_of_one_field_are_refused(job_file: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "told"),
     [
-        ("nodes: 0", "nodes: '0' is not valid; allowed: a whole number, 1 or more"),
-        ("nodes: -2", "nodes: '-2' is not valid; allowed: a whole number, 1 or more"),
-        ("nodes: many", "nodes: 'many' is not valid; allowed: a whole number, 1 or more"),
-        ("nodes:", "nodes: nothing is not valid; allowed: a whole number, 1 or more"),
-        ("nodes: [1]", "nodes: ['1'] is not valid; allowed: a whole number, 1 or more"),
+        ("nodes: 0", "nodes: '0' is not valid; allowed: a whole number, 1 or more, or a range such as 3-4"),
+        ("nodes: -2", "nodes: '-2' is not valid; allowed: a whole number, 1 or more, or a range such as 3-4"),
+        ("nodes: many", "nodes: 'many' is not valid; allowed: a whole number, 1 or more, or a range such as 3-4"),
+        ("nodes:", "nodes: nothing is not valid; allowed: a whole number, 1 or more, or a range such as 3-4"),
+        ("nodes: [1]", "nodes: ['1'] is not valid; allowed: a whole number, 1 or more, or a range such as 3-4"),
         ("backend: pbs", "backend: 'pbs' is not valid; allowed: auto, local or slurm"),
         ("ray: perhaps", "ray: 'perhaps' is not valid; allowed: true or false"),
         ('partition: "a\\nb"', "partition: 'a\\nb' contains a newline or a control character; allowed: one"),

@@ -54,7 +54,7 @@ def test_an_invalid_job_in_python_raises_spec_error_with_a_line_per_problem() ->
     with pytest.raises(SpecError) as refused:
         JobSpec(command=["a"], nodes=0, nodez=3)  # type: ignore[call-arg]
     assert refused.value.problems == (
-        "nodes: 0 is not valid; allowed: a whole number, 1 or more",
+        "nodes: 0 is not valid; allowed: a whole number, 1 or more, or a range such as 3-4",
         "unknown field 'nodez'; did you mean nodes, nodelist?",
     )
 
@@ -77,7 +77,7 @@ def test_nodes_given_distinguishes_one_node_from_the_default() -> None:
         ("nodes", True),
         ("nodes", 1.5),
         ("nodes", "two"),
-        ("nodes", "2-4"),
+        ("nodes", "4-2"),
         ("cpus_per_node", 0),
         ("gpus_per_node", -1),
         ("gpus_per_node", "a100:4"),

@@ -129,7 +129,7 @@ def test_mistakes_are_reported_with_their_layer(site: Write, user: Write, monkey
         f"{path}:2: profiles.p.sbatch.ntasks: cannot be set here",
         "MUSTER_SBATCH: No closing quotation; write KEY=VALUE",
         f"{path}:2: profiles.p.backend: 'pbs' is not valid; allowed: auto, local or slurm",
-        f"{path}:1: nodes: '0' is not valid; allowed: a whole number, 1 or more",
+        f"{path}:1: nodes: '0' is not valid; allowed: a whole number, 1 or more, or a range such as 3-4",
         f"{mine}:3: env.1A: '1A' is not the name",
         "MUSTER_TIME: 'soon' is not a time limit",
     ]

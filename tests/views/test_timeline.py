@@ -118,6 +118,15 @@ def test_a_step_that_never_had_a_leader_is_launching_to_the_end(tmp_path: Path) 
     assert seen.wall == 9.0
 
 
+def test_a_job_with_a_range_of_nodes_has_as_many_as_slurm_has_allocated(tmp_path: Path) -> None:
+    run = SyntheticRun(tmp_path / "r", nodes=4)
+    job = json.loads(Path(run.paths.job).read_text())
+    write_json(run.paths.job, {**job, "nodes": 4, "min_nodes": 2})
+    Path(run.attempt.root, "canary").write_text("r 0\n")
+    Path(run.attempt.hosts).write_text("n0\nn1\nn2\n")
+    assert len(seen_of(run.paths).attempts[0].nodes) == 3
+
+
 def test_an_empty_directory_has_a_timeline_too(tmp_path: Path) -> None:
     seen = seen_of(RunPaths(str(tmp_path / "nothing")))
     assert seen.wall == 0.0 and seen.attempts[0].nodes == ()

@@ -15,11 +15,21 @@ from collections.abc import Mapping
 from muster.agent.job import Identity
 from muster.agent.private_dir import avoid_occupied, remove_private_children
 from muster.agent.ray.settings import temp_dir
+from muster.rundir.hosts import STEP_NODES_VARIABLE
 from muster.rundir.paths import LIBRARY
 from muster.slurm.step_variables import belongs_to_step
 
 _AGENT_ONLY = frozenset(
-    ["MUSTER_RANK", "MUSTER_HOST", "MUSTER_TASK", "MUSTER_NODE", "MUSTER_BACKEND", "MUSTER_JOB_START", "RAY_ADDRESS"]
+    [
+        "MUSTER_RANK",
+        "MUSTER_HOST",
+        "MUSTER_TASK",
+        "MUSTER_NODE",
+        "MUSTER_BACKEND",
+        "MUSTER_JOB_START",
+        STEP_NODES_VARIABLE,
+        "RAY_ADDRESS",
+    ]
 )
 
 SYSTEM_DIRECTORIES = ("/usr/local/bin", "/usr/bin", "/bin")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from muster.agent.service_model import service_plans
 from muster.lifecycle.config import RunConfig
 from muster.lifecycle.services import ServicePlan
 from muster.rundir import AttemptPaths, RunPaths
-from muster.rundir.hosts import hosts_by_index
+from muster.rundir.hosts import STEP_NODES_VARIABLE, hosts_by_index
 from muster.rundir.node_groups import NodeGroup, groups_of, nodes_without_ray
 
 
@@ -44,7 +45,8 @@ class Job:
 
     command: Sequence[str]
     workdir: str
-    nodes: int
+    nodes: int  # without spares; fewer than in the file if Slurm has allocated fewer
+    min_nodes: int | None
     procs_per_node: int | None  # a gang; None: one driver
     ray: bool
     dashboard: bool
@@ -96,11 +98,14 @@ class Job:
         return self.nodes + self.spares
 
     @classmethod
-    def load(cls, run: RunPaths) -> Job:
+    def load(cls, run: RunPaths, env: Mapping[str, str] = os.environ) -> Job:
+        """Read the job; the job script has put the number of the step's nodes into `env`."""
         with open(run.job, encoding="utf-8") as file:
             values: dict[str, Any] = json.load(file)
         values["groups"] = groups_of(values["groups"])
         values["services"] = service_plans(values.get("services"), values["groups"])
+        if values["min_nodes"] is not None and STEP_NODES_VARIABLE in env:
+            values["nodes"] = int(env[STEP_NODES_VARIABLE]) - values["spares"]
         return cls(**{name: values[name] for name in cls.__dataclass_fields__})
 
 
@@ -120,6 +125,8 @@ def run_config(identity: Identity, job: Job, topology: bool) -> RunConfig:
         no_progress_limit=job.no_progress_limit,
         topology=topology,
         segment=job.segment,
+        min_nodes=job.min_nodes,
+        gang=job.procs_per_node is not None,
         services=job.services or (),
         without_ray=nodes_without_ray(job.groups),
     )

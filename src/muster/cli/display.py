@@ -44,7 +44,9 @@ class Display:
     def __init__(self, nodes: int, ray_nodes: int) -> None:
         self._total, self._ray_nodes = nodes, ray_nodes
         self._start = time.time()
+        self._size = nodes  # of the current cycle
         self._roles: dict[str, object] = {}  # by node index
+        self._ranks: set[object] = set()  # that nodes have had
         self._failures: set[str] = set()  # lines that were printed
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -63,15 +65,15 @@ class Display:
         if isinstance(item, Output):
             return write_output(item.data)
         event = item.fields
-        name, state, host, node_index = event["event"], str(event.get("state")), event.get("host"), event.get("rank")
+        name, state, host = event["event"], str(event.get("state")), event.get("host")
         if name == "node":
-            before, self._roles[str(node_index)] = self._roles.get(str(node_index)), event.get("role")
-            if (before, event.get("role")) == ("spare", "active"):
-                self.note(f"spare {host} (index {node_index}) takes over rank {event.get('logical_rank')}")
+            self._show_role(event)
         elif name == "failure" and event.get("phase") != "driver":
             self._show_failure(event)
         elif name == "run" and state in PHASES:
-            self.note(PHASES[state].format(nodes=counted_nodes(self._total), all="all " if self._total > 1 else ""))
+            self._size = event.get("nodes", self._total)
+            arrived = f"{self._size} of " if self._size < self._total else "all " if self._total > 1 else ""
+            self.note(PHASES[state].format(nodes=counted_nodes(self._total), arrived=arrived))
         elif name == "service" and state == "restarting":
             self.note(f"service {event.get('service')} on {host} {event.get('reason')}; restarting it")
         elif name == "gcs_restart":
@@ -91,8 +93,18 @@ class Display:
         elif name == "job" and state in JOB_ENDS:
             self.note(JOB_ENDS[state].format(**event))
         elif name == "driver_start":
-            ready = f"Ray is up on {counted_nodes(self._ray_nodes)}; " if self._ray_nodes else ""
+            ray_nodes = min(self._size, self._ray_nodes)
+            ready = f"Ray is up on {counted_nodes(ray_nodes)}; " if ray_nodes else ""
             self.note(f"{ready}driver started")
+
+    def _show_role(self, event: Mapping[str, Any]) -> None:
+        """Print a line if a spare has got a rank: that of a lost node, or one that the cycle began without."""
+        node, rank, role = str(event.get("rank")), event.get("logical_rank"), event.get("role")
+        if (self._roles.get(node), role) == ("spare", "active"):
+            what = f"takes over rank {rank}" if rank in self._ranks else f"has arrived late and gets rank {rank}"
+            self.note(f"{'spare ' if rank in self._ranks else ''}{event.get('host')} (index {node}) {what}")
+        self._roles[node] = role
+        self._ranks.add(rank)
 
     def ready(self, run: str) -> None:
         """Print how to use an idle cluster."""
@@ -141,7 +153,7 @@ EVENTS_LOST = (
 
 PHASES = {
     "gathering": "waiting for {nodes}",
-    "starting": "{all}{nodes} arrived",
+    "starting": "{arrived}{nodes} arrived",
     "restarting": "the driver was stopped; the next cycle runs on the remaining nodes",
     "finishing": "stopping everything on {nodes}",
 }

@@ -141,7 +141,15 @@ class Candidacy:
         excluded, handed_over = (old.excluded | {lost}) - {self._node_index}, lost in old.excluded
         handovers = old.handovers + handed_over
         start = TermStart(
-            self.term, self._node_index, old.cycle + 1, excluded, self._reason, lost, handed_over, handovers
+            self.term,
+            self._node_index,
+            old.cycle + 1,
+            excluded,
+            self._reason,
+            lost,
+            handed_over,
+            handovers,
+            roster=None if handed_over else old.roster | old.before,  # then its roster may name only its successor
         )
         version = self.term * VERSIONS_PER_TERM
         first = Membership(

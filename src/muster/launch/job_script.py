@@ -58,14 +58,14 @@ def render(
     directives: Sequence[str],
     requeue: RequeueCode = NO_REQUEUE,
     task: str = "",
-    spares: int = 0,
+    surplus: bool = False,
     succession: bool = False,
 ) -> str:
     """Return the whole job script. External values are quoted here and nowhere else.
 
     `task` is the variable with the task number of an array; the run directory of each task has it as a suffix. With
-    spares the leader decides whether the run survives an early end of a task; with succession it also decides that for
-    the end of the leader's task.
+    a surplus of nodes the leader decides whether the run survives an early end of a task; with succession it also
+    decides that for the end of the leader's task.
     """
     body = render_template(
         "job.sh",
@@ -80,8 +80,8 @@ def render(
         NO_CAUSE=quote(NO_CAUSE_PATTERN),
         CANCELLED=quote(CANCELLED_PATTERN),
         LEADER_ENDED=launcher.leader_ended,
-        LEADER_GONE=_leader_gone(spares, succession),
-        TASK_ENDED="false" if spares else _ANY_TASK_ENDED,
+        LEADER_GONE=_leader_gone(surplus, succession),
+        TASK_ENDED="false" if surplus else _ANY_TASK_ENDED,
         ANY_TASK_FAILED=_ANY_TASK_ENDED,
         LAUNCHER=" ".join(launcher.words),
         SHELL=" ".join(launcher.shell),
@@ -96,14 +96,14 @@ def render(
     return "\n".join(["#!/bin/bash", *directives, about, "", body, ""])
 
 
-def _leader_gone(spares: int, succession: bool) -> str:
+def _leader_gone(surplus: bool, succession: bool) -> str:
     """Return the condition under which the run has ended with the leader's task.
 
-    A spare may have taken over before the driver ran, in a run of any policy.
+    Another node may have taken over before the driver ran, in a run of any policy.
     """
     if succession:
         return "false"
-    return "! has lead-1.json && leader_ended ''" if spares else "leader_ended ''"
+    return "! has lead-1.json && leader_ended ''" if surplus else "leader_ended ''"
 
 
 def _prelude(launcher: Launcher) -> str:

@@ -78,7 +78,7 @@ def plan_run(spec: JobSpec, target: Target, cwd: Path) -> Prepared:
             raise Mistake(f"the name of the {kind} directory has a control character: {path!r}")
     if not os.path.isdir(workdir):
         raise Mistake(f"--workdir {spec.workdir}: no such directory")
-    if (spec.dedicated_head or spec.dedicated_head_cpus) and target.nodes < 2:
+    if (spec.dedicated_head or spec.dedicated_head_cpus) and min(spec.fewest_nodes, target.nodes) < 2:
         flag = "--dedicated-head" if spec.dedicated_head else "--dedicated-head-cpus"
         raise Mistake(f"{flag}: one node is not enough, because the head runs no work; use --nodes 2 or more")
     try:
@@ -98,7 +98,7 @@ def plan_run(spec: JobSpec, target: Target, cwd: Path) -> Prepared:
         _directives(spec, target, run, workdir),
         requeue.requeue_code(spec) if target.kind == "sbatch" else requeue.NO_REQUEUE,
         task=_ARRAY_TASK_VARIABLE if spec.array is not None else "",
-        spares=spec.spares,
+        surplus=spec.has_surplus,
         succession=failover_allowed(target.nodes + spec.spares, spec.on_node_loss, spec.max_restarts),
     )
     return Prepared(run, spec, target, python, workdir, script, container)
@@ -108,11 +108,12 @@ def _launcher(spec: JobSpec, target: Target) -> job_script.Launcher:
     nodes = target.nodes + spec.spares
     if target.backend == "slurm":
         submitted = target.kind == "sbatch"
+        known_later = submitted and spec.fewest_nodes < spec.nodes  # Slurm chooses a number of this range
         attempt = requeue.NEXT_ATTEMPT if submitted else "0"
         step = (
             hetjob.step(resolved(spec), attempt)
             if spec.groups
-            else slurm_directives.step(nodes, spec.cpus_per_node, attempt)
+            else slurm_directives.step(None if known_later else nodes, spec.cpus_per_node, attempt)
         )
         return replace(step, prepare=f"{step.prepare}\n{render_template('record_job.sh')}") if submitted else step
     words = [quote(sys.executable), quote(local_launcher.__file__), str(nodes)]

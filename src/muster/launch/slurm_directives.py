@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from muster.launch.job_script import Launcher
 from muster.launch.requeue import NEXT_ATTEMPT, may_be_requeued
 from muster.launch.templates import render_template
+from muster.rundir.hosts import STEP_NODES_VARIABLE
 from muster.slurm.step_variables import unset_arguments
 from muster.spec import JobSpec
 from muster.spec.sbatch_options import as_argument
@@ -50,7 +51,7 @@ def _node_failure_options(spec: JobSpec) -> dict[str, str | None]:
     batch host is lost. Without a request, a job must not run its driver a second time.
     """
     requeue: dict[str, str | None] = {"requeue" if may_be_requeued(spec) else "no-requeue": None}
-    slurm_decides = "node-fail" in spec.requeue_on and not spec.spares and spec.on_node_loss == "fail"
+    slurm_decides = "node-fail" in spec.requeue_on and not spec.has_surplus and spec.on_node_loss == "fail"
     return requeue if slurm_decides else {"no-kill": None, **requeue}
 
 
@@ -58,13 +59,18 @@ def options(spec: JobSpec, run_dir: str, workdir: str) -> dict[str, str | None]:
     """Return all sbatch options by long name: those that Muster sets, its defaults, then the job's."""
     chosen: dict[str, str | None] = {
         "job-name": spec.name,
-        "nodes": str(spec.nodes + spec.spares),
+        "nodes": _node_count(spec),
         "ntasks-per-node": "1",
         "chdir": workdir,
         **defaults(spec, run_dir),
     }
     chosen.update(spec.sbatch_requests())
     return {name: value for name, value in chosen.items() if value != ""}
+
+
+def _node_count(spec: JobSpec) -> str:
+    fewest, most = spec.fewest_nodes + spec.spares, spec.nodes + spec.spares
+    return str(most) if fewest == most else f"{fewest}-{most}"
 
 
 def directives(spec: JobSpec, run_dir: str, workdir: str) -> list[str]:
@@ -76,12 +82,14 @@ def directive_lines(options: Mapping[str, str | None]) -> list[str]:
     return [f"#SBATCH {_quoted(as_argument(*option))}" for option in options.items()]
 
 
-def step(nodes: int, cpus_per_node: int | None, attempt: str = NEXT_ATTEMPT) -> Launcher:
-    """Return the launcher: one srun for all nodes."""
+def step(nodes: int | None, cpus_per_node: int | None, attempt: str = NEXT_ATTEMPT) -> Launcher:
+    """Return the launcher: one srun for all nodes. `nodes`: their number; None: all that Slurm has allocated."""
+    count: int | str = "$SLURM_JOB_NUM_NODES" if nodes is None else nodes
     cpus = str(cpus_per_node) if cpus_per_node is not None else fewest_cpus("SLURM_JOB_CPUS_PER_NODE")
-    hosts = f'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n {nodes} >"$attempt/hosts"'
-    prepare = f"{unset_step()}\n{hosts}"
-    words = ["srun", *step_options(nodes, cpus)]
+    hosts = f'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n {count} >"$attempt/hosts"'
+    known = [f"export {STEP_NODES_VARIABLE}={count}"] if nodes is None else []
+    prepare = "\n".join([unset_step(), hosts, *known])
+    words = ["srun", *step_options(count, cpus)]
     return Launcher("slurm", words, "SLURM_PROCID", "SLURMD_NODENAME", prepare, attempt)
 
 
@@ -90,7 +98,7 @@ def unset_step() -> str:
     return render_template("unset_step.sh", STEP_VARIABLES=unset_arguments())
 
 
-def step_options(nodes: int, cpus: str) -> list[str]:
+def step_options(nodes: int | str, cpus: str) -> list[str]:
     """Return srun's options for one task on each node, in the order of the job's node list.
 
     With one task per node `block` and `cyclic` are the same, but newer releases (26.05) number the tasks of a `block`

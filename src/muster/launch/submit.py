@@ -94,7 +94,8 @@ def _check_size(prepared: Prepared) -> None:
     wanted: dict[str, int] = {}
     parts: Sequence[Group | JobSpec] = resolved(spec) or [spec]
     for group in parts:  # groups never share nodes
-        wanted[group.partition or ""] = wanted.get(group.partition or "", 0) + group.nodes + spec.spares
+        fewest = group.fewest_nodes if isinstance(group, JobSpec) else group.nodes
+        wanted[group.partition or ""] = wanted.get(group.partition or "", 0) + fewest + spec.spares
     for partition, nodes in wanted.items():
         names = partition.split(",")
         known = [sizes[name] for name in names if name in sizes]

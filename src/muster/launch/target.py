@@ -62,8 +62,9 @@ def _nodes_in_allocation(spec: JobSpec, env: Mapping[str, str]) -> int:
         return spec.nodes
     have = int(env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or 1)
     nodes = spec.nodes if spec.nodes_given else max(1, have - spec.spares)
+    nodes = max(spec.fewest_nodes, min(nodes, have - spec.spares)) if spec.min_nodes is not None else nodes
     if nodes + spec.spares > have:
-        requested = [f"--nodes {spec.nodes}"] if spec.nodes_given else []
+        requested = [f"--nodes {spec.fewest_nodes}"] if spec.nodes_given else []
         requested += [f"--spares {spec.spares}"] if spec.spares else []
         job, few = env["SLURM_JOB_ID"], f"{have} node{'s' * (have != 1)}, too few for {' and '.join(requested)}"
         raise Mistake(f"the allocation (job {job}) has {few}")

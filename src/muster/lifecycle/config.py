@@ -38,6 +38,8 @@ class RunConfig:
     no_progress_limit: int = 0  # end the run after this many consecutive cycles without progress; 0: never
     topology: bool = False  # assign ranks by the nodes' locations instead of their numbers
     segment: int = 1  # number of consecutive ranks that must be in one topology domain
+    min_nodes: int | None = None  # a cycle may begin with so many active nodes; None: only with all of them
+    gang: bool = False  # processes on all active nodes, whose number is then fixed during a cycle
     services: Sequence[ServicePlan] = ()
     without_ray: frozenset[int] = frozenset()  # nodes that do not belong to the Ray cluster; never the first leader
 
@@ -56,13 +58,28 @@ class RunConfig:
 
     @property
     def active_nodes(self) -> int:
-        """The number of active nodes in a cycle."""
+        """The number of active nodes in a cycle, if so many are available."""
         return len(self.hosts) - self.spares
+
+    @property
+    def needed_nodes(self) -> int:
+        """The number of active nodes with which a cycle may begin."""
+        return self.active_nodes if self.min_nodes is None else min(self.min_nodes, self.active_nodes)
+
+    @property
+    def elastic(self) -> bool:
+        """Whether a cycle may begin with fewer active nodes than it can use."""
+        return self.needed_nodes < self.active_nodes
+
+    @property
+    def has_surplus(self) -> bool:
+        """Whether the allocation has more nodes than a cycle needs."""
+        return self.needed_nodes < self.nodes
 
     @property
     def fixed_ranks(self) -> bool:
         """Whether each node's rank is its number, and therefore known before it arrives."""
-        return not self.spares and not self.topology
+        return not self.has_surplus and not self.topology
 
 
 @dataclass(frozen=True)
@@ -80,6 +97,7 @@ class TermStart:
     without_progress: int = 0  # consecutive cycles without progress before that cycle
     leaving: frozenset[int] = frozenset()  # nodes that programs have excluded, and that a former leader still used
     no_restart: str | None = None  # why a program has forbidden further cycles
+    roster: frozenset[int] | None = None  # nodes that took part before; the others missed a round. None: all
 
 
 FIRST_TERM_START = TermStart()

@@ -12,6 +12,7 @@ from muster.lifecycle.roles import NodePool, RunNode
 from muster.lifecycle.services import PlannedInstance
 from muster.lifecycle.states import NodeState
 
+LESS_THAN_HALF = "fewer than half of the nodes have joined, and the others could elect another leader"
 NO_OTHER_LEADER = "too few other nodes joined to elect another leader"
 
 
@@ -52,13 +53,14 @@ def gather_timed_out(config: RunConfig, nodes: Sequence[RunNode], cycle: int, av
     what = "did not arrive" if cycle == 0 else "did not finish cleanup for the next cycle"
     reason = f"{listed([node.host for node in missing])} {what} within {config.gather_timeout:g} s"
     why = _available_count(config, nodes, available) if not config.fixed_ranks or cycle else ""
+    why = LESS_THAN_HALF if available.sufficient else why
     return because(failure(missing[0], "gathering", reason), why)
 
 
 def _available_count(config: RunConfig, nodes: Sequence[RunNode], available: NodePool) -> str:
     if config.segment > 1:
         return _segments(config, nodes, available, "available")
-    return f"{len(available.node_indexes)} of the {config.active_nodes} nodes that the job needs are available"
+    return f"{len(available.node_indexes)} of the {config.needed_nodes} nodes that the job needs are available"
 
 
 def too_late(config: RunConfig, late: Sequence[RunNode]) -> str:
@@ -72,7 +74,7 @@ def too_few(config: RunConfig, nodes: Sequence[RunNode], left: NodePool) -> str:
     elif left.has_leader:
         count = len(left.node_indexes)
         short = (
-            f"{count} usable {'node is' if count == 1 else 'nodes are'} left, and the job needs {config.active_nodes}"
+            f"{count} usable {'node is' if count == 1 else 'nodes are'} left, and the job needs {config.needed_nodes}"
         )
     else:
         short = f"{nodes[left.leader].host}, which leads the run, cannot be used"

@@ -23,7 +23,7 @@ class PoolIndex:
     """The nodes of a NodePool without their order: whether they suffice is known at any time."""
 
     def __init__(self, config: RunConfig) -> None:
-        self._needed, self._segment = config.active_nodes, config.segment
+        self._needed, self._segment = config.needed_nodes, config.segment
         self._domains: dict[int, str] = {}  # domain of each node in the pool
         self._sizes: Counter[str] = Counter()  # nodes by domain
         self._in_segments = 0  # nodes in whole segments
@@ -113,6 +113,10 @@ class AvailableSpares:
             if not keys:
                 del self._under[place]
 
+    def first(self) -> int | None:
+        """Return the first spare in the order of ranks; None if there is none."""
+        return self._under[None, ""][0][-1] if self._locations else None
+
     def nearest(self, location: NodeLocation, same_domain: bool) -> int | None:
         """Return the spare nearest to this location: its domain counts first, then the shared part of the address.
 
@@ -143,6 +147,7 @@ class _Traits(NamedTuple):
     joined: bool
     unready: bool
     pending: bool
+    awaited: bool
     available: bool
     usable: bool
     possible: bool
@@ -160,6 +165,7 @@ def _traits(state: NodeState, role: Role, healthy: bool) -> _Traits:
         joined=node.joined,
         unready=node.unready,
         pending=node.pending,
+        awaited=node.awaited,
         available=node.available,
         usable=node.joined and node.eligible,
         possible=node.available or node.pending,
@@ -186,6 +192,7 @@ class NodeSets:
         self.spares = AvailableSpares()
         self.joined = 0
         self.pending = 0
+        self.awaited = 0
         self.unready = 0
         self.unknown_locations = 0  # pending nodes that have never arrived
         self.joined_hosts: dict[str, int] = {}  # the first node of each host that is not expected any more
@@ -229,6 +236,7 @@ class NodeSets:
         self.joined += new.joined - old.joined
         self.unready += new.unready - old.unready
         self.pending += new.pending - old.pending
+        self.awaited += new.awaited - old.awaited
         self.unknown_locations += (new.pending and new.expected) - (old.pending and old.expected)
 
     def _index(self, node: RunNode, old: _Traits, new: _Traits) -> None:

@@ -1,7 +1,8 @@
 """The decision after a node is lost or the driver fails. Pure functions.
 
 lost or failed             when                   decision
-an active node             before the driver      promote a spare; without one, end the run
+an active node             before the driver      promote a spare; without one, a new cycle if the job may begin with
+                                                  fewer nodes, as below; else end the run
 an active node             running, fail          end the run
 an active node             running, replace       promote a spare; without one, end the run
 an active node             running, restart       a new cycle, if the restart budget and the nodes suffice and there was
@@ -49,7 +50,7 @@ class Decision:
     action: Action
     reason: str = ""  # END: why no other action is possible
     exit_code: int | None = None  # END: overrides the exit code of the failure
-    replacement: int | None = None  # REPLACE: node index of the spare to promote
+    replacement: int | None = None  # node index of the spare to promote (REPLACE), or of the next leader (YIELD)
 
     def outcome(self, ended: RunOutcome) -> RunOutcome:
         """Return the outcome of a run that ended so, with this decision's reason, and its exit code if it has one."""
@@ -87,8 +88,27 @@ def after_loss(context: FailureContext, lost: RunNode, phase: str | None) -> Dec
     replacement = context.sets.spares.nearest(lost.location, same_domain=config.segment > 1)
     if replacement is not None:
         return Decision(Action.REPLACE, replacement=replacement)
+    if config.elastic and not context.running:
+        return after_restart_cause(context, lost.node_index)
     wanted = config.spares or config.on_node_loss == REPLACE
     return Decision(Action.END, end_reasons.no_spare(config, lost) if wanted else "")
+
+
+def after_leader_failure(context: FailureContext, phase: str | None, gathering: bool) -> Decision | None:
+    """Decide, before the driver, after the failure of the leader's own node: YIELD with the next leader, or END.
+
+    None while the leader waits for more nodes to arrive: so few could not elect another one.
+    """
+    decision = after_loss(context, context.nodes[context.leader], phase)
+    if decision.action is not Action.YIELD:
+        return decision
+    pending = context.sets.pending
+    if gathering and pending and context.config.failover and len(context.sets.available) <= pending:
+        return None
+    next_leader = successor(context)
+    if next_leader is not None:
+        return replace(decision, replacement=next_leader)
+    return None if gathering else Decision(Action.END, end_reasons.NO_OTHER_LEADER)
 
 
 def after_exclusion(context: FailureContext, excluded: RunNode) -> Decision:
@@ -164,7 +184,7 @@ def shortage_in_next_cycle(context: FailureContext, lost: int | None = None) -> 
 
 def _may_hand_over(config: RunConfig) -> bool:
     """Return whether another node may lead instead of one that has failed."""
-    return bool(config.spares or config.failover)
+    return config.has_surplus or config.failover
 
 
 def _left_out(context: FailureContext, lost: int | None) -> frozenset[int]:

@@ -65,6 +65,11 @@ class RunNode:
         return self.eligible and self.state in (NodeState.EXPECTED, NodeState.STOPPING)
 
     @property
+    def awaited(self) -> bool:
+        """Whether a round waits for it, even if the available nodes suffice: it is pending and missed no round."""
+        return self.pending and self.role is not Role.SPARE
+
+    @property
     def unready(self) -> bool:
         """Whether the start of the driver, or a replacement, waits for this node."""
         return self.role is Role.ACTIVE and self.state is not NodeState.READY
@@ -80,15 +85,23 @@ class RunNode:
         return self.state not in DEPARTED and self.state is not NodeState.EXPECTED
 
 
-def initial_nodes(config: RunConfig, excluded: frozenset[int] = frozenset()) -> list[RunNode]:
-    """Return the nodes before any has arrived. With fixed ranks every node is active from the start."""
-    role = Role.ACTIVE if config.fixed_ranks else Role.WAITING
-    return [
-        RunNode(node_index, host, NodeState.LOST, Role.EXCLUDED)
-        if node_index in excluded
-        else RunNode(node_index, host, role=role, rank=node_index if config.fixed_ranks else None)
-        for node_index, host in enumerate(config.hosts)
-    ]
+def initial_nodes(
+    config: RunConfig, excluded: frozenset[int] = frozenset(), roster: frozenset[int] | None = None
+) -> list[RunNode]:
+    """Return the nodes before any has arrived. With fixed ranks every node is active from the start.
+
+    A node that is not in the roster missed a round: it is a spare, for which no round waits.
+    """
+    nodes = []
+    for node_index, host in enumerate(config.hosts):
+        if node_index in excluded:
+            nodes.append(RunNode(node_index, host, NodeState.LOST, Role.EXCLUDED))
+        elif config.fixed_ranks:
+            nodes.append(RunNode(node_index, host, role=Role.ACTIVE, rank=node_index))
+        else:
+            is_late = roster is not None and node_index not in roster
+            nodes.append(RunNode(node_index, host, role=Role.SPARE if is_late else Role.WAITING))
+    return nodes
 
 
 def join_refusal(
@@ -140,7 +153,7 @@ class NodePool:
 
 def _pool(nodes: Iterable[RunNode], config: RunConfig, leader: int) -> NodePool:
     locations = {node.node_index: node.location for node in nodes}
-    return NodePool(rank_order(locations, leader, config.segment), config.active_nodes, leader)
+    return NodePool(rank_order(locations, leader, config.segment), config.needed_nodes, leader)
 
 
 def available_pool(nodes: Sequence[RunNode], config: RunConfig, leader: int) -> NodePool:
@@ -157,7 +170,7 @@ def possible_pool(nodes: Sequence[RunNode], config: RunConfig, leader: int) -> N
     """Return the nodes that a gathering round can still get. Locations count once all of them are known."""
     left = [node for node in nodes if node.available or node.pending]
     if any(node.state is NodeState.EXPECTED for node in left):
-        return NodePool([node.node_index for node in left], config.active_nodes, leader)
+        return NodePool([node.node_index for node in left], config.needed_nodes, leader)
     return _pool(left, config, leader)
 
 

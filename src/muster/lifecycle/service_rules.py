@@ -5,20 +5,28 @@ from __future__ import annotations
 from itertools import groupby
 
 from muster.lifecycle import end_reasons
+from muster.lifecycle.config import RunConfig
 from muster.lifecycle.events import RunOutcome, ServiceReport, StartServices
 from muster.lifecycle.node_table import NodeTable
 from muster.lifecycle.services import PlannedInstance, Services, ServiceState
+from muster.lifecycle.states import SERVING_STATES, RunState
 from muster.lifecycle.transition import TransitionBuilder
 
 
 class ServiceRules:
     """Applies events to the services; the job cannot run as specified without one, so a failure is an outcome."""
 
-    def __init__(self, services: Services, table: NodeTable, results: TransitionBuilder) -> None:
-        self._services, self._table, self._results = services, table, results
+    def __init__(self, config: RunConfig, services: Services, table: NodeTable, results: TransitionBuilder) -> None:
+        self._config, self._services, self._table, self._results = config, services, table, results
 
-    def start(self, now: float, cycle: int) -> None:
-        """Start services on every node that got a rank, independent of Ray; the driver waits for the gated ones."""
+    def start(self, now: float, cycle: int, state: RunState) -> None:
+        """Start services on every node that got a rank, independent of Ray; the driver waits for the gated ones.
+
+        Their places depend on the number of active nodes, which an elastic run knows when the round has closed.
+        """
+        size_unknown = self._config.elastic and state is RunState.GATHERING
+        if not self._services.plans or state not in SERVING_STATES or size_unknown:
+            return
         started = self._services.start_on_new_nodes(now)
         self._results.service_changes += started
         for node_index, instances in groupby(started, key=lambda instance: instance.node_index):

@@ -66,6 +66,8 @@ class ServicePlan:
         >>> [ServicePlan("judge", 2).runs_on(rank, 4) for rank in range(4)]
         [False, False, True, True]
         """
+        if self.scope == ALL:
+            return self.ranks is None or rank in self.ranks  # also on a node that joins later
         candidates = self._candidates(nodes)
         if rank not in candidates:
             return False
@@ -107,6 +109,16 @@ class Services:
     def gate_open(self) -> bool:
         """Whether every instance of every gated service is ready, or was ready and ended well."""
         return self._gate_blockers == 0
+
+    def set_nodes(self, nodes: int) -> None:
+        """Set the number of active nodes with which the cycle begins, before any of its services has started."""
+        plans = [plan for plan in self.plans.values() if plan.gate]
+        self._gate_blockers += sum(plan.instance_count(nodes) - plan.instance_count(self._nodes) for plan in plans)
+        self._nodes = nodes
+
+    def wanted(self, service: str) -> int:
+        """Return the number of instances of a service: those of the cycle's first nodes, and of later ones."""
+        return max(self.plans[service].instance_count(self._nodes), len(self._by_rank[service]))
 
     def set_rank(self, node_index: int, rank: int | None) -> None:
         """Set the rank of a node; None when it has none or is not connected."""

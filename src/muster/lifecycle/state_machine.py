@@ -24,20 +24,13 @@ from muster.lifecycle.config import (
 )
 from muster.lifecycle.control import CONTROL_PHASE, ControlState, restart_requested
 from muster.lifecycle.events import RunOutcome
+from muster.lifecycle.gathering import GatheringRound
 from muster.lifecycle.node_table import NodeTable
 from muster.lifecycle.policy import Action, Decision, FailureContext
 from muster.lifecycle.roles import Role, RunNode
 from muster.lifecycle.service_rules import ServiceRules
 from muster.lifecycle.services import Services
-from muster.lifecycle.states import (
-    CONNECTED,
-    DEPARTED,
-    ENDED,
-    RUN_TRANSITIONS,
-    SERVING_STATES,
-    NodeState,
-    RunState,
-)
+from muster.lifecycle.states import CONNECTED, DEPARTED, ENDED, RUN_TRANSITIONS, SERVING_STATES, NodeState, RunState
 from muster.lifecycle.topology import UNKNOWN_LOCATION
 from muster.lifecycle.transition import NO_TRANSITION, Transition, TransitionBuilder
 
@@ -67,14 +60,14 @@ class RunStateMachine:
         self.progressed = False
         self.head_up = False
         self.driver_running = False
-        self._last_call: float | None = None  # time at which a round with enough nodes stops waiting for the others
         # The nodes and services.
         self._results = TransitionBuilder()  # of the current event
         self.services = Services(config.services, config.active_nodes)
-        initial_nodes = roles.initial_nodes(config, term_start.excluded)
+        initial_nodes = roles.initial_nodes(config, term_start.excluded, term_start.roster)
         self.table = NodeTable(config, initial_nodes, self.services, self._results)
         self.nodes, self._sets = self.table.nodes, self.table.sets  # by node index; both change only in the table
-        self._service_rules = ServiceRules(self.services, self.table, self._results)
+        self.round = GatheringRound(config, self._sets, self.leader)
+        self._service_rules = ServiceRules(config, self.services, self.table, self._results)
         self.control = ControlState(term_start.leaving, term_start.no_restart)
         # The leader.
         self._previous_leader, self._handed_over = term_start.lost, term_start.handed_over
@@ -123,8 +116,7 @@ class RunStateMachine:
             return NO_TRANSITION
         before = self.outcome
         _HANDLERS[type(event)](self, event, now)
-        if self.services.plans and self.state in SERVING_STATES:
-            self._service_rules.start(now, self.cycle)
+        self._service_rules.start(now, self.cycle, self.state)
         if self.outcome is not before:
             self._results.set_outcome(self.outcome, self.deadline)
         return self._results.take()
@@ -153,6 +145,7 @@ class RunStateMachine:
             self._drop_leaving_node(self.nodes[node_index], now)
         elif self.state is not RunState.GATHERING:
             self.table.set_role(node_index, Role.SPARE)
+            self._fill_open_ranks(now)
         else:
             if node_index == self.leader and self.cycle == 0:
                 self.table.set_role(node_index, Role.ACTIVE, 0)
@@ -169,40 +162,29 @@ class RunStateMachine:
         self.table.update(replace(node, unhealthy_reason=unhealthy_reason))
         self._results.changes.append(self.nodes[event.node_index])
         self._maybe_close(now)
+        self._fill_open_ranks(now)
         self._end_if_too_few(now)
 
     # -- the round closes ---------------------------------------------------------------------------------------
 
     def _maybe_close(self, now: float) -> None:
-        """Close the round when no node is pending, or enough are available and last call or deadline has passed."""
+        """Close the round if enough nodes are available and no other one is awaited any longer."""
         if self.state is not RunState.GATHERING:
             return
         if self._failed_leader is not None:
             self._yield_or_end(now)
             return
-        pending = self._sets.pending
-        if (
-            (not self.config.spares and pending)
-            or not self._sets.enough_available(self.leader)
-            or not self._half_available()
-        ):
+        assert self.deadline is not None
+        if not self.round.may_close(now, self.deadline):
             return
-        if pending:
-            assert self.deadline is not None
-            self._last_call = now + self.config.last_call if self._last_call is None else self._last_call
-            if now < min(self._last_call, self.deadline):
-                return
-        for node in roles.assign_roles(self.nodes, self.config, self.leader):
+        for node in self.round.close(self.nodes):
             self.table.change_role(node)
+        self.services.set_nodes(self.round.size)
         self._set_run_state(RunState.STARTING)
         self.deadline = now + self.config.start_timeout
         for active in self.table.active(NodeState.ARRIVED):
             self._start_node(active.node_index)
-        self._maybe_start_driver()
-
-    def _half_available(self) -> bool:
-        """Return whether no more nodes are pending than available: more could elect another leader."""
-        return len(self._sets.available) >= self._sets.pending or not self.config.failover
+        self._maybe_start_driver(now)
 
     def _end_if_too_few(self, now: float) -> None:
         """End the run if too few nodes are available and none is pending."""
@@ -235,7 +217,7 @@ class RunStateMachine:
     def _on_node_ready(self, event: m.NodeReady, now: float) -> None:
         if self.nodes[event.node_index].state is NodeState.STARTING:
             self.table.set_state(event.node_index, NodeState.READY)
-            self._maybe_start_driver()
+            self._maybe_start_driver(now)
 
     # -- services -----------------------------------------------------------------------------------------------
 
@@ -246,11 +228,11 @@ class RunStateMachine:
         if failed is not None:
             self._finish(failed, now, FAILURE_GRACE_S)
         else:
-            self._maybe_start_driver()
+            self._maybe_start_driver(now)
 
     # -- the driver ---------------------------------------------------------------------------------------------
 
-    def _maybe_start_driver(self) -> None:
+    def _maybe_start_driver(self, now: float) -> None:
         """Start the driver once every active node and every gated service is ready."""
         if self._sets.unready:
             return
@@ -262,6 +244,12 @@ class RunStateMachine:
         self.deadline = None
         self.driver_running = True
         self._results.commands.append(m.StartDriver(self.cycle))
+        self._fill_open_ranks(now)
+
+    def _fill_open_ranks(self, now: float) -> None:
+        """Give late nodes the ranks that the cycle began without, once its driver runs. It does not wait for them."""
+        while self.state is RunState.RUNNING and (late := self.round.take_rank()) is not None:
+            self._promote(*late, now)
 
     def _on_progress(self, event: m.Progress, now: float) -> None:
         self.progressed = self.progressed or self.driver_running
@@ -332,6 +320,8 @@ class RunStateMachine:
             self._handle_loss_between_drivers(node, ended, now)
         elif node.role is Role.SPARE:
             self._exclude(node.node_index)
+        elif self.round.is_joining(node):
+            self._exclude_joining(node, now)
         else:
             decision = policy.after_loss(self._failure_context(), node, phase)
             if decision.action is Action.REPLACE:
@@ -340,6 +330,14 @@ class RunStateMachine:
             if decision.action is Action.RESTART and not leader:
                 self._exclude(node.node_index)
             self._restart_or_end(decision, ended, now, self.config.restart_grace)
+
+    def _exclude_joining(self, node: RunNode, now: float) -> None:
+        """Exclude a node that the driver does not use yet. Another late node may get its rank."""
+        assert node.rank is not None
+        self._exclude(node.node_index)
+        self.round.return_rank(node.rank)
+        self._fill_open_ranks(now)
+        self._maybe_start_driver(now)
 
     def _handle_loss_between_drivers(self, node: RunNode, ended: RunOutcome, now: float) -> None:
         """Continue without the node if the others suffice for the cycle that gathers, or the next one."""
@@ -352,7 +350,7 @@ class RunStateMachine:
             self._exclude(node.node_index)
             self._maybe_close(now)
         else:
-            recovering = self.config.spares or self.cycle
+            recovering = self.config.has_surplus or self.cycle
             self._finish(end_reasons.because(ended, shortage if recovering else ""), now, FAILURE_GRACE_S)
 
     def _failure_context(self) -> FailureContext:
@@ -362,17 +360,17 @@ class RunStateMachine:
         return FailureContext(self.config, nodes, sets, self.leader, running, restarts, without_progress, leaving)
 
     def _replace(self, node: RunNode, decision: Decision, now: float) -> None:
-        assert decision.replacement is not None
+        assert decision.replacement is not None and node.rank is not None
         self._exclude(node.node_index)
-        self._promote(decision.replacement, node, now)
+        self._promote(decision.replacement, node.rank, now)
 
-    def _promote(self, spare: int, lost: RunNode, now: float) -> None:
-        """Promote a spare to the rank of the lost node. Before the driver runs this is part of starting."""
-        self.table.set_role(spare, Role.ACTIVE, lost.rank)
+    def _promote(self, spare: int, rank: int, now: float) -> None:
+        """Give a spare this rank. Before the driver runs this is part of starting."""
+        self.table.set_role(spare, Role.ACTIVE, rank)
         if self.state is RunState.RUNNING:
             self.deadline = now + self.config.start_timeout
         self._start_node(spare)
-        self._maybe_start_driver()
+        self._maybe_start_driver(now)
 
     def _exclude(self, node_index: int) -> None:
         self.table.set_role(node_index, Role.EXCLUDED)
@@ -397,21 +395,15 @@ class RunStateMachine:
         """
         assert self._failed_leader is not None
         ended, phase = self._failed_leader
-        decision = policy.after_loss(self._failure_context(), self.nodes[self.leader], phase)
-        if decision.action is not Action.YIELD:
+        decision = policy.after_leader_failure(self._failure_context(), phase, self.state is RunState.GATHERING)
+        if decision is None:
+            return
+        if decision.replacement is None:
             self._finish(end_reasons.because(ended, decision.reason), now, FAILURE_GRACE_S)
-            return
-        pending, others = self._sets.pending, self._sets.available
-        if self.state is RunState.GATHERING and pending and self.config.failover and len(others) <= pending:
-            return
-        successor = policy.successor(self._failure_context())
-        if successor is None:  # while the round is open, more nodes can come
-            if self.state is not RunState.GATHERING:
-                self._finish(end_reasons.because(ended, end_reasons.NO_OTHER_LEADER), now, FAILURE_GRACE_S)
             return
         self._set_run_state(RunState.YIELDED)
         self.deadline = None
-        self._results.commands.append(m.Yield(ended.end_reason, successor))
+        self._results.commands.append(m.Yield(ended.end_reason, decision.replacement))
 
     # -- control requests ---------------------------------------------------------------------------------------
 
@@ -466,7 +458,8 @@ class RunStateMachine:
         """Begin the next cycle after the driver has ended: every remaining node stops Ray and rejoins when clean."""
         self.cycle += 1
         self.without_progress, self.progressed = 0 if self.progressed else self.without_progress + 1, False
-        self.head_up, self._last_call = False, None
+        self.head_up = False
+        self.round.begin()
         self.deadline = now + self.config.gather_timeout
         self._set_run_state(RunState.GATHERING)
         self._results.commands.append(m.BeginCycle(self.cycle, self.restart_reason))
@@ -478,6 +471,8 @@ class RunStateMachine:
                     self._exclude(node.node_index)
                     continue
                 self._failed_leader = self.control.departure(node), CONTROL_PHASE  # it hands over, once it is clean
+            if node.state is NodeState.EXPECTED:  # it missed a round, and stays a spare
+                continue
             self.table.set_role(node.node_index, Role.WAITING)
             if node.state is NodeState.STOPPING:  # for an earlier cycle: its report for that one is ignored
                 self._results.commands.append(self._stop_command(node.node_index))

@@ -13,6 +13,7 @@ class RunState(str, Enum):
     starting    every active node is ready                    running
     running     the driver ended                              finishing
     running     a loss or failure that a new cycle repairs    restarting
+    starting    a loss, and fewer nodes suffice               restarting
     restarting  the driver has ended                          gathering (next cycle)
     finishing   every node is clean, or the deadline passed   succeeded | failed | stopped
     (any of the first four)    a failure or a stop request    finishing
@@ -54,7 +55,7 @@ class NodeState(str, Enum):
 
 RUN_TRANSITIONS: dict[RunState, frozenset[RunState]] = {
     RunState.GATHERING: frozenset({RunState.STARTING, RunState.FINISHING, RunState.YIELDED}),
-    RunState.STARTING: frozenset({RunState.RUNNING, RunState.FINISHING, RunState.YIELDED}),
+    RunState.STARTING: frozenset({RunState.RUNNING, RunState.RESTARTING, RunState.FINISHING, RunState.YIELDED}),
     RunState.RUNNING: frozenset({RunState.RESTARTING, RunState.FINISHING}),
     RunState.RESTARTING: frozenset({RunState.GATHERING, RunState.FINISHING}),
     RunState.FINISHING: frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED}),

@@ -6,6 +6,8 @@ import re
 
 from muster.rundir.paths import AttemptPaths
 
+STEP_NODES_VARIABLE = "MUSTER_STEP_NODES"  # number of the step's nodes: Slurm may allocate fewer than were requested
+
 
 def host_names(attempt: AttemptPaths) -> list[str]:
     """Return the names of the step's nodes by node index; empty before the job script has written them."""

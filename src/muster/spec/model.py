@@ -15,7 +15,14 @@ from muster.spec.arrays import validate_array
 from muster.spec.errors import explain
 from muster.spec.fields.gang import GangFields, validate_gang
 from muster.spec.fields.groups import validate_groups, validate_ray_of_groups, with_total
-from muster.spec.fields.job import CommandFields, ContainerFields, DeadlineFields, EnvironmentFields
+from muster.spec.fields.job import (
+    CommandFields,
+    ContainerFields,
+    DeadlineFields,
+    EnvironmentFields,
+    validate_range,
+    with_range,
+)
 from muster.spec.fields.node_memory import NodeMemoryFields
 from muster.spec.fields.ray import RayFields
 from muster.spec.fields.services import ServiceFields, validate_services
@@ -63,12 +70,13 @@ class JobSpec(
         result = move_options(data, FLAGS)
         if result.problems:
             raise ValueError("\n".join(f"sbatch.{key} {problem}" for key, problem in result.problems))
-        return with_total(result.values)
+        return with_total(with_range(result.values))
 
     @model_validator(mode="after")
     def _validate_combinations(self) -> JobSpec:
         validate_groups(self.groups, self.nodes)
         validate_ray_of_groups(self)
+        validate_range(self)
         try:
             validate_gpus(self.gpus_per_node, self.gres)
         except ValueError as error:
@@ -83,6 +91,16 @@ class JobSpec(
     def nodes_given(self) -> bool:
         """Whether the number of nodes was given; if not, a run inside an allocation uses all of its nodes."""
         return "nodes" in self.model_fields_set
+
+    @property
+    def fewest_nodes(self) -> int:
+        """The number of nodes, without spares, with which the job may begin."""
+        return self.nodes if self.min_nodes is None else self.min_nodes
+
+    @property
+    def has_surplus(self) -> bool:
+        """Whether the job may begin with fewer nodes than it requests, spares included."""
+        return bool(self.spares) or self.fewest_nodes < self.nodes
 
     def sbatch_requests(self) -> dict[str, str | None]:
         """Return the job's sbatch options by long name: None for an option without value, "" to remove a default.

@@ -350,6 +350,8 @@ class _AttemptBuilder:
 def _hosts(run: RunRecord, record: AttemptRecord) -> list[str]:
     """Return the expected nodes by node index: the hosts that the job script wrote, or the requested number."""
     wanted = (as_int(run.job.get("nodes")) or 0) + (as_int(run.job.get("spares")) or 0)
+    if as_int(run.job.get("min_nodes")) and record.hosts:
+        wanted = 0  # Slurm may have allocated fewer
     published = {
         as_int(entry.get("rank")): as_text(entry.get("host")) for entry in as_dicts(record.status.get("nodes"))
     }

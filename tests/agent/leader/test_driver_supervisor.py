@@ -10,6 +10,7 @@ import pytest
 from tests.agent.leader.leader_doubles import LeaderParts, wait_until
 
 from muster.agent.control.messages import GcsRestarted
+from muster.agent.leader.driver import Driver
 from muster.agent.leader.driver_supervisor import DriverSupervisor
 from muster.agent.leader.gang import Gang
 from muster.agent.leader.inbox import Failure, MachineEvent
@@ -59,6 +60,16 @@ async def test_the_gang_after_a_lost_node_waits_until_that_is_fenced(tmp_path: P
     life.supervisor.on_node_lost(2, last_heard=900.0)
     gang = life.supervisor._new_driver()
     assert isinstance(gang, Gang) and gang._fenced_at == 1000.0 + FENCE_S
+
+
+async def test_the_scope_of_a_driver_that_never_ran_is_closed_when_the_next_cycle_begins(tmp_path: Path) -> None:
+    parts = LeaderParts(tmp_path)
+    supervisor = DriverSupervisor(parts.context, LeaderServices(parts.context))
+    driver = supervisor.driver
+    assert isinstance(driver, Driver)
+    supervisor.begin_cycle(m.BeginCycle(1, "n1 is lost"))
+    await wait_until(lambda: driver._opening.done() and driver._scope._closed.done())
+    await supervisor.close()
 
 
 @pytest.mark.parametrize(("code", "posted"), [(0, MachineEvent), (7, Failure)])

@@ -10,7 +10,7 @@ import pytest
 from tests.agent.leader.leader_doubles import HOSTS, LeaderParts
 
 from muster.agent.leader.status_publisher import StatusPublisher, node_entry
-from muster.lifecycle.events import Arrived, RunOutcome
+from muster.lifecycle.events import Arrived, RunOutcome, Tick
 from muster.lifecycle.roles import Role, RunNode
 from muster.lifecycle.state_machine import RunConfig, RunStateMachine
 from muster.lifecycle.states import NodeState
@@ -39,6 +39,14 @@ async def test_the_changes_of_a_transition_are_one_batch(parts: LeaderParts) -> 
     assert [node["host"] for node in status(texts, parts)["nodes"]] == HOSTS
     assert "running: 3 nodes" in texts[parts.attempt.phases_log]
     assert publisher.batch() == {}  # nothing is new
+
+
+async def test_the_size_of_a_cycle_that_begins_with_fewer_nodes_is_published(tmp_path: Path) -> None:
+    parts = LeaderParts(tmp_path, RunConfig(HOSTS, ray=False, gather_timeout=9.0, min_nodes=2))
+    for event in (Arrived(0, HOSTS[0]), Arrived(2, HOSTS[2]), Tick()):
+        parts.publisher.record_changes(parts.machine.handle(event, 9.0).changes)
+    assert "starting: 2 of 3 nodes" in parts.phases()
+    assert [event.get("nodes") for event in parts.events("run")] == [2, None]
 
 
 async def test_a_failed_write_is_not_the_end_and_its_lines_follow(parts: LeaderParts, tmp_path: Path) -> None:

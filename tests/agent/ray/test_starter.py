@@ -170,3 +170,24 @@ def test_storage_that_the_user_configures_is_not_replaced(
 ) -> None:
     monkeypatch.setenv(variable, "memory")
     assert storage_arguments("/tmp/x/gcs") == []
+
+
+def test_a_cluster_whose_missing_nodes_may_never_come_is_looked_at_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, intervals = [100.0], list[float]()
+
+    def select(*arguments: Any) -> tuple[list[int], list[int], list[int]]:
+        intervals.append(arguments[3])
+        now[0] += arguments[3]
+        return [0] if now[0] > 100.0 + starter.LATE_NODES_S + 10.0 else [], [], []
+
+    for name, value in (
+        ("connect", lambda address: object()),
+        ("alive_nodes", lambda client: [0, 1]),
+        ("exit_code", lambda child: 0),
+        ("report", lambda event, **fields: None),
+        ("time", SimpleNamespace(monotonic=lambda: now[0])),
+        ("select", SimpleNamespace(select=select)),
+    ):
+        monkeypatch.setattr(starter, name, value)
+    starter.watch_cluster(("127.0.0.1", 1), 1, 3, False)
+    assert (intervals[0], intervals[-1]) == (starter.NODE_TABLE_POLL_S, starter.LATE_NODE_POLL_S)

@@ -52,6 +52,7 @@ FOR_USERS = {
 INTERNAL = {
     "MUSTER_BACKEND": "`slurm` or `local`.",
     "MUSTER_JOB_START": "The time at which the job script started.",
+    "MUSTER_STEP_NODES": "The number of nodes, spares included, that Slurm has allocated to a job with `--min-nodes`.",
     "MUSTER_RANK": "The node's index.",
     "MUSTER_HOST": "The node's host name.",
     "MUSTER_TASK": "The node's index, from the local launcher.",

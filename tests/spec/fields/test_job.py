@@ -114,3 +114,39 @@ def test_a_log_may_have_any_size_or_no_limit(text: object, size: int) -> None:
 def test_a_limit_that_no_log_keeps_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="log_limit"):
         job(log_limit=text)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"nodes": "3-4"}, {"nodes": 4, "min_nodes": 3}, {"nodes": "4", "min_nodes": "3"}, {"nodes": "03-4"}]
+)
+def test_a_range_of_nodes_is_two_numbers(fields: dict[str, Any]) -> None:
+    spec = job(**fields)
+    assert (spec.nodes, spec.min_nodes, spec.fewest_nodes, spec.has_surplus) == (4, 3, 3, True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "surplus"), [({"nodes": 4}, False), ({"nodes": "4-4"}, False), ({"spares": 1}, True)]
+)
+def test_a_job_without_a_range_needs_all_of_its_nodes(fields: dict[str, Any], surplus: bool) -> None:
+    spec = job(**fields)
+    assert (spec.fewest_nodes, spec.has_surplus) == (spec.nodes, surplus)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"nodes": "4-3"}, "min_nodes: 4 is more than --nodes 3"),
+        ({"nodes": "0-3"}, "min_nodes: '0' is not valid; allowed: a whole number, 1 or more"),
+        ({"nodes": "3-"}, "nodes: '3-' is not valid; allowed: a whole number, 1 or more, or a range such as 3-4"),
+        ({"nodes": "3-4", "min_nodes": 3}, "min_nodes: nodes is a range, 3-4; remove one of them"),
+        ({"nodes": "2-4", "segment": 2}, "min_nodes: a job with --segment needs whole segments"),
+        (
+            {"groups": [{"name": "a", "nodes": 2}], "min_nodes": 1},
+            "min_nodes: a job with groups needs all of its nodes",
+        ),
+    ],
+)
+def test_a_range_that_cannot_be_is_refused(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        job(**fields)
+    assert [text for text in refused.value.problems if text.startswith(problem)], refused.value.problems

@@ -67,8 +67,12 @@ class DriverSupervisor:
         publisher.event("unended", rank=node_index, host=host, reason=text)
 
     def begin_cycle(self, command: m.BeginCycle) -> None:
-        """Replace the driver and the Ray cluster of the previous cycle, which have ended or are ending."""
+        """Replace the driver and the Ray cluster of the previous cycle, which have ended or are ending.
+
+        If a node was lost before the driver ran, only its scope is open.
+        """
         context = self._context
+        context.inbox.watch(asyncio.gather(self.driver.close(), return_exceptions=True))
         self.driver = self._new_driver()
         self.cluster = RayCluster(context.identity, context.job)
         context.publisher.cycle_begins(command.cycle, command.reason)

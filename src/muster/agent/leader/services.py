@@ -305,7 +305,7 @@ class LeaderServices:
     def _count(self, name: str) -> tuple[int, int]:
         """Return the number of ready instances and the number wanted."""
         services = self._protocol.services
-        return services.ready[name], services.plans[name].instance_count(self._protocol.config.active_nodes)
+        return services.ready[name], services.wanted(name)
 
 
 def _write_records(attempt: AttemptPaths, records: Sequence[ServiceRecord]) -> None:

@@ -176,11 +176,20 @@ class StatusPublisher:
             if isinstance(change, RunNode):
                 self.event("node", **node_entry(change))
             else:
-                cycle = f", cycle {self._machine.cycle}" if self._machine.cycle else ""
-                count = len(self._machine.nodes)
-                self.phase(f"{change.value}: {count} node{'s' if count != 1 else ''}{cycle}")
-                restart = {"reason": self._machine.restart_reason} if change is RunState.RESTARTING else {}
-                self.event("run", state=change.value, **restart)
+                self._record_state(change)
+
+    def _record_state(self, state: RunState) -> None:
+        machine = self._machine
+        cycle = f", cycle {machine.cycle}" if machine.cycle else ""
+        count, size = len(machine.nodes), machine.round.size
+        is_short = state is RunState.STARTING and size < machine.config.active_nodes
+        self.phase(f"{state.value}: {f'{size} of ' if is_short else ''}{count} node{'s' if count != 1 else ''}{cycle}")
+        more: dict[str, Any] = {}
+        if state is RunState.STARTING and machine.config.min_nodes is not None:
+            more = {"nodes": size}
+        elif state is RunState.RESTARTING:
+            more = {"reason": machine.restart_reason}
+        self.event("run", state=state.value, **more)
 
     def batch(self, services: Callable[[], dict[str, Any]] = dict) -> dict[str, str]:
         """Return the text to write by file: new events and phases, and the status if it changed or needs a refresh.

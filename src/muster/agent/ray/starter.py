@@ -30,6 +30,8 @@ OWN_NODE_POLL_S = 0.05  # interval at which `ray start` looks whether its node i
 OWN_NODE_POLLS_PER_S = 1000  # of all nodes: the GCS of a large cluster is busy while they start
 OWN_NODE_TIMEOUT_S = 240.0  # a raylet takes minutes on a busy host or a slow filesystem; the agent has its own limit
 NODE_TABLE_POLL_S = 0.05  # interval of reads of the node table; the GCS answers in about a millisecond
+LATE_NODES_S = 30.0  # after so long without a change, the missing nodes may never come (--min-nodes)
+LATE_NODE_POLL_S = 5.0  # then: the end of `ray start` on a late node reports it sooner
 RANK_LABEL = "muster.io/rank"
 NODE_LABEL = "muster.io/node"  # the node index: a spare may have taken the rank of another node
 GPU_DOMAIN_LABEL = "ray.io/gpu-domain"  # of topology strategies of placement groups
@@ -250,6 +252,7 @@ def watch_cluster(address: tuple[str, int], child: int, nodes: int, stored: bool
     client: Any = None
     seen: list[int] = []
     code: int | None = None
+    changed = time.monotonic()
     while code is None or len(seen) < nodes:
         if code is None:
             code = exit_code(child)
@@ -262,9 +265,10 @@ def watch_cluster(address: tuple[str, int], child: int, nodes: int, stored: bool
         if alive is None:
             client = None  # it did not answer: reconnect
         elif alive != seen:
-            seen = alive
+            seen, changed = alive, time.monotonic()
             report("alive", ranks=alive)
-        if select.select([0], [], [], NODE_TABLE_POLL_S)[0]:
+        is_stable = code is not None and time.monotonic() > changed + LATE_NODES_S
+        if select.select([0], [], [], LATE_NODE_POLL_S if is_stable else NODE_TABLE_POLL_S)[0]:
             return
 
 

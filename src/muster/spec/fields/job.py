@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
@@ -22,6 +24,9 @@ from muster.spec.types import (
     SizeOrZero,
     Word,
 )
+
+if TYPE_CHECKING:
+    from muster.spec.model import JobSpec
 
 
 class CommandFields(BaseModel):
@@ -63,13 +68,25 @@ class CommandFields(BaseModel):
     nodes: Annotated[
         Count,
         Flag(
-            "Number of nodes, without --spares. Inside an allocation the default is all nodes but the spares.",
+            "Number of nodes, without --spares. Inside an allocation the default is all nodes but the spares. MIN-MAX "
+            "is --min-nodes MIN --nodes MAX.",
             group="Job",
-            allowed="a whole number, 1 or more",
+            allowed="a whole number, 1 or more, or a range such as 3-4",
             short="-N",
             metavar="N",
         ),
     ] = 1
+    min_nodes: Annotated[
+        Count | None,
+        Flag(
+            "Begin with so many nodes if the others have not joined within --gather-timeout; nodes that arrive later "
+            "join the running Ray cluster, or the next cycle of a gang. Slurm allocates MIN to --nodes nodes. Default: "
+            "--nodes.",
+            group="Job",
+            allowed="a whole number, 1 or more",
+            metavar="MIN",
+        ),
+    ] = None
     cpus_per_node: Annotated[
         Count | None,
         Flag(
@@ -300,3 +317,29 @@ class DeadlineFields(BaseModel):
             metavar="CMD",
         ),
     ] = None
+
+
+def with_range(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job's fields as given, and a range of nodes as two numbers.
+
+    >>> with_range({"nodes": "3-4"})
+    {'nodes': '4', 'min_nodes': '3'}
+    """
+    least, dash, most = str(data.get("nodes")).partition("-")
+    if not (dash and re.fullmatch(r"[0-9]+", least) and re.fullmatch(r"[0-9]+", most)):
+        return dict(data)
+    if data.get("min_nodes") is not None:
+        raise ValueError(f"min_nodes: nodes is a range, {least}-{most}; remove one of them")
+    return {**data, "nodes": most, "min_nodes": least}
+
+
+def validate_range(spec: JobSpec) -> None:
+    """Raise ValueError if the job cannot run on fewer nodes than it wants."""
+    if spec.min_nodes is None:
+        return
+    if spec.min_nodes > spec.nodes:
+        raise ValueError(f"min_nodes: {spec.min_nodes} is more than --nodes {spec.nodes}")
+    if spec.groups:
+        raise ValueError("min_nodes: a job with groups needs all of its nodes; remove min_nodes or the groups")
+    if spec.segment > 1:
+        raise ValueError("min_nodes: a job with --segment needs whole segments; remove --min-nodes or --segment")
