@@ -13,6 +13,7 @@ import pytest
 
 from muster.agent import event_loop
 from muster.agent.event_loop import running_now, stopped_seconds
+from muster.process import running_time
 from muster.process.running_time import STALL_S
 
 STOP_S = 4.0
@@ -41,6 +42,24 @@ def test_a_sleep_takes_longer_by_the_time_in_which_the_process_was_stopped() -> 
         program.communicate()
     assert stopped > STOP_S - STALL_S - 0.5
     assert slept > 3.0 + stopped - 0.5
+
+
+def test_a_sleep_by_the_monotonic_clock_includes_gaps_in_which_the_process_did_not_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running_time, "STALL_S", 0.02)
+    monkeypatch.setattr(event_loop, "STALL_S", 0.02)
+
+    async def main() -> tuple[int, float]:
+        sleeping, gaps = asyncio.ensure_future(event_loop.sleep_by_monotonic_clock(0.1)), 0
+        while not sleeping.done():
+            time.sleep(0.12)
+            gaps += 1
+            await asyncio.sleep(0)
+        return gaps, stopped_seconds()
+
+    gaps, stopped = event_loop.run(main())
+    assert gaps <= 4 and stopped > 0.1  # one before the task begins, two that are longer, one until its turn; not six
 
 
 def test_a_loop_that_waits_for_long_was_not_stopped() -> None:

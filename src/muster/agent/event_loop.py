@@ -1,8 +1,10 @@
 """An event loop whose timers do not count the time in which its process was stopped.
 
 A deadline says how long something may take that runs, and a job that was suspended did not run. So this clock is the
-one for timers of all kinds: those of asyncio, the deadlines of the run's state machine, silence of a peer. Only leases
-and the times in heartbeats use the monotonic clock itself, since other nodes may have gone on.
+one for timers of all kinds: those of asyncio, the deadlines of the run's state machine, silence of a peer. Only leases,
+the times in heartbeats and the intervals between them use the monotonic clock itself, since other nodes may have gone
+on. On a busy host a process may get the processor only every few seconds: heartbeats that counted one second of each of
+these gaps would come too late.
 """
 
 from __future__ import annotations
@@ -45,6 +47,13 @@ class RunningLoop(asyncio.SelectorEventLoop):
 def running_now() -> float:
     """Return the time of the running loop: in an agent, the time for which this process ran."""
     return asyncio.get_running_loop().time()
+
+
+async def sleep_by_monotonic_clock(seconds: float) -> None:
+    """Sleep for this time, including the time in which this process was stopped."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        await asyncio.sleep(min(left, STALL_S / 2))
 
 
 def stopped_seconds() -> float:

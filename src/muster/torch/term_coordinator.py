@@ -24,7 +24,7 @@ from dataclasses import asdict
 from muster.agent.control.channel import HEARTBEAT_INTERVAL_S, Channel, listen
 from muster.agent.control.codec import Message
 from muster.agent.control.messages import Heartbeat, HeartbeatAnswer, MembershipUpdate, Retirement
-from muster.agent.event_loop import running_now
+from muster.agent.event_loop import running_now, sleep_by_monotonic_clock
 from muster.agent.leader.leader_address import LeaderAddress
 from muster.election.candidate import Candidacy, CandidacyEffect, Win
 from muster.election.leader_lease import (
@@ -146,7 +146,7 @@ class TermCoordinator(Coordinator):
         """Send heartbeats with the time of sending, which nodes return: it dates the answer on this node's clock."""
         while self.end_of_term is None:
             self._beat_once()
-            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+            await sleep_by_monotonic_clock(HEARTBEAT_INTERVAL_S)
 
     def _beat_once(self) -> None:
         now = time.monotonic()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.agent.conftest import DEADLINE_S, GREETING, TOKEN, identity, next_event, serve_as_leader
 
+from muster.agent import event_loop
 from muster.agent.control import connections as connections_module
 from muster.agent.control.channel import Channel, connect
 from muster.agent.control.connections import (
@@ -31,6 +32,7 @@ from muster.agent.control.messages import (
     Refusal,
 )
 from muster.agent.leader.inbox import Inbox
+from muster.process import running_time
 
 
 class Served:
@@ -53,6 +55,31 @@ class Served:
 async def served(tmp_path: Path) -> Served:
     inbox = Inbox()
     return Served(inbox, await serve_as_leader(identity(tmp_path, 0), 0, inbox))
+
+
+def test_heartbeats_are_sent_on_time_by_a_leader_that_rarely_gets_the_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Timers of the loop count only a part of each gap; the members would hear nothing for too long."""
+    monkeypatch.setattr(running_time, "STALL_S", 0.02)
+    monkeypatch.setattr(event_loop, "STALL_S", 0.02)
+    monkeypatch.setattr(connections_module, "HEARTBEAT_INTERVAL_S", 0.1)
+    gap_s, gaps, beats = 0.12, 0, []
+
+    async def lead() -> None:
+        nonlocal gaps
+        connections = Connections(identity(tmp_path, 0), TOKEN, Inbox())
+        monkeypatch.setattr(connections, "beat_once", lambda: beats.append(gaps))
+        beating = asyncio.ensure_future(connections.beat())
+        while len(beats) < 4:
+            time.sleep(gap_s)
+            gaps += 1
+            await asyncio.sleep(0)
+        beating.cancel()
+
+    event_loop.run(lead())
+    # Each interval is over after one gap, and its task has a turn after two more; with timers of the loop it takes ten.
+    assert beats[-1] <= 1 + 3 * 3
 
 
 async def test_a_second_connection_of_one_node_is_refused_not_dismissed(served: Served) -> None:

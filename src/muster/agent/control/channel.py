@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from muster.agent.control.codec import MESSAGE_MAX_BYTES, Message, MessageError, MessageProtocol, MessageRegistry
-from muster.agent.event_loop import stopped_seconds
+from muster.agent.event_loop import sleep_by_monotonic_clock, stopped_seconds
 from muster.election.timing import FENCE_S
 
 logger = logging.getLogger(__name__)
@@ -189,7 +189,7 @@ class Channel:
         """Send this message as a heartbeat until the connection is closed."""
         while not self._writer.is_closing():
             self.send(message)
-            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+            await sleep_by_monotonic_clock(HEARTBEAT_INTERVAL_S)
 
     async def flush(self) -> None:
         with contextlib.suppress(OSError, asyncio.TimeoutError):

@@ -28,6 +28,7 @@ from muster.agent.control.messages import (
     Refusal,
 )
 from muster.agent.control.outbox import Outbox
+from muster.agent.event_loop import sleep_by_monotonic_clock
 from muster.agent.job import Identity
 
 BROADCAST_BATCH = 64  # peers at a time: 20 MB are queued for a message that names 10,000 endpoints
@@ -135,7 +136,7 @@ class Connections:
         """Send heartbeats with the time of sending, which agents return: it dates the answer on this node's clock."""
         while True:
             self.beat_once()
-            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+            await sleep_by_monotonic_clock(HEARTBEAT_INTERVAL_S)
 
     def beat_once(self) -> float:
         """Send one heartbeat, with the agent's own last time: it learns until when its leader has heard from it."""
