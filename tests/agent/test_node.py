@@ -243,7 +243,7 @@ async def test_a_stopped_node_is_welcomed_to_the_next_cycle(led: Led) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        StartRay(0, None, None),
+        StartRay(0, None, None, None),
         StartInstances(("web",), 2),
         ServiceMembers("web", 1, None, (), (), None, 2),
         SignalProcesses(15),

@@ -223,6 +223,10 @@ def test_up_names_the_login_of_each_user_and_who_cannot_run_muster(in_lab: Invok
     assert "muster lab: bob cannot run Muster\n" in done.err and "alice cannot" not in done.err
 
 
+def test_the_help_of_up_names_the_variable_for_a_second_lab(in_lab: Invoke) -> None:
+    assert "MUSTER_LAB_DIR" in in_lab("up", "--help").out
+
+
 def test_env_warns_of_a_python_that_other_users_cannot_run(
     in_lab: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -61,7 +61,7 @@ def test_changes_are_in_the_order_in_which_they_happened() -> None:
         RunNode(3, "n3", NodeState.ARRIVED, Role.ACTIVE, 1),
         RunNode(3, "n3", NodeState.STARTING, Role.ACTIVE, 1),
     )
-    assert transition.commands == (StartWorker(3, rank=1, cycle=0),)
+    assert transition.commands == (StartWorker(3, rank=1, cycle=0, replaces=1),)
 
 
 def test_commands_of_a_later_cycle_carry_its_number() -> None:

@@ -229,7 +229,8 @@ class NodeAgent:
 
     async def _on_start_ray(self, message: StartRay, channel: Channel) -> None:
         if self._ray is not None:
-            self._ray.start(RayStartRequest(message.address or self._address, message.head, message.rank))
+            address = message.address or self._address
+            self._ray.start(RayStartRequest(address, message.head, message.rank, message.replaces))
 
     async def _on_start_check(self, message: StartCheck, channel: Channel) -> None:
         self._check.start(message.text, message.interval)

@@ -197,6 +197,7 @@ class StartWorker:
     node_index: int
     rank: int
     cycle: int
+    replaces: int | None = None  # node index of the lost node that had the rank, which Ray may still list as alive
 
 
 @dataclass(frozen=True)

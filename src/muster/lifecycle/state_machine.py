@@ -195,8 +195,8 @@ class RunStateMachine:
 
     # -- Ray starts ---------------------------------------------------------------------------------------------
 
-    def _start_node(self, node_index: int) -> None:
-        """Start Ray on an active node; workers wait for the head."""
+    def _start_node(self, node_index: int, replaces: int | None = None) -> None:
+        """Start Ray on an active node; workers wait for the head. `replaces`: the lost node whose rank it takes."""
         if not self.config.ray or node_index in self.config.without_ray:
             self.table.set_state(node_index, NodeState.READY)
         elif node_index == self.leader:
@@ -206,7 +206,7 @@ class RunStateMachine:
             rank = self.nodes[node_index].rank
             assert rank is not None
             self.table.set_state(node_index, NodeState.STARTING)
-            self._results.commands.append(m.StartWorker(node_index, rank, self.cycle))
+            self._results.commands.append(m.StartWorker(node_index, rank, self.cycle, replaces))
 
     def _on_head_up(self, event: m.HeadUp, now: float) -> None:
         if self.config.ray and self.nodes[self.leader].state is NodeState.STARTING:
@@ -362,14 +362,14 @@ class RunStateMachine:
     def _replace(self, node: RunNode, decision: Decision, now: float) -> None:
         assert decision.replacement is not None and node.rank is not None
         self._exclude(node.node_index)
-        self._promote(decision.replacement, node.rank, now)
+        self._promote(decision.replacement, node.rank, now, node.node_index)
 
-    def _promote(self, spare: int, rank: int, now: float) -> None:
-        """Give a spare this rank. Before the driver runs this is part of starting."""
+    def _promote(self, spare: int, rank: int, now: float, replaces: int | None = None) -> None:
+        """Give a spare this rank, which the node `replaces` had. Before the driver runs this is part of starting."""
         self.table.set_role(spare, Role.ACTIVE, rank)
         if self.state is RunState.RUNNING:
             self.deadline = now + self.config.start_timeout
-        self._start_node(spare)
+        self._start_node(spare, replaces)
         self._maybe_start_driver(now)
 
     def _exclude(self, node_index: int) -> None:

@@ -42,13 +42,19 @@ async def test_the_head_starts_on_an_address_that_others_have_reached(executing:
     executing.sent.peers = ["10.0.0.7", "10.0.0.7", "192.168.0.7"]
     executing.execute(m.StartHead(0, 0))
     await wait_until(lambda: executing.sent.sent)
-    assert executing.sent.of(StartRay) == [(0, StartRay(0, "10.0.0.7", None))]
+    assert executing.sent.of(StartRay) == [(0, StartRay(0, "10.0.0.7", None, None))]
 
 
 async def test_a_worker_gets_its_rank_and_the_address_of_the_head(executing: Executing) -> None:
     executing.supervisor.cluster.address = "10.0.0.7:6379"
     executing.execute(m.StartWorker(2, 1, 0))
-    assert executing.sent.of(StartRay) == [(2, StartRay(1, None, "10.0.0.7:6379"))]
+    assert executing.sent.of(StartRay) == [(2, StartRay(1, None, "10.0.0.7:6379", None))]
+
+
+async def test_a_replacement_gets_the_number_of_the_node_whose_rank_it_takes(executing: Executing) -> None:
+    executing.supervisor.cluster.address = "10.0.0.7:6379"
+    executing.execute(m.StartWorker(3, 1, 0, replaces=2))
+    assert executing.sent.of(StartRay) == [(3, StartRay(1, None, "10.0.0.7:6379", 2))]
 
 
 async def test_a_node_that_rejoins_is_welcomed_to_the_cycle(executing: Executing) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,9 +16,13 @@ import pytest
 
 from muster.agent.ray import starter
 from muster.agent.ray.starter import (
+    HTTP2_PREFACE,
+    NODE_LABEL,
+    hpack_string,
     known_labels,
     raylet_has_exited,
     refusal_reason,
+    remove_lost_node,
     storage_arguments,
     unknown_option,
     wait_for_own_node,
@@ -191,3 +197,120 @@ def test_a_cluster_whose_missing_nodes_may_never_come_is_looked_at_less_often(mo
         monkeypatch.setattr(starter, name, value)
     starter.watch_cluster(("127.0.0.1", 1), 1, 3, False)
     assert (intervals[0], intervals[-1]) == (starter.NODE_TABLE_POLL_S, starter.LATE_NODE_POLL_S)
+
+
+class NodeTable:
+    """Ray's node table behind a port that reads requests: nodes 1 and 2 are alive until `answers` removals arrived."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: bool = True) -> None:
+        self._answers = answers
+        self.dead: list[bytes] = []
+        self.received = b""
+        self.cluster_id = SimpleNamespace(hex=lambda: "c1")
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        raylet: Any = ModuleType("ray._raylet")
+        raylet.GcsClient = lambda address: self
+        messages: Any = ModuleType("ray.core.generated.gcs_service_pb2")
+        messages.UnregisterNodeRequest = lambda node_id, node_death_info: SimpleNamespace(
+            SerializeToString=lambda: b"remove " + node_id
+        )
+        for module in (raylet, messages, *(ModuleType(name) for name in ("ray", "ray.core", "ray.core.generated"))):
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def get_all_node_info(self) -> dict[bytes, Any]:
+        ids = {b"id-1": "1", b"id-2": "2"}
+        return {
+            node_id: SimpleNamespace(node_id=node_id, state=int(node_id in self.dead), labels={NODE_LABEL: label})
+            for node_id, label in ids.items()
+        }
+
+    def _serve(self) -> None:
+        try:
+            connection, _ = self._server.accept()
+        except OSError:
+            return
+        with connection:
+            while data := connection.recv(4096):
+                self.received += data
+                if self._answers and b"remove id-1" in self.received:
+                    self.dead.append(b"id-1")
+
+    def close(self) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._thread.join()
+
+
+def frames_of(received: bytes) -> list[tuple[int, int, int, bytes]]:
+    """Return kind, flags, stream and payload of each frame."""
+    assert received.startswith(HTTP2_PREFACE)
+    rest, frames = received[len(HTTP2_PREFACE) :], []
+    while rest:
+        size = int.from_bytes(rest[:3], "big")
+        frames.append((rest[3], rest[4], int.from_bytes(rest[5:9], "big"), rest[9 : 9 + size]))
+        rest = rest[9 + size :]
+    return frames
+
+
+def headers_of(block: bytes) -> dict[str, str]:
+    """Return the headers of a block in which each one is a literal whose strings are shorter than 127 bytes."""
+    strings = []
+    while block:
+        for start in (1, 0):  # the literal's first byte, then name and value with their lengths
+            assert not start or block[0] == 0
+            size = block[start]
+            strings.append(block[start + 1 : start + 1 + size].decode())
+            block = block[start + 1 + size :]
+    return dict(zip(strings[::2], strings[1::2], strict=True))
+
+
+def test_a_lost_node_is_removed_from_ray_s_table_by_a_call_with_the_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text("t0\n")
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    table = NodeTable(monkeypatch)
+    remove_lost_node(table.address, 1)
+    table.close()
+    assert table.dead == [b"id-1"] and capfd.readouterr().err == ""
+    settings, headers, data = frames_of(table.received)
+    assert settings == (starter.SETTINGS_FRAME, 0, 0, b"")
+    assert headers[:3] == (starter.HEADERS_FRAME, starter.END_HEADERS, 1)
+    assert data == (starter.DATA_FRAME, starter.END_STREAM, 1, b"\0\0\0\0\x0bremove id-1")
+    assert headers_of(headers[3]) == {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": "/ray.rpc.NodeInfoGcsService/UnregisterNode",
+        ":authority": table.address,
+        "te": "trailers",
+        "content-type": "application/grpc",
+        "ray_cluster_id": "c1",
+        "authorization": "Bearer t0",
+    }
+
+
+def test_a_node_that_cannot_be_removed_delays_the_start_for_a_limited_time(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setattr(starter, "REMOVAL_TIMEOUT_S", 0.2)
+    table = NodeTable(monkeypatch, answers=False)
+    remove_lost_node(table.address, 1)
+    table.close()
+    assert "removing the lost node 1 is left to Ray's health check" in capfd.readouterr().err
+
+
+def test_a_node_that_ray_does_not_list_as_alive_needs_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = NodeTable(monkeypatch)
+    remove_lost_node(table.address, 3)
+    table.close()
+    assert table.received == b""
+
+
+@pytest.mark.parametrize(("size", "encoded"), [(126, [126]), (127, [127, 0]), (1337, [127, 186, 9])])
+def test_lengths_of_header_strings_are_encoded_as_in_http_2(size: int, encoded: list[int]) -> None:
+    assert hpack_string("x" * size) == bytes(encoded) + b"x" * size

@@ -56,6 +56,7 @@ class StartRay(Message):
     rank: int
     address: str | None  # of this node; None: the agent chooses it
     head: str | None  # the head's address; None on the head itself
+    replaces: int | None  # node index of a lost node, which is removed from Ray's node table first
 
 
 @dataclass(frozen=True)
@@ -356,7 +357,7 @@ class ServiceServes(Message):
 
 CONTROL_PROTOCOL = MessageProtocol(
     name="control protocol",
-    version=4,
+    version=5,
     advice="all agents of a run must come from the same agent.pyz",
     server=MessageRegistry(
         [

@@ -436,11 +436,11 @@ class Leader:
 
     async def _send_start_of_head(self, command: m.StartHead) -> None:
         address = await self._context.own_address()
-        self._connections.send(command.node_index, StartRay(0, address, None))
+        self._connections.send(command.node_index, StartRay(0, address, None, None))
 
     def _start_worker(self, command: m.StartWorker) -> None:
         head = self._driver_supervisor.cluster.address
-        self._connections.send(command.node_index, StartRay(command.rank, None, head))
+        self._connections.send(command.node_index, StartRay(command.rank, None, head, command.replaces))
 
     def _start_driver(self, command: m.StartDriver) -> None:
         if self._job.ray:

@@ -60,6 +60,7 @@ class RayStartRequest:
     address: str  # of this node
     head: str | None  # the head's address; None: this node is the head
     rank: int  # in the cycle
+    replaces: int | None = None  # node index of a lost node, which is removed from Ray's node table first
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,8 @@ class RayNode:
             dashboard = attempt.ports.dashboard if self._options.dashboard else None
             self._post(HeadAddressKnown(settings.join_address(request.address, attempt.ports.gcs), dashboard))
         else:
-            attempt.start([f"--address={request.head}", *args], None, self._options.nodes)
+            worker = [f"--address={request.head}", *args]
+            attempt.start(worker, None, self._options.nodes, replaces=request.replaces)
 
     def _archive_options(self, suffix: str, ending: LogCollection) -> ArchiveOptions | None:
         """Return how to archive logs; those of a failed attempt explain delays even if the run succeeds later."""
@@ -346,10 +348,13 @@ class StartAttempt(ScopeWatcher):
             os.close(reports_write)
         self._reports = asyncio.create_task(self._read_reports(reports))
 
-    def start(self, args: list[str], gcs: list[Any] | None, nodes: int, recovery: bool = False) -> None:
+    def start(
+        self, args: list[str], gcs: list[Any] | None, nodes: int, recovery: bool = False, replaces: int | None = None
+    ) -> None:
         """Run `ray start`; with `gcs` (the head's address) the starter reports the nodes in Ray's table.
 
-        `recovery`: the GCS stores its state, if this Ray can do that, and is restarted when it exits.
+        `recovery`: the GCS stores its state, if this Ray can do that, and is restarted when it exits. `replaces`: the
+        node index of a lost node, which is removed from the table first.
         """
         self._nodes, self._complete = nodes, gcs is None
         self._gcs, self._recovers = (gcs[0], gcs[1]) if gcs else None, recovery
@@ -360,6 +365,7 @@ class StartAttempt(ScopeWatcher):
             "nodes": nodes,
             "client_port": self.ports.client_server,
             "storage": storage,
+            "replaces": replaces,
         }
         with contextlib.suppress(BrokenPipeError):  # the starter has ended: the reader of its reports handles that
             os.write(self._commands, json.dumps(command).encode() + b"\n")

@@ -3,7 +3,8 @@
 The import of Ray is a large part of a node's start, so the agent runs this early, in the user's interpreter:
 `python -c <this source>`. It reads commands as JSON lines from stdin and writes reports to stdout:
 
-    in    {"start": [args], "gcs": [host, port] | null, "nodes": N, "client_port": P, "storage": DIR | null}
+    in    {"start": [args], "gcs": [host, port] | null, "nodes": N, "client_port": P, "storage": DIR | null,
+           "replaces": node index | null}
     out   {"event": "warm", "ray": version} | {"event": "no_ray", "error": ..}
           {"event": "refused", "error": ..}        this Ray does not support the arguments: a retry would fail, too
           {"event": "started", "code": 0, "stored": B}    `ray start` returned; B: the GCS stores its state in DIR
@@ -32,10 +33,15 @@ OWN_NODE_TIMEOUT_S = 240.0  # a raylet takes minutes on a busy host or a slow fi
 NODE_TABLE_POLL_S = 0.05  # interval of reads of the node table; the GCS answers in about a millisecond
 LATE_NODES_S = 30.0  # after so long without a change, the missing nodes may never come (--min-nodes)
 LATE_NODE_POLL_S = 5.0  # then: the end of `ray start` on a late node reports it sooner
+REMOVAL_TIMEOUT_S = 5.0  # for a node in Ray's table: the GCS answers in milliseconds, and Ray itself needs 15 s
 RANK_LABEL = "muster.io/rank"
 NODE_LABEL = "muster.io/node"  # the node index: a spare may have taken the rank of another node
 GPU_DOMAIN_LABEL = "ray.io/gpu-domain"  # of topology strategies of placement groups
 GPU_DOMAIN_SINCE = (2, 56)  # first release of Ray with them; some older ones refuse labels that begin with ray.io
+# A call of gRPC without its library, which Ray's Python does not need (RFC 9113).
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA_FRAME, HEADERS_FRAME, SETTINGS_FRAME = 0, 1, 4
+END_STREAM, END_HEADERS = 1, 4
 IPV6_SINCE = (2, 49)  # older releases of Ray split the address at its colons, and wait forever for the GCS
 
 
@@ -43,8 +49,8 @@ def report(event: str, **fields: Any) -> None:
     os.write(REPORTS, json.dumps({"event": event, **fields}).encode() + b"\n")
 
 
-def fork_ray_start(args: list[str], nodes: int) -> int:
-    """Run `ray start` in a child; return its pid. `nodes`: of the cluster."""
+def fork_ray_start(args: list[str], nodes: int, replaces: int | None = None) -> int:
+    """Run `ray start` in a child; return its pid. `nodes`: of the cluster; `replaces`: a lost node to remove first."""
     from ray.scripts import scripts
 
     pid = os.fork()
@@ -54,6 +60,8 @@ def fork_ray_start(args: list[str], nodes: int) -> int:
     try:
         keep_temp_dir(args)
         wait_for_own_node(nodes)
+        if replaces is not None:
+            remove_lost_node(option(args, "--address"), replaces)
         scripts.start.main(args=args, prog_name="ray start", standalone_mode=False)
         code = 0
     except SystemExit as leave:
@@ -70,7 +78,7 @@ def keep_temp_dir(args: list[str]) -> None:
     """Make Ray 2.46 use a worker's --temp-dir: its `ray start` replaces it by the head's, though Ray supports both."""
     from ray._private import parameter
 
-    given = next((arg.partition("=")[2] for arg in args if arg.startswith("--temp-dir=")), None)
+    given = option(args, "--temp-dir")
     original = parameter.RayParams.__init__
 
     def patched(self: Any, *more: Any, **fields: Any) -> None:
@@ -128,6 +136,91 @@ def raylet_has_exited() -> bool:
     except OSError:  # a child was reaped meanwhile
         pass
     return False
+
+
+def remove_lost_node(gcs_address: str | None, node_index: int) -> None:
+    """Remove a lost node from Ray's node table, which would list it as alive until Ray's health check has failed.
+
+    Ray's Python has no function for that: the request is the one that a raylet sends when it exits. Where it has no
+    effect, for example with TLS, the health check removes the node later.
+    """
+    from ray._raylet import GcsClient  # type: ignore[attr-defined, unused-ignore]
+
+    try:
+        assert gcs_address is not None
+        client, end = GcsClient(address=gcs_address), time.monotonic() + REMOVAL_TIMEOUT_S
+        lost = ids_of_alive(client, node_index)
+        if not lost:
+            return
+        host, _, port = gcs_address.rpartition(":")
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=REMOVAL_TIMEOUT_S) as connection:
+            connection.sendall(removal_request(gcs_address, client.cluster_id.hex(), lost))
+            while ids_of_alive(client, node_index):
+                if time.monotonic() > end:
+                    raise TimeoutError(f"it is alive {REMOVAL_TIMEOUT_S:g} s after the request")
+                time.sleep(NODE_TABLE_POLL_S)
+    except Exception as error:  # as in `alive_nodes`
+        text = f"muster: removing the lost node {node_index} is left to Ray's health check: {error!r}"
+        print(text, file=sys.stderr, flush=True)
+
+
+def ids_of_alive(client: Any, node_index: int) -> list[bytes]:
+    """Return the ids of this node's entries in the node table that are alive."""
+    label, infos = str(node_index), client.get_all_node_info().values()
+    return [info.node_id for info in infos if info.state == 0 and info.labels.get(NODE_LABEL) == label]
+
+
+def removal_request(authority: str, cluster_id: str, node_ids: list[bytes]) -> bytes:
+    """Return the bytes of a new HTTP/2 connection that calls UnregisterNode for each node.
+
+    The answers need not be read: the node table shows the effect.
+    """
+    from ray.core.generated.gcs_service_pb2 import UnregisterNodeRequest  # type: ignore[attr-defined, unused-ignore]
+
+    headers = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": "/ray.rpc.NodeInfoGcsService/UnregisterNode",
+        ":authority": authority,
+        "te": "trailers",
+        "content-type": "application/grpc",
+        "ray_cluster_id": cluster_id,
+    }
+    if os.environ.get("RAY_AUTH_MODE") == "token":
+        with open(os.environ["RAY_AUTH_TOKEN_PATH"], encoding="ascii") as file:
+            headers["authorization"] = f"Bearer {file.read().strip()}"
+    # Each header is a literal that is not added to the table (RFC 7541, 6.2.2), without Huffman codes.
+    block = b"".join(b"\0" + hpack_string(name) + hpack_string(value) for name, value in headers.items())
+    died = {"reason": "UNEXPECTED_TERMINATION", "reason_message": "Muster lost the node"}
+    frames = [http2_frame(SETTINGS_FRAME, 0, 0, b"")]
+    for number, node_id in enumerate(node_ids):
+        message = UnregisterNodeRequest(node_id=node_id, node_death_info=died).SerializeToString()
+        stream, prefixed = 2 * number + 1, b"\0" + len(message).to_bytes(4, "big") + message  # not compressed
+        frames.append(http2_frame(HEADERS_FRAME, END_HEADERS, stream, block))
+        frames.append(http2_frame(DATA_FRAME, END_STREAM, stream, prefixed))
+    return HTTP2_PREFACE + b"".join(frames)
+
+
+def http2_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """Return a frame (RFC 9113, 4.1)."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def hpack_string(text: str) -> bytes:
+    """Return a header's name or value: its length, an integer with a prefix of 7 bits (RFC 7541, 5.1), and the text."""
+    data = text.encode("ascii")
+    if len(data) < 127:
+        return bytes([len(data)]) + data
+    length, rest = bytearray([127]), len(data) - 127
+    while rest >= 128:
+        length.append(rest % 128 + 128)
+        rest //= 128
+    return bytes([*length, rest]) + data
+
+
+def option(args: list[str], name: str) -> str | None:
+    """Return the value of an option in the arguments of `ray start`; None without it."""
+    return next((value for key, equals, value in (arg.partition("=") for arg in args) if key == name and equals), None)
 
 
 def client_arguments(command: dict[str, Any]) -> list[str]:
@@ -292,7 +385,7 @@ def main() -> None:
         report("refused", error=refused)
         return
     storage = storage_arguments(command["storage"])
-    child = fork_ray_start(args + client_arguments(command) + storage, command["nodes"])
+    child = fork_ray_start(args + client_arguments(command) + storage, command["nodes"], command["replaces"])
     if command["gcs"]:
         watch_cluster((command["gcs"][0], command["gcs"][1]), child, command["nodes"], bool(storage))
     else:
