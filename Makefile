@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-ray-oldest test-slurm test-filesystems test-interpreters test-containers test-languages test-gvisor coverage dist docs lint lock bench chaos simulate failures clean
+.PHONY: help demo test test-all test-ray-oldest test-slurm test-filesystems test-interpreters test-containers test-languages test-gvisor coverage dist docs lint lock bench sandbox-load chaos simulate failures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ bench: .venv/.ready-for-tests ## Measure agents, gathering, and bring-up side by
 	PYTHONPATH=. $(BIN)/python bench/seeing.py
 	PYTHONPATH=. $(BIN)/python bench/scale_views.py
 	$(BIN)/python bench/bringup.py $(BENCH_ARGS)
+
+sandbox-load: .venv/.ready-for-tests ## Load a sandbox for 10 minutes with 64 clients, hostile programs included, and verify every answer
+	$(BIN)/python bench/sandbox_load.py
 
 chaos: .venv/.ready-for-tests ## Kill 200 random processes of runs, with and without Ray (about 15 minutes)
 	@.ci/system-packages

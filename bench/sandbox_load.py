@@ -1,11 +1,16 @@
 """Load a sandbox with honest and hostile programs at once, and verify every answer.
 
-    python bench/sandbox_load.py [--seconds 120] [--clients 64] [--isolation auto] [--compare DIRECTORY] [--json FILE]
+    python bench/sandbox_load.py [--seconds 600] [--clients 64] [--isolation auto] [--compare DIRECTORY] [--json FILE]
 
 Honest programs have a unique answer each. Hostile ones exhaust memory, processes, disk and output, crash, leave
-processes, or go on in sessions. Meanwhile /health is asked ten times a second, and the server's memory, processes, open
-files, mounts and cgroups are counted at a quarter of the time and at the end. Then throughput is measured alternately
-with another version (--compare, its `src` directory) and with bubblewrap, if it is installed.
+processes, or go on in sessions; each has the answers that are right for it. The server's memory is read at a quarter of
+the time and at the end; its processes, open files, mounts, cgroups and files are counted before the load and after it,
+once it is idle. Then throughput is measured alternately with another version (--compare, its `src` directory) and with
+bubblewrap, if it is installed. The exit code is 1 if a goal is missed.
+
+Meanwhile /health is asked ten times a second by a process that does nothing else. `wall` is the time that it takes;
+`server` is without the time for which the server's event loop, or that process, waited for a CPU: on a machine with
+few cores most of `wall` is the load's own.
 """
 
 from __future__ import annotations
@@ -22,7 +27,10 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+from report import Goal, goals_table
 
 from muster.process.proctree import descendants, read_processes
 from muster.sandbox.client.async_client import AsyncClient
@@ -31,7 +39,18 @@ from muster.sandbox.http import client as http_client
 from muster.sandbox.http import codec
 
 HEALTH_INTERVAL_S = 0.1
-ROUNDS, ROUND_PROGRAMS, ROUND_CLIENTS = 3, 200, 8
+HEALTH_GOAL_MS = 100.0
+MEMORY_GROWTH_GOAL_MB = 10.0  # of the server: its histograms and the allocator settle within some MB
+IDLE_S = 5.0  # after which the server ends workers beyond its minimum
+SESSION_IDLE_S = 60.0  # a client that gave up leaves its session
+IDLE_DEADLINE_S = 180.0
+WORKERS_MIN = 4
+OWN_SOURCE = str(Path(__file__).parents[1] / "src")
+ROUNDS, ROUND_PROGRAMS, ROUND_CLIENTS = 5, 200, 8
+SLOWDOWN_GOAL = 1.1  # rates of the same version differ that much on a machine with other load
+BUBBLEWRAP_GOAL = 1 / 3
+HOSTILE_TIMEOUT_S = 2.0
+CUT = "<output cut>"
 HOSTILE = {
     "memory": "x = bytearray(8 << 30)",
     "tree memory": "import os, time\nfor _ in range(4):\n    if os.fork() == 0:\n"
@@ -44,6 +63,19 @@ HOSTILE = {
     "orphan": "import os, time\nif os.fork() == 0:\n    os.setsid(); time.sleep(600)",
     "endless": "while True: pass",
     "poison": "import os; os.chmod('.', 0o500)",
+}
+# What the answer to each may be, besides a timeout: its status, and what its output contains.
+ALLOWED = {
+    "memory": [("completed", "MemoryError")],
+    "tree memory": [("completed", ""), ("error", "")],  # children may be ended, which it does not look at
+    "fork bomb": [("error", "")],
+    "disk": [("completed", "No space left"), ("error", "limit of written data")],
+    "output": [("completed", "x" * 1000 + CUT)],
+    "newlines": [("completed", "\n" * 1000 + CUT)],
+    "crash": [("error", "SIGSEGV")],
+    "orphan": [("completed", "")],
+    "endless": [],
+    "poison": [("completed", "")],
 }
 
 
@@ -59,6 +91,7 @@ class Server:
             env={**os.environ, "PYTHONPATH": source},
             cwd="/",
             text=True,
+            start_new_session=True,  # with autogroups, the kernel divides CPUs among sessions first
         )
         assert self.process.stdin is not None
         values = {"port": 0, "ready_file": str(self.ready), "scratch_dir": str(self.place), "preload": [], **settings}
@@ -78,7 +111,7 @@ class Server:
         processes = read_processes()
         supervisor = [one for one in processes if str(self.place).encode() in _arguments(one)]
         below = {child for one in (pid, *supervisor) for child in (one, *descendants(one, processes))}
-        tops = [Path("/sys/fs/cgroup", name) for name in ("memory", "pids", "unified")]
+        tops = [Path("/sys/fs/cgroup", name) for name in ("memory", "pids", "cpu", "unified")]
         groups = [path for top in tops for path in top.glob(f"**/muster-sandbox-*-{pid}-*/*/")]
         return {
             "memory_mb": memory,
@@ -88,6 +121,18 @@ class Server:
             "cgroups": len(groups),
             "scratch_entries": sum(1 for _ in self.place.rglob("*")),
         }
+
+    async def idle_count(self) -> dict[str, int]:
+        """Return what the server uses when nothing runs, and only the minimum of workers is left."""
+        end = time.monotonic() + IDLE_DEADLINE_S
+        while True:
+            counted = self.count()
+            load = json.loads(await _get(self.facts["url"], "/load"))
+            if load["workers"] <= WORKERS_MIN and load["sessions"] + load["running"] == 0:
+                return counted if counted == self.count() else await self.idle_count()
+            if time.monotonic() > end:
+                sys.exit(f"the server is not idle after {IDLE_DEADLINE_S:g} s: {load}")
+            await asyncio.sleep(0.5)
 
     def stop(self) -> None:
         self.process.terminate()
@@ -123,10 +168,13 @@ async def honest(client: AsyncClient, rng: random.Random, number: int) -> bool:
     return result.status == "completed" and result.stdout == f"{value + 1}\n"
 
 
-async def hostile(client: AsyncClient, rng: random.Random) -> str:
-    name = rng.choice(list(HOSTILE))
-    await client.execute(HOSTILE[name], "python", 2)
-    return name
+async def hostile(client: AsyncClient, name: str) -> bool:
+    """Run a hostile program; return whether the answer is one of those that are right for it."""
+    result = await client.execute(HOSTILE[name], "python", HOSTILE_TIMEOUT_S)
+    output = result.stdout + result.stderr
+    return result.status == "timeout" or any(
+        result.status == status and found in output for status, found in ALLOWED[name]
+    )
 
 
 async def work(url: str, number: int, end: float, found: Counter[str], wrong: list[str]) -> None:
@@ -135,12 +183,11 @@ async def work(url: str, number: int, end: float, found: Counter[str], wrong: li
     try:
         while time.monotonic() < end:
             try:
-                if number % 8 == 0:
-                    found[f"hostile {await hostile(client, rng)}"] += 1
-                elif await honest(client, rng, number):
-                    found["right"] += 1
-                else:
-                    wrong.append(f"client {number}")
+                name = rng.choice(list(HOSTILE)) if number % 8 == 0 else None
+                right = await (honest(client, rng, number) if name is None else hostile(client, name))
+                found["honest" if name is None else f"hostile: {name}"] += 1
+                if not right:
+                    wrong.append(name or "honest")
             except SandboxUnavailable:
                 found["refused"] += 1
             except SandboxLost:
@@ -149,44 +196,88 @@ async def work(url: str, number: int, end: float, found: Counter[str], wrong: li
         await client.close()
 
 
-async def ask_health(url: str, end: float) -> list[float]:
-    """Return the seconds of each answer of /health, sorted."""
-    taken: list[float] = []
+async def _get(url: str, path: str) -> bytes:
+    reader, writer = await http_client.connect(url, 60)
+    writer.write(codec.request_bytes("GET", path, {"Host": "localhost"}, b""))
+    _, body = await http_client.read_response(reader)
+    writer.close()
+    return body
+
+
+async def ask_health(url: str, pid: int, end: float) -> dict[str, list[float]]:
+    """Return the seconds of each answer of /health, with and without the time in which it waited for a CPU, sorted."""
+    wall: list[float] = []
+    server: list[float] = []
     reader, writer = await http_client.connect(url, 60)
     while time.monotonic() < end:
-        started = time.monotonic()
+        started, waited = time.monotonic(), cpu_wait_s(pid) + cpu_wait_s(os.getpid())
         writer.write(codec.request_bytes("GET", "/health", {"Host": "localhost"}, b""))
         await http_client.read_response(reader)
-        taken.append(time.monotonic() - started)
+        wall.append(time.monotonic() - started)
+        server.append(max(0.0, wall[-1] - (cpu_wait_s(pid) + cpu_wait_s(os.getpid()) - waited)))
         await asyncio.sleep(HEALTH_INTERVAL_S)
     writer.close()
-    return sorted(taken)
+    return {"wall": sorted(wall), "server": sorted(server)}
+
+
+def cpu_wait_s(pid: int) -> float:
+    """Return for how long the main thread of a process was runnable without a CPU."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
 async def mixed_load(server: Server, clients: int, seconds: float) -> dict[str, Any]:
+    url, pid = server.facts["url"], server.process.pid
+    before = await server.idle_count()
     end = time.monotonic() + seconds
     found: Counter[str] = Counter()
     wrong: list[str] = []
-    url = server.facts["url"]
     tasks = [asyncio.ensure_future(work(url, number, end, found, wrong)) for number in range(clients)]
     # In a process for itself: the clients here keep their event loop busy.
-    command = [sys.executable, __file__, "--health", url, "--seconds", str(seconds)]
-    health = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    command = [sys.executable, __file__, "--health", url, str(pid), "--seconds", str(seconds)]
+    health = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, start_new_session=True)
     await asyncio.sleep(seconds / 4)
     early = server.count()
     await asyncio.gather(*tasks)
+    late = server.count()
     taken = json.loads((await health.communicate())[0])
-    await asyncio.sleep(2)
     return {
+        "load_average": os.getloadavg()[1],
         "answers": dict(sorted(found.items())),
-        "wrong": len(wrong),
-        "health_ms": {
-            name: round(1000 * taken[min(len(taken) - 1, int(len(taken) * share))], 1)
-            for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
-        },
+        "wrong": wrong,
+        "health_ms": {kind: _percentiles(times) for kind, times in taken.items()},
         "at_a_quarter": early,
-        "at_the_end": server.count(),
+        "at_the_end": late,
+        "idle_before": before,
+        "idle_after": await server.idle_count(),
     }
+
+
+def _percentiles(times: list[float]) -> dict[str, float]:
+    """Return percentiles in ms of sorted seconds."""
+    shares = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+    return {name: round(1000 * times[min(len(times) - 1, int(len(times) * share))], 1) for name, share in shares}
+
+
+def load_goals(result: dict[str, Any]) -> list[Goal]:
+    health = result["health_ms"]
+    goals = [
+        Goal("wrong answers", len(result["wrong"]), 0),
+        Goal("/health p99, server", health["server"]["p99"], HEALTH_GOAL_MS, " ms", below=True),
+        Goal("/health p99, wall", health["wall"]["p99"], HEALTH_GOAL_MS, " ms", below=True),
+    ]
+    grown = result["at_the_end"]["memory_mb"] - result["at_a_quarter"]["memory_mb"]
+    goals.append(Goal("growth of memory under load", grown, MEMORY_GROWTH_GOAL_MB, " MB"))
+    for what, before in result["idle_before"].items():
+        if what != "memory_mb":
+            goals.append(Goal(f"growth of {what}, idle", result["idle_after"][what] - before, 0))
+    return goals
+
+
+def rate_goals(rates: dict[str, list[float]]) -> list[Goal]:
+    """Compare medians of rounds that were run in turn."""
+    this = median(rates["this"])
+    goals = {"other": SLOWDOWN_GOAL, "bubblewrap": BUBBLEWRAP_GOAL}
+    return [Goal(f"rate of {name} / this", median(rates[name]) / this, goals[name]) for name in goals if rates[name]]
 
 
 async def rate(url: str) -> float:
@@ -206,10 +297,8 @@ async def rate(url: str) -> float:
     return ROUND_PROGRAMS / seconds
 
 
-def bubblewrap_rate() -> float | None:
+def bubblewrap_rate() -> float:
     """Return programs per second when each is started in bubblewrap."""
-    if shutil.which("bwrap") is None:
-        return None
     command = ["bwrap", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--unshare-all"]
     command += [os.path.realpath(sys.executable), "-I", "-c", "print(42)"]
     started, running, count = time.monotonic(), [], ROUND_PROGRAMS // 4
@@ -222,45 +311,55 @@ def bubblewrap_rate() -> float | None:
     return count / (time.monotonic() - started)
 
 
-def main() -> None:
+def measure_rates(compare: str | None, settings: dict[str, Any]) -> dict[str, list[float]]:
+    """Return programs per second of this version, of another one, and with bubblewrap, by round."""
+    servers = {"this": Server(OWN_SOURCE, settings)}
+    rates: dict[str, list[float]] = {"this": [], "other": [], "bubblewrap": []}
+    try:
+        if compare:
+            servers["other"] = Server(compare, settings)
+        for _ in range(ROUNDS):
+            for name, one in servers.items():
+                rates[name].append(round(asyncio.run(rate(one.facts["url"])), 1))
+            if shutil.which("bwrap") is not None:
+                rates["bubblewrap"].append(round(bubblewrap_rate(), 1))
+    finally:
+        for one in servers.values():
+            one.stop()
+    return rates
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--isolation", default="auto")
     parser.add_argument("--compare", help="src directory of another version")
     parser.add_argument("--json", help="file to write")
-    parser.add_argument("--health", metavar="URL", help="only measure /health of this server, and print the times")
+    parser.add_argument("--health", nargs=2, metavar=("URL", "PID"), help="only measure /health, and print the times")
     given = parser.parse_args()
     if given.health:
-        print(json.dumps(asyncio.run(ask_health(given.health, time.monotonic() + given.seconds))))
-        return
-    own = str(Path(__file__).parents[1] / "src")
-    settings = {"isolation": given.isolation, "workers_min": 4, "workers_max": 8, "memory_mb": 512, "scratch_mb": 64}
-    server = Server(own, {**settings, "processes": 64})
+        url, pid = given.health
+        print(json.dumps(asyncio.run(ask_health(url, int(pid), time.monotonic() + given.seconds))))
+        return 0
+    settings = {"isolation": given.isolation, "workers_min": WORKERS_MIN, "workers_max": 8, "memory_mb": 512}
+    server = Server(
+        OWN_SOURCE, {**settings, "scratch_mb": 64, "processes": 64, "idle_s": IDLE_S, "session_idle_s": SESSION_IDLE_S}
+    )
     result: dict[str, Any] = {"isolation": server.facts["isolation"]["level"]}
     try:
         result |= asyncio.run(mixed_load(server, given.clients, given.seconds))
     finally:
         server.stop()
-    servers = {"this": Server(own, settings)}
-    if given.compare:
-        servers["other"] = Server(given.compare, settings)
-    rates: dict[str, list[float | None]] = {name: [] for name in (*servers, "bubblewrap")}
-    try:
-        for _ in range(ROUNDS):
-            for name, one in servers.items():
-                rates[name].append(round(asyncio.run(rate(one.facts["url"])), 1))
-            found = bubblewrap_rate()
-            rates["bubblewrap"].append(None if found is None else round(found, 1))
-    finally:
-        for one in servers.values():
-            one.stop()
-    result["programs_per_second"] = rates
-    text = json.dumps(result, indent=1)
-    print(text)
+    result["programs_per_second"] = measure_rates(given.compare, settings)
+    goals = [*load_goals(result), *rate_goals(result["programs_per_second"])]
+    result["goals"] = [goal.to_json() for goal in goals]
+    print(json.dumps(result, indent=1))
+    print(goals_table(goals))
     if given.json:
-        Path(given.json).write_text(text + "\n")
+        Path(given.json).write_text(json.dumps(result, indent=1) + "\n")
+    return 0 if all(goal.met for goal in goals) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -128,7 +128,7 @@ CLAIMS = (
     ProvenClaim(
         "A second user of the same nodes cannot read or use a run",
         ("lab/test_hostile_user", "lab/test_ordinary_users"),
-        "binding all ports of a host; the sandbox's loopback endpoint, which needs no token",
+        "binding all ports of a host; running programs at the sandbox's loopback endpoint, which needs no token",
     ),
     ProvenClaim(
         "Programs in the sandbox do not escape, exceed limits or affect the next program",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from muster.sandbox.engine import cgroups
-from muster.sandbox.engine.cgroups import WORKER_OVERHEAD_MB, WorkerCgroup
+from muster.sandbox.engine.cgroups import CPU_WEIGHTS, WORKER_OVERHEAD_MB, WorkerCgroup
 
 
 def test_a_kill_for_lack_of_memory_is_reported_once(tmp_path: Path) -> None:
@@ -34,6 +34,18 @@ def test_a_group_is_removed_when_it_is_empty_and_given_up_otherwise(
     (tmp_path / "used" / "process").mkdir(parents=True)
     cgroups.remove([str(tmp_path / "missing"), str(tmp_path / "empty"), str(tmp_path / "used")])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["used"]
+
+
+def test_without_a_controller_for_cpus_memory_and_processes_are_limited_as_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mounts = [(path, options) for path, options in cgroups._mounts("cgroup") if "cpu" not in options]
+    monkeypatch.setattr(cgroups, "_mounts", lambda kind: mounts if kind == "cgroup" else [])
+    parent = cgroups.find_parent() if os.getuid() == 0 else None
+    if parent is None:
+        pytest.skip("no cgroups of version 1 can be created here")
+    assert set(parent.directories) == {"memory", "pids"}
+    cgroups.remove_parent(parent)
 
 
 def test_where_no_group_can_be_made_there_is_no_parent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,6 +81,11 @@ def test_a_worker_s_group_has_the_limits_of_its_programs_and_room_for_itself() -
         memory = Path(parent.directories["memory"], "worker-7", limit).read_text()
         assert memory == f"{100 + WORKER_OVERHEAD_MB << 20}\n"
         assert Path(parent.directories["pids"], "worker-7", "pids.max").read_text() == "12\n"
+        if "cpu" in parent.directories:
+            name, weight, largest = CPU_WEIGHTS[parent.version]
+            shares = Path(parent.directories["cpu"], name).read_text()
+            assert shares == f"{min(largest, weight * (os.cpu_count() or 1))}\n"
+            assert Path(parent.directories["cpu"], "worker-7", name).read_text() == f"{weight}\n"
         assert not group.has_oom_killed()
         group.close()
         cgroups.remove(group.directories)
@@ -94,7 +111,7 @@ def test_groups_of_a_killed_server_are_removed_by_the_next_one() -> None:
         pytest.skip("no cgroups can be created here")
     done = subprocess.run([sys.executable, "-c", KILLED_SERVER], capture_output=True, text=True, timeout=120)
     left = done.stdout.split()
-    assert len(left) == 2 and all(map(os.path.exists, left)), done.stderr
+    assert len(left) == len(parent.directories) and all(map(os.path.exists, left)), done.stderr
     for directory in left:
         os.utime(directory, (0, 0))
     for directory in parent.directories.values():

@@ -236,11 +236,30 @@ def test_an_idle_session_is_evicted(own: Callable[..., Served]) -> None:
 
 def unused_session(sessions: Sessions, name: str) -> Session:
     """A session without a process."""
-    worker = Mock(memory=0, cpu_s=0.0)
+    worker = Mock(memory=0, cpu_s=0.0, busy_s=0.0)
     worker.expect_end.return_value = asyncio.get_running_loop().create_future()
     session = Session(name, worker, "ipython")
     sessions._sessions[name] = session
     return session
+
+
+async def test_a_cell_that_ends_while_it_is_killed_is_answered_after_the_end_of_its_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the next cell would be sent to a session that is about to end, and be lost with it."""
+    monkeypatch.setattr(module, "MIN_INTERRUPT_GRACE_S", 0.0)
+    monkeypatch.setattr(module, "MAX_INTERRUPT_GRACE_S", 0.0)
+    session = unused_session(Sessions(SandboxSettings(), Mock()), "a")
+    killed, worker = asyncio.Event(), session.worker
+    worker.kill.side_effect = lambda reason: killed.set()  # type: ignore[attr-defined]
+    running = asyncio.ensure_future(session.run("code", "Plain", 0.01, 100, False))
+    await killed.wait()
+    session._on_message({"event": "open"})
+    session._on_message({"event": "done", "cell": 1, "failed": True})
+    await asyncio.sleep(0.1)
+    assert not running.done()
+    session.ended.set_result({"status": 9, "reason": "timeout", "clean": True})
+    assert (await running).status == "timeout" and not session.alive
 
 
 async def test_a_step_of_the_wall_clock_neither_evicts_a_session_nor_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,6 +124,14 @@ async def test_a_program_whose_worker_is_lost_is_lost(worker: Worker) -> None:
     assert await asyncio.to_thread(worker.wait_until_gone)
 
 
+async def test_a_timeout_is_the_reason_although_the_worker_itself_does_not_run(worker: Worker) -> None:
+    running = await begun(worker, SLEEP)
+    os.kill(worker.pid, signal.SIGSTOP)  # as if the machine were too busy
+    worker.kill("timeout")
+    assert (await asyncio.wait_for(running, DEADLINE_S)).reason == "timeout"
+    assert (worker.state, worker.why) == ("gone", "its processes did not exit")
+
+
 async def test_a_program_of_a_destroyed_worker_ends_for_the_given_reason(worker: Worker) -> None:
     running = await begun(worker, SLEEP)
     worker.destroy(NOT_WANTED, "deleted")

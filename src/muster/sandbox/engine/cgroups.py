@@ -1,5 +1,8 @@
 """Cgroups of workers, where the service may create them: the kernel counts memory and processes of a whole tree.
 
+They also divide processor time: every worker has the same share however many processes its program starts, and all
+workers together have the share of one process on each CPU, so that the server keeps the other half of the CPU it needs.
+
 Version 1: a directory in the hierarchy of each controller. Version 2: one directory, below a group without processes.
 Which version the node has, and whether we may use it, is found by trying.
 """
@@ -19,11 +22,13 @@ PREFIX = "muster-sandbox-"
 REMOVAL_TIMEOUT_S = 2.0
 MAX_TCP_MEMORY_BYTES = 64 << 20  # of a program: all of the host's connections share what the kernel allows
 WORKER_OVERHEAD_MB = 64  # beyond the limit of programs, for the worker itself and the kernel
+# File, weight of a single process (and of a group of one), and the largest weight, by cgroup version.
+CPU_WEIGHTS = {1: ("cpu.shares", 1024, 262_144), 2: ("cpu.weight", 100, 10_000)}
 
 
 @dataclass(frozen=True)
 class ParentCgroup:
-    """The directory below which workers' groups are created, per controller; with version 2, the same for both."""
+    """The directory below which workers' groups are created, per controller; with version 2, the same for all."""
 
     directories: dict[str, str]
     version: int
@@ -109,6 +114,13 @@ def limit_memory(parent: ParentCgroup, memory_mb: int) -> None:
         _write(f"{parent.directories['memory']}/{name}", memory_mb << 20)
 
 
+def share_cpus(parent: ParentCgroup) -> None:
+    """Give all workers together the share of one process on each CPU. Their own shares are equal by default."""
+    name, weight, largest = CPU_WEIGHTS[parent.version]
+    if "cpu" in parent.directories:
+        _write(f"{parent.directories['cpu']}/{name}", min(largest, weight * (os.cpu_count() or 1)))
+
+
 def remove_parent(parent: ParentCgroup) -> None:
     """Remove the groups and release their locks."""
     for directory in dict.fromkeys(parent.directories.values()):
@@ -141,13 +153,15 @@ def _version_1() -> ParentCgroup:
     name = group_name(PREFIX, secrets.token_hex(3))
     directories = {}
     mounts = dict(_mounts("cgroup"))
-    for kind in ("memory", "pids"):
-        where = next(path for path, options in mounts.items() if kind in options)
-        directories[kind] = f"{where}{ours[kind].rstrip('/')}/{name}"
+    for kind in ("memory", "pids", "cpu"):
+        where = next((path for path, options in mounts.items() if kind in options), None)
+        if where is not None or kind != "cpu":
+            directories[kind] = f"{where}{ours[kind].rstrip('/')}/{name}"
     locks: list[int] = []
     try:
         for directory in directories.values():
             locks.append(_make_locked(directory))
+        share_cpus(ParentCgroup(directories, 1))
     except OSError:
         remove_parent(ParentCgroup(directories, 1, locks))
         raise
@@ -167,6 +181,10 @@ def _version_2() -> ParentCgroup:
     except OSError:
         remove_parent(parent)
         raise
+    with contextlib.suppress(OSError):  # not delegated to us, or the node has real-time processes
+        _write(f"{directory}/cgroup.subtree_control", "+cpu")
+        parent.directories["cpu"] = directory
+        share_cpus(parent)
     return parent
 
 

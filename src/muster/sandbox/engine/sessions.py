@@ -41,6 +41,7 @@ class Session:
         self.why = ""  # the reason of its end, if it is known
         self.usage_checked = float("-inf")  # monotonic time of the last request for its memory usage
         self.is_closed = False
+        self._was_given_up = False  # its cell did not end after the interrupt: it is being killed
         self._allowed_s = 0.0  # CPU seconds in the background
         self._cpu_at_rest: float | None = None  # CPU seconds soon after the last cell; None: not known yet
         self._cpu_last = 0.0
@@ -94,7 +95,7 @@ class Session:
         deadline = started + timeout
         self._execution.send({"cell": self._cells, "code": code, "verbosity": verbosity, "deadline": deadline})
         timer = loop.call_later(timeout, self.worker.interrupt)
-        last = loop.call_later(timeout + interrupt_grace_s(waited), self.worker.kill, "timeout")
+        last = loop.call_later(timeout + interrupt_grace_s(waited), self._give_up)
         self.worker.start_usage_checks()
         try:
             message = await answer
@@ -108,6 +109,7 @@ class Session:
             self.worker.busy_s += wall
         if message is None:  # it has ended, or untrusted code closed the socket
             self.worker.kill("lost")
+        if message is None or self._was_given_up:  # the next cell must not be sent to a session that is about to end
             await asyncio.wait([self.ended], timeout=2 * KILL_S)
             is_unfit = self.ended.done() and self.ended.result()["reason"] == "unclean"
             if created and (is_unfit or self._execution.was_not_received):
@@ -118,6 +120,10 @@ class Session:
         if message is None:
             return CellResult("lost", stdout, stderr, created, wall, self._why_lost())
         return CellResult("error" if message.get("failed") else "completed", stdout, stderr, created, wall)
+
+    def _give_up(self) -> None:
+        self._was_given_up = True
+        self.worker.kill("timeout")
 
     def check_background(self) -> bool:
         """Compare the CPU time since the last cell with what is allowed; return whether it has grown recently.

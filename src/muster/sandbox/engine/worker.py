@@ -208,11 +208,12 @@ class Worker:
         self.waiting.close_child_ends()
 
     def kill(self, reason: str) -> None:
-        """Kill the running process tree; if that takes too long, the whole worker."""
+        """Kill the running process tree; if that takes too long, the whole worker. The program ends for this reason.
+
+        On a busy machine the worker itself may need longer: that does not change why the program was ended.
+        """
         if self._send(commands.KILL + reason.encode()) and self._last_resort is None:
-            # With a sandbox all processes end at once: its end is that of the program, for the same reason.
-            why = reason if self.is_contained else "lost"
-            self._last_resort = self._loop.call_later(KILL_S, self.destroy, "its processes did not exit", why)
+            self._last_resort = self._loop.call_later(KILL_S, self.destroy, "its processes did not exit", reason)
 
     def start_usage_checks(self) -> None:
         """Have the worker check memory, processes and files of its tree regularly, where the kernel does not count."""
