@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,15 +40,16 @@ async def worker(engine: Engine) -> Worker:
 
 
 def test_a_report_is_read_as_it_is_written() -> None:
-    assert parse_report((REPORT % (256, 0.25, 1000, 2, True, "timeout")).encode()) == {
+    assert parse_report((REPORT % (256, 0.25, 1000, 2, True, 7.5, "timeout")).encode()) == {
         "status": 256,
         "cpu_s": 0.25,
         "max_rss_kb": 1000,
         "killed": 2,
         "clean": True,
+        "ended": 7.5,
         "reason": "timeout",
     }
-    assert parse_report((REPORT % (0, 0.0, 0, 0, False, "-")).encode())["reason"] is None
+    assert parse_report((REPORT % (0, 0.0, 0, 0, False, 0.0, "-")).encode())["reason"] is None
 
 
 def result(status: int, reason: str | None = None, oom: bool | None = None) -> ProgramResult:
@@ -122,6 +124,15 @@ async def test_a_program_whose_worker_is_lost_is_lost(worker: Worker) -> None:
     assert (ended.reason, ended.stdout.data) == ("lost", b"begun\n")
     assert (worker.state, worker.why) == ("gone", ENDED)
     assert await asyncio.to_thread(worker.wait_until_gone)
+
+
+@pytest.mark.parametrize(("sleep_s", "timeout", "reason"), [(0.3, 0.3, "timeout"), (0.0, 3.0, None)])
+async def test_whether_a_program_took_too_long_does_not_depend_on_how_busy_the_engine_is(
+    worker: Worker, sleep_s: float, timeout: float, reason: str | None
+) -> None:
+    running = asyncio.ensure_future(worker.run(python(f"import time; time.sleep({sleep_s})", timeout), 100))
+    asyncio.get_running_loop().call_later(0.01, time.sleep, timeout + 0.5)  # the report comes before the timer
+    assert (await asyncio.wait_for(running, DEADLINE_S)).reason == reason
 
 
 async def test_a_timeout_is_the_reason_although_the_worker_itself_does_not_run(worker: Worker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,8 @@ class ForkedWorker:
         while words[0].startswith("{"):  # reports of CPU time that was used meanwhile
             words = wire.receive_bytes(self.control)[0].decode().split()
         assert words[0] == "ended", words
-        return [words[1], *words[4:]]
+        assert 0 <= time.monotonic() - float(words[6]) < 600
+        return [words[1], *words[4:6], words[7]]
 
     def close(self) -> int:
         self.control.close()

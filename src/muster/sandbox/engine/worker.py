@@ -155,6 +155,8 @@ class Worker:
                 raise Unclean(self.why)
             if report["reason"] == "unclean":
                 raise Unclean(self.why)
+            if report["reason"] is None and report["ended"] >= started + step.timeout:
+                report["reason"] = "timeout"  # it ended by itself before this busy process could end it
             stdout, stderr = execution.stdout.finish(), execution.stderr.finish()
         except asyncio.CancelledError:
             self.destroy(NOT_WANTED)
@@ -298,13 +300,14 @@ class Worker:
 
 def parse_report(data: bytes) -> dict[str, Any]:
     """Parse REPORT of jail/worker.py."""
-    _, status, cpu_s, max_rss_kb, killed, clean, reason = data.decode().split(" ")
+    _, status, cpu_s, max_rss_kb, killed, clean, ended, reason = data.decode().split(" ")
     return {
         "status": int(status),
         "cpu_s": float(cpu_s),
         "max_rss_kb": int(max_rss_kb),
         "killed": int(killed),
         "clean": clean == "1",
+        "ended": float(ended),
         "reason": None if reason == "-" else reason,
     }
 

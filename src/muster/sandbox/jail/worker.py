@@ -30,7 +30,8 @@ MEMORY_REPORT_BYTES = 8 << 20  # smaller changes are not reported
 CPU_REPORT_S = 0.2  # CPU time since the last report; less is not reported
 SPAWN, SPAWN_AGAIN, CHECK_USAGE, INTERRUPT, KILL = b"spawn", b"again", b"usage", b"interrupt", b"kill "
 MAX_COMMAND_BYTES = 100
-REPORT = "ended %d %.4f %d %d %d %s"  # status, CPU seconds, max RSS in KB, others killed, clean, reason or -
+# Status, CPU seconds, max RSS in KB, others killed, clean, the time of the end by the clock of the engine, reason or -
+REPORT = "ended %d %.4f %d %d %d %.6f %s"
 MAX_COUNTED_FILES = 20000  # in the scratch; fewer if it is small, as on the filesystem of the level full
 MAX_TCP_SOCKETS = 1000  # of a program, where no cgroup counts the memory of their buffers
 # Limits of emptying the scratch, for which the next program may be waiting: a worker with more is replaced, which takes
@@ -183,12 +184,13 @@ class JailWorker:
         if self.reaper is None:
             return
         self.exit_watch.unwatch()
+        ended = gvisor.engine_time()
         reaped = self.reaper.finish()
         self.reaper = None
         self.is_clean = self.is_clean and reaped.all_gone
-        values = (reaped.status, reaped.cpu_s, reaped.max_rss_kb, reaped.killed, self.is_clean, self.reason or "-")
+        counts = reaped.status, reaped.cpu_s, reaped.max_rss_kb, reaped.killed
         with contextlib.suppress(OSError):  # the engine is gone, which the next read detects
-            self.control.send((REPORT % values).encode())
+            self.control.send((REPORT % (*counts, self.is_clean, ended, self.reason or "-")).encode())
 
     # -- limits of the whole tree -----------------------------------------------------------------------------------
 
