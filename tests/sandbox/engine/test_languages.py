@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.sandbox.conftest import LEVELS
 
 from muster.sandbox.engine.languages import MAX_ARGUMENT_CHARS, Languages, UnknownLanguage
 
@@ -84,6 +87,37 @@ def test_a_script_is_an_argument_unless_it_is_too_long_or_has_a_null_byte(langua
             "argv": [f"{tmp_path}/bash", "script.sh"],
             "texts": {"script.sh": script},
         }
+
+
+LEAN = """#!/usr/bin/python3
+import mmap, sys
+private, no_reserve = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 0x4000
+held = mmap.mmap(-1, 16 << 30, flags=private | no_reserve)
+print("reserved", flush=True)
+for page in range(0, 2 << 30 if "fill" in open(sys.argv[1]).read() else 4096, 4096):
+    held[page] = 1
+"""
+
+
+@pytest.fixture
+def lean() -> Iterator[str]:
+    """A directory that every user can read, with a program of this name."""
+    with TemporaryDirectory(prefix="muster-test-", dir="/var/tmp") as place:
+        program = Path(place, "lean")
+        program.write_text(LEAN)
+        for path in (program, program.parent):
+            path.chmod(0o755)
+        yield place
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_lean_may_reserve_more_memory_than_it_may_use(own: Callable[..., Served], level: str, lean: str) -> None:
+    served = own(level, memory_mb=256, read_only=[lean], env={"PATH": f"{lean}:/usr/bin:/bin"})
+    assert served.out("theorem", "lean4") == "reserved\n"
+    assert served.out("theorem", "lean4", memory_mb=100) == "reserved\n"
+    answer = served.execute("fill", "lean4", report=True, timeout=100)
+    assert (answer["process_status"], answer["reason"]) == ("error", "memory"), answer
+    assert "MemoryError" in served.execute("x = bytearray(1 << 30)")["stderr"]  # not for other languages
 
 
 def test_a_compiled_language_has_two_steps_and_only_the_second_reads_the_input(

@@ -108,7 +108,7 @@ def test_a_confined_process_has_its_limits_and_no_way_to_more(tmp_path: Path) ->
     found = value_of(look)
     assert found.pop("limits") == {
         "CORE": [0, 0],
-        "DATA": [9000 << 20] * 2,
+        "DATA": [9000 << 20, resource.getrlimit(resource.RLIMIT_DATA)[1]],
         "FSIZE": [8 << 20] * 2,
         "NOFILE": [64, 64],
         "NPROC": [17, 17],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import resource
 import socket
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,16 @@ def test_files_are_fetched_and_missing_ones_left_out(tmp_path: Path) -> None:
 def test_a_job_lowers_limits(limits: dict[str, int], limit: str, value: tuple[int, int]) -> None:
     code = f"import resource; print(resource.getrlimit(resource.{limit}))"
     assert run({"do": "python", "code": code, "limits": limits})[1] == f"{value}\n"
+
+
+def test_the_limit_of_private_memory_is_final_also_for_a_language_that_reserves_memory() -> None:
+    def limits_after(reserves_memory: bool) -> list[int]:
+        resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 9 << 30))
+        execution.limit_data(reserves_memory)
+        return list(resource.getrlimit(resource.RLIMIT_DATA))
+
+    assert forked.value_of(lambda: limits_after(False)) == [4 << 30] * 2
+    assert forked.value_of(lambda: limits_after(True)) == [9 << 30] * 2
 
 
 def test_a_job_that_cannot_be_run_is_told_on_stderr() -> None:

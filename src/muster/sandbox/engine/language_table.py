@@ -52,6 +52,7 @@ class Language:
     texts: Mapping[str, str] = field(default_factory=dict)  # further files of each program
     name_pattern: str | None = None  # its first group is NAME in file names and commands; "Main" if it is not found
     prepare: Callable[[str], str] = str  # changes the source before it is written
+    reserves_memory: bool = False  # much more than it uses: only what the whole tree uses is limited
     note: str = ""  # for the documentation
 
     def name_in(self, code: str) -> str:
@@ -231,7 +232,14 @@ LANGUAGES = (
     ),
     Language("julia", "main.jl", (Toolchain(("julia", "--startup-file=no", FILE)),), ("jl",)),
     Language("kotlin_script", "main.kts", (Toolchain(("kotlinc", "-script", FILE), packages="kotlin"),), ("kts",)),
-    Language("lean4", "main.lean", (Toolchain(("lean", FILE)),), ("lean",), note="see [Lean 4](#lean-4)"),
+    Language(
+        "lean4",
+        "main.lean",
+        (Toolchain(("lean", FILE)),),
+        ("lean",),
+        reserves_memory=True,
+        note="see [Lean 4](#lean-4)",
+    ),
     Language(
         "lua",
         "main.lua",

@@ -78,6 +78,9 @@ class Languages:
         """
         language, toolchain = BY_NAME[name], self.found[name]
         every: dict[str, Any] = {"limits": dict(limits)} if limits else {}
+        if language.reserves_memory:
+            every["reserves_memory"] = True
+            every.get("limits", {}).pop("memory_mb", None)
         first: dict[str, Any] = {"files": dict(files)} if files else {}
         if toolchain is None:
             return (ProgramStep({"do": "python", "code": code, **first, **every}, timeouts[1], stdin),)

@@ -183,7 +183,6 @@ def confine(plan: ConfinementPlan) -> Confinement:
 def _limit(plan: ConfinementPlan) -> None:
     limits = {
         resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_DATA: plan.memory_mb << 20,
         resource.RLIMIT_FSIZE: plan.file_mb << 20,
         resource.RLIMIT_NOFILE: plan.open_files,
     }
@@ -193,6 +192,10 @@ def _limit(plan: ConfinementPlan) -> None:
         hard = resource.getrlimit(what)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(what, (value, value))
+    # Each execution makes one of the two final (`execution.limit_data`).
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    memory = plan.memory_mb << 20
+    resource.setrlimit(resource.RLIMIT_DATA, (memory if hard == resource.RLIM_INFINITY else min(memory, hard), hard))
 
 
 def _file_rules(plan: ConfinementPlan) -> landlock.Ruleset:

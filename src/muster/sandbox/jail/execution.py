@@ -79,6 +79,7 @@ def _set_up(fds: list[int], rules: Rules) -> socket.socket:
 
 def _run(job: dict[str, Any], channel: socket.socket) -> None:
     gc.enable()
+    limit_data(job.get("reserves_memory", False))
     if "limits" in job:
         _limit(job["limits"])
         if job["do"] in INTERPRETED and "memory_mb" in job["limits"]:
@@ -98,6 +99,17 @@ def _run(job: dict[str, Any], channel: socket.socket) -> None:
         _fetch(job["names"])
     else:
         _execute(job["argv"])
+
+
+def limit_data(reserves_memory: bool) -> None:
+    """Limit the private memory of each process for good: to the worker's limit, unless the language reserves memory.
+
+    The kernel counts what is reserved, such as 1 GB for the stack of each thread of Lean. What such a program uses is
+    limited for its whole tree, by the cgroup or the checks of the worker, as it is for all programs.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    final = hard if reserves_memory else soft
+    resource.setrlimit(resource.RLIMIT_DATA, (final, final))
 
 
 def _limit(limits: dict[str, int]) -> None:
