@@ -5,9 +5,11 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.running import wait_for
 from tests.sandbox.serving import survivors
 
 if TYPE_CHECKING:
@@ -141,6 +143,42 @@ def test_a_bomb_that_leaves_its_session_at_every_step_is_ended_too(box: Served) 
     )
     assert answer["process_status"] in ("timeout", "error")
     assert box.out("print('fine')") == "fine\n"
+
+
+# On one CPU, with a session for each process: the kernel may divide CPUs among sessions.
+SPIN = """
+import os, time
+os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
+end = time.monotonic() + SECONDS
+children = 0
+while children < PROCESSES and os.fork():
+    children += 1
+if children < PROCESSES:
+    os.setsid()
+while time.monotonic() < end:
+    pass
+if children < PROCESSES:
+    os._exit(0)
+for _ in range(children):
+    os.wait()
+"""
+
+
+def test_a_program_gets_its_share_of_a_cpu_however_many_processes_another_has(strong: Served) -> None:
+    if "cgroup cpu" not in strong.facts["isolation"]["mechanisms"]:
+        pytest.skip("no cgroup divides the CPUs here")
+
+    def rate(processes: int, seconds: float) -> float:
+        code = SPIN.replace("PROCESSES", str(processes)).replace("SECONDS", str(seconds))
+        answer = strong.execute(code, report=True, timeout=100)
+        assert (answer["process_status"], answer["stderr"]) == ("completed", ""), answer
+        return float(answer["usage"]["cpu_s"] / answer["usage"]["wall_s"])
+
+    with ThreadPoolExecutor(1) as pool:
+        many = pool.submit(rate, 20, 4.0)
+        wait_for("the processes", lambda: strong.ask("GET", "/load")["running"])
+        one = rate(0, 2.0)
+    assert one > many.result() / 4
 
 
 def test_a_gigabyte_of_output_is_cut_exactly_and_the_program_runs_to_its_end(box: Served) -> None:
