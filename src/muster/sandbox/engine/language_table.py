@@ -248,7 +248,7 @@ LANGUAGES = (
             for name in ("lua", "lua5.4", "lua5.3")
         ),
     ),
-    Language("perl", "main.pl", (Toolchain(("perl", FILE), packages="perl"),)),
+    Language("perl", "main.pl", (Toolchain(("perl", FILE), packages="perl libtest-deep-perl libdata-compare-perl"),)),
     Language("php", "main.php", (Toolchain(("php", FILE), packages="php-cli php-readline"),), prepare=with_php_tag),
     Language("r", "main.R", (Toolchain(("Rscript", "--vanilla", FILE), packages="r-base-core"),), ("R",)),
     Language("racket", "main.rkt", (Toolchain(("racket", FILE), packages="racket"),), ("rkt",)),

@@ -57,6 +57,7 @@ ETC = (
     "protocols",
     "services",
     "magic",
+    "matplotlibrc",
     "java-17-openjdk",
     "java-11-openjdk",
     "dmd.conf",
