@@ -117,7 +117,7 @@ class Server:
             "memory_mb": memory,
             "processes": len(below),
             "open_files": len(os.listdir(f"/proc/{pid}/fd")),
-            "mounts": len(Path("/proc/mounts").read_text().splitlines()),
+            "mounts": Path("/proc/mounts").read_text().count(str(self.place)),  # others may mount something meanwhile
             "cgroups": len(groups),
             "scratch_entries": sum(1 for _ in self.place.rglob("*")),
         }
