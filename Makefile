@@ -10,6 +10,7 @@ OLDEST_RAY := 2.46.0
 OLDEST := .venv-ray-oldest
 DOCS := .venv-docs
 DIST := .venv-dist
+EXAMPLES := .venv-examples
 ON_GLUSTERFS := run requeue spares succession services seeing
 
 # Without bytecode files, each of the thousand processes that the tests start would compile all modules that it imports.
@@ -17,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-ray-oldest test-slurm test-filesystems test-interpreters test-containers test-languages test-gvisor coverage dist docs lint lock bench sandbox-load chaos simulate failures clean
+.PHONY: help demo test test-all test-examples test-ray-oldest test-slurm test-filesystems test-interpreters test-containers test-languages test-gvisor coverage dist docs lint lock bench sandbox-load chaos simulate failures clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,9 +32,9 @@ test: .venv/.ready-for-tests ## Set up everything, then lint, type-check and run
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -n 4 --dist loadfile $(PYTEST_ARGS)
 
-test-all: test ## Run also the slow tests, the oldest Ray, releases of Slurm, filesystems, other Pythons, Apptainer, languages, gVisor, 100,000 schedules and the chaos tests (over an hour)
+test-all: test ## Run also the slow tests, the examples, the oldest Ray, releases of Slurm, filesystems, other Pythons, Apptainer, languages, gVisor, 100,000 schedules and the chaos tests (over an hour)
 	$(BIN)/python -m pytest -n 4 --dist loadfile -q -m slow
-	@$(MAKE) --no-print-directory coverage test-slurm test-filesystems test-ray-oldest test-interpreters test-containers test-languages test-gvisor simulate chaos
+	@$(MAKE) --no-print-directory coverage test-examples test-slurm test-filesystems test-ray-oldest test-interpreters test-containers test-languages test-gvisor simulate chaos
 
 coverage: .venv/.ready-for-tests ## Measure the line and branch coverage of agent, lifecycle, election and process
 	$(BIN)/python -m coverage erase
@@ -60,6 +61,9 @@ test-containers: .venv/.ready-for-tests ## Run jobs in containers, with Charliec
 	@.ci/system-packages
 	@.ci/apptainer $(BIN)/python .venv/apptainer
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -rs -m "" tests/lab/test_container.py tests/lab/test_apptainer.py tests/local/test_container.py
+
+test-examples: $(EXAMPLES)/.ready-for-tests ## Run the examples with Ray's libraries, JAX, torch and a notebook, from .venv-examples
+	$(EXAMPLES)/bin/python -m pytest $(PYTEST_ARGS) -rs -m "" tests/examples
 
 test-languages: .venv/.ready-for-tests ## Run programs in every language of the sandbox, with Debian's and npm's packages
 	@.ci/languages $(BIN)/python .venv/languages
@@ -123,7 +127,7 @@ failures: .venv/.ready-for-tests ## Inflict every fault on the lab, hold the bou
 	$(BIN)/python bench/failures.py
 
 clean: ## Remove .venv and caches
-	rm -rf .venv $(OLDEST) $(DOCS) $(DIST) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv $(OLDEST) $(EXAMPLES) $(DOCS) $(DIST) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A virtual environment, and in it a stamp for what is installed there. The stamps are older than pyproject.toml or
 # constraints.txt exactly when its packages may have changed.
@@ -146,6 +150,13 @@ $(OLDEST)/.ready-for-tests: pyproject.toml constraints.txt
 	@.ci/make-venv "$(PYTHON)" $(OLDEST)
 	@echo "Installing Muster, Ray $(OLDEST_RAY) and the tools for tests into $(OLDEST) ..."
 	@.ci/pip-install $(OLDEST)/bin/python -e '.[ray,dev]' 'ray==$(OLDEST_RAY)'
+	@touch $@
+
+$(EXAMPLES)/.ready-for-tests: pyproject.toml constraints.txt .ci/example-packages
+	@.ci/make-venv "$(PYTHON)" $(EXAMPLES)
+	@echo "Installing Muster, Ray with its libraries, JAX and the tools for tests into $(EXAMPLES) ..."
+	@.ci/pip-install $(EXAMPLES)/bin/python -e '.[ray,dev]'
+	@.ci/example-packages $(EXAMPLES)/bin/python
 	@touch $@
 
 $(DOCS)/.ready: .ci/docs-requirements.txt

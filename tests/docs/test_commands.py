@@ -1,4 +1,4 @@
-"""Every command and file that README, tutorials and how-to guides show is accepted by this version of Muster.
+"""Every command and file that README, tutorials, how-to guides and examples show is accepted by this version of Muster.
 
 `muster run` is checked with --dry-run, as on a cluster with pyxis; other commands are parsed. test_quick_start.py
 executes the quick start.
@@ -6,6 +6,7 @@ executes the quick start.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +26,9 @@ PAGES = [
     REPOSITORY / "README.md",
     *sorted((REPOSITORY / "docs" / "tutorials").rglob("*.md")),
     *sorted((REPOSITORY / "docs" / "how-to").rglob("*.md")),
+    *sorted((REPOSITORY / "examples").rglob("*.md")),
 ]
+JOB_FILES = sorted((REPOSITORY / "examples").rglob("*/*.yaml"))
 BLOCKS = [block for page in PAGES for block in fenced_blocks(page)]
 SHELL = [block for block in BLOCKS if block.language in ("bash", "console")]
 # Programs that the guides call besides muster; what they are asked to do is checked only for its syntax.
@@ -58,8 +61,20 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
+def copy_example(directory: Path, place: Path) -> None:
+    """Copy the files of an example, with a file of this machine in place of each image of the cluster."""
+    shutil.copytree(directory, place, dirs_exist_ok=True)
+    for path in place.glob("*.yaml"):
+        content = yaml.safe_load(path.read_text())
+        if "container_image" in content:
+            content["container_image"] = with_existing_image(content["container_image"], place)
+            path.write_text(yaml.safe_dump(content))
+
+
 def write_files(block: FencedBlock, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write the files that the block's page shows; config.yaml is the site's settings."""
+    """Write the files that the block's page shows, or has beside it; config.yaml is the site's settings."""
+    if block.page.is_relative_to(REPOSITORY / "examples"):
+        copy_example(block.page.parent, place)
     for shown in fenced_blocks(block.page):
         if shown.file_name is not None:
             path = place / shown.file_name
@@ -145,6 +160,21 @@ def test_files_are_valid(block: FencedBlock, cluster: Path, monkeypatch: pytest.
             invoke(["config", "show", "--profile", profile])
     else:
         invoke(["run", "--dry-run", "-f", block.file_name])
+
+
+@pytest.mark.parametrize("path", JOB_FILES, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_job_files_of_examples_are_valid(path: Path, cluster: Path) -> None:
+    copy_example(path.parent, cluster)
+    assert "#!/bin/bash\n" in invoke(["run", "--dry-run", "-f", path.name])
+
+
+def test_every_example_has_a_page_that_the_list_of_examples_names() -> None:
+    listed = (REPOSITORY / "examples" / "README.md").read_text()
+    directories = [path for path in (REPOSITORY / "examples").iterdir() if path.is_dir() and path.name != "__pycache__"]
+    assert len(directories) > 5 and all((path / "README.md").is_file() for path in directories)
+    files = [path.name for path in (REPOSITORY / "examples").iterdir() if path.suffix in (".py", ".yaml")]
+    missing = [name for name in files if f"({name})" not in listed]
+    assert missing + [path.name for path in directories if f"({path.name}/README.md)" not in listed] == []
 
 
 def test_every_block_has_a_language_that_a_test_checks() -> None:
