@@ -44,7 +44,7 @@ MISTAKES = [
         "",
     ),
     ("run --gpus-per-node 8 --gres gpu:4 -- x", "--gpus-per-node: 8 GPUs per node conflict with --gres gpu:4", ""),
-    ("run --gpus-per-node 1 --gres gpu:4 -- x", "--gpus-per-node: 1 GPU per node conflict with --gres gpu:4", ""),
+    ("run --gpus-per-node 1 --gres gpu:4 -- x", "--gpus-per-node: 1 GPU per node conflicts with --gres gpu:4", ""),
     (
         "run --container-mounts /a:/b -- x",
         "--container-mounts: has no effect without an image; give --container-image",

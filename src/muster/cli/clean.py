@@ -46,7 +46,7 @@ def _age(context: click.Context, parameter: click.Parameter, value: str) -> floa
     default=0,
     show_default=True,
     metavar="N",
-    help="Number of newest runs to keep whatever their age.",
+    help="Number of newest runs to keep regardless of their age.",
 )
 @click.option(
     "--with-output", is_flag=True, help="Remove results (the run's output directory), too. Default: keep them."

@@ -71,7 +71,7 @@ def nodes(
 @json_option("Print one JSON object.")
 @click.pass_context
 def forgive(context: click.Context, hosts: tuple[str, ...], node_memory: str | None, as_json: bool) -> None:
-    """Let what has happened on these nodes so far not count any more."""
+    """Reset the score of these nodes: their earlier failures no longer count."""
     memory = _memory(node_memory or context.obj)
     known = by_host(memory.evidence())
     forgiven, unknown = [host for host in hosts if host in known], [host for host in hosts if host not in known]

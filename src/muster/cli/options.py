@@ -177,7 +177,7 @@ def _parameters() -> Iterator[Callable[[Callable[..., R]], Callable[..., R]]]:
         if flag.file_only:
             continue
         if flag.argument:
-            yield click.argument(name, nargs=-1, type=click.UNPROCESSED, metavar=f"[--] {flag.metavar}...")
+            yield click.argument(name, nargs=-1, type=click.UNPROCESSED, metavar=f"[[--] {flag.metavar}...]")
         else:
             yield _option(name, flag)
 
@@ -202,7 +202,7 @@ def _default(value: object) -> str:
     if isinstance(value, float):
         return f"  [default: {value:g}s]"
     if isinstance(value, int) and value >= 1 << 20:
-        return f"  [default: {value >> 20}M]"
+        return f"  [default: {value >> 30}G]" if value % (1 << 30) == 0 else f"  [default: {value >> 20}M]"
     return f"  [default: {value}]" if isinstance(value, (str, int)) and not isinstance(value, bool) else ""
 
 

@@ -25,7 +25,7 @@ from muster.views.report import ensure_report
 def stop(run: str | None, as_json: bool, runs_dir: Path | None) -> None:
     """End RUN (default: the only live one), and wait until every process of it is verified dead.
 
-    Its driver gets SIGTERM and, after the grace period, SIGKILL, with everything that is left. A cluster of `muster up`
+    Its driver gets SIGTERM. After the grace period, all processes that are left get SIGKILL. A cluster of `muster up`
     ends as with `muster down`. `muster cancel` is the same command.
     """
     with run_errors():

@@ -30,7 +30,7 @@ from muster.web.server import UiServer
 def ui(port: int, runs_dir: Path | None, token_file: Path | None) -> None:
     """Serve a web page on this host's loopback: runs, live, with timelines and logs, and a button to stop a run.
 
-    Prints a link that admits one browser, once; Enter prints another. ^C ends the server.
+    The command prints a link that admits one browser, once; Enter prints another. Ctrl-C ends the server.
     """
     try:
         server = UiServer(port)

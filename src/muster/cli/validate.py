@@ -17,8 +17,8 @@ from muster.spec.load import job_file_problems
 def validate(files: tuple[Path, ...], as_json: bool) -> int:
     """Check job files, and print each problem with file and line.
 
-    Only the files count: settings are not read, and the command may follow on the command line of `muster run`. What
-    depends on the cluster (partitions, sizes, paths) is not checked; `muster run --dry-run -f FILE` does that.
+    Only the files are checked: settings are not read, and the command may follow on the command line of `muster run`.
+    Partitions, sizes and paths, which depend on the cluster, are checked by `muster run --dry-run -f FILE`.
 
     The exit code is 0 when all files are valid, else 2.
     """

@@ -20,9 +20,9 @@ def validate_gpus(gpus_per_node: int | None, gres: str | None) -> None:
     """Raise ValueError if GPUs are requested in both ways: Slurm would combine the two requests."""
     kinds = [part.strip().removeprefix("gres/").partition(":")[0] for part in (gres or "").split(",")]
     if gpus_per_node is not None and "gpu" in kinds:
-        count = f"{gpus_per_node} GPU{'s' * (gpus_per_node != 1)} per node"
+        request = "1 GPU per node conflicts" if gpus_per_node == 1 else f"{gpus_per_node} GPUs per node conflict"
         raise ValueError(
-            f"{count} conflict with --gres {gres}, which requests GPUs, too; give one of them"
+            f"{request} with --gres {gres}, which requests GPUs, too; give one of them"
             " (--sbatch gres= removes the gres of a settings or job file)"
         )
 
