@@ -104,3 +104,15 @@ def test_environments_of_a_test_file_are_found() -> None:
     assert found["Slurm"].split(", ") == ["installed", "24.11", "26.05"]
     assert found["Ray"].startswith("2.46.0, ")
     assert "GlusterFS" in found["further"]
+
+
+class Undocumented:
+    """A public class with a method that the reference could not describe."""
+
+    def explain(self) -> None:
+        pass
+
+
+def test_a_public_method_without_a_docstring_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Undocumented\.explain is public and has no docstring"):
+        python_api.methods(Undocumented)

@@ -22,6 +22,7 @@ class ManagedProcess:
 
     @property
     def pid(self) -> int:
+        """Return the process id."""
         return self.started.result()
 
     @property
@@ -30,6 +31,7 @@ class ManagedProcess:
         return self._ended.result() if self._ended.done() else None
 
     async def wait(self) -> Exit:
+        """Wait for the end of the process, and return how it ended."""
         return await asyncio.shield(self._ended)
 
     def signal(self, signum: int) -> None:
@@ -41,6 +43,7 @@ class ManagedProcess:
 
     @property
     def runs(self) -> bool:
+        """Return whether the process has started and not ended."""
         return self.started.done() and self.started.exception() is None and self.exit is None
 
     def refuse(self, error: Exception) -> None:

@@ -45,6 +45,7 @@ class LeftoverProcess(NamedTuple):  # not a dataclass: that import would delay e
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> LeftoverProcess:
+        """Create one from the supervisor's message."""
         return cls(**{**message, "stack": tuple(message["stack"])})
 
     def __str__(self) -> str:

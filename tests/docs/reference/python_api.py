@@ -37,20 +37,27 @@ def _signature(name: str, item: Any) -> str:
     except (TypeError, ValueError):
         return name
     shown = re.sub(r" = (<.*? at 0x[0-9a-f]+>|<[^<>]*>|PosixPath\([^)]*\))", " = ...", str(parameters))
+    shown = re.sub(r"ForwardRef\('([^']*)'\)", r"\1", shown)
     unquoted = re.sub(r"(: |-> )'([^']*)'", r"\1\2", shown)  # annotations are texts in these modules
     return f"{name}{unquoted}"
 
 
-def _methods(item: type) -> list[str]:
+def methods(item: type) -> list[str]:
+    """Return a line for each public method and property; raise ValueError for one without a docstring."""
     lines = []
     for name, member in vars(item).items():
         inner = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
         if name.startswith("_"):
             continue
         if isinstance(member, property):
-            lines.append(f"- {code(name)}: {_documentation(member) or 'A property.'}")
+            shown = name
         elif inspect.isfunction(inner):
-            lines.append(f"- {code(_signature(name, inner))}: {_documentation(inner) or 'See the class.'}")
+            shown = _signature(name, inner)
+        else:
+            continue
+        if not (documentation := _documentation(member)):
+            raise ValueError(f"{item.__name__}.{name} is public and has no docstring")
+        lines.append(f"- {code(shown)}: {documentation}")
     return lines
 
 
@@ -63,7 +70,7 @@ def _entry(package: str, name: str) -> str:
     shown = f"{name}(**fields)" if model else name if plain else _signature(name, item)
     parts = [f"### {name}", f"```text\n{shown}\n```", _documentation(item)]
     if inspect.isclass(item) and not plain:
-        parts.append("\n".join(_methods(item)))
+        parts.append("\n".join(methods(item)))
     if inspect.isclass(item) and issubclass(item, Enum):
         parts.append(f"Values: {', '.join(code(str(one.value)) for one in item)}.")
     return "\n\n".join(part for part in parts if part)

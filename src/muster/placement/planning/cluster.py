@@ -31,6 +31,7 @@ class Node:
 
     @property
     def available(self) -> Mapping[str, float]:
+        """Return the free resources, or all of them if those in use are unknown."""
         return self.total if self.free is None else self.free
 
     def label(self, key: str) -> str | None:

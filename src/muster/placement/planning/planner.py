@@ -35,6 +35,7 @@ class PlacedReplica:
 
     @property
     def bundles(self) -> list[dict[str, float]]:
+        """Return the resources of each bundle."""
         return [dict(self.shape.bundle) for _ in self.nodes]
 
 
@@ -51,9 +52,11 @@ class Plan:
 
     @property
     def fits(self) -> bool:
+        """Return whether all replicas have a place."""
         return self.outcome is Outcome.FITS
 
     def of(self, model: str) -> list[PlacedReplica]:
+        """Return the placed replicas of a model."""
         return [placed for placed in self.replicas if placed.model == model]
 
     def explain(self) -> str:

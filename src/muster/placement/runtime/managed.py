@@ -107,14 +107,17 @@ class ManagedSubprocess:
         return self._run_ref
 
     def is_alive(self) -> bool:
+        """Return whether the program runs."""
         alive: bool = ray.get(self.actor.is_alive.remote())
         return alive
 
     def pid(self) -> int:
+        """Return the process id of the program on its node."""
         pid: int = ray.get(self.actor.pid.remote())
         return pid
 
     def read_log_tail(self, num_bytes: int = TAIL_BYTES) -> str:
+        """Return the last bytes of the program's log."""
         tail: str = ray.get(self.actor.read_log_tail.remote(num_bytes))
         return tail
 
@@ -132,7 +135,7 @@ class ManagedSubprocess:
         return tail
 
     def status(self) -> dict[str, Any]:
-        """See SubprocessActor.status."""
+        """Return whether the program runs, its exit, its log file, and if it has ended its last output."""
         status: dict[str, Any] = ray.get(self.actor.status.remote())
         return status
 

@@ -45,6 +45,7 @@ class Endpoint:
 
     @property
     def url(self) -> str:
+        """Return the address as a URL."""
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
 
@@ -179,6 +180,7 @@ class Replicas:
         return [status.endpoint for status in self.status() if status.endpoint is not None]
 
     def status(self) -> list[ReplicaStatus]:
+        """Return the status of each replica."""
         return [_status(each) for each in self._replicas]
 
     # -- scaling ----------------------------------------------------------------------------------------------------

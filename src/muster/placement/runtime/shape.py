@@ -34,10 +34,12 @@ class ReplicaBundleSpec:
 
     @property
     def is_multi_node(self) -> bool:
+        """Return whether the replica needs more than one node."""
         return self.nnodes > 1
 
     @property
     def total_gpus(self) -> int:
+        """Return the GPUs of all bundles together."""
         return self.nnodes * self.per_node_gpus
 
 

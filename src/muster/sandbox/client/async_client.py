@@ -49,6 +49,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
+        """Close all connections."""
         self._idle.close()
 
     async def execute(

@@ -59,6 +59,7 @@ class Result:
 
     @property
     def completed(self) -> bool:
+        """Return whether the status is `completed`."""
         return self.status == "completed"
 
 

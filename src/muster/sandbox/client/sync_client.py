@@ -58,6 +58,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """Close all connections."""
         with self._lock:
             for connections in self._idle.values():
                 for connection, _ in connections:
@@ -125,6 +126,7 @@ class Client:
             return False  # its sessions are lost too
 
     def health(self, endpoint: str | None = None) -> dict[str, Any]:
+        """Return the answer of an endpoint (default: the first) to `/health`."""
         call = retry_rules.plain_call("/health")
         found: dict[str, Any] = json.loads(self._exchange("GET", endpoint or self._selector.endpoints[0], call).body)
         return found
