@@ -19,6 +19,7 @@ from muster.rundir import write_json
 pytestmark = needs_browser
 
 STATE = "document.querySelector('header .state')?.textContent"
+FIRST_RUN = "document.querySelector('td a').textContent"
 GRID = "[...document.querySelectorAll('.grid button')].map(cell => cell.title)"
 
 
@@ -52,6 +53,7 @@ def test_a_live_run_is_seen_from_its_start_to_its_end_without_a_reload(
     process.communicate(timeout=180)
     assert page.run("window.sameDocument === true")
     page.wait_for("document.querySelector('header').textContent.includes('the driver exited with 0')")
+    page.wait_for(f"{GRID}.every(title => title.endsWith(': driver'))")  # not a grid of nodes that are gone
     page.size(1280, 1400)
     page.screenshot(images / "ui-run.png")
     assert page.errors() == []
@@ -79,11 +81,11 @@ def test_stopping_a_run_asks_first_and_then_does_it(
     page.wait_for(f"{STATE} === 'running'")
     button = "document.querySelector('header button.danger')"
     page.run(f"{button}.focus()")
-    page.press("Enter", "\r")
+    page.press("Enter")
     page.wait_for("document.querySelector('dialog').open")
     page.screenshot(images / "ui-stop.png")
     assert page.run("document.activeElement.textContent") == "Keep it running"
-    page.press("Enter", "\r")
+    page.press("Enter")
     page.wait_for("!document.querySelector('dialog').open")
     assert not (run / "attempt-0" / "stop.json").exists()
     page.run(f"{button}.click()")
@@ -162,7 +164,7 @@ def test_a_log_of_a_gigabyte_is_opened_searched_and_walked_through(page: Page, s
     page.wait_for("document.querySelector('.log').textContent.includes('RuntimeError: out of memory')")
     page.wait_for("document.querySelector('#logs [role=status]').textContent === '1 lines found in 100 % of the log'")
     page.run("document.querySelector('.log .found').focus()")
-    page.press("Enter", "\r")  # a found line leads to its place, also by keyboard
+    page.press("Enter")  # a found line leads to its place, also by keyboard
     page.wait_for("document.querySelector('.log').textContent.startsWith('  RuntimeError: out of memory')")
     assert page.run("performance.memory.usedJSHeapSize") < 300_000_000
     assert page.errors() == []
@@ -177,7 +179,7 @@ def test_a_thousand_nodes_are_a_page_that_can_be_used(page: Page, site: Site, im
     page.run("document.querySelector('.grid button').focus()")
     page.press("ArrowDown")
     page.press("ArrowUp")
-    page.press("Enter", "\r")
+    page.press("Enter")
     page.wait_for("document.body.innerText.includes('gpu0000 (index 0)')")
     page.size(1280, 1000)
     page.screenshot(images / "ui-1000.png")
@@ -198,7 +200,7 @@ def test_hostile_texts_are_texts_on_every_page(page: Page, site: Site) -> None:
     assert page.errors() == []
 
 
-def test_the_list_shows_states_and_bars_and_is_searched(page: Page, site: Site, images: Path) -> None:
+def test_the_list_is_sorted_filtered_and_searched(page: Page, site: Site, images: Path) -> None:
     large_run(site.runs_dir / "pretrain-20260101T120000-cd34", nodes=64)
     failing = large_run(site.runs_dir / "eval-20260102T090000-12ab", nodes=8)
     failing.ends(3)
@@ -206,7 +208,21 @@ def test_the_list_shows_states_and_bars_and_is_searched(page: Page, site: Site, 
     page.wait_for("document.querySelectorAll('tbody tr').length === 2")
     page.size(1280, 420)
     page.screenshot(images / "ui-list.png")
-    page.press("/", "/")
+    lines = "[...document.querySelectorAll('td.id')].map(cell => cell.clientHeight)"
+    assert page.run(f"Math.max(...{lines}) < 40")  # nothing is wrapped
+    zone = "new Date(0).toLocaleString(undefined, {timeZoneName: 'short'}).split(' ').pop()"
+    times = "[...document.querySelectorAll('td:nth-child(6)')]"
+    assert page.run(f"{times}.length === 2 && {times}.every(cell => cell.textContent.endsWith({zone}))")
+    page.run("document.querySelector('[data-key=nodes]').focus()")
+    page.press("Enter")
+    page.wait_for("document.querySelector('[aria-sort=ascending]').textContent === 'nodes \u25b4'")
+    assert page.run(FIRST_RUN).startswith("eval") and page.run("document.activeElement.dataset.key") == "nodes"
+    page.press("Enter")
+    page.wait_for(f"{FIRST_RUN}.startsWith('pretrain')")
+    page.run("window.s = document.querySelector('select'); s.value = 'failed'; s.dispatchEvent(new Event('change'))")
+    page.wait_for(f"document.querySelectorAll('tbody tr').length === 1 && {FIRST_RUN}.startsWith('eval')")
+    page.run("s.value = ''; s.dispatchEvent(new Event('change'))")
+    page.press("/")
     page.wait_for("document.activeElement.type === 'search'")
     page.run("document.activeElement.value = 'eval'; document.activeElement.dispatchEvent(new Event('input'))")
     page.wait_for("document.querySelectorAll('tbody tr').length === 1")
@@ -255,7 +271,7 @@ def test_services_and_their_load_are_seen_as_they_change(page: Page, site: Site,
     assert page.run("[...document.querySelectorAll('#services meter')].map(meter => meter.value)")[:2] == [21, 8]
     assert page.run("document.activeElement.getAttribute('aria-label')") == focused
     page.run("document.querySelector('[aria-label=\"log of sandbox on gpu0004\"]').focus()")
-    page.press("Enter", "\r")
+    page.press("Enter")
     page.wait_for("document.querySelector('.log').textContent.includes('warming workers')")
     page.run("document.querySelectorAll('.grid button')[4].click()")
     page.wait_for("document.querySelector('.details').textContent.includes('sandbox: ready, 8 of 8 busy')")
@@ -275,7 +291,7 @@ def test_everything_is_reachable_by_keyboard(page: Page, site: Site, images: Pat
     enter(page, site)
     page.wait_for("document.querySelectorAll('tbody tr').length === 1")
     assert "Find runs" in tabbed(page, until="live")
-    page.press("Enter", "\r")
+    page.press("Enter")
     page.wait_for(f"location.pathname === '/run/live' && {STATE} === 'running'")
     page.wait_for("document.querySelector('#logs option') !== null")
     reached = tabbed(page, until="Resolved job")
@@ -298,7 +314,7 @@ def test_everything_is_reachable_by_keyboard(page: Page, site: Site, images: Pat
         assert name in reached, (name, reached)
     assert any(name.startswith("Timeline of the nodes") for name in reached)
     page.run("document.querySelector('header button.danger').focus()")
-    page.press("Enter", "\r")
+    page.press("Enter")
     page.wait_for("document.querySelector('dialog').open")
     page.press("Escape")
     page.wait_for("!document.querySelector('dialog').open")
@@ -314,7 +330,7 @@ def tabbed(page: Page, until: str) -> list[str]:
     found: list[str] = []
     while until not in found:
         assert len(found) < 60, found
-        page.press("Tab", "\t")
+        page.press("Tab")
         found.append(str(page.run(name)))
     return found
 

@@ -25,6 +25,12 @@ Muster.seconds = function (ms) {
   return Math.floor(s / 3600) + " h " + two(s % 3600 / 60) + " min";
 };
 
+// Return a time as local time with its zone.
+Muster.when = function (time) {
+  return new Date(time * 1000).toLocaleString(undefined, { year: "numeric", month: "short", day: "numeric", hour: "2-digit",
+    minute: "2-digit", second: "2-digit", timeZoneName: "short" });
+};
+
 // Make foreign text safe: remove terminal colours, replace other control characters.
 Muster.clean = function (text) {
   return text.replace(/\x1b\[[0-9;:]*m/g, "").replace(/\r\n/g, "\n")
@@ -33,8 +39,8 @@ Muster.clean = function (text) {
 
 Muster.table = function (heads, rows) {
   const el = Muster.el;
-  const head = heads.map(h => el("th", { class: h.right ? "right" : null, scope: "col" }, h.title ?? h));
-  const cells = row => row.map((cell, at) => el("td", { class: heads[at].right ? "right" : null }, cell));
+  const head = heads.map(h => el("th", { class: h.right ? "right" : null, scope: "col", "aria-sort": h.sort }, h.title ?? h));
+  const cells = row => row.map((cell, at) => el("td", { class: heads[at].right ? "right" : heads[at].kind }, cell));
   return el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows.map(row => el("tr", {}, cells(row)))));
 };
 

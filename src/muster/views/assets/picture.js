@@ -93,9 +93,9 @@
       g.font = "11px system-ui, 'DejaVu Sans', sans-serif"; g.textBaseline = "middle"; g.textAlign = "center";
       const text = texts.find(one => right - left > g.measureText(one).width + 8);
       if (text) {
-        g.lineWidth = 3; g.strokeStyle = this.colour("--" + this.model.phases[phase].name);
-        g.strokeText(text, (left + right) / 2, y + h / 2);
-        g.fillStyle = this.colour("--text"); g.fillText(text, (left + right) / 2, y + h / 2);
+        const wide = g.measureText(text).width + 6, middle = (left + right) / 2;  // no pattern behind the text
+        g.fillStyle = this.colour("--" + this.model.phases[phase].name); g.fillRect(middle - wide / 2, y + 1, wide, h - 2);
+        g.fillStyle = this.colour("--text"); g.fillText(text, middle, y + h / 2);
       }
     }
 

@@ -23,7 +23,7 @@
         fact("nodes", attempt.nodes.length), fact(model.live ? "so far" : "took", seconds(model.wall)),
         fact("job start to driver", first ? seconds(first.driver[0] - attempt.began) : ""),
         fact("cycles", cycles > 1 ? cycles : ""), fact("attempts", model.attempts.length > 1 ? model.attempts.length : ""),
-        fact("requested", new Date(model.asked * 1000).toLocaleString()),
+        fact("requested", Muster.when(model.asked)),
         fact(model.backend === "slurm" ? "Slurm job" : "on", model.job_id || model.backend)),
       el("p", { class: "mono faint" }, model.command.join(" ")));
   };

@@ -41,23 +41,41 @@
     return canvas;
   }
 
+  // The columns of the list, with the value by which each is sorted.
+  const COLUMNS = [
+    { name: "run", kind: "id", value: run => run.run }, { name: "state", kind: "id", value: run => run.state },
+    { name: "nodes", right: true, value: run => run.nodes ?? 0 }, { name: "time" }, { name: "took", right: true, value: run => run.took },
+    { name: "requested", kind: "id", value: run => run.asked }, { name: "command", value: run => run.command }];
+  const FILTERS = [["", "all states"], ["live", "live"], ["succeeded", "succeeded"], ["failed", "failed"], ["stopped", "stopped"]];
+
   async function list() {
     const find = el("input", { type: "search", placeholder: "run, state or command", "aria-label": "Find runs", oninput: () => draw() });
-    const rows = el("div");
-    let runs = [];
-    place.replaceChildren(el("header", { class: "card" }, el("h1", {}, "Runs"), el("div", { class: "tools" }, find)), el("section", {}, rows));
+    const state = el("select", { "aria-label": "State", onchange: () => draw() }, FILTERS.map(([value, title]) => el("option", { value }, title)));
+    const rows = el("div", { class: "wide" });
+    let runs = [], order = { name: "requested", down: true };
+    place.replaceChildren(el("header", { class: "card" }, el("h1", {}, "Runs"), el("div", { class: "tools" }, find, state)), el("section", {}, rows));
+    function head(column) {
+      if (!column.value) return { title: column.name };
+      const chosen = order.name === column.name, arrow = chosen ? (order.down ? " \u25be" : " \u25b4") : "";
+      const sort = () => { order = { name: column.name, down: chosen && !order.down }; draw(); };
+      return { ...column, sort: chosen ? (order.down ? "descending" : "ascending") : null,
+        title: el("button", { "data-key": column.name, onclick: sort }, column.name + arrow) };
+    }
+    function chosenRuns() {
+      const words = find.value.toLowerCase(), value = COLUMNS.find(column => column.name === order.name).value;
+      const compare = (a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * (order.down ? -1 : 1);
+      return runs.filter(run => (!state.value || run.state === state.value || state.value === "live" && run.live)
+        && [run.run, run.state, run.command, run.job_id].join(" ").toLowerCase().includes(words)).sort(compare);
+    }
     function draw() {
-      const words = find.value.toLowerCase();
-      const shown = runs.filter(run => [run.run, run.state, run.command, run.job_id].join(" ").toLowerCase().includes(words));
+      const shown = chosenRuns(), focused = document.activeElement?.dataset.key;
       const longest = Math.max(...shown.map(run => run.bar.reduce((sum, [, ms]) => sum + ms, 0)), 1000);
-      const focused = document.activeElement?.getAttribute("href");
-      rows.replaceChildren(shown.length ? Muster.table(
-        ["run", "state", { title: "nodes", right: true }, "time", { title: "took", right: true }, "requested", "command"],
-        shown.map(run => [el("a", { href: "/run/" + encodeURIComponent(run.run) }, run.run),
+      rows.replaceChildren(shown.length ? Muster.table(COLUMNS.map(head),
+        shown.map(run => [el("a", { href: "/run/" + encodeURIComponent(run.run), "data-key": "run " + run.run }, run.run),
           el("span", { class: "state " + run.state }, run.state + (run.exit_code ? " " + run.exit_code : "")), run.nodes ?? "",
-          spark(run, longest), seconds(run.took), new Date(run.asked * 1000).toLocaleString(), el("code", {}, run.command)]))
+          spark(run, longest), seconds(run.took), Muster.when(run.asked), el("code", {}, run.command)]))
         : el("p", { class: "faint" }, runs.length ? "No run matches." : "No runs yet. `muster run` starts one."));
-      if (focused) [...rows.querySelectorAll("a")].find(a => a.getAttribute("href") === focused)?.focus();
+      if (focused) [...rows.querySelectorAll("[data-key]")].find(element => element.dataset.key === focused)?.focus();
     }
     async function load() {
       try {
@@ -85,8 +103,11 @@
       this.key = el("div"); this.failures = el("div"); this.pictures = el("div"); this.services = el("div"); this.columns = el("div"); this.events = el("div"); this.spec = el("div");
       this.dialog = el("dialog", { "aria-labelledby": "ask" });
       this.shown = {}; this.unfolded = new Set();
-      place.replaceChildren(el("p", {}, el("a", { href: "/" }, "\u2190 all runs")), this.head, this.failures,
-        el("section", {}, el("h2", {}, "Nodes"), this.grid, this.key, this.details), this.pictures, this.services, this.logs.element,
+      this.pictures.id = "timeline"; this.events.id = "events";
+      const sections = [["nodes", "nodes"], ["timeline", "timeline"], ["logs", "logs"], ["events", "events"]];
+      place.replaceChildren(el("nav", { class: "tools", "aria-label": "Sections" }, el("a", { href: "/" }, "\u2190 all runs"),
+        sections.map(([id, title]) => el("a", { href: "#" + id }, title))), this.head, this.failures,
+        el("section", { id: "nodes" }, this.title = el("h2", {}, "Nodes"), this.grid, this.key, this.details), this.pictures, this.services, this.logs.element,
         this.columns, this.events, this.spec, this.dialog);
       this.grid.addEventListener("keydown", event => this.walk(event));
     }
@@ -174,15 +195,23 @@
 
     // -- the nodes ----------------------------------------------------------------------------------------------
 
+    // The phase that a cell shows: the present one, or of a run that has ended the last one before its end.
+    phaseOf(model, node) {
+      const ends = ["finishing", "gone"], phases = node[4].filter((_, at) => at % 2 === 0);
+      return model.live ? node[5] : phases.findLast(phase => !ends.includes(model.phases[phase].name)) ?? node[5];
+    }
+
     showGrid(model, attempt) {
+      this.title.textContent = model.live ? "Nodes" : "Nodes, before the end of the run";
       this.grid.classList.toggle("many", attempt.nodes.length > 200);
       if (this.grid.childElementCount !== attempt.nodes.length) {
         this.grid.replaceChildren(...attempt.nodes.map((node, at) => el("button", { tabindex: at ? -1 : 0, onclick: () => this.choose(at) })));
       }
       const counts = new Map();
       attempt.nodes.forEach((node, at) => {
-        const phase = model.phases[node[5]], cell = this.grid.children[at], title = node[1] + ": " + phase.title;
-        counts.set(node[5], (counts.get(node[5]) || 0) + 1);
+        const index = this.phaseOf(model, node), phase = model.phases[index];
+        const cell = this.grid.children[at], title = node[1] + ": " + phase.title;
+        counts.set(index, (counts.get(index) || 0) + 1);
         if (cell.title !== title) {
           cell.title = title; cell.setAttribute("aria-label", title); cell.textContent = phase.glyph;
           cell.style.background = "var(--" + phase.name + ")";
