@@ -52,7 +52,7 @@ def main() -> int:
     times: dict[str, dict[int, float]] = {name: {} for name in LIMITS_S}
     sizes: dict[str, dict[int, float]] = {name: {} for name in SIZE_LIMITS_MB}
     results: dict[str, Any] = {"machine": machine(), "load_before": round(os.getloadavg()[0], 2)}
-    with tempfile.TemporaryDirectory() as scratch, opened(Path(scratch) / "profile") as browser:
+    with tempfile.TemporaryDirectory() as scratch, opened() as browser:
         for size in SIZES:
             place = Path(scratch) / f"nodes-{size}"
             measure_nodes(place, size, browser, lambda name, s, size=size: times[name].update({size: s}), sizes)

@@ -37,7 +37,7 @@ def main() -> int:
         results: dict[str, Any] = {"machine": machine(), "load_before": round(os.getloadavg()[0], 2)}
         results["report_s"], page = median(lambda: written(run))
         results["report_mb"] = round(page.stat().st_size / 1e6, 2)
-        with opened(Path(scratch) / "profile") as browser:
+        with opened() as browser:
             results["report_page_s"], _ = median(lambda: interactive(browser, page.as_uri()))
             results["ui_page_s"], _ = median(lambda: usable(browser, site, run))
         results["log_s"], results["find_s"] = log_answers(site, run)

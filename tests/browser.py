@@ -1,214 +1,156 @@
-"""A real browser for tests: the distribution's Chromium, headless, spoken to over two pipes (no port, no driver)."""
+"""A real browser for tests: the distribution's Chromium, headless, driven by Playwright."""
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import http.server
-import json
 import os
-import select
 import shutil
-import subprocess
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import playwright.sync_api as driver
 import pytest
 
 from tests.running import DEADLINE_S, wait_for
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ANSWER_S = 120.0  # its first answer waits for its start
+ANSWER_MS = 120_000.0  # its first answer waits for its start, on a machine that may be busy
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)")
+Answer = TypeVar("Answer")
 
 
 class Browser:
-    """One Chromium. What it says of its pages (errors on the console, failed loads) is kept."""
+    """One Chromium, used from one thread: Playwright keeps an event loop there, which tests with asyncio could not."""
 
-    def __init__(self, profile: Path) -> None:
-        assert CHROMIUM is not None
-        to_read, self._to = os.pipe()
-        self._from, to_write = os.pipe()
-        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-        shell = f'exec 3<&{to_read} 4>&{to_write}; exec "$@"'  # it reads commands from 3 and answers on 4
-        self._process = subprocess.Popen(
-            [
-                "bash",
-                "-c",
-                shell,
-                "browser",
-                CHROMIUM,
-                "--headless=new",
-                *sandbox,
-                "--remote-debugging-pipe",
-                "--disable-gpu",
-                "--disable-dev-shm-usage",
-                "--no-first-run",
-                "--disable-background-networking",
-                "--force-color-profile=srgb",
-                "--hide-scrollbars",
-                f"--user-data-dir={profile}",
-                "about:blank",
-            ],
-            pass_fds=(to_read, to_write),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")},
-            start_new_session=True,
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._playwright, self._chromium = self.do(self._start)
+
+    def _start(self) -> tuple[driver.Playwright, driver.Browser]:
+        environment: dict[str, str | float | bool] = {
+            name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")
+        }
+        started = driver.sync_playwright().start()
+        chromium = started.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--force-color-profile=srgb"],
+            chromium_sandbox=os.geteuid() != 0,
+            env=environment,
+            timeout=ANSWER_MS,
         )
-        os.close(to_read)
-        os.close(to_write)
-        self._rest, self._number = b"", 0
-        self.events: list[dict[str, Any]] = []
+        return started, chromium
 
-    def ask(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
-        """One command, and its answer."""
-        self._number += 1
-        message = {"id": self._number, "method": method, "params": params}
-        message |= {"sessionId": session} if session else {}
-        os.write(self._to, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._next(ANSWER_S)
-            assert answer is not None, f"the browser did not answer {method} within {ANSWER_S:g} s"
-            if answer.get("id") == self._number:
-                assert "error" not in answer, f"{method}: {answer['error']}"
-                result: dict[str, Any] = answer["result"]
-                return result
-            self.events.append(answer)
-
-    def listen(self) -> None:
-        """Take what it has said without being asked."""
-        while (event := self._next(0.05)) is not None:
-            self.events.append(event)
-
-    def _next(self, seconds: float) -> dict[str, Any] | None:
-        deadline = time.monotonic() + seconds
-        while b"\0" not in self._rest:
-            ready, _, _ = select.select([self._from], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                return None
-            data = os.read(self._from, 1 << 20)
-            assert data, "the browser is gone"
-            self._rest += data
-        message, _, self._rest = self._rest.partition(b"\0")
-        found: dict[str, Any] = json.loads(message)
-        return found
+    def do(self, action: Callable[[], Answer]) -> Answer:
+        """Return the result of an action of Playwright."""
+        return self._thread.submit(action).result()
 
     def page(self, width: int = 1280, height: int = 900) -> Page:
-        """A new page in a context of its own: no cookie of another test's."""
-        context = self.ask("Target.createBrowserContext")["browserContextId"]
-        target = self.ask("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
-        session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        return Page(self, session, target, width, height)
+        """Return a new page in a separate context, without cookies of other tests."""
+        return Page(self, self.do(lambda: self._chromium.new_page(viewport={"width": width, "height": height})))
 
     def close(self) -> None:
-        with contextlib.suppress(AssertionError, OSError):
-            self.ask("Browser.close")
-        os.close(self._to)
-        os.close(self._from)
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, 9)
-            self._process.wait()
+        """End the browser and its driver."""
+        self.do(self._chromium.close)
+        self.do(self._playwright.stop)
+        self._thread.shutdown()
 
 
 class Page:
-    """One tab."""
+    """One tab, with the errors and requests of what it shows."""
 
-    def __init__(self, browser: Browser, session: str, target: str, width: int, height: int) -> None:
-        self._browser, self._session, self._target = browser, session, target
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.ask(f"{domain}.enable")
-        self.ask("Page.setLifecycleEventsEnabled", enabled=True)
-        self.size(width, height)
+    def __init__(self, browser: Browser, page: driver.Page) -> None:
+        self._browser, self._page, self._do = browser, page, browser.do
+        self._errors: list[str] = []
+        self._requests: list[str] = []
+        self._do(self._listen)
+
+    def _listen(self) -> None:
+        self._page.set_default_timeout(ANSWER_MS)
+        self._page.on("pageerror", lambda error: self._errors.append(str(error)))
+        self._page.on("console", lambda said: self._errors.append(said.text) if said.type == "error" else None)
+        self._page.on("request", lambda request: self._requests.append(request.url))
+        self._session = self._page.context.new_cdp_session(self._page)
 
     def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        return self._browser.ask(method, self._session, **params)
+        """Return the answer to a command of Chromium's protocol that Playwright does not have."""
+        answer: dict[str, Any] = self._do(lambda: self._session.send(method, params))
+        return answer
 
     def size(self, width: int, height: int) -> None:
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        """Change the size of the window."""
+        self._do(lambda: self._page.set_viewport_size({"width": width, "height": height}))
 
     def dark(self) -> None:
-        self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+        """Prefer dark colors."""
+        self._do(lambda: self._page.emulate_media(color_scheme="dark"))
 
     def colourless(self) -> None:
+        """Show the page as a person without color vision sees it."""
         self.ask("Emulation.setEmulatedVisionDeficiency", type="achromatopsia")
 
     def go(self, url: str) -> None:
-        """Open an address, and wait until just that is loaded: the page before may still be about to be."""
-        self._browser.events.clear()
-        loader = self.ask("Page.navigate", url=url)["loaderId"]
-        wait_for(f"{url} to load", lambda: self._loaded(loader))
-
-    def _loaded(self, loader: str) -> bool:
-        self._browser.listen()
-        told = [event["params"] for event in self._browser.events if event["method"] == "Page.lifecycleEvent"]
-        return any((params["loaderId"], params["name"]) == (loader, "load") for params in told)
+        """Open an address and wait until it is loaded. Errors and requests of earlier pages are forgotten."""
+        self._errors.clear()
+        self._requests.clear()
+        self._do(lambda: self._page.goto(url))
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page; of a promise, what it becomes."""
-        found = self.ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        """Return the value of an expression in the page, and of a promise its result."""
+        return self._do(lambda: self._page.evaluate(script))
 
     def text(self) -> str:
+        """Return the text that is shown."""
         return str(self.run("document.body.innerText"))
 
     def wait_for(self, script: str, what: str = "", deadline: float = DEADLINE_S) -> Any:
-        """What there is instead is told: a page that failed to load looks like one that is slow."""
+        """Wait until an expression is true. If it is not, fail with what the page shows instead."""
         try:
-            return wait_for(what or script, lambda: self.run(script), deadline)
+            return wait_for(what or script, lambda: self._value(script), deadline)
         except AssertionError as error:
             shown = f"{self.run('location.href')}: {self.text()[:500]!r}"
             raise AssertionError(f"{error}; {shown}; errors: {self.errors()}") from None
 
-    def press(self, key: str, text: str = "") -> None:
-        for kind in ("keyDown", "keyUp"):
-            extra = {"text": text} if text and kind == "keyDown" else {}
-            codes = {"Enter": 13, "Tab": 9, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38}
-            self.ask("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=codes.get(key, 0), **extra)
+    def _value(self, script: str) -> Any:
+        """Return the value of an expression, or None while another page is being loaded."""
+        try:
+            return self.run(script)
+        except driver.Error as error:
+            if "navigation" in error.message:
+                return None
+            raise
+
+    def press(self, key: str) -> None:
+        """Press and release a key."""
+        self._do(lambda: self._page.keyboard.press(key))
 
     def errors(self) -> list[str]:
-        """Errors on the console, uncaught exceptions, and requests that failed."""
-        self._browser.listen()
-        found = []
-        for event in self._browser.events:
-            if event.get("sessionId") != self._session:
-                continue
-            params = event["params"]
-            if event["method"] == "Runtime.exceptionThrown":
-                found.append(str(params["exceptionDetails"].get("exception", {}).get("description")))
-            elif event["method"] == "Log.entryAdded" and params["entry"]["level"] == "error":
-                found.append(params["entry"]["text"] + " " + params["entry"].get("url", ""))
-            elif event["method"] == "Runtime.consoleAPICalled" and params["type"] == "error":
-                found.append(str([arg.get("value") for arg in params["args"]]))
-        return found
+        """Return errors on the console, uncaught exceptions, and requests that failed."""
+        self.run("0")  # events before the answer are handled before it
+        return self._errors
 
     def requests(self) -> list[str]:
-        """The addresses that the page has asked for."""
-        self._browser.listen()
-        sent = [event for event in self._browser.events if event["method"] == "Network.requestWillBeSent"]
-        return [event["params"]["request"]["url"] for event in sent if event.get("sessionId") == self._session]
+        """Return the addresses that the page has requested."""
+        self.run("0")
+        return self._requests
 
     def screenshot(self, path: Path, whole: bool = False) -> None:
-        data = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(base64.b64decode(data))
+        """Write a picture of the window, or of the whole page."""
+        self._do(lambda: self._page.screenshot(path=path, full_page=whole))
 
     def close(self) -> None:
-        self._browser.ask("Target.closeTarget", targetId=self._target)
+        """Close the page and its context."""
+        self._do(self._page.close)
 
 
-@contextlib.contextmanager
-def opened(profile: Path) -> Iterator[Browser]:
-    browser = Browser(profile)
+@contextmanager
+def opened() -> Iterator[Browser]:
+    """Start a browser, and end it afterwards."""
+    browser = Browser()
     try:
         yield browser
     finally:
@@ -217,7 +159,7 @@ def opened(profile: Path) -> Iterator[Browser]:
 
 @contextmanager
 def another_origin(contents: str) -> Iterator[str]:
-    """A page of somebody else's on the same loopback: the browser sends it, and sends from it, the same cookies."""
+    """Serve a foreign page on the same loopback: the browser sends it, and sends from it, the same cookies."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
